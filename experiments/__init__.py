@@ -1,0 +1,1 @@
+"""The runner: files, flags, printing and processes around the library."""

@@ -1,0 +1,1 @@
+"""The encoder-decoder Transformer of "Attention Is All You Need" as pure-function Flax modules."""

@@ -1,0 +1,68 @@
+"""Linear maps: operands in the compute dtype, products summed and returned in float32."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+
+
+@jax.custom_vjp
+def product(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
+    """x @ w in float32, whatever the operands' (common) dtype.
+
+    Its gradients are products of the same kind: the incoming float32 gradient is rounded to the
+    operands' dtype, so that all three products of a layer run on the fast bfloat16 units.
+    """
+    return jnp.matmul(x_ND, w_DF, preferred_element_type=jnp.float32)
+
+
+def _product_forward(x_ND, w_DF):
+    return product(x_ND, w_DF), (x_ND, w_DF)
+
+
+def _product_backward(operands, g_NF):
+    x_ND, w_DF = operands
+    g_NF = g_NF.astype(x_ND.dtype)
+    dx_ND = jnp.einsum('nf,df->nd', g_NF, w_DF, preferred_element_type=jnp.float32)
+    dw_DF = jnp.einsum('nd,nf->df', x_ND, g_NF, preferred_element_type=jnp.float32)
+    return dx_ND.astype(x_ND.dtype), dw_DF.astype(w_DF.dtype)
+
+
+product.defvjp(_product_forward, _product_backward)
+
+
+class Dense(nn.Module):
+    """y = x W (+ b), over the last `inputs` axes of x, to the axes `features`.
+
+    Attributes:
+      features: the output's axes, such as (heads, d_k); Xavier's fan counts them as one.
+      inputs: how many trailing axes of x are contracted.
+      bias: adds b, which starts at zero.
+      dtype: what x and W are rounded to; parameters and the result are float32.
+    """
+
+    features: Sequence[int]
+    inputs: int = 1
+    bias: bool = True
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        outer, inner = x.shape[: x.ndim - self.inputs], x.shape[x.ndim - self.inputs :]
+        fan_in, fan_out = math.prod(inner), math.prod(self.features)
+
+        def xavier(key, shape):
+            flat = nn.initializers.xavier_uniform()(key, (fan_in, fan_out), jnp.float32)
+            return flat.reshape(shape)
+
+        w = self.param('kernel', xavier, (*inner, *self.features))
+        y = product(
+            x.reshape(-1, fan_in).astype(self.dtype),
+            w.reshape(fan_in, fan_out).astype(self.dtype),
+        ).reshape(*outer, *self.features)
+        if self.bias:
+            y += self.param('bias', nn.initializers.zeros_init(), tuple(self.features))
+        return y

@@ -1,0 +1,1 @@
+"""What happens within one position, each by itself (paper §3.3)."""

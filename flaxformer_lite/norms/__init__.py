@@ -1,0 +1,1 @@
+"""Normalisation of each token over its features."""

@@ -1,0 +1,7 @@
+"""No positions: a permutation of the tokens permutes the result."""
+
+from flaxformer_lite.positions.base import Positions
+
+
+class NoPositions(Positions):
+    """The identity in all three places."""

@@ -1,0 +1,73 @@
+"""Spec strings: `'local(window=64)'` names a file of a package and the arguments of its class.
+
+A variant is a file `<package>/<name>.py` that defines one public class. Nothing else has to know
+it: this is the library's only import by name.
+"""
+
+import ast
+import difflib
+import importlib
+import inspect
+import pkgutil
+from typing import Any
+
+
+def parse(spec: str) -> tuple[str, dict[str, Any]]:
+    """`'local(window=64)'` → `('local', {'window': 64})`; the values are Python literals.
+
+    Raises:
+      ValueError: the text is not a name, or a name with keyword arguments that are literals.
+    """
+    try:
+        node = ast.parse(spec.strip(), mode='eval').body
+        if isinstance(node, ast.Name):
+            return node.id, {}
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
+            return node.func.id, {k.arg: ast.literal_eval(k.value) for k in node.keywords}
+    except (SyntaxError, ValueError, TypeError):
+        pass
+    raise ValueError(f'{spec!r} is not a spec: write name or name(argument=value, …)')
+
+
+def available(package: str) -> list[str]:
+    """The names that `make` finds in a package: its files, without `base` and those with a _."""
+    files = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    return sorted(f.name for f in files if not f.name.startswith('_') and f.name != 'base')
+
+
+def find(package: str, name: str) -> type:
+    """The one public class that `<package>/<name>.py` defines.
+
+    Raises:
+      ValueError: there is no such file; the message lists those that are there.
+    """
+    names = available(package)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f'; did you mean {near[0]!r}?' if near else ''
+        raise ValueError(f'{name!r} is not one of {", ".join(names)}{hint}')
+    module = importlib.import_module(f'{package}.{name}')
+    public = [v for k, v in vars(module).items() if isinstance(v, type) and not k.startswith('_')]
+    (cls,) = [c for c in public if c.__module__ == module.__name__]
+    return cls
+
+
+def make(package: str, spec: str, **defaults: Any) -> Any:
+    """The object that a spec names. `defaults` fill the arguments that the spec leaves out.
+
+    Raises:
+      ValueError: the spec cannot be read, the name is unknown, or an argument is unknown or
+        missing; and what the class itself raises for a bad value.
+    """
+    name, arguments = parse(spec)
+    cls = find(package, name)
+    parameters = [p for p in inspect.signature(cls).parameters if p not in ('parent', 'name')]
+    unknown = sorted(set(arguments) - set(parameters))
+    if unknown:
+        takes = ', '.join(parameters) or 'no arguments'
+        raise ValueError(f'{spec!r}: unknown argument {unknown[0]!r}; {name} takes {takes}')
+    arguments = {k: v for k, v in defaults.items() if k in parameters} | arguments
+    try:
+        return cls(**arguments)
+    except TypeError as error:
+        raise ValueError(f'{spec!r}: {error}') from None
