@@ -3,7 +3,7 @@
 import jax
 from flax import linen as nn
 
-from flaxformer_lite.shapes import KV, insert
+from flaxformer_lite.shapes import KV, Path, insert
 
 
 class Block(nn.Module):
@@ -31,7 +31,7 @@ class Block(nn.Module):
         x_BTD: jax.Array,
         source: KV,
         cache: KV | None = None,
-        step: jax.Array | None = None,
+        path: Path | None = None,
         *,
         pos_BT: jax.Array,
         mask_BHTS: jax.Array,
@@ -42,7 +42,7 @@ class Block(nn.Module):
         y_BTD = self.residual_1.before(x_BTD)
         kv = self.attention.keys_values(y_BTD, pos_BT)
         if cache is not None:
-            kv = insert(cache, kv, step)
+            kv = insert(cache, kv, path)
         y_BTD = self.attention(y_BTD, kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS, bias_BHTS=bias_BHTS)
         x_BTD = self.residual_1.after(x_BTD, y_BTD)
         y_BTD = self.residual_2.before(x_BTD)
@@ -76,16 +76,16 @@ class Decoder(nn.Module):
         """What each layer's cross-attention reads of the encoder's output, projected once."""
         return tuple(x.cross_attention.keys_values(memory_BSD, pos_BS) for x in self.layer)
 
-    def empty(self, batch: int, length: int) -> tuple[KV, ...]:
-        """A cache for each layer, with `length` free slots a row."""
-        return tuple(x.attention.empty(batch, length) for x in self.layer)
+    def empty(self, batch: int) -> tuple[KV, ...]:
+        """A cache for each layer, without slots."""
+        return tuple(x.attention.empty(batch) for x in self.layer)
 
     def __call__(
         self,
         x_BTD: jax.Array,
         source: tuple[KV, ...],
         caches: tuple[KV, ...] | None = None,
-        step: jax.Array | None = None,
+        path: Path | None = None,
         *,
         pos_BT: jax.Array,
         key_pos_BS: jax.Array,
@@ -94,8 +94,8 @@ class Decoder(nn.Module):
     ) -> tuple[jax.Array, tuple[KV, ...]]:
         """Embedded tokens to the decoder's output, float32 BTD, and the layers' new caches.
 
-        Without caches the tokens attend to each other; with them, one token of each row (T = 1) is
-        written at slot `step` and attends to the cache.
+        Without caches the tokens attend to each other; with them, the tokens are the next of each
+        row's hypotheses (T = N), are written to the path's slots and attend to the cache.
         """
         x_BTD = self.dropout(self.positions.embed(x_BTD, pos_BT))
         masks = dict(
@@ -107,6 +107,6 @@ class Decoder(nn.Module):
         for layer, kv, cache in zip(
             self.layer, source, caches or [None] * self.num_layers, strict=True
         ):
-            x_BTD, cache = layer(x_BTD, kv, cache, step, pos_BT=pos_BT, **masks)
+            x_BTD, cache = layer(x_BTD, kv, cache, path, pos_BT=pos_BT, **masks)
             new.append(cache)
         return self.final.finish(x_BTD), tuple(new)

@@ -62,7 +62,8 @@ class Dense(nn.Module):
         y = product(
             x.reshape(-1, fan_in).astype(self.dtype),
             w.reshape(fan_in, fan_out).astype(self.dtype),
-        ).reshape(*outer, *self.features)
+        )
         if self.bias:
-            y += self.param('bias', nn.initializers.zeros_init(), tuple(self.features))
-        return y
+            b = self.param('bias', nn.initializers.zeros_init(), tuple(self.features))
+            y += b.reshape(1, fan_out)
+        return y.reshape(*outer, *self.features)

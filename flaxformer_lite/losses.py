@@ -36,7 +36,7 @@ def _chunk(h_ND, table_VD, labels_N, smoothing):
     e_NV = jnp.exp(logits_NV - top_N[:, None])
     z_N = e_NV.sum(-1)
     log_z_N = top_N + jnp.log(z_N)
-    is_label_NV = jnp.arange(logits_NV.shape[-1], dtype=jnp.int32) == labels_N[:, None]
+    is_label_NV = jnp.arange(logits_NV.shape[-1], dtype=jnp.int32)[None] == labels_N[:, None]
     label_N = jnp.sum(jnp.where(is_label_NV, logits_NV, 0.0), -1)
     loss_N = log_z_N - (1 - smoothing) * label_N - smoothing * logits_NV.mean(-1)
     q_NV = jnp.where(is_label_NV, 1 - smoothing, 0.0) + smoothing / logits_NV.shape[-1]

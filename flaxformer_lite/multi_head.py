@@ -43,14 +43,18 @@ class MultiHead(nn.Module):
     def keys_values(self, x_BSD: jax.Array, pos_BS: jax.Array) -> KV:
         """What these tokens show to queries."""
         key_BSHK = self.positions.rotate(self.key(x_BSD), pos_BS)
-        return KV(key_BSHK.astype(self.dtype), self.value(x_BSD).astype(self.dtype), pos_BS)
 
-    def empty(self, batch: int, length: int) -> KV:
-        """A cache with `length` free slots a row."""
+        def length_last(x_BSHK: jax.Array) -> jax.Array:
+            return jnp.moveaxis(x_BSHK.astype(self.dtype), 1, -1)
+
+        return KV(length_last(key_BSHK), length_last(self.value(x_BSD)), pos_BS)
+
+    def empty(self, batch: int) -> KV:
+        """A cache without slots, to be grown."""
         return KV(
-            jnp.zeros((batch, length, self.num_heads, self.d_k), self.dtype),
-            jnp.zeros((batch, length, self.num_heads, self.d_v), self.dtype),
-            jnp.zeros((batch, length), jnp.int32),
+            jnp.zeros((batch, self.num_heads, self.d_k, 0), self.dtype),
+            jnp.zeros((batch, self.num_heads, self.d_v, 0), self.dtype),
+            jnp.zeros((batch, 0), jnp.int32),
         )
 
     def __call__(

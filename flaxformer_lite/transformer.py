@@ -6,11 +6,11 @@ from flax import linen as nn
 from flax import struct
 from jax.typing import DTypeLike
 
-from flaxformer_lite import masks
+from flaxformer_lite import masks, shapes
 from flaxformer_lite.decoder import Decoder
 from flaxformer_lite.dense import product
 from flaxformer_lite.encoder import Encoder
-from flaxformer_lite.shapes import KV
+from flaxformer_lite.shapes import KV, Path
 
 TIES = ('three', 'two', 'none')
 
@@ -127,25 +127,34 @@ class Transformer(nn.Module):
         logits_NV = product(rows_ND, self.output_VD.astype(self.dtype).T)
         return logits_NV.reshape(*h_BTD.shape[:-1], self.target_vocab)
 
-    def start(self, source_BS: jax.Array, length: int) -> tuple[Context, tuple[KV, ...]]:
-        """Encodes the source once → what decoding reads of it, and caches with `length` slots."""
+    def start(self, source_BS: jax.Array) -> tuple[Context, tuple[KV, ...]]:
+        """Encodes the source once → what decoding reads of it, and caches without slots."""
         _, source, segments_BS = self.encode(source_BS)
-        return Context(source, segments_BS), self.decoder.empty(len(source_BS), length)
+        return Context(source, segments_BS), self.decoder.empty(len(source_BS))
 
     def step(
-        self, token_B: jax.Array, context: Context, caches: tuple[KV, ...], step: jax.Array
+        self, token_BN: jax.Array, context: Context, caches: tuple[KV, ...], path: Path
     ) -> tuple[jax.Array, tuple[KV, ...]]:
-        """The token at position `step` (int32 scalar) → logits of the next (float32 BV), caches."""
-        pos_BT = jnp.broadcast_to(step, (len(token_B), 1)).astype(jnp.int32)
-        slots_BS = jnp.arange(caches[0].pos_BS.shape[1], dtype=jnp.int32)[None]
+        """The next token of each hypothesis → logits of the one after (float32 BNV), caches.
+
+        The hypotheses of a sentence are queries of one row beside each other: the source's keys and
+        values are held and read once for all of them.
+        """
+        pos_BT = jnp.broadcast_to(path.step, token_BN.shape)
+        slots, hypotheses = path.visible_BNS.shape[-1], token_BN.shape[1]
         h_BTD, caches = self.decoder(
-            self._embed(self.target_VD, token_B[:, None]),
+            self._embed(self.target_VD, token_BN),
             context.source,
             caches,
-            step,
+            path,
             pos_BT=pos_BT,
-            key_pos_BS=slots_BS,
-            mask_BHTS=masks.causal(pos_BT, slots_BS),
+            key_pos_BS=jnp.arange(slots, dtype=jnp.int32)[None] // hypotheses,
+            mask_BHTS=path.visible_BNS[:, None],
             source_mask_BHTS=(context.segments_BS != 0)[:, None, None, :],
         )
-        return self._logits(h_BTD)[:, 0], caches
+        return self._logits(h_BTD), caches
+
+
+def grow(caches: tuple[KV, ...], slots: int) -> tuple[KV, ...]:
+    """The layers' caches with room for so many tokens of all a sentence's hypotheses."""
+    return tuple(shapes.grow(cache, slots) for cache in caches)

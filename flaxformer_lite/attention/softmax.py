@@ -33,11 +33,11 @@ class Softmax(nn.Module):
     ) -> jax.Array:
         q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5
         s_BHTS = jnp.einsum(
-            'bthk,bshk->bhts', q_BTHK, kv.key_BSGK, preferred_element_type=jnp.float32
+            'bthk,bhks->bhts', q_BTHK, kv.key_BGKS, preferred_element_type=jnp.float32
         )
         if bias_BHTS is not None:
             s_BHTS = s_BHTS + bias_BHTS
-        w_BHTS = masked_softmax(s_BHTS, mask_BHTS).astype(kv.value_BSGU.dtype)
+        w_BHTS = masked_softmax(s_BHTS, mask_BHTS).astype(kv.value_BGUS.dtype)
         return jnp.einsum(
-            'bhts,bshu->bthu', w_BHTS, kv.value_BSGU, preferred_element_type=jnp.float32
+            'bhts,bhus->bthu', w_BHTS, kv.value_BGUS, preferred_element_type=jnp.float32
         )

@@ -13,8 +13,9 @@ class Layer(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         x_BTD = x_BTD.astype(jnp.float32)
-        scale = self.param('scale', nn.initializers.ones_init(), x_BTD.shape[-1:])
-        bias = self.param('bias', nn.initializers.zeros_init(), x_BTD.shape[-1:])
+        scale_D = self.param('scale', nn.initializers.ones_init(), x_BTD.shape[-1:])
+        bias_D = self.param('bias', nn.initializers.zeros_init(), x_BTD.shape[-1:])
         x_BTD = x_BTD - x_BTD.mean(-1, keepdims=True)
         variance = jnp.square(x_BTD).mean(-1, keepdims=True)
-        return x_BTD * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
+        x_BTD = x_BTD * jax.lax.rsqrt(variance + self.epsilon)
+        return x_BTD * scale_D[None, None] + bias_D[None, None]

@@ -13,6 +13,6 @@ class Rms(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         x_BTD = x_BTD.astype(jnp.float32)
-        scale = self.param('scale', nn.initializers.ones_init(), x_BTD.shape[-1:])
+        scale_D = self.param('scale', nn.initializers.ones_init(), x_BTD.shape[-1:])
         mean_square = jnp.square(x_BTD).mean(-1, keepdims=True)
-        return x_BTD * jax.lax.rsqrt(mean_square + self.epsilon) * scale
+        return x_BTD * jax.lax.rsqrt(mean_square + self.epsilon) * scale_D[None, None]

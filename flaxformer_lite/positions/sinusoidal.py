@@ -15,7 +15,7 @@ def sinusoids(pos_BT: jax.Array, d_model: int) -> jax.Array:
     if d_model % 2:
         raise ValueError(f'd_model must be even for sinusoids, not {d_model}')
     rate = 10000.0 ** (-jnp.arange(0, d_model, 2, dtype=jnp.float32) / d_model)
-    angle = pos_BT[..., None].astype(jnp.float32) * rate
+    angle = pos_BT[:, :, None].astype(jnp.float32) * rate[None, None]
     return jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(*pos_BT.shape, d_model)
 
 
