@@ -2,8 +2,9 @@
 
     python -m experiments.run --config=configs/wmt_base.py
 
-The paper: 100,000 steps, 12 hours on 8 P100; newstest2013 BLEU 25.8, newstest2014 27.3 (compound-split
-tokenised). Every other row of Table 3 is an override, such as `--config.model.num_heads=4`.
+The paper: 100,000 steps, 12 hours on 8 P100; newstest2013 BLEU 25.8, newstest2014 27.3
+(compound-split tokenised). Each other row of Table 3 is an override or two of this one, such as
+`--config.model.num_heads=4`.
 """
 
 from ml_collections import ConfigDict
@@ -69,10 +70,13 @@ def get_config() -> ConfigDict:
     config.evaluation = evaluation = ConfigDict()
     evaluation.every = 5_000  # steps between evaluations of the dev set; 0: at the end only
     evaluation.sets = ''  # the sets to score at the end, comma-separated; empty: all
-    evaluation.decode = 'beam'
+    evaluation.decode = 'beam'  # or 'greedy', 'sample'
     evaluation.beams = 4
     evaluation.alpha = 0.6
-    evaluation.extra_length = 50
+    evaluation.extra_length = 50  # the longest translation: source + 50
+    evaluation.temperature = 1.0  # of decode='sample', as are top_k (0: all) and top_p
+    evaluation.top_k = 0
+    evaluation.top_p = 1.0
     evaluation.average = 5  # checkpoints averaged for the final scores
     evaluation.average_of = 'last'
     evaluation.batch_tokens = 8_192

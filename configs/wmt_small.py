@@ -1,6 +1,6 @@
 """A small Transformer that trains in minutes on two CPU cores, on text that ships with the project.
 
-    python -m experiments.run --config=configs/wmt_small.py
+python -m experiments.run --config=configs/wmt_small.py
 """
 
 from ml_collections import ConfigDict

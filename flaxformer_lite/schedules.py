@@ -1,6 +1,6 @@
 """Learning rates over the steps: the paper's (§5.3), and optax's by name."""
 
-import inspect
+import functools
 
 import jax.numpy as jnp
 import optax
@@ -32,16 +32,15 @@ def make(text: str, d_model: int) -> optax.Schedule:
     """
     name, arguments = spec.parse(text)
     if name == 'noam':
-        return _call(text, noam, d_model=d_model, **arguments)
-    schedules = [n for n in dir(optax.schedules) if n.endswith('_schedule')]
+        return _call(text, functools.partial(noam, d_model), arguments)
+    schedules = [n for n in vars(optax.schedules) if n.endswith('_schedule') and n[0] != '_']
     if name not in schedules:
         raise ValueError(f'{name!r} is not one of {", ".join(["noam", *schedules])}')
-    return _call(text, getattr(optax.schedules, name), **arguments)
+    return _call(text, getattr(optax.schedules, name), arguments)
 
 
-def _call(text: str, make, **arguments) -> optax.Schedule:
+def _call(text: str, make, arguments) -> optax.Schedule:
     try:
-        inspect.signature(make).bind(**arguments)
+        return make(**arguments)
     except TypeError as error:
         raise ValueError(f'{text!r}: {error}') from None
-    return make(**arguments)

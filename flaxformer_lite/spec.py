@@ -23,7 +23,9 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
         if isinstance(node, ast.Name):
             return node.id, {}
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
-            return node.func.id, {k.arg: ast.literal_eval(k.value) for k in node.keywords}
+            arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
+            if None not in arguments and len(arguments) == len(node.keywords):
+                return node.func.id, arguments
     except (SyntaxError, ValueError, TypeError):
         pass
     raise ValueError(f'{spec!r} is not a spec: write name or name(argument=value, …)')
@@ -61,7 +63,9 @@ def make(package: str, spec: str, **defaults: Any) -> Any:
     """
     name, arguments = parse(spec)
     cls = find(package, name)
-    parameters = [p for p in inspect.signature(cls).parameters if p not in ('parent', 'name')]
+    parameters = list(inspect.signature(cls).parameters)
+    if 'parent' in parameters:  # what linen adds to every module's own
+        parameters = [p for p in parameters if p not in ('parent', 'name')]
     unknown = sorted(set(arguments) - set(parameters))
     if unknown:
         takes = ', '.join(parameters) or 'no arguments'

@@ -37,11 +37,15 @@ class Metrics(struct.PyTreeNode):
     gradient_norm: jax.Array
 
 
-def init(model: Transformer, optimizer: optax.GradientTransformation, key: jax.Array) -> State:
-    """The first state. Parameters depend on the key and the model alone."""
+def init_params(model: Transformer, key: jax.Array) -> Any:
+    """The first parameters, which depend on the key and the model alone."""
     token_BT = jnp.ones((1, 1), jnp.int32)
-    params = model.init(key, token_BT, token_BT)['params']
-    zero = jnp.zeros((), jnp.int32)
+    return model.init(key, token_BT, token_BT)['params']
+
+
+def init(model: Transformer, optimizer: optax.GradientTransformation, key: jax.Array) -> State:
+    """The first state."""
+    params, zero = init_params(model, key), jnp.zeros((), jnp.int32)
     return State(zero, params, optimizer.init(params), zero)
 
 
@@ -112,7 +116,7 @@ def make_step(
     def step(state: State, batch: Batch, key: jax.Array) -> tuple[State, Metrics]:
         sums, gradient = total(state.params, batch, jax.random.fold_in(key, state.step))
         gradient = jax.tree.map(lambda g: g / jnp.maximum(sums.tokens, 1), gradient)
-        norm = optax.global_norm(gradient)
+        norm = optax.tree.norm(gradient)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         new = state.replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(norm)

@@ -1,0 +1,281 @@
+"""Batches hold each pair once, in few shapes, and go on exactly where they were left."""
+
+import itertools
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from experiments import layout, planning
+from experiments.batching import Batches, Position, evaluation_batches, prefetch, source_batches
+from experiments.corpus import Corpus, Ragged
+from experiments.errors import UserError
+
+BOS, EOS = 2, 1
+
+
+def make_corpus(pairs=300, longest=40, seed=0):
+    """Pairs that begin with a number of their own, so that no two are equal."""
+    rng = np.random.default_rng(seed)
+    sides = []
+    for _ in range(2):
+        lengths = np.clip(rng.lognormal(2.2, 0.6, pairs).astype(int), 1, longest - 1)
+        sides.append([[4 + i, *rng.integers(4, 99, n - 1)] for i, n in enumerate(lengths)])
+    return Corpus(*map(Ragged.of, sides))
+
+
+def pairs_of(corpus, indices=None):
+    indices = range(len(corpus)) if indices is None else indices
+    return [(corpus.source[i].tolist(), corpus.target[i].tolist()) for i in indices]
+
+
+def unpack(batch):
+    """The pairs in a batch, after a check that each is laid out as it should be."""
+    assert all(array.dtype == np.int32 for array in batch.values())
+    found = []
+    for row in range(len(batch['source'])):
+        for segment in range(1, batch['target_segments'][row].max() + 1):
+            source_at = batch['source_segments'][row] == segment
+            target_at = batch['target_segments'][row] == segment
+            source = batch['source'][row][source_at].tolist()
+            labels = batch['labels'][row][target_at].tolist()
+            inputs = batch['inputs'][row][target_at].tolist()
+            assert source[-1] == labels[-1] == EOS
+            assert inputs == [BOS, *labels[:-1]]
+            for side, at in (('source', source_at), ('target', target_at)):
+                positions = batch[f'{side}_positions'][row][at].tolist()
+                assert positions == list(range(len(positions)))
+            found.append((source[:-1], labels[:-1]))
+    filled = (
+        sum(len(source) + 1 for source, _ in found),
+        sum(len(target) + 1 for _, target in found),
+    )
+    assert filled == ((batch['source'] > 0).sum(), (batch['labels'] > 0).sum())
+    for name in ('source', 'target'):
+        outside = batch[f'{name}_segments'] == 0
+        names = ('source',) if name == 'source' else ('inputs', 'labels')
+        assert not any(batch[n][outside].any() for n in (*names, f'{name}_positions'))
+    return found
+
+
+def epoch_of(batches, epoch=0):
+    """The batches of one epoch."""
+    steps = batches.iterate(Position(epoch))
+    found = []
+    for batch, after in steps:
+        found.append(batch)
+        if after.epoch > epoch:
+            return found
+    raise AssertionError('the batches end')
+
+
+def test_layout_is_as_written_out():
+    corpus = Corpus(
+        Ragged.of([[10, 11], [], [12, 13, 14], [15]]),
+        Ragged.of([[20], [21, 22], [23], [24, 25, 26]]),
+    )
+    batch = layout.pairs_batch(corpus, (3, 7), np.array([3, 0, 2]), np.array([0, 0, 2]))
+    expected = {
+        'source': [[15, 1, 10, 11, 1, 0, 0], [0] * 7, [12, 13, 14, 1, 0, 0, 0]],
+        'source_segments': [[1, 1, 2, 2, 2, 0, 0], [0] * 7, [1, 1, 1, 1, 0, 0, 0]],
+        'source_positions': [[0, 1, 0, 1, 2, 0, 0], [0] * 7, [0, 1, 2, 3, 0, 0, 0]],
+        'inputs': [[2, 24, 25, 26, 2, 20, 0], [0] * 7, [2, 23, 0, 0, 0, 0, 0]],
+        'labels': [[24, 25, 26, 1, 20, 1, 0], [0] * 7, [23, 1, 0, 0, 0, 0, 0]],
+        'target_segments': [[1, 1, 1, 1, 2, 2, 0], [0] * 7, [1, 1, 0, 0, 0, 0, 0]],
+        'target_positions': [[0, 1, 2, 3, 0, 1, 0], [0] * 7, [0, 1, 0, 0, 0, 0, 0]],
+    }
+    assert {name: array.tolist() for name, array in batch.items()} == expected
+
+
+@pytest.mark.parametrize('packed', [False, True])
+@pytest.mark.parametrize('window', [7, 100, 1 << 17])
+def test_each_pair_once_an_epoch_whatever_the_window(packed, window):
+    corpus = make_corpus()
+    batches = Batches(corpus, tokens=256, max_length=64, packed=packed, window=window)
+    orders = []
+    for epoch in range(3):
+        found = [pair for batch in epoch_of(batches, epoch) for pair in unpack(batch)]
+        assert sorted(found) == sorted(pairs_of(corpus))
+        orders.append(found)
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
+@pytest.mark.parametrize('packed', [False, True])
+def test_pairs_over_the_limit_are_counted_and_left_out(packed):
+    corpus = make_corpus(longest=40)
+    longest = np.maximum(corpus.source.lengths(), corpus.target.lengths()) + 1
+    kept = np.flatnonzero(longest <= 20)
+    assert 20 in longest and 21 in longest
+    batches = Batches(corpus, tokens=256, max_length=20, packed=packed)
+    assert batches.dropped == len(corpus) - len(kept)
+    found = [pair for batch in epoch_of(batches) for pair in unpack(batch)]
+    assert sorted(found) == sorted(pairs_of(corpus, kept))
+
+
+@pytest.mark.parametrize('packed', [False, True])
+@pytest.mark.parametrize('window', [60, 1 << 17])
+def test_goes_on_exactly_from_any_position(packed, window):
+    batches = Batches(make_corpus(150), tokens=200, max_length=48, packed=packed, window=window)
+    unbroken = list(itertools.islice(batches.iterate(Position()), 3 * batches.batches_per_epoch))
+    assert unbroken[-1][1].epoch >= 2
+    before = [Position(), *(after for _, after in unbroken)]
+    for start in range(len(unbroken) - 1):
+        again = Batches(make_corpus(150), tokens=200, max_length=48, packed=packed, window=window)
+        position = Position(*json.loads(json.dumps(before[start])))
+        for batch, after in itertools.islice(again.iterate(position), 2):
+            expected, expected_after = unbroken[start]
+            assert after == expected_after
+            assert all(np.array_equal(batch[name], expected[name]) for name in expected)
+            start += 1
+
+
+@pytest.mark.parametrize('packed', [False, True])
+def test_seeds_give_orders_that_have_nothing_in_common(packed):
+    corpus = make_corpus()
+    orders = []
+    for seed in range(3):
+        batches = Batches(corpus, tokens=256, max_length=64, packed=packed, seed=seed)
+        orders.append([s[0] for batch in epoch_of(batches) for s, _ in unpack(batch)])
+    for a, b in itertools.combinations(orders, 2):
+        assert sum(x == y for x, y in zip(a, b, strict=True)) < 10
+
+
+@pytest.mark.parametrize('packed', [False, True])
+def test_shapes_are_few_within_the_budget_and_divisible(packed):
+    batches = Batches(make_corpus(1000), tokens=500, max_length=64, packed=packed, rows_multiple=4)
+    seen = {batch['labels'].shape for batch in epoch_of(batches)}
+    assert seen == set(batches.shapes)
+    assert len(seen) <= (1 if packed else 5)
+    for rows, length in seen:
+        assert rows % 4 == 0
+        assert 500 - 4 * length < rows * length <= 500
+
+
+@pytest.mark.parametrize('packed', [False, True])
+def test_what_is_reported_is_what_is_there(packed):
+    batches = Batches(make_corpus(), tokens=256, max_length=64, packed=packed)
+    found = epoch_of(batches)
+    positions = sum(batch['labels'].size + batch['source'].size for batch in found)
+    target = sum((batch['labels'] > 0).sum() for batch in found)
+    filled = target + sum((batch['source'] > 0).sum() for batch in found)
+    assert batches.padding_share == pytest.approx(1 - filled / positions)
+    assert batches.target_tokens_per_batch == pytest.approx(target / len(found))
+    assert batches.batches_per_epoch == len(found)
+
+
+def test_packed_rows_are_nearly_full():
+    rng = np.random.default_rng(0)
+    lengths = np.clip(rng.lognormal(2.7, 0.4, 10_000), 3, 64).astype(int)
+    rows = planning.first_fit(np.stack([lengths, lengths], axis=1), 64)
+    assert lengths.sum() / (64 * (rows.max() + 1)) > 0.95
+    assert np.bincount(rows, lengths).max() <= 64
+
+
+def test_first_fit_asks_for_room_on_both_sides():
+    lengths = np.array([[5, 2], [2, 7], [3, 1], [5, 7], [1, 1]])
+    assert planning.first_fit(lengths, 8).tolist() == [0, 1, 0, 2, 1]
+
+
+def test_bucket_lengths_are_where_the_pairs_are():
+    counts = np.zeros(101, int)
+    counts[[8, 21, 90]] = 1000, 1000, 10
+    assert planning.bucket_lengths(counts, tokens=960, windows=1, most=100) == [8, 24, 96]
+    # Nothing is gained where one batch holds all.
+    assert planning.bucket_lengths(counts // 10, tokens=96_000, windows=1, most=100) == [96]
+    # The length limit is never exceeded, be it a multiple of 8 or not.
+    assert planning.bucket_lengths(counts, tokens=960, windows=1, most=91)[-1] == 91
+
+
+@pytest.mark.parametrize('size', [1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 1000])
+def test_permute_reaches_each_index_once(size):
+    index = np.arange(size)
+    assert sorted(planning.permute(index, size, (3, 1)).tolist()) == index.tolist()
+
+
+def test_permute_gives_any_part_and_mixes_well():
+    size = 100_000
+    whole = planning.permute(np.arange(size), size, (0, 0))
+    part = np.array([7, 99_999, 31_415])
+    assert planning.permute(part, size, (0, 0)).tolist() == whole[part].tolist()
+    other = planning.permute(np.arange(size), size, (0, 1))
+    assert (whole == other).sum() < 20
+    for a, b in ((whole, np.arange(size)), (whole, other), (whole[1:], whole[:-1])):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.02
+    # Neighbours are spread over the corpus: each window draws evenly from each tenth of it.
+    drawn = np.bincount(whole[:10_000] // 10_000, minlength=10)
+    assert drawn.min() > 850 and drawn.max() < 1150
+
+
+def test_errors_name_the_field_and_the_mend():
+    corpus = make_corpus()
+    with pytest.raises(UserError, match=r'batch\.max_length=1 .*300 training pairs.*raise it'):
+        Batches(corpus, tokens=256, max_length=1)
+    with pytest.raises(UserError, match=r'batch\.tokens=50 .*64 tokens.*at least 64 or lower'):
+        Batches(corpus, tokens=50, max_length=256, packed=True)
+    with pytest.raises(UserError, match=r'batch\.tokens=100 .*for each of 4 devices.*at least 160'):
+        Batches(corpus, tokens=100, max_length=256, rows_multiple=4)
+
+
+def test_evaluation_leaves_nothing_out():
+    corpus = Corpus(
+        Ragged.of([[5] * n for n in (3, 0, 700, 17, 2)]),
+        Ragged.of([[6] * n for n in (900, 1, 0, 4, 2)]),
+    )
+    found, shapes = {}, set()
+    for batch, indices in evaluation_batches(corpus, tokens=64, rows_multiple=2):
+        assert not batch['source'][len(indices) :].any()
+        found |= dict(zip(indices.tolist(), unpack(batch), strict=True))
+        shapes.add(batch['labels'].shape)
+    assert [found[i] for i in range(5)] == pairs_of(corpus)
+    assert shapes == {(2, 1024), (2, 32), (4, 16)}
+
+
+def test_evaluation_uses_few_shapes_and_full_batches():
+    corpus = make_corpus(500, longest=60)
+    batches = list(evaluation_batches(corpus, tokens=512))
+    assert sorted(i for _, indices in batches for i in indices) == list(range(500))
+    assert {batch['labels'].shape for batch, _ in batches} <= {(8, 64), (16, 32), (32, 16)}
+    assert all(len(indices) == len(batch['labels']) for batch, indices in batches[:-1])
+
+
+def test_sources_are_read_a_window_at_a_time():
+    lengths = [3, 100, 0, 5, 40, 4, 9]
+    read = []
+
+    def sentences():
+        for i, n in enumerate(lengths):
+            read.append(i)
+            yield [4 + i] * n
+
+    found = {}
+    for batch, indices in source_batches(sentences(), tokens=32, window=3):
+        assert set(batch) == {'source', 'source_segments', 'source_positions'}
+        assert indices.max() // 3 == (len(read) - 1) // 3
+        for row, index in enumerate(indices):
+            n = lengths[index]
+            assert batch['source'][row].tolist()[: n + 2] == ([4 + index] * n + [EOS, 0])[: n + 2]
+            assert batch['source_segments'][row].sum() == n + 1
+            found[int(index)] = True
+    assert sorted(found) == list(range(7))
+
+
+def test_prefetch_gives_the_same_and_leaves_no_thread():
+    before = threading.active_count()
+    assert list(prefetch(iter(range(10)))) == list(range(10))
+    endless = prefetch(itertools.count())
+    assert [next(endless), next(endless)] == [0, 1]
+    endless.close()
+    assert threading.active_count() == before
+
+
+def test_prefetch_raises_what_its_source_raises_in_its_turn():
+    def failing():
+        yield 1
+        yield 2
+        raise UserError('the disk is gone')
+
+    items = prefetch(failing())
+    assert [next(items), next(items)] == [1, 2]
+    with pytest.raises(UserError, match='the disk is gone'):
+        next(items)

@@ -1,0 +1,156 @@
+"""Parallel files: what is read, and what is said when they do not fit together."""
+
+import gzip
+import unicodedata
+
+import pytest
+
+from experiments import data
+from experiments.data.text import Text
+from experiments.errors import UserError
+
+
+def write(folder, **files):
+    """`train_en='a\\n'` → the file train.en."""
+    for name, content in files.items():
+        content = content.encode() if isinstance(content, str) else content
+        (folder / name.replace('_', '.', 1)).write_bytes(content)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path, train_en='a\nb\n', train_de='x\ny\n', val_en='c\n', val_de='z\n')
+    return tmp_path
+
+
+def make(folder, source='en', target='de'):
+    return Text(str(folder), source, target)
+
+
+def test_reads_pairs_and_every_set_that_has_both_languages(folder):
+    write(folder, test_en='d\n', test_de='w\n', alone_en='e\n', train_fr='f\n')
+    write(folder, **{'news.2014_en': 'g\n', 'news.2014_de': 'v\n'})
+    text = make(folder)
+    assert list(text.train()) == [('a', 'x'), ('b', 'y')]
+    sets = text.evaluation()
+    assert list(sets) == ['val', 'news.2014', 'test']
+    assert sets['val'] == [('c', 'z')] and sets['news.2014'] == [('g', 'v')]
+    assert list(make(folder, 'de', 'en').train()) == [('x', 'a'), ('y', 'b')]
+
+
+def test_a_spec_makes_it(folder):
+    text = data.load(f'text(path="{folder}", source="en", target="de")')
+    assert list(text.train()) == list(make(folder).train())
+
+
+def test_the_home_directory_may_be_a_tilde(folder, monkeypatch):
+    monkeypatch.setenv('HOME', str(folder.parent))
+    assert list(Text(f'~/{folder.name}', 'en', 'de').train()) == [('a', 'x'), ('b', 'y')]
+
+
+def test_reads_gz(folder):
+    (folder / 'train.en').unlink()
+    (folder / 'train.en.gz').write_bytes(gzip.compress('a\nü\n'.encode()))
+    assert list(make(folder).train()) == [('a', 'x'), ('ü', 'y')]
+
+
+def test_only_a_line_feed_ends_a_line(folder):
+    strange = 'a\u2028b\u0085c\x0bd\x1ce\rf'
+    write(folder, train_en=f'{strange}\r\nlast', train_de='x\n\n')
+    assert list(make(folder).train()) == [(strange, 'x'), ('last', '')]
+
+
+def test_text_becomes_nfc_and_loses_a_byte_order_mark(folder):
+    apart = unicodedata.normalize('NFD', 'schön')
+    write(folder, train_en=b'\xef\xbb\xbfa\nb\n', train_de=f'{apart}\n\ufeffy\n')
+    assert list(make(folder).train()) == [('a', 'schön'), ('b', '\ufeffy')]
+
+
+def test_digest_follows_the_training_text_alone(folder, tmp_path_factory):
+    copy = tmp_path_factory.mktemp('copy')
+    for file in folder.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    first = make(folder).digest()
+    assert make(copy).digest() == first
+    write(copy, val_en='other\n')
+    assert make(copy).digest() == first
+    assert make(copy, 'de', 'en').digest() != first
+    write(copy, train_en='a\nB\n')
+    assert make(copy).digest() != first
+
+
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        (('/no/such', 'en', 'de'), r'/no/such is not a folder'),
+        ((5, 'en', 'de'), r'text\(path=5\)'),
+        (('.', '', 'de'), r"text\(source=''\)"),
+        (('.', 'en', 'en'), r"both 'en'; name two"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(UserError, match=message):
+        Text(*arguments)
+
+
+@pytest.mark.parametrize('missing', ['train.en', 'train.de', 'val.en', 'val.de'])
+def test_missing_file_is_named_with_what_is_there(folder, missing):
+    (folder / missing).unlink()
+    there = 'val' if missing.startswith('train') else 'train'
+    with pytest.raises(UserError, match=rf'{missing} \(or .*gz\) is missing.*there: {there}$'):
+        make(folder)
+
+
+def test_a_folder_with_one_language(folder):
+    for file in folder.glob('*.de'):
+        file.unlink()
+    with pytest.raises(UserError, match=r'train\.de .* is missing.*there: none'):
+        make(folder)
+
+
+def test_unequal_lengths_are_told_before_any_pair(folder):
+    write(folder, train_en='a\n' * 1200, train_de='x\n' * 1199)
+    with pytest.raises(UserError, match=r'train\.en has 1,200 lines and .*train\.de has 1,199'):
+        next(make(folder).train())
+    write(folder, train_en='a\n', train_de='x\n', val_de='z\nz\n')
+    with pytest.raises(UserError, match=r'val\.en has 1 lines and .*val\.de has 2'):
+        make(folder).evaluation()
+
+
+def test_empty_files(folder):
+    write(folder, train_en='', train_de='')
+    with pytest.raises(UserError, match=r'train\.en and .*train\.de are empty'):
+        next(make(folder).train())
+
+
+@pytest.mark.parametrize('content', [b'a\ngr\xfc\xdfe\n', 'a\nü\n'.encode('utf-16')])
+def test_not_utf8_names_file_and_line(folder, content):
+    write(folder, train_en=content, train_de='x\ny\n')
+    line = 2 if content.startswith(b'a') else 1
+    with pytest.raises(UserError, match=rf'train\.en, line {line}, is not UTF-8.*iconv'):
+        list(make(folder).train())
+
+
+@pytest.mark.parametrize('cut', [slice(0, 30), slice(2, None)])
+def test_damaged_gz_is_named(folder, cut):
+    (folder / 'train.en').unlink()
+    (folder / 'train.en.gz').write_bytes(gzip.compress(bytes(range(200)) * 9)[cut])
+    with pytest.raises(UserError, match=r'train\.en\.gz cannot be read'):
+        next(make(folder).train())
+
+
+@pytest.mark.parametrize(
+    'spec, message',
+    [
+        ('tekst', r"^data: 'tekst' is not one of .*text"),
+        (
+            'text(path="x", sorce="en")',
+            r"^data: .*unknown argument 'sorce'; text takes path, source",
+        ),
+        ('text(path="x")', r'^data: .*source'),
+        ('text(', r"^data: 'text\(' is not a spec"),
+    ],
+)
+def test_wrong_specs_are_errors_of_the_field(spec, message):
+    with pytest.raises(UserError, match=message):
+        data.load(spec)

@@ -1,0 +1,185 @@
+"""TFDS: a translation set that the test prepares with TFDS itself, and its errors."""
+
+import itertools
+import shutil
+import struct
+
+import pytest
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core import decode
+
+from experiments import data
+from experiments.data import tfds as module
+from experiments.data.tfds import Tfds
+from experiments.errors import UserError
+
+SIZES = {'train': 1500, 'validation': 7, 'test': 5}
+
+
+class TinyTranslate(tfds.core.GeneratorBasedBuilder):
+    """The features of wmt14_translate/de-en."""
+
+    VERSION = tfds.core.Version('1.0.0')
+    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name='de-en')]
+
+    def _info(self):
+        features = tfds.features.Translation(languages=('de', 'en'))
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        return {split: self._generate_examples(split) for split in SIZES}
+
+    def _generate_examples(self, split):
+        for i in range(SIZES[split]):
+            yield i, {'de': f'{split} Zeile {i} scho\u0308n', 'en': f'{split}\nline {i}'}
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('tfds')
+    tfds.builder(
+        'tiny_translate/de-en', data_dir=folder, file_format='array_record'
+    ).download_and_prepare()
+    return folder
+
+
+@pytest.fixture(scope='module')
+def tfrecords(folder, tmp_path_factory):
+    """The same set as TFRecord, which TFDS writes with TensorFlow alone."""
+    other = tmp_path_factory.mktemp('tfrecord')
+    relative = 'tiny_translate/de-en/1.0.0'
+    (other / relative).mkdir(parents=True)
+    shutil.copy(folder / relative / 'features.json', other / relative)
+    about = (folder / relative / 'dataset_info.json').read_text()
+    (other / relative / 'dataset_info.json').write_text(about.replace('array_record', 'tfrecord'))
+    builder = tfds.builder('tiny_translate/de-en', data_dir=folder)
+    for split in SIZES:
+        raw = decode.DeserializeMethod.RAW_BYTES
+        records = builder.as_data_source(split, deserialize_method=raw)
+        name = f'tiny_translate-{split}.tfrecord-00000-of-00001'
+        with (other / relative / name).open('wb') as file:
+            for record in records:
+                file.write(struct.pack('<QI', len(record), 0) + record + struct.pack('<I', 0))
+    return other
+
+
+def make(folder, name='tiny_translate/de-en', source='en', target='de', **arguments):
+    return Tfds(name, source, target, data_dir=str(folder), **arguments)
+
+
+def expected(split):
+    return {(f'{split} line {i}', f'{split} Zeile {i} schön') for i in range(SIZES[split])}
+
+
+@pytest.mark.parametrize('kind', ['folder', 'tfrecords'])
+def test_reads_every_pair_once_and_the_other_splits_as_sets(kind, request):
+    source = make(request.getfixturevalue(kind))
+    pairs = list(source.train())
+    assert len(pairs) == SIZES['train'] and set(pairs) == expected('train')
+    assert list(source.train()) == pairs
+    sets = source.evaluation()
+    assert list(sets) == ['val', 'test']
+    assert set(sets['val']) == expected('validation') and len(sets['val']) == 7
+    assert set(sets['test']) == expected('test') and len(sets['test']) == 5
+
+
+@pytest.mark.parametrize('kind', ['folder', 'tfrecords'])
+def test_a_split_can_be_cut_in_two(kind, request):
+    folder = request.getfixturevalue(kind)
+    source = make(folder, split='train[:90%]', dev='train[90%:]')
+    trained, sets = list(source.train()), source.evaluation()
+    assert len(trained) == 1350 and len(sets['val']) == 150
+    assert set(trained) | set(sets['val']) == expected('train')
+    assert list(sets) == ['val', 'validation', 'test']
+
+
+def test_the_direction_can_be_turned(folder):
+    pair = next(make(folder).train())
+    assert next(make(folder, source='de', target='en').train()) == pair[::-1]
+
+
+def test_streams(folder, monkeypatch):
+    read = []
+    text = module._text
+    monkeypatch.setattr(module, '_text', lambda value: read.append(value) or text(value))
+    list(itertools.islice(make(folder).train(), 3))
+    assert len(read) == 6
+
+
+def test_digest_tells_sets_splits_and_directions_apart(folder, tfrecords):
+    digests = [
+        make(folder).digest(),
+        make(folder, split='train[:90%]').digest(),
+        make(folder, source='de', target='en').digest(),
+    ]
+    assert len(set(digests)) == 3
+    assert make(tfrecords).digest() == digests[0]
+
+
+def test_a_spec_makes_it(folder):
+    spec = f'tfds(name="tiny_translate/de-en", source="en", target="de", data_dir="{folder}")'
+    assert next(data.load(spec).train()) == next(make(folder).train())
+
+
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        ({'source': 'fr'}, r"tiny_translate/de-en has no 'fr'; it has de, en$"),
+        ({'split': 'nope'}, r"Unknown split 'nope'.*splits are train, validation, test"),
+        ({'dev': 'dev'}, r"Unknown split 'dev'.*dev=\"train\[99%:\]\""),
+        ({'split': 'train['}, r'Error parsing split'),
+        ({'dev': 'train[99%:]'}, r"split='train' trains on a part of dev='train\[99%:\]'"),
+        ({'name': 'no_such_set'}, r"name='no_such_set'\): Dataset no_such_set not found"),
+        ({'name': 'tiny_translate/xx'}, r"name='tiny_translate/xx'\): BuilderConfig xx not found"),
+    ],
+)
+def test_errors_name_what_is_there(folder, arguments, message):
+    with pytest.raises(UserError, match=message) as raised:
+        next(make(folder, **arguments).train())
+    assert '\n' not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        (('x', 'en', 'en'), r"both 'en'"),
+        ((5, 'en', 'de'), r'tfds\(name=5\)'),
+        (('x', 'en', 'de', ''), r"tfds\(split=''\)"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(UserError, match=message):
+        Tfds(*arguments)
+
+
+def test_without_a_network_it_says_how_to_prepare_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, '_online', lambda: False)
+    with pytest.raises(UserError, match='there is no network') as raised:
+        next(make(tmp_path, name='wmt14_translate/de-en').train())
+    message = str(raised.value)
+    command = message[message.index('"') + 1 : message.rindex('"')]
+    assert f'python -c "{command}"' in message and '\n' not in message
+    # The command is Python, and the TFDS that is installed takes it as far as to the download.
+    command = command.removesuffix('.download_and_prepare()')
+    made = {}
+    exec(command.replace('t.builder(', 'builder = t.builder('), made)
+    assert made['builder'].info.full_name == 'wmt14_translate/de-en/1.0.0'
+    assert str(made['builder'].data_dir_root) == str(tmp_path)
+
+
+def test_prepares_where_there_is_a_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, '_online', lambda: True)
+    assert set(make(tmp_path).train()) == expected('train')
+    assert list(tmp_path.rglob('*.array_record-*'))
+
+
+def test_a_failed_preparation_is_one_error(tmp_path, monkeypatch):
+    def fail(self, split):
+        raise OSError('the archive is\nbroken')
+
+    monkeypatch.setattr(module, '_online', lambda: True)
+    monkeypatch.setattr(TinyTranslate, '_generate_examples', fail)
+    with pytest.raises(
+        UserError, match=r'could not be prepared: the archive is broken; .*python -c'
+    ):
+        next(make(tmp_path).train())
