@@ -1,0 +1,86 @@
+"""Refuses a config whose numbers cannot work, by name and before anything is made."""
+
+import math
+from typing import Any
+
+from experiments import optimizer
+from experiments.errors import UserError
+from flaxformer_lite import build
+
+# field: the least it may be, and what it must stay below.
+RANGES = {
+    'tokenizer.vocab_size': (5, math.inf),
+    'batch.tokens': (1, math.inf),
+    'batch.max_length': (2, math.inf),
+    'train.steps': (0, math.inf),
+    'train.epochs': (0, math.inf),
+    'train.label_smoothing': (0, 1),
+    'train.seed': (0, 2**32),
+    'train.init_seed': (0, 2**32),
+    'train.data_seed': (0, 2**32),
+    'train.dropout_seed': (0, 2**32),
+    'train.accumulate': (1, math.inf),
+    'train.log_every': (1, math.inf),
+    'evaluation.every': (0, math.inf),
+    'evaluation.beams': (1, math.inf),
+    'evaluation.alpha': (0, math.inf),
+    'evaluation.extra_length': (1, math.inf),
+    'evaluation.top_k': (0, math.inf),
+    'evaluation.average': (1, math.inf),
+    'evaluation.batch_tokens': (1, math.inf),
+    'checkpoint.every': (1, math.inf),
+    'checkpoint.keep': (1, math.inf),
+    'checkpoint.keep_best': (0, math.inf),
+}
+CHOICES = {
+    'train.on_nonfinite': ('stop', 'skip'),
+    'evaluation.decode': ('beam', 'greedy', 'sample'),
+    'evaluation.average_of': ('last', 'best'),
+}
+
+
+def check(config: Any) -> None:
+    """Looks at every field that is a number or one of a few words.
+
+    Raises:
+      UserError: names the field, the value and what it may be.
+    """
+    try:
+        build.check(config.model)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    optimizer.make(config)
+    for field, (least, below) in RANGES.items():
+        value = _get(config, field)
+        if value is not None and not least <= value < below:
+            upper = '' if below == math.inf else f' and below {below}'
+            raise UserError(f'{field} must be at least {least}{upper}, not {value}')
+    for field, choices in CHOICES.items():
+        if _get(config, field) not in choices:
+            raise UserError(
+                f'{field} must be one of {", ".join(choices)}, not {_get(config, field)!r}'
+            )
+    if not (config.train.steps or config.train.epochs):
+        raise UserError('train.steps=0 and train.epochs=0: give one of them, to say when to end')
+    if not config.evaluation.temperature > 0:
+        raise UserError(
+            f'evaluation.temperature must be above 0, not {config.evaluation.temperature}'
+        )
+    if not 0 < config.evaluation.top_p <= 1:
+        raise UserError(
+            f'evaluation.top_p must be above 0 and at most 1, not {config.evaluation.top_p}'
+        )
+    needed, kept = config.evaluation.average, config.checkpoint.keep
+    if config.evaluation.average_of == 'best':
+        kept = config.checkpoint.keep_best
+    if needed > max(kept, 1):
+        which = 'keep' if config.evaluation.average_of == 'last' else 'keep_best'
+        raise UserError(
+            f'evaluation.average={needed} checkpoints cannot be averaged where '
+            f'checkpoint.{which}={kept} are kept: raise checkpoint.{which}'
+        )
+
+
+def _get(config: Any, field: str) -> Any:
+    section, name = field.split('.')
+    return getattr(getattr(config, section), name)

@@ -1,0 +1,44 @@
+"""Where arrays live: rows of a batch divided among all devices, everything else on each."""
+
+import functools
+import os
+from pathlib import Path
+
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+
+@functools.cache
+def _mesh() -> jax.sharding.Mesh:
+    return jax.make_mesh((jax.device_count(),), ('data',), axis_types=(AxisType.Auto,))
+
+
+def rows() -> NamedSharding:
+    """The first axis is divided among the devices."""
+    return NamedSharding(_mesh(), PartitionSpec('data'))
+
+
+def everywhere() -> NamedSharding:
+    """The whole array is on every device."""
+    return NamedSharding(_mesh(), PartitionSpec())
+
+
+def placed(tree):
+    """The abstract arrays of a tree, on every device."""
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere()), tree
+    )
+
+
+def cache() -> Path:
+    """What can be made again, so that a second run starts at once: compiled programs, tokenised
+    text. `$FLAXFORMER_LITE_CACHE`, or a folder of the user's cache directory."""
+    default = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'flaxformer_lite'
+    return Path(os.environ.get('FLAXFORMER_LITE_CACHE') or default)
+
+
+def keep_programs() -> None:
+    """Has JAX keep compiled programs on disk."""
+    jax.config.update('jax_compilation_cache_dir', str(cache() / 'programs'))
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+    jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)

@@ -1,0 +1,159 @@
+"""Scores a model on whole sets: loss, and BLEU and chrF of its translations, which are kept.
+
+python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from experiments import batching, console, corpus, data, devices, files, flags, trained, translator
+from experiments.errors import UserError
+from experiments.tokenizer import Tokenizer
+from flaxformer_lite import training
+from flaxformer_lite.transformer import Transformer
+
+Pairs = Sequence[tuple[str, str]]
+
+
+class Evaluator:
+    """Scores parameters of one model on named sets.
+
+    Args:
+      model: the Transformer.
+      tokenizer: of both languages.
+      config: the run's.
+      path: the run's directory; translations are saved there.
+      direction: the languages, such as 'en-de'.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        config: ConfigDict,
+        path: Path,
+        direction: str,
+    ):
+        self._model, self._tokenizer, self._path = model, tokenizer, path
+        self._direction, self._tokens = direction, config.evaluation.batch_tokens
+        self._translate = translator.Translator(model, tokenizer, config.evaluation)
+        self._sums = jax.jit(
+            lambda params, batch: training.loss_sums(model, params, batch),
+            out_shardings=devices.everywhere(),
+        )
+
+    def loss(self, params: Any, pairs: Pairs) -> dict[str, float]:
+        """Loss (nats a token, without smoothing), perplexity and token accuracy over all pairs."""
+        tokens = corpus.tokenize(list(pairs), self._tokenizer)
+        translator.check_lengths(
+            self._model, (int(side.lengths().max()) + 1 for side in (tokens.source, tokens.target))
+        )
+        batches = batching.evaluation_batches(tokens, self._tokens, jax.device_count())
+        sums = [self._sums(params, jax.device_put(b, devices.rows())) for b, _ in batches]
+        total = jax.tree.map(lambda *x: np.sum(x, dtype=np.float64), *jax.device_get(sums))
+        loss = total.nll / total.tokens
+        return {
+            'loss': float(loss),
+            'perplexity': math.exp(min(loss, 700)),
+            'accuracy': float(total.correct / total.tokens),
+        }
+
+    def __call__(self, params: Any, name: str, pairs: Pairs, step: int) -> dict[str, Any]:
+        """All of a set's scores; saves its translations as `translations/<set>.step=N.txt`."""
+        sources, references = zip(*pairs, strict=True)
+        outputs = [best[0].text for best in self._translate(params, sources)]
+        file = translations(self._path, name, step)
+        files.write(file, ''.join(f'{line}\n' for line in outputs))
+        result = {
+            'direction': self._direction,
+            'sentences': len(pairs),
+            **self.loss(params, pairs),
+            **score(outputs, references),
+        }
+        files.write_json(file.with_suffix('.json'), result | {'set': name, 'step': step})
+        return result
+
+
+def translations(path: Path, name: str, step: int) -> Path:
+    """Where a run keeps a set's translations; their scores are beside it, as `.json`."""
+    return path / 'translations' / f'{name}.step={step}.txt'
+
+
+def score(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Corpus BLEU (cased, 13a) and chrF of sacreBLEU (Post 2018), each with its signature."""
+    from sacrebleu.metrics import BLEU, CHRF  # half a second, which a run's start need not pay
+
+    result = {}
+    for name, metric in (('bleu', BLEU()), ('chrf', CHRF())):
+        result[name] = metric.corpus_score(list(outputs), [list(references)]).score
+        result[f'{name}_signature'] = str(metric.get_signature())
+    return result
+
+
+def chosen(sets: dict[str, Pairs], names: str, field: str) -> dict[str, Pairs]:
+    """The sets with these comma-separated names; all, if none is named.
+
+    Raises:
+      UserError: a named set is not there; or a set is empty.
+    """
+    wanted = [name.strip() for name in names.split(',') if name.strip()] or list(sets)
+    missing = [name for name in wanted if name not in sets]
+    if missing:
+        raise UserError(f'{field}: there is no set {missing[0]!r}; there is {", ".join(sets)}')
+    return {name: sets[name] for name in wanted}
+
+
+def summary(name: str, step: int, result: dict[str, Any]) -> str:
+    """A set's scores in two lines, the second the signature that its BLEU is by."""
+    return (
+        f'{name} ({result["direction"]}) at step {step:,}: BLEU {result["bleu"]:.2f}  chrF '
+        f'{result["chrf"]:.2f}  loss {result["loss"]:.4f}  perplexity {result["perplexity"]:.2f}\n'
+        f'  {result["bleu_signature"]}'
+    )
+
+
+def examples(path: Path, name: str, step: int, pairs: Pairs, number: int = 3) -> str:
+    """Some of a set's translations beside source and reference, spread over the set."""
+    outputs = translations(path, name, step).read_text(encoding='utf-8').split('\n')
+    chosen = range(0, len(pairs), max(1, len(pairs) // number))[:number]
+    return '\n'.join(
+        f'  source      {pairs[i][0]}\n  reference   {pairs[i][1]}\n  translation {outputs[i]}'
+        for i in chosen
+    )
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Each set's scores in a row, and the signatures that they are by."""
+    columns = ('sentences', 'loss', 'perplexity', 'accuracy', 'bleu', 'chrf')
+    rows = [[name, *(r[c] for c in columns), r['direction']] for name, r in results.items()]
+    signatures = {r[f'{m}_signature']: m for r in results.values() for m in ('bleu', 'chrf')}
+    lines = [f'{metric}: {signature}' for signature, metric in signatures.items()]
+    return '\n'.join([console.table(['set', *columns, 'direction'], rows), *lines])
+
+
+def main() -> None:
+    parser = flags.Parser(__doc__)
+    parser.add_argument('--workdir', type=Path, required=True, help='of the run')
+    parser.add_argument('--set', default='', help='comma-separated; all of the data without it')
+    args = parser.parse_args()
+
+    devices.keep_programs()
+    run = trained.open_trained(args.workdir)
+    source = data.load(run.config.data)
+    sets = chosen(source.evaluation(), args.set, '--set')
+    steps = trained.average_steps(run.config, run.checkpoints)
+    params = run.checkpoints.average(steps, trained.abstract_params(run.model))
+    direction = f'{source.source}-{source.target}'
+    evaluator = Evaluator(run.model, run.tokenizer, run.config, args.workdir, direction)
+    print(f'{args.workdir}, mean of the checkpoints {", ".join(map(str, steps))}')
+    print(table({name: evaluator(params, name, pairs, max(steps)) for name, pairs in sets.items()}))
+
+
+if __name__ == '__main__':
+    flags.main(main)

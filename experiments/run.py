@@ -1,0 +1,62 @@
+"""Trains what a config describes and scores it; the same command again resumes, or shows the end.
+
+python -m experiments.run --config=configs/wmt_small.py --config.model.num_heads=2
+"""
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from experiments import files, flags, workdir
+
+RESULT = 'result.json'
+
+
+def main() -> None:
+    parser = flags.Parser(__doc__)
+    parser.add_argument(
+        '--workdir', type=Path, help='default: runs/<config>,<what differs from the config>'
+    )
+    args, settings = flags.parse(parser)
+    config = settings.config
+    path = args.workdir or Path('runs') / workdir.run_name(settings.name, settings.overrides)
+    stopping = _signals()
+    # From here on, for it imports JAX: a mistyped flag is answered at once.
+    from experiments import job as jobs
+    from experiments import train
+
+    if (path / RESULT).exists():
+        with workdir.open_run(path, config.to_dict()):
+            print(jobs.ending(path, files.read_json(path / RESULT)))
+            return
+    job = jobs.prepare(config, path)
+    with workdir.open_run(path, config.to_dict()):
+        jobs.begin(job, path)
+        try:
+            trainer = train.Trainer(job, path, stopping)
+            state = trainer.run()
+        except train.Stopped as stopped:
+            print(f'stopped and saved at step {stopped}; the same command goes on from there')
+            sys.exit(128 + signal.SIGTERM)
+        progress = trainer.figures.progress
+        result = jobs.finish(job, path, state.params, trainer.checkpoints, progress)
+        files.write_json(path / RESULT, result)
+        print(jobs.ending(path, result))
+
+
+def _signals() -> Callable[[], bool]:
+    """Has SIGTERM, and the first Ctrl-C, ask the run to stop; → whether it was asked."""
+    asked = []
+
+    def ask(number: int, frame: object) -> None:
+        asked.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)
+    return lambda: bool(asked)
+
+
+if __name__ == '__main__':
+    flags.main(main)

@@ -1,0 +1,158 @@
+"""The training loop, in reading order: batch, step, log, evaluate, checkpoint."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from experiments import batching, console, devices, evaluate, trained
+from experiments.batching import Position
+from experiments.checkpoint import Checkpoints
+from experiments.errors import UserError
+from experiments.figures import Figures, Progress
+from experiments.job import Job, seed
+from experiments.log import Log
+from flaxformer_lite import training
+
+
+class Stopped(Exception):
+    """The run was asked to stop; it has saved, and can be resumed."""
+
+
+class Trainer:
+    """One process's part of a run: from its newest checkpoint to the end.
+
+    Args:
+      job: what to train.
+      path: the run's directory.
+      stopping: asked after each step; True saves and raises `Stopped`.
+    """
+
+    def __init__(self, job: Job, path: Path, stopping: Callable[[], bool]):
+        self.job, self.config, self.path, self.stopping = job, job.config, path, stopping
+        keep = self.config.checkpoint
+        self.checkpoints = Checkpoints(path / trained.CHECKPOINTS, keep.keep, keep.keep_best)
+        self.evaluator = evaluate.Evaluator(
+            job.model, job.tokenizer, self.config, path, job.direction
+        )
+        self.state, progress = self._first_or_restored()
+        self.figures = Figures(progress)
+        self.log = Log(path, progress.rows)
+        self.bar = console.Progress(job.steps, int(self.state.step))
+        step = training.make_step(
+            job.model,
+            job.optimizer,
+            label_smoothing=self.config.train.label_smoothing,
+            accumulate=self.config.train.accumulate,
+        )
+        self._step = jax.jit(step, donate_argnums=0, out_shardings=devices.everywhere())
+        self._programs: dict[tuple[int, ...], Any] = {}
+        self._dropout_key = _key(self.job, 'dropout_seed')
+
+    def _first_or_restored(self) -> tuple[training.State, Progress]:
+        def first(key: jax.Array) -> training.State:
+            return training.init(self.job.model, self.job.optimizer, key)
+
+        init_key = _key(self.job, 'init_seed')
+        restored = self.checkpoints.restore(devices.placed(jax.eval_shape(first, init_key)))
+        if restored is None:
+            return jax.jit(first, out_shardings=devices.everywhere())(init_key), Progress()
+        print(f'resuming at step {restored.step:,}')
+        return restored.state, Progress.of(restored.metadata)
+
+    def run(self) -> training.State:
+        """Trains to the last step → the final state, which is saved.
+
+        Raises:
+          Stopped: the run was asked to stop.
+          UserError: the loss is not finite, or the disk is full.
+        """
+        step = int(self.state.step)
+        position = self.figures.progress.position
+        self.figures.start_clock()
+        for batch, after in batching.prefetch(self.job.batches.iterate(position)):
+            if step >= self.job.steps:
+                break
+            step += 1
+            self._train(step, jax.device_put(batch, devices.rows()), after)
+            self._afterwards(step)
+        self.checkpoints.wait()
+        self.bar.close()
+        return self.state
+
+    def _train(self, step: int, batch: training.Batch, after: Position) -> None:
+        arguments = self.state, batch, self._dropout_key
+        shape = batch['labels'].shape
+        if shape not in self._programs:
+            self._settle()
+            self._programs[shape] = self._step.lower(*arguments).compile()
+            self.figures.start_clock()
+        self.state, metrics = self._programs[shape](*arguments)
+        self.figures.add(step, after, metrics)
+
+    def _afterwards(self, step: int) -> None:
+        """Logs, evaluates, saves and stops, each where it is due after this step."""
+        last, stops = step == self.job.steps, self.stopping()
+        logs = last or _due(step, self.config.train.log_every)
+        evaluates = last or _due(step, self.config.evaluation.every)
+        saves = evaluates or stops or _due(step, self.config.checkpoint.every)
+        if not (logs or saves):
+            return
+        self._settle()
+        if logs:
+            self._log(step)
+        score = self._evaluate(step) if evaluates else None
+        if saves:
+            self._save(step, score)
+        if stops and not last:
+            self.checkpoints.wait()
+            self.bar.close()
+            raise Stopped(f'{step:,}')
+        self.figures.start_clock()
+
+    def _settle(self) -> None:
+        for step, position in self.figures.settle():
+            where = f'step {step:,} (epoch {position.epoch}, batch {position.index})'
+            if self.config.train.on_nonfinite == 'skip':
+                self.bar.say(f'not finite at {where}: its update is skipped')
+                continue
+            steps = self.checkpoints.steps()
+            good = f'the last good checkpoint is {steps[-1]}' if steps else 'no checkpoint yet'
+            self.bar.close()
+            raise UserError(
+                f'loss or gradient not finite at {where}; {good} in {self.path}. Lower the rate of '
+                'optimizer.schedule, set optimizer.clip, or --config.train.on_nonfinite=skip'
+            )
+
+    def _log(self, step: int) -> None:
+        row = self.figures.row()
+        # The rate that made the update: schedules count from 0.
+        rate = float(self.job.schedule(step - 1))
+        epoch = self.figures.progress.position.epoch
+        self.log.write(step, 'train', epoch=epoch, learning_rate=rate, **row)
+        self.bar.update(step, loss=row['loss'], tokens_per_second=row['tokens_per_second'])
+
+    def _evaluate(self, step: int) -> float:
+        """Scores the dev set, and shows three translations of it."""
+        name, pairs = self.job.dev
+        result = self.evaluator(self.state.params, name, pairs, step)
+        self.log.write(step, 'eval', set=name, **result)
+        self.bar.say(evaluate.summary(name, step, result))
+        self.bar.say(evaluate.examples(self.path, name, step, pairs))
+        return result['bleu']
+
+    def _save(self, step: int, score: float | None) -> None:
+        progress = self.figures.progress
+        progress.rows = self.log.flush()
+        self.checkpoints.save(step, self.state, dataclasses.asdict(progress), score)
+
+
+def _key(job: Job, name: str) -> jax.Array:
+    """The random key of one of the seeds, on every device."""
+    return jax.device_put(jax.random.key(seed(job.config, name)), devices.everywhere())
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

@@ -1,0 +1,54 @@
+"""What a run's directory holds, made into a model again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from experiments import devices, tokenizer, workdir
+from experiments.checkpoint import Checkpoints
+from experiments.errors import UserError
+from experiments.tokenizer import Tokenizer
+from flaxformer_lite import build, training
+from flaxformer_lite.transformer import Transformer
+
+TOKENIZER = 'tokenizer.model'
+CHECKPOINTS = 'checkpoints'
+
+
+class Trained(NamedTuple):
+    config: ConfigDict
+    tokenizer: Tokenizer
+    model: Transformer
+    checkpoints: Checkpoints
+
+
+def open_trained(path: Path) -> Trained:
+    """The run in a directory, to read; it may still be training.
+
+    Raises:
+      UserError: this is not a run's directory, or it has no finished checkpoint yet.
+    """
+    config = ConfigDict(workdir.read_config(path))
+    checkpoints = Checkpoints(path / CHECKPOINTS, read_only=True)
+    if not checkpoints.steps():
+        raise UserError(f'{path} holds no finished checkpoint yet: let its run train on')
+    model_tokenizer = tokenizer.load(path / TOKENIZER)
+    model = build.transformer(config.model, model_tokenizer.vocab_size)
+    return Trained(config, model_tokenizer, model, checkpoints)
+
+
+def average_steps(config: ConfigDict, checkpoints: Checkpoints) -> Sequence[int]:
+    """The checkpoints whose mean is to be scored: the last or the best, as the config says."""
+    number = config.evaluation.average
+    if config.evaluation.average_of == 'best':
+        # Without a score there is no best one; the last then stands for it.
+        return checkpoints.best_steps(number) or checkpoints.steps()[-1:]
+    return checkpoints.steps()[-number:]
+
+
+def abstract_params(model: Transformer) -> Any:
+    """Shapes and dtypes of the model's parameters, placed on every device."""
+    return devices.placed(jax.eval_shape(lambda: training.init_params(model, jax.random.key(0))))

@@ -1,0 +1,129 @@
+"""Text to text with a model: any number of sentences, in batches of like length, in order."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import batching, devices
+from experiments.corpus import chunks
+from experiments.errors import UserError
+from experiments.tokenizer import BOS, EOS, Tokenizer
+from flaxformer_lite import decode
+from flaxformer_lite.transformer import Transformer, grow
+
+_WINDOW = 4096  # sentences read ahead, to be put in order of length
+
+
+class Hypothesis(NamedTuple):
+    text: str
+    score: float  # log-probability in nats; of a beam search over the length penalty
+
+
+class Translator:
+    """Translates text in memory that does not grow with it.
+
+    Args:
+      model: the Transformer.
+      tokenizer: of both languages.
+      settings: a config's `evaluation`: decode, beams, alpha, extra_length, temperature, top_k,
+        top_p and batch_tokens.
+      seed: of sampling.
+      best: how many hypotheses of a beam search must be final.
+    """
+
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, settings: Any, seed: int = 0, best: int = 1
+    ):
+        self._model, self._tokenizer, self._settings = model, tokenizer, settings
+        self._key, self._best = jax.random.key(seed), best
+        self._search = jax.jit(self._decode, out_shardings=devices.everywhere())
+
+    def __call__(self, params: Any, texts: Iterable[str]) -> Iterator[list[Hypothesis]]:
+        """The hypotheses of each text, best first; a blank text has one, which is blank.
+
+        Raises:
+          UserError: a text has more tokens than the model has positions.
+        """
+        first = 0
+        for window in chunks(texts, _WINDOW):
+            yield from self._window(params, window, first)
+            first += len(window)
+
+    def _window(self, params: Any, texts: list[str], first: int) -> list[list[Hypothesis]]:
+        sentences = self._tokenizer.encode(texts)
+        check_lengths(self._model, [len(s) + 1 for s in sentences])
+        settings = self._settings
+        hypotheses = settings.beams if settings.decode == 'beam' else 1
+        results: list[list[Hypothesis]] = [[] for _ in texts]
+        batches = batching.source_batches(
+            sentences, max(1, settings.batch_tokens // hypotheses), jax.device_count()
+        )
+        waiting = []
+        for batch, index in batches:
+            waiting.append((self._start(params, batch['source'], index + first), index))
+            # One batch is read while the next is computed.
+            while len(waiting) > 1:
+                self._read(*waiting.pop(0), results)
+        for entry in waiting:
+            self._read(*entry, results)
+        blank = [Hypothesis('', 0.0)]
+        return [r if s else blank for s, r in zip(sentences, results, strict=True)]
+
+    def _start(self, params: Any, source_BS: np.ndarray, numbers: np.ndarray) -> decode.Decoded:
+        tokens_B = (source_BS != 0).sum(1) - 1  # without EOS; −1: the row is empty
+        limits_B = np.where(tokens_B < 0, 0, tokens_B + self._settings.extra_length)
+        numbers_B = np.pad(numbers, (0, len(source_BS) - len(numbers)))
+        arrays = source_BS, limits_B.astype(np.int32), numbers_B.astype(np.int32)
+        return self._search(params, *jax.device_put(arrays, devices.rows()))
+
+    def _decode(self, params, source_BS, limits_B, numbers_B) -> decode.Decoded:
+        variables, settings = {'params': params}, self._settings
+        context, cache = self._model.apply(variables, source_BS, method='start')
+
+        def step(token_BN, cache, path):
+            return self._model.apply(variables, token_BN, context, cache, path, method='step')
+
+        length = source_BS.shape[1] - 1 + settings.extra_length
+        most = positions(self._model)
+        length = length if most is None else min(length, most)
+        search = step, grow, cache, jnp.minimum(limits_B, length)
+        ends = dict(bos=BOS, eos=EOS, length=length)
+        if settings.decode == 'greedy':
+            return decode.greedy(*search, **ends)
+        if settings.decode == 'sample':
+            keys_B = jax.vmap(jax.random.fold_in, (None, 0))(self._key, numbers_B)
+            how = dict(temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p)
+            return decode.sample(*search, keys_B, **ends, **how)
+        how = dict(beams=settings.beams, alpha=settings.alpha, best=self._best)
+        return decode.beam(*search, **ends, **how)
+
+    def _read(self, decoded: decode.Decoded, index: np.ndarray, results: list) -> None:
+        tokens_BNL, scores_BN = jax.device_get(decoded)
+        for row, tokens_NL, scores_N in zip(index, tokens_BNL, scores_BN, strict=False):
+            found = scores_N > decode.NEVER / 2
+            texts = self._tokenizer.decode(tokens_NL[found].tolist())
+            results[row] = [
+                Hypothesis(t, float(s)) for t, s in zip(texts, scores_N[found], strict=True)
+            ]
+
+
+def positions(model: Transformer) -> int | None:
+    """How many positions the model has; None: as many as one likes."""
+    return getattr(model.encoder.positions, 'max_length', None)
+
+
+def check_lengths(model: Transformer, lengths: Iterable[int]) -> None:
+    """Refuses sentences, by their tokens with EOS, that the model has no positions for.
+
+    Raises:
+      UserError: the longest has more tokens than there are positions.
+    """
+    most, longest = positions(model), max(lengths, default=0)
+    if most is not None and longest > most:
+        raise UserError(
+            f'a sentence has {longest} tokens, but model.positions has max_length={most}: '
+            'train with a larger max_length, or with sinusoids'
+        )
