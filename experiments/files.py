@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,18 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        _sync(temporary)
-        os.replace(temporary, path)
-        _sync_entry(path.parent)
+        commit(temporary, path)
     except OSError as error:
         raise UserError(f'cannot write {path}: {error.strerror or error}') from error
     finally:
         _remove(temporary)
+
+
+def commit(temporary: Path, path: Path) -> None:
+    """Renames a file or a folder when the disk holds all of it; then has it hold the name, too."""
+    _sync(temporary)
+    os.replace(temporary, path)
+    _sync_entry(path.parent)
 
 
 def write(path: Path, data: str | bytes) -> None:
@@ -68,7 +73,7 @@ def read_json(path: Path) -> Any:
 
 
 def _sync(path: Path) -> None:
-    """Has the disk hold a file, or each file of a folder, before the name that says so."""
+    """Has the disk hold a file, or all of a folder."""
     if path.is_dir():
         for entry in path.iterdir():
             _sync(entry)
@@ -91,5 +96,5 @@ def _sync_entry(folder: Path) -> None:
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    with suppress(OSError):
+        path.unlink()

@@ -30,7 +30,6 @@ def transformer(config: Any, vocab_size: int) -> Transformer:
     dropout = Dropout(config.dropout)
     norm = _make('norm', 'norms', config.norm)
     residual = _make('residual', 'residual', config.residual, norm=norm, dropout=dropout)
-    positions = _make('positions', 'positions', config.positions)
     none = spec.make('flaxformer_lite.positions', 'none')
     feed_forward = _make(
         'feed_forward', 'feed_forward', config.feed_forward, d_ff=config.d_ff, dtype=dtype
@@ -48,14 +47,20 @@ def transformer(config: Any, vocab_size: int) -> Transformer:
             dtype=dtype,
         )
 
-    own = attention('attention', config.attention, positions)
+    def positions() -> nn.Module:
+        # One for each place: a module that stands in two places shares its weights between them.
+        return _make('positions', 'positions', config.positions)
+
+    own = attention('attention', config.attention, positions())
     # A source position is not at a distance from a target position: cross-attention sees none.
     cross = attention('cross_attention', config.cross_attention or config.attention, none)
-    stack = dict(num_layers=config.num_layers, positions=positions, dropout=dropout)
+    stack = dict(num_layers=config.num_layers, dropout=dropout)
     parts = dict(attention=own, feed_forward=feed_forward, residual=residual)
     return Transformer(
-        encoder=encoder.Encoder(encoder.Block(**parts), **stack),
-        decoder=decoder.Decoder(decoder.Block(**parts, cross_attention=cross), **stack),
+        encoder=encoder.Encoder(encoder.Block(**parts), positions=positions(), **stack),
+        decoder=decoder.Decoder(
+            decoder.Block(**parts, cross_attention=cross), positions=positions(), **stack
+        ),
         d_model=config.d_model,
         source_vocab=vocab_size,
         target_vocab=vocab_size,
@@ -82,7 +87,7 @@ def check(config: Any) -> None:
             f'model.d_model={config.d_model} cannot be divided among '
             f'model.num_heads={config.num_heads}: change one, or set model.d_k and model.d_v'
         )
-    if spec.parse(config.positions)[0] == 'sinusoidal' and config.d_model % 2:
+    if config.positions.split('(')[0].strip() == 'sinusoidal' and config.d_model % 2:
         raise ValueError(
             f'model.d_model={config.d_model} must be even for model.positions=sinusoidal'
         )

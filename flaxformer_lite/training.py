@@ -45,8 +45,10 @@ def init_params(model: Transformer, key: jax.Array) -> Any:
 
 def init(model: Transformer, optimizer: optax.GradientTransformation, key: jax.Array) -> State:
     """The first state."""
-    params, zero = init_params(model, key), jnp.zeros((), jnp.int32)
-    return State(zero, params, optimizer.init(params), zero)
+    params = init_params(model, key)
+    # Two zeros: one array in two places could not be donated.
+    step, skipped = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+    return State(step, params, optimizer.init(params), skipped)
 
 
 def loss_sums(

@@ -1,0 +1,69 @@
+"""What a run ran on: versions, devices and the commit, for `environment.json`."""
+
+import platform
+import subprocess
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from experiments import files
+
+PACKAGES = (
+    *('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy'),
+    *('sentencepiece', 'sacrebleu'),
+)
+
+
+def describe(devices: Sequence[str]) -> dict[str, Any]:
+    """Versions, platform, commit, and the devices as their kinds are given."""
+    return {
+        'python': platform.python_version(),
+        'packages': {name: _version(name) for name in PACKAGES},
+        'platform': platform.platform(),
+        'devices': {kind: devices.count(kind) for kind in devices},
+        'git': _git_commit(),
+    }
+
+
+def record(path: Path, devices: Sequence[str]) -> None:
+    """Writes `environment.json` in a run's directory.
+
+    A run that resumes elsewhere keeps the environments it had before, oldest first, under
+    `earlier`.
+
+    Raises:
+      UserError: the file cannot be written, or what is there cannot be read.
+    """
+    file = path / 'environment.json'
+    now, earlier = describe(devices), []
+    if file.exists():
+        before = files.read_json(file)
+        earlier = before.pop('earlier', [])
+        if before != now:
+            earlier.append(before)
+    files.write_json(file, now | ({'earlier': earlier} if earlier else {}))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> dict[str, Any] | None:
+    """The commit of this code, and whether it was changed since; None outside a checkout."""
+    # An environment inside some other project's checkout is not that project: ask for this file.
+    if _git('ls-files', '--error-unmatch', Path(__file__).name) is None:
+        return None
+    return {'commit': _git('rev-parse', 'HEAD'), 'changed': bool(_git('status', '--porcelain'))}
+
+
+def _git(*arguments: str) -> str | None:
+    command = ['git', '-C', str(Path(__file__).parent), *arguments]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None

@@ -1,0 +1,121 @@
+"""A run's metrics: `metrics.jsonl`, one JSON object a line, and the same for TensorBoard."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from experiments import files, tensorboard
+from experiments.errors import UserError
+
+
+class Log:
+    """Appends to `metrics.jsonl` and, in `tensorboard/`, shows each number of it.
+
+    Opened to resume, it keeps the rows that were there at the checkpoint and drops what came after,
+    so that none is there twice. The events are then written anew from the rows that stay: what was
+    not yet on disk comes back, and readers that know nothing of restarts see none.
+
+    Args:
+      path: the run's directory.
+      rows: how many rows to keep, as `flush` returned it before the checkpoint; 0 begins.
+
+    Raises:
+      UserError: the disk is full, or the directory cannot be written to; so do all methods.
+    """
+
+    def __init__(self, path: Path, rows: int = 0):
+        kept = read(path, rows)
+        self._rows = len(kept)
+        files.write(path / 'metrics.jsonl', ''.join(map(_line, kept)))
+        for file in (path / 'tensorboard').glob('events.out.tfevents.*'):
+            file.unlink()
+        # One file a start, for TensorBoard does not notice when one that it reads grows shorter.
+        events = path / 'tensorboard' / f'events.out.tfevents.{time.time_ns()}'
+        files.write(events, tensorboard.version(time.time()) + b''.join(map(_events, kept)))
+        # Not buffered: a kill loses nothing, only a power cut could.
+        self._files = [open(file, 'ab', buffering=0) for file in (path / 'metrics.jsonl', events)]
+
+    def write(self, step: int, kind: str, **values: Any) -> None:
+        """Adds a row `{"step": …, "kind": "train" or "eval" or …, "time": …, **values}`.
+
+        Values are numbers of Python or NumPy, text or None. A number that is not finite becomes
+        null, for JSON has none.
+        """
+        row = {'step': step, 'kind': kind, 'time': round(time.time(), 3)}
+        row |= {name: _plain(value) for name, value in values.items()}
+        self._append(_line(row).encode(), _events(row))
+        self._rows += 1
+
+    def flush(self) -> int:
+        """Has the disk hold all rows and returns how many, for the checkpoint to remember."""
+        for file in self._files:
+            with _errors_of(file):
+                os.fsync(file.fileno())
+        return self._rows
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def _append(self, *data: bytes) -> None:
+        for file, part in zip(self._files, data, strict=True):
+            with _errors_of(file):
+                while part:  # a disk that is nearly full takes a part
+                    part = part[file.write(part) :]
+
+
+@contextmanager
+def _errors_of(file: FileIO) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f'cannot write {file.name}: {error.strerror}') from error
+
+
+def read(path: Path, rows: int | None = None) -> list[dict[str, Any]]:
+    """The first rows of a run, or all, but for a last line that a kill cut short.
+
+    Raises:
+      UserError: the file cannot be read, or a line is not a row.
+    """
+    file = path / 'metrics.jsonl'
+    if not file.exists():
+        return []
+    try:
+        *lines, _ = file.read_bytes().split(b'\n')  # what follows the last line end is no row yet
+    except OSError as error:
+        raise UserError(f'cannot read {file}: {error.strerror}') from error
+    return [_row(line, f'{file}, line {i}') for i, line in enumerate(lines[:rows], 1)]
+
+
+def _row(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+        return row | {'step': int(row['step']), 'kind': str(row['kind'])}
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f'{where}: not a row of metrics') from error
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False) + '\n'
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if hasattr(value, 'item') else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _events(row: dict[str, Any]) -> bytes:
+    """A TensorBoard record for each number of a row, named `train/loss` or `eval/val/loss`."""
+    group = '/'.join(str(row[k]) for k in ('kind', 'set') if row.get(k))
+    return b''.join(
+        tensorboard.scalar(row['time'], row['step'], f'{group}/{name}', value)
+        for name, value in row.items()
+        if name not in ('step', 'time') and isinstance(value, int | float)
+    )

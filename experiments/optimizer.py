@@ -1,0 +1,82 @@
+"""The optimizer that a config describes (paper §5.3)."""
+
+import difflib
+import math
+from typing import Any
+
+import jax
+import optax
+
+from experiments.errors import UserError
+from flaxformer_lite import schedules
+
+NAMES = ('adam', 'adamw')
+# field: the least it may be, and what it must stay below.
+RANGES = {
+    'b1': (0, 1),
+    'b2': (0, 1),
+    'eps': (0, math.inf),
+    'weight_decay': (0, math.inf),
+    'clip': (0, math.inf),
+}
+
+
+def make(config: Any) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """What a whole config's `optimizer` says, and its learning rate by the count of updates so far.
+
+    `adam` is Kingma and Ba's (2015); `adamw` also takes learning rate · weight_decay · w from each
+    weight w (Loshchilov and Hutter 2019). A gradient whose norm over all parameters is above `clip`
+    is scaled down to it; 0 leaves it as it is.
+
+    Raises:
+      UserError: names the field of `optimizer`, its value and what it may be.
+    """
+    settings = config.optimizer
+    _check(settings)
+    schedule = _schedule(settings.schedule, config.model.d_model)
+    adam = schedule, settings.b1, settings.b2, settings.eps
+    if settings.name == 'adam':
+        update = optax.adam(*adam)
+    else:
+        update = optax.adamw(*adam, weight_decay=settings.weight_decay, mask=_matrices)
+    if settings.clip:
+        update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
+    return update, schedule
+
+
+def _matrices(params: Any) -> Any:
+    """True for what decays: matrices, whose entries are many and can overfit. An entry of a bias or
+    of a norm's scale sets the level of one feature, which pulling it to 0 would take away.
+    """
+    return jax.tree.map(lambda w: w.ndim >= 2, params)
+
+
+def _check(settings: Any) -> None:
+    if settings.name not in NAMES:
+        near = difflib.get_close_matches(settings.name, NAMES, n=1)
+        hint = f'; did you mean {near[0]!r}?' if near else ''
+        raise UserError(
+            f'optimizer.name must be one of {", ".join(NAMES)}, not {settings.name!r}{hint}'
+        )
+    for field, (least, below) in RANGES.items():
+        if not least <= settings[field] < below:  # so written, NaN is refused too
+            most = 'finite' if below == math.inf else f'below {below}'
+            raise UserError(
+                f'optimizer.{field} must be at least {least} and {most}, not {settings[field]}'
+            )
+    if settings.eps == 0:
+        raise UserError('optimizer.eps must be above 0, or a gradient of 0 makes a step of 0 / 0')
+    if settings.name == 'adam' and settings.weight_decay:
+        raise UserError(
+            f'optimizer.weight_decay={settings.weight_decay} is for optimizer.name=adamw: '
+            'choose that, or set weight_decay to 0'
+        )
+
+
+def _schedule(spec: str, d_model: int) -> optax.Schedule:
+    try:
+        schedule = schedules.make(spec, d_model)
+        jax.eval_shape(schedule, 0)  # an argument of the wrong type is met only here
+    except (ValueError, TypeError) as error:
+        raise UserError(f'optimizer.schedule: {error}') from None
+    return schedule

@@ -1,0 +1,131 @@
+"""A run's directory: its name, the config it belongs to, and one process at a time in it."""
+
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from experiments import files
+from experiments.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nothing keeps two processes apart
+    fcntl = None
+
+LONGEST_NAME = 100
+
+
+def run_name(config_name: str, overrides: Mapping[str, Any]) -> str:
+    """The name of the run's directory: `wmt_small,model.num_heads=4`.
+
+    The same settings in any order give the same name, different settings never do: what a file
+    system might not keep, or not keep apart (other characters, capitals, great length), is
+    replaced or cut, and a hash of the whole added.
+    """
+    settings = [f'{k}={_as_text(v)}' for k, v in sorted(overrides.items())]
+    name = ','.join([config_name, *settings])
+    safe = re.sub(r'[^a-z0-9._=,+-]+', '_', name.lower())
+    if safe == name and len(safe) <= LONGEST_NAME and not safe.endswith('.'):
+        return safe
+    return f'{safe[:LONGEST_NAME].rstrip("._")}~{hashlib.sha256(name.encode()).hexdigest()[:8]}'
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@contextmanager
+def open_run(path: Path, config: Mapping[str, Any]) -> Iterator[bool]:
+    """Holds a run's directory for this process, and yields whether the run was there before.
+
+    Raises:
+      UserError: the directory cannot be written to, another process works in it, or it belongs to
+        a run of another config; then it is left as it was.
+    """
+    with _locked(path):
+        resumes = (path / 'config.json').exists()
+        if resumes:
+            _refuse_other(path, config)
+        else:
+            files.write_json(path / 'config.json', config)
+        yield resumes
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The config of the run in `path`, nested as `open_run` was given it.
+
+    Raises:
+      UserError: this is not the directory of a run.
+    """
+    if not (path / 'config.json').exists():
+        raise UserError(f'{path} is not the directory of a run: it holds no config.json')
+    config = files.read_json(path / 'config.json')
+    if not isinstance(config, dict):
+        raise UserError(f'{path / "config.json"} is not the config of a run')
+    return config
+
+
+def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+    """`{'model': {'d_ff': 8}}` → `{'model.d_ff': 8}`."""
+    flat = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f'{prefix}{key}.')
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _refuse_other(path: Path, config: Mapping[str, Any]) -> None:
+    old, new = flatten(read_config(path)), flatten(config)
+    fields = [k for k in sorted(old | new) if _field(old, k) != _field(new, k)]
+    if fields:
+        differences = '; '.join(f'{k} is {_field(old, k)}, not {_field(new, k)}' for k in fields)
+        raise UserError(
+            f'{path} holds a run of another config: there {differences}. '
+            'Give its settings to resume it, or another --workdir to begin a new run'
+        )
+
+
+def _field(config: Mapping[str, Any], key: str) -> str:
+    # As JSON, for that is how the stored config was written: a tuple is a list there.
+    return json.dumps(config[key], ensure_ascii=False) if key in config else 'missing'
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds `path/.lock`. The system lets go of it when the process ends, however it ends."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = open(path / '.lock', 'a+', encoding='utf-8')
+    except OSError as error:
+        raise UserError(
+            f'cannot write to {path}: {error.strerror}; name another directory with --workdir'
+        ) from error
+    with file:
+        _lock(file, path)
+        yield
+
+
+def _lock(file: TextIO, path: Path) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read() or 'another process'
+        raise UserError(
+            f'{path} is in use by {holder}: let it end, stop it, or choose another --workdir'
+        ) from None
+    except OSError:
+        return  # a file system without locks
+    file.truncate(0)
+    file.write(f'process {os.getpid()} on {platform.node()}')
+    file.flush()

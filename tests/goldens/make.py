@@ -1,0 +1,158 @@
+"""Makes the goldens beside it with PyTorch: its Transformer's layers with weights of their own.
+
+    python tests/goldens/make.py
+
+Each file holds, under `/`-separated names: `params` (named and laid out as ours are), `batch`, the
+`logits`, the mean label-smoothed `loss` over the labels that are not padding, its `gradients`, and
+the parameters after a step of `adam`. Computed in float64, stored in float32. PyTorch is needed to
+make them and not to test with them.
+"""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+D, HEADS, FF, LAYERS, VOCAB = 8, 2, 16, 2, 13
+SOURCE = [[4, 5, 6, 7, 1], [10, 4, 1, 0, 0], [9, 1, 0, 0, 0]]
+LABELS = [[8, 9, 3, 1, 0, 0], [11, 5, 12, 6, 7, 1], [4, 1, 0, 0, 0, 0]]
+INPUTS = [[2, 8, 9, 3, 0, 0], [2, 11, 5, 12, 6, 7], [2, 4, 0, 0, 0, 0]]
+
+
+class Model(nn.Module):
+    """Embeddings × √d + sinusoids, PyTorch's stacks, and the product with the output matrix."""
+
+    def __init__(self, pre_norm: bool, activation: str, tied: bool):
+        super().__init__()
+        settings = dict(
+            d_model=D,
+            nhead=HEADS,
+            dim_feedforward=FF,
+            dropout=0.0,
+            activation=activation,
+            layer_norm_eps=1e-6,
+            batch_first=True,
+            norm_first=pre_norm,
+        )
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(**settings),
+            LAYERS,
+            norm=nn.LayerNorm(D, eps=1e-6) if pre_norm else None,
+            enable_nested_tensor=False,
+        )
+        self.decoder = nn.TransformerDecoder(
+            nn.TransformerDecoderLayer(**settings),
+            LAYERS,
+            norm=nn.LayerNorm(D, eps=1e-6) if pre_norm else None,
+        )
+        self.target = nn.Parameter(torch.empty(VOCAB, D))
+        self.source = self.target if tied else nn.Parameter(torch.empty(VOCAB, D))
+        self.output = self.target if tied else nn.Parameter(torch.empty(VOCAB, D))
+        for name, p in self.named_parameters():
+            # Attention is without biases in the paper.
+            nn.init.zeros_(p) if is_attention_bias(name) else nn.init.normal_(p, std=0.4)
+
+    def forward(self, source, inputs):
+        padding = source == 0
+        later = torch.triu(torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool), 1)
+        memory = self.encoder(embed(self.source, source), src_key_padding_mask=padding)
+        y = self.decoder(
+            embed(self.target, inputs), memory, tgt_mask=later, memory_key_padding_mask=padding
+        )
+        return y @ self.output.T
+
+
+def is_attention_bias(name: str) -> bool:
+    return 'attn' in name and name.endswith('bias')
+
+
+def embed(table, tokens):
+    position = torch.arange(tokens.shape[1])[:, None]
+    angle = position / 10000 ** (torch.arange(0, D, 2) / D)
+    sinusoids = torch.stack([torch.sin(angle), torch.cos(angle)], -1).flatten(1)
+    return table[tokens] * math.sqrt(D) + sinusoids
+
+
+def ours(model, value) -> dict[str, np.ndarray]:
+    """`value(parameter)` for each of PyTorch's parameters, under our names and in our layout."""
+    named = {k: value(p) for k, p in model.named_parameters() if not is_attention_bias(k)}
+    out = {'embedding': named.pop('target')}
+    for name in ('source', 'output'):
+        if name in named:
+            out[{'source': 'source_embedding', 'output': 'output'}[name]] = named.pop(name)
+    for name, x in named.items():
+        stack, *rest = name.split('.')
+        if rest[0] == 'norm':
+            kind = {'weight': 'scale', 'bias': 'bias'}[rest[1]]
+            out[f'{stack}/final/norm/{kind}'] = x
+            continue
+        layer = f'{stack}/layer_{rest[1]}'
+        part, kind = rest[2], rest[-1]
+        if part in ('self_attn', 'multihead_attn'):
+            attention = 'attention' if part == 'self_attn' else 'cross_attention'
+            if kind == 'in_proj_weight':
+                for role, w in zip(('query', 'key', 'value'), np.split(x, 3), strict=True):
+                    out[f'{layer}/{attention}/{role}/kernel'] = w.T.reshape(D, HEADS, -1)
+            else:
+                out[f'{layer}/{attention}/merge/kernel'] = x.T.reshape(HEADS, -1, D)
+        elif part.startswith('linear'):
+            side = {'linear1': 'up', 'linear2': 'down'}[part]
+            weight = kind == 'weight'
+            out[f'{layer}/feed_forward/{side}/{"kernel" if weight else "bias"}'] = x.T
+        else:
+            kind = {'weight': 'scale', 'bias': 'bias'}[kind]
+            out[f'{layer}/residual_{part.removeprefix("norm")}/norm/{kind}'] = x
+    return out
+
+
+def numpy(x: torch.Tensor) -> np.ndarray:
+    return x.detach().numpy().copy()
+
+
+def make(name: str, seed: int, **settings) -> None:
+    torch.manual_seed(seed)
+    model = Model(**settings)
+    source, inputs, labels = map(torch.tensor, (SOURCE, INPUTS, LABELS))
+    params = ours(model, numpy)
+    logits = model(source, inputs)
+    loss = nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=0.1
+    )
+    loss.backward()
+    trained = [p for n, p in model.named_parameters() if not is_attention_bias(n)]
+    gradients = ours(model, lambda p: numpy(p.grad))
+    torch.optim.Adam(trained, lr=1e-3, betas=(0.9, 0.98), eps=1e-9).step()
+    adam = ours(model, numpy)
+
+    golden = {'logits': numpy(logits), 'loss': numpy(loss)}
+    for group, tree in (('params', params), ('gradients', gradients), ('adam', adam)):
+        golden |= {f'{group}/{path}': x for path, x in tree.items()}
+    golden = {k: x.astype(np.float32) for k, x in golden.items()}
+    golden |= {f'batch/{k}': x for k, x in batch().items()}
+    np.savez_compressed(Path(__file__).with_name(f'{name}.npz'), **golden)
+    print(f'{name}: {len(golden)} arrays, loss {loss.item():.6f}')
+
+
+def batch() -> dict[str, np.ndarray]:
+    source, inputs, labels = (np.int32(x) for x in (SOURCE, INPUTS, LABELS))
+
+    def positions(x):
+        return np.tile(np.arange(x.shape[1], dtype=np.int32), (len(x), 1))
+
+    return dict(
+        source=source,
+        inputs=inputs,
+        labels=labels,
+        source_segments=np.int32(source != 0),
+        target_segments=np.int32(inputs != 0),
+        source_positions=positions(source),
+        target_positions=positions(inputs),
+    )
+
+
+if __name__ == '__main__':
+    torch.set_default_dtype(torch.float64)
+    make('post_norm', seed=0, pre_norm=False, activation='relu', tied=True)
+    make('pre_norm', seed=1, pre_norm=True, activation='gelu', tied=False)

@@ -1,0 +1,183 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import apply, variables
+
+from flaxformer_lite import spec
+from flaxformer_lite.attention.softmax import Softmax
+from flaxformer_lite.shapes import KV
+
+# A worked example, to eight digits: three tokens, one head, d_k = 3.
+X = np.array([[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
+Q = X @ [[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]]
+K = X @ [[0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]]
+V = X @ [[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]]
+UNSCALED = (
+    [[0.06337894, 0.46831053, 0.46831053], [6.03e-06, 0.98200786, 0.0179861], [0.00029539, 0.8805369, 0.11916771]],
+    [[1.93662106, 6.68310531, 1.59506841], [1.99999397, 7.9639916, 0.05397641], [1.99970461, 7.75989225, 0.35838929]],
+)  # fmt: skip
+SCALED = (
+    [[0.1361258, 0.4319371, 0.4319371], [0.00089045, 0.90884265, 0.09026691], [0.00744489, 0.75470758, 0.23784753]],
+    [[1.8638742, 6.31937101, 1.7041887], [1.99910955, 7.8141235, 0.27347206], [1.99255511, 7.47963559, 0.73587726]],
+)  # fmt: skip
+CAUSAL = (
+    [[1, 0, 0], [0.0009788, 0.9990212, 0], [0.00744489, 0.75470758, 0.23784753]],
+    [[1, 2, 3], [1.9990212, 7.9941272, 0.0029364], [1.99255511, 7.47963559, 0.73587726]],
+)  # fmt: skip
+
+
+def keys_values(key_BSHK, value_BSHU, dtype=jnp.float32):
+    pos_BS = jnp.broadcast_to(jnp.arange(key_BSHK.shape[1])[None], key_BSHK.shape[:2])
+
+    def length_last(x):
+        return jnp.moveaxis(jnp.asarray(x, dtype), 1, -1)
+
+    return KV(length_last(key_BSHK), length_last(value_BSHU), pos_BS)
+
+
+def attend(
+    q_BTHK, key_BSHK, value_BSHU, mask, *, bias=None, attention=None, dtype=jnp.float32, seed=0
+):
+    """Any variant on arrays whose length is the second axis."""
+    attention = attention or Softmax()
+    arguments = dict(
+        pos_BT=jnp.broadcast_to(jnp.arange(q_BTHK.shape[1])[None], q_BTHK.shape[:2]),
+        mask_BHTS=jnp.asarray(mask),
+        bias_BHTS=bias,
+    )
+    inputs = jnp.asarray(q_BTHK, dtype), keys_values(key_BSHK, value_BSHU, dtype)
+    p = variables(attention, *inputs, **arguments, seed=seed)
+    return apply(attention, p, *inputs, **arguments)
+
+
+def one_head(q, k, v, mask):
+    y = attend(*(np.asarray(x)[None, :, None, :] for x in (q, k, v)), np.asarray(mask)[None, None])
+    return y[0, :, 0]
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+@pytest.mark.parametrize(
+    ('scale', 'mask', 'expected'),
+    [
+        (np.sqrt(3), np.ones((3, 3), bool), UNSCALED),
+        (1.0, np.ones((3, 3), bool), SCALED),
+        (1.0, np.tri(3, dtype=bool), CAUSAL),
+    ],
+    ids=['unscaled', 'scaled', 'causal'],
+)
+def test_the_worked_example(scale, mask, expected):
+    weights, outputs = expected
+    np.testing.assert_allclose(one_head(scale * Q, K, np.eye(3), mask), weights, atol=2e-7)
+    np.testing.assert_allclose(one_head(scale * Q, K, V, mask), outputs, atol=1e-6)
+
+
+def test_is_its_formula_where_no_two_sizes_agree():
+    b, t, s, h, k, u = 2, 3, 5, 4, 7, 6
+    q, key, value = random(b, t, h, k), random(b, s, h, k, seed=1), random(b, s, h, u, seed=2)
+    bias = random(1, h, t, s, seed=3)
+    mask = np.random.default_rng(4).random((b, 1, t, s)) < 0.7
+    mask[..., 0] = True
+    expected = np.zeros((b, t, h, u))
+    for i, j, n in np.ndindex(b, t, h):
+        seen = np.flatnonzero(mask[i, 0, j])
+        e = np.exp([q[i, j, n] @ key[i, m, n] / np.sqrt(k) + bias[0, n, j, m] for m in seen])
+        expected[i, j, n] = (e / e.sum()) @ value[i, seen, n]
+    y = attend(q, key, value, mask, bias=jnp.asarray(bias, jnp.float32))
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+def test_equals_jax_nn():
+    q, key, value = (random(2, 6, 3, 8, seed=i).astype(np.float32) for i in range(3))
+    mask = np.random.default_rng(3).random((2, 3, 6, 6)) < 0.6
+    mask |= np.eye(6, dtype=bool)
+    expected = jax.nn.dot_product_attention(q, key, value, mask=mask)
+    np.testing.assert_allclose(attend(q, key, value, mask), expected, atol=1e-5)
+
+
+def test_weights_of_every_query_sum_to_one():
+    # Fails for a softmax over queries and for one that is scaled after it.
+    y = attend(
+        random(2, 3, 1, 4), random(2, 7, 1, 4), np.ones((2, 7, 1, 1)), np.ones((1, 1, 1, 7), bool)
+    )
+    np.testing.assert_allclose(y, 1.0, atol=1e-6)
+
+
+def test_a_mask_takes_scores_away_rather_than_making_them_zero():
+    # Scores (5, 0, 0) times a mask of (1, 0, 0) would give (.987, .007, .007).
+    y = one_head([[5.0]], [[1.0], [0.0], [0.0]], np.eye(3), [[True, False, False]])
+    np.testing.assert_array_equal(y, [[1, 0, 0]])
+
+
+def test_ties_share_evenly_at_any_size_of_score():
+    y = one_head([[1e4]], [[2.0], [4.0], [4.0]], np.eye(3), [[True] * 3])
+    np.testing.assert_array_equal(y, [[0, 0.5, 0.5]])
+
+
+def test_softmax_is_float32_for_bfloat16_operands():
+    # 64.25 is no bfloat16: rounded to one, both scores would be 64 and the weights even.
+    q, key = np.array([1.0, 0.125]), np.array([[64.0, 2.0], [64.0, 0.0]])
+    q, key = q[None, None, None] * np.sqrt(2), key[None, :, None]
+    y = attend(q, key, np.eye(2)[None, :, None], np.ones((1, 1, 1, 2), bool), dtype=jnp.bfloat16)
+    even_up = np.exp(0.25) / (1 + np.exp(0.25))
+    assert y.dtype == jnp.float32
+    np.testing.assert_allclose(y[0, 0, 0], [even_up, 1 - even_up], atol=0.01)
+
+
+every = pytest.mark.parametrize('name', spec.available('flaxformer_lite.attention'))
+
+
+@every
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+def test_what_is_hidden_changes_nothing(name, dtype):
+    attention = spec.make('flaxformer_lite.attention', name)
+    q, key, value = (random(2, 5, 2, 4, seed=i) for i in range(3))
+    mask = np.tri(5, dtype=bool)[None, None] & (np.arange(5) < 4)
+    other_key, other_value = key.copy(), value.copy()
+    other_key[:, 3:] += 9.0
+    other_value[:, 3:] -= 9.0
+    y = attend(q, key, value, mask, attention=attention, dtype=dtype)
+    other = attend(q, other_key, other_value, mask, attention=attention, dtype=dtype)
+    assert y.dtype == jnp.float32
+    np.testing.assert_array_equal(y[:, :3], other[:, :3])
+    assert (np.abs(y[:, 3:] - other[:, 3:]).max((1, 2, 3)) > 1e-3).all()
+
+
+@every
+def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients(name):
+    # −inf alone would give NaN; a large negative number, the mean of all values.
+    attention = spec.make('flaxformer_lite.attention', name)
+    mask = np.array([[True, True, False], [False, False, False]])[None, None]
+
+    def output(q, key, value):
+        return attend(q, key, value, mask, attention=attention)
+
+    arguments = tuple(jnp.asarray(random(1, n, 2, 4, seed=n), jnp.float32) for n in (2, 3, 3))
+    y = output(*arguments)
+    np.testing.assert_array_equal(y[:, 1], 0.0)
+    assert np.abs(y[:, 0]).max() > 0
+    gradients = jax.jit(jax.grad(lambda *a: 1e6 * output(*a).sum(), argnums=(0, 1, 2)))(*arguments)
+    assert all(np.isfinite(g).all() for g in gradients)
+    np.testing.assert_array_equal(gradients[0][:, 1], 0.0)
+    np.testing.assert_array_equal(gradients[2][:, 2], 0.0)
+
+
+@every
+def test_the_order_of_keys_does_not_matter_but_by_their_positions(name):
+    attention = spec.make('flaxformer_lite.attention', name)
+    q, key, value = (random(1, 5, 2, 4, seed=i) for i in range(3))
+    mask = np.random.default_rng(3).random((1, 1, 5, 5)) < 0.7
+    order = np.array([3, 0, 4, 1, 2])
+    inputs = jnp.asarray(q, jnp.float32)
+    pos_BT = jnp.arange(5)[None]
+
+    def run(order):
+        kv = keys_values(key[:, order], value[:, order]).replace(pos_BS=jnp.asarray(order)[None])
+        arguments = dict(pos_BT=pos_BT, mask_BHTS=jnp.asarray(mask[..., order]))
+        p = variables(attention, inputs, kv, **arguments)
+        return apply(attention, p, inputs, kv, **arguments)
+
+    np.testing.assert_allclose(run(np.arange(5)), run(order), atol=1e-5)

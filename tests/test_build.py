@@ -1,0 +1,161 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from ml_collections import ConfigDict
+
+from configs import wmt_base, wmt_big
+from flaxformer_lite import build
+
+VOCAB = 37_000
+
+
+def count(model) -> int:
+    token_BT = jnp.ones((1, 1), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), token_BT, token_BT)
+    return sum(x.size for x in jax.tree.leaves(shapes))
+
+
+def table_3(config=wmt_base, **overrides) -> int:
+    """Parameters of a row of the paper's Table 3."""
+    model = config.get_config().model
+    model.update(overrides)
+    return count(build.transformer(model, VOCAB))
+
+
+def closed_form(*, d=512, n=6, h=8, k=64, u=64, f=2048, vocab=VOCAB) -> int:
+    """Attention without biases, the feed-forward with, and one matrix for all three embeddings."""
+    attention = d * h * k * 2 + d * h * u + h * u * d
+    feed_forward = d * f + f + f * d + d
+    norm = 2 * d
+    encoder = attention + feed_forward + 2 * norm
+    decoder = 2 * attention + feed_forward + 3 * norm
+    return vocab * d + n * (encoder + decoder)
+
+
+@pytest.mark.parametrize(
+    ('millions', 'sizes', 'overrides'),
+    [
+        (63.05, dict(), dict()),
+        (63.05, dict(h=1, k=512, u=512), dict(num_heads=1)),
+        (63.05, dict(h=32, k=16, u=16), dict(num_heads=32)),
+        (55.97, dict(k=16), dict(d_k=16)),
+        (58.33, dict(k=32), dict(d_k=32)),
+        (33.64, dict(n=2), dict(num_layers=2)),
+        (48.35, dict(n=4), dict(num_layers=4)),
+        (77.75, dict(n=8), dict(num_layers=8)),
+        (26.82, dict(d=256, k=32, u=32), dict(d_model=256)),
+        (163.82, dict(d=1024, k=128, u=128), dict(d_model=1024)),
+        (50.45, dict(f=1024), dict(d_ff=1024)),
+        (88.24, dict(f=4096), dict(d_ff=4096)),
+    ],
+    ids='base A1 A4 B1 B2 C1 C2 C3 C4 C5 C6 C7'.split(),
+)
+def test_table_3_has_its_parameters(millions, sizes, overrides):
+    parameters = table_3(**overrides)
+    assert parameters == closed_form(**sizes)
+    assert round(parameters / 1e6, 2) == millions
+
+
+def test_the_big_model_has_its_parameters():
+    parameters = table_3(wmt_big)
+    assert parameters == closed_form(d=1024, h=16, f=4096)
+    assert round(parameters / 1e6, 2) == 214.17
+
+
+def test_narrower_keys_take_exactly_their_weights():
+    base = table_3()
+    assert base - table_3(d_k=16) == 7_077_888
+    assert base - table_3(d_k=32) == 4_718_592
+    assert table_3(d_k=16) == table_3(d_v=16)
+
+
+@pytest.mark.parametrize(('residual', 'norms'), [('post_norm', 0), ('pre_norm', 2)])
+def test_only_pre_norm_has_a_norm_after_the_last_layer(residual, norms):
+    assert table_3(residual=residual) == closed_form() + norms * 2 * 512
+
+
+@pytest.mark.parametrize(('tie', 'matrices'), [('three', 1), ('two', 2), ('none', 3)])
+def test_ties(tie, matrices):
+    assert table_3(tie=tie) == closed_form() + (matrices - 1) * VOCAB * 512
+
+
+def test_learned_positions_have_a_table_for_each_stack():
+    overrides = dict(positions='learned(max_length=100)')
+    assert table_3(**overrides) == closed_form() + 2 * 100 * 512
+
+
+def test_an_empty_d_k_is_the_share_of_a_head():
+    assert tiny.model(d_k=None, d_v=None) == tiny.model(d_k=6, d_v=6)
+    model = tiny.model(d_model=10, num_heads=3)  # no share is needed where both are given
+    assert count(model) > 0
+
+
+@pytest.mark.parametrize('residual', ['post_norm', 'pre_norm'])
+def test_equal_configs_build_equal_models_that_are_traced_once(residual):
+    one, two = tiny.model(residual=residual), tiny.model(residual=residual)
+    assert one == two and hash(one) == hash(two) and one is not two
+    assert one != tiny.model(residual=residual, d_ff=17)
+    traces = 0
+
+    def size(model):
+        nonlocal traces
+        traces += 1
+        return jnp.zeros(model.d_model)
+
+    size = jax.jit(size, static_argnums=0)
+    size(one), size(two)
+    assert traces == 1
+
+
+def test_cross_attention_is_its_own_or_as_self_attention():
+    given = tiny.model(cross_attention='softmax')
+    assert given == tiny.model()
+    with pytest.raises(ValueError, match="model.cross_attention: 'sofmax' is not one of"):
+        tiny.model(cross_attention='sofmax')
+
+
+@pytest.mark.parametrize(
+    ('overrides', 'message'),
+    [
+        (dict(num_heads=0), 'model.num_heads must be at least 1, not 0'),
+        (dict(d_model=0), 'model.d_model must be at least 1, not 0'),
+        (dict(num_layers=0), 'model.num_layers must be at least 1, not 0'),
+        (dict(d_ff=-4), 'model.d_ff must be at least 1, not -4'),
+        (dict(d_k=0), 'model.d_k must be at least 1, not 0'),
+        (dict(d_v=-1), 'model.d_v must be at least 1, not -1'),
+        (dict(dropout=-0.1), 'model.dropout must be at least 0 and below 1, not -0.1'),
+        (dict(dropout=1.0), 'model.dropout must be at least 0 and below 1, not 1.0'),
+        (dict(dropout=float('nan')), 'model.dropout must be at least 0 and below 1, not nan'),
+        (dict(num_heads=5, d_v=None), 'model.d_model=12 cannot be divided .* model.num_heads=5'),
+        (dict(d_model=7), 'model.d_model=7 must be even for model.positions=sinusoidal'),
+        (dict(tie='four'), "model.tie must be one of three, two, none, not 'four'"),
+        (dict(dtype='float16'), "model.dtype must be one of float32, bfloat16, not 'float16'"),
+        (dict(attention='sofmax'), "model.attention: 'sofmax' .* did you mean 'softmax'"),
+        (dict(positions='rotatry'), "model.positions: 'rotatry' is not one of"),
+        (dict(positions='learned(size=3)'), "model.positions: .* unknown argument 'size'"),
+        (dict(positions='learned('), 'model.positions: .* is not a spec'),
+        (dict(norm='batchnorm'), "model.norm: 'batchnorm' is not one of"),
+        (dict(residual='prenorm'), "model.residual: 'prenorm' .* did you mean 'pre_norm'"),
+        (dict(feed_forward='relu(d_f=3)'), "model.feed_forward: .* unknown argument 'd_f'"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_by_the_name_of_its_field(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        tiny.model(**overrides)
+
+
+def test_any_object_with_the_fields_is_a_config():
+    config = ConfigDict(wmt_base.get_config().model)
+    assert build.transformer(config, 9) == build.transformer(wmt_base.get_config().model, 9)
+
+
+def test_widths_of_heads_reach_the_matrices():
+    p = tiny.parameters(tiny.model())
+    layer = p['decoder']['layer_1']
+    for attention in (layer['attention'], layer['cross_attention']):
+        shapes = {name: x['kernel'].shape for name, x in attention.items()}
+        d, h, k, u = 12, 2, 4, 3
+        assert shapes == dict(query=(d, h, k), key=(d, h, k), value=(d, h, u), merge=(h, u, d))
+    np.testing.assert_array_equal(layer['feed_forward']['up']['kernel'].shape, (12, 16))

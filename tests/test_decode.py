@@ -1,0 +1,357 @@
+"""Searches over a toy whose logits depend on a sentence's whole past, against NumPy in float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import decode
+
+BOS, EOS = 2, 1
+LENGTH = 5
+# 4 tokens that go on and 5 steps: a beam of 4^4 leaves nothing out.
+EVERYTHING = 4**4
+
+
+class Toy:
+    """logits = W tanh(S_sentence + Σ_j D_j ⊙ E[token_j]) + b over the tokens so far, in order."""
+
+    def __init__(self, vocab=5, sentences=6, width=7, seed=0, eos_bias=0.0):
+        rng = np.random.default_rng(seed)
+        self.S, self.D = rng.normal(size=(sentences, width)), rng.normal(size=(64, width))
+        self.E, self.W = rng.normal(size=(vocab, width)), rng.normal(size=(vocab, width))
+        self.b = np.where(np.arange(vocab) == EOS, eos_bias, 0.0)
+
+    def log_p(self, sentence, prefix):
+        """The next token's log-probabilities, in float64."""
+        past = [BOS, *prefix]
+        h = self.S[sentence] + sum(self.D[j] * self.E[token] for j, token in enumerate(past))
+        logits = self.W @ np.tanh(h) + self.b
+        return logits - np.log(np.exp(logits).sum())
+
+    def score(self, sentence, tokens):
+        return sum(self.log_p(sentence, tokens[:i])[t] for i, t in enumerate(tokens))
+
+    def logits(self, h_BNC):
+        W, b = jnp.asarray(self.W, jnp.float32), jnp.asarray(self.b, jnp.float32)
+        return jnp.einsum('bnc,vc->bnv', jnp.tanh(h_BNC), W) + b[None, None]
+
+    def by_slots(self, sentences, beams):
+        """As an attention would: tokens are written to slots, and a mask says whose they are."""
+        S, D, E = (jnp.asarray(x, jnp.float32) for x in (self.S[sentences], self.D, self.E))
+
+        def grow(cache_BS, slots):
+            return jnp.pad(cache_BS, ((0, 0), (0, slots - cache_BS.shape[1])), constant_values=-1)
+
+        def step(token_BN, cache_BS, path):
+            slot = path.step * beams
+            cache_BS = jax.lax.dynamic_update_slice_in_dim(cache_BS, token_BN, slot, 1)
+            read_BSC = D[jnp.arange(cache_BS.shape[1]) // beams][None] * E[cache_BS]
+            seen_BNS = path.visible_BNS.astype(jnp.float32)
+            h_BNC = S[:, None] + jnp.einsum('bns,bsc->bnc', seen_BNS, read_BSC)
+            return self.logits(h_BNC), cache_BS
+
+        return step, grow, jnp.zeros((len(sentences), 0), jnp.int32)
+
+    def by_parents(self, sentences, beams):
+        """As a recurrent network would: a state is handed on from parent to child."""
+        S, D, E = (jnp.asarray(x, jnp.float32) for x in (self.S[sentences], self.D, self.E))
+
+        def step(token_BN, cache_BNC, path):
+            h_BNC = jnp.take_along_axis(cache_BNC, path.parent_BN[..., None], 1)
+            h_BNC = h_BNC + D[path.step][None, None] * E[token_BN]
+            return self.logits(h_BNC), h_BNC
+
+        def grow(cache_BNC, slots):
+            return cache_BNC
+
+        return step, grow, jnp.repeat(S[:, None], beams, 1)
+
+
+def run(search, model, limits, **settings):
+    """A search, compiled → tokens and scores as NumPy arrays."""
+    step, grow, cache = model
+    settings = dict(bos=BOS, eos=EOS, length=LENGTH) | settings
+    keys = [settings.pop('keys')] if 'keys' in settings else []
+    search = jax.jit(functools.partial(search, step, grow, **settings))
+    tokens_BNL, scores_BN = search(cache, jnp.asarray(limits, jnp.int32), *keys)
+    return np.asarray(tokens_BNL), np.asarray(scores_BN)
+
+
+def cut(tokens_L):
+    """Up to the end token, and nothing but padding after it."""
+    tokens = [int(t) for t in tokens_L]
+    end = tokens.index(EOS) + 1
+    assert not any(tokens[end:])
+    return tokens[:end]
+
+
+def everything(toy, limit):
+    """Every sentence that ends within the limit; at the limit it must."""
+    vocab, prefixes, ended = len(toy.b), [[]], []
+    for i in range(limit):
+        ended += [[*p, EOS] for p in prefixes]
+        if i + 1 < limit:
+            prefixes = [[*p, t] for p in prefixes for t in range(vocab) if t != EOS]
+    return ended
+
+
+def greedily(toy, sentence, limit):
+    tokens = []
+    while EOS not in tokens:
+        last = len(tokens) + 1 == limit
+        tokens.append(EOS if last else int(np.argmax(toy.log_p(sentence, tokens))))
+    return tokens
+
+
+def by_beam(toy, sentence, limit, beams, alpha):
+    """Beam search of one sentence, with lists: 2N candidates, N live, all that ended."""
+    live, done = [([], 0.0)], []
+    for i in range(limit):
+        candidates = []
+        for prefix, score in live:
+            log_p = toy.log_p(sentence, prefix)
+            tokens = [EOS] if i + 1 == limit else range(len(log_p))
+            candidates += [([*prefix, t], score + log_p[t]) for t in tokens]
+        candidates = sorted(candidates, key=lambda c: -c[1])[: 2 * beams]
+        done += [(p, s / ((5 + i + 1) / 6) ** alpha) for p, s in candidates if p[-1] == EOS]
+        live = [c for c in candidates if c[0][-1] != EOS][:beams]
+    return max(done, key=lambda c: c[1])
+
+
+@pytest.mark.parametrize('alpha', [0.0, 0.6, 1.5])
+@pytest.mark.parametrize('cache', [Toy.by_slots, Toy.by_parents])
+def test_a_wide_beam_finds_the_best_of_all_sentences(alpha, cache):
+    toy, limits, best = Toy(), [5, 3, 1, 0, 4, 5], 6
+    tokens, scores = run(
+        decode.beam,
+        cache(toy, np.arange(6), EVERYTHING),
+        limits,
+        beams=EVERYTHING,
+        alpha=alpha,
+        best=best,
+    )
+    for sentence, limit in enumerate(limits):
+        ended = everything(toy, limit)
+        penalised = [toy.score(sentence, t) / ((5 + len(t)) / 6) ** alpha for t in ended]
+        order = np.argsort(penalised)[::-1][:best]
+        found = [cut(t) for t in tokens[sentence, : len(order)]]
+        assert found == [ended[i] for i in order]
+        np.testing.assert_allclose(
+            scores[sentence, : len(order)], np.array(penalised)[order], rtol=1e-5
+        )
+        # Where fewer sentences are possible than results, the rest is empty and far below.
+        assert (scores[sentence, len(ended) :] < 0.1 * decode.NEVER).all()
+
+
+@pytest.mark.parametrize('cache', [Toy.by_slots, Toy.by_parents])
+def test_a_narrow_beam_over_a_large_vocabulary(cache):
+    # 3 × 700 candidates: the largest are sought block by block.
+    toy, limits = Toy(vocab=700, eos_bias=3.0), [5, 4, 5, 2, 5, 3]
+    model = cache(toy, np.arange(6), 3)
+    tokens, scores = run(decode.beam, model, limits, beams=3, alpha=0.6)
+    for sentence, limit in enumerate(limits):
+        expected, score = by_beam(toy, sentence, limit, beams=3, alpha=0.6)
+        assert cut(tokens[sentence, 0]) == expected
+        np.testing.assert_allclose(scores[sentence, 0], score, rtol=1e-4)
+
+
+def test_greedy_takes_the_likeliest_token_each_time():
+    toy, limits = Toy(), [5, 3, 1, 4, 2, 5]
+    tokens, scores = run(decode.greedy, toy.by_slots(np.arange(6), 1), limits)
+    for sentence, limit in enumerate(limits):
+        expected = greedily(toy, sentence, limit)
+        assert cut(tokens[sentence, 0]) == expected
+        np.testing.assert_allclose(scores[sentence, 0], toy.score(sentence, expected), rtol=1e-4)
+
+
+def test_of_equally_likely_tokens_greedy_takes_the_first():
+    def step(token_BN, cache, path):
+        return jnp.asarray([[[0.0, -9.0, 0.0, 2.0, 2.0]]]), cache
+
+    tokens, _ = run(decode.greedy, (step, lambda cache, slots: cache, jnp.zeros(1)), [3])
+    assert cut(tokens[0, 0]) == [3, 3, EOS]
+
+
+def test_one_beam_without_penalty_is_greedy_where_only_the_limit_ends_a_sentence():
+    toy, limits = Toy(eos_bias=-30.0), [5, 3, 1, 4, 2, 5]
+    greedy = run(decode.greedy, toy.by_slots(np.arange(6), 1), limits)
+    beam = run(decode.beam, toy.by_slots(np.arange(6), 1), limits, beams=1, alpha=0.0)
+    np.testing.assert_array_equal(greedy[0], beam[0])
+    np.testing.assert_allclose(greedy[1], beam[1], rtol=1e-6)
+    # A sentence without an end of its own keeps every token that its limit has room for.
+    assert [len(cut(t)) for t in greedy[0][:, 0]] == limits
+
+
+SEARCHES = {
+    'greedy': (decode.greedy, 1, {}),
+    'beam': (decode.beam, 3, dict(beams=3)),
+    'sample': (decode.sample, 1, dict(temperature=0.7, top_k=4, top_p=0.9)),
+}
+
+
+def search_rows(name, toy, rows, limits, **settings):
+    search, beams, own = SEARCHES[name]
+    if name == 'sample':
+        settings['keys'] = jax.vmap(jax.random.key)(jnp.asarray(rows, jnp.uint32))
+    return run(search, toy.by_slots(np.asarray(rows), beams), limits, **own | settings)
+
+
+@pytest.mark.parametrize('name', SEARCHES)
+def test_a_row_does_not_depend_on_the_rows_beside_it(name):
+    toy, limits = Toy(), np.array([5, 2, 4, 1, 5, 3])
+    tokens, scores = search_rows(name, toy, range(6), limits)
+    for rows in ([4], [5, 0, 3, 1]):
+        alone = search_rows(name, toy, rows, limits[rows])
+        np.testing.assert_array_equal(tokens[rows], alone[0])
+        np.testing.assert_allclose(scores[rows], alone[1], rtol=1e-6)
+    # Rows of padding stay empty and disturb nobody.
+    beside = search_rows(name, toy, [0, 4, 0], [0, 5, 0])
+    np.testing.assert_array_equal(tokens[[4]], beside[0][[1]])
+    np.testing.assert_array_equal(beside[0][[0, 2]], 0)
+
+
+@pytest.mark.parametrize('name', SEARCHES)
+def test_room_is_made_as_sentences_grow(name, monkeypatch):
+    toy, limits = Toy(eos_bias=-1.0), [40, 7, 33, 32, 1, 20]
+    at_once = search_rows(name, toy, range(6), limits, length=40)
+    monkeypatch.setattr(decode, 'ROOM', 2)
+    monkeypatch.setattr(decode, 'GROWTH', 2)
+    by_and_by = search_rows(name, toy, range(6), limits, length=40)
+    np.testing.assert_array_equal(at_once[0], by_and_by[0])
+    np.testing.assert_allclose(at_once[1], by_and_by[1], rtol=1e-5)
+    lengths = [len(cut(t)) for t in at_once[0][:, 0]]
+    assert max(lengths) > 8 and all(n <= limit for n, limit in zip(lengths, limits, strict=True))
+
+
+@pytest.mark.parametrize('name', SEARCHES)
+def test_scores_are_the_log_probabilities_of_the_tokens(name):
+    toy = Toy(seed=3)
+    tokens, scores = search_rows(name, toy, range(6), [5] * 6)
+    for sentence in range(6):
+        path = cut(tokens[sentence, 0])
+        penalty = ((5 + len(path)) / 6) ** 0.6 if name == 'beam' else 1.0
+        expected = toy.score(sentence, path) / penalty
+        np.testing.assert_allclose(scores[sentence, 0], expected, rtol=1e-4)
+
+
+def test_results_come_best_first():
+    _, scores = search_rows('beam', Toy(), range(6), [5] * 6, best=3)
+    assert (np.diff(scores, axis=1) <= 0).all()
+
+
+def test_the_length_penalty_is_gnmts_and_no_power_of_the_length():
+    np.testing.assert_allclose(decode.length_penalty(7, 0.6), 2**0.6)
+    np.testing.assert_allclose(decode.length_penalty(1, 1.3), 1.0)
+    assert decode.length_penalty(50, 0.0) == 1.0
+
+
+@pytest.mark.parametrize('settings', [dict(beams=0), dict(alpha=-0.1), dict(best=0), dict(best=5)])
+def test_beam_refuses_what_it_cannot_do(settings):
+    with pytest.raises(ValueError, match='beam search needs 1 ≤ best ≤ beams and alpha ≥ 0'):
+        run(decode.beam, Toy().by_slots(np.arange(1), 4), [5], **settings)
+
+
+LOGITS = np.log([0.4, 0.3, 0.2, 0.06, 0.04])
+
+
+def kept(**settings):
+    """Which tokens are left, and their probabilities."""
+    logits = decode.filtered(jnp.asarray(LOGITS[None], jnp.float32), **settings)
+    p = np.asarray(jax.nn.softmax(logits))[0]
+    return [int(i) for i in np.flatnonzero(p)], p
+
+
+@pytest.mark.parametrize(
+    ('settings', 'tokens'),
+    [
+        (dict(), [0, 1, 2, 3, 4]),
+        (dict(top_k=1), [0]),
+        (dict(top_k=3), [0, 1, 2]),
+        (dict(top_k=9), [0, 1, 2, 3, 4]),
+        (dict(top_p=0.01), [0]),
+        (dict(top_p=0.39), [0]),
+        (dict(top_p=0.41), [0, 1]),
+        (dict(top_p=0.69), [0, 1]),
+        (dict(top_p=0.71), [0, 1, 2]),
+        (dict(top_p=0.95), [0, 1, 2, 3]),
+        # The nucleus is of what the top k left: .571 and .429.
+        (dict(top_k=2, top_p=0.5), [0]),
+        (dict(top_k=2, top_p=0.6), [0, 1]),
+        # And of what the temperature made: p^2 gives .55, .31, .14, .
+        (dict(temperature=0.5, top_p=0.5), [0]),
+    ],
+)
+def test_filters_leave_the_right_tokens(settings, tokens):
+    found, p = kept(**settings)
+    assert found == tokens
+    left = np.exp(LOGITS[tokens] / settings.get('temperature', 1.0))
+    np.testing.assert_allclose(p[tokens], left / left.sum(), rtol=1e-5)
+
+
+def test_a_low_temperature_shares_evenly_among_ties():
+    logits = decode.filtered(jnp.asarray([[2.0, 4.0, 4.0]]), temperature=0.01)
+    np.testing.assert_allclose(jax.nn.softmax(logits), [[0, 0.5, 0.5]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [
+        dict(temperature=0.0),
+        dict(temperature=-1.0),
+        dict(temperature=float('nan')),
+        dict(top_k=-1),
+        dict(top_p=0.0),
+        dict(top_p=1.1),
+    ],
+)
+def test_sampling_refuses_what_it_cannot_do(settings):
+    with pytest.raises(ValueError, match='sampling needs temperature > 0, top_k ≥ 0'):
+        kept(**settings)
+
+
+def test_sampling_from_the_likeliest_token_alone_is_greedy():
+    toy, limits = Toy(), [5, 3, 1, 4, 2, 5]
+    keys = jax.random.split(jax.random.key(0), 6)
+    one = run(decode.sample, toy.by_slots(np.arange(6), 1), limits, keys=keys, top_k=1)
+    greedy = run(decode.greedy, toy.by_slots(np.arange(6), 1), limits)
+    np.testing.assert_array_equal(one[0], greedy[0])
+
+
+@functools.cache
+def drawn(**settings):
+    """6,000 rows of three tokens from always the same distribution, in which nothing ends."""
+    logits = jnp.asarray(np.insert(LOGITS, EOS, -40.0), jnp.float32)
+
+    def step(token_BN, cache, path):
+        return jnp.broadcast_to(logits, (*token_BN.shape, 6)), cache
+
+    rows = 6_000
+    keys = jax.random.split(jax.random.key(0), rows)
+    model = step, lambda cache, slots: cache, jnp.zeros(rows)
+    tokens, _ = run(decode.sample, model, [4] * rows, keys=keys, length=4, **settings)
+    return tokens[:, 0, :3]
+
+
+@pytest.mark.parametrize(
+    ('settings', 'limit'),
+    # The value of χ² that one draw in a thousand exceeds, at 4 and 2 degrees of freedom.
+    [(dict(), 18.47), (dict(temperature=0.5), 18.47), (dict(temperature=2.0, top_k=3), 13.82)],
+)
+def test_sampled_frequencies_follow_the_softmax(settings, limit):
+    p = np.exp(LOGITS / settings.get('temperature', 1.0))
+    p[settings.get('top_k', 5) :] = 0
+    expected = np.insert(p / p.sum(), EOS, 0.0) * 6_000
+    some = expected > 0
+    for position in range(3):
+        observed = np.bincount(drawn(**settings)[:, position], minlength=6)
+        assert not observed[~some].any()
+        assert (((observed - expected)[some] ** 2) / expected[some]).sum() < limit
+
+
+def test_what_is_drawn_at_one_position_says_nothing_of_the_next():
+    first, second = drawn()[:, 0], drawn()[:, 1]
+    agree, p = (first == second).mean(), (np.exp(LOGITS) ** 2).sum()
+    assert abs(agree - p) < 5 * np.sqrt(p * (1 - p) / 6_000)

@@ -1,0 +1,73 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny import apply, float64, variables
+
+from flaxformer_lite.dense import Dense, product
+
+
+def random(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def test_maps_trailing_axes_to_new_ones():
+    x = random(2, 5, 3, 4)
+    dense = Dense((6, 7), inputs=2)
+    p = variables(dense, x)
+    w, b = float64(p['params']['kernel']), float64(p['params']['bias'])
+    assert w.shape == (3, 4, 6, 7) and b.shape == (6, 7)
+    expected = np.einsum('btij,ijkl->btkl', float64(x), w) + b
+    np.testing.assert_allclose(apply(dense, p, x), expected, atol=1e-5)
+
+
+def test_without_a_bias_it_has_none():
+    assert set(variables(Dense((6,), bias=False), random(2, 3))['params']) == {'kernel'}
+
+
+@pytest.mark.parametrize(('features', 'inputs'), [((40, 30), 1), ((30,), 2)])
+def test_begins_as_xaviers_uniform_over_all_axes_as_one_and_at_no_bias(features, inputs):
+    x = jnp.zeros((1, 10, 20))
+    p = jax.jit(Dense(features, inputs).init)(jax.random.key(0), x)['params']
+    fan_in, fan_out = int(np.prod(x.shape[-inputs:])), int(np.prod(features))
+    bound = np.sqrt(6 / (fan_in + fan_out))
+    w = np.asarray(p['kernel'])
+    assert 0.99 * bound < np.abs(w).max() <= bound
+    np.testing.assert_allclose(w.std(), bound / np.sqrt(3), rtol=0.05)
+    np.testing.assert_array_equal(p['bias'], 0.0)
+
+
+def test_products_are_summed_and_returned_in_float32():
+    # 257 is no bfloat16; its neighbours are 256 and 258.
+    ones = jnp.ones((1, 257), jnp.bfloat16)
+    y = product(ones, ones.T)
+    assert y.dtype == jnp.float32 and y[0, 0] == 257
+
+
+def test_bfloat16_rounds_the_operands_and_keeps_float32_parameters():
+    x = random(3, 40)
+    dense = Dense((5,), dtype=jnp.bfloat16)
+    p = variables(dense, x)['params']
+    assert all(v.dtype == jnp.float32 for v in p.values())
+
+    def rounded(z):
+        return float64(z.astype(jnp.bfloat16).astype(jnp.float32))
+
+    expected = rounded(x) @ rounded(p['kernel']) + float64(p['bias'])
+    y = apply(dense, {'params': p}, x)
+    assert y.dtype == jnp.float32
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(('dtype', 'rtol'), [(jnp.float32, 1e-5), (jnp.bfloat16, 2**-8)])
+def test_gradients_are_products_with_the_incoming_gradient(dtype, rtol):
+    x, w, g = random(6, 7).astype(dtype), random(7, 8, seed=1).astype(dtype), random(6, 8, seed=2)
+    dx, dw = jax.jit(lambda x, w, g: jax.vjp(product, x, w)[1](g))(x, w, g)
+    assert dx.dtype == dw.dtype == dtype
+    x, w = float64(x.astype(jnp.float32)), float64(w.astype(jnp.float32))
+    g = float64(g.astype(dtype).astype(jnp.float32))
+    for gradient, expected in ((dx, g @ w.T), (dw, x.T @ g)):
+        gradient = gradient.astype(jnp.float32)
+        np.testing.assert_allclose(
+            gradient, expected, rtol=rtol, atol=rtol * np.abs(expected).max()
+        )

@@ -1,0 +1,270 @@
+"""The ledger against hand-written sums, built models and what the compiler sets aside."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs import wmt_base
+from experiments import cost, describe
+from experiments.errors import UserError
+from experiments.ledger import BATCH, ledger
+from flaxformer_lite import build, training
+
+# Sizes that differ, so that none can stand for another.
+V, D, N, H, K, U, F, L = 11, 16, 2, 2, 3, 5, 24, 8
+
+
+def small(**model):
+    config = wmt_base.get_config()
+    config.tokenizer.vocab_size = V
+    config.batch.tokens, config.batch.max_length = 6 * L, L
+    config.model.update(dict(d_model=D, num_layers=N, num_heads=H, d_k=K, d_v=U, d_ff=F) | model)
+    return config
+
+
+def with_total(parts):
+    return {part: n for part, n in parts.items() if n} | {'total': sum(parts.values())}
+
+
+@pytest.mark.parametrize(
+    'model',
+    [
+        {},
+        {'residual': 'pre_norm', 'norm': 'rms', 'tie': 'two'},
+        {'feed_forward': 'swiglu', 'tie': 'none', 'dtype': 'bfloat16'},
+        {'positions': 'learned(max_length=9)', 'dropout': 0.0, 'feed_forward': 'gelu'},
+    ],
+    ids=str,
+)
+def test_parameters_and_flops_are_those_of_the_closed_form(model):
+    config = small(**model)
+    m = config.model
+    matrices = 3 if m.feed_forward == 'swiglu' else 2
+    biases = 0 if m.feed_forward == 'swiglu' else F + D
+    attention = D * H * (2 * K + U) + H * U * D
+    norm = D if m.norm == 'rms' else 2 * D
+    positions = 9 * D if 'learned' in m.positions else 0
+    final = norm if m.residual == 'pre_norm' else 0
+    costs = ledger(config)
+    assert costs['parameters'] == with_total(
+        {
+            'embeddings': V * D * (1 if m.tie == 'three' else 2),
+            'encoder positions': positions,
+            'encoder self-attention': N * attention,
+            'encoder feed-forward': N * (matrices * D * F + biases),
+            'encoder norms': N * 2 * norm + final,
+            'decoder positions': positions,
+            'decoder self-attention': N * attention,
+            'decoder cross-attention': N * attention,
+            'decoder feed-forward': N * (matrices * D * F + biases),
+            'decoder norms': N * 3 * norm + final,
+            'logits': V * D if m.tie == 'none' else 0,
+        }
+    )
+    # Two operations for each weight, and for each of L keys and values; backward takes twice that.
+    attend = 3 * 2 * (attention + L * H * (K + U))
+    assert costs['flops_per_token'] == with_total(
+        {
+            'encoder self-attention': N * attend,
+            'encoder feed-forward': N * 3 * 2 * matrices * D * F,
+            'decoder self-attention': N * attend,
+            'decoder cross-attention': N * attend,
+            'decoder feed-forward': N * 3 * 2 * matrices * D * F,
+            'logits': 3 * 2 * V * D,
+        }
+    )
+
+
+def test_it_agrees_with_a_built_model():
+    config = small(residual='pre_norm', positions='learned', tie='none', num_layers=1)
+    model = build.transformer(config.model, V)
+    params = jax.jit(lambda key: training.init_params(model, key))(jax.random.key(0))
+    costs = ledger(config)
+    assert costs['parameters']['total'] == sum(x.size for x in jax.tree.leaves(params))
+    size = sum(x.nbytes for x in jax.tree.leaves(params))
+    assert costs['bytes']['parameters'] == costs['bytes']['gradients'] == size
+    # Adam's two moments, and its and the schedule's count of updates.
+    assert costs['bytes']['optimizer'] == 2 * size + 8
+
+
+def table_3(**model):
+    config = wmt_base.get_config()
+    config.model.update(model)
+    return ledger(config)['parameters']['total']
+
+
+def test_rows_b_of_table_3_differ_by_what_the_paper_takes_away():
+    base = table_3()
+    assert base - table_3(d_k=16) == 7_077_888
+    assert base - table_3(d_k=32) == 4_718_592
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'millions, model',
+    [
+        (33.64, {'num_layers': 2}),
+        (48.35, {'num_layers': 4}),
+        (77.75, {'num_layers': 8}),
+        (26.82, {'d_model': 256, 'd_k': 32, 'd_v': 32}),
+        (163.82, {'d_model': 1024, 'd_k': 128, 'd_v': 128}),
+        (50.45, {'d_ff': 1024}),
+        (88.24, {'d_ff': 4096}),
+        (63.05, {'num_heads': 1}),
+        (63.05, {'num_heads': 32}),
+    ],
+)
+def test_the_other_rows_of_table_3(millions, model):
+    assert round(table_3(**model) / 1e6, 2) == millions
+
+
+def test_activations_grow_with_the_rows_and_not_with_accumulation():
+    def activations(rows, accumulate=1):
+        config = small(num_layers=1)
+        config.batch.tokens, config.train.accumulate = rows * L, accumulate
+        costs = ledger(config)
+        assert costs['batch'] == {'rows': rows, 'length': L, 'tokens': rows * L}
+        return costs['bytes']['activations']
+
+    one, two, three = map(activations, (2, 4, 6))
+    assert two - one == three - two > 0
+    assert activations(4, accumulate=2) == one
+
+
+def test_activations_are_most_of_what_the_compiler_sets_aside():
+    config = small(d_model=32, d_ff=128, num_layers=1)
+    config.batch.tokens, config.batch.max_length = 1024, 32
+    model = build.transformer(config.model, V)
+
+    def gradients(params, batch, key):
+        def loss(params):
+            return training.loss_sums(model, params, batch, dropout_key=key).loss
+
+        return jax.grad(loss)(params)
+
+    key = jax.random.key(0)
+    params = jax.eval_shape(lambda: training.init_params(model, key))
+    batch = {name: jax.ShapeDtypeStruct((32, 32), jnp.int32) for name in BATCH}
+    compiled = jax.jit(gradients).lower(params, batch, key).compile()
+    aside = compiled.memory_analysis().temp_size_in_bytes
+    assert 0.4 * aside < ledger(config)['bytes']['activations'] < 1.1 * aside
+
+
+def floats(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def flops(function, *args):
+    return cost.flops(jax.make_jaxpr(function)(*args).jaxpr).total()
+
+
+def test_flops_of_products_in_every_kind_of_program():
+    a, b = floats(2, 3, 5), floats(2, 5, 7)
+    once = 2 * (2 * 3 * 7) * 5
+
+    def product(a, b):
+        return jnp.einsum('bij,bjk->bik', a, b)
+
+    def looped(a, b):
+        return jax.lax.scan(lambda x, _: (x + product(a, b), None), jnp.zeros((2, 3, 7)), length=4)
+
+    def either(a, b):
+        def half():
+            return jnp.concatenate([product(a[:1], b[:1]), a[:1, :, :1] * jnp.ones((1, 3, 7))])
+
+        return jax.lax.cond(a[0, 0, 0] > 0, half, lambda: product(a, b))
+
+    def until(a, b):
+        return jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x + product(a, b), product(a, b))
+
+    assert flops(product, a, b) == flops(jax.jit(product), a, b) == once
+    assert flops(looped, a, b) == 4 * once
+    assert flops(either, a, b) == once
+    assert flops(jax.checkpoint(product), a, b) == once
+    with pytest.raises(ValueError, match='while'):
+        flops(until, a, b)
+
+
+def kept(function, *args):
+    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+    return cost.kept(jaxpr, jaxpr.outvars)
+
+
+def test_what_is_kept_counts_once_and_arguments_and_constants_do_not():
+    x = floats(3, 4)
+
+    def views(x):
+        y = jnp.sin(x)
+        return y, y.reshape(12), y.T, jax.jit(lambda z: z[None])(y)
+
+    def casts(x):
+        y = jnp.sin(x)
+        return y.astype(jnp.bfloat16), y.reshape(12).astype(jnp.bfloat16)
+
+    assert kept(views, x) == 3 * 4 * 4
+    assert kept(casts, x) == 3 * 4 * 2
+    assert kept(lambda x: (jnp.sin(x), jnp.sin(x + 1)), x) == 2 * 3 * 4 * 4
+    assert kept(lambda x: (x, x.reshape(12), jnp.zeros(9), 1.0), x) == 0
+
+
+def test_the_command_needs_no_device_and_prints_json():
+    # Neither compiling nor a single array is possible without a platform.
+    result = subprocess.run(
+        [sys.executable, '-m', 'experiments.describe', '--config=wmt_big', '--json'],
+        env=os.environ | {'JAX_PLATFORMS': 'none'},
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    costs = json.loads(result.stdout)
+    assert costs['parameters']['total'] == 214_171_648
+    assert costs['batch'] == {'rows': 97, 'length': 256, 'tokens': 24_832}
+
+
+def test_the_printed_table():
+    costs = {
+        'parameters': {'embeddings': 1500, 'encoder self-attention': 20, 'total': 1520},
+        'flops_per_token': {'encoder self-attention': 40, 'logits': 3000, 'total': 3040},
+        'bytes': {'parameters': 6_000_000, 'activations': 1_500_000_000},
+        'batch': {'rows': 1000, 'length': 50, 'tokens': 50_000},
+    }
+    assert describe.text(costs) == '\n'.join(
+        [
+            'part                    parameters  FLOPs a token',
+            '----------------------  ----------  -------------',
+            'embeddings                   1,500              -',
+            'encoder self-attention          20             40',
+            'logits                           -          3,000',
+            'total                        1,520          3,040',
+            '',
+            'batch          1,000 × 50 = 50,000 tokens',
+            'FLOPs a batch  0.000152 × 10¹²',
+            'parameters     6.0 MB',
+            'activations    1,500.0 MB',
+            'together       1,506.0 MB',
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    'section, settings, message',
+    [
+        ('batch', {'tokens': 7}, 'batch.tokens=7 is less than a row of batch.max_length=8'),
+        ('train', {'accumulate': 7}, 'train.accumulate=7 parts; give at least 56'),
+        ('model', {'attention': 'softmux'}, "model.attention: 'softmux' is not one of .*softmax"),
+        ('model', {'num_heads': 0}, 'model.num_heads must be at least 1, not 0'),
+        ('optimizer', {'eps': 0.0}, 'optimizer.eps'),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(section, settings, message):
+    config = small()
+    config[section].update(settings)
+    with pytest.raises(UserError, match=message):
+        ledger(config)

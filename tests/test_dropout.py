@@ -1,0 +1,102 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax import linen as nn
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from flaxformer_lite.dropout import Dropout, random_words
+
+ONES = jnp.ones((40, 50, 30))
+
+
+def drop(rate, x=ONES, seed=0):
+    return np.asarray(tiny.apply(Dropout(rate), {}, x, rngs={'dropout': jax.random.key(seed)}))
+
+
+@pytest.mark.parametrize('rate', [0.1, 0.3, 0.9])
+def test_zeroes_at_its_rate_and_scales_what_is_left(rate):
+    y = drop(rate)
+    np.testing.assert_allclose(y[y != 0], 1 / (1 - rate), rtol=1e-6)
+    sigma = np.sqrt(rate * (1 - rate) / y.size)
+    assert abs((y == 0).mean() - rate) < 5 * sigma
+
+
+def test_is_on_exactly_when_a_key_is_given():
+    np.testing.assert_array_equal(Dropout(0.5).apply({}, ONES), ONES)
+    np.testing.assert_array_equal(drop(0.0), ONES)
+    assert (drop(0.5) != ONES).any()
+
+
+@pytest.mark.parametrize('rate', [-0.1, float('nan'), 1.0, 1.5])
+def test_a_rate_out_of_range_is_refused_rather_than_switched_off(rate):
+    for rngs in ({}, {'dropout': jax.random.key(0)}):
+        with pytest.raises(ValueError, match='dropout must be at least 0 and below 1'):
+            Dropout(rate).apply({}, ONES, rngs=rngs)
+
+
+@pytest.mark.parametrize('axis', [0, 1, 2])
+def test_no_two_rows_tokens_or_features_share_a_mask(axis):
+    masks = np.moveaxis(drop(0.5), axis, 0).reshape(ONES.shape[axis], -1) == 0
+    agree = (masks[:, None] == masks[None]).mean(-1)[~np.eye(len(masks), dtype=bool)]
+    # Two fair coins agree half the time; 6 σ for some 2,000 pairs of masks.
+    assert np.abs(agree - 0.5).max() < 6 * 0.5 / np.sqrt(masks.shape[1])
+
+
+def test_the_key_decides():
+    np.testing.assert_array_equal(drop(0.5, seed=1), drop(0.5, seed=1))
+    agree = (drop(0.5, seed=1) == drop(0.5, seed=2)).mean()
+    assert abs(agree - 0.5) < 5 * 0.5 / np.sqrt(ONES.size)
+
+
+def test_the_gradient_passes_where_the_value_did():
+    def total(x):
+        return Dropout(0.3).apply({}, x, rngs={'dropout': jax.random.key(0)}).sum()
+
+    np.testing.assert_array_equal(jax.jit(jax.grad(total))(ONES), drop(0.3))
+
+
+def test_every_bit_is_fair_and_independent_of_its_neighbours():
+    words = np.asarray(random_words(jax.random.key(3), (1 << 16,)))
+    bits = (words[:, None] >> np.arange(32, dtype=np.uint32)) & 1
+    bound = 5 * 0.5 / np.sqrt(len(words))
+    assert np.abs(bits.mean(0) - 0.5).max() < bound
+    flips = bits[1:] ^ bits[:-1]
+    assert np.abs(flips.mean(0) - 0.5).max() < bound
+    pairs = (bits[:, :-1] ^ bits[:, 1:]).mean(0)
+    assert np.abs(pairs - 0.5).max() < bound
+    assert len(np.unique(words)) == len(words)
+
+
+def test_a_mask_is_the_same_on_one_device_and_on_several():
+    mesh = Mesh(np.array(jax.devices()), 'd')
+    sharded = jax.device_put(ONES, NamedSharding(mesh, PartitionSpec('d')))
+    np.testing.assert_array_equal(drop(0.5, sharded), drop(0.5))
+
+
+def test_falls_on_embeddings_and_sublayers_each_with_a_mask_of_its_own():
+    model = tiny.model(dropout=0.5)
+    batch = tiny.batch([[pair] for pair in tiny.PAIRS])
+
+    @jax.jit
+    def dropped(params, rngs):
+        found = []
+
+        def record(call, args, kwargs, context):
+            y = call(*args, **kwargs)
+            if isinstance(context.module, Dropout):
+                found.append((y == 0) & (args[0] != 0))
+            return y
+
+        with nn.intercept_methods(record):
+            model.apply({'params': params}, batch['source'], batch['inputs'], rngs=rngs)
+        return found
+
+    masks = [np.asarray(m) for m in dropped(tiny.parameters(model), {'dropout': jax.random.key(0)})]
+    # Two embeddings, and 2 or 3 sublayers a layer: not attention weights, not the ReLU's output.
+    assert len(masks) == 2 + 2 * (2 + 3)
+    assert {m.shape[-1] for m in masks} == {12}
+    for i, first in enumerate(masks):
+        for second in masks[:i]:
+            assert first.shape != second.shape or (first != second).any()

@@ -1,0 +1,82 @@
+import os
+
+import pytest
+
+from experiments import files
+from experiments.errors import UserError
+
+
+def test_a_file_is_written_whole_and_its_folders_made(tmp_path):
+    path = tmp_path / 'a' / 'b.txt'
+    files.write(path, 'grün\r\n')
+    assert path.read_bytes() == b'gr\xc3\xbcn\r\n'
+    files.write(path, b'\x00')
+    assert path.read_bytes() == b'\x00'
+    assert [p.name for p in path.parent.iterdir()] == ['b.txt']
+
+
+def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / 'file'
+    files.write(path, 'old')
+    with pytest.raises(ZeroDivisionError):
+        with files.replacing(path) as temporary:
+            temporary.write_text('new')
+            raise ZeroDivisionError
+    assert path.read_text() == 'old'
+    assert [p.name for p in tmp_path.iterdir()] == ['file']
+
+
+def test_a_folder_appears_with_all_that_is_in_it(tmp_path):
+    with files.replacing(tmp_path / 'cache') as temporary:
+        (temporary / 'inner').mkdir(parents=True)
+        (temporary / 'inner' / 'a').write_text('a')
+        assert not (tmp_path / 'cache').exists()
+    assert (tmp_path / 'cache' / 'inner' / 'a').read_text() == 'a'
+    with pytest.raises(UserError, match='cannot write .*cache'):
+        with files.replacing(tmp_path / 'cache') as temporary:
+            temporary.mkdir()
+    assert [p.name for p in tmp_path.iterdir()] == ['cache']
+
+
+def test_a_new_file_is_as_open_to_others_as_the_user_s_mask_says(tmp_path):
+    files.write(tmp_path / 'ours', 'x')
+    (tmp_path / 'plain').write_text('x')
+    assert (tmp_path / 'ours').stat().st_mode == (tmp_path / 'plain').stat().st_mode
+
+
+def test_a_place_that_cannot_be_written_to_is_a_user_error(tmp_path):
+    (tmp_path / 'file').write_text('mine')
+    with pytest.raises(UserError, match='cannot write .*file/inner'):
+        files.write(tmp_path / 'file' / 'inner', 'x')
+    assert (tmp_path / 'file').read_text() == 'mine'
+
+
+@pytest.mark.skipif(os.name != 'posix', reason='limits as POSIX has them')
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    import resource
+
+    path = tmp_path / 'file'
+    files.write(path, 'old')
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(UserError, match='cannot write .*file: File too large'):
+            files.write(path, 'x' * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == 'old'
+    assert [p.name for p in tmp_path.iterdir()] == ['file']
+
+
+def test_json_is_readable_and_the_same_for_equal_values(tmp_path):
+    path = tmp_path / 'a.json'
+    files.write_json(path, {'b': [1, None], 'a': 'ä'})
+    assert path.read_text(encoding='utf-8') == (
+        '{\n  "a": "ä",\n  "b": [\n    1,\n    null\n  ]\n}\n'
+    )
+    assert files.read_json(path) == {'a': 'ä', 'b': [1, None]}
+    path.write_bytes(b'\xff')
+    with pytest.raises(UserError, match='a.json is not JSON'):
+        files.read_json(path)
+    with pytest.raises(UserError, match='cannot read .*none.json: No such file'):
+        files.read_json(tmp_path / 'none.json')

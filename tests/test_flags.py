@@ -1,0 +1,179 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from experiments import flags, workdir
+from experiments.errors import UserError
+
+CONFIG = """
+from ml_collections import config_dict
+
+def get_config():
+    config = config_dict.ConfigDict()
+    config.data = 'grammar'
+    config.model = config_dict.ConfigDict()
+    config.model.num_heads = 8
+    config.model.dropout = 0.1
+    config.model.d_k = config_dict.placeholder(int)
+    config.model.packed = True
+    return config
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / 'small.py'
+    path.write_text(CONFIG)
+    return path
+
+
+def parse(file, *arguments):
+    return flags.parse(flags.Parser('test'), [f'--config={file}', *arguments])[1]
+
+
+def test_without_overrides_it_is_the_file_s_config(file):
+    settings = parse(file)
+    assert settings.name == 'small'
+    assert settings.overrides == {}
+    assert settings.config.model.to_dict() == {
+        'num_heads': 8,
+        'dropout': 0.1,
+        'd_k': None,
+        'packed': True,
+    }
+
+
+@pytest.mark.parametrize(
+    ('argument', 'field', 'value'),
+    [
+        ('--config.model.num_heads=4', 'model.num_heads', 4),
+        ('--config.model.num_heads=-4', 'model.num_heads', -4),
+        ('--config.model.dropout=1', 'model.dropout', 1.0),
+        ('--config.model.d_k=64', 'model.d_k', 64),
+        ('--config.model.packed=false', 'model.packed', False),
+        ('--noconfig.model.packed', 'model.packed', False),
+        (
+            '--config.data=text(path="a b/c", source="en")',
+            'data',
+            'text(path="a b/c", source="en")',
+        ),
+        ('--config.data=', 'data', ''),
+    ],
+)
+def test_an_override_has_its_field_s_type(file, argument, field, value):
+    settings = parse(file, argument)
+    changed = workdir.flatten(settings.config.to_dict())[field]
+    assert (changed, type(changed)) == (value, type(value))
+    assert settings.overrides == {field: value}
+
+
+def test_only_what_differs_from_the_file_counts_and_in_no_order(file):
+    some = parse(file, '--config.model.num_heads=4', '--config.model.dropout=.1', '--config.data=x')
+    same = parse(file, '--config.data', 'x', '--config.model.num_heads', '4')
+    assert some.overrides == same.overrides == {'data': 'x', 'model.num_heads': 4}
+
+
+def test_the_last_of_two_overrides_counts(file):
+    arguments = ['--config.model.num_heads=2', '--config.model.num_heads=4']
+    assert parse(file, *arguments).config.model.num_heads == 4
+
+
+@pytest.mark.parametrize(
+    ('argument', 'message'),
+    [
+        ('--config.model.num_head=4', "no field 'model.num_head'; did you mean 'model.num_heads'?"),
+        ('--config.num_heads=4', "did you mean 'model.num_heads'?"),
+        ('--config.model=4', "no field 'model'"),
+        ('--config.model.num_heads=abc', "--config.model.num_heads=abc: .*int.*'abc'"),
+        ('--config.model.num_heads=4.5', '--config.model.num_heads=4.5: .*int'),
+        ('--config.model.num_heads=true', '--config.model.num_heads=true: .*int'),
+        ('--config.model.num_heads=', '--config.model.num_heads=: .*int'),
+        ('--config.model.num_heads', 'Missing value for flag --config.model.num_heads'),
+        ('--config.model.dropout=true', '--config.model.dropout=true: .*float'),
+        ('--config.model.d_k=none', '--config.model.d_k=none: .*int'),
+        ('--config.model.packed=2', '--config.model.packed=2: .*[bB]oolean'),
+        ('--confg.model.num_heads=4', 'no flag --confg.model.num_heads; did you mean'),
+        ('model.num_heads=4', "'model.num_heads=4' belongs to no flag"),
+    ],
+)
+def test_a_wrong_override_is_named(file, argument, message):
+    with pytest.raises(UserError, match=message):
+        parse(file, argument)
+
+
+def test_the_command_s_own_flags(file):
+    parser = flags.Parser('test')
+    parser.add_argument('--workdir')
+    args, settings = flags.parse(
+        parser, ['--workdir=a', f'--config={file}', '--config.model.num_heads=4']
+    )
+    assert args.workdir == 'a'
+    assert settings.overrides == {'model.num_heads': 4}
+    with pytest.raises(UserError, match="no flag --workdr; did you mean '--workdir'"):
+        parse_again = flags.Parser('test')
+        parse_again.add_argument('--workdir')
+        flags.parse(parse_again, [f'--config={file}', '--workdr=a'])
+
+
+def test_the_project_s_configs_are_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in ('configs/wmt_small.py', 'wmt_small.py', 'wmt_small'):
+        assert parse(path).name == 'wmt_small'
+    with pytest.raises(UserError, match='--config=wmt_smal: no such file.*wmt_small'):
+        parse('wmt_smal')
+    (tmp_path / 'wmt_small.py').write_text(CONFIG)
+    assert parse('wmt_small.py').config.model.num_heads == 8
+
+
+def test_a_config_is_needed():
+    with pytest.raises(UserError, match='required: --config'):
+        flags.parse(flags.Parser('test'), [])
+
+
+@pytest.mark.parametrize(
+    ('code', 'message'),
+    [
+        ('def get_config():\n    return 1 / 0\n', 'bad.py:2: ZeroDivisionError'),
+        ('import json\ndef get_config():\n    json.loads("{")\n', 'bad.py:3: JSONDecodeError'),
+        ('def get_config(:\n', 'bad.py: SyntaxError.*line 1'),
+        ('import nowhere\n', 'bad.py:1: ModuleNotFoundError.*nowhere'),
+        ('config = {}\n', 'function get_config'),
+        ('def get_config():\n    return {}\n', 'returns a ConfigDict'),
+    ],
+)
+def test_a_config_file_that_fails_is_named_with_the_line(tmp_path, code, message):
+    (tmp_path / 'bad.py').write_text(code)
+    with pytest.raises(UserError, match=message):
+        parse(tmp_path / 'bad.py')
+
+
+def test_a_mistake_is_one_line_and_a_status(capsys):
+    def run():
+        raise UserError('num_heads=0:\nmust be at least 1')
+
+    with pytest.raises(SystemExit) as exit:
+        flags.main(run)
+    assert exit.value.code == 2
+    assert capsys.readouterr() == ('', 'error: num_heads=0: must be at least 1\n')
+
+
+def test_the_command_line_is_read_without_jax():
+    code = 'import sys, experiments.flags, experiments.report; print("jax" in sys.modules)'
+    output = subprocess.run([sys.executable, '-c', code], capture_output=True, check=True)
+    assert output.stdout.split() == [b'False']
+
+
+@pytest.mark.skipif(os.name != 'posix', reason='pipes end otherwise')
+def test_a_reader_that_has_seen_enough_is_no_error():
+    code = (
+        'from experiments import flags\n'
+        'flags.main(lambda: [print("line", flush=True) for _ in range(100_000)])\n'
+    )
+    command = [sys.executable, '-c', code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b''
+        assert process.wait() == 1

@@ -1,0 +1,207 @@
+import io
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from experiments import console, log, tensorboard
+from experiments.errors import UserError
+
+
+def lines(path):
+    return [json.loads(line) for line in (path / 'metrics.jsonl').read_text().splitlines()]
+
+
+def records(path):
+    """The Event messages of all files, without their frames."""
+    found = []
+    for file in sorted((path / 'tensorboard').iterdir()):
+        data = file.read_bytes()
+        while data:
+            (length,) = struct.unpack('<Q', data[:8])
+            found.append(data[12 : 12 + length])
+            data = data[16 + length :]
+    return found
+
+
+def test_rows_are_json_lines_in_order(tmp_path):
+    metrics = log.Log(tmp_path)
+    metrics.write(10, 'train', loss=np.float32(2.5), tokens=np.int64(3))
+    metrics.write(10, 'eval', set='val', loss=float('nan'), bleu=12.5, note=None)
+    assert metrics.flush() == 2
+    metrics.close()
+    rows = lines(tmp_path)
+    assert all(abs(row.pop('time') - time.time()) < 600 for row in rows)
+    assert rows == [
+        {'step': 10, 'kind': 'train', 'loss': 2.5, 'tokens': 3},
+        {'step': 10, 'kind': 'eval', 'set': 'val', 'loss': None, 'bleu': 12.5, 'note': None},
+    ]
+
+
+def test_a_resumed_run_keeps_the_rows_of_its_checkpoint(tmp_path):
+    first = log.Log(tmp_path)
+    first.write(1, 'train', loss=1.0)
+    first.write(2, 'train', loss=2.0)
+    rows = first.flush()
+    first.write(2, 'eval', loss=9.0)  # the same step, after the checkpoint
+    first.write(3, 'train', loss=9.0)
+    first.close()
+    with open(tmp_path / 'metrics.jsonl', 'a') as file:
+        file.write('{"step": 4, "ki')  # a kill in the midst of a line
+    second = log.Log(tmp_path, rows)
+    second.write(3, 'train', loss=3.0)
+    second.close()
+    assert [(r['step'], r['kind'], r['loss']) for r in log.read(tmp_path)] == [
+        (1, 'train', 1.0),
+        (2, 'train', 2.0),
+        (3, 'train', 3.0),
+    ]
+    written = [record for record in records(tmp_path) if b'train/loss' in record]
+    assert len(written) == 3
+    assert not [record for record in records(tmp_path) if b'eval' in record]
+
+
+def test_a_new_run_begins_with_no_rows(tmp_path):
+    for _ in range(2):
+        metrics = log.Log(tmp_path)
+        assert metrics.flush() == 0
+        metrics.write(1, 'train', loss=1.0)
+        metrics.close()
+    log.Log(tmp_path).close()
+    assert lines(tmp_path) == []
+
+
+def test_a_row_that_was_cut_short_is_not_read_and_another_is_named(tmp_path):
+    file = tmp_path / 'metrics.jsonl'
+    file.write_text('{"step": 1, "kind": "train"}\n{"step": 2, "kind"')
+    assert log.read(tmp_path) == [{'step': 1, 'kind': 'train'}]
+    file.write_text('{"step": 1, "kind": "train"}\nnonsense\n{"step": 3, "kind": "train"}\n')
+    with pytest.raises(UserError, match='line 2'):
+        log.read(tmp_path)
+    assert len(log.read(tmp_path, 1)) == 1
+
+
+WRITER = """
+import pathlib, sys
+from experiments.log import Log
+path, step = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+metrics = Log(path, step)
+while True:
+    step += 1
+    metrics.write(step, 'train', loss=step)
+    if step % 5 == 0:
+        assert metrics.flush() == step
+        print(step, flush=True)
+"""
+
+
+@pytest.mark.skipif(os.name != 'posix', reason='kills as POSIX does')
+def test_kills_leave_no_gap_and_no_double(tmp_path):
+    saved = 0
+    for _ in range(4):
+        command = [sys.executable, '-c', WRITER, str(tmp_path), str(saved)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            time.sleep(random.uniform(0, 0.05))
+            process.send_signal(signal.SIGKILL)
+            # The step that the killed process had flushed last, at the least.
+            saved = max(saved + 5, *(int(n) for n in process.stdout.read().split()), 0)
+    final = log.Log(tmp_path, saved)
+    final.write(saved + 1, 'train', loss=saved + 1)
+    final.close()
+    assert [row['step'] for row in log.read(tmp_path)] == list(range(1, saved + 2))
+    assert len([r for r in records(tmp_path) if b'train/loss' in r]) == saved + 1
+
+
+@pytest.mark.skipif(not os.path.exists('/dev/full'), reason='needs a disk that is always full')
+def test_a_full_disk_is_a_user_error(tmp_path):
+    metrics = log.Log(tmp_path)
+    metrics._files[0].close()
+    metrics._files[0] = open('/dev/full', 'ab', buffering=0)
+    with pytest.raises(UserError, match='cannot write /dev/full: No space left on device'):
+        metrics.write(1, 'train', loss=1.0)
+    metrics.close()
+
+
+# What tensorboardX 2.6.5's RecordWriter wrote for these Events.
+def test_events_are_bytes_as_tensorboard_reads_them():
+    assert tensorboard.version(1.5).hex() == (
+        '1800000000000000a37f4b2209000000000000f83f1a0d627261696e2e4576656e743a322a28646c'
+    )
+    assert tensorboard.scalar(1720000000.25, 123456, 'eval/val/loss', 2.71828).hex() == (
+        '2500000000000000eabc36f3090000108047a1d94110c0c4072a160a140a0d6576616c2f76616c2f6c6f7373'
+        '154df82d40698f3f3d'
+    )
+
+
+def test_a_number_too_large_for_tensorboard_is_infinite():
+    record = tensorboard.scalar(0.0, 1, 'perplexity', -1e300)
+    assert struct.pack('<f', -np.inf) in record
+
+
+def test_table_aligns_and_shows_what_is_missing():
+    rows = [['a', 1234567, 0.5, None], ['long name', 5, 31.25678, 'x']]
+    assert console.table(['run', 'size', 'bleu', 'note'], rows) == (
+        'run             size   bleu  note\n'
+        '---------  ---------  -----  ----\n'
+        'a          1,234,567    0.5  -\n'
+        'long name          5  31.26  x'
+    )
+    assert console.table(['run'], []) == 'run\n---'
+
+
+def test_facts_stand_below_each_other():
+    assert console.facts({'data': 'grammar', 'parameters': 1234567}) == (
+        'data        grammar\nparameters  1,234,567'
+    )
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_writes_plain_lines_to_a_file():
+    out, times = io.StringIO(), iter([0.0, 10.0, 20.0])
+    bar = console.Progress(1000, 100, out, lambda: next(times))
+    bar.update(200, loss=3.14159, tokens_per_second=12345.6)
+    bar.say('hello')
+    bar.update(1000, loss=1)
+    bar.close()
+    assert out.getvalue() == (
+        'step 200/1,000  loss 3.142  tokens per second 12,346  1:20 left\n'
+        'hello\n'
+        'step 1,000/1,000  loss 1  0:00 left\n'
+    )
+
+
+def test_progress_rewrites_its_line_on_a_terminal(monkeypatch):
+    monkeypatch.setenv('COLUMNS', '60')
+    out, times = Terminal(), iter([0.0, 3600.0])
+    bar = console.Progress(100, 0, out, lambda: next(times))
+    bar.update(50, loss=3.0, more='x' * 100)
+    (line,) = out.getvalue().split('\r\x1b[K')[1:]
+    assert line.startswith('[==========          ] step 50/100  loss 3')
+    assert len(line) == 59
+    out.seek(out.truncate(0) or 0)
+    bar.say('hello')
+    assert out.getvalue() == f'\r\x1b[Khello\n\r\x1b[K{line}'
+    bar.close()
+    assert out.getvalue().endswith(f'{line}\n')
+
+
+@pytest.mark.parametrize(
+    ('step', 'seconds', 'left'),
+    [(0, 5, '? left'), (1, 10, '16:30 left'), (50, 3600, '1:00:00 left'), (100, 3, '0:00 left')],
+)
+def test_time_left(step, seconds, left):
+    out, times = io.StringIO(), iter([0.0, seconds])
+    console.Progress(100, 0, out, lambda: next(times)).update(step)
+    assert out.getvalue().rstrip().endswith(left)

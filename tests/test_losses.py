@@ -1,0 +1,146 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import losses
+from flaxformer_lite.losses import smoothed_cross_entropy
+
+B, T, D, V = 2, 6, 5, 9
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+H, TABLE = random(B, T, D), random(V, D, seed=1)
+LABELS = np.random.default_rng(2).integers(1, V, (B, T))
+LABELS[0, 4:] = LABELS[1, :1] = 0
+
+
+def by_hand(h, table, labels, smoothing):
+    """Σ −q·log p over the labels that are not 0, in float64 → loss, nll, correct, tokens."""
+    loss = nll = correct = 0.0
+    for h_D, label in zip(h.reshape(-1, h.shape[-1]), labels.ravel(), strict=True):
+        if label:
+            logits = table @ h_D
+            log_p = logits - np.log(np.exp(logits).sum())
+            q = np.full(len(table), smoothing / len(table))
+            q[label] += 1 - smoothing
+            loss, nll = loss - q @ log_p, nll - log_p[label]
+            correct += label == logits.argmax()
+    return loss, nll, correct, (labels != 0).sum()
+
+
+def sums(h=H, table=TABLE, labels=LABELS, smoothing=0.0, dtype=jnp.float32):
+    h, table = jnp.asarray(h, jnp.float32), jnp.asarray(table, jnp.float32)
+    run = jax.jit(functools.partial(smoothed_cross_entropy, smoothing=smoothing, dtype=dtype))
+    return run(h, table, jnp.asarray(labels, jnp.int32))
+
+
+def gradients(smoothing=0.1, dtype=jnp.float32, of='loss', scale=1.0):
+    def loss(h, table):
+        s = smoothed_cross_entropy(h, table, jnp.asarray(LABELS), smoothing, dtype)
+        return scale * getattr(s, of)
+
+    h, table = jnp.asarray(H, jnp.float32), jnp.asarray(TABLE, jnp.float32)
+    return jax.jit(jax.grad(loss, argnums=(0, 1)))(h, table)
+
+
+def plain_gradients(smoothing=0.1):
+    """Those of the formula, by autodiff."""
+
+    def loss(h, table):
+        log_p = jax.nn.log_softmax(h @ table.T)
+        q = (1 - smoothing) * jax.nn.one_hot(LABELS, V) + smoothing / V
+        return -((q * log_p).sum(-1) * (LABELS != 0)).sum()
+
+    h, table = jnp.asarray(H, jnp.float32), jnp.asarray(TABLE, jnp.float32)
+    return jax.jit(jax.grad(loss, argnums=(0, 1)))(h, table)
+
+
+@pytest.mark.parametrize('smoothing', [0.0, 0.1, 0.9])
+def test_is_its_formula(smoothing):
+    s = sums(smoothing=smoothing)
+    found = s.loss, s.nll, s.correct, s.tokens
+    assert all(x.dtype == jnp.float32 for x in found)
+    np.testing.assert_allclose(found, by_hand(H, TABLE, LABELS, smoothing), rtol=1e-5)
+
+
+def test_smoothing_spreads_over_the_whole_vocabulary_and_no_entropy_is_taken_off():
+    # p = (1/2, 1/4, 1/8, 1/8), label 1, ε = .4: q = (.1, .7, .1, .1), so −Σ q log₂ p = 2.1.
+    # Spread over the other three words it were 2.0; less the entropy of q, less again.
+    table = np.log(2.0) * np.array([[-1.0], [-2.0], [-3.0], [-3.0]])
+    s = sums(np.ones((1, 1, 1)), table, np.array([[1]]), smoothing=0.4)
+    np.testing.assert_allclose(s.loss / np.log(2.0), 2.1, rtol=1e-6)
+
+
+@pytest.mark.parametrize('smoothing', [0.0, 0.1])
+def test_of_a_uniform_guess_is_the_logarithm_of_the_vocabulary(smoothing):
+    s = sums(np.zeros((B, T, D)), smoothing=smoothing)
+    np.testing.assert_allclose(s.loss / s.tokens, np.log(V), rtol=1e-6)
+
+
+def test_padding_adds_nothing_whatever_stands_there():
+    other = np.where((LABELS == 0)[..., None], 50.0, H)
+    np.testing.assert_array_equal(
+        jax.tree.leaves(sums(smoothing=0.1)), jax.tree.leaves(sums(other, smoothing=0.1))
+    )
+    dh, _ = gradients()
+    np.testing.assert_array_equal(np.asarray(dh)[LABELS == 0], 0.0)
+    assert (np.abs(np.asarray(dh)[LABELS != 0]).max(-1) > 1e-3).all()
+
+
+@pytest.mark.parametrize('smoothing', [0.0, 0.1])
+def test_gradients_are_those_of_the_formula(smoothing):
+    for found, expected in zip(gradients(smoothing), plain_gradients(smoothing), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_gradients_scale_with_what_comes_after():
+    for one, three in zip(gradients(), gradients(scale=-3.0), strict=True):
+        np.testing.assert_allclose(three, -3 * one, rtol=1e-6)
+
+
+@pytest.mark.parametrize('metric', ['nll', 'correct', 'tokens'])
+def test_metrics_have_no_gradient(metric):
+    for gradient in gradients(of=metric):
+        np.testing.assert_array_equal(gradient, 0.0)
+
+
+@pytest.mark.parametrize('chunk', [1, 2, 4, 6, 12])
+def test_chunks_do_not_matter(chunk, monkeypatch):
+    whole, whole_gradients = sums(smoothing=0.1), gradients()
+    monkeypatch.setattr(losses, 'CHUNK', chunk)
+    np.testing.assert_allclose(
+        jax.tree.leaves(sums(smoothing=0.1)), jax.tree.leaves(whole), rtol=1e-6
+    )
+    for found, expected in zip(gradients(), whole_gradients, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_large_logits_do_not_overflow():
+    s = sums(np.full((1, 1, 1), 1e4), np.array([[0.0], [1.0], [2.0]]), np.array([[1]]))
+    np.testing.assert_allclose(s.loss, 1e4, rtol=1e-6)
+
+
+def test_logits_are_float32_for_bfloat16_operands():
+    # 64.25 is no bfloat16: rounded to one, all logits would be 64 and the loss log 2.
+    h, table = np.array([[[64.0, 0.25]]]), np.array([[1.0, 0.0], [1.0, 1.0]])
+    s = sums(h, table, np.array([[1]]), dtype=jnp.bfloat16)
+    np.testing.assert_allclose(s.nll, np.log(1 + np.exp(-0.25)), rtol=1e-5)
+
+
+def test_bfloat16_rounds_operands_and_nothing_else():
+    def rounded(x):
+        return np.float64(jnp.asarray(x, jnp.bfloat16).astype(jnp.float32))
+
+    s = sums(smoothing=0.1, dtype=jnp.bfloat16)
+    expected = by_hand(rounded(H), rounded(TABLE), LABELS, 0.1)
+    np.testing.assert_allclose((s.loss, s.nll, s.correct, s.tokens), expected, rtol=1e-5)
+    # The gradients' operands are rounded as well: 8 bits of fraction, a few roundings on the way.
+    for found, expected in zip(gradients(dtype=jnp.bfloat16), plain_gradients(), strict=True):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, expected, atol=4 * 2**-8 * np.abs(expected).max())

@@ -1,0 +1,124 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from tiny import apply, float64, variables
+
+from flaxformer_lite.attention.softmax import Softmax
+from flaxformer_lite.multi_head import MultiHead
+from flaxformer_lite.positions.base import Positions
+from flaxformer_lite.positions.none import NoPositions
+
+# d_k, d_v and d_model / h differ from each other.
+D, H, K, U = 12, 3, 5, 2
+X = np.random.default_rng(0).normal(size=(2, 4, D))
+Y = np.random.default_rng(1).normal(size=(2, 6, D))
+MASK = np.random.default_rng(2).random((2, 1, 4, 6)) < 0.6
+MASK[..., 0] = True
+
+
+class Louder(Positions):
+    """Stands for rotary positions: shows what was rotated, and by which positions."""
+
+    def rotate(self, x_BTHK, pos_BT):
+        return x_BTHK * (1.0 + pos_BT[:, :, None, None])
+
+
+class Attention(nn.Module):
+    """Queries of one row of tokens, keys and values of another."""
+
+    heads: MultiHead
+
+    def __call__(self, x, y, pos_x, pos_y, mask):
+        kv = self.heads.keys_values(y, pos_y)
+        return self.heads(x, kv, pos_BT=pos_x, mask_BHTS=mask)
+
+
+def run(x, y, mask, *, positions=None, **sizes):
+    sizes = dict(d_model=D, num_heads=H, d_k=K, d_v=U) | sizes
+    attention = Attention(
+        MultiHead(**sizes, attend=Softmax(), positions=positions or NoPositions())
+    )
+    pos_x, pos_y = (jnp.broadcast_to(jnp.arange(z.shape[1])[None], z.shape[:2]) for z in (x, y))
+    arguments = (
+        jnp.asarray(x, jnp.float32),
+        jnp.asarray(y, jnp.float32),
+        pos_x,
+        pos_y,
+        jnp.asarray(mask),
+    )
+    p = variables(attention, *arguments)
+    return p['params']['heads'], apply(attention, p, *arguments)
+
+
+def by_hand(p, x, y, mask, rotate=lambda z: z):
+    """Σ over heads of softmax(x W_i^Q (y W_i^K)ᵀ / √d_k) y W_i^V W_i^O, one sentence at a time."""
+    p = {name: float64(layer['kernel']) for name, layer in p.items()}
+    out = np.zeros_like(x)
+    for b in range(len(x)):
+        for i in range(p['query'].shape[1]):
+            q = rotate(x[b] @ p['query'][:, i])
+            k = rotate(y[b] @ p['key'][:, i])
+            e = np.exp(q @ k.T / np.sqrt(q.shape[-1])) * mask[b, 0]
+            out[b] += e / e.sum(-1, keepdims=True) @ (y[b] @ p['value'][:, i]) @ p['merge'][i]
+    return out
+
+
+def test_is_the_concatenation_of_its_heads():
+    p, out = run(X, Y, MASK)
+    np.testing.assert_allclose(out, by_hand(p, X, Y, MASK), atol=1e-5)
+
+
+def test_has_the_papers_matrices_without_biases():
+    p, _ = run(X, Y, MASK)
+    shapes = {name: {k: v.shape for k, v in layer.items()} for name, layer in p.items()}
+    assert shapes == {
+        'query': {'kernel': (D, H, K)},
+        'key': {'kernel': (D, H, K)},
+        'value': {'kernel': (D, H, U)},
+        'merge': {'kernel': (H, U, D)},
+    }
+
+
+def test_equals_linen():
+    sizes = dict(num_heads=4, d_k=3, d_v=3)
+    p, out = run(X, Y, MASK, **sizes)
+    linen = nn.MultiHeadDotProductAttention(num_heads=4, use_bias=False)
+    p = {'query': p['query'], 'key': p['key'], 'value': p['value'], 'out': p['merge']}
+    x, y, mask = jnp.asarray(X, jnp.float32), jnp.asarray(Y, jnp.float32), jnp.asarray(MASK)
+    expected = apply(linen, {'params': p}, x, y, mask=mask)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+def test_a_head_is_a_slice_of_features_and_not_of_tokens():
+    # A reshape without a transpose would let tokens 0 and 1 share a head.
+    changed = Y.copy()
+    changed[:, 0] += 1.0
+    only_last = np.zeros_like(MASK)
+    only_last[..., -1] = True
+    _, out = run(X, Y, only_last)
+    _, out_changed = run(X, changed, only_last)
+    np.testing.assert_array_equal(out, out_changed)
+    assert np.abs(out).max() > 0
+
+
+def test_positions_turn_queries_and_keys_and_leave_values():
+    p, out = run(X, Y, MASK, positions=Louder())
+
+    def rotate(z):
+        return z * (1.0 + np.arange(len(z))[:, None])
+
+    np.testing.assert_allclose(out, by_hand(p, X, Y, MASK, rotate), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+def test_keys_and_values_are_in_the_compute_dtype_and_the_output_is_float32(dtype):
+    heads = MultiHead(D, H, K, U, attend=Softmax(), positions=NoPositions(), dtype=dtype)
+    x, pos = jnp.asarray(X, jnp.float32), jnp.broadcast_to(jnp.arange(4)[None], (2, 4))
+    p = variables(heads, x, pos, method='keys_values')
+    kv = apply(heads, p, x, pos, method='keys_values')
+    assert kv.key_BGKS.shape == (2, H, K, 4) and kv.key_BGKS.dtype == dtype
+    assert kv.value_BGUS.shape == (2, H, U, 4) and kv.value_BGUS.dtype == dtype
+    mask = jnp.ones((1, 1, 4, 4), bool)
+    p = variables(heads, x, kv, pos_BT=pos, mask_BHTS=mask)
+    assert apply(heads, p, x, kv, pos_BT=pos, mask_BHTS=mask).dtype == jnp.float32

@@ -1,0 +1,61 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from tiny import apply, float64, variables
+
+from flaxformer_lite import spec
+from flaxformer_lite.norms.layer import Layer
+from flaxformer_lite.norms.rms import Rms
+
+X = np.random.default_rng(0).normal(3.0, 2.0, (2, 3, 8))
+
+
+def test_layer_norm_is_its_formula_with_epsilon_inside_the_root():
+    norm = Layer(epsilon=0.1)
+    p = variables(norm, jnp.zeros((1, 1, 8)))
+    small = X * 0.1  # so that ε counts
+    mean = small.mean(-1, keepdims=True)
+    biased = ((small - mean) ** 2).sum(-1, keepdims=True) / 8
+    scale, bias = float64(p['params']['scale']), float64(p['params']['bias'])
+    expected = (small - mean) / np.sqrt(biased + 0.1) * scale + bias
+    np.testing.assert_allclose(apply(norm, p, jnp.asarray(small)), expected, atol=1e-5)
+
+
+def test_rms_norm_is_its_formula_with_epsilon_inside_the_root():
+    norm = Rms(epsilon=0.1)
+    p = variables(norm, jnp.zeros((1, 1, 8)))
+    small = X * 0.1
+    scale = float64(p['params']['scale'])
+    expected = small / np.sqrt((small**2).sum(-1, keepdims=True) / 8 + 0.1) * scale
+    np.testing.assert_allclose(apply(norm, p, jnp.asarray(small)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(('ours', 'linen'), [(Layer(), nn.LayerNorm()), (Rms(), nn.RMSNorm())])
+def test_norms_equal_linens(ours, linen):
+    x = jnp.asarray(X, jnp.float32)
+    p = variables(ours, x)
+    np.testing.assert_allclose(apply(ours, p, x), apply(linen, p, x), atol=1e-5)
+
+
+@pytest.mark.parametrize('norm', [Layer(), Rms()])
+def test_statistics_are_float32_for_bfloat16_inputs(norm):
+    x = jnp.asarray(X, jnp.bfloat16)
+    p = variables(norm, x)
+    y = apply(norm, p, x)
+    assert y.dtype == jnp.float32
+    np.testing.assert_array_equal(y, apply(norm, p, x.astype(jnp.float32)))
+
+
+def test_layer_norm_keeps_its_precision_far_from_zero():
+    x = np.float32([[[4096.0, 4096.5, 4097.0, 4097.5]]])
+    norm = Layer()
+    y = apply(norm, {'params': {'scale': jnp.ones(4), 'bias': jnp.zeros(4)}}, x)
+    np.testing.assert_allclose(y[0, 0], np.array([-3, -1, 1, 3]) / np.sqrt(5), atol=1e-4)
+
+
+@pytest.mark.parametrize('name', spec.available('flaxformer_lite.norms'))
+def test_a_row_of_equal_numbers_is_finite(name):
+    norm = spec.make('flaxformer_lite.norms', name)
+    x = jnp.stack([jnp.zeros((2, 8)), jnp.full((2, 8), 7.0)])
+    assert np.isfinite(apply(norm, variables(norm, x), x)).all()

@@ -1,0 +1,110 @@
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from experiments import files, log, report, workdir
+from experiments.errors import UserError
+
+
+def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1'):
+    config = {'data': 'grammar', 'model': {'num_heads': num_heads}, 'train': {'steps': 1000}}
+    with workdir.open_run(path, config):
+        metrics = log.Log(path)
+        metrics.write(100, 'train', loss=4.0, tokens_per_second=1000.0)
+        metrics.write(100, 'eval', set='val', loss=3.5, bleu=11.0)
+        metrics.write(200, 'eval', set='val', loss=3.25, bleu=12.0)
+        metrics.write(200, 'eval', set='test', loss=9.0, bleu=1.0)
+        metrics.write(300, 'train', loss=2.0, tokens_per_second=2000.0)
+        metrics.close()
+        if bleu is not None:
+            scores = {
+                'val': {'bleu': 20.0, 'bleu_signature': 'nrefs:1|v:1'},
+                'test': {'bleu': bleu, 'bleu_signature': signature},
+            }
+            result = {'status': 'finished', 'step': 1000, 'parameters': 5000}
+            result |= {'tokens_per_second': 3000.0, 'evaluations': scores}
+            files.write_json(path / 'result.json', result)
+    return path
+
+
+def run(*arguments):
+    command = [sys.executable, '-m', 'experiments.report', *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_table_of_finished_and_unfinished_runs(tmp_path):
+    paths = [make_run(tmp_path / 'a', 4, 30.0), make_run(tmp_path / 'b', 8)]
+    result = run(*paths)
+    assert result.returncode == 0
+    assert result.stderr == ''
+    head, rule, *rows, signature = result.stdout.splitlines()
+    names = 'run status step steps model.num_heads parameters tokens_per_second dev_loss'.split()
+    assert head.split() == [*names, 'test', 'bleu', 'val', 'bleu']
+    assert [row.split() for row in rows] == [
+        [str(paths[0]), *'finished 1,000 1,000 4 5,000 3,000 3.25 30 20'.split()],
+        [str(paths[1]), *'unfinished 300 1,000 8 - 2,000 3.25 1 12'.split()],
+    ]
+    assert signature == 'bleu: nrefs:1|v:1'
+
+
+def test_signatures_that_differ_are_pointed_out(tmp_path):
+    paths = [make_run(tmp_path / 'a', 4, 30.0), make_run(tmp_path / 'b', 8, 40.0, 'nrefs:1|v:2')]
+    lines = report.as_table([report.read_run(path) for path in paths]).splitlines()
+    assert 'differ' in lines[-3]
+    assert lines[-2] == f'nrefs:1|v:1: {paths[0]}, {paths[1]}'
+    assert lines[-1] == f'nrefs:1|v:2: {paths[1]}'
+
+
+def test_csv_holds_the_numbers_as_they_are(tmp_path):
+    paths = [make_run(tmp_path / 'a', 4, 30.0), make_run(tmp_path / 'b', 8)]
+    rows = list(csv.DictReader(io.StringIO(run(*paths, '--csv').stdout)))
+    assert [row['step'] for row in rows] == ['1000', '300']
+    assert [row['test bleu'] for row in rows] == ['30.0', '1.0']
+    assert [row['test bleu_signature'] for row in rows] == ['nrefs:1|v:1', '']
+    assert [row['model.num_heads'] for row in rows] == ['4', '8']
+    assert 'data' not in rows[0]
+
+
+def test_json_holds_configs_and_evaluations_whole(tmp_path):
+    path = make_run(tmp_path / 'a', 4, 30.0)
+    (entry,) = json.loads(run(path, '--json').stdout)
+    assert entry['config'] == {'data': 'grammar', 'model.num_heads': 4, 'train.steps': 1000}
+    assert entry['evaluations']['test'] == {'bleu': 30.0, 'bleu_signature': 'nrefs:1|v:1'}
+    assert (entry['status'], entry['dev_loss']) == ('finished', 3.25)
+
+
+def test_what_is_no_run_is_named_and_the_rest_reported(tmp_path):
+    good = make_run(tmp_path / 'good', 4, 30.0)
+    torn = make_run(tmp_path / 'torn', 4, 30.0)
+    (torn / 'result.json').write_text('{"status": ')
+    strange = make_run(tmp_path / 'strange', 4)
+    (strange / 'result.json').write_text('[]')
+    empty = tmp_path / 'empty'
+    empty.mkdir()
+    result = run(torn, good, strange, empty, tmp_path / 'missing')
+    assert result.returncode == 0
+    assert [line.split()[2] for line in result.stdout.splitlines()[2:-1]] == ['1,000']
+    notes = result.stderr.splitlines()
+    assert len(notes) == 4
+    for note, path in zip(notes, (torn, strange, empty, tmp_path / 'missing'), strict=True):
+        assert str(path) in note
+
+
+def test_no_run_at_all_is_an_error(tmp_path):
+    result = run(tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1] == 'error: there is no run to report'
+    with pytest.raises(UserError):
+        report.read_run(tmp_path)
+
+
+def test_a_run_that_has_only_begun_is_reported(tmp_path):
+    with workdir.open_run(tmp_path / 'a', {'train': {'steps': 0}}):
+        pass
+    entry = report.read_run(tmp_path / 'a')
+    assert (entry['step'], entry['steps'], entry['dev_loss']) == (0, None, None)
+    assert '-' in report.as_table([entry])

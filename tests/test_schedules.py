@@ -1,0 +1,50 @@
+import numpy as np
+import optax
+import pytest
+
+from flaxformer_lite import schedules
+
+
+@pytest.mark.parametrize(('d_model', 'warmup', 'factor'), [(512, 4000, 1.0), (128, 400, 2.5)])
+def test_noam_is_the_papers_formula_and_its_first_step_is_one(d_model, warmup, factor):
+    rate = schedules.noam(d_model, warmup, factor)
+    for count in (0, 1, 17, warmup - 2, warmup - 1, warmup, 10 * warmup, 100_000):
+        s = count + 1
+        expected = factor * d_model**-0.5 * min(s**-0.5, s * warmup**-1.5)
+        np.testing.assert_allclose(rate(count), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(('d_model', 'peak'), [(512, 6.99e-4), (1024, 4.94e-4)])
+def test_noam_peaks_at_the_end_of_the_warm_up(d_model, peak):
+    rate = schedules.noam(d_model)
+    np.testing.assert_allclose(rate(3999), peak, rtol=1e-3)
+    assert rate(3998) < rate(3999) > rate(4000)
+
+
+def test_noam_needs_a_warm_up():
+    with pytest.raises(ValueError, match='warmup must be at least 1, not 0'):
+        schedules.noam(512, warmup=0)
+
+
+def test_schedules_are_made_by_name():
+    ours = schedules.make('noam(warmup=10, factor=2.0)', 64)
+    np.testing.assert_allclose(ours(5), schedules.noam(64, 10, 2.0)(5))
+    cosine = schedules.make('cosine_decay_schedule(init_value=0.1, decay_steps=50)', 64)
+    np.testing.assert_allclose(cosine(20), optax.cosine_decay_schedule(0.1, 50)(20))
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('nome', "'nome' is not one of noam, constant_schedule, .*cosine_decay_schedule"),
+        ('noam(warm=3)', 'noam.*warm'),
+        ('noam(warmup="x")', 'noam'),
+        ('noam(d_model=3)', 'noam.*d_model'),
+        ('cosine_decay_schedule(init_value=0.1)', 'cosine_decay_schedule.*decay_steps'),
+        ('noam(', 'not a spec'),
+        ('_schedule', 'not one of'),
+    ],
+)
+def test_a_schedule_that_cannot_be_made_is_refused_by_name(text, message):
+    with pytest.raises(ValueError, match=message):
+        schedules.make(text, 64)

@@ -1,0 +1,251 @@
+import functools
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from flaxformer_lite import decode, training, transformer
+
+RATE = 1e-2
+# The word of a source that only some batches hold, so that a matrix' row can spoil only those.
+RARE = 12
+
+
+@functools.cache
+def model(**overrides):
+    return tiny.model(**dict(tie='none', num_layers=1) | overrides)
+
+
+@functools.cache
+def make(accumulate=1, **overrides):
+    """The compiled step, and how often it was traced."""
+    traces = []
+    step = training.make_step(model(**overrides), tiny.adam(RATE), accumulate=accumulate)
+
+    def counted(state, batch, key):
+        traces.append(jax.tree.map(jnp.shape, batch))
+        return step(state, batch, key)
+
+    return jax.jit(counted, donate_argnums=0), traces
+
+
+@functools.cache
+def compiled_init():
+    return jax.jit(functools.partial(training.init, model(), tiny.adam(RATE)))
+
+
+def start(seed=0):
+    return compiled_init()(jax.random.key(seed))
+
+
+def batch(word=4):
+    """Four rows of unequal lengths, the first of which begins with a word of one's choice."""
+    (source, labels), *others = tiny.PAIRS
+    pairs = [([word, *source[1:]], labels), *others, ([6, 5, 4, 1], [3, 1])]
+    return tiny.batch([[pair] for pair in pairs])
+
+
+def copy(tree):
+    return jax.tree.map(np.array, tree)
+
+
+def same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_a_training_step_is_as_it_was():
+    """Every figure follows from the seeds. Where they changed on purpose (initialisation, dropout,
+    what is computed in which order), put the new ones here, and say so in the changelog: runs
+    that resume will differ as well. What the figures should be, PyTorch's golden says."""
+    state, metrics = make()[0](start(), batch(), jax.random.key(1))
+    parameters = sum(np.abs(x).sum(dtype=np.float64) for x in jax.tree.leaves(state.params))
+    found = dict(
+        loss=float(metrics.sums.loss),
+        nll=float(metrics.sums.nll),
+        correct=float(metrics.sums.correct),
+        tokens=float(metrics.sums.tokens),
+        gradient_norm=float(metrics.gradient_norm),
+        parameters=float(parameters),
+    )
+    expected = dict(
+        loss=41.41978,
+        nll=41.41481,
+        correct=1.0,
+        tokens=14.0,
+        gradient_norm=1.877159,
+        parameters=627.1207,
+    )
+    assert found == pytest.approx(expected, rel=1e-5), test_a_training_step_is_as_it_was.__doc__
+
+
+def test_the_gradients_norm_is_that_of_the_mean_gradient():
+    state, metrics = make()[0](start(), batch(), jax.random.key(1))
+    gradient = tiny.float64(jax.tree.leaves(tiny.first_gradient(state)))
+    norm = np.sqrt(sum((g**2).sum() for g in gradient))
+    np.testing.assert_allclose(metrics.gradient_norm, norm, rtol=1e-5)
+
+
+def test_the_first_parameters_depend_on_the_key_alone():
+    one, two, other = start(0).params, start(0).params, start(1).params
+    same(one, two)
+    kernels = [
+        (x, y) for x, y in zip(*map(jax.tree.leaves, (one, other)), strict=True) if x.ndim > 1
+    ]
+    assert kernels and all((x != y).any() for x, y in kernels)
+    assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(one))
+
+
+def test_embeddings_begin_with_a_variance_of_one_over_d():
+    for name in ('embedding', 'source_embedding', 'output'):
+        table = start().params[name]
+        # 156 numbers tell their deviation to 6 %.
+        np.testing.assert_allclose(np.std(table) * np.sqrt(12), 1.0, atol=0.25)
+
+
+def test_dropout_follows_its_own_key_and_the_step():
+    step, _ = make()
+    losses = {}
+    for name, key, count in [('one', 1, 0), ('again', 1, 0), ('key', 2, 0), ('step', 1, 1)]:
+        state = start().replace(step=jnp.int32(count))
+        losses[name] = float(step(state, batch(), jax.random.key(key))[1].sums.loss)
+    assert losses['one'] == losses['again']
+    assert len({losses['one'], losses['key'], losses['step']}) == 3
+
+
+def test_the_step_is_traced_once_and_its_state_is_given_away():
+    step, traces = make()
+    state = start()
+    for i in range(3):
+        before, (state, _) = state, step(state, batch(), jax.random.key(1))
+        assert all(x.is_deleted() for x in jax.tree.leaves(before))
+        assert state.step == i + 1 and state.skipped == 0
+    assert len(traces) == 1
+
+
+def test_a_state_that_was_made_without_compiling_can_be_given_away_too():
+    # An array that stands in two places cannot be donated.
+    parts = SimpleNamespace(init=lambda *_: {'params': {'w': jnp.ones(3)}})
+    state = training.init(parts, tiny.adam(RATE), jax.random.key(0))
+    state = jax.jit(lambda x: jax.tree.map(lambda x: x + 1, x), donate_argnums=0)(state)
+    assert state.step == state.skipped == 1
+
+
+def test_an_update_that_is_not_finite_is_not_made_and_is_counted():
+    step, _ = make()
+    state = start()
+    source = state.params['source_embedding'].at[RARE].set(3e38)
+    state = state.replace(params=state.params | {'source_embedding': source})
+    good, _ = step(state, batch(), jax.random.key(1))
+    before = copy(good)
+
+    after, metrics = step(good, batch(RARE), jax.random.key(1))
+    assert not np.isfinite(metrics.sums.loss)
+    same(copy(after.params), before.params)
+    same(copy(after.opt_state), before.opt_state)
+    assert after.step == before.step + 1 and after.skipped == 1
+
+    again, metrics = step(after, batch(), jax.random.key(1))
+    assert np.isfinite(metrics.sums.loss) and again.skipped == 1
+    assert (np.asarray(again.params['embedding']) != before.params['embedding']).any()
+
+
+def close(one, other, atol):
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=atol), one, other)
+
+
+def test_parts_of_a_batch_add_up_to_the_whole():
+    # The rows hold 4, 6, 2 and 2 tokens: a mean of the parts' means would be another.
+    whole, whole_metrics = make(dropout=0.0)[0](start(), batch(), jax.random.key(1))
+    state, metrics = make(accumulate=2, dropout=0.0)[0](start(), batch(), jax.random.key(1))
+    close(metrics, whole_metrics, 1e-5)
+    close(tiny.first_gradient(state), tiny.first_gradient(whole), 1e-6)
+
+
+class Words:
+    """Stands for a model that compiles at once: a word's vector, noisy where a key is given."""
+
+    dtype = jnp.float32
+
+    def init(self, key, *tokens):
+        return {'params': {'table': jax.random.normal(key, (tiny.VOCAB, 6))}}
+
+    def apply(self, variables, source, inputs, *packing, method, rngs):
+        table = variables['params']['table']
+        h = table[inputs]
+        return h + jax.random.normal(rngs['dropout'], h.shape), table
+
+
+def words(optimizer, rows, seed=1, **settings):
+    state = training.init(Words(), optimizer, jax.random.key(0))
+    step = jax.jit(training.make_step(Words(), optimizer, **settings))
+    return state, *step(state, rows, jax.random.key(seed))
+
+
+@pytest.mark.parametrize('parts', [2, 4])
+def test_parts_of_a_batch_do_not_share_noise(parts):
+    rows = tiny.batch([[tiny.PAIRS[0]]] * 4)
+    some = {k: x.at[1:].set(0) for k, x in rows.items()}
+    losses = [words(tiny.adam(RATE), r, accumulate=parts)[2].sums.loss for r in (rows, some)]
+    assert abs(losses[0] - 4 * losses[1]) > 1e-2
+
+
+def test_the_norm_is_that_before_clipping_and_any_optimizer_will_do():
+    optimizer = optax.chain(optax.clip_by_global_norm(1e-3), optax.sgd(1.0))
+    before, after, metrics = words(optimizer, batch())
+    moved = optax.tree.norm(jax.tree.map(jnp.subtract, after.params, before.params))
+    assert metrics.gradient_norm > 0.1
+    np.testing.assert_allclose(moved, 1e-3, rtol=1e-3)
+
+
+def test_a_batch_of_padding_moves_nothing():
+    before, after, metrics = words(optax.sgd(1.0), jax.tree.map(jnp.zeros_like, batch()))
+    same(copy(after.params), copy(before.params))
+    assert metrics.sums.tokens == 0 and after.skipped == 0
+
+
+def test_several_devices_do_as_one_does():
+    """With dropout: what is drawn must not depend on where it is drawn."""
+    step, _ = make()
+    key, alone = jax.random.key(1), start()
+    mesh = Mesh(np.array(jax.devices()), 'batch')
+    assert mesh.size == 4
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    state = jax.device_put(start(), everywhere)
+    rows = jax.device_put(batch(), NamedSharding(mesh, PartitionSpec('batch')))
+    for i in range(2):
+        alone, alone_metrics = step(alone, batch(), key)
+        state, metrics = step(state, rows, jax.device_put(key, everywhere))
+        close(copy(metrics), copy(alone_metrics), 1e-4)
+        if i == 0:
+            close(tiny.first_gradient(copy(state)), tiny.first_gradient(copy(alone)), 1e-6)
+    assert all(x.sharding.is_equivalent_to(everywhere, x.ndim) for x in jax.tree.leaves(state))
+    # Adam makes a step of the rate of the least gradient, with its rounding: 5 % of two steps.
+    close(copy(state.params), copy(alone.params), 0.05 * 2 * RATE)
+
+
+def test_what_was_learned_by_heart_is_translated():
+    """From batches through training to decoding: the ends meet."""
+    step, _ = make()
+    state, rows = start(), batch()
+    for _ in range(300):
+        state, metrics = step(state, rows, jax.random.key(1))
+    assert metrics.sums.nll / metrics.sums.tokens < 0.2
+    p = {'params': state.params}
+
+    @jax.jit
+    def translate(source):
+        context, caches = model().apply(p, source, method='start')
+
+        def step(token_BN, caches, path):
+            return model().apply(p, token_BN, context, caches, path, method='step')
+
+        limits_B = jnp.full(len(source), 8)
+        return decode.greedy(step, transformer.grow, caches, limits_B, bos=2, eos=1, length=8)
+
+    tokens = translate(rows['source']).tokens_BNL[:, 0, : rows['labels'].shape[1]]
+    np.testing.assert_array_equal(tokens, rows['labels'])

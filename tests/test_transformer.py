@@ -1,0 +1,362 @@
+"""What every variant must hold to, for each file that is found, and the model as a whole."""
+
+import functools
+from pathlib import Path as File
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from configs import wmt_base
+from flaxformer_lite import decode, spec, training, transformer
+from flaxformer_lite.shapes import Path
+
+FIELDS = {
+    'attention': 'attention',
+    'positions': 'positions',
+    'norms': 'norm',
+    'residual': 'residual',
+    'feed_forward': 'feed_forward',
+}
+
+
+def variants():
+    """The base, and each file of each kind against the base of the other kinds."""
+    base = wmt_base.get_config().model
+    yield pytest.param({}, id='base')
+    for kind, field in FIELDS.items():
+        for name in spec.available(f'flaxformer_lite.{kind}'):
+            if name != base[field]:
+                yield pytest.param({field: name}, id=f'{field}={name}')
+
+
+every_variant = pytest.mark.parametrize('overrides', list(variants()))
+
+
+def made(**overrides):
+    model = tiny.model(**overrides)
+    return model, {'params': tiny.parameters(model)}
+
+
+# One batch shows most of it: a sentence a row, all of them packed in one, a row of nothing, and
+# rows that differ from the first of them in one token each.
+SINGLE, PACKED, SAME = [0, 1, 2], 3, 5
+LENGTH = 6
+
+
+def all_sorts():
+    pair = [4, 5, 1], [4, 5, 6, 7, 8, 1]
+    batch = tiny.batch([*([p] for p in tiny.PAIRS), tiny.PAIRS, [], *[[pair]] * (1 + LENGTH)])
+    position = jnp.arange(LENGTH)
+    batch['inputs'] = batch['inputs'].at[SAME + 1 + position, position].set(9)
+    return batch
+
+
+def outputs(model, params, batch):
+    packing = {
+        f'{side}_{short}_{axes}': batch[f'{side}_{long}']
+        for side, axes in (('source', 'BS'), ('target', 'BT'))
+        for short, long in (('segments', 'segments'), ('pos', 'positions'))
+    }
+    return model.apply({'params': params}, batch['source'], batch['inputs'], **packing)
+
+
+@functools.cache
+def examined(variant, dtype='float32'):
+    """A variant's logits and gradients for all sorts of rows."""
+    model, p = made(**dict(variant), dtype=dtype, num_layers=1)
+
+    def loss(params, batch):
+        sums = training.loss_sums(model, params, batch, label_smoothing=0.1)
+        return sums.loss, outputs(model, params, batch)
+
+    gradients, logits = jax.jit(jax.grad(loss, has_aux=True))(p['params'], all_sorts())
+    return logits, flatten_dict(gradients, sep='/')
+
+
+def logits_of(overrides, dtype='float32'):
+    return examined(tuple(overrides.items()), dtype)[0]
+
+
+@every_variant
+def test_one_token_at_a_time_is_as_all_at_once(overrides):
+    """Two hypotheses a sentence that part and die, as a beam's do, against whole targets."""
+    model, p = made(**overrides, num_layers=1)
+    source = tiny.padded([[4, 5, 6, 1], [7, 1]])
+    (t, b, n), rng = (4, 2, 2), np.random.default_rng(0)
+    tokens = rng.integers(3, tiny.VOCAB, (t, b, n), dtype=np.int32)
+    tokens[0] = 2
+    parents = np.int32([[[0, 0], [0, 0]], [[0, 1], [0, 1]], [[1, 1], [0, 1]], [[0, 1], [1, 0]]])
+    # The slots of each hypothesis' past, and the tokens that stand there.
+    visible, past = np.zeros((t, b, n, t * n), bool), np.zeros((t, b, n, t), np.int32)
+    for i, j, k in np.ndindex(t, b, n):
+        if i:
+            visible[i, j, k] = visible[i - 1, j, parents[i, j, k]]
+            past[i, j, k] = past[i - 1, j, parents[i, j, k]]
+        visible[i, j, k, i * n + k] = True
+        past[i, j, k, i] = tokens[i, j, k]
+
+    @jax.jit
+    def step_by_step():
+        context, caches = model.apply(p, source, method='start')
+
+        def step(caches, now):
+            token_BN, path = now
+            found, caches = model.apply(p, token_BN, context, caches, path, method='step')
+            return caches, found
+
+        steps = tokens, Path(jnp.arange(t), jnp.asarray(parents), jnp.asarray(visible))
+        return jax.lax.scan(step, transformer.grow(caches, t * n), steps)[1]
+
+    every_source = jnp.tile(jnp.repeat(source, n, 0), (t, 1))
+    whole = tiny.apply(model, p, every_source, past.reshape(-1, t)).reshape(t, b, n, t, -1)
+    found = step_by_step()
+    assert found.shape == (t, b, n, tiny.VOCAB) and found.dtype == jnp.float32
+    for i in range(t):
+        np.testing.assert_allclose(found[i], whole[i, :, :, i], atol=1e-5)
+
+
+@every_variant
+def test_logits_see_their_own_token_and_none_after_it(overrides):
+    rows = np.asarray(logits_of(overrides))[SAME:, :LENGTH]
+    difference = np.abs(rows[1:] - rows[0]).max(-1)  # [changed token, position]
+    assert (np.diag(difference) > 1e-3).all()
+    np.testing.assert_allclose(np.tril(difference, -1), 0.0, atol=1e-5)
+
+
+@every_variant
+def test_a_sentence_is_the_same_alone_in_a_padded_batch_and_packed(overrides):
+    out, start = logits_of(overrides), 0
+    model, p = made(**overrides, num_layers=1)
+    for row, (source, labels) in zip(SINGLE, tiny.PAIRS, strict=True):
+        packed = out[PACKED, start : start + len(labels)]
+        start += len(labels)
+        np.testing.assert_allclose(out[row, : len(labels)], packed, atol=1e-5)
+    # And one of them without a place of padding, nor a word about segments.
+    source, labels = tiny.PAIRS[0]
+    alone = tiny.apply(model, p, tiny.padded([source]), tiny.padded([[2, *labels[:-1]]]))
+    np.testing.assert_allclose(out[0, : len(labels)], alone[0], atol=1e-5)
+
+
+@every_variant
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_every_parameter_has_a_finite_gradient(overrides, dtype):
+    logits, gradients = examined(tuple(overrides.items()), dtype)
+    assert np.isfinite(logits).all()
+    for name, g in gradients.items():
+        assert g.dtype == jnp.float32, name
+        assert np.isfinite(g).all(), name
+        assert np.abs(g).max() > 0, f'{name} is not used'
+
+
+@every_variant
+def test_bfloat16_rounds_operands_and_leaves_logits_float32(overrides):
+    exact, out = logits_of(overrides), logits_of(overrides, 'bfloat16')
+    assert out.dtype == exact.dtype == jnp.float32
+    assert (out != out.astype(jnp.bfloat16)).any(), 'logits were rounded'
+    error = np.abs(out - exact)[SAME].max() / np.std(exact[SAME])
+    # 8 bits of fraction, and some ten roundings between tokens and logits.
+    assert 0 < error < 10 * 2**-8 * 4
+
+
+@every_variant
+def test_layers_have_weights_of_their_own(overrides):
+    def tree(layers):
+        return flatten_dict(tiny.parameters(tiny.model(**overrides, num_layers=layers)), sep='/')
+
+    two, three = tree(2), tree(3)
+    for stack in ('encoder', 'decoder'):
+        layers = [
+            {
+                name.removeprefix(f'{stack}/layer_{i}/'): x.shape
+                for name, x in three.items()
+                if name.startswith(f'{stack}/layer_{i}/')
+            }
+            for i in range(3)
+        ]
+        assert layers[0] and layers[0] == layers[1] == layers[2]
+    assert set(two) == {name for name in three if '/layer_2/' not in name}
+    # All else stands at the top, or belongs to a stack by its name.
+    rest = {name.split('/')[1] for name in two if '/' in name and '/layer_' not in name}
+    assert rest <= {'positions', 'final'}
+
+
+@every_variant
+def test_equal_configs_build_equal_models(overrides):
+    one, two = tiny.model(**overrides), tiny.model(**overrides)
+    assert one == two and hash(one) == hash(two)
+
+
+def changed(p, pattern, change):
+    """Parameters with those changed whose path holds the pattern."""
+    flat = flatten_dict(p, sep='/')
+    assert any(pattern in name for name in flat)
+    return unflatten_dict({k: change(x) if pattern in k else x for k, x in flat.items()}, sep='/')
+
+
+def singles():
+    return tiny.batch([[pair] for pair in tiny.PAIRS])
+
+
+def test_the_sources_keys_and_values_are_projected_once_a_sentence():
+    model, p = made()
+    source = tiny.padded([[4, 5, 6, 1], [7, 1]])
+    context, caches = tiny.apply(model, p, source, method='start')
+    # Whatever the matrices are by then: a step does not look at them.
+    later = p
+    for name in ('key', 'value'):
+        later = changed(later, f'cross_attention/{name}', lambda x: x * jnp.nan)
+    path = Path(jnp.int32(0), jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1, 1), bool))
+    arguments = jnp.full((2, 1), 2), context, transformer.grow(caches, 1), path
+    found, _ = tiny.apply(model, later, *arguments, method='step')
+    expected, _ = tiny.apply(model, p, *arguments, method='step')
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_what_stands_at_padding_is_never_looked_at():
+    model, p = made()
+    batch = singles()
+    # Token 0 stands for padding alone, so its vector decides nothing but its own logit.
+    other = changed(p, 'params/embedding', lambda x: x.at[0].add(5.0))
+    out, out_other = (tiny.apply(model, q, batch['source'], batch['inputs']) for q in (p, other))
+    real = np.asarray(batch['labels'] != 0)
+    np.testing.assert_array_equal(out[real][:, 1:], out_other[real][:, 1:])
+
+
+def test_the_loss_reads_inputs_and_not_the_labels_it_predicts():
+    model, p = made()
+    batch = singles()
+    out = tiny.apply(model, p, batch['source'], batch['inputs'])
+    log_p, labels = np.asarray(jax.nn.log_softmax(out)), np.asarray(batch['labels'])
+    sums = jax.jit(training.loss_sums, static_argnums=0)
+    for some in (labels, np.where(labels == 0, 0, tiny.VOCAB - labels)):
+        nll = -np.take_along_axis(log_p, some[..., None], -1)[..., 0][some != 0].sum()
+        found = sums(model, p['params'], dict(batch, labels=jnp.asarray(some)))
+        np.testing.assert_allclose(found.nll, nll, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('tie', 'source', 'output'),
+    [
+        ('three', 'embedding', 'embedding'),
+        ('two', 'source_embedding', 'embedding'),
+        ('none', 'source_embedding', 'output'),
+    ],
+)
+def test_ties(tie, source, output):
+    model, p = made(tie=tie)
+    matrices = {k: v for k, v in p['params'].items() if k not in ('encoder', 'decoder')}
+    assert set(matrices) == {'embedding', source, output}
+    bound = model.bind(p)
+    np.testing.assert_array_equal(bound.target_VD, matrices['embedding'])
+    np.testing.assert_array_equal(bound.source_VD, matrices[source])
+    np.testing.assert_array_equal(bound.output_VD, matrices[output])
+
+
+def test_a_model_cannot_share_what_does_not_fit():
+    for fields, message in (
+        (dict(source_vocab=5), 'tie=three needs one joint vocabulary, not 5 and 13'),
+        (dict(tie='both'), "tie must be one of three, two, none, not 'both'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tiny.parameters(tiny.model().clone(**fields))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def translate(model, p, source):
+    context, caches = model.apply(p, source, method='start')
+
+    def step(token_BN, caches, path):
+        return model.apply(p, token_BN, context, caches, path, method='step')
+
+    words_B = (source != 0).sum(-1)
+    return decode.beam(
+        step,
+        transformer.grow,
+        caches,
+        jnp.where(words_B > 0, words_B + 5, 0),
+        bos=2,
+        eos=1,
+        length=10,
+        beams=3,
+        best=3,
+    )
+
+
+def listening():
+    """Random weights that say different things of different sources."""
+    model = tiny.model(tie='none')
+    p = {'params': tiny.parameters(model, seed=4)}
+    p = changed(changed(p, 'bias', jnp.zeros_like), 'scale', jnp.ones_like)
+    return model, changed(p, 'cross_attention/', lambda x: 2 * x)
+
+
+SOURCES = [source for source, _ in tiny.PAIRS]
+
+
+def test_a_beam_is_as_it_was():
+    """If the model or the search was changed on purpose, put the new beam here: that it is the
+    right one, the exhaustive search in test_decode and the scores below say."""
+    tokens, scores = translate(*listening(), tiny.padded([*SOURCES, []]))
+    why = test_a_beam_is_as_it_was.__doc__
+    expected = [[8, 8, 8, 8, 8, 9, 9, 9, 11, 1], [1], [8, 8, 8, 8, 8, 8, 1], []]
+    np.testing.assert_array_equal(tokens[:, 0], tiny.padded(expected), err_msg=why)
+    np.testing.assert_allclose(scores[:3, 0], [-8.5970, -2.7600, -5.7180], atol=1e-3, err_msg=why)
+
+
+def test_a_sentence_translates_the_same_alone_and_in_any_batch():
+    model, p = listening()
+    tokens, scores = translate(model, p, tiny.padded([*SOURCES, []]))
+    np.testing.assert_array_equal(tokens[-1], 0)
+    alone = translate(model, p, tiny.padded(SOURCES[1:2]))
+    np.testing.assert_array_equal(alone.tokens_BNL[0], tokens[1])
+    np.testing.assert_allclose(alone.scores_BN[0], scores[1], atol=1e-5)
+
+    # A translation's score is what the whole model says of its tokens.
+    labels = np.asarray(tokens[:3]).reshape(9, 10)
+    inputs = np.insert(labels, 0, 2, axis=1)[:, :-1]
+    out = tiny.apply(model, p, jnp.repeat(tiny.padded(SOURCES), 3, axis=0), inputs)
+    log_p = np.take_along_axis(np.asarray(jax.nn.log_softmax(out)), labels[..., None], -1)[..., 0]
+    lengths = (labels == 1).argmax(-1) + 1
+    sums = np.array([row[:n].sum() for row, n in zip(log_p, lengths, strict=True)])
+    expected = (sums / ((5 + lengths) / 6) ** 0.6).reshape(3, 3)
+    np.testing.assert_allclose(scores[:3], expected, rtol=1e-4)
+
+
+PYTORCH = {
+    'post_norm': dict(residual='post_norm', feed_forward='relu', tie='three'),
+    'pre_norm': dict(residual='pre_norm', feed_forward='gelu', tie='none'),
+}
+
+
+@pytest.mark.parametrize('name', PYTORCH)
+def test_equals_pytorchs_transformer(name):
+    """Logits, loss, every gradient, and the parameters after a step of Adam: goldens/make.py."""
+    with np.load(File(__file__).parent / 'goldens' / f'{name}.npz') as file:
+        golden = unflatten_dict({k: jnp.asarray(v) for k, v in file.items()}, sep='/')
+    model = tiny.model(**PYTORCH[name], d_model=8, d_k=4, d_v=4, dropout=0.0)
+    params, batch = golden['params'], golden['batch']
+    real = np.asarray(batch['labels'] != 0)
+
+    logits = tiny.apply(model, {'params': params}, batch['source'], batch['inputs'])
+    np.testing.assert_allclose(logits[real], golden['logits'][real], atol=1e-5)
+
+    optimizer = tiny.adam(1e-3)
+    state = training.State(jnp.int32(0), params, optimizer.init(params), jnp.int32(0))
+    step = jax.jit(training.make_step(model, optimizer, label_smoothing=0.1))
+    state, metrics = step(state, batch, jax.random.key(0))
+    loss = metrics.sums.loss / metrics.sums.tokens
+    np.testing.assert_allclose(loss, golden['loss'], rtol=1e-6)
+    close(tiny.first_gradient(state), golden['gradients'], atol=1e-6)
+    # Adam makes a step of the rate of the least gradient, with its rounding: 2 % of a step.
+    close(state.params, golden['adam'], atol=2e-5)
+
+
+def close(ours, theirs, atol):
+    ours, theirs = flatten_dict(ours, sep='/'), flatten_dict(theirs, sep='/')
+    assert set(ours) == set(theirs)
+    for path, x in theirs.items():
+        np.testing.assert_allclose(ours[path], x, atol=atol, err_msg=path)

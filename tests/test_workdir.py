@@ -1,0 +1,168 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from experiments import environment, workdir
+from experiments.errors import UserError
+
+CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1, 2)}}
+
+
+@pytest.mark.parametrize(
+    ('overrides', 'name'),
+    [
+        ({}, 'wmt_small'),
+        ({'model.num_heads': 4}, 'wmt_small,model.num_heads=4'),
+        ({'b': 1e-05, 'a': True, 'c': None}, 'wmt_small,a=true,b=1e-05,c=null'),
+        ({'model.positions': 'rotary'}, 'wmt_small,model.positions=rotary'),
+    ],
+)
+def test_a_run_is_named_by_its_settings(overrides, name):
+    assert workdir.run_name('wmt_small', overrides) == name
+
+
+def test_the_order_of_settings_does_not_matter():
+    names = {workdir.run_name('c', s) for s in ({'a': 1, 'b': 2}, {'b': 2, 'a': 1})}
+    assert len(names) == 1
+
+
+def test_different_runs_have_different_names_on_any_file_system():
+    long = 'x' * 500
+    values = ['a/b', 'a b', 'a_b', 'A_b', 'ä', 'a.', 'a', long + 'a', long + 'b', '../..', '']
+    names = [workdir.run_name('wmt', {'data': value}) for value in values]
+    assert len({name.lower() for name in names}) == len(values)
+    for name in names:
+        assert len(name) < 128
+        assert set(name) <= set('abcdefghijklmnopqrstuvwxyz0123456789._=,+-~')
+        assert not name.endswith('.')
+
+
+def test_a_run_is_made_and_then_resumed(tmp_path):
+    path = tmp_path / 'runs' / 'a'
+    with workdir.open_run(path, CONFIG) as resumes:
+        assert not resumes
+        first = (path / 'config.json').read_bytes()
+    with workdir.open_run(path, CONFIG) as resumes:
+        assert resumes
+    assert (path / 'config.json').read_bytes() == first
+    assert workdir.read_config(path) == json.loads(json.dumps(CONFIG))
+
+
+def test_another_config_is_refused_and_each_difference_named(tmp_path):
+    with workdir.open_run(tmp_path, CONFIG):
+        pass
+    before = {f.name: f.read_bytes() for f in tmp_path.iterdir() if f.name != '.lock'}
+    other = {'data': 'text(path="x")', 'model': {'d_model': 128, 'd_k': 64}, 'extra': 1}
+    with pytest.raises(UserError) as error, workdir.open_run(tmp_path, other):
+        pass
+    for difference in (
+        'data is "grammar", not "text(path=\\"x\\")"',
+        'model.d_k is null, not 64',
+        'model.sizes is [1, 2], not missing',
+        'extra is missing, not 1',
+    ):
+        assert difference in str(error.value)
+    assert 'd_model' not in str(error.value)
+    assert {f.name: f.read_bytes() for f in tmp_path.iterdir() if f.name != '.lock'} == before
+
+
+def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
+    (tmp_path / 'file').write_text('mine')
+    with pytest.raises(UserError, match='--workdir'):
+        with workdir.open_run(tmp_path / 'file' / 'run', CONFIG):
+            pass
+    assert (tmp_path / 'file').read_text() == 'mine'
+
+
+@pytest.mark.skipif(os.name != 'posix' or os.geteuid() == 0, reason='root may write everywhere')
+def test_a_protected_directory_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match='Permission denied'):
+        with workdir.open_run(tmp_path / 'run', CONFIG):
+            pass
+
+
+def test_what_is_no_run_has_no_config(tmp_path):
+    with pytest.raises(UserError, match='config.json'):
+        workdir.read_config(tmp_path)
+    (tmp_path / 'config.json').write_text('{"data": ')
+    with pytest.raises(UserError, match='not JSON'):
+        workdir.read_config(tmp_path)
+
+
+@pytest.mark.skipif(workdir.fcntl is None, reason='this system has no such locks')
+def test_one_process_at_a_time_and_a_kill_lets_go(tmp_path):
+    holder = subprocess.Popen(
+        [
+            *(sys.executable, '-c'),
+            'import pathlib, sys, time\nfrom experiments import workdir\n'
+            f'with workdir.open_run(pathlib.Path(sys.argv[1]), {CONFIG!r}):\n'
+            '    print("held", flush=True)\n    time.sleep(60)\n',
+            str(tmp_path),
+        ],
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        try:
+            assert holder.stdout.readline() == b'held\n'
+            with pytest.raises(UserError, match=f'in use by process {holder.pid} '):
+                with workdir.open_run(tmp_path, CONFIG):
+                    pass
+        finally:
+            holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        with workdir.open_run(tmp_path, CONFIG) as resumes:
+            assert resumes
+
+
+def test_the_environment_names_versions_and_devices(tmp_path):
+    import jax
+
+    environment.record(tmp_path, ['cpu', 'cpu'])
+    stored = json.loads((tmp_path / 'environment.json').read_text())
+    assert stored['packages']['jax'] == jax.__version__
+    assert stored['python'] == '.'.join(map(str, sys.version_info[:3]))
+    assert stored['devices'] == {'cpu': 2}
+    assert set(stored) == {'python', 'packages', 'platform', 'devices', 'git'}
+
+
+def test_a_run_that_moves_keeps_its_earlier_environments(tmp_path):
+    for devices in (['cpu'], ['cpu'], ['H100'], ['cpu']):
+        environment.record(tmp_path, devices)
+    stored = json.loads((tmp_path / 'environment.json').read_text())
+    assert stored['devices'] == {'cpu': 1}
+    assert [e['devices'] for e in stored['earlier']] == [{'cpu': 1}, {'H100': 1}]
+    assert all('earlier' not in e for e in stored['earlier'])
+
+
+def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):
+    def git(*arguments):
+        command = [
+            'git',
+            '-C',
+            str(tmp_path),
+            '-c',
+            'user.name=a',
+            '-c',
+            'user.email=a',
+            *arguments,
+        ]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git('init')
+    code = tmp_path / 'environment.py'
+    code.write_text('')
+    monkeypatch.setattr(environment, '__file__', str(code))
+    (tmp_path / 'other').write_text('')
+    git('add', 'other')
+    git('commit', '-m', 'other')
+    assert environment.describe([])['git'] is None
+    git('add', '.')
+    git('commit', '-m', 'code')
+    assert environment.describe([])['git'] == {'commit': git('rev-parse', 'HEAD'), 'changed': False}
+    code.write_text('changed')
+    assert environment.describe([])['git']['changed']

@@ -1,0 +1,93 @@
+"""A Transformer small enough to compile in a second, and sentences for it."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+
+from configs import wmt_base
+from flaxformer_lite import build, training
+from flaxformer_lite.transformer import Transformer
+
+VOCAB = 13
+# d_k, d_v and d_model / num_heads all differ, so that none can stand for another.
+SIZES = dict(d_model=12, num_layers=2, num_heads=2, d_k=4, d_v=3, d_ff=16)
+PAIRS = [
+    ([4, 5, 6, 7, 1], [8, 9, 3, 1]),
+    ([10, 4, 1], [11, 5, 12, 6, 7, 1]),
+    ([9, 1], [4, 1]),
+]
+
+
+def model(**overrides: Any) -> Transformer:
+    """The paper's base model, shrunk."""
+    config = wmt_base.get_config().model
+    config.update(SIZES | overrides)
+    return build.transformer(config, VOCAB)
+
+
+def random_like(shapes: Any, seed: int = 0) -> Any:
+    """Random everywhere: an initialiser's zeros and ones would hide what they multiply."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: jnp.asarray(0.4 * rng.standard_normal(x.shape), x.dtype), shapes)
+
+
+def variables(module: nn.Module, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
+    """Random variables of a module that is called with these arguments."""
+
+    def init():
+        return module.init(jax.random.key(0), *args, **kwargs)
+
+    return random_like(jax.eval_shape(init), seed)
+
+
+@functools.partial(jax.jit, static_argnames=('module', 'method'))
+def apply(module: nn.Module, variables: Any, *args: Any, method: Any = None, **kwargs: Any) -> Any:
+    """`module.apply` as one program, which compiles sooner than its operations one by one."""
+    return module.apply(variables, *args, method=method, **kwargs)
+
+
+def float64(tree: Any) -> Any:
+    return jax.tree.map(np.float64, tree)
+
+
+def parameters(model: Transformer, seed: int = 0) -> Any:
+    token_BT = jnp.ones((1, 1), jnp.int32)
+    return variables(model, token_BT, token_BT, seed=seed)['params']
+
+
+def adam(rate: float) -> optax.GradientTransformation:
+    """The paper's, at a fixed rate."""
+    return optax.adam(rate, b1=0.9, b2=0.98, eps=1e-9)
+
+
+def first_gradient(state: training.State) -> Any:
+    """The gradient of `adam`'s first step, by its first moment: a tenth of it."""
+    return jax.tree.map(lambda x: x / (1 - 0.9), state.opt_state[0].mu)
+
+
+def padded(rows: list[list[int]], length: int = 0) -> jax.Array:
+    length = max([length, *map(len, rows)])
+    return jnp.asarray([row + [0] * (length - len(row)) for row in rows], jnp.int32)
+
+
+def batch(rows: list[list[tuple[list[int], list[int]]]]) -> dict[str, jax.Array]:
+    """Rows of any number of pairs of source and labels, as they are trained on."""
+    columns: dict[str, list[list[int]]] = {}
+
+    def add(name, values):
+        columns.setdefault(name, []).append([int(v) for pair in values for v in pair])
+
+    for row in rows:
+        source, labels = [s for s, _ in row], [t for _, t in row]
+        add('source', source)
+        add('inputs', [[2, *t[:-1]] for t in labels])
+        add('labels', labels)
+        for name, side in (('source', source), ('target', labels)):
+            add(f'{name}_segments', [[i] * len(x) for i, x in enumerate(side, 1)])
+            add(f'{name}_positions', [range(len(x)) for x in side])
+    return {name: padded(values) for name, values in columns.items()}
