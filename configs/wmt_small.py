@@ -12,7 +12,7 @@ def get_config() -> ConfigDict:
     config = wmt_base.get_config()
     config.data = 'grammar'
     config.tokenizer.vocab_size = 8_000
-    config.batch.tokens = 2_048
+    config.batch.tokens = 1_024
     config.batch.max_length = 64
 
     config.model.d_model = 128
@@ -21,9 +21,12 @@ def get_config() -> ConfigDict:
     config.model.d_ff = 512
     config.model.residual = 'pre_norm'
 
-    config.optimizer.schedule = 'noam(warmup=400)'
-    config.train.steps = 1_000
-    config.train.log_every = 20
-    config.evaluation.every = 250
-    config.checkpoint.every = 250
+    config.optimizer.schedule = 'cosine(peak=4e-3, warmup=200)'
+    config.train.steps = 1_200
+    config.train.log_every = 50
+    config.evaluation.every = 300
+    config.evaluation.average = 1
+    config.evaluation.batch_tokens = 4_096
+    config.checkpoint.every = 100
+    config.checkpoint.keep = 2
     return config

@@ -60,7 +60,7 @@ def prepare(config: ConfigDict, path: Path) -> Job:
     chosen = evaluate.chosen(sets, config.evaluation.sets, 'evaluation.sets')
     words = tokenizer.train(source, config.tokenizer.vocab_size, devices.cache())
     _same_text(words, path)
-    model = build.transformer(config.model, words.vocab_size)
+    model = _model(config, words)
     pairs = corpus.prepare(source, words, devices.cache())
     batches = Batches(
         pairs,
@@ -73,7 +73,8 @@ def prepare(config: ConfigDict, path: Path) -> Job:
     if translator.positions(model) is not None:
         for texts in (*zip(*next(iter(sets.values())), strict=True), *_sides(chosen)):
             translator.check_lengths(model, (len(s) + 1 for s in words.encode(list(texts))))
-    update, schedule = optimizer.make(config)
+    steps = _steps(config, batches)
+    update, schedule = optimizer.make(config, steps)
     return Job(
         config=config,
         direction=f'{source.source}-{source.target}',
@@ -85,7 +86,7 @@ def prepare(config: ConfigDict, path: Path) -> Job:
         model=model,
         optimizer=update,
         schedule=schedule,
-        steps=_steps(config, batches),
+        steps=steps,
     )
 
 
@@ -93,6 +94,15 @@ def seed(config: ConfigDict, name: str) -> int:
     """One of `train`'s seeds: its own, or `train.seed` where it is empty."""
     own = config.train[name]
     return config.train.seed if own is None else own
+
+
+def _model(config: ConfigDict, words: Tokenizer) -> Transformer:
+    try:
+        model = build.transformer(config.model, words.vocab_size)
+        trained.abstract_params(model)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return model
 
 
 def _sides(sets: dict[str, evaluate.Pairs]):

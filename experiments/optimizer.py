@@ -21,8 +21,10 @@ RANGES = {
 }
 
 
-def make(config: Any) -> tuple[optax.GradientTransformation, optax.Schedule]:
+def make(config: Any, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """What a whole config's `optimizer` says, and its learning rate by the count of updates so far.
+
+    `steps` is the length of the training, which some schedules go by.
 
     `adam` is Kingma and Ba's (2015); `adamw` also takes learning rate · weight_decay · w from each
     weight w (Loshchilov and Hutter 2019). A gradient whose norm over all parameters is above `clip`
@@ -33,7 +35,7 @@ def make(config: Any) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """
     settings = config.optimizer
     _check(settings)
-    schedule = _schedule(settings.schedule, config.model.d_model)
+    schedule = _schedule(settings.schedule, config.model.d_model, steps)
     adam = schedule, settings.b1, settings.b2, settings.eps
     if settings.name == 'adam':
         update = optax.adam(*adam)
@@ -73,9 +75,9 @@ def _check(settings: Any) -> None:
         )
 
 
-def _schedule(spec: str, d_model: int) -> optax.Schedule:
+def _schedule(spec: str, d_model: int, steps: int) -> optax.Schedule:
     try:
-        schedule = schedules.make(spec, d_model)
+        schedule = schedules.make(spec, d_model, steps)
         jax.eval_shape(schedule, 0)  # an argument of the wrong type is met only here
     except (ValueError, TypeError) as error:
         raise UserError(f'optimizer.schedule: {error}') from None

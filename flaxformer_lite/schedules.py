@@ -1,4 +1,4 @@
-"""Learning rates over the steps: the paper's (§5.3), and optax's by name."""
+"""Learning rates over the steps: the paper's (§5.3), one for short runs, and optax's by name."""
 
 import functools
 
@@ -24,22 +24,38 @@ def noam(d_model: int, warmup: int = 4000, factor: float = 1.0) -> optax.Schedul
     return rate
 
 
-def make(text: str, d_model: int) -> optax.Schedule:
-    """`'noam(warmup=400)'`, or any of optax's: `'cosine_decay_schedule(init_value=1e-3, …)'`.
+def cosine(steps: int, peak: float, warmup: int = 0) -> optax.Schedule:
+    """From 0 to `peak` in `warmup` steps, then to 0 at the last of all `steps` along half a cosine.
+
+    For runs too short for the paper's, which ends high (Loshchilov and Hutter 2017).
+
+    Raises:
+      ValueError: warmup is negative, or not below steps.
+    """
+    if not 0 <= warmup < steps:
+        raise ValueError(f'warmup must be at least 0 and below steps={steps}, not {warmup}')
+    return optax.warmup_cosine_decay_schedule(
+        init_value=0.0, peak_value=peak, warmup_steps=warmup, decay_steps=steps
+    )
+
+
+def make(text: str, d_model: int, steps: int) -> optax.Schedule:
+    """`'noam(warmup=400)'`, `'cosine(peak=1e-3)'`, or any of optax's: `'linear_schedule(…)'`.
+
+    Args:
+      text: the spec.
+      d_model: what `noam` depends on.
+      steps: of the whole training, where `cosine` ends.
 
     Raises:
       ValueError: no schedule has that name, or its arguments are wrong.
     """
+    ours = {'noam': functools.partial(noam, d_model), 'cosine': functools.partial(cosine, steps)}
     name, arguments = spec.parse(text)
-    if name == 'noam':
-        return _call(text, functools.partial(noam, d_model), arguments)
-    schedules = [n for n in vars(optax.schedules) if n.endswith('_schedule') and n[0] != '_']
-    if name not in schedules:
-        raise ValueError(f'{name!r} is not one of {", ".join(["noam", *schedules])}')
-    return _call(text, getattr(optax.schedules, name), arguments)
-
-
-def _call(text: str, make, arguments) -> optax.Schedule:
+    theirs = [n for n in vars(optax.schedules) if n.endswith('_schedule') and n[0] != '_']
+    if name not in ours and name not in theirs:
+        raise ValueError(f'{name!r} is not one of {", ".join([*ours, *theirs])}')
+    make = ours[name] if name in ours else getattr(optax.schedules, name)
     try:
         return make(**arguments)
     except TypeError as error:

@@ -35,7 +35,7 @@ def problem():
 
 def run(config):
     """The parameters after every update."""
-    update, _ = optimizer.make(config)
+    update, _ = optimizer.make(config, steps=100)
     params, gradients = jax.tree.map(jnp.float32, problem())
     state = update.init(params)
 
@@ -93,7 +93,7 @@ def test_adamw_decays_what_has_two_axes_or_more_and_nothing_else():
 
 
 def test_the_schedule_is_the_optimizers():
-    _, schedule = optimizer.make(config(schedule='constant_schedule(value=0.25)'))
+    _, schedule = optimizer.make(config(schedule='constant_schedule(value=0.25)'), steps=100)
     assert schedule(7) == 0.25
 
 
@@ -121,4 +121,4 @@ NAN = float('nan')
 )
 def test_what_cannot_be_is_refused_by_name(settings, message):
     with pytest.raises(UserError, match=message):
-        optimizer.make(config(**settings))
+        optimizer.make(config(**settings), steps=100)

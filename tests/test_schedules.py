@@ -27,24 +27,33 @@ def test_noam_needs_a_warm_up():
 
 
 def test_schedules_are_made_by_name():
-    ours = schedules.make('noam(warmup=10, factor=2.0)', 64)
+    ours = schedules.make('noam(warmup=10, factor=2.0)', 64, 100)
     np.testing.assert_allclose(ours(5), schedules.noam(64, 10, 2.0)(5))
-    cosine = schedules.make('cosine_decay_schedule(init_value=0.1, decay_steps=50)', 64)
+    cosine = schedules.make('cosine_decay_schedule(init_value=0.1, decay_steps=50)', 64, 100)
     np.testing.assert_allclose(cosine(20), optax.cosine_decay_schedule(0.1, 50)(20))
+
+
+def test_cosine_ends_with_the_training():
+    rate = schedules.make('cosine(peak=0.2, warmup=20)', 64, 100)
+    s = np.arange(101)
+    down = 0.1 * (1 + np.cos(np.pi * (s - 20) / 80))
+    expected = np.where(s < 20, 0.2 * s / 20, down)
+    np.testing.assert_allclose([rate(i) for i in s], expected, atol=1e-7)
 
 
 @pytest.mark.parametrize(
     ('text', 'message'),
     [
-        ('nome', "'nome' is not one of noam, constant_schedule, .*cosine_decay_schedule"),
+        ('nome', "'nome' is not one of noam, cosine, constant_schedule, .*cosine_decay_schedule"),
         ('noam(warm=3)', 'noam.*warm'),
         ('noam(warmup="x")', 'noam'),
         ('noam(d_model=3)', 'noam.*d_model'),
         ('cosine_decay_schedule(init_value=0.1)', 'cosine_decay_schedule.*decay_steps'),
+        ('cosine(peak=0.1, warmup=100)', 'warmup must be at least 0 and below steps=100, not 100'),
         ('noam(', 'not a spec'),
         ('_schedule', 'not one of'),
     ],
 )
 def test_a_schedule_that_cannot_be_made_is_refused_by_name(text, message):
     with pytest.raises(ValueError, match=message):
-        schedules.make(text, 64)
+        schedules.make(text, 64, 100)
