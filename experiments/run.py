@@ -3,6 +3,7 @@
 python -m experiments.run --config=configs/wmt_small.py --config.model.num_heads=2
 """
 
+import contextlib
 import signal
 import sys
 from collections.abc import Callable
@@ -34,13 +35,13 @@ def main() -> None:
     with workdir.open_run(path, config.to_dict()):
         jobs.begin(job, path)
         try:
-            trainer = train.Trainer(job, path, stopping)
-            state = trainer.run()
+            with contextlib.closing(train.Trainer(job, path, stopping)) as trainer:
+                state = trainer.run()
+                progress = trainer.figures.progress
+                result = jobs.finish(job, path, state.params, trainer.checkpoints, progress)
         except train.Stopped as stopped:
             print(f'stopped and saved at step {stopped}; the same command goes on from there')
             sys.exit(128 + signal.SIGTERM)
-        progress = trainer.figures.progress
-        result = jobs.finish(job, path, state.params, trainer.checkpoints, progress)
         files.write_json(path / RESULT, result)
         print(jobs.ending(path, result))
 

@@ -79,8 +79,13 @@ class Trainer:
             self._train(step, jax.device_put(batch, devices.rows()), after)
             self._afterwards(step)
         self.checkpoints.wait()
-        self.bar.close()
         return self.state
+
+    def close(self) -> None:
+        """Ends the progress line and the threads, and closes the files."""
+        self.bar.close()
+        self.log.close()
+        self.checkpoints.close()
 
     def _train(self, step: int, batch: training.Batch, after: Position) -> None:
         arguments = self.state, batch, self._dropout_key
@@ -108,7 +113,6 @@ class Trainer:
             self._save(step, score)
         if stops and not last:
             self.checkpoints.wait()
-            self.bar.close()
             raise Stopped(f'{step:,}')
         self.figures.start_clock()
 
@@ -120,7 +124,6 @@ class Trainer:
                 continue
             steps = self.checkpoints.steps()
             good = f'the last good checkpoint is {steps[-1]}' if steps else 'no checkpoint yet'
-            self.bar.close()
             raise UserError(
                 f'loss or gradient not finite at {where}; {good} in {self.path}. Lower the rate of '
                 'optimizer.schedule, set optimizer.clip, or --config.train.on_nonfinite=skip'

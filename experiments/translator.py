@@ -1,5 +1,6 @@
 """Text to text with a model: any number of sentences, in batches of like length, in order."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -105,9 +106,10 @@ class Translator:
         for row, tokens_NL, scores_N in zip(index, tokens_BNL, scores_BN, strict=False):
             found = scores_N > decode.NEVER / 2
             texts = self._tokenizer.decode(tokens_NL[found].tolist())
+            # A model whose logits are not numbers finds nothing; its line is blank all the same.
             results[row] = [
                 Hypothesis(t, float(s)) for t, s in zip(texts, scores_N[found], strict=True)
-            ]
+            ] or [Hypothesis('', -math.inf)]
 
 
 def positions(model: Transformer) -> int | None:

@@ -1,8 +1,13 @@
+import importlib
+import sys
+import textwrap
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from configs import wmt_base, wmt_big
@@ -144,6 +149,65 @@ def test_cross_attention_is_its_own_or_as_self_attention():
 def test_what_cannot_be_built_is_refused_by_the_name_of_its_field(overrides, message):
     with pytest.raises(ValueError, match=message):
         tiny.model(**overrides)
+
+
+PROBES = {
+    'attention': """
+        from flax import linen as nn
+        from flaxformer_lite.attention.softmax import Softmax
+
+        class Probe(Softmax):
+            def setup(self):
+                self.w = self.param('w', nn.initializers.ones_init(), (1,))
+    """,
+    'positions': """
+        from flax import linen as nn
+        from flaxformer_lite.positions.base import Positions
+
+        class Probe(Positions):
+            def setup(self):
+                self.w = self.param('w', nn.initializers.ones_init(), (1, 1, 1))
+
+            def embed(self, x_BTD, pos_BT):
+                return x_BTD * self.w
+
+            def rotate(self, x_BTHK, pos_BT):
+                return x_BTHK * self.w[None]
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    ('kind', 'places'),
+    [
+        (
+            'attention',
+            [
+                *(f'encoder/layer_{i}/attention/attend/w' for i in range(2)),
+                *(f'decoder/layer_{i}/attention/attend/w' for i in range(2)),
+                *(f'decoder/layer_{i}/cross_attention/attend/w' for i in range(2)),
+            ],
+        ),
+        (
+            'positions',
+            [
+                *(f'encoder/layer_{i}/attention/positions/w' for i in range(2)),
+                *(f'decoder/layer_{i}/attention/positions/w' for i in range(2)),
+                'encoder/positions/w',
+                'decoder/positions/w',
+            ],
+        ),
+    ],
+)
+def test_one_new_file_is_a_variant_with_weights_of_its_own_in_every_place(
+    kind, places, tmp_path, monkeypatch
+):
+    (tmp_path / 'probe.py').write_text(textwrap.dedent(PROBES[kind]))
+    package = importlib.import_module(f'flaxformer_lite.{kind}')
+    monkeypatch.setattr(package, '__path__', [*package.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, f'flaxformer_lite.{kind}.probe', raising=False)
+    p = flatten_dict(tiny.parameters(tiny.model(**{kind: 'probe'})), sep='/')
+    assert {name for name in p if name.endswith('/w')} == set(places)
 
 
 def test_any_object_with_the_fields_is_a_config():

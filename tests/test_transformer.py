@@ -131,7 +131,7 @@ def test_logits_see_their_own_token_and_none_after_it(overrides):
 def test_a_sentence_is_the_same_alone_in_a_padded_batch_and_packed(overrides):
     out, start = logits_of(overrides), 0
     model, p = made(**overrides, num_layers=1)
-    for row, (source, labels) in zip(SINGLE, tiny.PAIRS, strict=True):
+    for row, (_, labels) in zip(SINGLE, tiny.PAIRS, strict=True):
         packed = out[PACKED, start : start + len(labels)]
         start += len(labels)
         np.testing.assert_allclose(out[row, : len(labels)], packed, atol=1e-5)

@@ -1,0 +1,211 @@
+"""Translating beside Hugging Face's generate, with the same parameters: sentences a second.
+
+    python -m benchmarks.decoding --workdir=runs/… --set=test_2016_flickr --beams=4
+
+Text goes in and text comes out, sorted by length and batched on both sides. Each side first tries
+its batch sizes, then takes turns with the best one. Before it is timed, Marian has to give our
+logits: `--workdir` is a run with model.residual=post_norm, which is what Marian computes.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import turns
+from benchmarks.turns import Side
+from experiments import corpus, data, layout, tokenizer, workdir
+
+MODULE = 'benchmarks.decoding'
+EXTRA = 50  # tokens that a translation may be longer than its source
+ALPHA = 0.6
+# The sum over its length to this power: near GNMT's penalty, which generate() does not have.
+BEAM = dict(length_penalty=ALPHA, early_stopping=False)
+COMPARED = 32  # sentences whose logits are compared
+TOLERANCE = 1e-4
+
+
+def main() -> None:
+    args = _arguments()
+    if args.worker:
+        worker = {'export': export, 'ours': ours, 'theirs': theirs}[args.worker]
+        print(json.dumps(worker(args)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        share = f'--share={folder}'
+        turns.run(MODULE, Side('export', ('--worker=export', share)))
+        sides = [
+            _fastest('flaxformer_lite', ('--worker=ours', share), args.ours_sizes),
+            _fastest('Hugging Face', ('--worker=theirs', share), args.their_sizes),
+        ]
+        print(turns.table(turns.take(MODULE, sides, args.rounds), 'sentences/s'))
+
+
+def _arguments() -> argparse.Namespace:
+    def sizes(text: str) -> list[int]:
+        return [int(size) for size in text.split(',')]
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--workdir', type=Path, required=True, help='of a trained post-norm run')
+    parser.add_argument('--set', required=True, help='evaluation set of the run’s data')
+    parser.add_argument('--beams', type=int, default=4, help='1: greedy')
+    parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
+    parser.add_argument('--copies', type=int, default=1, help='of the set, to see memory grow')
+    parser.add_argument('--rounds', type=int, default=3)
+    parser.add_argument('--ours_sizes', type=sizes, default='2048,8192,32768', help='in tokens')
+    parser.add_argument('--their_sizes', type=sizes, default='50,100,200,500', help='in sentences')
+    parser.add_argument('--worker', help=argparse.SUPPRESS)
+    parser.add_argument('--share', type=Path, help=argparse.SUPPRESS)
+    parser.add_argument('--size', type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _fastest(name: str, arguments: tuple[str, ...], sizes: list[int]) -> Side:
+    """The side with the batch size that is fastest; each is tried once."""
+    sides = [Side(f'{name}, batch {size}', (*arguments, f'--size={size}')) for size in sizes]
+    if len(sides) == 1:
+        return sides[0]
+    speeds = turns.take(MODULE, sides, 1)
+    return max(sides, key=lambda side: speeds[side.name][0]['sentences/s'])
+
+
+def _pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
+    source = data.load(workdir.read_config(args.workdir)['data'])
+    return source.evaluation()[args.set] * args.copies
+
+
+def _timed(translate: Any, args: argparse.Namespace) -> dict[str, float]:
+    """A first pass compiles and warms up; a second is timed."""
+    sources, references = zip(*_pairs(args), strict=True)
+    list(translate(sources))
+    began = time.perf_counter()
+    outputs = list(translate(sources))
+    seconds = time.perf_counter() - began
+    peak = turns.peak_megabytes()
+    from sacrebleu.metrics import BLEU
+
+    return {
+        'sentences/s': len(sources) / seconds,
+        'peak MB': peak,
+        'BLEU': BLEU().corpus_score(outputs, [references]).score,
+    }
+
+
+def export(args: argparse.Namespace) -> dict[str, float]:
+    """Writes the run's parameters, and what logits they give, for both sides to read."""
+    import jax
+    from flax import traverse_util
+
+    from experiments import trained
+
+    run = trained.open_trained(args.workdir)
+    steps = trained.average_steps(run.config, run.checkpoints)
+    params = run.checkpoints.average(steps, trained.abstract_params(run.model))
+    flat = traverse_util.flatten_dict(jax.device_get(params), sep='/')
+    np.savez(args.share / 'params.npz', **flat)
+    pairs = corpus.tokenize(_pairs(args)[:COMPARED], run.tokenizer)
+    longest = int(max(side.lengths().max() for side in (pairs.source, pairs.target))) + 1
+    rows = np.arange(len(pairs))
+    batch = layout.pairs_batch(pairs, (len(rows), longest), rows, rows)
+    logits = run.model.apply({'params': params}, batch['source'], batch['inputs'])
+    np.savez(args.share / 'logits.npz', logits=logits, **batch)
+    return {}
+
+
+def ours(args: argparse.Namespace) -> dict[str, float]:
+    """The translator that the runner uses."""
+    from flax import traverse_util
+    from ml_collections import ConfigDict
+
+    from experiments import devices, translator
+    from flaxformer_lite import build
+
+    devices.keep_programs()
+    config = ConfigDict(workdir.read_config(args.workdir))
+    config.model.dtype = args.dtype
+    config.evaluation.update(
+        decode='greedy' if args.beams == 1 else 'beam',
+        beams=args.beams,
+        alpha=ALPHA,
+        extra_length=EXTRA,
+        batch_tokens=args.size,
+    )
+    words = tokenizer.load(args.workdir / 'tokenizer.model')
+    model = build.transformer(config.model, words.vocab_size)
+    translate = translator.Translator(model, words, config.evaluation)
+    params = traverse_util.unflatten_dict(dict(np.load(args.share / 'params.npz')), sep='/')
+    return _timed(lambda texts: (best[0].text for best in translate(params, texts)), args)
+
+
+def theirs(args: argparse.Namespace) -> dict[str, float]:
+    """generate() on batches of like length, with the same tokenizer."""
+    import torch
+
+    from benchmarks import marian
+
+    words = tokenizer.load(args.workdir / 'tokenizer.model')
+    sizes = workdir.read_config(args.workdir)['model']
+    model = marian.make(
+        words.vocab_size,
+        **{k: sizes[k] for k in ('d_model', 'd_ff', 'num_layers', 'num_heads', 'dropout')},
+    ).eval()
+    marian.load(model, np.load(args.share / 'params.npz'))
+    _compare(model, np.load(args.share / 'logits.npz'))
+    if args.dtype == 'bfloat16':
+        model = model.to(torch.bfloat16)
+
+    def translate(texts):
+        sentences = words.encode(list(texts))
+        order = sorted(range(len(texts)), key=lambda i: -len(sentences[i]))
+        outputs = [''] * len(texts)
+        for start in range(0, len(order), args.size):
+            rows = order[start : start + args.size]
+            tokens = _generate(model, [sentences[i] for i in rows], args.beams)
+            for i, text in zip(rows, words.decode(tokens), strict=True):
+                outputs[i] = text
+        return outputs
+
+    return _timed(translate, args)
+
+
+def _generate(model: Any, sentences: list[list[int]], beams: int) -> list[list[int]]:
+    import torch
+
+    longest = len(sentences[0])
+    source = torch.full((len(sentences), longest + 1), tokenizer.PAD)
+    for row, sentence in zip(source, sentences, strict=True):
+        row[: len(sentence) + 1] = torch.tensor([*sentence, tokenizer.EOS])
+    with torch.inference_mode():
+        return model.generate(
+            source,
+            attention_mask=(source != tokenizer.PAD).long(),
+            do_sample=False,
+            max_new_tokens=longest + EXTRA,
+            num_beams=beams,
+            **(BEAM if beams > 1 else {}),
+        ).tolist()
+
+
+def _compare(model: Any, golden: Any) -> None:
+    """Stops unless Marian, with our parameters, gives our logits."""
+    import torch
+
+    source, inputs = (torch.from_numpy(golden[k]).long() for k in ('source', 'inputs'))
+    with torch.inference_mode():
+        logits = model(source, source != 0, decoder_input_ids=inputs, use_cache=False).logits
+    real = golden['labels'] != 0
+    difference = np.abs(logits.numpy() - golden['logits'])[real].max()
+    print(f'logits differ by at most {difference:.1e}', file=sys.stderr)
+    if not difference < TOLERANCE:
+        raise SystemExit(f'logits of Marian and ours differ by {difference}: not the same model')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,72 @@
+"""Sides that take turns, each in a process of its own: medians, and ratios within a round."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Any, NamedTuple
+
+from experiments import console
+
+
+class Side(NamedTuple):
+    """One of those compared.
+
+    Attributes:
+      name: for the table.
+      arguments: what its process is started with, behind the benchmark's own arguments.
+      environment: variables that it gets besides this process's.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str] = {}
+
+
+Results = dict[str, list[dict[str, Any]]]
+
+
+def take(module: str, sides: Iterable[Side], rounds: int) -> Results:
+    """What each side's process reports, by rounds: all sides have the same luck with the machine.
+
+    This process should stay small: a child's peak memory begins with its parent's.
+    """
+    sides = list(sides)
+    results: Results = {side.name: [] for side in sides}
+    for number in range(rounds):
+        for side in sides:
+            result = run(module, side)
+            results[side.name].append(result)
+            shown = '  '.join(f'{key} {console.cell(value)}' for key, value in result.items())
+            print(f'round {number + 1}/{rounds}  {side.name}: {shown}', file=sys.stderr, flush=True)
+    return results
+
+
+def run(module: str, side: Side) -> dict[str, Any]:
+    """Runs a side's process → the JSON that is the last line of its output."""
+    command = [sys.executable, '-m', module, *sys.argv[1:], *side.arguments]
+    done = subprocess.run(
+        command, env=os.environ | side.environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(results: Results, rate: str) -> str:
+    """Medians of all that was reported; `ratio` is the first side's rate over this side's."""
+    first = next(iter(results.values()))
+    keys = list(dict.fromkeys(key for rows in results.values() for key in rows[0]))
+    lines = []
+    for name, rows in results.items():
+        ratios = [ours[rate] / theirs[rate] for ours, theirs in zip(first, rows, strict=True)]
+        values = [median(r[k] for r in rows) if k in rows[0] else None for k in keys]
+        lines.append([name, f'{median(ratios):.2f}', *values])
+    return console.table(['side', 'ratio', *keys], lines)
+
+
+def peak_megabytes() -> float:
+    """The most memory that this process has had, in 10⁶ bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == 'darwin' else 1024) / 1e6

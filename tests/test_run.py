@@ -1,0 +1,344 @@
+"""The whole path as a user walks it: the real config, shrunk, in processes of their own."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import evaluate, log, report, run, trained, translate
+from experiments.data.grammar import Grammar
+from experiments.errors import UserError
+
+ROOT = Path(__file__).parent.parent
+SMALL = dict(
+    [
+        ('tokenizer.vocab_size', 200),
+        ('batch.tokens', 256),
+        ('model.d_model', 16),
+        ('model.num_layers', 1),
+        ('model.num_heads', 2),
+        ('model.d_ff', 32),
+        ('optimizer.schedule', 'cosine(peak=1e-2)'),
+        ('train.steps', 12),
+        ('train.log_every', 2),
+        ('evaluation.every', 6),
+        ('evaluation.beams', 2),
+        ('evaluation.extra_length', 4),
+        ('evaluation.batch_tokens', 256),
+        ('evaluation.average', 2),
+        ('checkpoint.every', 4),
+        ('checkpoint.keep', 2),
+    ]
+)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def cache(tmp_path_factory):
+    """A cache of the tests' own, and none of what other tests gave JAX to keep."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path_factory.mktemp('cache')))
+        yield
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory):
+    """A folder of parallel text: 150 training pairs, and two sets of a few."""
+    folder = tmp_path_factory.mktemp('text')
+    pairs = list(Grammar(pairs=160).train())
+    for stem, part in (('train', pairs[:150]), ('val', pairs[150:154]), ('news', pairs[154:157])):
+        for language, side in zip(('en', 'de'), zip(*part, strict=True), strict=True):
+            (folder / f'{stem}.{language}').write_text('\n'.join(side) + '\n', encoding='utf-8')
+    return folder
+
+
+def arguments(text, workdir, **changes):
+    data = f'text(path="{text.as_posix()}", source="en", target="de")'
+    fields = {'data': data, **SMALL, **{k.replace('__', '.'): v for k, v in changes.items()}}
+    overrides = [f'--config.{field}={value}' for field, value in fields.items()]
+    return ['--config=configs/wmt_small.py', f'--workdir={workdir}', *overrides]
+
+
+def start(text, workdir, **changes):
+    command = [sys.executable, '-m', 'experiments.run', *arguments(text, workdir, **changes)]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process):
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
+    return out
+
+
+def result(workdir):
+    return json.loads((workdir / 'result.json').read_text())
+
+
+def figures(workdir):
+    """The metrics, without what differs from one start to the next: clocks."""
+    clocks = ('time', 'tokens_per_second')
+    return [{k: v for k, v in row.items() if k not in clocks} for row in log.read(workdir)]
+
+
+@pytest.fixture(scope='module')
+def whole(text, tmp_path_factory):
+    """A run that was never interrupted, and what it printed."""
+    workdir = tmp_path_factory.mktemp('runs') / 'whole'
+    return workdir, finish(start(text, workdir))
+
+
+def test_a_run_leaves_what_it_is_asked_for(whole):
+    workdir, out = whole
+    names = {path.name for path in workdir.iterdir()}
+    assert names >= {
+        *('config.json', 'environment.json', 'metrics.jsonl', 'tokenizer.model'),
+        *('checkpoints', 'translations', 'tensorboard', 'result.json'),
+    }
+    end = result(workdir)
+    assert (end['status'], end['step']) == ('finished', 12)
+    assert set(end['evaluations']) == {'val', 'news'}
+    for name, scores in end['evaluations'].items():
+        lines = (workdir / 'translations' / f'{name}.step=12.txt').read_text().split('\n')[:-1]
+        assert len(lines) == scores['sentences']
+        assert scores['direction'] == 'en-de'
+        assert 'tok:13a' in scores['bleu_signature']
+        np.testing.assert_allclose(scores['perplexity'], np.exp(scores['loss']))
+    for words in (
+        'training pairs ',
+        'left out: ',
+        'parameters',
+        'step 12/12',
+        'reference',
+        'finished',
+    ):
+        assert words in out
+    rows = figures(workdir)
+    assert [r['step'] for r in rows if r['kind'] == 'train'] == [2, 4, 6, 8, 10, 12]
+    assert [r['step'] for r in rows if r['kind'] == 'eval'] == [6, 12]
+    losses = [r['loss'] for r in rows if r['kind'] == 'train']
+    assert losses[-1] < losses[0]
+
+
+def test_scores_are_what_sacrebleu_and_the_saved_translations_say(whole, text):
+    workdir, _ = whole
+    hypotheses = (workdir / 'translations' / 'news.step=12.txt').read_text().splitlines()
+    references = (text / 'news.de').read_text().splitlines()
+    import sacrebleu
+
+    bleu = sacrebleu.corpus_bleu(hypotheses, [references]).score
+    assert result(workdir)['evaluations']['news']['bleu'] == bleu
+
+
+def test_the_same_command_again_shows_the_result(whole, text):
+    workdir, _ = whole
+    before = (workdir / 'result.json').stat().st_mtime_ns
+    out = finish(start(text, workdir))
+    assert 'finished: step 12' in out and 'step 2/12' not in out
+    assert (workdir / 'result.json').stat().st_mtime_ns == before
+
+
+def killed_after(text, workdir, step, number):
+    """Starts a run and sends it a signal once it has written the row of a step."""
+    process = start(text, workdir)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if any(row['step'] >= step for row in log.read(workdir)):
+            process.send_signal(number)
+            break
+        time.sleep(0.01)
+    out, _ = process.communicate(timeout=120)
+    return process.returncode, out
+
+
+def test_a_run_killed_again_and_again_ends_the_same_bit_for_bit(whole, text, tmp_path):
+    workdir, _ = whole
+    for step in (2, 6, 10):
+        code, out = killed_after(text, tmp_path / 'run', step, signal.SIGKILL)
+        assert code == -signal.SIGKILL, out
+    finish(start(text, tmp_path / 'run'))
+    end, expected = result(tmp_path / 'run'), result(workdir)
+    assert end['parameters_sha256'] == expected['parameters_sha256']
+    assert end['evaluations'] == expected['evaluations']
+    assert figures(tmp_path / 'run') == figures(workdir)
+
+
+def test_sigterm_saves_and_leaves(whole, text, tmp_path):
+    workdir, _ = whole
+    code, out = killed_after(text, tmp_path / 'run', 2, signal.SIGTERM)
+    assert code == 128 + signal.SIGTERM and 'stopped and saved at step' in out
+    out = finish(start(text, tmp_path / 'run'))
+    assert 'resuming at step' in out
+    assert result(tmp_path / 'run')['parameters_sha256'] == result(workdir)['parameters_sha256']
+    assert figures(tmp_path / 'run') == figures(workdir)
+
+
+def command(monkeypatch, module, *argv):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, 'argv', ['command', *map(str, argv)])
+    module.main()
+
+
+def translated(monkeypatch, capsys, workdir, lines, *flags):
+    stdin = io.TextIOWrapper(io.BytesIO(lines.encode()), encoding='utf-8')
+    monkeypatch.setattr(sys, 'stdin', stdin)
+    capsys.readouterr()
+    command(monkeypatch, translate, f'--workdir={workdir}', *flags)
+    return capsys.readouterr().out.split('\n')[:-1]
+
+
+def test_translating_keeps_order_and_blank_lines(whole, text, monkeypatch, capsys):
+    workdir, _ = whole
+    sources = (text / 'news.en').read_text().splitlines()
+    expected = (workdir / 'translations' / 'news.step=12.txt').read_text().splitlines()
+    lines = ''.join(f'{line}\n' for line in (sources[0], '', sources[1], '  ', sources[2]))
+    out = translated(monkeypatch, capsys, workdir, lines)
+    assert out == [expected[0], '', expected[1], '', expected[2]]
+    out = translated(monkeypatch, capsys, workdir, lines, '--n_best=2', '--scores')
+    assert len(out) == 10
+    scores = [float(line.split('\t')[0]) for line in out]
+    assert scores[0] >= scores[1] and scores[4] >= scores[5]
+    assert out[0].split('\t')[1] == expected[0]
+
+
+def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
+    workdir, _ = whole
+    command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=news')
+    again = json.loads((workdir / 'translations' / 'news.step=12.json').read_text())
+    expected = result(workdir)['evaluations']['news']
+    assert {k: again[k] for k in expected} == expected
+    assert 'nrefs:1' in capsys.readouterr().out
+    with pytest.raises(UserError, match="--set: there is no set 'test'; there is val, news"):
+        command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=test')
+
+
+def test_the_report_reads_it(whole, monkeypatch, capsys):
+    workdir, _ = whole
+    command(monkeypatch, report, workdir, '--json')
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row['status'] == 'finished'
+    assert row['parameters'] == result(workdir)['parameters']
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(text, tmp_path, monkeypatch, capsys):
+    # A rate that throws the weights out of range: the step after it overflows.
+    wild = dict(optimizer__schedule='constant_schedule(value=1e30)', train__steps=6)
+    with pytest.raises(
+        UserError, match=r'not finite at step 2 \(epoch 0, batch 1\); no checkpoint'
+    ):
+        command(monkeypatch, run, *arguments(text, tmp_path / 'stop', **wild))
+    wild |= dict(train__on_nonfinite='skip', evaluation__sets='val')
+    command(monkeypatch, run, *arguments(text, tmp_path / 'skip', **wild))
+    assert 'its update is skipped' in capsys.readouterr().out
+    rows = [row for row in log.read(tmp_path / 'skip') if row['kind'] == 'train']
+    assert sum(row['skipped'] for row in rows) == 5
+
+
+def test_padded_and_packed_batches_train_alike(whole, text, tmp_path, monkeypatch):
+    workdir, _ = whole
+    changes = dict(batch__packed=False, evaluation__sets='val')
+    command(monkeypatch, run, *arguments(text, tmp_path / 'run', **changes))
+    ends = [log.read(path)[-1]['loss'] for path in (workdir, tmp_path / 'run')]
+    assert ends[0] == pytest.approx(ends[1], rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        (dict(model__num_heads=0), 'model.num_heads must be at least 1, not 0'),
+        (dict(model__d_model=18, model__num_heads=4), 'model.d_model=18 cannot be divided among'),
+        (dict(model__d_model=9, model__num_heads=3), 'model.d_model=9 must be even'),
+        (dict(model__dropout=-0.1), 'model.dropout must be at least 0 and below 1, not -0.1'),
+        (dict(model__dropout='nan'), 'model.dropout must be at least 0 and below 1, not nan'),
+        (dict(model__attention='sofmax'), "model.attention: 'sofmax' is not one of .*did you mean"),
+        (dict(model__norm='layer(eps=1)'), "model.norm: .*unknown argument 'eps'; layer takes"),
+        (dict(model__dtype='float16'), 'model.dtype must be one of float32, bfloat16'),
+        (dict(model__layers=3), "no field 'model.layers'; did you mean"),
+        (dict(train__steps='many'), 'train.steps'),
+        (dict(train__steps=0), 'train.steps=0 and train.epochs=0'),
+        (dict(train__label_smoothing=1), 'train.label_smoothing must be at least 0 and below 1'),
+        (dict(optimizer__schedule='nome'), 'optimizer.schedule: .*is not one of noam'),
+        (dict(tokenizer__vocab_size=20), 'tokenizer.vocab_size=20 is smaller than'),
+        (dict(batch__tokens=64), 'batch.tokens=64 is less than a row'),
+        (dict(batch__max_length=2), 'batch.max_length=2 is less than each'),
+        (dict(evaluation__sets='test'), "evaluation.sets: there is no set 'test'; there is val"),
+        (dict(evaluation__average=9), 'checkpoint.keep'),
+        (dict(data='txt'), "data: 'txt' is not one of grammar, text, tfds; did you mean 'text'"),
+        (dict(data='text(path="nowhere", source="en", target="de")'), 'nowhere'),
+        (dict(model__positions='learned(max_length=5)'), 'max_length=5'),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_writes_nothing(changes, message, text, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=message) as caught:
+        command(monkeypatch, run, *arguments(text, tmp_path / 'run', **changes))
+    assert '\n' not in str(caught.value)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_a_directory_of_another_run_is_refused_and_left_alone(whole, text, monkeypatch):
+    workdir, _ = whole
+    before = {p: p.stat().st_mtime_ns for p in workdir.rglob('*') if p.name != '.lock'}
+    with pytest.raises(UserError, match='model.d_ff is 32, not 64'):
+        command(monkeypatch, run, *arguments(text, workdir, model__d_ff=64))
+    assert {p: p.stat().st_mtime_ns for p in workdir.rglob('*') if p.name != '.lock'} == before
+
+
+def test_translating_needs_a_finished_checkpoint(whole, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match='is not the directory of a run'):
+        command(monkeypatch, translate, f'--workdir={tmp_path}')
+    (tmp_path / 'config.json').write_text((whole[0] / 'config.json').read_text())
+    with pytest.raises(UserError, match='no finished checkpoint yet'):
+        command(monkeypatch, translate, f'--workdir={tmp_path}')
+
+
+def test_an_error_is_one_line_and_exit_status_2(text, tmp_path):
+    process = start(text, tmp_path / 'run', model__num_heads=0)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert out == 'error: model.num_heads must be at least 1, not 0\n'
+
+
+def test_a_second_process_in_the_same_directory_is_refused(whole, text, monkeypatch):
+    from experiments import workdir as workdirs
+
+    workdir, _ = whole
+    config = json.loads((workdir / 'config.json').read_text())
+    with workdirs.open_run(workdir, config):
+        with pytest.raises(UserError, match='is in use by process'):
+            command(monkeypatch, run, *arguments(text, workdir))
+
+
+def test_the_newest_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    whole, text, tmp_path, monkeypatch, capsys
+):
+    shutil.copytree(whole[0], tmp_path / 'run')
+    (tmp_path / 'run' / 'result.json').unlink()
+    newest = tmp_path / 'run' / trained.CHECKPOINTS / '12'
+    file = max(newest.rglob('*'), key=lambda p: p.stat().st_size if p.is_file() else -1)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    command(monkeypatch, run, *arguments(text, tmp_path / 'run'))
+    out = capsys.readouterr().out
+    assert 'step 12 is damaged' in out and 'resuming at step 8' in out
+    assert result(tmp_path / 'run')['parameters_sha256'] == result(whole[0])['parameters_sha256']
+    assert figures(tmp_path / 'run') == figures(whole[0])
+
+
+def test_runs_of_one_and_of_four_devices_agree(whole, text, tmp_path):
+    """Dropout is on: its bits do not depend on how many devices share the batch."""
+    flags = os.environ['XLA_FLAGS'].replace('device_count=4', 'device_count=1')
+    command_ = [sys.executable, '-m', 'experiments.run', *arguments(text, tmp_path / 'run')]
+    environment = os.environ | {'XLA_FLAGS': flags}
+    subprocess.run(command_, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    one, four = figures(tmp_path / 'run'), figures(whole[0])
+    losses = [[r['loss'] for r in rows if r['kind'] == 'train'] for rows in (one, four)]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
