@@ -21,7 +21,7 @@ def get_config() -> ConfigDict:
     config.model.d_ff = 512
     config.model.residual = 'pre_norm'
 
-    config.optimizer.schedule = 'cosine(peak=4e-3, warmup=200)'
+    config.optimizer.schedule = 'cosine(peak=4e-3, warmup=0.15)'
     config.train.steps = 1_200
     config.train.log_every = 50
     config.evaluation.every = 300

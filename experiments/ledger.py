@@ -25,10 +25,6 @@ SUBLAYERS = {
 STACKS = ('encoder', 'decoder')
 OF_STACKS = [f'{stack} {name}' for stack in STACKS for name in (*SUBLAYERS.values(), 'other')]
 PARTS = ['embeddings', *OF_STACKS, 'logits']
-BATCH = (
-    *('source', 'source_segments', 'source_positions'),
-    *('inputs', 'labels', 'target_segments', 'target_positions'),
-)
 
 
 def ledger(config: Any) -> dict[str, dict[str, int]]:
@@ -100,7 +96,7 @@ def _step(model: Transformer, params: Any, shape: tuple[int, int]) -> Jaxpr:
         # The function `backward` is a tree of what it reads of the forward pass.
         return jax.tree.leaves(backward), backward(jnp.ones_like(value))
 
-    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in BATCH}
+    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in training.ARRAYS}
     return jax.make_jaxpr(step)(params, batch, jax.eval_shape(jax.random.key, 0)).jaxpr
 
 

@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from experiments import batching, console, devices, evaluate, trained
 from experiments.batching import Position
@@ -37,28 +38,40 @@ class Trainer:
         self.evaluator = evaluate.Evaluator(
             job.model, job.tokenizer, self.config, path, job.direction
         )
-        self.state, progress = self._first_or_restored()
+        self._dropout_key = _key(job, 'dropout_seed')
+        abstract = devices.placed(jax.eval_shape(self._first, _key(job, 'init_seed')))
+        # The step is compiled for each shape while the state is made and, after the first, while
+        # the others train.
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix='compile')
+        self._programs = {
+            shape: self._compiler.submit(self._compile, abstract, shape)
+            for shape in job.batches.shapes
+        }
+        self.state, progress = self._first_or_restored(abstract)
         self.figures = Figures(progress)
         self.log = Log(path, progress.rows)
         self.bar = console.Progress(job.steps, int(self.state.step))
+
+    def _compile(self, state: training.State, shape: tuple[int, int]) -> jax.stages.Compiled:
         step = training.make_step(
-            job.model,
-            job.optimizer,
+            self.job.model,
+            self.job.optimizer,
             label_smoothing=self.config.train.label_smoothing,
             accumulate=self.config.train.accumulate,
         )
-        self._step = jax.jit(step, donate_argnums=0, out_shardings=devices.everywhere())
-        self._programs: dict[tuple[int, ...], Any] = {}
-        self._dropout_key = _key(self.job, 'dropout_seed')
+        rows = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=devices.rows())
+        jitted = jax.jit(step, donate_argnums=0, out_shardings=devices.everywhere())
+        batch = dict.fromkeys(training.ARRAYS, rows)
+        return jitted.lower(state, batch, self._dropout_key).compile()
 
-    def _first_or_restored(self) -> tuple[training.State, Progress]:
-        def first(key: jax.Array) -> training.State:
-            return training.init(self.job.model, self.job.optimizer, key)
+    def _first(self, key: jax.Array) -> training.State:
+        return training.init(self.job.model, self.job.optimizer, key)
 
-        init_key = _key(self.job, 'init_seed')
-        restored = self.checkpoints.restore(devices.placed(jax.eval_shape(first, init_key)))
+    def _first_or_restored(self, abstract: training.State) -> tuple[training.State, Progress]:
+        restored = self.checkpoints.restore(abstract)
         if restored is None:
-            return jax.jit(first, out_shardings=devices.everywhere())(init_key), Progress()
+            first = jax.jit(self._first, out_shardings=devices.everywhere())
+            return first(_key(self.job, 'init_seed')), Progress()
         print(f'resuming at step {restored.step:,}')
         return restored.state, Progress.of(restored.metadata)
 
@@ -86,15 +99,15 @@ class Trainer:
         self.bar.close()
         self.log.close()
         self.checkpoints.close()
+        self._compiler.shutdown(cancel_futures=True)
 
     def _train(self, step: int, batch: training.Batch, after: Position) -> None:
-        arguments = self.state, batch, self._dropout_key
-        shape = batch['labels'].shape
-        if shape not in self._programs:
+        program = self._programs[batch['labels'].shape]
+        if not program.done():  # what waits for the compiler is not training
             self._settle()
-            self._programs[shape] = self._step.lower(*arguments).compile()
+            program.result()
             self.figures.start_clock()
-        self.state, metrics = self._programs[shape](*arguments)
+        self.state, metrics = program.result()(self.state, batch, self._dropout_key)
         self.figures.add(step, after, metrics)
 
     def _afterwards(self, step: int) -> None:

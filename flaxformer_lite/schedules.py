@@ -24,18 +24,18 @@ def noam(d_model: int, warmup: int = 4000, factor: float = 1.0) -> optax.Schedul
     return rate
 
 
-def cosine(steps: int, peak: float, warmup: int = 0) -> optax.Schedule:
-    """From 0 to `peak` in `warmup` steps, then to 0 at the last of all `steps` along half a cosine.
+def cosine(steps: int, peak: float, warmup: float = 0.1) -> optax.Schedule:
+    """From 0 to `peak` in a share `warmup` of the steps, then along half a cosine to 0 at the last.
 
     For runs too short for the paper's, which ends high (Loshchilov and Hutter 2017).
 
     Raises:
-      ValueError: warmup is negative, or not below steps.
+      ValueError: warmup is not in [0, 1).
     """
-    if not 0 <= warmup < steps:
-        raise ValueError(f'warmup must be at least 0 and below steps={steps}, not {warmup}')
+    if not 0 <= warmup < 1:
+        raise ValueError(f'warmup must be at least 0 and below 1, a share, not {warmup}')
     return optax.warmup_cosine_decay_schedule(
-        init_value=0.0, peak_value=peak, warmup_steps=warmup, decay_steps=steps
+        init_value=0.0, peak_value=peak, warmup_steps=round(warmup * steps), decay_steps=steps
     )
 
 

@@ -12,6 +12,12 @@ from flaxformer_lite.losses import Sums, smoothed_cross_entropy
 from flaxformer_lite.transformer import Transformer
 
 Batch = Mapping[str, jax.Array]
+# A batch's arrays, int32 (rows, length): tokens, 0 where there is none; inputs are the labels
+# shifted right behind a start token; segments count a row's pairs from 1, positions are in each.
+ARRAYS = (
+    *('source', 'source_segments', 'source_positions'),
+    *('inputs', 'labels', 'target_segments', 'target_positions'),
+)
 
 
 class State(struct.PyTreeNode):
@@ -59,8 +65,7 @@ def loss_sums(
     label_smoothing: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> Sums:
-    """The loss's sums over a batch: int32 arrays source, inputs, labels, source_segments,
-    target_segments, source_positions and target_positions, labels 0 where there is no token."""
+    """The loss's sums over a batch of the arrays that `ARRAYS` names."""
     h_BTD, table_VD = model.apply(
         {'params': params},
         batch['source'],

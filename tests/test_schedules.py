@@ -34,7 +34,7 @@ def test_schedules_are_made_by_name():
 
 
 def test_cosine_ends_with_the_training():
-    rate = schedules.make('cosine(peak=0.2, warmup=20)', 64, 100)
+    rate = schedules.make('cosine(peak=0.2, warmup=0.2)', 64, 100)
     s = np.arange(101)
     down = 0.1 * (1 + np.cos(np.pi * (s - 20) / 80))
     expected = np.where(s < 20, 0.2 * s / 20, down)
@@ -49,7 +49,7 @@ def test_cosine_ends_with_the_training():
         ('noam(warmup="x")', 'noam'),
         ('noam(d_model=3)', 'noam.*d_model'),
         ('cosine_decay_schedule(init_value=0.1)', 'cosine_decay_schedule.*decay_steps'),
-        ('cosine(peak=0.1, warmup=100)', 'warmup must be at least 0 and below steps=100, not 100'),
+        ('cosine(peak=0.1, warmup=100)', 'warmup must be at least 0 and below 1, a share, not 100'),
         ('noam(', 'not a spec'),
         ('_schedule', 'not one of'),
     ],
