@@ -1,4 +1,4 @@
-"""English-German sentences from an embedded grammar and lexicon, fixed by a seed: needs no files."""
+"""English-German sentences from an embedded grammar and lexicon, fixed by a seed."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -55,8 +55,7 @@ class Grammar:
 
     def train(self) -> Iterator[Pair]:
         """The training pairs, in the same order each time."""
-        skipped = SIZES['val'] + SIZES['test']
-        return islice(self._ordinary(), skipped, skipped + self.pairs)
+        return iter(self._training)
 
     def evaluation(self) -> dict[str, list[Pair]]:
         """The evaluation sets by name."""
@@ -69,6 +68,11 @@ class Grammar:
         for file in files:
             content.update(file.read_bytes())
         return content.hexdigest()
+
+    @cached_property
+    def _training(self) -> list[Pair]:
+        skipped = SIZES['val'] + SIZES['test']
+        return list(islice(self._ordinary(), skipped, skipped + self.pairs))
 
     def _ordinary(self) -> Iterator[Pair]:
         """First `val`, then `test`, then all that there is to train on."""

@@ -1,12 +1,11 @@
 """Reads a tree in English."""
 
 from experiments.data._grammar import inflect_english
+from experiments.data._grammar.lexemes import Adjective, Adverb
 from experiments.data._grammar.syntax import (
     INFINITIVES,
     PERSONS,
     THIRD_PLURAL,
-    Adjective,
-    Adverb,
     Both,
     Clause,
     Comparison,
@@ -44,7 +43,7 @@ def sentence(tree: Sentence) -> str:
 
 
 def phrase(nominal: Nominal, role: str = 'object') -> list[str]:
-    """The words of a noun phrase; `role`: subject, object or (after a preposition) prepositional."""
+    """The words of a noun phrase; `role`: subject, object or, after a preposition, other."""
     match nominal:
         case Expletive() | Name():
             return [nominal[0]]
@@ -54,7 +53,7 @@ def phrase(nominal: Nominal, role: str = 'object') -> list[str]:
             return [('who' if role == 'subject' else 'whom') if human else 'what']
         case RelativePronoun(noun):
             if noun.kind not in PERSONS:
-                return ['which' if role == 'prepositional' else 'that']
+                return ['which' if role == 'other' else 'that']
             return ['who' if role == 'subject' else 'whom']
         case Both(first, second):
             return [*phrase(first), 'and', *phrase(second)]
@@ -133,7 +132,7 @@ def _verbs(clause: Clause, inverted: bool) -> tuple[str, list[str]]:
 def _adverbial(part: Prepositional | Adverb) -> list[str]:
     if isinstance(part, Adverb):
         return [part.english]
-    return [part.preposition.english, *phrase(part.phrase, 'prepositional')]
+    return [part.preposition.english, *phrase(part.phrase, 'other')]
 
 
 def _predicate(part: Adjective | Comparison | NounPhrase) -> list[str]:
@@ -155,7 +154,7 @@ def _objects(clause: Clause) -> dict[str, list[str]]:
     if verb.recipient:
         turned = verb.link or isinstance(thing, Pronoun) or clause.front == 'recipient'
         if person and turned:
-            person_words = [verb.link or 'to', *phrase(person, 'prepositional')]
+            person_words = [verb.link or 'to', *phrase(person, 'other')]
             return {'object': phrase(thing), 'particle': particle, 'recipient': person_words}
         person_words = phrase(person) if person else []
         return {'recipient': person_words, 'object': phrase(thing), 'particle': particle}

@@ -74,13 +74,6 @@ def _verbs_last(clause: Clause) -> list[str]:
 # ---- The middle field ---------------------------------------------------------------------------
 
 
-def _relative(nominal: object) -> list[str]:
-    """The relative clause of a phrase, between commas."""
-    if isinstance(nominal, NounPhrase) and nominal.relative:
-        return [',', *_last(nominal.relative), ',']
-    return []
-
-
 def _objects(clause: Clause) -> dict[str, list[str]]:
     """The recipient and the object, in that order, unless the object is a pronoun: 'es ihm'."""
     thing, person = clause.object, clause.recipient

@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 
+from experiments.data._grammar.lexemes import Adjective, Adverb, Determiner
 from experiments.data._grammar.syntax import (
-    Adjective,
-    Adverb,
     Both,
     Comparison,
-    Determiner,
     Expletive,
     Interrogative,
     Name,

@@ -16,15 +16,13 @@ from experiments.data._grammar.syntax import (
 
 # Construction: nouns or (base forms of) verbs that it is never trained with.
 HELD_OUT = {
-    'adjective in the dative': """
-        painter singer brother woman grandmother donkey bear cow table garden church bridge ship""",
-    'relative clause': """
-        pilot judge nurse actress horse wolf letter bottle coat umbrella car hotel meadow apple""",
-    'possessive': 'captain student daughter cat goose newspaper key lamp shirt chair bicycle cake',
-    'modal verb': 'buy sing repair invite hug tidy feed protect visit lend hide travel',
-    'perfect, verb last': 'give catch help meet lose understand call order climb throw run drink',
+    'adjective in the dative': 'painter singer brother woman grandmother pig bear cow table garden',
+    'relative clause': 'lawyer nurse horse wolf letter bottle coat umbrella car hotel meadow apple',
+    'possessive': 'student daughter cat goose newspaper key lamp shirt chair bicycle cake',
+    'modal verb': 'buy sing repair invite tidy feed visit lend travel',
+    'perfect, verb last': 'give catch help meet lose understand call order throw run drink',
     'negation': 'open close love steal bring paint thank follow show sleep wash wait',
-    'question': 'find hear carry build show hunt explain kiss dance drive pay promise',
+    'question': 'find hear carry build hunt explain kiss dance drive pay',
 }
 _HELD_OUT = {construction: frozenset(words.split()) for construction, words in HELD_OUT.items()}
 POSSESSIVES = frozenset(('my', 'your', 'his', 'her', 'its', 'our', 'their'))

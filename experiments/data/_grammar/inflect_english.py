@@ -2,7 +2,7 @@
 
 import re
 
-from experiments.data._grammar.syntax import EnglishVerb
+from experiments.data._grammar.lexemes import EnglishVerb
 
 _DOUBLES = {'begin', 'forget', 'get', 'hug', 'plan', 'put', 'run', 'sit', 'swim', 'travel'}
 _IRREGULAR = {

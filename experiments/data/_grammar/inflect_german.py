@@ -2,7 +2,7 @@
 
 import re
 
-from experiments.data._grammar.syntax import GermanVerb
+from experiments.data._grammar.lexemes import GermanVerb
 
 _PRESENT = {
     'sein': ('bin', 'bist', 'ist', 'sind', 'sind'),

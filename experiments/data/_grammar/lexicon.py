@@ -3,18 +3,18 @@
 import re
 
 from experiments.data._grammar import inflect_english, inflect_german, nouns, verbs, words
-from experiments.data._grammar.syntax import (
+from experiments.data._grammar.lexemes import (
     Adjective,
     Adverb,
     Determiner,
     EnglishVerb,
     GermanVerb,
     Modal,
-    Name,
     Noun,
     Preposition,
     Verb,
 )
+from experiments.data._grammar.syntax import Name
 
 
 def _lines(table: str) -> list[list[str]]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.data._grammar.dice import Dice
+from experiments.data._grammar.lexemes import Adverb, Verb
 from experiments.data._grammar.lexicon import (
     DIRECTIONS,
     MANNERS,
@@ -21,16 +22,10 @@ from experiments.data._grammar.sample_phrases import (
     subject_of,
     time_for,
 )
-from experiments.data._grammar.syntax import (
-    Adverb,
-    Clause,
-    Nominal,
-    Prepositional,
-    Pronoun,
-    Verb,
-)
+from experiments.data._grammar.syntax import Clause, Nominal, Prepositional, Pronoun
 
 ALL_VERBS = tuple(VERBS.values())
+ACTIONS = [v for v in ALL_VERBS if 'state' not in v.notes]  # what one can do 'while' and 'before'
 
 _TENSES = {'present': 24, 'progressive': 17, 'past': 27, 'perfect': 8, 'future': 10, 'modal': 14}
 _STATE_TENSES = {'present': 65, 'past': 35}
@@ -52,8 +47,8 @@ def clause(
     `plain`: with no article that could not stand with 'not' or in a question.
     """
     verb = dice.pick(verbs)
-    if tense == 'past' and not _has_past(verb):
-        verb = dice.pick([v for v in verbs if _has_past(v)])
+    if tense == 'past' and not has_past(verb):
+        verb = dice.pick([v for v in verbs if has_past(v)])
     parts = {'negative': dice.chance(0.12)} | _tense(dice, verb, tense) | fixed
     plain = plain or parts['negative']
     subject = subject or subject_of(dice, verb, 'plain' if plain else 'any')
@@ -98,7 +93,7 @@ def _adjunct(dice: Dice, name: str, subject: Nominal) -> tuple[str, Adverb | Pre
     return 'companion', Prepositional(PREPOSITIONS[name], other(dice, PEOPLE, subject, 'definite'))
 
 
-def _has_past(verb: Verb) -> bool:
+def has_past(verb: Verb) -> bool:
     """Not 'read' and 'put', whose past can look like their present; they take the perfect."""
     return verb.english.past[0] != verb.english.base
 
@@ -115,7 +110,7 @@ def _tense(dice: Dice, verb: Verb, given: str) -> dict[str, Any]:
             always = tense == 'present' and not given
             modals = [m for m in MODALS.values() if always or m.german.past]
             return {'tense': tense, 'modal': dice.pick(modals)}
-    return {'tense': 'perfect' if tense == 'past' and not _has_past(verb) else tense}
+    return {'tense': 'perfect' if tense == 'past' and not has_past(verb) else tense}
 
 
 def _time(dice: Dice, verb: Verb, parts: dict[str, Any]) -> Adverb | None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from experiments.data._grammar import lexicon
 from experiments.data._grammar.dice import Dice
+from experiments.data._grammar.lexemes import Adverb, Determiner, Noun, Verb
 from experiments.data._grammar.lexicon import (
     ADJECTIVES,
     DETERMINERS,
@@ -19,17 +20,13 @@ from experiments.data._grammar.syntax import (
     FIRST_PLURAL,
     PERSONS,
     THIRD,
-    Adverb,
     Both,
-    Determiner,
     Name,
     Nominal,
-    Noun,
     NounPhrase,
     Prepositional,
     Pronoun,
     RelativePronoun,
-    Verb,
 )
 
 _POSSESSIVES = {'my': 5, 'your': 3, 'his': 3, 'her': 3, 'our': 3, 'their': 2}
@@ -37,7 +34,7 @@ _POSSESSIVES = {'my': 5, 'your': 3, 'his': 3, 'her': 3, 'our': 3, 'their': 2}
 _PLAIN = {'the': 40, 'a': 20, 'this': 6} | _POSSESSIVES
 _SINGULAR = _PLAIN | {'every': 4, 'no': 3}
 _PLAIN_PLURAL = {'the': 40, '': 18, 'this': 6} | _POSSESSIVES
-_NUMBERS = {'two': 3, 'three': 3, 'four': 2, 'five': 2, 'six': 2, 'ten': 2}
+_NUMBERS = {'two': 3, 'three': 3, 'four': 2, 'five': 2, 'ten': 2}
 _PLURAL = _PLAIN_PLURAL | {'all': 5, 'many': 7, 'some': 6} | _NUMBERS
 _MASS = {'the': 40, '': 35, 'this': 4} | _POSSESSIVES
 _DEFINITE = {'the': 80, 'this': 8} | _POSSESSIVES
@@ -54,10 +51,10 @@ def _names(text: str) -> frozenset[str]:
 
 
 PEOPLE = lexicon.nouns_of('person')
-_KIN = _names('father mother brother sister son daughter uncle aunt friend neighbour niece')
+_KIN = _names('father mother brother sister son daughter uncle aunt friend neighbour')
 _OWNED = _names('pet goods text room house garden') | _KIN
 _PARTS = _names('part roof')
-_WHOLES = lexicon.nouns_of('house school church hotel shop hospital castle factory library theatre')
+_WHOLES = lexicon.nouns_of('house school church hotel shop hospital castle library museum')
 
 DESCRIBING = {
     noun.english: [a for a in ADJECTIVES.values() if noun.english in a.kinds]
@@ -89,7 +86,7 @@ def noun_phrase(
     adjectives = DESCRIBING[noun.english]
     adjective = dice.pick(adjectives) if adjectives and dice.chance(0.33) else None
     if noun.english in _OWNED and dice.chance(0.07):
-        return NounPhrase(noun, DETERMINERS['the'], plural, adjective, owner=_owner(dice))
+        return NounPhrase(noun, DETERMINERS['the'], plural, adjective, owner=_owner(dice, subject))
     if noun.english in _PARTS and dice.chance(0.3):
         whole = NounPhrase(dice.pick(_WHOLES), DETERMINERS['the'])
         return NounPhrase(noun, DETERMINERS['the'], plural, adjective, owner=whole)
@@ -109,9 +106,9 @@ def _determiners(noun: Noun, plural: bool, allowed: str) -> dict[str, int]:
     return _PLURAL if plural else _SINGULAR
 
 
-def _owner(dice: Dice) -> Name | NounPhrase:
+def _owner(dice: Dice, subject: Nominal | None) -> Name | NounPhrase:
     if dice.chance(0.4):
-        return dice.pick(NAMES)
+        return dice.pick([name for name in NAMES if name != subject])
     plural = dice.chance(0.2)
     return NounPhrase(dice.pick(PEOPLE), DETERMINERS[dice.draw(_DEFINITE)], plural)
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from experiments.data._grammar.dice import Dice
+from experiments.data._grammar.lexemes import Noun, Verb
 from experiments.data._grammar.lexicon import DETERMINERS, NOUNS, SITES, nouns_of
-from experiments.data._grammar.sample_clauses import ALL_VERBS, clause
+from experiments.data._grammar.sample_clauses import ALL_VERBS, clause, has_past
 from experiments.data._grammar.sample_phrases import DESCRIBING, noun_of
 from experiments.data._grammar.sample_states import being
 from experiments.data._grammar.syntax import (
@@ -16,12 +17,10 @@ from experiments.data._grammar.syntax import (
     Clause,
     Name,
     Nominal,
-    Noun,
     NounPhrase,
     Prepositional,
     Pronoun,
     RelativePronoun,
-    Verb,
 )
 
 BY_SUBJECT = {n.english: [v for v in ALL_VERBS if n in v.subjects] for n in NOUNS.values()}
@@ -70,7 +69,9 @@ def _last_phrase(main: Clause) -> str:
 def _described(dice: Dice, phrase: Nominal) -> Nominal:
     if not isinstance(phrase, NounPhrase) or phrase.owner:
         return phrase
-    return replace(phrase, relative=relative(dice, phrase.noun, phrase.plural))
+    described = relative(dice, phrase.noun, phrase.plural)
+    adjective = None if described.predicate else phrase.adjective  # 'the green hat that is red'
+    return replace(phrase, adjective=adjective, relative=described)
 
 
 def relative(dice: Dice, noun: Noun, plural: bool) -> Clause:
@@ -154,10 +155,11 @@ def pronoun_for(nominal: Nominal) -> Pronoun | None:
     return Pronoun(nominal.noun.pronoun, nominal.noun.gender)
 
 
-def done_to(antecedent: Antecedent, but: Verb) -> list[Verb]:
+def done_to(antecedent: Antecedent, but: Verb, tense: str) -> list[Verb]:
     """The verbs, but for one, whose object the pronoun can be: not 'auf es', which is 'darauf'."""
     noun = antecedent.noun
     verbs = [v for v in _DONE_BY_PEOPLE[noun.english] if v is not but and not v.recipient]
+    verbs = [v for v in verbs if tense != 'past' or has_past(v)]
     return [v for v in verbs if noun.kind in PERSONS or not v.preposition]
 
 
@@ -169,7 +171,7 @@ def about(dice: Dice, main: Clause, tense: str) -> Clause | None:
         return None
     pronoun, noun = antecedent = dice.pick(known)
     doing = [v for v in BY_SUBJECT[noun.english] if v is not main.verb]
-    done = done_to(antecedent, main.verb)
+    done = done_to(antecedent, main.verb, tense)
     third = pronoun.person in (THIRD, THIRD_PLURAL)
     weights = {
         'being': 40 * bool(DESCRIBING[noun.english] and not main.predicate),

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from experiments.data._grammar.dice import Dice
+from experiments.data._grammar.lexemes import Adjective, Adverb, Noun
 from experiments.data._grammar.lexicon import (
     BE,
     DETERMINERS,
@@ -25,13 +26,10 @@ from experiments.data._grammar.sample_phrases import (
 from experiments.data._grammar.syntax import (
     PERSONS,
     THIRD,
-    Adjective,
-    Adverb,
     Clause,
     Comparison,
     Expletive,
     Nominal,
-    Noun,
     NounPhrase,
 )
 
@@ -43,8 +41,8 @@ _SAME_KIND = {
 }
 _MOODS = ('tired', 'happy', 'sad', 'sick', 'nervous', 'angry', 'hungry', 'thirsty')
 _WORKERS = {
-    'man': nouns_of('teacher doctor painter singer writer student lawyer gardener pilot baker'),
-    'woman': nouns_of('nurse actress saleswoman waitress princess queen'),
+    'man': nouns_of('teacher doctor painter singer student lawyer baker waiter'),
+    'woman': nouns_of('nurse saleswoman waitress princess queen'),
 }
 
 

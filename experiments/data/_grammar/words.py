@@ -7,7 +7,7 @@ old/older alt/älter: person animal goods text building landscape plant
 young/younger jung/jünger: person animal
 big/bigger groß/größer: animal thing furniture vehicle building room landscape plant instrument
 small/smaller klein/kleiner: child animal thing furniture vehicle building room landscape plant
-good/better gut/besser: food drink media sound teacher doctor student friend singer plan answer
+good/better gut/besser: food drink media sound teacher doctor student friend singer answer
 beautiful schön: woman animal goods building landscape plant sound
 ugly/uglier hässlich: goods building
 new/newer neu: goods text building entertainment
@@ -18,7 +18,6 @@ light/lighter leicht: thing garment
 clean/cleaner sauber: garment vehicle room street
 dirty/dirtier schmutzig: garment vehicle room pet street
 broken/- kaputt: machine furniture vehicle part
-modern modern: machine furniture vehicle building
 long/longer lang/länger: text media garment street bridge river
 short/shorter kurz/kürzer: text media garment answer
 red/- rot: goods part plant
@@ -27,7 +26,6 @@ green/- grün: goods part
 yellow/- gelb: goods part plant
 black/- schwarz: animal goods part
 white/- weiß: animal goods part
-brown/- braun: animal furniture garment
 happy/happier glücklich: person
 sad/sadder traurig: person sound story film
 tired müde: person animal
@@ -37,43 +35,31 @@ rich/richer reich: person
 poor/poorer arm/ärmer: person
 friendly/friendlier freundlich: person
 famous berühmt: person picture building novel
-clever/cleverer klug/klüger: person pet monkey fox answer plan
+clever/cleverer klug/klüger: person pet monkey fox answer
 strong/stronger stark/stärker: man animal
-brave/braver mutig: person pet
 honest ehrlich: person answer
 lazy/lazier faul: person pet
-polite höflich: person
-nervous nervös: person
 angry/angrier wütend: person
 hungry/hungrier hungrig: person animal
-thirsty/thirstier durstig: person animal
-shy/shyer schüchtern: person animal
-patient geduldig: person donkey
-curious neugierig: person pet monkey
 wild/- wild: beast horse
-dangerous gefährlich: beast street bridge river game plan
-fresh/fresher frisch: food milk juice
+dangerous gefährlich: beast street bridge river game
+fresh/fresher frisch: food milk
 sweet/sweeter süß: food drink
 warm/warmer warm/wärmer: water milk soup garment room
 cold/colder kalt/kälter: drink soup room lake river
 hot/hotter heiß: soup tea coffee water meat
 delicious lecker: food drink
-ripe/- reif: apple banana pear orange tomato strawberry
 interesting interessant: media thought building
-boring langweilig: media music task
+boring langweilig: media music
 funny/funnier lustig: media story song dream
 important wichtig: text thought
 difficult schwierig: thought game
 easy/easier einfach: thought game
-strange/stranger seltsam: media thought sound
 quiet/quieter ruhig: building landscape child
 dark/darker dunkel: room forest street
-bright/brighter hell: room lamp kitchen
-high/higher hoch/höher: mountain tower tree wall bridge
-deep/deeper tief: lake river
+high/higher hoch/höher: mountain tree wall bridge
 useful nützlich: thing machine book answer
-round/- rund: table window mirror
-empty/- leer: bottle glass box bucket basket street room
+empty/- leer: bottle glass box basket street room
 """
 
 # English: German; the tenses that it goes with, all if none is named.
@@ -83,24 +69,17 @@ now: jetzt; present progressive
 yesterday: gestern; past
 tomorrow: morgen; future
 on Monday: am Montag; past future
-on Tuesday: am Dienstag; past future
 on Wednesday: am Mittwoch; past future
-on Thursday: am Donnerstag; past future
 on Friday: am Freitag; past future
-on Saturday: am Samstag; past future
 on Sunday: am Sonntag; past future
 in the morning: am Morgen; present past future
-in the afternoon: am Nachmittag; present past future
 in the evening: am Abend; present past future
 at night: in der Nacht; present past
 in summer: im Sommer; present past future
 in winter: im Winter; present past future
 every day: jeden Tag; present past
 last week: letzte Woche; past
-last year: letztes Jahr; past
 next week: nächste Woche; future
-next year: nächstes Jahr; future
-after work: nach der Arbeit; present past future
 before breakfast: vor dem Frühstück; present past future
 """
 FREQUENCIES = 'often oft, always immer, sometimes manchmal, usually meistens, rarely selten'
@@ -144,11 +123,10 @@ home: nach Hause
 # Where one can be: English and German preposition, which each of the nouns has of its own.
 SITES = """
 in in: kitchen cellar office house school church hotel restaurant shop hospital museum library
-    theatre bakery castle factory cinema garden city village park forest
+    bakery castle cinema garden city village park forest
 at an: station airport beach lake river
-on auf: street bridge meadow island farm hill mountain
+on auf: street bridge meadow island mountain
 at auf: market
-in auf: field
 """
 
 # What a verb can have with it, by the name its line gives: English preposition and what it goes
@@ -156,11 +134,11 @@ in auf: field
 PLACES = """
 anywhere: site building landscape kitchen office; here; there; outside; at home
 outdoors: site landscape; outside
-homes: site house castle city village hotel island farm street; here; there; in towns
+homes: site house castle city village hotel island street; here; there; in towns
 goals: site station airport hotel beach market lake island castle; here; in towns
 shops: site shop market city village; in towns
 meals: site kitchen restaurant hotel garden park cinema school meadow; outside; at home
-seats: on chair sofa bench armchair; under tree; next to person window; in front of house; outside
+seats: on chair sofa bench; under tree; next to person window; in front of house; outside
 beds: on bed table sofa chair bench; under bed table sofa chair; next to lamp mirror bottle
 cities: in towns
 near: in front of building door; behind house tree church; next to person vehicle tree
@@ -168,10 +146,8 @@ near: in front of building door; behind house tree church; next to person vehicl
 DIRECTIONS = """
 whither: into inside; to spots person; through park forest city; across street bridge meadow; home
 roads: into city village forest; to spots; through city forest; across bridge; home; to towns
-through: through park forest city village; across meadow island field
 towns: to towns
 whence: out of inside; from spots; from towns
-heights: onto tree roof wall mountain tower
 onto: onto table chair sofa bench wall; over wall
 down: on table bed chair bench; under table bed chair; next to lamp mirror bed; in front of door
 """
@@ -198,7 +174,6 @@ two: zwei none
 three: drei none
 four: vier none
 five: fünf none
-six: sechs none
 ten: zehn none
 how many: wie_viel viele
 """
@@ -217,7 +192,7 @@ CONJUNCTIONS = {
 }
 
 NAMES = {
-    'f': 'Anna Maria Julia Sophie Emma Laura Lena Clara Eva Nora',
-    'm': 'Peter Paul David Daniel Martin Tom Simon Oliver Jan Leon',
+    'f': 'Anna Maria Julia Sophie Emma Laura Lena',
+    'm': 'Peter Paul David Martin Tom Simon Leon',
 }
-TOWNS = 'Berlin Berlin, Hamburg Hamburg, Munich München, Vienna Wien, Cologne Köln, Rome Rom'
+TOWNS = 'Berlin Berlin, Hamburg Hamburg, Munich München, Vienna Wien, Rome Rom'
