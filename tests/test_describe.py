@@ -13,7 +13,7 @@ import pytest
 from configs import wmt_base
 from experiments import cost, describe
 from experiments.errors import UserError
-from experiments.ledger import BATCH, ledger
+from experiments.ledger import ledger
 from flaxformer_lite import build, training
 
 # Sizes that differ, so that none can stand for another.
@@ -150,7 +150,7 @@ def test_activations_are_most_of_what_the_compiler_sets_aside():
 
     key = jax.random.key(0)
     params = jax.eval_shape(lambda: training.init_params(model, key))
-    batch = {name: jax.ShapeDtypeStruct((32, 32), jnp.int32) for name in BATCH}
+    batch = {name: jax.ShapeDtypeStruct((32, 32), jnp.int32) for name in training.ARRAYS}
     compiled = jax.jit(gradients).lower(params, batch, key).compile()
     aside = compiled.memory_analysis().temp_size_in_bytes
     assert 0.4 * aside < ledger(config)['bytes']['activations'] < 1.1 * aside
