@@ -22,9 +22,9 @@ def get_config() -> ConfigDict:
     config.model.residual = 'pre_norm'
 
     config.optimizer.schedule = 'cosine(peak=4e-3, warmup=0.15)'
-    config.train.steps = 1_200
+    config.train.steps = 1_000
     config.train.log_every = 50
-    config.evaluation.every = 300
+    config.evaluation.every = 250
     config.evaluation.average = 1
     config.evaluation.batch_tokens = 4_096
     config.checkpoint.every = 100

@@ -146,14 +146,22 @@ def test_a_wide_beam_finds_the_best_of_all_sentences(alpha, cache):
         assert (scores[sentence, len(ended) :] < 0.1 * decode.NEVER).all()
 
 
+@pytest.mark.parametrize(
+    ('toy', 'alpha'),
+    [
+        # 3 × 700 candidates: the largest are sought block by block.
+        pytest.param(Toy(vocab=700, eos_bias=3.0), 0.6, id='large vocabulary'),
+        # Ends crowd out what goes on, and what is longer may yet win.
+        pytest.param(Toy(sentences=200, eos_bias=1.5), 2.0, id='early ends'),
+    ],
+)
 @pytest.mark.parametrize('cache', [Toy.by_slots, Toy.by_parents])
-def test_a_narrow_beam_over_a_large_vocabulary(cache):
-    # 3 × 700 candidates: the largest are sought block by block.
-    toy, limits = Toy(vocab=700, eos_bias=3.0), [5, 4, 5, 2, 5, 3]
-    model = cache(toy, np.arange(6), 3)
-    tokens, scores = run(decode.beam, model, limits, beams=3, alpha=0.6)
+def test_a_narrow_beam_is_the_textbooks(toy, alpha, cache):
+    limits = [2 + i % 4 for i in range(len(toy.S))]
+    model = cache(toy, np.arange(len(limits)), 3)
+    tokens, scores = run(decode.beam, model, limits, beams=3, alpha=alpha)
     for sentence, limit in enumerate(limits):
-        expected, score = by_beam(toy, sentence, limit, beams=3, alpha=0.6)
+        expected, score = by_beam(toy, sentence, limit, beams=3, alpha=alpha)
         assert cut(tokens[sentence, 0]) == expected
         np.testing.assert_allclose(scores[sentence, 0], score, rtol=1e-4)
 
