@@ -11,7 +11,7 @@ from configs import wmt_base
 def get_config() -> ConfigDict:
     config = wmt_base.get_config()
     config.data = 'grammar'
-    config.tokenizer.vocab_size = 8_000
+    config.tokenizer.vocab_size = 4_000
     config.batch.tokens = 1_024
     config.batch.max_length = 64
 
@@ -22,9 +22,9 @@ def get_config() -> ConfigDict:
     config.model.residual = 'pre_norm'
 
     config.optimizer.schedule = 'cosine(peak=4e-3, warmup=0.15)'
-    config.train.steps = 1_000
+    config.train.steps = 1_300
     config.train.log_every = 50
-    config.evaluation.every = 250
+    config.evaluation.every = 325
     config.evaluation.average = 1
     config.evaluation.batch_tokens = 4_096
     config.checkpoint.every = 100
