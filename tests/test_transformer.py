@@ -351,8 +351,13 @@ def test_equals_pytorchs_transformer(name):
     loss = metrics.sums.loss / metrics.sums.tokens
     np.testing.assert_allclose(loss, golden['loss'], rtol=1e-6)
     close(tiny.first_gradient(state), golden['gradients'], atol=1e-6)
-    # Adam makes a step of the rate of the least gradient, with its rounding: 2 % of a step.
-    close(state.params, golden['adam'], atol=2e-5)
+
+    # Adam makes a whole step of the least gradient, and of its rounding: those say nothing.
+    def clear(tree):
+        keep = lambda x, g: np.where(np.abs(g) > 1e-5, x, 0.0)  # noqa: E731
+        return jax.tree.map(keep, tree, golden['gradients'])
+
+    close(clear(state.params), clear(golden['adam']), atol=2e-5)
 
 
 def close(ours, theirs, atol):

@@ -55,6 +55,7 @@ def float64(tree: Any) -> Any:
     return jax.tree.map(np.float64, tree)
 
 
+@functools.cache
 def parameters(model: Transformer, seed: int = 0) -> Any:
     token_BT = jnp.ones((1, 1), jnp.int32)
     return variables(model, token_BT, token_BT, seed=seed)['params']
