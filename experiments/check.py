@@ -7,7 +7,6 @@ from experiments import optimizer
 from experiments.errors import UserError
 from flaxformer_lite import build
 
-_LONG = 1 << 30  # steps, where it is epochs that end the training
 # field: the least it may be, and what it must stay below.
 RANGES = {
     'tokenizer.vocab_size': (5, math.inf),
@@ -50,7 +49,7 @@ def check(config: Any) -> None:
         build.check(config.model)
     except ValueError as error:
         raise UserError(str(error)) from None
-    optimizer.make(config, config.train.steps or _LONG)
+    optimizer.make(config)
     for field, (least, below) in RANGES.items():
         value = _get(config, field)
         if value is not None and not least <= value < below:

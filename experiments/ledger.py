@@ -76,7 +76,7 @@ def _shape(config: Any) -> tuple[int, int]:
 
 def _abstract(config: Any) -> tuple[Transformer, training.State]:
     """The model, and the shapes of the state that its training begins with."""
-    update, _ = optimizer.make(config, steps=1 << 30)
+    update, _ = optimizer.make(config)
     try:
         model = build.transformer(config.model, config.tokenizer.vocab_size)
         state = jax.eval_shape(lambda: training.init(model, update, jax.random.key(0)))

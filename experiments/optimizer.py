@@ -21,10 +21,11 @@ RANGES = {
 }
 
 
-def make(config: Any, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+def make(config: Any, steps: int = 1 << 30) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """What a whole config's `optimizer` says, and its learning rate by the count of updates so far.
 
-    `steps` is the length of the training, which some schedules go by.
+    `steps` is the length of the training, which some schedules go by; by default longer than any,
+    for who asks before it is known.
 
     `adam` is Kingma and Ba's (2015); `adamw` also takes learning rate · weight_decay · w from each
     weight w (Loshchilov and Hutter 2019). A gradient whose norm over all parameters is above `clip`

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments import batching, devices
@@ -90,7 +89,7 @@ class Translator:
         length = source_BS.shape[1] - 1 + settings.extra_length
         most = positions(self._model)
         length = length if most is None else min(length, most)
-        search = step, grow, cache, jnp.minimum(limits_B, length)
+        search = step, grow, cache, limits_B
         ends = dict(bos=BOS, eos=EOS, length=length)
         if settings.decode == 'greedy':
             return decode.greedy(*search, **ends)

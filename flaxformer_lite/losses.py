@@ -19,7 +19,7 @@ class Sums(struct.PyTreeNode):
     Attributes:
       loss: −Σ_v q(v) log p(v), in nats, q = (1 − ε) · label + ε / V over the whole vocabulary.
       nll: −log p(label), in nats; its mean's exponential is the perplexity.
-      correct: 1 where the label is the likeliest token.
+      correct: 1 where no token is likelier than the label.
       tokens: 1.
     """
 

@@ -15,6 +15,9 @@ def causal(query_pos_BT: jax.Array, key_pos_BS: jax.Array) -> jax.Array:
     return query_pos_BT[:, None, :, None] >= key_pos_BS[:, None, None, :]
 
 
-def positions(segments_BT: jax.Array) -> jax.Array:
-    """0, 1, 2, … along each row: the positions of rows that hold one sentence each. → int32 BT."""
-    return jnp.broadcast_to(jnp.arange(segments_BT.shape[1], dtype=jnp.int32), segments_BT.shape)
+def positions(tokens_BT: jax.Array) -> jax.Array:
+    """0, 1, 2, … along rows that hold one sentence each, and 0 where there is no token. → int32 BT.
+
+    Padding has a position that every model has: rows may be padded beyond a `learned` table.
+    """
+    return jnp.where(tokens_BT != 0, jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)[None], 0)

@@ -14,7 +14,7 @@ def noam(d_model: int, warmup: int = 4000, factor: float = 1.0) -> optax.Schedul
     Raises:
       ValueError: warmup is below 1.
     """
-    if warmup < 1:
+    if not warmup >= 1:
         raise ValueError(f'warmup must be at least 1, not {warmup}')
 
     def rate(count):

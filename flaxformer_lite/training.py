@@ -95,6 +95,9 @@ def make_step(
     Args:
       accumulate: the batch is worked off in so many parts, its rows divided among them evenly, and
         their gradients are summed: the same update in a part of the memory.
+
+    Raises:
+      ValueError: when the step is traced, if `accumulate` does not divide the rows.
     """
 
     def sums_and_gradient(params, batch, key):
@@ -136,4 +139,6 @@ def make_step(
 
 def _parts(x_BT: jax.Array, count: int) -> jax.Array:
     """(B, T) → (count, B / count, T): neighbours apart, so that every device has some of each."""
+    if len(x_BT) % count:
+        raise ValueError(f'accumulate={count} does not divide the {len(x_BT)} rows of a batch')
     return jnp.swapaxes(x_BT.reshape(len(x_BT) // count, count, *x_BT.shape[1:]), 0, 1)

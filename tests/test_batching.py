@@ -1,16 +1,20 @@
 """Batches hold each pair once, in few shapes, and go on exactly where they were left."""
 
+import functools
 import itertools
 import json
 import threading
 
+import jax
 import numpy as np
 import pytest
+import tiny
 
 from experiments import layout, planning
 from experiments.batching import Batches, Position, evaluation_batches, prefetch, source_batches
 from experiments.corpus import Corpus, Ragged
 from experiments.errors import UserError
+from flaxformer_lite import training
 
 BOS, EOS = 2, 1
 
@@ -237,6 +241,26 @@ def test_evaluation_uses_few_shapes_and_full_batches():
     assert sorted(i for _, indices in batches for i in indices) == list(range(500))
     assert {batch['labels'].shape for batch, _ in batches} <= {(8, 64), (16, 32), (32, 16)}
     assert all(len(indices) == len(batch['labels']) for batch, indices in batches[:-1])
+
+
+def test_packed_and_padded_batches_give_the_same_loss_per_token():
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(1, 15, (2, 40))
+    sides = ([rng.integers(4, tiny.VOCAB, n).tolist() for n in side] for side in lengths)
+    corpus = Corpus(*map(Ragged.of, sides))
+    model = tiny.model(dropout=0.0)
+    params = tiny.parameters(model)
+    loss_sums = jax.jit(functools.partial(training.loss_sums, model, label_smoothing=0.1))
+    sums = {}
+    for packed in (False, True):
+        batches = Batches(corpus, tokens=128, max_length=16, packed=packed)
+        assert len(batches.shapes) == (1 if packed else 2)
+        each = [loss_sums(params, batch) for batch in epoch_of(batches)]
+        sums[packed] = jax.tree.map(lambda *x: np.sum(x, dtype=np.float64), *each)
+    assert sums[True].tokens == sums[False].tokens == lengths[1].sum() + 40
+    assert sums[True].correct == sums[False].correct
+    np.testing.assert_allclose(sums[True].loss, sums[False].loss, rtol=1e-6)
+    np.testing.assert_allclose(sums[True].nll, sums[False].nll, rtol=1e-6)
 
 
 def test_sources_are_read_a_window_at_a_time():

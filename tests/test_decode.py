@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import decode
+from flaxformer_lite.decode import loop
 
-BOS, EOS = 2, 1
+PAD, EOS, BOS = 0, 1, 2
 LENGTH = 5
-# 4 tokens that go on and 5 steps: a beam of 4^4 leaves nothing out.
+# 4 tokens that go on (3 to 6) and 5 steps: a beam of 4^4 leaves nothing out.
 EVERYTHING = 4**4
 
 
 class Toy:
     """logits = W tanh(S_sentence + Σ_j D_j ⊙ E[token_j]) + b over the tokens so far, in order."""
 
-    def __init__(self, vocab=5, sentences=6, width=7, seed=0, eos_bias=0.0):
+    def __init__(self, vocab=7, sentences=6, width=7, seed=0, eos_bias=0.0):
         rng = np.random.default_rng(seed)
         self.S, self.D = rng.normal(size=(sentences, width)), rng.normal(size=(64, width))
         self.E, self.W = rng.normal(size=(vocab, width)), rng.normal(size=(vocab, width))
@@ -94,15 +95,21 @@ def everything(toy, limit):
     for i in range(limit):
         ended += [[*p, EOS] for p in prefixes]
         if i + 1 < limit:
-            prefixes = [[*p, t] for p in prefixes for t in range(vocab) if t != EOS]
+            prefixes = [[*p, t] for p in prefixes for t in range(vocab) if t > BOS]
     return ended
+
+
+def choices(log_p, last):
+    """Each token that may come next, with its log-probability among all tokens."""
+    tokens = [EOS] if last else [t for t in range(len(log_p)) if t not in (PAD, BOS)]
+    return [(t, log_p[t]) for t in tokens]
 
 
 def greedily(toy, sentence, limit):
     tokens = []
     while EOS not in tokens:
-        last = len(tokens) + 1 == limit
-        tokens.append(EOS if last else int(np.argmax(toy.log_p(sentence, tokens))))
+        log_p = toy.log_p(sentence, tokens)
+        tokens.append(max(choices(log_p, len(tokens) + 1 == limit), key=lambda c: c[1])[0])
     return tokens
 
 
@@ -113,8 +120,7 @@ def by_beam(toy, sentence, limit, beams, alpha):
         candidates = []
         for prefix, score in live:
             log_p = toy.log_p(sentence, prefix)
-            tokens = [EOS] if i + 1 == limit else range(len(log_p))
-            candidates += [([*prefix, t], score + log_p[t]) for t in tokens]
+            candidates += [([*prefix, t], score + p) for t, p in choices(log_p, i + 1 == limit)]
         candidates = sorted(candidates, key=lambda c: -c[1])[: 2 * beams]
         done += [(p, s / ((5 + i + 1) / 6) ** alpha) for p, s in candidates if p[-1] == EOS]
         live = [c for c in candidates if c[0][-1] != EOS][:beams]
@@ -183,6 +189,39 @@ def test_of_equally_likely_tokens_greedy_takes_the_first():
     assert cut(tokens[0, 0]) == [3, 3, EOS]
 
 
+@pytest.mark.parametrize('name', ['greedy', 'beam', 'sample'])
+def test_padding_and_the_start_token_are_never_chosen(name):
+    def step(token_BN, cache, path):
+        logits = jnp.asarray([9.0, -9.0, 9.0, 0.0, 1.0])
+        return jnp.broadcast_to(logits, (*token_BN.shape, 5)), cache
+
+    search, beams, own = SEARCHES[name]
+    if name == 'sample':
+        own = own | dict(keys=jax.random.split(jax.random.key(0), 1))
+    tokens, _ = run(search, (step, lambda cache, slots: cache, jnp.zeros(1)), [5], **own)
+    assert set(cut(tokens[0, 0])) <= {3, 4, EOS}
+
+
+@pytest.mark.parametrize('name', ['greedy', 'sample'])
+def test_logits_that_are_not_numbers_give_tokens_of_the_vocabulary(name):
+    def step(token_BN, cache, path):
+        return jnp.full((*token_BN.shape, 5), jnp.nan), cache
+
+    keys = dict(keys=jax.random.split(jax.random.key(0), 1)) if name == 'sample' else {}
+    model = step, lambda cache, slots: cache, jnp.zeros(1)
+    tokens, _ = run(SEARCHES[name][0], model, [3], **keys)
+    assert tokens.min() >= 0 and tokens.max() < 5
+
+
+@pytest.mark.parametrize('name', ['greedy', 'beam', 'sample'])
+def test_a_limit_beyond_the_buffers_is_their_length(name):
+    toy = Toy(eos_bias=-30.0)
+    at_length = search_rows(name, toy, range(6), [LENGTH] * 6)
+    beyond = search_rows(name, toy, range(6), [LENGTH + 9] * 6)
+    for one, other in zip(at_length, beyond, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_one_beam_without_penalty_is_greedy_where_only_the_limit_ends_a_sentence():
     toy, limits = Toy(eos_bias=-30.0), [5, 3, 1, 4, 2, 5]
     greedy = run(decode.greedy, toy.by_slots(np.arange(6), 1), limits)
@@ -223,10 +262,10 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(name):
 
 @pytest.mark.parametrize('name', SEARCHES)
 def test_room_is_made_as_sentences_grow(name, monkeypatch):
-    toy, limits = Toy(eos_bias=-1.0), [40, 7, 33, 32, 1, 20]
+    toy, limits = Toy(eos_bias=-12.0), [40, 7, 33, 32, 1, 20]
     at_once = search_rows(name, toy, range(6), limits, length=40)
-    monkeypatch.setattr(decode, 'ROOM', 2)
-    monkeypatch.setattr(decode, 'GROWTH', 2)
+    monkeypatch.setattr(loop, 'ROOM', 2)
+    monkeypatch.setattr(loop, 'GROWTH', 2)
     by_and_by = search_rows(name, toy, range(6), limits, length=40)
     np.testing.assert_array_equal(at_once[0], by_and_by[0])
     np.testing.assert_allclose(at_once[1], by_and_by[1], rtol=1e-5)
@@ -305,6 +344,14 @@ def test_a_low_temperature_shares_evenly_among_ties():
 
 
 @pytest.mark.parametrize(
+    ('settings', 'tokens'), [(dict(top_k=1), [1]), (dict(top_k=2), [1, 2]), (dict(top_p=0.2), [1])]
+)
+def test_of_equally_likely_tokens_the_filters_leave_the_first(settings, tokens):
+    logits = decode.filtered(jnp.asarray([[0.0, 3.0, 3.0, 3.0]]), **settings)
+    assert np.flatnonzero(np.isfinite(logits[0])).tolist() == tokens
+
+
+@pytest.mark.parametrize(
     'settings',
     [
         dict(temperature=0.0),
@@ -330,17 +377,17 @@ def test_sampling_from_the_likeliest_token_alone_is_greedy():
 
 @functools.cache
 def drawn(**settings):
-    """6,000 rows of three tokens from always the same distribution, in which nothing ends."""
-    logits = jnp.asarray(np.insert(LOGITS, EOS, -40.0), jnp.float32)
+    """6,000 rows of three tokens, 3 to 7, of `LOGITS` each time; nothing ends before its limit."""
+    logits = jnp.asarray([9.0, -40.0, 9.0, *LOGITS], jnp.float32)
 
     def step(token_BN, cache, path):
-        return jnp.broadcast_to(logits, (*token_BN.shape, 6)), cache
+        return jnp.broadcast_to(logits, (*token_BN.shape, 8)), cache
 
     rows = 6_000
     keys = jax.random.split(jax.random.key(0), rows)
     model = step, lambda cache, slots: cache, jnp.zeros(rows)
     tokens, _ = run(decode.sample, model, [4] * rows, keys=keys, length=4, **settings)
-    return tokens[:, 0, :3]
+    return tokens[:, 0, :3] - 3
 
 
 @pytest.mark.parametrize(
@@ -351,10 +398,10 @@ def drawn(**settings):
 def test_sampled_frequencies_follow_the_softmax(settings, limit):
     p = np.exp(LOGITS / settings.get('temperature', 1.0))
     p[settings.get('top_k', 5) :] = 0
-    expected = np.insert(p / p.sum(), EOS, 0.0) * 6_000
+    expected = p / p.sum() * 6_000
     some = expected > 0
     for position in range(3):
-        observed = np.bincount(drawn(**settings)[:, position], minlength=6)
+        observed = np.bincount(drawn(**settings)[:, position], minlength=5)
         assert not observed[~some].any()
         assert (((observed - expected)[some] ** 2) / expected[some]).sum() < limit
 

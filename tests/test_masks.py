@@ -43,7 +43,7 @@ def test_causal_and_segments_of_a_packed_row():
     np.testing.assert_array_equal(mask_BHTS[0, 0], expected)
 
 
-def test_positions_count_along_each_row():
-    pos_BT = masks.positions(jnp.array([[7, 7, 0], [7, 0, 0]]))
+def test_positions_count_along_the_tokens_of_each_row():
+    pos_BT = masks.positions(jnp.array([[7, 7, 0], [7, 0, 0], [7, 8, 9]]))
     assert pos_BT.dtype == jnp.int32
-    np.testing.assert_array_equal(pos_BT, [[0, 1, 2], [0, 1, 2]])
+    np.testing.assert_array_equal(pos_BT, [[0, 1, 0], [0, 0, 0], [0, 1, 2]])

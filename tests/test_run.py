@@ -242,14 +242,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(text, tmp_path, m
     assert sum(row['skipped'] for row in rows) == 5
 
 
-def test_padded_and_packed_batches_train_alike(whole, text, tmp_path, monkeypatch):
-    workdir, _ = whole
-    changes = dict(batch__packed=False, evaluation__sets='val')
-    command(monkeypatch, run, *arguments(text, tmp_path / 'run', **changes))
-    ends = [log.read(path)[-1]['loss'] for path in (workdir, tmp_path / 'run')]
-    assert ends[0] == pytest.approx(ends[1], rel=0.2)
-
-
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [

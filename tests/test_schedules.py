@@ -21,9 +21,10 @@ def test_noam_peaks_at_the_end_of_the_warm_up(d_model, peak):
     assert rate(3998) < rate(3999) > rate(4000)
 
 
-def test_noam_needs_a_warm_up():
-    with pytest.raises(ValueError, match='warmup must be at least 1, not 0'):
-        schedules.noam(512, warmup=0)
+@pytest.mark.parametrize('warmup', [0, float('nan')])
+def test_noam_needs_a_warm_up(warmup):
+    with pytest.raises(ValueError, match=f'warmup must be at least 1, not {warmup}'):
+        schedules.noam(512, warmup=warmup)
 
 
 def test_schedules_are_made_by_name():

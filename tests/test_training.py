@@ -228,6 +228,11 @@ def test_several_devices_do_as_one_does():
     close(copy(state.params), copy(alone.params), 0.05 * 2 * RATE)
 
 
+def test_parts_that_do_not_divide_the_rows_are_refused():
+    with pytest.raises(ValueError, match='accumulate=3 does not divide the 4 rows of a batch'):
+        words(tiny.adam(RATE), batch(), accumulate=3)
+
+
 def test_what_was_learned_by_heart_is_translated():
     """From batches through training to decoding: the ends meet."""
     step, _ = make()

@@ -97,9 +97,12 @@ class Tfds:
         return builder
 
     def _find(self) -> Any:
+        import absl.logging
         import tensorflow_datasets as tfds
         import tensorflow_datasets.translate  # noqa: F401 (registers the translation sets)
 
+        # What it warns of is no more than the error that follows says in one line.
+        absl.logging.set_verbosity(absl.logging.ERROR)
         try:
             builder = tfds.builder(self.name, data_dir=self.data_dir)
             if builder.is_prepared():

@@ -1,0 +1,130 @@
+"""One hypothesis a sentence: greedy decoding and sampling."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.decode.loop import NEVER, Cache, Decoded, Grow, State, Step, allowed, search
+
+
+def greedy(
+    step: Step, grow: Grow, cache: Cache, limits_B: jax.Array, *, bos: int, eos: int, length: int
+) -> Decoded:
+    """The likeliest token each time.
+
+    Args:
+      limits_B: int32, the most tokens of each row, its end token counted, and no more than
+        `length`; 0 for a row that is padding. A row at its limit ends there, with the end token.
+      length: the size of the buffers, static.
+    """
+
+    def choose(logits_BV, i):
+        return _argmax(logits_BV)
+
+    return _one_path(choose, step, grow, cache, limits_B, bos, eos, length)
+
+
+def sample(
+    step: Step,
+    grow: Grow,
+    cache: Cache,
+    limits_B: jax.Array,
+    keys_B: jax.Array,
+    *,
+    bos: int,
+    eos: int,
+    length: int,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+) -> Decoded:
+    """A token drawn each time from `filtered` logits.
+
+    Args:
+      keys_B: a key for each row, so that what a row draws does not depend on the rows beside it.
+      Others: as `greedy` and `filtered`.
+    """
+
+    def choose(logits_BV, i):
+        logits_BV = filtered(logits_BV, temperature, top_k, top_p)
+        keys = jax.vmap(jax.random.fold_in, (0, None))(keys_B, i)
+        return jax.vmap(jax.random.categorical)(keys, logits_BV).astype(jnp.int32)
+
+    return _one_path(choose, step, grow, cache, limits_B, bos, eos, length)
+
+
+def filtered(
+    logits_BV: jax.Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> jax.Array:
+    """Logits / temperature, −inf outside the top k (0: all) and outside the nucleus of mass p.
+
+    The nucleus is the smallest set of likeliest tokens whose mass reaches p (Holtzman et al. 2020),
+    of what the top k left. Of equally likely tokens the first are the likelier.
+
+    Raises:
+      ValueError: temperature ≤ 0 (that is `greedy`), top_k < 0, or top_p not in (0, 1].
+    """
+    if not (temperature > 0 and top_k >= 0 and 0 < top_p <= 1):
+        raise ValueError(
+            f'sampling needs temperature > 0, top_k ≥ 0 and 0 < top_p ≤ 1, not '
+            f'{temperature}, {top_k} and {top_p}'
+        )
+    logits_BV = logits_BV / temperature
+    if not top_k and top_p == 1:
+        return logits_BV
+    order_BV = jnp.argsort(-logits_BV, axis=-1)
+    in_k_V = jnp.arange(logits_BV.shape[-1]) < (top_k or logits_BV.shape[-1])
+    sorted_BV = jnp.take_along_axis(logits_BV, order_BV, -1)
+    p_BV = jax.nn.softmax(jnp.where(in_k_V[None], sorted_BV, -jnp.inf), -1)
+    # A token is in if the mass before it has not reached p; the likeliest always is.
+    kept_BV = in_k_V[None] & ((jnp.cumsum(p_BV, -1) - p_BV < top_p) | (top_p == 1))
+    kept_BV = jnp.put_along_axis(kept_BV, order_BV, kept_BV, -1, inplace=False)
+    return jnp.where(kept_BV, logits_BV, -jnp.inf)
+
+
+def _one_path(
+    choose: Callable[[jax.Array, jax.Array], jax.Array],
+    step: Step,
+    grow: Grow,
+    cache: Cache,
+    limits_B: jax.Array,
+    bos: int,
+    eos: int,
+    length: int,
+) -> Decoded:
+    """One hypothesis a sentence, its tokens by `choose(logits_BV, i) → token_B`."""
+    limits_B = jnp.minimum(limits_B, length)
+
+    def open_B(state: State) -> jax.Array:
+        return (state.step < limits_B) & (state.done_score_BM[:, 0] == NEVER)
+
+    def extend(state: State, logits_BNV: jax.Array) -> State:
+        i, logits_BV = state.step, logits_BNV[:, 0]
+        allowed_BV = allowed(i, limits_B, bos, eos, logits_BV.shape[-1])
+        token_B = choose(jnp.where(allowed_BV, logits_BV, -jnp.inf), i)
+        label_B = jnp.take_along_axis(logits_BV, token_B[:, None], -1)[:, 0]
+        score_B = state.live_score_BN[:, 0] + label_B - jax.nn.logsumexp(logits_BV, -1)
+        live_BNL = state.live_BNL.at[:, 0, i].set(token_B)
+        ends_B1 = (open_B(state) & (token_B == eos))[:, None]
+        return state._replace(
+            live_BNL=live_BNL,
+            live_score_BN=score_B[:, None],
+            done_BML=jnp.where(ends_B1[..., None], live_BNL, state.done_BML),
+            done_score_BM=jnp.where(ends_B1, score_B[:, None], state.done_score_BM),
+        )
+
+    end = search(
+        open_B, extend, step, grow, cache, batch=len(limits_B), beams=1, bos=bos, length=length
+    )
+    return Decoded(end.done_BML, end.done_score_BM)
+
+
+def _argmax(x_BV: jax.Array) -> jax.Array:
+    """`jnp.argmax` over the last axis, in two passes that vectorise on CPU, as argmax does not.
+
+    Among values that are not numbers it takes the first: a token of the vocabulary, in any case.
+    """
+    index_V = jnp.arange(x_BV.shape[-1], dtype=jnp.int32)[None]
+    top_B1 = x_BV.max(-1, keepdims=True)
+    return jnp.where(x_BV < top_B1, x_BV.shape[-1], index_V).min(-1)
