@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks import turns
 from benchmarks.turns import Side
-from experiments import batching, corpus, data, layout, tokenizer
+from experiments import batching, corpus, data, layout, memory, tokenizer
 from experiments.batching import Position
 
 VOCABULARY = 8000
@@ -32,9 +32,10 @@ SIZES = dict(num_layers=4, num_heads=4, dropout=0.1)
 SMOOTHING = 0.1
 WARM_UP = 3  # steps that are not timed
 
-# glibc gives large blocks back to the system when they are freed, and PyTorch waits for fresh pages
-# in every step. With these settings glibc keeps them.
-KEEP = {'MALLOC_TRIM_THRESHOLD_': str(1 << 40), 'MALLOC_MMAP_THRESHOLD_': str(1 << 40)}
+# glibc gives large blocks back to the system when they are freed, and fresh pages cost time in each
+# step. It can be told to take huge ones, as the runner tells it for itself, and to keep them.
+HUGE = {'GLIBC_TUNABLES': f'{memory.SETTING}=1'}
+TUNED = HUGE | {'MALLOC_TRIM_THRESHOLD_': str(1 << 40), 'MALLOC_MMAP_THRESHOLD_': str(1 << 40)}
 
 
 def main() -> None:
@@ -66,10 +67,10 @@ def _arguments() -> argparse.Namespace:
 
 def _sides(dtype: str) -> Iterator[Side]:
     casts = ['float32'] if dtype == 'float32' else ['autocast', 'weights']
-    yield Side('flaxformer_lite', ('--worker=ours',))
+    yield Side('flaxformer_lite', ('--worker=ours',), HUGE)
     for cast in casts:
         yield Side(f'Marian {cast}', (f'--worker={cast}',))
-        yield Side(f'Marian {cast}, pages kept', (f'--worker={cast}',), KEEP)
+        yield Side(f'Marian {cast}, tuned memory', (f'--worker={cast}',), TUNED)
 
 
 def _prepare(args: argparse.Namespace) -> tuple[corpus.Corpus, int]:
@@ -96,6 +97,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     began = time.perf_counter()
     program = jax.jit(step, donate_argnums=0).lower(state, first, key).compile()
     compiling = time.perf_counter() - began
+    memory.release()
     for count in (WARM_UP, args.steps):
         figures = Figures(Progress())
         for batch, after in itertools.islice(batches, count):

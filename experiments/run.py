@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments import files, flags, workdir
+from experiments import files, flags, memory, workdir
 
 RESULT = 'result.json'
 
@@ -60,4 +60,5 @@ def _signals() -> Callable[[], bool]:
 
 
 if __name__ == '__main__':
+    memory.use_huge_pages()
     flags.main(main)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike
 
-from flaxformer_lite.dense import product
+from flaxformer_lite.dense import product, sum_of_rows
 
 # Rows of logits held at a time: enough to keep the matrix units busy, few enough for the caches.
 CHUNK = 512
@@ -31,7 +31,7 @@ class Sums(struct.PyTreeNode):
 
 def _chunk(h_ND, table_VD, labels_N, smoothing):
     """Logits' statistics for some rows, and the gradient of each row's loss by its logits."""
-    logits_NV = product(h_ND, table_VD.T)
+    logits_NV = jnp.einsum('nd,vd->nv', h_ND, table_VD, preferred_element_type=jnp.float32)
     top_N = logits_NV.max(-1)
     e_NV = jnp.exp(logits_NV - top_N[:, None])
     z_N = e_NV.sum(-1)
@@ -69,7 +69,7 @@ def _sums(h_BTD, table_VD, labels_BT, smoothing, dtype, with_gradients):
         if not with_gradients:
             return (sums, dtable_VD), None
         g_NV = (g_NV * w_N[:, None]).astype(dtype)
-        dtable_VD += jnp.einsum('nv,nd->vd', g_NV, h_ND, preferred_element_type=jnp.float32)
+        dtable_VD += sum_of_rows(g_NV, h_ND)
         return (sums, dtable_VD), product(g_NV, table_VD).reshape(h.shape)
 
     zero = jnp.zeros((), jnp.float32)

@@ -60,8 +60,10 @@ def test_bfloat16_rounds_the_operands_and_keeps_float32_parameters():
 
 
 @pytest.mark.parametrize(('dtype', 'rtol'), [(jnp.float32, 1e-5), (jnp.bfloat16, 2**-8)])
-def test_gradients_are_products_with_the_incoming_gradient(dtype, rtol):
-    x, w, g = random(6, 7).astype(dtype), random(7, 8, seed=1).astype(dtype), random(6, 8, seed=2)
+@pytest.mark.parametrize('shape', [(6, 7, 8), (5, 9, 4), (1, 1, 1), (512, 64, 96), (333, 130, 65)])
+def test_gradients_are_products_with_the_incoming_gradient(shape, dtype, rtol):
+    n, d, f = shape
+    x, w, g = random(n, d).astype(dtype), random(d, f, seed=1).astype(dtype), random(n, f, seed=2)
     dx, dw = jax.jit(lambda x, w, g: jax.vjp(product, x, w)[1](g))(x, w, g)
     assert dx.dtype == dw.dtype == dtype
     x, w = float64(x.astype(jnp.float32)), float64(w.astype(jnp.float32))
