@@ -95,9 +95,8 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     batches = batching.prefetch(work.batches.iterate(Position()))
     first = jax.device_put(next(batches)[0], devices.rows())
     began = time.perf_counter()
-    program = jax.jit(step, donate_argnums=0).lower(state, first, key).compile()
+    program = devices.compiled(jax.jit(step, donate_argnums=0), state, first, key)
     compiling = time.perf_counter() - began
-    memory.release()
     for count in (WARM_UP, args.steps):
         figures = Figures(Progress())
         for batch, after in itertools.islice(batches, count):

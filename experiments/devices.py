@@ -3,9 +3,12 @@
 import functools
 import os
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from experiments import memory
 
 
 @functools.cache
@@ -28,6 +31,16 @@ def placed(tree):
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere()), tree
     )
+
+
+def compiled(function: Any, *arguments: Any) -> jax.stages.Compiled:
+    """A jitted function's program for such arguments; on CPU in an order of operations that keeps
+    few arrays alive: a fifth less memory than the one for many cores, and no slower on a few."""
+    on_cpu = jax.default_backend() == 'cpu'
+    options = {'xla_cpu_scheduler_type': 'CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED'} if on_cpu else None
+    program = function.lower(*arguments).compile(compiler_options=options)
+    memory.release()
+    return program
 
 
 def cache() -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from experiments import batching, console, devices, evaluate, memory, trained
+from experiments import batching, console, devices, evaluate, trained
 from experiments.batching import Position
 from experiments.checkpoint import Checkpoints
 from experiments.errors import UserError
@@ -62,9 +62,7 @@ class Trainer:
         rows = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=devices.rows())
         jitted = jax.jit(step, donate_argnums=0, out_shardings=devices.everywhere())
         batch = dict.fromkeys(training.ARRAYS, rows)
-        program = jitted.lower(state, batch, self._dropout_key).compile()
-        memory.release()
-        return program
+        return devices.compiled(jitted, state, batch, self._dropout_key)
 
     def _first(self, key: jax.Array) -> training.State:
         return training.init(self.job.model, self.job.optimizer, key)
