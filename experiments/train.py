@@ -71,7 +71,8 @@ class Trainer:
         restored = self.checkpoints.restore(abstract)
         if restored is None:
             first = jax.jit(self._first, out_shardings=devices.everywhere())
-            return first(_key(self.job, 'init_seed')), Progress()
+            key = _key(self.job, 'init_seed')
+            return devices.compiled(first, key, once=True)(key), Progress()
         print(f'resuming at step {restored.step:,}')
         return restored.state, Progress.of(restored.metadata)
 
