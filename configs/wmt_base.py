@@ -37,11 +37,19 @@ def get_config() -> ConfigDict:
     model.dropout = 0.1
     model.attention = 'softmax'
     model.cross_attention = placeholder(str)  # empty: as attention
+    model.num_kv_heads = placeholder(int)  # heads with keys of their own; empty: num_heads
     model.positions = 'sinusoidal'
+    model.cross_positions = 'none'  # of queries and keys in cross-attention
     model.norm = 'layer'
     model.residual = 'post_norm'
     model.feed_forward = 'relu'
+    model.parallel = False  # attention and feed-forward side by side in a block
+    model.dropout_kind = 'elements'  # or whole 'tokens'
+    model.head_dropout = 0.0  # of whole heads
+    model.layer_drop = 0.0  # of whole layers
+    model.init = placeholder(str)  # empty: xavier, or what the residual asks for
     model.tie = 'three'
+    model.scale_embeddings = True
     model.dtype = 'float32'
 
     config.optimizer = optimizer = ConfigDict()

@@ -1,9 +1,11 @@
 """The decoder (paper §3.1; Figure 1, right), for whole targets and for one token at a time."""
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.shapes import KV, Path, insert
+from flaxformer_lite.dropout import Skip
+from flaxformer_lite.shapes import KV, Path
 
 
 class Block(nn.Module):
@@ -14,12 +16,14 @@ class Block(nn.Module):
       cross_attention: a `MultiHead` over the source.
       feed_forward: a module of `feed_forward/`.
       residual: a module of `residual/`; each sublayer has its own copy.
+      parallel: all three read the same x, and their sum is joined once.
     """
 
     attention: nn.Module
     cross_attention: nn.Module
     feed_forward: nn.Module
     residual: nn.Module
+    parallel: bool = False
 
     def setup(self):
         self.residual_1 = self.residual.copy(name=None)
@@ -34,22 +38,29 @@ class Block(nn.Module):
         path: Path | None = None,
         *,
         pos_BT: jax.Array,
+        valid_BT: jax.Array,
         mask_BHTS: jax.Array,
         source_mask_BHTS: jax.Array,
         bias_BHTS: jax.Array | None = None,
     ) -> tuple[jax.Array, KV]:
         """→ the block's output, and the keys and values it attended to: the new cache."""
-        y_BTD = self.residual_1.before(x_BTD)
-        kv = self.attention.keys_values(y_BTD, pos_BT)
+
+        def ask_source(h_BTD: jax.Array) -> jax.Array:
+            return self.cross_attention(h_BTD, source, pos_BT=pos_BT, mask_BHTS=source_mask_BHTS)
+
+        h_BTD = self.residual_1.before(x_BTD, valid_BT)
+        kv = self.attention.keys_values(h_BTD, pos_BT)
         if cache is not None:
-            kv = insert(cache, kv, path)
-        y_BTD = self.attention(y_BTD, kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS, bias_BHTS=bias_BHTS)
-        x_BTD = self.residual_1.after(x_BTD, y_BTD)
-        y_BTD = self.residual_2.before(x_BTD)
-        y_BTD = self.cross_attention(y_BTD, source, pos_BT=pos_BT, mask_BHTS=source_mask_BHTS)
-        x_BTD = self.residual_2.after(x_BTD, y_BTD)
-        y_BTD = self.feed_forward(self.residual_3.before(x_BTD))
-        return self.residual_3.after(x_BTD, y_BTD), kv
+            kv = cache.insert(kv, path)
+        y_BTD = self.attention(h_BTD, kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS, bias_BHTS=bias_BHTS)
+        if self.parallel:
+            y_BTD += ask_source(h_BTD) + self.feed_forward(h_BTD, valid_BT)
+            return self.residual_1.after(x_BTD, y_BTD, valid_BT), kv
+        x_BTD = self.residual_1.after(x_BTD, y_BTD, valid_BT)
+        y_BTD = ask_source(self.residual_2.before(x_BTD, valid_BT))
+        x_BTD = self.residual_2.after(x_BTD, y_BTD, valid_BT)
+        y_BTD = self.feed_forward(self.residual_3.before(x_BTD, valid_BT), valid_BT)
+        return self.residual_3.after(x_BTD, y_BTD, valid_BT), kv
 
 
 class Decoder(nn.Module):
@@ -60,16 +71,19 @@ class Decoder(nn.Module):
       num_layers: N.
       positions: a module of `positions/`; its `embed` and `bias` are used here.
       dropout: of the sum of embeddings and positions (§5.4).
+      skip: what leaves out whole layers.
     """
 
     block: Block
     num_layers: int
     positions: nn.Module
     dropout: nn.Module
+    skip: nn.Module = Skip()
 
     def setup(self):
         # Copies: one template called N times would share its weights.
         self.layer = [self.block.copy(name=None) for _ in range(self.num_layers)]
+        self.leave = [self.skip.copy(name=None) for _ in range(self.num_layers)]
         self.final = self.block.residual.copy(name=None)
 
     def source(self, memory_BSD: jax.Array, pos_BS: jax.Array) -> tuple[KV, ...]:
@@ -89,6 +103,7 @@ class Decoder(nn.Module):
         *,
         pos_BT: jax.Array,
         key_pos_BS: jax.Array,
+        valid_BT: jax.Array,
         mask_BHTS: jax.Array,
         source_mask_BHTS: jax.Array,
     ) -> tuple[jax.Array, tuple[KV, ...]]:
@@ -98,15 +113,18 @@ class Decoder(nn.Module):
         row's hypotheses (T = N), are written to the path's slots and attend to the cache.
         """
         x_BTD = self.dropout(self.positions.embed(x_BTD, pos_BT))
-        masks = dict(
+        places = dict(
+            pos_BT=pos_BT,
+            valid_BT=valid_BT,
             mask_BHTS=mask_BHTS,
             source_mask_BHTS=source_mask_BHTS,
             bias_BHTS=self.positions.bias(pos_BT, key_pos_BS),
         )
         new = []
-        for layer, kv, cache in zip(
-            self.layer, source, caches or [None] * self.num_layers, strict=True
-        ):
-            x_BTD, cache = layer(x_BTD, kv, cache, path, pos_BT=pos_BT, **masks)
+        caches = caches or (None,) * self.num_layers
+        for i, (kv, cache) in enumerate(zip(source, caches, strict=True)):
+            y_BTD, cache = self.layer[i](x_BTD, kv, cache, path, **places)
+            x_BTD = self.leave[i](x_BTD, y_BTD)
+            self.sow('intermediates', f'norm_{i}', jnp.linalg.norm(x_BTD, axis=-1))
             new.append(cache)
-        return self.final.finish(x_BTD), tuple(new)
+        return self.final.finish(x_BTD, valid_BT), tuple(new)

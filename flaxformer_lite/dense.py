@@ -8,6 +8,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 
+from flaxformer_lite.init.base import Init
+from flaxformer_lite.init.xavier import Xavier
+
 
 @jax.custom_vjp
 def product(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
@@ -64,27 +67,28 @@ class Dense(nn.Module):
     """y = x W (+ b), over the last `inputs` axes of x, to the axes `features`.
 
     Attributes:
-      features: the output's axes, such as (heads, d_k); Xavier's fan counts them as one.
+      features: the output's axes, such as (heads, d_k); they count as one fan.
       inputs: how many trailing axes of x are contracted.
-      bias: adds b, which starts at zero.
+      bias: adds b.
       dtype: what x and W are rounded to; parameters and the result are float32.
+      initial: what W is at first; b is 0.
     """
 
     features: Sequence[int]
     inputs: int = 1
     bias: bool = True
     dtype: DTypeLike = jnp.float32
+    initial: Init = Xavier()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         outer, inner = x.shape[: x.ndim - self.inputs], x.shape[x.ndim - self.inputs :]
         fan_in, fan_out = math.prod(inner), math.prod(self.features)
 
-        def xavier(key, shape):
-            flat = nn.initializers.xavier_uniform()(key, (fan_in, fan_out), jnp.float32)
-            return flat.reshape(shape)
+        def initial(key, shape):
+            return self.initial.matrix(key, fan_in, fan_out, self.name).reshape(shape)
 
-        w = self.param('kernel', xavier, (*inner, *self.features))
+        w = self.param('kernel', initial, (*inner, *self.features))
         y = product(
             x.reshape(-1, fan_in).astype(self.dtype),
             w.reshape(fan_in, fan_out).astype(self.dtype),

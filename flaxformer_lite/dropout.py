@@ -29,14 +29,25 @@ def random_words(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return _mix(_mix(index ^ first) ^ second)
 
 
+def kept(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
+    """True with probability 1 − rate."""
+    return random_words(key, shape) >= jnp.uint32(round(rate * 2**32))
+
+
 class Dropout(nn.Module):
     """x with each element zeroed with probability `rate` and the others divided by 1 − rate.
+
+    Attributes:
+      rate: the probability.
+      shared: axes along which elements live and die together: (-1,) for whole tokens of x_BTD,
+        (1, 3) for whole heads of y_BTHU.
 
     Raises:
       ValueError: the rate is not in [0, 1).
     """
 
     rate: float
+    shared: tuple[int, ...] = ()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -44,6 +55,26 @@ class Dropout(nn.Module):
             raise ValueError(f'dropout must be at least 0 and below 1, not {self.rate}')
         if self.rate == 0 or not self.has_rng('dropout'):
             return x
-        words = random_words(self.make_rng('dropout'), x.shape)
-        keep = words >= jnp.uint32(round(self.rate * 2**32))
+        shared = [axis % x.ndim for axis in self.shared]
+        shape = tuple(1 if axis in shared else n for axis, n in enumerate(x.shape))
+        keep = kept(self.make_rng('dropout'), shape, self.rate)
         return jnp.where(keep, x / (1 - self.rate), 0)
+
+
+class Skip(nn.Module):
+    """A whole layer left out: y or, where it is, x.
+
+    With probability `rate` in training (Fan et al. 2020, "LayerDrop"), the same for all of a batch;
+    and wherever `switches` turns the layer off (`flaxformer_lite.switches`).
+    """
+
+    rate: float = 0.0
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array, y_BTD: jax.Array) -> jax.Array:
+        if self.has_variable('switches', 'on'):
+            y_BTD = jnp.where(self.get_variable('switches', 'on'), y_BTD, x_BTD)
+        if self.rate and self.has_rng('dropout'):
+            keep = kept(self.make_rng('dropout'), (1, 1, 1), self.rate)
+            y_BTD = jnp.where(keep, y_BTD, x_BTD)
+        return y_BTD

@@ -6,6 +6,9 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from flaxformer_lite.dense import Dense
+from flaxformer_lite.dropout import Dropout
+from flaxformer_lite.init.base import Init
+from flaxformer_lite.init.xavier import Xavier
 from flaxformer_lite.shapes import KV
 
 
@@ -21,8 +24,12 @@ class MultiHead(nn.Module):
       d_k: the width of one head's queries and keys; free of d_v and of d_model / h.
       d_v: the width of one head's values.
       attend: what happens between heads, a module of `attention/`.
-      positions: a module of `positions/`; its `rotate` is used here.
+      positions: a module of `positions/`; its `rotate`, `scores` and `values` are used here.
+      num_kv_heads: how many heads have keys and values of their own: None for h; for grouped-query
+        attention (Ainslie et al. 2023) a divisor of h, 1 for multi-query (Shazeer 2019).
+      head_dropout: of whole heads' results.
       dtype: of the operands; keys and values are kept in it.
+      initial: what the matrices are at first.
     """
 
     d_model: int
@@ -31,31 +38,35 @@ class MultiHead(nn.Module):
     d_v: int
     attend: nn.Module
     positions: nn.Module
+    num_kv_heads: int | None = None
+    head_dropout: nn.Module = Dropout(0.0)
     dtype: DTypeLike = jnp.float32
+    initial: Init = Xavier()
 
     def setup(self):
-        def heads(width: int) -> Dense:
-            return Dense((self.num_heads, width), bias=False, dtype=self.dtype)
+        def heads(number: int, width: int) -> Dense:
+            return Dense((number, width), bias=False, dtype=self.dtype, initial=self.initial)
 
-        self.query, self.key, self.value = heads(self.d_k), heads(self.d_k), heads(self.d_v)
-        self.merge = Dense((self.d_model,), inputs=2, bias=False, dtype=self.dtype)
+        self.groups = self.num_kv_heads or self.num_heads
+        self.query = heads(self.num_heads, self.d_k)
+        self.key = heads(self.groups, self.d_k)
+        self.value = heads(self.groups, self.d_v)
+        self.merge = Dense(
+            (self.d_model,), inputs=2, bias=False, dtype=self.dtype, initial=self.initial
+        )
 
     def keys_values(self, x_BSD: jax.Array, pos_BS: jax.Array) -> KV:
         """What these tokens show to queries."""
-        key_BSHK = self.positions.rotate(self.key(x_BSD), pos_BS)
+        key_BSGK = self.positions.rotate(self.key(x_BSD), pos_BS)
 
-        def length_last(x_BSHK: jax.Array) -> jax.Array:
-            return jnp.moveaxis(x_BSHK.astype(self.dtype), 1, -1)
+        def length_last(x_BSGK: jax.Array) -> jax.Array:
+            return jnp.moveaxis(x_BSGK.astype(self.dtype), 1, -1)
 
-        return KV(length_last(key_BSHK), length_last(self.value(x_BSD)), pos_BS)
+        return KV(length_last(key_BSGK), length_last(self.value(x_BSD)), pos_BS)
 
     def empty(self, batch: int) -> KV:
         """A cache without slots, to be grown."""
-        return KV(
-            jnp.zeros((batch, self.num_heads, self.d_k, 0), self.dtype),
-            jnp.zeros((batch, self.num_heads, self.d_v, 0), self.dtype),
-            jnp.zeros((batch, 0), jnp.int32),
-        )
+        return self.attend.empty(batch, self.groups, self.d_k, self.d_v, self.dtype)
 
     def __call__(
         self,
@@ -68,5 +79,39 @@ class MultiHead(nn.Module):
     ) -> jax.Array:
         """x_BTD asks, kv answers. → float32 BTD."""
         q_BTHK = self.positions.rotate(self.query(x_BTD), pos_BT).astype(self.dtype)
-        y_BTHU = self.attend(q_BTHK, kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS, bias_BHTS=bias_BHTS)
-        return self.merge(y_BTHU)
+        share = self.num_heads // self.groups
+        y_BTHU = self.attend(
+            _fold(q_BTHK, share),
+            kv,
+            pos_BT=jnp.repeat(pos_BT, share, 1),
+            mask_BHTS=_fold_pairs(mask_BHTS, share),
+            bias_BHTS=None if bias_BHTS is None else _fold_pairs(bias_BHTS, share),
+            relative=self.positions if self.positions.relative else None,
+        )
+        y_BTHU = _unfold(y_BTHU, share)
+        self.sow('intermediates', 'heads', y_BTHU)
+        if self.has_variable('switches', 'heads'):
+            y_BTHU = y_BTHU * self.get_variable('switches', 'heads')[None, None, :, None]
+        return self.merge(self.head_dropout(y_BTHU))
+
+
+def _fold(q_BTHK: jax.Array, share: int) -> jax.Array:
+    """The queries of the `share` heads that read the same keys, as queries of one head."""
+    b, t, h, k = q_BTHK.shape
+    q_BTGRK = q_BTHK.reshape(b, t, h // share, share, k)
+    return jnp.swapaxes(q_BTGRK, 2, 3).reshape(b, t * share, h // share, k)
+
+
+def _unfold(y_BTHU: jax.Array, share: int) -> jax.Array:
+    b, t, g, u = y_BTHU.shape
+    y_BTRGU = y_BTHU.reshape(b, t // share, share, g, u)
+    return jnp.swapaxes(y_BTRGU, 2, 3).reshape(b, t // share, g * share, u)
+
+
+def _fold_pairs(x_BHTS: jax.Array, share: int) -> jax.Array:
+    """A mask or a bias for queries that were folded so."""
+    b, h, t, s = x_BHTS.shape
+    if h == 1:
+        return x_BHTS if t == 1 else jnp.repeat(x_BHTS, share, 2)
+    x_BGRTS = x_BHTS.reshape(b, h // share, share, t, s)
+    return jnp.swapaxes(x_BGRTS, 2, 3).reshape(b, h // share, t * share, s)

@@ -17,22 +17,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-
-class KV(struct.PyTreeNode):
-    """Keys and values with the positions they stand at: an attention's own, or a decoder's cache.
-
-    The length is the last axis: so both of attention's products read memory in order, which on CPU
-    makes a decoding step several times faster.
-
-    Attributes:
-      key_BGKS: keys, in the compute dtype.
-      value_BGUS: values, in the compute dtype.
-      pos_BS: int32 positions.
-    """
-
-    key_BGKS: jax.Array
-    value_BGUS: jax.Array
-    pos_BS: jax.Array
+# Which places hold a token: bool BT, or None where all do.
+Valid = jax.Array | None
 
 
 class Path(struct.PyTreeNode):
@@ -52,20 +38,35 @@ class Path(struct.PyTreeNode):
     visible_BNS: jax.Array
 
 
-def insert(cache: KV, new: KV, path: Path) -> KV:
-    """The cache with `new`, of length N, written to its step's slots."""
-    slot = path.step * path.visible_BNS.shape[1]
+class KV(struct.PyTreeNode):
+    """Keys and values with the positions they stand at: an attention's own, or a decoder's cache.
 
-    def write(old: jax.Array, value: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_update_slice_in_dim(old, value, slot, axis=-1)
+    The length is the last axis: so both of attention's products read memory in order, which on CPU
+    makes a decoding step several times faster.
 
-    return jax.tree.map(write, cache, new)
+    Attributes:
+      key_BGKS: keys, in the compute dtype.
+      value_BGUS: values, in the compute dtype.
+      pos_BS: int32 positions.
+    """
 
+    key_BGKS: jax.Array
+    value_BGUS: jax.Array
+    pos_BS: jax.Array
 
-def grow(cache: KV, slots: int) -> KV:
-    """The cache with free slots added up to `slots`."""
+    def insert(self, new: 'KV', path: Path) -> 'KV':
+        """This cache with `new`, of length N, written to its step's slots."""
+        slot = path.step * path.visible_BNS.shape[1]
 
-    def pad(x: jax.Array) -> jax.Array:
-        return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, slots - x.shape[-1])])
+        def write(old: jax.Array, value: jax.Array) -> jax.Array:
+            return jax.lax.dynamic_update_slice_in_dim(old, value, slot, axis=-1)
 
-    return jax.tree.map(pad, cache)
+        return jax.tree.map(write, self, new)
+
+    def grow(self, hypotheses: int, tokens: int) -> 'KV':
+        """This cache with free slots added, up to so many tokens of each hypothesis."""
+
+        def pad(x: jax.Array) -> jax.Array:
+            return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, hypotheses * tokens - x.shape[-1])])
+
+        return jax.tree.map(pad, self)

@@ -6,10 +6,12 @@ from flax import linen as nn
 from flax import struct
 from jax.typing import DTypeLike
 
-from flaxformer_lite import masks, shapes
+from flaxformer_lite import masks
 from flaxformer_lite.decoder import Decoder
 from flaxformer_lite.dense import product
 from flaxformer_lite.encoder import Encoder
+from flaxformer_lite.init.base import Init
+from flaxformer_lite.init.xavier import Xavier
 from flaxformer_lite.shapes import KV, Path
 
 TIES = ('three', 'two', 'none')
@@ -36,7 +38,9 @@ class Transformer(nn.Module):
       source_vocab, target_vocab: numbers of tokens; equal where the matrix is shared three ways.
       tie: which share one matrix (§3.4): 'three' (source, target, pre-softmax), 'two' (target and
         pre-softmax) or 'none'.
+      scale_embeddings: times √d_model (§3.4).
       dtype: of the operands; parameters, the residual stream and logits are float32.
+      initial: what embeddings are at first.
 
     Raises:
       ValueError: an unknown `tie`, or vocabularies that cannot share.
@@ -48,7 +52,9 @@ class Transformer(nn.Module):
     source_vocab: int
     target_vocab: int
     tie: str = 'three'
+    scale_embeddings: bool = True
     dtype: DTypeLike = jnp.float32
+    initial: Init = Xavier()
 
     def setup(self):
         if self.tie not in TIES:
@@ -58,10 +64,9 @@ class Transformer(nn.Module):
                 f'tie=three needs one joint vocabulary, not {self.source_vocab} and '
                 f'{self.target_vocab} tokens: use tie=two'
             )
-        init = nn.initializers.normal(self.d_model**-0.5)
 
         def matrix(name: str, size: int) -> jax.Array:
-            return self.param(name, init, (size, self.d_model), jnp.float32)
+            return self.param(name, self.initial.embedding, size, self.d_model)
 
         self.target_VD = matrix('embedding', self.target_vocab)
         three, none = self.tie == 'three', self.tie == 'none'
@@ -69,7 +74,8 @@ class Transformer(nn.Module):
         self.output_VD = matrix('output', self.target_vocab) if none else self.target_VD
 
     def _embed(self, table_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
-        return jnp.take(table_VD, tokens_BT, axis=0) * self.d_model**0.5
+        x_BTD = jnp.take(table_VD, tokens_BT, axis=0)
+        return x_BTD * self.d_model**0.5 if self.scale_embeddings else x_BTD
 
     def encode(
         self,
@@ -83,6 +89,7 @@ class Transformer(nn.Module):
         memory_BSD = self.encoder(
             self._embed(self.source_VD, source_BS),
             pos_BT=pos_BS,
+            valid_BT=segments_BS != 0,
             mask_BHTS=masks.segments(segments_BS, segments_BS),
         )
         return memory_BSD, self.decoder.source(memory_BSD, pos_BS), segments_BS
@@ -107,6 +114,7 @@ class Transformer(nn.Module):
             source,
             pos_BT=pos_BT,
             key_pos_BS=pos_BT,
+            valid_BT=target_segments_BT != 0,
             mask_BHTS=within & masks.causal(pos_BT, pos_BT),
             source_mask_BHTS=masks.segments(target_segments_BT, source_segments_BS),
         )
@@ -149,12 +157,13 @@ class Transformer(nn.Module):
             path,
             pos_BT=pos_BT,
             key_pos_BS=jnp.arange(slots, dtype=jnp.int32)[None] // hypotheses,
+            valid_BT=jnp.ones(token_BN.shape, bool),
             mask_BHTS=path.visible_BNS[:, None],
             source_mask_BHTS=(context.segments_BS != 0)[:, None, None, :],
         )
         return self._logits(h_BTD), caches
 
 
-def grow(caches: tuple[KV, ...], slots: int) -> tuple[KV, ...]:
-    """The layers' caches with room for so many tokens of all a sentence's hypotheses."""
-    return tuple(shapes.grow(cache, slots) for cache in caches)
+def grow(caches: tuple[KV, ...], hypotheses: int, tokens: int) -> tuple[KV, ...]:
+    """The layers' caches with room for so many tokens of each of a sentence's hypotheses."""
+    return tuple(cache.grow(hypotheses, tokens) for cache in caches)

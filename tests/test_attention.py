@@ -2,10 +2,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import apply, variables
+from tiny import apply, float64, variables
 
 from flaxformer_lite import spec
 from flaxformer_lite.attention.softmax import Softmax
+from flaxformer_lite.positions.shaw import Shaw
 from flaxformer_lite.shapes import KV
 
 # A worked example, to eight digits: three tokens, one head, d_k = 3.
@@ -141,6 +142,136 @@ def test_softmax_is_float32_for_bfloat16_operands():
     even_up = np.exp(0.25) / (1 + np.exp(0.25))
     assert y.dtype == jnp.float32
     np.testing.assert_allclose(y[0, 0, 0], [even_up, 1 - even_up], atol=0.01)
+
+
+def softmax64(s):
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def dots(q, key):
+    return np.einsum('bthk,bshk->bhts', q, key)
+
+
+# Each variant's weights in float64, by its parameters; n keys are seen by every query.
+LAWS = {
+    'softmax(scale=False)': lambda p, q, k: softmax64(dots(q, k)),
+    'softmax(scale=0.3)': lambda p, q, k: softmax64(0.3 * dots(q, k)),
+    'softmax(temperature=2.5)': lambda p, q, k: softmax64(dots(q, k) / 2 / 2.5),
+    'softmax(cap=0.7)': lambda p, q, k: softmax64(0.7 * np.tanh(dots(q, k) / 2 / 0.7)),
+    'additive': lambda p, q, k: softmax64(
+        np.einsum(
+            'bhtsa,ha->bhts',
+            np.tanh(
+                np.einsum('bthk,hka->bhta', q, p['query'])[:, :, :, None]
+                + np.einsum('bshk,hka->bhsa', k, p['key'])[:, :, None]
+            ),
+            p['energy'],
+        )
+    ),
+    'bilinear': lambda p, q, k: softmax64(np.einsum('bthi,hij,bshj->bhts', q, p['form'], k) / 2),
+    'cosine': lambda p, q, k: softmax64(
+        dots(unit(q), unit(k)) * p['temperature'][None, :, None, None]
+    ),
+    'sigmoid': lambda p, q, k: 1 / (1 + np.exp(-(dots(q, k) / 2 - np.log(5)))),
+    'relu': lambda p, q, k: np.maximum(dots(q, k) / 2, 0) / 5,
+    'talking_heads': lambda p, q, k: np.einsum(
+        'bits,ij->bjts',
+        softmax64(np.einsum('bhts,hi->bits', dots(q, k) / 2, p['before'])),
+        p['after'],
+    ),
+    'linear': lambda p, q, k: (lambda s: s / s.sum(-1, keepdims=True))(
+        dots(*(np.where(x > 0, x + 1, np.exp(x)) for x in (q, k)))
+    ),
+    'blockwise(block=2)': lambda p, q, k: softmax64(dots(q, k) / 2),
+}
+
+
+@pytest.mark.parametrize('text', LAWS)
+def test_weights_are_the_formulas(text):
+    attention = spec.make('flaxformer_lite.attention', text)
+    q, key, value = random(2, 3, 2, 4), random(2, 5, 2, 4, seed=1), random(2, 5, 2, 6, seed=2)
+    mask = np.ones((1, 1, 3, 5), bool)
+    inputs = jnp.asarray(q, jnp.float32), keys_values(key, value)
+    pos_BT = jnp.broadcast_to(jnp.arange(3)[None], (2, 3))
+    p = variables(attention, *inputs, pos_BT=pos_BT, mask_BHTS=jnp.asarray(mask))
+    y = apply(attention, p, *inputs, pos_BT=pos_BT, mask_BHTS=jnp.asarray(mask))
+    weights = LAWS[text](float64(p.get('params', {})), q, key)
+    np.testing.assert_allclose(y, np.einsum('bhts,bshu->bthu', weights, value), atol=1e-5)
+
+
+def test_every_attention_has_a_law():
+    named = {text.split('(')[0] for text in LAWS} | {'local'}
+    assert set(spec.available('flaxformer_lite.attention')) == named
+
+
+def test_no_temperature_takes_the_likeliest_and_shares_evenly_among_ties():
+    attention = Softmax(temperature=0.0)
+    q, key = [[1.0]], [[2.0], [4.0], [4.0], [9.0]]
+    mask = np.array([[True, True, True, False]])[None, None]
+    arrays = (np.asarray(x)[None, :, None] for x in (q, key, np.eye(4)))
+    y = attend(*arrays, mask, attention=attention)
+    np.testing.assert_array_equal(y[0, 0, 0], [0, 0.5, 0.5, 0])
+
+
+def test_dropout_of_weights_is_each_weights_own():
+    attention, weights = Softmax(dropout=0.5), np.eye(64)[None, :, None]
+    q, mask = np.zeros((1, 64, 1, 2)), np.ones((1, 1, 64, 64), bool)
+    kv = keys_values(np.zeros((1, 64, 1, 2)), weights)
+    arguments = dict(pos_BT=jnp.arange(64)[None], mask_BHTS=jnp.asarray(mask))
+    rngs = {'dropout': jax.random.key(0)}
+    y = np.asarray(apply(attention, {}, jnp.asarray(q), kv, **arguments, rngs=rngs))[0, :, 0]
+    assert set(np.unique(y)) == {0.0, 2 / 64}
+    assert abs((y == 0).mean() - 0.5) < 5 * 0.5 / 64
+    assert len(np.unique(y == 0, axis=0)) == 64
+
+
+def test_a_window_hides_what_is_further_away_on_either_side():
+    attention = spec.make('flaxformer_lite.attention', 'local(window=2)')
+    mask = np.ones((1, 1, 6, 6), bool)
+    near = np.abs(np.arange(6)[:, None] - np.arange(6)[None]) < 2
+    arrays = [random(1, 6, 2, 4, seed=i) for i in range(3)]
+    expected = attend(*arrays, mask & near)
+    np.testing.assert_array_equal(attend(*arrays, mask, attention=attention), expected)
+
+
+@pytest.mark.parametrize('block', [2, 3, 64])
+def test_blocks_change_neither_results_nor_gradients(block):
+    arrays = tuple(jnp.asarray(random(2, 7, 2, 4, seed=i), jnp.float32) for i in range(3))
+    mask = np.random.default_rng(4).random((2, 1, 7, 7)) < 0.6
+    bias = jnp.asarray(random(1, 2, 7, 7, seed=5), jnp.float32)
+
+    def both(attention):
+        def loss(arrays, bias):
+            y = attend(*arrays, mask, bias=bias, attention=attention)
+            return (y * jnp.arange(4.0)[None, None, None]).sum(), y
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(arrays, bias)
+
+    found = both(spec.make('flaxformer_lite.attention', f'blockwise(block={block})'))
+    for one, other in zip(*map(jax.tree.leaves, (found, both(Softmax()))), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ['linear', 'blockwise'])
+def test_what_holds_no_scores_refuses_positions_that_act_on_them(name):
+    attention = spec.make('flaxformer_lite.attention', name)
+    arrays = [random(1, 3, 1, 4, seed=i) for i in range(3)]
+    q, kv = jnp.asarray(arrays[0], jnp.float32), keys_values(*arrays[1:])
+    arguments = dict(pos_BT=kv.pos_BS, mask_BHTS=jnp.ones((1, 1, 3, 3), bool))
+    with pytest.raises(ValueError, match=f'{name} attention holds no scores'):
+        attention.apply({}, q, kv, **arguments, relative=Shaw(4, 4))
+
+
+@pytest.mark.parametrize('field', ['temperature', 'cap'])
+@pytest.mark.parametrize('value', [-1.0, float('nan')])
+def test_softmax_refuses_what_is_no_temperature_or_cap(field, value):
+    with pytest.raises(ValueError, match=f'{field} must be at least 0, not {value}'):
+        Softmax(**{field: value})
 
 
 every = pytest.mark.parametrize('name', spec.available('flaxformer_lite.attention'))

@@ -43,7 +43,8 @@ class Toy:
         """As an attention would: tokens are written to slots, and a mask says whose they are."""
         S, D, E = (jnp.asarray(x, jnp.float32) for x in (self.S[sentences], self.D, self.E))
 
-        def grow(cache_BS, slots):
+        def grow(cache_BS, hypotheses, tokens):
+            slots = hypotheses * tokens
             return jnp.pad(cache_BS, ((0, 0), (0, slots - cache_BS.shape[1])), constant_values=-1)
 
         def step(token_BN, cache_BS, path):
@@ -65,7 +66,7 @@ class Toy:
             h_BNC = h_BNC + D[path.step][None, None] * E[token_BN]
             return self.logits(h_BNC), h_BNC
 
-        def grow(cache_BNC, slots):
+        def grow(cache_BNC, hypotheses, tokens):
             return cache_BNC
 
         return step, grow, jnp.repeat(S[:, None], beams, 1)
@@ -185,7 +186,7 @@ def test_of_equally_likely_tokens_greedy_takes_the_first():
     def step(token_BN, cache, path):
         return jnp.asarray([[[0.0, -9.0, 0.0, 2.0, 2.0]]]), cache
 
-    tokens, _ = run(decode.greedy, (step, lambda cache, slots: cache, jnp.zeros(1)), [3])
+    tokens, _ = run(decode.greedy, (step, lambda cache, *room: cache, jnp.zeros(1)), [3])
     assert cut(tokens[0, 0]) == [3, 3, EOS]
 
 
@@ -198,7 +199,7 @@ def test_padding_and_the_start_token_are_never_chosen(name):
     search, beams, own = SEARCHES[name]
     if name == 'sample':
         own = own | dict(keys=jax.random.split(jax.random.key(0), 1))
-    tokens, _ = run(search, (step, lambda cache, slots: cache, jnp.zeros(1)), [5], **own)
+    tokens, _ = run(search, (step, lambda cache, *room: cache, jnp.zeros(1)), [5], **own)
     assert set(cut(tokens[0, 0])) <= {3, 4, EOS}
 
 
@@ -208,7 +209,7 @@ def test_logits_that_are_not_numbers_give_tokens_of_the_vocabulary(name):
         return jnp.full((*token_BN.shape, 5), jnp.nan), cache
 
     keys = dict(keys=jax.random.split(jax.random.key(0), 1)) if name == 'sample' else {}
-    model = step, lambda cache, slots: cache, jnp.zeros(1)
+    model = step, lambda cache, *room: cache, jnp.zeros(1)
     tokens, _ = run(SEARCHES[name][0], model, [3], **keys)
     assert tokens.min() >= 0 and tokens.max() < 5
 
@@ -385,7 +386,7 @@ def drawn(**settings):
 
     rows = 6_000
     keys = jax.random.split(jax.random.key(0), rows)
-    model = step, lambda cache, slots: cache, jnp.zeros(rows)
+    model = step, lambda cache, *room: cache, jnp.zeros(rows)
     tokens, _ = run(decode.sample, model, [4] * rows, keys=keys, length=4, **settings)
     return tokens[:, 0, :3] - 3
 

@@ -6,7 +6,7 @@ import tiny
 from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from flaxformer_lite.dropout import Dropout, random_words
+from flaxformer_lite.dropout import Dropout, Skip, random_words
 
 ONES = jnp.ones((40, 50, 30))
 
@@ -85,7 +85,7 @@ def test_falls_on_embeddings_and_sublayers_each_with_a_mask_of_its_own():
 
         def record(call, args, kwargs, context):
             y = call(*args, **kwargs)
-            if isinstance(context.module, Dropout):
+            if isinstance(context.module, Dropout) and context.module.rate:
                 found.append((y == 0) & (args[0] != 0))
             return y
 
@@ -100,3 +100,45 @@ def test_falls_on_embeddings_and_sublayers_each_with_a_mask_of_its_own():
     for i, first in enumerate(masks):
         for second in masks[:i]:
             assert first.shape != second.shape or (first != second).any()
+
+
+def test_whole_tokens_live_and_die_together():
+    dropout = Dropout(0.5, shared=(-1,))
+    x = jnp.ones((20, 50, 8))
+    y = np.asarray(tiny.apply(dropout, {}, x, rngs={'dropout': jax.random.key(0)}))
+    assert set(np.unique(y)) == {0.0, 2.0}
+    assert (y == y[..., :1]).all()
+    assert abs((y[..., 0] == 0).mean() - 0.5) < 5 * 0.5 / np.sqrt(1000)
+
+
+def test_whole_heads_live_and_die_together_in_each_sentence():
+    dropout = Dropout(0.25, shared=(1, 3))
+    x = jnp.ones((100, 3, 10, 2))
+    y = np.asarray(tiny.apply(dropout, {}, x, rngs={'dropout': jax.random.key(0)}))
+    assert (y == y[:, :1, :, :1]).all()
+    assert abs((y[:, 0, :, 0] == 0).mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 1000)
+
+
+def test_layers_are_left_out_as_often_as_the_rate_says():
+    skip, x, y = Skip(0.3), jnp.zeros((2, 3, 4)), jnp.ones((2, 3, 4))
+    draw = jax.jit(lambda key: skip.apply({}, x, y, rngs={'dropout': key}).mean())
+    found = [float(draw(jax.random.key(i))) for i in range(200)]
+    assert set(found) == {0.0, 1.0}
+    assert abs(np.mean(found) - 0.7) < 5 * np.sqrt(0.3 * 0.7 / 200)
+    np.testing.assert_array_equal(skip.apply({}, x, y), y)
+
+
+@pytest.mark.parametrize(
+    'overrides',
+    [dict(dropout=0.5, dropout_kind='tokens'), dict(head_dropout=0.5), dict(layer_drop=0.5)],
+)
+def test_every_kind_is_on_with_a_key_alone(overrides):
+    model = tiny.model(**dict(dropout=0.0) | overrides)
+    batch, p = tiny.batch([[pair] for pair in tiny.PAIRS]), {'params': tiny.parameters(model)}
+
+    def run(**rngs):
+        return np.asarray(tiny.apply(model, p, batch['source'], batch['inputs'], **rngs))
+
+    runs = [run(rngs={'dropout': jax.random.key(i)}) for i in range(4)]
+    assert any((r != run()).any() for r in runs)
+    np.testing.assert_array_equal(run(), run())

@@ -27,7 +27,20 @@ def laws(p, x):
         gate = dense('gate', x)
         return dense('down', gate / (1 + np.exp(-gate)) * dense('up', x))
 
-    return {'relu': relu, 'gelu': gelu, 'swiglu': swiglu}
+    def geglu():
+        gate = dense('gate', x)
+        gate = gate * (1 + np.vectorize(math.erf)(gate / math.sqrt(2))) / 2
+        return dense('down', gate * dense('up', x))
+
+    def squared_relu():
+        return dense('down', np.maximum(dense('up', x), 0) ** 2)
+
+    def linear():
+        return dense('down', dense('up', x))
+
+    return dict(
+        relu=relu, gelu=gelu, swiglu=swiglu, geglu=geglu, squared_relu=squared_relu, linear=linear
+    )
 
 
 def run(name, x, **overrides):
@@ -36,7 +49,7 @@ def run(name, x, **overrides):
     return p['params'], apply(module, p, jnp.asarray(x, jnp.float32))
 
 
-@pytest.mark.parametrize('name', ['relu', 'gelu', 'swiglu'])
+@pytest.mark.parametrize('name', spec.available('flaxformer_lite.feed_forward'))
 def test_is_its_formula(name):
     p, y = run(name, X)
     np.testing.assert_allclose(y, laws(float64(p), X)[name](), atol=1e-5)

@@ -122,3 +122,20 @@ def test_keys_and_values_are_in_the_compute_dtype_and_the_output_is_float32(dtyp
     mask = jnp.ones((1, 1, 4, 4), bool)
     p = variables(heads, x, kv, pos_BT=pos, mask_BHTS=mask)
     assert apply(heads, p, x, kv, pos_BT=pos, mask_BHTS=mask).dtype == jnp.float32
+
+
+@pytest.mark.parametrize('groups', [1, 2])
+def test_heads_that_share_keys_are_heads_with_equal_ones(groups):
+    """Grouped-query attention is multi-head attention whose groups repeat their keys' weights."""
+    sizes, share = dict(num_heads=4, d_k=5, d_v=2), 4 // groups
+    p, y = run(X, Y, MASK, positions=Louder(), num_kv_heads=groups, **sizes)
+    assert p['key']['kernel'].shape == (D, groups, 5)
+    assert p['value']['kernel'].shape == (D, groups, 2)
+    p = dict(p)
+    for name in ('key', 'value'):
+        p[name] = {'kernel': jnp.repeat(p[name]['kernel'], share, 1)}
+    whole = Attention(MultiHead(D, 4, 5, 2, attend=Softmax(), positions=Louder()))
+    pos_x, pos_y = (jnp.broadcast_to(jnp.arange(z.shape[1])[None], z.shape[:2]) for z in (X, Y))
+    rows = (jnp.asarray(z, jnp.float32) for z in (X, Y))
+    expected = apply(whole, {'params': {'heads': p}}, *rows, pos_x, pos_y, jnp.asarray(MASK))
+    np.testing.assert_allclose(y, expected, atol=1e-5)

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -5,8 +6,10 @@ from flax import linen as nn
 from tiny import apply, float64, variables
 
 from flaxformer_lite import spec
+from flaxformer_lite.norms.dynamic_tanh import DynamicTanh
 from flaxformer_lite.norms.layer import Layer
 from flaxformer_lite.norms.rms import Rms
+from flaxformer_lite.norms.scale import Scale
 
 X = np.random.default_rng(0).normal(3.0, 2.0, (2, 3, 8))
 
@@ -36,6 +39,24 @@ def test_norms_equal_linens(ours, linen):
     x = jnp.asarray(X, jnp.float32)
     p = variables(ours, x)
     np.testing.assert_allclose(apply(ours, p, x), apply(linen, p, x), atol=1e-5)
+
+
+def test_scale_norm_has_one_gain_and_its_length():
+    norm = Scale()
+    p = variables(norm, jnp.zeros((1, 1, 8)))
+    gain = float64(p['params']['scale'])
+    expected = gain * X / np.sqrt((X**2).sum(-1, keepdims=True))
+    np.testing.assert_allclose(apply(norm, p, jnp.asarray(X)), expected, atol=1e-5)
+    start = jax.jit(norm.init)(jax.random.key(0), jnp.zeros((1, 1, 8)))['params']['scale']
+    np.testing.assert_allclose(start, np.sqrt(8), rtol=1e-6)
+
+
+def test_dynamic_tanh_is_its_formula():
+    norm = DynamicTanh()
+    p = variables(norm, jnp.zeros((1, 1, 8)))
+    alpha, scale, bias = (float64(p['params'][k]) for k in ('alpha', 'scale', 'bias'))
+    expected = np.tanh(alpha * X) * scale + bias
+    np.testing.assert_allclose(apply(norm, p, jnp.asarray(X)), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize('norm', [Layer(), Rms()])

@@ -95,3 +95,86 @@ def test_with_positions_the_order_of_the_source_matters(name):
     source, shuffled = jnp.array([[4, 5, 6, 7]]), jnp.array([[6, 4, 7, 5]])
     difference = tiny.apply(model, p, source, inputs) - tiny.apply(model, p, shuffled, inputs)
     assert np.abs(difference).max() > 1e-3
+
+
+def test_tensor2tensors_sinusoids_are_sines_then_cosines_up_to_10000():
+    x = jnp.zeros((1, 5, 8))
+    found = spec.make('flaxformer_lite.positions', 'sinusoidal_t2t').apply(
+        {}, x, jnp.arange(5)[None], method='embed'
+    )
+    angle = np.arange(5)[:, None] / 10000 ** (np.arange(4) / 3)
+    expected = np.concatenate([np.sin(angle), np.cos(angle)], 1)
+    np.testing.assert_allclose(found[0], expected, atol=1e-6)
+
+
+def rotated(x, pos, **arguments):
+    rotary = spec.make('flaxformer_lite.positions', 'rotary', **arguments)
+    x = jnp.asarray(x, jnp.float32)[None, :, None]
+    return np.asarray(rotary.apply({}, x, jnp.asarray(pos)[None], method='rotate'))[0, :, 0]
+
+
+def test_rotary_turns_neighbouring_features_by_the_papers_angles():
+    x = np.random.default_rng(0).normal(size=(6, 8))
+    pos = np.array([0, 1, 2, 7, 100, 3])
+    angle = pos[:, None] * 500.0 ** (-np.arange(0, 8, 2) / 8)
+    turned = (x[:, 0::2] + 1j * x[:, 1::2]) * np.exp(1j * angle)
+    expected = np.stack([turned.real, turned.imag], -1).reshape(6, 8)
+    np.testing.assert_allclose(rotated(x, pos, max_wavelength=500.0), expected, atol=2e-5)
+
+
+def test_rotary_products_see_distances_only():
+    q, k = np.random.default_rng(0).normal(size=(2, 1, 8))
+    products = [rotated(q, [i + 5]) @ rotated(k, [i]).T for i in (0, 1, 30)]
+    np.testing.assert_allclose(products, np.full((3, 1, 1), products[0]), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ('heads', 'slopes'),
+    [
+        (2, [2**-4, 2**-8]),
+        (8, [2.0**-i for i in range(1, 9)]),
+        # The paper's code: those of 4 heads, and two of 8 heads' between them.
+        (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
+    ],
+)
+def test_alibi_falls_with_distance_by_each_heads_slope(heads, slopes):
+    alibi = spec.make('flaxformer_lite.positions', 'alibi', num_heads=heads)
+    q, k = jnp.array([[0, 3]]), jnp.array([[0, 1, 5]])
+    bias = alibi.apply({}, q, k, method='bias')
+    expected = -np.array(slopes)[:, None, None] * np.array([[0, 1, 5], [3, 2, 2]])
+    np.testing.assert_allclose(bias[0], expected, rtol=1e-6)
+
+
+def buckets(causal):
+    """The bucket of each distance, read off a table that holds their numbers."""
+    t5 = spec.make('flaxformer_lite.positions', 't5', num_heads=1, causal=causal)
+    p = {'params': {'table': jnp.arange(32.0)[:, None]}}
+    distances = jnp.array([-300, -128, -40, -16, -15, -7, -1, 0, 1, 7, 8, 15, 40, 300])
+    k = 1000 + distances[None]
+    return np.asarray(t5.apply(p, jnp.array([[1000]]), k, method='bias'))[0, 0, 0].tolist()
+
+
+def test_t5s_buckets_are_those_of_transformers():
+    """transformers' T5Attention._relative_position_bucket of the same distances."""
+    both_sides = [15, 15, 12, 10, 9, 7, 1, 0, 17, 23, 24, 25, 28, 31]
+    assert buckets(causal=False) == both_sides
+    causal = [31, 31, 23, 16, 15, 7, 1, 0, 0, 0, 0, 0, 0, 0]
+    assert buckets(causal=True) == causal
+
+
+def test_shaws_relative_keys_and_values_are_his_equations():
+    shaw = spec.make('flaxformer_lite.positions', 'shaw', d_k=4, d_v=3, max_distance=2)
+    rng = np.random.default_rng(0)
+    q, w = rng.normal(size=(1, 3, 2, 4)), rng.random((1, 2, 3, 5))
+    q_pos, k_pos = np.array([[0, 2, 6]]), np.array([[0, 1, 2, 3, 9]])
+    places = jnp.asarray(q_pos), jnp.asarray(k_pos)
+    arguments = jnp.asarray(q, jnp.float32), *places
+    p = tiny.variables(shaw, *arguments, method='scores')
+    a_k, a_v = (tiny.float64(p['params'][k]) for k in ('key', 'value'))
+    index = np.clip(k_pos[0][None] - q_pos[0][:, None], -2, 2) + 2
+    scores = np.einsum('bthk,tsk->bhts', q, a_k[index]) / 2
+    found = tiny.apply(shaw, p, *arguments, method='scores')
+    np.testing.assert_allclose(found, scores, atol=1e-5)
+    values = np.einsum('bhts,tsu->bthu', w, a_v[index])
+    found = tiny.apply(shaw, p, jnp.asarray(w, jnp.float32), *places, method='values')
+    np.testing.assert_allclose(found, values, atol=1e-5)

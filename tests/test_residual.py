@@ -18,7 +18,7 @@ Y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 8)), jnp.float32)
 class Tenfold(nn.Module):
     """Stands for the norm and shows where it was."""
 
-    def __call__(self, x):
+    def __call__(self, x, valid=None):
         return 10 * x
 
 
@@ -40,6 +40,60 @@ def test_pre_norm_is_the_norm_of_the_branch_and_of_the_end():
     np.testing.assert_array_equal(call(residual, 'finish', X), 10 * X)
 
 
+def made(name, **sizes):
+    """A residual with the norm that shows where it was, and its parameters."""
+    defaults = dict(stack='encoder', encoder_layers=2, decoder_layers=3) | sizes
+    parts = dict(norm=Tenfold(), dropout=Dropout(0.0))
+    residual = spec.make('flaxformer_lite.residual', name, **parts, **defaults)
+    return residual, variables(residual, X, Y, method='after')
+
+
+@pytest.mark.parametrize(
+    ('name', 'before', 'after', 'finish'),
+    [
+        ('sandwich', lambda p: 10 * X, lambda p: X + 10 * Y, lambda p: 10 * X),
+        ('rezero', lambda p: X, lambda p: X + p['alpha'] * Y, lambda p: X),
+        ('layer_scale', lambda p: 10 * X, lambda p: X + p['gamma'] * Y, lambda p: 10 * X),
+        ('none', lambda p: X, lambda p: Y, lambda p: X),
+        ('deepnorm', lambda p: X, lambda p: 10 * (0.81 * 48 ** (1 / 16) * X + Y), lambda p: X),
+    ],
+)
+def test_is_its_formula(name, before, after, finish):
+    residual, p = made(name)
+    weights = p.get('params', {})
+    for method, expected, arguments in (
+        ('before', before, (X,)),
+        ('after', after, (X, Y)),
+        ('finish', finish, (X,)),
+    ):
+        found = apply(residual, p, *arguments, method=method)
+        with jax.numpy_rank_promotion('allow'):
+            np.testing.assert_allclose(found, expected(weights), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'alpha'),
+    [
+        (dict(stack='decoder'), 9**0.25),
+        (dict(stack='encoder', decoder_layers=0), 4**0.25),
+        (dict(stack='decoder', encoder_layers=0), 6**0.25),
+    ],
+)
+def test_deepnorms_constant_goes_by_the_stacks(sizes, alpha):
+    residual, p = made('deepnorm', **sizes)
+    found = apply(residual, p, X, Y, method='after')
+    np.testing.assert_allclose(found, 10 * (alpha * X + Y), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('name', 'weight', 'value'), [('rezero', 'alpha', 0), ('layer_scale', 'gamma', 0.1)]
+)
+def test_gates_begin_closed_or_nearly(name, weight, value):
+    residual, _ = made(name)
+    p = residual.init(jax.random.key(0), X, Y, method='after')['params']
+    np.testing.assert_allclose(p[weight], np.full(p[weight].shape, value), rtol=1e-6)
+
+
 def test_post_norm_with_layer_norm_in_float64():
     residual = PostNorm(Layer(), Dropout(0.0))
     p = variables(residual, X, Y, method='after')
@@ -53,10 +107,16 @@ def test_post_norm_with_layer_norm_in_float64():
 @pytest.mark.parametrize('name', spec.available('flaxformer_lite.residual'))
 def test_dropout_falls_on_the_branch_and_spares_the_stream(name):
     class Identity(nn.Module):
-        def __call__(self, x):
+        def __call__(self, x, valid=None):
             return x
 
-    residual = spec.make('flaxformer_lite.residual', name, norm=Identity(), dropout=Dropout(0.5))
+    residual = spec.make(
+        'flaxformer_lite.residual',
+        name,
+        norm=Identity(),
+        dropout=Dropout(0.5),
+        **dict(stack='encoder', encoder_layers=2, decoder_layers=2),
+    )
     p = variables(residual, X, Y, method='after')
     rngs = {'dropout': jax.random.key(0)}
     np.testing.assert_array_equal(

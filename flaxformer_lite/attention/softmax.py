@@ -1,59 +1,50 @@
-"""Scaled dot-product attention (paper §3.2.1, equation 1)."""
+"""Scaled dot-product attention (paper §3.2.1, equation 1) and the knobs that others gave it."""
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxformer_lite.attention.base import Attention, dot, masked_softmax
+from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.shapes import KV
 
 
-@jax.custom_vjp
-def masked_softmax(s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
-    """Softmax over the keys that the mask shows; zeros where it shows none.
+class Softmax(Attention):
+    """softmax(Q Kᵀ · scale / T) V, the softmax over keys and in float32.
 
-    Its gradient, w · (g − Σ w g), needs the weights alone: a third of what would be kept for it.
-    """
-    s_BHTS = jnp.where(mask_BHTS, s_BHTS, -jnp.inf)
-    top = s_BHTS.max(-1, keepdims=True)
-    # The finite stand-in keeps -inf − -inf = NaN out of rows that see nothing.
-    e_BHTS = jnp.exp(s_BHTS - jnp.where(jnp.isfinite(top), top, 0.0))
-    return e_BHTS / jnp.maximum(e_BHTS.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
+    Attributes:
+      scale: True for 1 / √d_k, False for 1, or a number.
+      temperature: T; 0 gives all weight to the likeliest keys, ties evenly.
+      cap: scores s become cap · tanh(s / cap) (Gemma Team 2024); 0 for none.
+      dropout: of the weights, each by itself; the paper has none.
 
-
-def _softmax_forward(s_BHTS, mask_BHTS):
-    w_BHTS = masked_softmax(s_BHTS, mask_BHTS)
-    return w_BHTS, w_BHTS
-
-
-def _softmax_backward(w_BHTS, g_BHTS):
-    return w_BHTS * (g_BHTS - (w_BHTS * g_BHTS).sum(-1, keepdims=True)), None
-
-
-masked_softmax.defvjp(_softmax_forward, _softmax_backward)
-
-
-class Softmax(nn.Module):
-    """softmax(Q Kᵀ / √d_k) V, the softmax over keys and in float32.
-
-    A query whose keys are all masked gets zeros.
+    Raises:
+      ValueError: temperature or cap is negative or no number.
     """
 
-    def __call__(
-        self,
-        q_BTHK: jax.Array,
-        kv: KV,
-        *,
-        pos_BT: jax.Array,
-        mask_BHTS: jax.Array,
-        bias_BHTS: jax.Array | None = None,
-    ) -> jax.Array:
-        q_BTHK = q_BTHK * q_BTHK.shape[-1] ** -0.5
-        s_BHTS = jnp.einsum(
-            'bthk,bhks->bhts', q_BTHK, kv.key_BGKS, preferred_element_type=jnp.float32
-        )
-        if bias_BHTS is not None:
-            s_BHTS = s_BHTS + bias_BHTS
-        w_BHTS = masked_softmax(s_BHTS, mask_BHTS).astype(kv.value_BGUS.dtype)
-        return jnp.einsum(
-            'bhts,bhus->bthu', w_BHTS, kv.value_BGUS, preferred_element_type=jnp.float32
-        )
+    scale: bool | float = True
+    temperature: float = 1.0
+    cap: float = 0.0
+    dropout: float = 0.0
+
+    def __post_init__(self):
+        for name in ('temperature', 'cap'):
+            if not 0 <= getattr(self, name) < float('inf'):
+                raise ValueError(f'{name} must be at least 0, not {getattr(self, name)}')
+        super().__post_init__()
+
+    def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:
+        named = {True: q_BTHK.shape[-1] ** -0.5, False: 1.0}
+        scale = named[self.scale] if isinstance(self.scale, bool) else self.scale
+        s_BHTS = dot(q_BTHK * scale, kv.key_BGKS)
+        return self.cap * jnp.tanh(s_BHTS / self.cap) if self.cap else s_BHTS
+
+    @nn.compact
+    def weights(self, s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
+        if self.temperature:
+            w_BHTS = masked_softmax(s_BHTS / self.temperature, mask_BHTS)
+        else:
+            s_BHTS = jnp.where(mask_BHTS, s_BHTS, -jnp.inf)
+            top_BHTS = mask_BHTS & (s_BHTS == s_BHTS.max(-1, keepdims=True))
+            w_BHTS = top_BHTS / jnp.maximum(top_BHTS.sum(-1, keepdims=True), 1)
+        return Dropout(self.dropout)(w_BHTS)

@@ -10,7 +10,7 @@ from flaxformer_lite.shapes import Path
 
 Cache = Any
 Step = Callable[[jax.Array, Cache, Path], tuple[jax.Array, Cache]]
-Grow = Callable[[Cache, int], Cache]
+Grow = Callable[[Cache, int, int], Cache]
 
 # Far below any sum of log-probabilities, and finite, so that differences stay numbers.
 NEVER = -1.0e9
@@ -98,7 +98,7 @@ def search(
         added = room * beams - state.visible_BNS.shape[-1]
         state = state._replace(
             visible_BNS=jnp.pad(state.visible_BNS, ((0, 0), (0, 0), (0, added))),
-            cache=grow(state.cache, room * beams),
+            cache=grow(state.cache, beams, room),
         )
         state = jax.lax.while_loop(going, body, state)
     return state

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxformer_lite.shapes import Valid
+
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def standardized(x: jax.Array, epsilon: float) -> jax.Array:
@@ -37,7 +39,7 @@ class Layer(nn.Module):
     epsilon: float = 1e-6
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+    def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
         x_BTD = x_BTD.astype(jnp.float32)
         scale_D = self.param('scale', nn.initializers.ones_init(), x_BTD.shape[-1:])
         bias_D = self.param('bias', nn.initializers.zeros_init(), x_BTD.shape[-1:])

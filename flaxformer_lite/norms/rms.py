@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxformer_lite.shapes import Valid
+
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def scaled(x: jax.Array, epsilon: float) -> jax.Array:
@@ -36,7 +38,7 @@ class Rms(nn.Module):
     epsilon: float = 1e-6
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+    def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
         x_BTD = x_BTD.astype(jnp.float32)
         scale_D = self.param('scale', nn.initializers.ones_init(), x_BTD.shape[-1:])
         return scaled(x_BTD, self.epsilon) * scale_D[None, None]

@@ -1,11 +1,19 @@
-"""The three places where positions can enter; a variant overrides those that it uses."""
+"""The places where positions can enter; a variant overrides those that it uses."""
+
+from typing import ClassVar
 
 import jax
 from flax import linen as nn
 
 
 class Positions(nn.Module):
-    """The identity in all three places."""
+    """Nothing in any of the places.
+
+    Attributes:
+      relative: whether `scores` and `values` do anything: an attention is asked for them only then.
+    """
+
+    relative: ClassVar[bool] = False
 
     def embed(self, x_BTD: jax.Array, pos_BT: jax.Array) -> jax.Array:
         """What enters the first layer."""
@@ -16,5 +24,13 @@ class Positions(nn.Module):
         return x_BTHK
 
     def bias(self, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array | None:
-        """What is added to the scores, broadcastable to BHTS, or None for nothing."""
+        """What is added to the scores of each layer, broadcastable to BHTS; None for nothing."""
         return None
+
+    def scores(self, q_BTHK: jax.Array, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
+        """What one attention adds to its scores, BHTS, by the queries themselves."""
+        raise NotImplementedError
+
+    def values(self, w_BHTS: jax.Array, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
+        """What one attention adds to its results, BTHU, by its weights."""
+        raise NotImplementedError

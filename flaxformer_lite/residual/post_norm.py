@@ -1,20 +1,13 @@
 """The paper's residual connection: normalise the sum (§3.1, §5.4)."""
 
 import jax
-from flax import linen as nn
+
+from flaxformer_lite.residual.base import Residual
+from flaxformer_lite.shapes import Valid
 
 
-class PostNorm(nn.Module):
+class PostNorm(Residual):
     """LayerNorm(x + Dropout(f(x)))."""
 
-    norm: nn.Module
-    dropout: nn.Module
-
-    def before(self, x_BTD: jax.Array) -> jax.Array:
-        return x_BTD
-
-    def after(self, x_BTD: jax.Array, y_BTD: jax.Array) -> jax.Array:
-        return self.norm(x_BTD + self.dropout(y_BTD))
-
-    def finish(self, x_BTD: jax.Array) -> jax.Array:
-        return x_BTD
+    def after(self, x_BTD: jax.Array, y_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+        return self.norm(super().after(x_BTD, y_BTD, valid_BT), valid_BT)

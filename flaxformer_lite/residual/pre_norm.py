@@ -1,20 +1,16 @@
 """Normalise the branch and leave the stream alone (Xiong et al. 2020)."""
 
 import jax
-from flax import linen as nn
+
+from flaxformer_lite.residual.base import Residual
+from flaxformer_lite.shapes import Valid
 
 
-class PreNorm(nn.Module):
+class PreNorm(Residual):
     """x + Dropout(f(LayerNorm(x))), and one norm more at the end of the stack."""
 
-    norm: nn.Module
-    dropout: nn.Module
+    def before(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+        return self.norm(x_BTD, valid_BT)
 
-    def before(self, x_BTD: jax.Array) -> jax.Array:
-        return self.norm(x_BTD)
-
-    def after(self, x_BTD: jax.Array, y_BTD: jax.Array) -> jax.Array:
-        return x_BTD + self.dropout(y_BTD)
-
-    def finish(self, x_BTD: jax.Array) -> jax.Array:
-        return self.norm(x_BTD)
+    def finish(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+        return self.norm(x_BTD, valid_BT)

@@ -1,0 +1,30 @@
+"""Additive attention (Bahdanau et al. 2015), a small network for each head."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.attention.base import Attention
+from flaxformer_lite.shapes import KV
+
+
+class Additive(Attention):
+    """softmax(vᵀ tanh(W q + U k)): any number of pairs costs `width` times what a product does.
+
+    Attributes:
+      width: of the hidden layer; 0 for d_k.
+    """
+
+    width: int = 0
+
+    @nn.compact
+    def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:
+        heads, d_k = q_BTHK.shape[2:]
+        init = nn.initializers.xavier_uniform(in_axis=1, out_axis=2, batch_axis=0)
+        shape = heads, d_k, self.width or d_k
+        q_HKA, k_HKA = self.param('query', init, shape), self.param('key', init, shape)
+        energy_HA = self.param('energy', nn.initializers.normal(shape[2] ** -0.5), shape[::2])
+        q_BHTA = jnp.einsum('bthk,hka->bhta', q_BTHK.astype(jnp.float32), q_HKA)
+        k_BHSA = jnp.einsum('bhks,hka->bhsa', kv.key_BGKS.astype(jnp.float32), k_HKA)
+        h_BHTSA = jnp.tanh(q_BHTA[:, :, :, None] + k_BHSA[:, :, None])
+        return jnp.einsum('bhtsa,ha->bhts', h_BHTSA, energy_HA)

@@ -1,0 +1,109 @@
+"""What attentions have in common: scores, weights over keys, and the values' weighted sum."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+
+from flaxformer_lite.positions.base import Positions
+from flaxformer_lite.shapes import KV
+
+
+def dot(q_BTHK: jax.Array, key_BHKS: jax.Array) -> jax.Array:
+    """q · k for each pair, float32 BHTS."""
+    return jnp.einsum('bthk,bhks->bhts', q_BTHK, key_BHKS, preferred_element_type=jnp.float32)
+
+
+@jax.custom_vjp
+def masked_softmax(s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
+    """Softmax over the keys that the mask shows; zeros where it shows none.
+
+    Its gradient, w · (g − Σ w g), needs the weights alone: a third of what would be kept for it.
+    """
+    s_BHTS = jnp.where(mask_BHTS, s_BHTS, -jnp.inf)
+    top = s_BHTS.max(-1, keepdims=True)
+    # The finite stand-in keeps -inf − -inf = NaN out of rows that see nothing.
+    e_BHTS = jnp.exp(s_BHTS - jnp.where(jnp.isfinite(top), top, 0.0))
+    return e_BHTS / jnp.maximum(e_BHTS.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
+
+
+def _softmax_forward(s_BHTS, mask_BHTS):
+    w_BHTS = masked_softmax(s_BHTS, mask_BHTS)
+    return w_BHTS, w_BHTS
+
+
+def _softmax_backward(w_BHTS, g_BHTS):
+    return w_BHTS * (g_BHTS - (w_BHTS * g_BHTS).sum(-1, keepdims=True)), None
+
+
+masked_softmax.defvjp(_softmax_forward, _softmax_backward)
+
+
+def refuse(name: str, **given: Any) -> None:
+    """Raises ValueError where positions ask for what an attention without weights cannot do."""
+    if any(value is not None for value in given.values()):
+        raise ValueError(
+            f'{name} attention holds no scores for these positions to act on: choose '
+            'positions that act on embeddings, queries and keys, or attention=softmax'
+        )
+
+
+class Attention(nn.Module):
+    """Σ_s w_s v_s with w = softmax(q · k_s / √d_k + bias). A variant overrides what it changes.
+
+    A query that sees no key gets zeros. Where a group of heads shares keys, the group's queries
+    come as so many queries of one head: heads of queries and of keys are always as many.
+    """
+
+    def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:
+        """How well each key fits each query, float32 BHTS."""
+        return dot(q_BTHK * q_BTHK.shape[-1] ** -0.5, kv.key_BGKS)
+
+    def weights(self, s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
+        """Of each key, float32 BHTS: 0 where the mask hides it."""
+        return masked_softmax(s_BHTS, mask_BHTS)
+
+    def __call__(
+        self,
+        q_BTHK: jax.Array,
+        kv: KV,
+        *,
+        pos_BT: jax.Array,
+        mask_BHTS: jax.Array,
+        bias_BHTS: jax.Array | None = None,
+        relative: Positions | None = None,
+    ) -> jax.Array:
+        """→ float32 BTHU.
+
+        Args:
+          q_BTHK: queries, in the compute dtype.
+          kv: keys and values.
+          pos_BT: int32, where the queries stand.
+          mask_BHTS: bool, True = may attend.
+          bias_BHTS: what positions add to the scores.
+          relative: positions that have a part in the scores and the sum of their own.
+        """
+        s_BHTS = self.scores(q_BTHK, kv)
+        if relative is not None:
+            s_BHTS = s_BHTS + relative.scores(q_BTHK, pos_BT, kv.pos_BS)
+        if bias_BHTS is not None:
+            s_BHTS = s_BHTS + bias_BHTS
+        w_BHTS = self.weights(s_BHTS, mask_BHTS)
+        self.sow('intermediates', 'weights', w_BHTS)
+        w_BHTS = w_BHTS.astype(kv.value_BGUS.dtype)
+        y_BTHU = jnp.einsum(
+            'bhts,bhus->bthu', w_BHTS, kv.value_BGUS, preferred_element_type=jnp.float32
+        )
+        if relative is not None:
+            y_BTHU = y_BTHU + relative.values(w_BHTS, pos_BT, kv.pos_BS)
+        return y_BTHU
+
+    def empty(self, batch: int, heads: int, d_k: int, d_v: int, dtype: DTypeLike) -> KV:
+        """What decoding remembers, before the first token: here keys and values, without slots."""
+        return KV(
+            jnp.zeros((batch, heads, d_k, 0), dtype),
+            jnp.zeros((batch, heads, d_v, 0), dtype),
+            jnp.zeros((batch, 0), jnp.int32),
+        )

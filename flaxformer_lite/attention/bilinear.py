@@ -1,0 +1,23 @@
+"""Bilinear attention: `general` of Luong et al. (2015), a matrix for each head."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.attention.base import Attention, dot
+from flaxformer_lite.shapes import KV
+
+
+class Bilinear(Attention):
+    """softmax(qᵀ W k / √d_k); W starts as the identity, which is scaled dot-product attention."""
+
+    @nn.compact
+    def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:
+        heads, d_k = q_BTHK.shape[2:]
+
+        def identity(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+            return jnp.broadcast_to(jnp.eye(d_k), shape)
+
+        w_HKK = self.param('form', identity, (heads, d_k, d_k)) * d_k**-0.5
+        q_BTHK = jnp.einsum('bthk,hkj->bthj', q_BTHK.astype(jnp.float32), w_HKK)
+        return dot(q_BTHK.astype(kv.key_BGKS.dtype), kv.key_BGKS)

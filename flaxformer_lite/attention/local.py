@@ -1,0 +1,38 @@
+"""Attention to a window of near tokens (Luong et al. 2015, §3.2; Child et al. 2019)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.attention.base import Attention
+from flaxformer_lite.shapes import KV
+
+
+class Local(Attention):
+    """Scaled dot-product attention to keys less than `window` positions away on either side.
+
+    Raises:
+      ValueError: window is below 1.
+    """
+
+    window: int = 16
+
+    def __post_init__(self):
+        if self.window < 1:
+            raise ValueError(f'window must be at least 1, not {self.window}')
+        super().__post_init__()
+
+    def __call__(
+        self,
+        q_BTHK: jax.Array,
+        kv: KV,
+        *,
+        pos_BT: jax.Array,
+        mask_BHTS: jax.Array,
+        **others: Any,
+    ) -> jax.Array:
+        distance_BTS = jnp.abs(pos_BT[:, :, None] - kv.pos_BS[:, None, :])
+        near_BHTS = (distance_BTS < self.window)[:, None]
+        mask_BHTS = mask_BHTS & near_BHTS
+        return super().__call__(q_BTHK, kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS, **others)

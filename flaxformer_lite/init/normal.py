@@ -1,0 +1,18 @@
+"""One normal distribution for all matrices (Radford et al. 2018, "GPT")."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.init.base import Init
+
+
+@dataclasses.dataclass(frozen=True)
+class Normal(Init):
+    """N(0, std²) whatever the shape."""
+
+    std: float = 0.02
+
+    def matrix(self, key: jax.Array, fan_in: int, fan_out: int, name: str) -> jax.Array:
+        return self.std * jax.random.normal(key, (fan_in, fan_out), jnp.float32)

@@ -1,0 +1,21 @@
+"""Scale normalisation (Nguyen and Salazar 2019, "Transformers without Tears")."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.shapes import Valid
+
+
+class Scale(nn.Module):
+    """g · x / ‖x‖ over features, one learned g, which starts at √d_model; in float32."""
+
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+        x_BTD = x_BTD.astype(jnp.float32)
+        start = nn.initializers.constant(x_BTD.shape[-1] ** 0.5)
+        g = self.param('scale', start, (), jnp.float32)
+        square = jnp.square(x_BTD).sum(-1, keepdims=True)
+        return g * x_BTD * jax.lax.rsqrt(square + self.epsilon)

@@ -1,0 +1,29 @@
+"""Rotary positions (Su et al. 2021, "RoFormer", equation 15)."""
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.positions.base import Positions
+
+
+class Rotary(Positions):
+    """Features 2i and 2i + 1 of a query or key at pos turn by pos · max_wavelength^(−2i / d_k).
+
+    The product of a query and a key then depends on their distance alone.
+
+    Raises:
+      ValueError: d_k is odd.
+    """
+
+    max_wavelength: float = 10000.0
+
+    def rotate(self, x_BTHK: jax.Array, pos_BT: jax.Array) -> jax.Array:
+        d_k = x_BTHK.shape[-1]
+        if d_k % 2:
+            raise ValueError(f'd_k must be even for rotary positions, not {d_k}')
+        rate = self.max_wavelength ** (-jnp.arange(0, d_k, 2, dtype=jnp.float32) / d_k)
+        angle = pos_BT[:, :, None, None].astype(jnp.float32) * rate[None, None, None]
+        sin, cos = jnp.sin(angle), jnp.cos(angle)
+        even, odd = x_BTHK[..., 0::2], x_BTHK[..., 1::2]
+        turned = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], -1)
+        return turned.reshape(x_BTHK.shape)

@@ -1,0 +1,25 @@
+"""Sinusoids as tensor2tensor, the paper's code, lays them out: sines, then cosines."""
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.positions.base import Positions
+
+
+class SinusoidalT2T(Positions):
+    """x + [sin(pos · r_0) … sin(pos · r_n), cos(pos · r_0) … cos(pos · r_n)], n = d/2 − 1.
+
+    r_i = 10000^(−i / n): the last wavelength is 2π · 10000, where the paper's formula ends before.
+
+    Raises:
+      ValueError: d_model is odd or below 4.
+    """
+
+    def embed(self, x_BTD: jax.Array, pos_BT: jax.Array) -> jax.Array:
+        d_model = x_BTD.shape[-1]
+        if d_model % 2 or d_model < 4:
+            raise ValueError(f'd_model must be even and at least 4 for sinusoids, not {d_model}')
+        last = d_model // 2 - 1
+        rate = 10000.0 ** (-jnp.arange(last + 1, dtype=jnp.float32) / last)
+        angle = pos_BT[:, :, None].astype(jnp.float32) * rate[None, None]
+        return x_BTD + jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)

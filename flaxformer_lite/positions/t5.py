@@ -1,0 +1,45 @@
+"""Bucketed relative biases (Raffel et al. 2020, "T5", §2.1)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.positions.base import Positions
+
+
+class T5(Positions):
+    """Scores + table[bucket(distance), head], one table for all layers of a stack.
+
+    Half the buckets are for one distance each, the others grow as the logarithm of it up to
+    `max_distance`, beyond which all share the last. An encoder has as many for either side.
+
+    Attributes:
+      num_heads: h.
+      causal: True where queries see no later key.
+    """
+
+    num_heads: int
+    causal: bool
+    buckets: int = 32
+    max_distance: int = 128
+
+    @nn.compact
+    def bias(self, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
+        shape = self.buckets, self.num_heads
+        table = self.param('table', nn.initializers.normal(0.1), shape, jnp.float32)
+        bucket_BTS = self._bucket(k_pos_BS[:, None, :] - q_pos_BT[:, :, None])
+        return jnp.moveaxis(jnp.take(table, bucket_BTS, axis=0), -1, 1)
+
+    def _bucket(self, distance: jax.Array) -> jax.Array:
+        buckets, after = self.buckets, jnp.zeros_like(distance)
+        if self.causal:
+            distance = jnp.maximum(-distance, 0)
+        else:
+            buckets //= 2
+            after, distance = jnp.where(distance > 0, buckets, 0), jnp.abs(distance)
+        exact = buckets // 2
+        share = jnp.log(jnp.maximum(distance, 1) / exact) / math.log(self.max_distance / exact)
+        far = exact + (share * (buckets - exact)).astype(jnp.int32)
+        return after + jnp.where(distance < exact, distance, jnp.minimum(far, buckets - 1))

@@ -1,0 +1,35 @@
+"""Post-norm for a thousand layers (Wang et al. 2022, "DeepNet", figure 2)."""
+
+from typing import ClassVar
+
+import jax
+
+from flaxformer_lite.residual.base import Residual
+from flaxformer_lite.shapes import Valid
+
+
+class Deepnorm(Residual):
+    """LayerNorm(α x + Dropout(f(x))), with the matrices that `init/deepnorm.py` begins with.
+
+    α = 0.81 (N⁴ M)^(1/16) in an encoder of N layers and (3 M)^(1/4) in a decoder of M; (2 N)^(1/4)
+    where there is only one of them.
+
+    Attributes:
+      stack: 'encoder' or 'decoder'.
+      encoder_layers, decoder_layers: N and M.
+    """
+
+    initial: ClassVar[str] = 'deepnorm'
+    stack: str
+    encoder_layers: int
+    decoder_layers: int
+
+    def after(self, x_BTD: jax.Array, y_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+        n, m = self.encoder_layers, self.decoder_layers
+        if not (n and m):
+            alpha = (2 * (n or m)) ** 0.25
+        elif self.stack == 'encoder':
+            alpha = 0.81 * (n**4 * m) ** (1 / 16)
+        else:
+            alpha = (3 * m) ** 0.25
+        return self.norm(alpha * x_BTD + self.dropout(y_BTD), valid_BT)
