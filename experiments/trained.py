@@ -29,14 +29,21 @@ def open_trained(path: Path) -> Trained:
     """The run in a directory, to read; it may still be training.
 
     Raises:
-      UserError: this is not a run's directory, or it has no finished checkpoint yet.
+      UserError: this is not a run's directory, it has no finished checkpoint yet, or it is another
+        version's.
     """
     config = ConfigDict(workdir.read_config(path))
     checkpoints = Checkpoints(path / CHECKPOINTS, read_only=True)
     if not checkpoints.steps():
         raise UserError(f'{path} holds no finished checkpoint yet: let its run train on')
     model_tokenizer = tokenizer.load(path / TOKENIZER)
-    model = build.transformer(config.model, model_tokenizer.vocab_size)
+    try:
+        model = build.transformer(config.model, model_tokenizer.vocab_size)
+    except (AttributeError, KeyError) as error:  # a field that the other version did not have
+        raise UserError(
+            f'{path} was trained by another version of this code, whose config is not as ours: '
+            f'{error}; check out the commit of its environment.json'
+        ) from None
     return Trained(config, model_tokenizer, model, checkpoints)
 
 

@@ -77,6 +77,8 @@ class _Parts:
         config = self.config
         if attention == 'cross_attention' and not config.cross_attention:
             attention = 'attention'
+        # One for each place: a module in two places would share its weights between them.
+        placed = self.make(positions, 'positions')
         return MultiHead(
             d_model=config.d_model,
             num_heads=config.num_heads,
@@ -84,8 +86,7 @@ class _Parts:
             d_k=self.d_k,
             d_v=self.d_v,
             attend=_make(attention, 'attention', config[attention]),
-            # One for each place: a module in two places would share its weights between them.
-            positions=self.make(positions, 'positions'),
+            positions=placed,
             head_dropout=Dropout(config.head_dropout, (1, 3)),
             dtype=self.dtype,
             initial=self.initial,
@@ -93,9 +94,8 @@ class _Parts:
 
     def shared(self) -> dict[str, Any]:
         """What the blocks of both stacks have."""
-        own = self.attention('attention', 'positions')
         return dict(
-            attention=own,
+            attention=self.attention('attention', 'positions'),
             feed_forward=self.feed_forward,
             residual=self.residual,
             parallel=self.config.parallel,
@@ -120,6 +120,12 @@ class _Parts:
         # A source position is not at a distance from a target position: by default
         # cross-attention sees none.
         cross = self.attention('cross_attention', 'cross_positions')
+        if not cross.positions.within and spec.parse(self.config.cross_positions)[0] != 'none':
+            raise ValueError(
+                f'model.cross_positions={self.config.cross_positions!r} does nothing in '
+                'cross-attention: it acts on embeddings or on a whole stack; choose positions that '
+                'act on queries and keys, such as rotary or shaw, or none'
+            )
         block = decoder.Block(**self.shared(), cross_attention=cross)
         return decoder.Decoder(block, **self.stack())
 

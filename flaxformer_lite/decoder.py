@@ -1,7 +1,6 @@
 """The decoder (paper §3.1; Figure 1, right), for whole targets and for one token at a time."""
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.dropout import Skip
@@ -125,6 +124,5 @@ class Decoder(nn.Module):
         for i, (kv, cache) in enumerate(zip(source, caches, strict=True)):
             y_BTD, cache = self.layer[i](x_BTD, kv, cache, path, **places)
             x_BTD = self.leave[i](x_BTD, y_BTD)
-            self.sow('intermediates', f'norm_{i}', jnp.linalg.norm(x_BTD, axis=-1))
             new.append(cache)
         return self.final.finish(x_BTD, valid_BT), tuple(new)

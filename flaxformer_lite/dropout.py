@@ -62,19 +62,16 @@ class Dropout(nn.Module):
 
 
 class Skip(nn.Module):
-    """A whole layer left out: y or, where it is, x.
+    """A whole layer left out (Fan et al. 2020, "LayerDrop"): x instead of its result y.
 
-    With probability `rate` in training (Fan et al. 2020, "LayerDrop"), the same for all of a batch;
-    and wherever `switches` turns the layer off (`flaxformer_lite.switches`).
+    With probability `rate` where a dropout key is given, the same for all of a batch.
     """
 
     rate: float = 0.0
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, y_BTD: jax.Array) -> jax.Array:
-        if self.has_variable('switches', 'on'):
-            y_BTD = jnp.where(self.get_variable('switches', 'on'), y_BTD, x_BTD)
-        if self.rate and self.has_rng('dropout'):
-            keep = kept(self.make_rng('dropout'), (1, 1, 1), self.rate)
-            y_BTD = jnp.where(keep, y_BTD, x_BTD)
-        return y_BTD
+        if not self.rate or not self.has_rng('dropout'):
+            return y_BTD
+        keep = kept(self.make_rng('dropout'), (1, 1, 1), self.rate)
+        return jnp.where(keep, y_BTD, x_BTD)

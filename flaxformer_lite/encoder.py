@@ -1,7 +1,6 @@
 """The encoder (paper §3.1; Figure 1, left)."""
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.dropout import Skip
@@ -75,5 +74,4 @@ class Encoder(nn.Module):
             layer = self.block.copy(name=f'layer_{i}')
             leave = self.skip.copy(name=f'leave_{i}')
             x_BTD = leave(x_BTD, layer(x_BTD, **places, bias_BHTS=bias_BHTS))
-            self.sow('intermediates', f'norm_{i}', jnp.linalg.norm(x_BTD, axis=-1))
         return self.block.residual.copy(name='final').finish(x_BTD, valid_BT)

@@ -88,11 +88,7 @@ class MultiHead(nn.Module):
             bias_BHTS=None if bias_BHTS is None else _fold_pairs(bias_BHTS, share),
             relative=self.positions if self.positions.relative else None,
         )
-        y_BTHU = _unfold(y_BTHU, share)
-        self.sow('intermediates', 'heads', y_BTHU)
-        if self.has_variable('switches', 'heads'):
-            y_BTHU = y_BTHU * self.get_variable('switches', 'heads')[None, None, :, None]
-        return self.merge(self.head_dropout(y_BTHU))
+        return self.merge(self.head_dropout(_unfold(y_BTHU, share)))
 
 
 def _fold(q_BTHK: jax.Array, share: int) -> jax.Array:

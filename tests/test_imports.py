@@ -59,7 +59,7 @@ every_library_file = pytest.mark.parametrize('path', files(LIBRARY), ids=name)
 @every_library_file
 def test_the_library_needs_jax_flax_and_optax_and_nothing_else(path):
     roots = {module.split('.')[0] for module in imported(path)}
-    assert roots <= {LIBRARY, 'jax', 'flax', 'optax', 'numpy'} | sys.stdlib_module_names
+    assert roots <= {LIBRARY, 'jax', 'flax', 'optax'} | sys.stdlib_module_names
 
 
 @every_library_file

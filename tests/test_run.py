@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import evaluate, log, report, run, trained, translate
+from experiments import evaluate, files, log, report, run, trained, translate
 from experiments.data.grammar import Grammar
 from experiments.errors import UserError
 
@@ -281,6 +281,16 @@ def test_a_directory_of_another_run_is_refused_and_left_alone(whole, text, monke
     with pytest.raises(UserError, match='model.d_ff is 32, not 64'):
         command(monkeypatch, run, *arguments(text, workdir, model__d_ff=64))
     assert {p: p.stat().st_mtime_ns for p in workdir.rglob('*') if p.name != '.lock'} == before
+
+
+def test_a_run_of_another_version_is_named_as_such(whole, tmp_path, monkeypatch):
+    copy = tmp_path / 'run'
+    shutil.copytree(whole[0], copy)
+    config = files.read_json(copy / 'config.json')
+    del config['model']['parallel']
+    files.write_json(copy / 'config.json', config)
+    with pytest.raises(UserError, match='trained by another version .*parallel'):
+        command(monkeypatch, translate, f'--workdir={copy}')
 
 
 def test_translating_needs_a_finished_checkpoint(whole, tmp_path, monkeypatch):

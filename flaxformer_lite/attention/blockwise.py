@@ -15,9 +15,17 @@ class Blockwise(Attention):
 
     Attributes:
       block: how many queries, and keys, at a time.
+
+    Raises:
+      ValueError: block is below 1.
     """
 
     block: int = 512
+
+    def __post_init__(self):
+        if self.block < 1:
+            raise ValueError(f'block must be at least 1, not {self.block}')
+        super().__post_init__()
 
     def __call__(
         self, q_BTHK: jax.Array, kv: KV, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None

@@ -15,6 +15,11 @@ class Positions(nn.Module):
 
     relative: ClassVar[bool] = False
 
+    @property
+    def within(self) -> bool:
+        """Whether an attention by itself sees these positions."""
+        return self.relative or type(self).rotate is not Positions.rotate
+
     def embed(self, x_BTD: jax.Array, pos_BT: jax.Array) -> jax.Array:
         """What enters the first layer."""
         return x_BTD
