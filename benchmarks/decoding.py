@@ -138,7 +138,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
         batch_tokens=args.size,
     )
     words = tokenizer.load(args.workdir / 'tokenizer.model')
-    model = build.transformer(config.model, words.vocab_size)
+    model = build.model(config.model, words.vocab_size)
     translate = translator.Translator(model, words, config.evaluation)
     params = traverse_util.unflatten_dict(dict(np.load(args.share / 'params.npz')), sep='/')
     return _timed(lambda texts: (best[0].text for best in translate(params, texts)), args)

@@ -35,6 +35,7 @@ def get_config() -> ConfigDict:
     model.d_v = placeholder(int)
     model.d_ff = 2048
     model.dropout = 0.1
+    model.architecture = 'encoder_decoder'
     model.attention = 'softmax'
     model.cross_attention = placeholder(str)  # empty: as attention
     model.num_kv_heads = placeholder(int)  # heads with keys of their own; empty: num_heads

@@ -16,7 +16,7 @@ from experiments import batching, console, corpus, data, devices, files, flags, 
 from experiments.errors import UserError
 from experiments.tokenizer import Tokenizer
 from flaxformer_lite import training
-from flaxformer_lite.transformer import Transformer
+from flaxformer_lite.architectures.base import Model
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -34,7 +34,7 @@ class Evaluator:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Model,
         tokenizer: Tokenizer,
         config: ConfigDict,
         path: Path,

@@ -28,7 +28,7 @@ from experiments.errors import UserError
 from experiments.figures import Progress
 from experiments.tokenizer import Tokenizer
 from flaxformer_lite import build
-from flaxformer_lite.transformer import Transformer
+from flaxformer_lite.architectures.base import Model
 
 
 class Job(NamedTuple):
@@ -41,7 +41,7 @@ class Job(NamedTuple):
     tokenizer: Tokenizer
     pairs: corpus.Corpus
     batches: Batches
-    model: Transformer
+    model: Model
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     steps: int
@@ -96,9 +96,9 @@ def seed(config: ConfigDict, name: str) -> int:
     return config.train.seed if own is None else own
 
 
-def _model(config: ConfigDict, words: Tokenizer) -> Transformer:
+def _model(config: ConfigDict, words: Tokenizer) -> Model:
     try:
-        model = build.transformer(config.model, words.vocab_size)
+        model = build.model(config.model, words.vocab_size)
         trained.abstract_params(model)
     except ValueError as error:
         raise UserError(str(error)) from None

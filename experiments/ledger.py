@@ -12,7 +12,7 @@ from jax.extend.core import Jaxpr
 from experiments import check, cost, optimizer
 from experiments.errors import UserError
 from flaxformer_lite import build, training
-from flaxformer_lite.transformer import Transformer
+from flaxformer_lite.architectures.base import Model
 
 # What is in a module of this name belongs to this part of its stack; the first name found counts.
 SUBLAYERS = {
@@ -22,7 +22,7 @@ SUBLAYERS = {
     'feed_forward': 'feed-forward',
     'norm': 'norms',
 }
-STACKS = ('encoder', 'decoder')
+STACKS = ('encoder', 'decoder', 'stack')
 OF_STACKS = [f'{stack} {name}' for stack in STACKS for name in (*SUBLAYERS.values(), 'other')]
 PARTS = ['embeddings', *OF_STACKS, 'logits']
 
@@ -74,18 +74,18 @@ def _shape(config: Any) -> tuple[int, int]:
     return rows, length
 
 
-def _abstract(config: Any) -> tuple[Transformer, training.State]:
+def _abstract(config: Any) -> tuple[Model, training.State]:
     """The model, and the shapes of the state that its training begins with."""
     update, _ = optimizer.make(config)
     try:
-        model = build.transformer(config.model, config.tokenizer.vocab_size)
+        model = build.model(config.model, config.tokenizer.vocab_size)
         state = jax.eval_shape(lambda: training.init(model, update, jax.random.key(0)))
     except ValueError as error:
         raise UserError(str(error)) from None
     return model, state
 
 
-def _step(model: Transformer, params: Any, shape: tuple[int, int]) -> Jaxpr:
+def _step(model: Model, params: Any, shape: tuple[int, int]) -> Jaxpr:
     """Forward and backward pass: its results are what is kept in between, then the gradients."""
 
     def step(params, batch, key):
@@ -116,7 +116,8 @@ def _by_part(counts: Iterable[tuple[str, int]], share: int = 1) -> dict[str, int
 def _part(path: str) -> str:
     """`encoder/layer_0/attention/query/kernel`, say, is of the encoder's self-attention."""
     words = re.findall('[a-z]+(?:_[a-z]+)*', path)
-    stack = next((stack for stack in STACKS if stack in words), None)
+    tops = [word.split('_')[0] for word in words]
+    stack = next((stack for stack in STACKS if stack in tops), None)
     if stack is None:
         return 'embeddings' if any(word.endswith('embedding') for word in words) else 'logits'
     return f'{stack} {next((SUBLAYERS[name] for name in SUBLAYERS if name in words), "other")}'

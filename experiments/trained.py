@@ -12,7 +12,7 @@ from experiments.checkpoint import Checkpoints
 from experiments.errors import UserError
 from experiments.tokenizer import Tokenizer
 from flaxformer_lite import build, training
-from flaxformer_lite.transformer import Transformer
+from flaxformer_lite.architectures.base import Model
 
 TOKENIZER = 'tokenizer.model'
 CHECKPOINTS = 'checkpoints'
@@ -21,7 +21,7 @@ CHECKPOINTS = 'checkpoints'
 class Trained(NamedTuple):
     config: ConfigDict
     tokenizer: Tokenizer
-    model: Transformer
+    model: Model
     checkpoints: Checkpoints
 
 
@@ -38,7 +38,7 @@ def open_trained(path: Path) -> Trained:
         raise UserError(f'{path} holds no finished checkpoint yet: let its run train on')
     model_tokenizer = tokenizer.load(path / TOKENIZER)
     try:
-        model = build.transformer(config.model, model_tokenizer.vocab_size)
+        model = build.model(config.model, model_tokenizer.vocab_size)
     except (AttributeError, KeyError) as error:  # a field that the other version did not have
         raise UserError(
             f'{path} was trained by another version of this code, whose config is not as ours: '
@@ -56,6 +56,6 @@ def average_steps(config: ConfigDict, checkpoints: Checkpoints) -> Sequence[int]
     return checkpoints.steps()[-number:]
 
 
-def abstract_params(model: Transformer) -> Any:
+def abstract_params(model: Model) -> Any:
     """Shapes and dtypes of the model's parameters, placed on every device."""
     return devices.placed(jax.eval_shape(lambda: training.init_params(model, jax.random.key(0))))

@@ -12,7 +12,7 @@ from experiments.corpus import chunks
 from experiments.errors import UserError
 from experiments.tokenizer import BOS, EOS, Tokenizer
 from flaxformer_lite import decode
-from flaxformer_lite.transformer import Transformer, grow
+from flaxformer_lite.architectures.base import Model, grow
 
 _WINDOW = 4096  # sentences read ahead, to be put in order of length
 
@@ -35,7 +35,7 @@ class Translator:
     """
 
     def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, settings: Any, seed: int = 0, best: int = 1
+        self, model: Model, tokenizer: Tokenizer, settings: Any, seed: int = 0, best: int = 1
     ):
         self._model, self._tokenizer, self._settings = model, tokenizer, settings
         self._key, self._best = jax.random.key(seed), best
@@ -87,7 +87,7 @@ class Translator:
             return self._model.apply(variables, token_BN, context, cache, path, method='step')
 
         length = source_BS.shape[1] - 1 + settings.extra_length
-        most = positions(self._model)
+        most = self._model.max_length
         length = length if most is None else min(length, most)
         search = step, grow, cache, limits_B
         ends = dict(bos=BOS, eos=EOS, length=length)
@@ -111,18 +111,13 @@ class Translator:
             ] or [Hypothesis('', -math.inf)]
 
 
-def positions(model: Transformer) -> int | None:
-    """How many positions the model has; None: as many as one likes."""
-    return getattr(model.encoder.positions, 'max_length', None)
-
-
-def check_lengths(model: Transformer, lengths: Iterable[int]) -> None:
+def check_lengths(model: Model, lengths: Iterable[int]) -> None:
     """Refuses sentences, by their tokens with EOS, that the model has no positions for.
 
     Raises:
       UserError: the longest has more tokens than there are positions.
     """
-    most, longest = positions(model), max(lengths, default=0)
+    most, longest = model.max_length, max(lengths, default=0)
     if most is not None and longest > most:
         raise UserError(
             f'a sentence has {longest} tokens, but model.positions has max_length={most}: '

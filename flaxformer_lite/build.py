@@ -4,19 +4,22 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from flaxformer_lite import decoder, encoder, spec
+from flaxformer_lite import spec
+from flaxformer_lite.architectures.base import TIES, Model
+from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout, Skip
+from flaxformer_lite.entity_encoder import EntityEncoder
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.multi_head import MultiHead
-from flaxformer_lite.transformer import TIES, Transformer
+from flaxformer_lite.stack import Block, Stack
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 # What lives and dies together in dropout: axes of x_BTD.
 DROPOUTS = {'elements': (), 'tokens': (-1,)}
 
 
-def transformer(config: Any, vocab_size: int) -> Transformer:
-    """The Transformer that a `model` config describes, source and target with one vocabulary.
+def model(config: Any, vocab_size: int) -> Model:
+    """The model that a `model` config describes, source and target with one vocabulary.
 
     Args:
       config: fields as attributes; `configs/wmt_base.py` says what each is. d_k and d_v may be
@@ -28,24 +31,43 @@ def transformer(config: Any, vocab_size: int) -> Transformer:
       ValueError: a value that cannot be built; the message names the field.
     """
     check(config)
-    parts = {stack: _Parts(config, stack) for stack in ('encoder', 'decoder')}
-    return Transformer(
-        encoder=parts['encoder'].encoder(),
-        decoder=parts['decoder'].decoder(),
+    encoder, decoder = _Parts(config, 'encoder'), _Parts(config, 'decoder')
+    return _make(
+        'architecture',
+        'architectures',
+        config.architecture,
+        encoder=encoder.stack(),
+        decoder=decoder.stack(cross=True),
+        stack=_Parts(config, 'decoder', alone=True).stack(),
+        attend=_make('architecture', 'attention', 'additive'),
+        dropout=encoder.dropout,
+        num_layers=config.num_layers,
         d_model=config.d_model,
         source_vocab=vocab_size,
         target_vocab=vocab_size,
         tie=config.tie,
         scale_embeddings=config.scale_embeddings,
-        dtype=DTYPES[config.dtype],
-        initial=parts['encoder'].initial,
+        dtype=encoder.dtype,
+        initial=encoder.initial,
     )
 
 
-class _Parts:
-    """The parts of one stack."""
+def entity_encoder(config: Any) -> EntityEncoder:
+    """The encoder that a `model` config describes, over a set: without positions.
 
-    def __init__(self, config: Any, stack: str):
+    Raises:
+      ValueError: as `model`.
+    """
+    check(config)
+    parts = _Parts(config, 'encoder', alone=True)
+    embedding = Dense((config.d_model,), dtype=parts.dtype, initial=parts.initial)
+    return EntityEncoder(embedding, parts.stack(positions='none'))
+
+
+class _Parts:
+    """The parts of one stack, the other beside it or `alone`."""
+
+    def __init__(self, config: Any, stack: str, alone: bool = False):
         self.config, self.dtype = config, DTYPES[config.dtype]
         width = config.d_model // config.num_heads
         self.d_k, self.d_v = config.d_k or width, config.d_v or width
@@ -59,8 +81,8 @@ class _Parts:
             dtype=self.dtype,
             stack=stack,
             causal=stack == 'decoder',
-            encoder_layers=config.num_layers,
-            decoder_layers=config.num_layers,
+            encoder_layers=0 if alone and stack == 'decoder' else config.num_layers,
+            decoder_layers=0 if alone and stack == 'encoder' else config.num_layers,
         )
         self.dropout = Dropout(config.dropout, DROPOUTS[config.dropout_kind])
         norm = self.make('norm', 'norms')
@@ -72,13 +94,13 @@ class _Parts:
     def make(self, field: str, kind: str = '', **others: Any) -> Any:
         return _make(field, kind or field, self.config[field], **self.facts, **others)
 
-    def attention(self, attention: str, positions: str) -> MultiHead:
-        """The multi-head attention of two of the config's fields."""
+    def attention(self, attention: str, positions: str, field: str) -> MultiHead:
+        """The multi-head attention of a field, with the positions that a spec of another names."""
         config = self.config
         if attention == 'cross_attention' and not config.cross_attention:
             attention = 'attention'
         # One for each place: a module in two places would share its weights between them.
-        placed = self.make(positions, 'positions')
+        placed = _make(field, 'positions', positions, **self.facts)
         return MultiHead(
             d_model=config.d_model,
             num_heads=config.num_heads,
@@ -92,42 +114,38 @@ class _Parts:
             initial=self.initial,
         )
 
-    def shared(self) -> dict[str, Any]:
-        """What the blocks of both stacks have."""
-        return dict(
-            attention=self.attention('attention', 'positions'),
-            feed_forward=self.feed_forward,
-            residual=self.residual,
-            parallel=self.config.parallel,
-        )
-
-    def stack(self) -> dict[str, Any]:
-        """What both stacks have around their blocks."""
-        positions = self.make('positions')
-        if positions.relative:  # they act within each attention, and the stack has none
-            positions = _make('positions', 'positions', 'none')
-        return dict(
-            num_layers=self.config.num_layers,
-            positions=positions,
-            dropout=self.dropout,
-            skip=Skip(self.config.layer_drop),
-        )
-
-    def encoder(self) -> encoder.Encoder:
-        return encoder.Encoder(encoder.Block(**self.shared()), **self.stack())
-
-    def decoder(self) -> decoder.Decoder:
+    def cross_attention(self) -> MultiHead:
         # A source position is not at a distance from a target position: by default
         # cross-attention sees none.
-        cross = self.attention('cross_attention', 'cross_positions')
+        cross = self.attention('cross_attention', self.config.cross_positions, 'cross_positions')
         if not cross.positions.within and spec.parse(self.config.cross_positions)[0] != 'none':
             raise ValueError(
                 f'model.cross_positions={self.config.cross_positions!r} does nothing in '
                 'cross-attention: it acts on embeddings or on a whole stack; choose positions that '
                 'act on queries and keys, such as rotary or shaw, or none'
             )
-        block = decoder.Block(**self.shared(), cross_attention=cross)
-        return decoder.Decoder(block, **self.stack())
+        return cross
+
+    def stack(self, cross: bool = False, positions: str = '') -> Stack:
+        """All layers.
+
+        Args:
+          cross: with attention over a source.
+          positions: a spec, in place of the config's.
+        """
+        text = positions or self.config.positions
+        block = Block(
+            attention=self.attention('attention', text, 'positions'),
+            feed_forward=self.feed_forward,
+            residual=self.residual,
+            cross_attention=self.cross_attention() if cross else None,
+            parallel=self.config.parallel,
+        )
+        # Those that act within each attention leave nothing for the stack to do.
+        relative = block.attention.positions.relative
+        of_stack = _make('positions', 'positions', 'none' if relative else text, **self.facts)
+        dropout, skip = self.dropout, Skip(self.config.layer_drop)
+        return Stack(block, self.config.num_layers, of_stack, dropout, skip)
 
 
 def check(config: Any) -> None:

@@ -9,7 +9,7 @@ from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.init.xavier import Xavier
-from flaxformer_lite.shapes import KV
+from flaxformer_lite.shapes import KV, Remembered
 
 
 class MultiHead(nn.Module):
@@ -64,9 +64,9 @@ class MultiHead(nn.Module):
 
         return KV(length_last(key_BSGK), length_last(self.value(x_BSD)), pos_BS)
 
-    def empty(self, batch: int) -> KV:
-        """A cache without slots, to be grown."""
-        return self.attend.empty(batch, self.groups, self.d_k, self.d_v, self.dtype)
+    def remember(self, kv: KV, valid_BS: jax.Array) -> Remembered:
+        """A cache whose hypotheses all begin with these keys and values."""
+        return self.attend.remember(kv, valid_BS)
 
     def __call__(
         self,

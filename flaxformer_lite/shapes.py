@@ -13,6 +13,8 @@ An array's name ends in the letters of its axes: `x_BTD` is batch × query lengt
 Einsum letters are the same in lower case: `'bthk,bshk->bhts'`.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -37,9 +39,18 @@ class Path(struct.PyTreeNode):
     parent_BN: jax.Array
     visible_BNS: jax.Array
 
+    def slot_steps(self) -> jax.Array:
+        """The step that each slot is of, int32 (1, slots)."""
+        hypotheses, slots = self.visible_BNS.shape[1:]
+        return jnp.arange(slots, dtype=jnp.int32)[None] // hypotheses
+
+    def of_parents(self, x_BN: jax.Array) -> jax.Array:
+        """What each hypothesis goes on from: x[b, parent[b, n]]."""
+        return jax.vmap(lambda x_N, parent_N: x_N[parent_N])(x_BN, self.parent_BN)
+
 
 class KV(struct.PyTreeNode):
-    """Keys and values with the positions they stand at: an attention's own, or a decoder's cache.
+    """Keys and values with the positions they stand at.
 
     The length is the last axis: so both of attention's products read memory in order, which on CPU
     makes a decoding step several times faster.
@@ -54,19 +65,40 @@ class KV(struct.PyTreeNode):
     value_BGUS: jax.Array
     pos_BS: jax.Array
 
-    def insert(self, new: 'KV', path: Path) -> 'KV':
-        """This cache with `new`, of length N, written to its step's slots."""
+
+class Cache(struct.PyTreeNode):
+    """The keys and values that decoding remembers of one layer.
+
+    Attributes:
+      shared: of what all hypotheses of a sentence begin with; of no tokens, in an encoder-decoder.
+      slots: of what each was fed, where `Path` says.
+    """
+
+    shared: KV
+    slots: KV
+
+    def insert(self, new: KV, path: Path) -> tuple['Cache', KV]:
+        """This cache with `new`, of length N, in its step's slots, and all that it holds then."""
         slot = path.step * path.visible_BNS.shape[1]
 
         def write(old: jax.Array, value: jax.Array) -> jax.Array:
             return jax.lax.dynamic_update_slice_in_dim(old, value, slot, axis=-1)
 
-        return jax.tree.map(write, self, new)
+        def join(one: jax.Array, other: jax.Array) -> jax.Array:
+            return jnp.concatenate([one, other], -1) if one.shape[-1] else other
 
-    def grow(self, hypotheses: int, tokens: int) -> 'KV':
+        slots = jax.tree.map(write, self.slots, new)
+        return Cache(self.shared, slots), jax.tree.map(join, self.shared, slots)
+
+    def grow(self, hypotheses: int, tokens: int) -> 'Cache':
         """This cache with free slots added, up to so many tokens of each hypothesis."""
 
         def pad(x: jax.Array) -> jax.Array:
             return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, hypotheses * tokens - x.shape[-1])])
 
-        return jax.tree.map(pad, self)
+        return self.replace(slots=jax.tree.map(pad, self.slots))
+
+
+# What an attention carries from token to token: a `Cache`, or anything with its `insert` and
+# `grow`, such as the running sums of `attention/linear.py`.
+Remembered = Any

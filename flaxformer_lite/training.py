@@ -9,7 +9,7 @@ import optax
 from flax import struct
 
 from flaxformer_lite.losses import Sums, smoothed_cross_entropy
-from flaxformer_lite.transformer import Transformer
+from flaxformer_lite.architectures.base import Model
 
 Batch = Mapping[str, jax.Array]
 # A batch's arrays, int32 (rows, length): tokens, 0 where there is none; inputs are the labels
@@ -43,13 +43,13 @@ class Metrics(struct.PyTreeNode):
     gradient_norm: jax.Array
 
 
-def init_params(model: Transformer, key: jax.Array) -> Any:
+def init_params(model: Model, key: jax.Array) -> Any:
     """The first parameters, which depend on the key and the model alone."""
     token_BT = jnp.ones((1, 1), jnp.int32)
     return model.init(key, token_BT, token_BT)['params']
 
 
-def init(model: Transformer, optimizer: optax.GradientTransformation, key: jax.Array) -> State:
+def init(model: Model, optimizer: optax.GradientTransformation, key: jax.Array) -> State:
     """The first state."""
     params = init_params(model, key)
     # Two zeros: one array in two places could not be donated.
@@ -58,7 +58,7 @@ def init(model: Transformer, optimizer: optax.GradientTransformation, key: jax.A
 
 
 def loss_sums(
-    model: Transformer,
+    model: Model,
     params: Any,
     batch: Batch,
     *,
@@ -81,7 +81,7 @@ def loss_sums(
 
 
 def make_step(
-    model: Transformer,
+    model: Model,
     optimizer: optax.GradientTransformation,
     *,
     label_smoothing: float = 0.1,

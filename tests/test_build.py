@@ -28,7 +28,7 @@ def table_3(config=wmt_base, **overrides) -> int:
     """Parameters of a row of the paper's Table 3."""
     model = config.get_config().model
     model.update(overrides)
-    return count(build.transformer(model, VOCAB))
+    return count(build.model(model, VOCAB))
 
 
 def closed_form(*, d=512, n=6, h=8, k=64, u=64, f=2048, vocab=VOCAB) -> int:
@@ -223,7 +223,7 @@ def test_one_new_file_is_a_variant_with_weights_of_its_own_in_every_place(
 
 def test_any_object_with_the_fields_is_a_config():
     config = ConfigDict(wmt_base.get_config().model)
-    assert build.transformer(config, 9) == build.transformer(wmt_base.get_config().model, 9)
+    assert build.model(config, 9) == build.model(wmt_base.get_config().model, 9)
 
 
 def test_widths_of_heads_reach_the_matrices():

@@ -83,7 +83,7 @@ def test_parameters_and_flops_are_those_of_the_closed_form(model):
 
 def test_it_agrees_with_a_built_model():
     config = small(residual='pre_norm', positions='learned', tie='none', num_layers=1)
-    model = build.transformer(config.model, V)
+    model = build.model(config.model, V)
     params = jax.jit(lambda key: training.init_params(model, key))(jax.random.key(0))
     costs = ledger(config)
     assert costs['parameters']['total'] == sum(x.size for x in jax.tree.leaves(params))
@@ -140,7 +140,7 @@ def test_activations_grow_with_the_rows_and_not_with_accumulation():
 def test_activations_are_most_of_what_the_compiler_sets_aside():
     config = small(d_model=32, d_ff=128, num_layers=1)
     config.batch.tokens, config.batch.max_length = 1024, 32
-    model = build.transformer(config.model, V)
+    model = build.model(config.model, V)
 
     def gradients(params, batch, key):
         def loss(params):

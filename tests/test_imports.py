@@ -14,8 +14,9 @@ GROUND = {'shapes', 'masks', 'dropout', 'spec'}
 INIT = {'init.base', 'init.xavier'}
 MAY_IMPORT = {
     'dense': INIT,
-    'encoder': {'shapes', 'dense', 'dropout'},
-    'decoder': {'shapes', 'dense', 'dropout'},
+    'stack': {'shapes', 'dense', 'dropout'},
+    'entity_encoder': {'dense', 'stack'},
+    'architectures': {'shapes', 'masks', 'dense', 'dropout', 'stack', *INIT},
     'multi_head': {'shapes', 'dense', 'dropout', *INIT},
     'decode': {'shapes'},
     'losses': {'dense'},

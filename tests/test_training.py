@@ -9,7 +9,8 @@ import pytest
 import tiny
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from flaxformer_lite import decode, training, transformer
+from flaxformer_lite import decode, training
+from flaxformer_lite.architectures.base import grow
 
 RATE = 1e-2
 # The word of a source that only some batches hold, so that a matrix' row can spoil only those.
@@ -250,7 +251,7 @@ def test_what_was_learned_by_heart_is_translated():
             return model().apply(p, token_BN, context, caches, path, method='step')
 
         limits_B = jnp.full(len(source), 8)
-        return decode.greedy(step, transformer.grow, caches, limits_B, bos=2, eos=1, length=8)
+        return decode.greedy(step, grow, caches, limits_B, bos=2, eos=1, length=8)
 
     tokens = translate(rows['source']).tokens_BNL[:, 0, : rows['labels'].shape[1]]
     np.testing.assert_array_equal(tokens, rows['labels'])

@@ -1,6 +1,7 @@
 """What every variant must hold to, for each file that is found, and the model as a whole."""
 
 import functools
+import re
 from pathlib import Path as File
 
 import jax
@@ -11,10 +12,12 @@ import tiny
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from configs import wmt_base
-from flaxformer_lite import decode, spec, training, transformer
+from flaxformer_lite import decode, spec, training
+from flaxformer_lite.architectures.base import grow
 from flaxformer_lite.shapes import Path
 
 FIELDS = {
+    'architectures': 'architecture',
     'attention': 'attention',
     'positions': 'positions',
     'norms': 'norm',
@@ -33,6 +36,9 @@ def variants():
                 yield pytest.param({field: name}, id=f'{field}={name}')
 
     for overrides in (
+        dict(architecture='recurrent(cell="lstm")', tie='two'),
+        dict(architecture='language_model', attention='linear', tie='none'),
+        dict(architecture='language_model', positions='t5', num_kv_heads=1),
         dict(num_kv_heads=1),
         dict(parallel=True),
         dict(scale_embeddings=False),
@@ -127,7 +133,7 @@ def test_one_token_at_a_time_is_as_all_at_once(overrides):
             return caches, found
 
         steps = tokens, Path(jnp.arange(t), jnp.asarray(parents), jnp.asarray(visible))
-        return jax.lax.scan(step, transformer.grow(caches, n, t), steps)[1]
+        return jax.lax.scan(step, grow(caches, n, t), steps)[1]
 
     every_source = jnp.tile(jnp.repeat(source, n, 0), (t, 1))
     whole = tiny.apply(model, p, every_source, past.reshape(-1, t)).reshape(t, b, n, t, -1)
@@ -182,24 +188,18 @@ def test_bfloat16_rounds_operands_and_leaves_logits_float32(overrides):
 
 @every_variant
 def test_layers_have_weights_of_their_own(overrides):
-    def tree(layers):
-        return flatten_dict(tiny.parameters(tiny.model(**overrides, num_layers=layers)), sep='/')
+    def shapes(layers):
+        tree = flatten_dict(tiny.parameters(tiny.model(**overrides, num_layers=layers)), sep='/')
+        return {name: x.shape for name, x in tree.items()}
 
-    two, three = tree(2), tree(3)
-    for stack in ('encoder', 'decoder'):
-        layers = [
-            {
-                name.removeprefix(f'{stack}/layer_{i}/'): x.shape
-                for name, x in three.items()
-                if name.startswith(f'{stack}/layer_{i}/')
-            }
-            for i in range(3)
-        ]
-        assert layers[0] and layers[0] == layers[1] == layers[2]
-    assert set(two) == {name for name in three if '/layer_2/' not in name}
+    two, three = shapes(2), shapes(3)
+    of_second = re.compile('(?<=layer_|wards_|.cell_)1(?=/)')
+    third = {of_second.sub('2', name): x for name, x in two.items() if of_second.search(name)}
+    assert third
+    assert {name: three[name] for name in set(three) - set(two)} == third
     # All else stands at the top, or belongs to a stack by its name.
-    rest = {name.split('/')[1] for name in two if '/' in name and '/layer_' not in name}
-    assert rest <= {'positions', 'final'}
+    rest = {name.split('/')[1] for name in two if re.match('(en|de)coder/(?!.*_[01]/)', name)}
+    assert rest <= {'positions', 'final', 'cross_attention'}
 
 
 @every_variant
@@ -228,7 +228,7 @@ def test_the_sources_keys_and_values_are_projected_once_a_sentence():
     for name in ('key', 'value'):
         later = changed(later, f'cross_attention/{name}', lambda x: x * jnp.nan)
     path = Path(jnp.int32(0), jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1, 1), bool))
-    arguments = jnp.full((2, 1), 2), context, transformer.grow(caches, 1, 1), path
+    arguments = jnp.full((2, 1), 2), context, grow(caches, 1, 1), path
     found, _ = tiny.apply(model, later, *arguments, method='step')
     expected, _ = tiny.apply(model, p, *arguments, method='step')
     np.testing.assert_array_equal(found, expected)
@@ -304,7 +304,7 @@ def translate(model, p, source):
     words_B = (source != 0).sum(-1)
     return decode.beam(
         step,
-        transformer.grow,
+        grow,
         caches,
         jnp.where(words_B > 0, words_B + 5, 0),
         bos=2,

@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from configs import wmt_base
 from flaxformer_lite import build, training
-from flaxformer_lite.transformer import Transformer
+from flaxformer_lite.architectures.base import Model
 
 VOCAB = 13
 # d_k, d_v and d_model / num_heads all differ, so that none can stand for another.
@@ -23,11 +23,11 @@ PAIRS = [
 ]
 
 
-def model(**overrides: Any) -> Transformer:
+def model(**overrides: Any) -> Model:
     """The paper's base model, shrunk."""
     config = wmt_base.get_config().model
     config.update(SIZES | overrides)
-    return build.transformer(config, VOCAB)
+    return build.model(config, VOCAB)
 
 
 def random_like(shapes: Any, seed: int = 0) -> Any:
@@ -56,7 +56,7 @@ def float64(tree: Any) -> Any:
 
 
 @functools.cache
-def parameters(model: Transformer, seed: int = 0) -> Any:
+def parameters(model: Model, seed: int = 0) -> Any:
     token_BT = jnp.ones((1, 1), jnp.int32)
     return variables(model, token_BT, token_BT, seed=seed)['params']
 

@@ -20,10 +20,11 @@ class Additive(Attention):
     @nn.compact
     def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:
         heads, d_k = q_BTHK.shape[2:]
+        width = self.width or d_k
         init = nn.initializers.xavier_uniform(in_axis=1, out_axis=2, batch_axis=0)
-        shape = heads, d_k, self.width or d_k
-        q_HKA, k_HKA = self.param('query', init, shape), self.param('key', init, shape)
-        energy_HA = self.param('energy', nn.initializers.normal(shape[2] ** -0.5), shape[::2])
+        q_HKA = self.param('query', init, (heads, d_k, width))
+        k_HKA = self.param('key', init, (heads, kv.key_BGKS.shape[2], width))
+        energy_HA = self.param('energy', nn.initializers.normal(width**-0.5), (heads, width))
         q_BHTA = jnp.einsum('bthk,hka->bhta', q_BTHK.astype(jnp.float32), q_HKA)
         k_BHSA = jnp.einsum('bhks,hka->bhsa', kv.key_BGKS.astype(jnp.float32), k_HKA)
         h_BHTSA = jnp.tanh(q_BHTA[:, :, :, None] + k_BHSA[:, :, None])

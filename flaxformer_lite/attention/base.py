@@ -5,10 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.typing import DTypeLike
 
 from flaxformer_lite.positions.base import Positions
-from flaxformer_lite.shapes import KV
+from flaxformer_lite.shapes import KV, Cache, Remembered
 
 
 def dot(q_BTHK: jax.Array, key_BHKS: jax.Array) -> jax.Array:
@@ -99,10 +98,6 @@ class Attention(nn.Module):
             y_BTHU = y_BTHU + relative.values(w_BHTS, pos_BT, kv.pos_BS)
         return y_BTHU
 
-    def empty(self, batch: int, heads: int, d_k: int, d_v: int, dtype: DTypeLike) -> KV:
-        """What decoding remembers, before the first token: here keys and values, without slots."""
-        return KV(
-            jnp.zeros((batch, heads, d_k, 0), dtype),
-            jnp.zeros((batch, heads, d_v, 0), dtype),
-            jnp.zeros((batch, 0), jnp.int32),
-        )
+    def remember(self, kv: KV, valid_BS: jax.Array) -> Remembered:
+        """What decoding begins with, where all hypotheses share these keys and values."""
+        return Cache(kv, jax.tree.map(lambda x: x[..., :0], kv))

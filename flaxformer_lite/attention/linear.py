@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.typing import DTypeLike
 
 from flaxformer_lite.attention.base import Attention, dot, refuse
 from flaxformer_lite.shapes import KV, Path
@@ -22,25 +21,22 @@ class _Running(struct.PyTreeNode):
     sum_BNHKU: jax.Array
     norm_BNHK: jax.Array
 
-    def insert(self, new: KV, path: Path) -> '_Running':
+    def insert(self, new: KV, path: Path) -> tuple['_Running', '_Running']:
         """Each hypothesis goes on from its parent's sums."""
         key_BNHK = feature(jnp.moveaxis(new.key_BGKS, -1, 1))
         value_BNHU = jnp.moveaxis(new.value_BGUS, -1, 1).astype(jnp.float32)
-        sum_BNHKU, norm_BNHK = (_of_parents(x, path) for x in (self.sum_BNHKU, self.norm_BNHK))
+        sum_BNHKU, norm_BNHK = jax.tree.map(path.of_parents, (self.sum_BNHKU, self.norm_BNHK))
         pairs_BNHKU = key_BNHK[..., :, None] * value_BNHU[..., None, :]
-        return _Running(sum_BNHKU + pairs_BNHKU, norm_BNHK + key_BNHK)
+        running = _Running(sum_BNHKU + pairs_BNHKU, norm_BNHK + key_BNHK)
+        return running, running
 
     def grow(self, hypotheses: int, tokens: int) -> '_Running':
-        """Zeros for each hypothesis at first; later there is nothing to grow."""
+        """The sums that all begin with, for each hypothesis; later there is nothing to grow."""
 
-        def begin(x: jax.Array) -> jax.Array:
-            return x if x.shape[1] else jnp.zeros((x.shape[0], hypotheses, *x.shape[2:]))
+        def each(x: jax.Array) -> jax.Array:
+            return jnp.broadcast_to(x, (x.shape[0], hypotheses, *x.shape[2:]))
 
-        return jax.tree.map(begin, self)
-
-
-def _of_parents(x_BN: jax.Array, path: Path) -> jax.Array:
-    return jax.vmap(lambda x_N, parent_N: x_N[parent_N])(x_BN, path.parent_BN)
+        return jax.tree.map(each, self)
 
 
 class Linear(Attention):
@@ -69,5 +65,8 @@ class Linear(Attention):
         y_BNRHU = y_BNRHU / jnp.einsum('bnrhk,bnhk->bnrh', q_BNRHK, kv.norm_BNHK)[..., None]
         return y_BNRHU.reshape(b, -1, *y_BNRHU.shape[3:])
 
-    def empty(self, batch: int, heads: int, d_k: int, d_v: int, dtype: DTypeLike) -> _Running:
-        return _Running(jnp.zeros((batch, 0, heads, d_k, d_v)), jnp.zeros((batch, 0, heads, d_k)))
+    def remember(self, kv: KV, valid_BS: jax.Array) -> _Running:
+        key_BHKS = jnp.where(valid_BS[:, None, None], feature(kv.key_BGKS), 0.0)
+        value_BHUS = kv.value_BGUS.astype(jnp.float32)
+        sum_BHKU = jnp.einsum('bhks,bhus->bhku', key_BHKS, value_BHUS)
+        return _Running(sum_BHKU[:, None], key_BHKS.sum(-1)[:, None])

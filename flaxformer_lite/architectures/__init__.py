@@ -1,0 +1,1 @@
+"""Whole models from source and target tokens to logits."""

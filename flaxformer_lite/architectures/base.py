@@ -1,0 +1,143 @@
+"""What models of text have in common: embeddings, logits, and how training and decoding ask them."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+
+from flaxformer_lite import masks
+from flaxformer_lite.dense import product
+from flaxformer_lite.init.base import Init
+from flaxformer_lite.init.xavier import Xavier
+from flaxformer_lite.shapes import Path, Remembered
+
+TIES = ('three', 'two', 'none')
+
+
+class Text(NamedTuple):
+    """Rows of tokens: int32 BT each; segments and positions need giving only for packed rows."""
+
+    tokens_BT: jax.Array
+    segments_BT: jax.Array
+    pos_BT: jax.Array
+
+    @classmethod
+    def of(cls, tokens_BT, segments_BT=None, pos_BT=None) -> 'Text':
+        """Without segments, each row is one sentence, and token 0 padding."""
+        if segments_BT is None:
+            segments_BT = (tokens_BT != 0).astype(jnp.int32)
+        return cls(tokens_BT, segments_BT, masks.positions(tokens_BT) if pos_BT is None else pos_BT)
+
+
+class Model(nn.Module):
+    """Tokens to logits. Token 0 is padding; a variant overrides `hidden`, `start` and `advance`.
+
+    Attributes:
+      d_model: width of the embeddings.
+      source_vocab, target_vocab: numbers of tokens; equal where the matrix is shared three ways.
+      tie: which share one matrix (paper §3.4): 'three' (source, target, pre-softmax), 'two' (target
+        and pre-softmax) or 'none'.
+      scale_embeddings: times √d_model (§3.4).
+      dtype: of the operands; parameters, the residual stream and logits are float32.
+      initial: what embeddings are at first.
+
+    Raises:
+      ValueError: an unknown `tie`, or vocabularies that cannot share.
+    """
+
+    d_model: int
+    source_vocab: int
+    target_vocab: int
+    tie: str = 'three'
+    scale_embeddings: bool = True
+    dtype: DTypeLike = jnp.float32
+    initial: Init = Xavier()
+
+    def setup(self):
+        if self.tie not in TIES:
+            raise ValueError(f'tie must be one of {", ".join(TIES)}, not {self.tie!r}')
+        if self.tie == 'three' and self.source_vocab != self.target_vocab:
+            raise ValueError(
+                f'tie=three needs one joint vocabulary, not {self.source_vocab} and '
+                f'{self.target_vocab} tokens: use tie=two'
+            )
+
+        def matrix(name: str, size: int) -> jax.Array:
+            return self.param(name, self.initial.embedding, size, self.d_model)
+
+        self.target_VD = matrix('embedding', self.target_vocab)
+        three, none = self.tie == 'three', self.tie == 'none'
+        self.source_VD = self.target_VD if three else matrix('source_embedding', self.source_vocab)
+        self.output_VD = matrix('output', self.target_vocab) if none else self.target_VD
+
+    @property
+    def max_length(self) -> int | None:
+        """How many tokens a sentence may have; None: as many as one likes."""
+        return None
+
+    def embed(self, table_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
+        """Tokens to vectors, float32 BTD."""
+        x_BTD = jnp.take(table_VD, tokens_BT, axis=0)
+        return x_BTD * self.d_model**0.5 if self.scale_embeddings else x_BTD
+
+    def hidden(self, source: Text, inputs: Text) -> jax.Array:
+        """What is behind each logit of a whole target, float32 BTD."""
+        raise NotImplementedError
+
+    def start(self, source_BS: jax.Array) -> tuple[Any, tuple[Remembered, ...]]:
+        """Reads the source once → what decoding reads of it, and caches without slots."""
+        raise NotImplementedError
+
+    def advance(
+        self, x_BND: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path
+    ) -> tuple[jax.Array, tuple[Remembered, ...]]:
+        """The embedded next token of each hypothesis → what is behind its logits, new caches.
+
+        The hypotheses of a sentence are queries of one row beside each other: the source is held
+        and read once for all of them.
+        """
+        raise NotImplementedError
+
+    def outputs(
+        self,
+        source_BS: jax.Array,
+        inputs_BT: jax.Array,
+        source_segments_BS: jax.Array | None = None,
+        target_segments_BT: jax.Array | None = None,
+        source_pos_BS: jax.Array | None = None,
+        target_pos_BT: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """All but the last product: what is behind each logit (BTD) and the output matrix (VD)."""
+        source = Text.of(source_BS, source_segments_BS, source_pos_BS)
+        inputs = Text.of(inputs_BT, target_segments_BT, target_pos_BT)
+        return self.hidden(source, inputs), self.output_VD
+
+    def __call__(self, source_BS: jax.Array, inputs_BT: jax.Array, **packing) -> jax.Array:
+        """Teacher-forced logits, float32 BTV: row t predicts the token after `inputs_BT[:, t]`.
+
+        Args:
+          source_BS: int32 tokens, 0 = padding.
+          inputs_BT: int32 tokens, the target shifted right behind a start token.
+          **packing: segments and positions of packed rows, as `outputs` names them.
+        """
+        return self._logits(self.outputs(source_BS, inputs_BT, **packing)[0])
+
+    def step(
+        self, token_BN: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path
+    ) -> tuple[jax.Array, tuple[Remembered, ...]]:
+        """The next token of each hypothesis → logits of the one after (float32 BNV), caches."""
+        x_BND = self.embed(self.target_VD, token_BN)
+        h_BND, caches = self.advance(x_BND, context, caches, path)
+        return self._logits(h_BND), caches
+
+    def _logits(self, h_BTD: jax.Array) -> jax.Array:
+        rows_ND = h_BTD.reshape(-1, self.d_model).astype(self.dtype)
+        logits_NV = product(rows_ND, self.output_VD.astype(self.dtype).T)
+        return logits_NV.reshape(*h_BTD.shape[:-1], self.target_vocab)
+
+
+def grow(caches: tuple[Remembered, ...], hypotheses: int, tokens: int) -> tuple[Remembered, ...]:
+    """The layers' caches with room for so many tokens of each of a sentence's hypotheses."""
+    return tuple(cache.grow(hypotheses, tokens) for cache in caches)

@@ -1,0 +1,71 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017, figure 1)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite import masks
+from flaxformer_lite.architectures.base import Model, Text
+from flaxformer_lite.shapes import KV, Path, Remembered
+from flaxformer_lite.stack import Stack
+
+
+class EncoderDecoder(Model, kw_only=True):
+    """The encoder reads the source; the decoder reads what it wrote so far, and the encoder.
+
+    Attributes:
+      encoder, decoder: the stacks.
+    """
+
+    encoder: Stack
+    decoder: Stack
+
+    @property
+    def max_length(self) -> int | None:
+        return getattr(self.encoder.positions, 'max_length', None)
+
+    def encode(self, source: Text) -> tuple[jax.Array, tuple[KV, ...]]:
+        """→ the encoder's output, float32 BSD, and what each layer of the decoder reads of it."""
+        memory_BSD, _ = self.encoder(
+            self.embed(self.source_VD, source.tokens_BT),
+            pos_BT=source.pos_BT,
+            valid_BT=source.segments_BT != 0,
+            mask_BHTS=masks.segments(source.segments_BT, source.segments_BT),
+        )
+        return memory_BSD, self.decoder.source(memory_BSD, source.pos_BT)
+
+    def hidden(self, source: Text, inputs: Text) -> jax.Array:
+        _, kvs = self.encode(source)
+        within = masks.segments(inputs.segments_BT, inputs.segments_BT)
+        h_BTD, _ = self.decoder(
+            self.embed(self.target_VD, inputs.tokens_BT),
+            kvs,
+            pos_BT=inputs.pos_BT,
+            valid_BT=inputs.segments_BT != 0,
+            mask_BHTS=within & masks.causal(inputs.pos_BT, inputs.pos_BT),
+            source_mask_BHTS=masks.segments(inputs.segments_BT, source.segments_BT),
+        )
+        return h_BTD
+
+    def start(self, source_BS: jax.Array) -> tuple[Any, tuple[Remembered, ...]]:
+        source = Text.of(source_BS)
+        seen_B11S = (source.segments_BT != 0)[:, None, None]
+        nothing_BT = source_BS[:, :0]
+        return (self.encode(source)[1], seen_B11S), self.decoder.remember(None, nothing_BT != 0)
+
+    def advance(
+        self, x_BND: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path
+    ) -> tuple[jax.Array, tuple[Remembered, ...]]:
+        kvs, seen_B11S = context
+        return self.decoder(
+            x_BND,
+            kvs,
+            caches,
+            path,
+            pos_BT=jnp.broadcast_to(path.step, x_BND.shape[:2]),
+            key_pos_BS=path.slot_steps(),
+            valid_BT=jnp.ones(x_BND.shape[:2], bool),
+            mask_BHTS=path.visible_BNS[:, None],
+            source_mask_BHTS=seen_B11S,
+        )

@@ -1,0 +1,75 @@
+"""One stack alone: a causal language model that goes on from the source (Radford et al. 2018)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite import masks
+from flaxformer_lite.architectures.base import Model, Text
+from flaxformer_lite.shapes import Path, Remembered
+from flaxformer_lite.stack import Stack
+
+
+class LanguageModel(Model, kw_only=True):
+    """The target follows the source as if both were one text; the loss is of the target alone.
+
+    With a source of no tokens it is a language model and nothing else.
+
+    Attributes:
+      stack: without cross-attention.
+    """
+
+    stack: Stack
+
+    @property
+    def max_length(self) -> int | None:
+        """Source and target stand in one row, and may have half of it each."""
+        most = getattr(self.stack.positions, 'max_length', None)
+        return None if most is None else most // 2
+
+    def _read(self, x_BTD: jax.Array, segments_BT: jax.Array, pos_BT: jax.Array) -> tuple:
+        within = masks.segments(segments_BT, segments_BT)
+        mask_BHTS = within & masks.causal(pos_BT, pos_BT)
+        return self.stack(x_BTD, pos_BT=pos_BT, valid_BT=segments_BT != 0, mask_BHTS=mask_BHTS)
+
+    def hidden(self, source: Text, inputs: Text) -> jax.Array:
+        # A target's places begin after its source's: as many as its segment has there.
+        of_source = masks.segments(inputs.segments_BT, source.segments_BT)[:, 0].sum(-1)
+        pos_BT = jnp.where(inputs.segments_BT != 0, inputs.pos_BT + of_source, 0)
+
+        def row(one: jax.Array, other: jax.Array) -> jax.Array:
+            return jnp.concatenate([one, other], 1)
+
+        h_BTD, _ = self._read(
+            row(
+                self.embed(self.source_VD, source.tokens_BT),
+                self.embed(self.target_VD, inputs.tokens_BT),
+            ),
+            row(source.segments_BT, inputs.segments_BT),
+            row(source.pos_BT, pos_BT),
+        )
+        return h_BTD[:, source.tokens_BT.shape[1] :]
+
+    def start(self, source_BS: jax.Array) -> tuple[Any, tuple[Remembered, ...]]:
+        source, valid_BS = Text.of(source_BS), source_BS != 0
+        x_BSD = self.embed(self.source_VD, source_BS)
+        _, kvs = self._read(x_BSD, source.segments_BT, source.pos_BT)
+        return (valid_BS, source.pos_BT), self.stack.remember(kvs, valid_BS)
+
+    def advance(
+        self, x_BND: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path
+    ) -> tuple[jax.Array, tuple[Remembered, ...]]:
+        valid_BS, pos_BS = context
+        words_B1 = valid_BS.sum(-1, keepdims=True)
+        valid_BNS = jnp.broadcast_to(valid_BS[:, None], (*x_BND.shape[:2], valid_BS.shape[1]))
+        return self.stack(
+            x_BND,
+            None,
+            caches,
+            path,
+            pos_BT=jnp.broadcast_to(words_B1 + path.step, x_BND.shape[:2]),
+            key_pos_BS=jnp.concatenate([pos_BS, words_B1 + path.slot_steps()], 1),
+            valid_BT=jnp.ones(x_BND.shape[:2], bool),
+            mask_BHTS=jnp.concatenate([valid_BNS, path.visible_BNS], -1)[:, None],
+        )

@@ -1,0 +1,197 @@
+"""The recurrent encoder-decoder with additive attention (Bahdanau et al. 2015)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+from jax.typing import DTypeLike
+
+from flaxformer_lite import masks
+from flaxformer_lite.architectures.base import Model, Text
+from flaxformer_lite.dense import Dense
+from flaxformer_lite.dropout import Dropout
+from flaxformer_lite.shapes import KV, Path, Remembered
+
+CELLS = {'gru': nn.GRUCell, 'lstm': nn.OptimizedLSTMCell}
+
+
+class Recurrent(Model, kw_only=True):
+    """What the Transformer replaced: on the same text, for the same loss, decoded the same way.
+
+    Attributes:
+      cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).
+      num_layers: of the encoder, each in both directions, and of the decoder.
+      attend: a module of `attention/`, by which the decoder looks at the source.
+      dropout: of embeddings and of each layer's output.
+
+    Raises:
+      ValueError: an unknown cell.
+    """
+
+    cell: str = 'gru'
+    num_layers: int
+    attend: nn.Module
+    dropout: Dropout
+
+    def setup(self):
+        super().setup()
+        if self.cell not in CELLS:
+            raise ValueError(f'cell must be one of {", ".join(CELLS)}, not {self.cell!r}')
+        sizes = dict(cell=self.cell, width=self.d_model, layers=self.num_layers, dtype=self.dtype)
+        self.encoder = _Encoder(**sizes, dropout=self.dropout)
+        self.decoder = _Decoder(**sizes, dropout=self.dropout, attend=self.attend)
+        matrix = dict(dtype=self.dtype, initial=self.initial)
+        self.decoder_first = Dense((self.num_layers, self.d_model), **matrix)
+        self.decoder_merge = Dense((self.d_model,), **matrix)
+
+    def _read(self, source: Text) -> KV:
+        """h_j, the states at each word of the source in both directions (equation 7)."""
+        x_BSD = self.dropout(self.embed(self.source_VD, source.tokens_BT))
+        h_BSU = self.encoder(x_BSD, source.segments_BT)
+        h_BGUS = jnp.moveaxis(h_BSU, 1, -1)[:, None].astype(self.dtype)
+        return KV(h_BGUS, h_BGUS, source.pos_BT)
+
+    def _begin(self, kv: KV, seen_BTS: jax.Array) -> jax.Array:
+        """Each layer's state before the first word, of the mean of h_j (Sennrich et al. 2017)."""
+        w_BTS = seen_BTS / jnp.maximum(seen_BTS.sum(-1, keepdims=True), 1)
+        mean_BTU = jnp.einsum('bts,bus->btu', w_BTS, kv.value_BGUS[:, 0].astype(jnp.float32))
+        return jnp.tanh(self.decoder_first(mean_BTU))
+
+    def hidden(self, source: Text, inputs: Text) -> jax.Array:
+        kv = self._read(source)
+        seen_BTS = masks.segments(inputs.segments_BT, source.segments_BT)[:, 0]
+        x_BTD = self.dropout(self.embed(self.target_VD, inputs.tokens_BT))
+        # Place by place, each as one hypothesis.
+        now = (
+            x_BTD[:, :, None],
+            seen_BTS[:, :, None, None],
+            _begins(inputs.segments_BT)[..., None],
+            self._begin(kv, seen_BTS)[:, :, None],
+        )
+
+        def step(decoder: nn.Module, states: Any, now: tuple) -> tuple[Any, jax.Array]:
+            return decoder(states, *now, kv)
+
+        _, h_BTNU = _along_rows(step)(self.decoder, self._states(len(x_BTD)), now)
+        return jnp.tanh(self.decoder_merge(h_BTNU[:, :, 0]))
+
+    def start(self, source_BS: jax.Array) -> tuple[Any, tuple[Remembered, ...]]:
+        kv, seen_B1S = self._read(Text.of(source_BS)), (source_BS != 0)[:, None]
+        context = kv, seen_B1S[:, None], self._begin(kv, seen_B1S)
+        return context, (_States(self._states(len(source_BS))),)
+
+    def advance(
+        self, x_BND: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path
+    ) -> tuple[jax.Array, tuple[Remembered, ...]]:
+        kv, seen_B11S, begin_B1LD = context
+        states = jax.tree.map(path.of_parents, caches[0].states)
+        first_BN = jnp.broadcast_to(path.step == 0, x_BND.shape[:2])
+        states, h_BNU = self.decoder(states, x_BND, seen_B11S, first_BN, begin_B1LD, kv)
+        return jnp.tanh(self.decoder_merge(h_BNU)), (_States(states),)
+
+    def _states(self, batch: int) -> tuple[Any, ...]:
+        return _zeros(self.cell, self.num_layers, (batch, 1, self.d_model))
+
+
+class _States(struct.PyTreeNode):
+    """The layers' states of N hypotheses: all that a recurrent decoder remembers."""
+
+    states: Any
+
+    def grow(self, hypotheses: int, tokens: int) -> '_States':
+        """The states that all begin with, for each hypothesis; later there is nothing to grow."""
+
+        def each(x: jax.Array) -> jax.Array:
+            return jnp.broadcast_to(x, (x.shape[0], hypotheses, *x.shape[2:]))
+
+        return jax.tree.map(each, self)
+
+
+class _Encoder(nn.Module):
+    """Layers that read each sentence of a row forwards and backwards → float32 BSU, U = 2 D."""
+
+    cell: str
+    width: int
+    layers: int
+    dtype: DTypeLike
+    dropout: nn.Module
+
+    @nn.compact
+    def __call__(self, x_BSD: jax.Array, segments_BS: jax.Array) -> jax.Array:
+        def step(cell: nn.Module, state: Any, now: tuple) -> tuple[Any, jax.Array]:
+            x_BD, first_B = now
+            state = jax.tree.map(lambda x: jnp.where(first_B[:, None], 0.0, x), state)
+            return cell(state, x_BD)
+
+        def read(x_BSD: jax.Array, segments_BS: jax.Array, name: str) -> jax.Array:
+            cell = CELLS[self.cell](self.width, dtype=self.dtype, name=name)
+            (zeros,) = _zeros(self.cell, 1, (len(x_BSD), self.width))
+            return _along_rows(step)(cell, zeros, (x_BSD, _begins(segments_BS)))[1]
+
+        for i in range(self.layers):
+            forwards = read(x_BSD, segments_BS, f'forwards_{i}')
+            backwards = read(x_BSD[:, ::-1], segments_BS[:, ::-1], f'backwards_{i}')[:, ::-1]
+            x_BSD = self.dropout(jnp.concatenate([forwards, backwards], -1))
+        return x_BSD
+
+
+class _Decoder(nn.Module):
+    """s_i = f(s_{i−1}, y_{i−1}, c_i), c_i = Σ_j α_ij h_j, α_ij by s_{i−1} and h_j (appendix A)."""
+
+    cell: str
+    width: int
+    layers: int
+    dtype: DTypeLike
+    dropout: nn.Module
+    attend: nn.Module
+
+    @nn.compact
+    def __call__(
+        self,
+        states: tuple[Any, ...],
+        x_BND: jax.Array,
+        seen_BHNS: jax.Array,
+        first_BN: jax.Array,
+        begin_BNLD: jax.Array,
+        kv: KV,
+    ) -> tuple[tuple[Any, ...], jax.Array]:
+        """One word of each hypothesis → new states, and all that its successor depends on."""
+        states = [
+            jax.tree.map(lambda x: jnp.where(first_BN[..., None], begin_BNLD[:, :, i], x), state)
+            for i, state in enumerate(states)
+        ]
+        query_BNHK = jax.tree.leaves(states[-1])[-1][:, :, None].astype(kv.key_BGKS.dtype)
+        places_BN = jnp.zeros(x_BND.shape[:2], jnp.int32)
+        attend = self.attend.copy(name='cross_attention')
+        c_BNU = attend(query_BNHK, kv, pos_BT=places_BN, mask_BHTS=seen_BHNS)[:, :, 0]
+        h_BNU = jnp.concatenate([x_BND, c_BNU], -1)
+        for i, state in enumerate(states):
+            cell = CELLS[self.cell](self.width, dtype=self.dtype, name=f'cell_{i}')
+            states[i], h_BNU = cell(state, h_BNU)
+            h_BNU = self.dropout(h_BNU)
+        return tuple(states), jnp.concatenate([h_BNU, x_BND, c_BNU], -1)
+
+
+def _zeros(cell: str, layers: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """Each layer's state, float32: of a GRU an array, of an LSTM the cell's and the output."""
+    zeros = jnp.zeros(shape)
+    return (((zeros, zeros) if cell == 'lstm' else zeros),) * layers
+
+
+def _begins(segments_BT: jax.Array) -> jax.Array:
+    """Where a row's sentences begin."""
+    return jnp.pad(segments_BT[:, 1:] != segments_BT[:, :-1], ((0, 0), (1, 0)), constant_values=1)
+
+
+def _along_rows(step: Any) -> Any:
+    """A step of one place, as a function of whole rows."""
+    return nn.scan(
+        step,
+        variable_broadcast='params',
+        variable_axes={'intermediates': 1},
+        split_rngs={'params': False, 'dropout': True},
+        in_axes=1,
+        out_axes=1,
+    )

@@ -1,0 +1,35 @@
+"""An encoder of a set of entities, as reinforcement learning uses it (Zambaldi et al. 2019)."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.dense import Dense
+from flaxformer_lite.stack import Stack
+
+
+class EntityEncoder(nn.Module):
+    """Each entity, seen among the others. Their order means nothing: it is equivariant to it.
+
+    Attributes:
+      embedding: features to d_model.
+      encoder: a stack without positions.
+    """
+
+    embedding: Dense
+    encoder: Stack
+
+    def __call__(self, features_BTF: jax.Array, present_BT: jax.Array) -> jax.Array:
+        """→ float32 BTD, zeros where there is no entity.
+
+        Args:
+          features_BTF: what is known of each entity.
+          present_BT: bool; absent entities are neither seen nor counted.
+        """
+        y_BTD, _ = self.encoder(
+            self.embedding(features_BTF),
+            pos_BT=jnp.zeros(present_BT.shape, jnp.int32),
+            valid_BT=present_BT,
+            mask_BHTS=present_BT[:, None, None],
+        )
+        return jnp.where(present_BT[..., None], y_BTD, 0.0)

@@ -1,0 +1,139 @@
+"""A stack of equal blocks: the encoder, the decoder (paper §3.1, Figure 1), or a decoder alone."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.dropout import Skip
+from flaxformer_lite.shapes import KV, Path, Remembered
+
+
+class Block(nn.Module):
+    """Self-attention, attention over a source if there is one, then the feed-forward network.
+
+    Attributes:
+      attention: a `MultiHead` over the tokens themselves.
+      feed_forward: a module of `feed_forward/`.
+      residual: a module of `residual/`; each sublayer has its own copy.
+      cross_attention: a `MultiHead` over the source, in a decoder.
+      parallel: all read the same x, and their sum is joined once (Wang and Komatsuzaki 2021).
+    """
+
+    attention: nn.Module
+    feed_forward: nn.Module
+    residual: nn.Module
+    cross_attention: nn.Module | None = None
+    parallel: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        source: KV | None = None,
+        cache: Remembered | None = None,
+        path: Path | None = None,
+        *,
+        pos_BT: jax.Array,
+        valid_BT: jax.Array,
+        mask_BHTS: jax.Array,
+        source_mask_BHTS: jax.Array | None = None,
+        bias_BHTS: jax.Array | None = None,
+    ) -> tuple[jax.Array, Remembered]:
+        """→ the block's output, and the new cache: without one, the tokens' keys and values."""
+
+        def ask_source(h_BTD: jax.Array) -> jax.Array:
+            return self.cross_attention(h_BTD, source, pos_BT=pos_BT, mask_BHTS=source_mask_BHTS)
+
+        def feed_forward(h_BTD: jax.Array) -> jax.Array:
+            return self.feed_forward(h_BTD, valid_BT)
+
+        others = [feed_forward] if self.cross_attention is None else [ask_source, feed_forward]
+        residuals = [self.residual.copy(name=f'residual_{i + 1}') for i in range(1 + len(others))]
+
+        h_BTD = residuals[0].before(x_BTD, valid_BT)
+        kv = self.attention.keys_values(h_BTD, pos_BT)
+        cache, kv = (kv, kv) if cache is None else cache.insert(kv, path)
+        y_BTD = self.attention(h_BTD, kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS, bias_BHTS=bias_BHTS)
+        if self.parallel:
+            y_BTD += sum(sublayer(h_BTD) for sublayer in others)
+            return residuals[0].after(x_BTD, y_BTD, valid_BT), cache
+        x_BTD = residuals[0].after(x_BTD, y_BTD, valid_BT)
+        for residual, sublayer in zip(residuals[1:], others, strict=True):
+            y_BTD = sublayer(residual.before(x_BTD, valid_BT))
+            x_BTD = residual.after(x_BTD, y_BTD, valid_BT)
+        return x_BTD, cache
+
+
+class Stack(nn.Module):
+    """Equal blocks with weights of their own.
+
+    Attributes:
+      block: the pattern of every layer.
+      num_layers: N.
+      positions: a module of `positions/`; its `embed` and `bias` are used here.
+      dropout: of the sum of embeddings and positions (§5.4).
+      skip: what leaves out whole layers.
+    """
+
+    block: Block
+    num_layers: int
+    positions: nn.Module
+    dropout: nn.Module
+    skip: nn.Module = Skip()
+
+    def setup(self):
+        # Copies: one template called N times would share its weights.
+        self.layer = [self.block.copy(name=None) for _ in range(self.num_layers)]
+        self.leave = [self.skip.copy(name=None) for _ in range(self.num_layers)]
+        self.final = self.block.residual.copy(name=None)
+
+    def source(self, memory_BSD: jax.Array, pos_BS: jax.Array) -> tuple[KV, ...]:
+        """What each layer's cross-attention reads of the encoder's output, projected once."""
+        return tuple(x.cross_attention.keys_values(memory_BSD, pos_BS) for x in self.layer)
+
+    def remember(
+        self, kvs: tuple[KV, ...] | None, valid_BS: jax.Array
+    ) -> tuple[Remembered, ...]:
+        """A cache for each layer that begins with what all hypotheses share; None for nothing."""
+        if kvs is None:
+            nothing_BTD = jnp.zeros((*valid_BS.shape, self.layer[0].attention.d_model))
+            pos_BS = jnp.zeros(valid_BS.shape, jnp.int32)
+            kvs = tuple(x.attention.keys_values(nothing_BTD, pos_BS) for x in self.layer)
+        return tuple(
+            x.attention.remember(kv, valid_BS) for x, kv in zip(self.layer, kvs, strict=True)
+        )
+
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        source: tuple[KV, ...] | None = None,
+        caches: tuple[Remembered, ...] | None = None,
+        path: Path | None = None,
+        *,
+        pos_BT: jax.Array,
+        key_pos_BS: jax.Array | None = None,
+        valid_BT: jax.Array,
+        mask_BHTS: jax.Array,
+        source_mask_BHTS: jax.Array | None = None,
+    ) -> tuple[jax.Array, tuple[Remembered, ...]]:
+        """Embedded tokens to the stack's output, float32 BTD, and the layers' new caches.
+
+        Without caches the tokens attend to each other; with them, the tokens are the next of each
+        row's hypotheses (T = N), are written to the path's slots and attend to the cache, whose
+        places are `key_pos_BS`.
+        """
+        x_BTD = self.dropout(self.positions.embed(x_BTD, pos_BT))
+        places = dict(
+            pos_BT=pos_BT,
+            valid_BT=valid_BT,
+            mask_BHTS=mask_BHTS,
+            source_mask_BHTS=source_mask_BHTS,
+            bias_BHTS=self.positions.bias(pos_BT, pos_BT if key_pos_BS is None else key_pos_BS),
+        )
+        new, nothing = [], (None,) * self.num_layers
+        layers = zip(self.layer, self.leave, source or nothing, caches or nothing, strict=True)
+        for layer, leave, kv, cache in layers:
+            y_BTD, cache = layer(x_BTD, kv, cache, path, **places)
+            x_BTD = leave(x_BTD, y_BTD)
+            new.append(cache)
+        return self.final.finish(x_BTD, valid_BT), tuple(new)

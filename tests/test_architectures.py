@@ -1,0 +1,128 @@
+"""What each architecture computes, again in float64 NumPy or by what must not change it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from tiny import float64
+
+from configs import wmt_base
+from flaxformer_lite import build
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def dense(p, x):
+    return x @ p['kernel'] + p.get('bias', 0)
+
+
+def gru(p, h, x):
+    r, z = (sigmoid(dense(p[f'i{g}'], x) + dense(p[f'h{g}'], h)) for g in 'rz')
+    h = (1 - z) * np.tanh(dense(p['in'], x) + r * dense(p['hn'], h)) + z * h
+    return h, h
+
+
+def lstm(p, state, x):
+    c, h = state
+    i, f, o = (sigmoid(dense(p[f'i{g}'], x) + dense(p[f'h{g}'], h)) for g in 'ifo')
+    c = f * c + i * np.tanh(dense(p['ig'], x) + dense(p['hg'], h))
+    return (c, o * np.tanh(c)), o * np.tanh(c)
+
+
+def recurrent(p, source, inputs, cell, layers, width):
+    """Logits for one sentence: Bahdanau et al. (2015), appendix A, word by word."""
+    step, twice = (lstm, lambda x: (x, x)) if cell == 'lstm' else (gru, lambda x: x)
+    embedding = p['embedding'] * np.sqrt(width)
+    x = embedding[source]
+    for i in range(layers):
+        sides = []
+        for side, words in ((f'forwards_{i}', x), (f'backwards_{i}', x[::-1])):
+            state, states = twice(np.zeros(width)), []
+            for word in words:
+                state, h = step(p['encoder'][side], state, word)
+                states.append(h)
+            sides.append(states if side[0] == 'f' else states[::-1])
+        x = np.concatenate(sides, -1)
+
+    first = p['decoder_first']
+    begin = np.tanh(np.einsum('u,uld->ld', x.mean(0), first['kernel']) + first['bias'])
+    states, logits = [twice(b) for b in begin], []
+    look = p['decoder']['cross_attention']
+    for word in embedding[inputs]:
+        top = states[-1][1] if cell == 'lstm' else states[-1]
+        e = np.tanh(top @ look['query'][0] + x @ look['key'][0]) @ look['energy'][0]
+        a = np.exp(e - e.max())
+        c = (a / a.sum()) @ x
+        h = np.concatenate([word, c])
+        for i in range(layers):
+            states[i], h = step(p['decoder'][f'cell_{i}'], states[i], h)
+        h = np.tanh(dense(p['decoder_merge'], np.concatenate([h, word, c])))
+        logits.append(h @ p['embedding'].T)
+    return np.stack(logits)
+
+
+@pytest.mark.parametrize('cell', ['gru', 'lstm'])
+def test_recurrent_is_its_equations(cell):
+    model = tiny.model(architecture=f'recurrent(cell="{cell}")', dropout=0.0)
+    params = tiny.parameters(model)
+    source, inputs = [4, 5, 6, 7, 1], [2, 8, 9]
+    found = tiny.apply(model, {'params': params}, tiny.padded([source]), tiny.padded([inputs]))
+    sizes = cell, tiny.SIZES['num_layers'], tiny.SIZES['d_model']
+    expected = recurrent(float64(params), source, inputs, *sizes)
+    np.testing.assert_allclose(found[0], expected, atol=2e-5)
+
+
+def test_recurrent_knows_its_cells():
+    with pytest.raises(ValueError, match="cell must be one of gru, lstm, not 'rnn'"):
+        tiny.parameters(tiny.model(architecture='recurrent(cell="rnn")'))
+
+
+def test_a_language_model_goes_on_from_its_source():
+    """What stands in the source might as well stand in the target."""
+    model = tiny.model(architecture='language_model')
+    p = {'params': tiny.parameters(model)}
+    source, inputs = [4, 5, 6, 1], [2, 8, 9]
+    found = tiny.apply(model, p, tiny.padded([source]), tiny.padded([inputs]))
+    alone = tiny.apply(model, p, jnp.zeros((1, 0), jnp.int32), tiny.padded([source + inputs]))
+    np.testing.assert_allclose(found, alone[:, len(source) :], atol=1e-5)
+
+
+def entities():
+    config = wmt_base.get_config().model
+    config.update(tiny.SIZES)
+    model = build.entity_encoder(config)
+    rng = np.random.default_rng(0)
+    features = jnp.asarray(rng.normal(size=(2, 5, 7)), jnp.float32)
+    present = jnp.asarray([[True, True, False, True, True], [False, True, False, False, False]])
+    return model, tiny.variables(model, features, present), features, present
+
+
+def test_the_order_of_entities_changes_nothing_but_the_order():
+    model, p, features, present = entities()
+    order = jnp.asarray([3, 0, 4, 2, 1])
+    y = tiny.apply(model, p, features, present)
+    found = tiny.apply(model, p, features[:, order], present[:, order])
+    np.testing.assert_allclose(found, y[:, order], atol=1e-5)
+    assert jnp.abs(y[0, 0] - y[0, 1]).max() > 1e-2
+
+
+def test_absent_entities_are_neither_seen_nor_returned():
+    model, p, features, present = entities()
+    y = tiny.apply(model, p, features, present)
+    other = tiny.apply(model, p, jnp.where(present[..., None], features, 9.0), present)
+    np.testing.assert_array_equal(y, other)
+    np.testing.assert_array_equal(y[~present], 0.0)
+    few = tiny.apply(model, p, features[:1, jnp.asarray([0, 1, 3, 4])], jnp.ones((1, 4), bool))
+    np.testing.assert_allclose(y[0][present[0]], few[0], atol=1e-5)
+    # And the others do matter.
+    seen = tiny.apply(model, p, features.at[0, 0].add(1.0), present)
+    assert jnp.abs(seen[0, 1] - y[0, 1]).max() > 1e-3
+
+
+def test_entities_learn_from_every_parameter():
+    model, p, features, present = entities()
+    gradients = jax.jit(jax.grad(lambda p: jnp.square(model.apply(p, features, present)).sum()))(p)
+    assert all(np.abs(g).max() > 0 for g in jax.tree.leaves(gradients))
