@@ -107,14 +107,14 @@ def export(args: argparse.Namespace) -> dict[str, float]:
 
     run = trained.open_trained(args.workdir)
     steps = trained.average_steps(run.config, run.checkpoints)
-    params = run.checkpoints.average(steps, trained.abstract_params(run.model))
-    flat = traverse_util.flatten_dict(jax.device_get(params), sep='/')
+    variables = run.checkpoints.average(steps, trained.abstract_variables(run.model))
+    flat = traverse_util.flatten_dict(jax.device_get(variables['params']), sep='/')
     np.savez(args.share / 'params.npz', **flat)
     pairs = corpus.tokenize(_pairs(args)[:COMPARED], run.tokenizer)
     longest = int(max(side.lengths().max() for side in (pairs.source, pairs.target))) + 1
     rows = np.arange(len(pairs))
     batch = layout.pairs_batch(pairs, (len(rows), longest), rows, rows)
-    logits = run.model.apply({'params': params}, batch['source'], batch['inputs'])
+    logits = run.model.apply(variables, batch['source'], batch['inputs'])
     np.savez(args.share / 'logits.npz', logits=logits, **batch)
     return {}
 
@@ -141,7 +141,8 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     model = build.model(config.model, words.vocab_size)
     translate = translator.Translator(model, words, config.evaluation)
     params = traverse_util.unflatten_dict(dict(np.load(args.share / 'params.npz')), sep='/')
-    return _timed(lambda texts: (best[0].text for best in translate(params, texts)), args)
+    variables = {'params': params}
+    return _timed(lambda texts: (best[0].text for best in translate(variables, texts)), args)
 
 
 def theirs(args: argparse.Namespace) -> dict[str, float]:

@@ -136,25 +136,25 @@ class Checkpoints:
             )
         return None
 
-    def load_params(self, step: int, abstract_params: Any) -> Any:
-        """The field `params` of the state that was saved at a step.
+    def load_variables(self, step: int, abstract: Any) -> Any:
+        """What a model needs of the state that was saved at a step: its params, and statistics.
 
         Raises:
           UserError: there is no such checkpoint, it is damaged, or it is of another model.
         """
         try:
-            return self._load(step, {'params': abstract_params}).state['params']
+            return self._load(step, abstract).state
         except Damaged as error:
             raise UserError(f'checkpoint {self._path(step)}: {error}') from error
 
-    def average(self, steps: Iterable[int], abstract_params: Any) -> Any:
-        """The mean of the params that were saved at some steps.
+    def average(self, steps: Iterable[int], abstract: Any) -> Any:
+        """The mean of the variables that were saved at some steps.
 
         Raises:
-          UserError: as `load_params`.
+          UserError: as `load_variables`.
         """
-        mean = average(self.load_params(step, abstract_params) for step in steps)
-        return jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), mean, abstract_params)
+        mean = average(self.load_variables(step, abstract) for step in steps)
+        return jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), mean, abstract)
 
     def _path(self, step: int) -> Path:
         return self._directory / str(step)

@@ -44,18 +44,18 @@ class Evaluator:
         self._direction, self._tokens = direction, config.evaluation.batch_tokens
         self._translate = translator.Translator(model, tokenizer, config.evaluation)
         self._sums = jax.jit(
-            lambda params, batch: training.loss_sums(model, params, batch),
+            lambda variables, batch: training.loss_sums(model, variables, batch),
             out_shardings=devices.everywhere(),
         )
 
-    def loss(self, params: Any, pairs: Pairs) -> dict[str, float]:
+    def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
         """Loss (nats a token, without smoothing), perplexity and token accuracy over all pairs."""
         tokens = corpus.tokenize(list(pairs), self._tokenizer)
         translator.check_lengths(
             self._model, (int(side.lengths().max()) + 1 for side in (tokens.source, tokens.target))
         )
         batches = batching.evaluation_batches(tokens, self._tokens, jax.device_count())
-        sums = [self._sums(params, jax.device_put(b, devices.rows())) for b, _ in batches]
+        sums = [self._sums(variables, jax.device_put(b, devices.rows())) for b, _ in batches]
         total = jax.tree.map(lambda *x: np.sum(x, dtype=np.float64), *jax.device_get(sums))
         loss = total.nll / total.tokens
         return {
@@ -64,16 +64,16 @@ class Evaluator:
             'accuracy': float(total.correct / total.tokens),
         }
 
-    def __call__(self, params: Any, name: str, pairs: Pairs, step: int) -> dict[str, Any]:
+    def __call__(self, variables: Any, name: str, pairs: Pairs, step: int) -> dict[str, Any]:
         """All of a set's scores; saves its translations as `translations/<set>.step=N.txt`."""
         sources, references = zip(*pairs, strict=True)
-        outputs = [best[0].text for best in self._translate(params, sources)]
+        outputs = [best[0].text for best in self._translate(variables, sources)]
         file = translations(self._path, name, step)
         files.write(file, ''.join(f'{line}\n' for line in outputs))
         result = {
             'direction': self._direction,
             'sentences': len(pairs),
-            **self.loss(params, pairs),
+            **self.loss(variables, pairs),
             **score(outputs, references),
         }
         files.write_json(file.with_suffix('.json'), result | {'set': name, 'step': step})
@@ -148,11 +148,13 @@ def main() -> None:
     source = data.load(run.config.data)
     sets = chosen(source.evaluation(), args.set, '--set')
     steps = trained.average_steps(run.config, run.checkpoints)
-    params = run.checkpoints.average(steps, trained.abstract_params(run.model))
+    variables = run.checkpoints.average(steps, trained.abstract_variables(run.model))
     direction = f'{source.source}-{source.target}'
     evaluator = Evaluator(run.model, run.tokenizer, run.config, args.workdir, direction)
     print(f'{args.workdir}, mean of the checkpoints {", ".join(map(str, steps))}')
-    print(table({name: evaluator(params, name, pairs, max(steps)) for name, pairs in sets.items()}))
+    print(
+        table({name: evaluator(variables, name, pairs, max(steps)) for name, pairs in sets.items()})
+    )
 
 
 if __name__ == '__main__':

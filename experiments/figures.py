@@ -11,6 +11,9 @@ import numpy as np
 from experiments.batching import Position
 from flaxformer_lite.training import Metrics
 
+# Before the names of what a model's parts report of themselves, so that none is taken for ours.
+_OTHER = 'model/'
+
 
 @dataclasses.dataclass
 class Progress:
@@ -68,6 +71,7 @@ class Figures:
             self.progress.tokens += int(metrics.sums.tokens)
             if np.isfinite(metrics.sums.loss) and np.isfinite(metrics.gradient_norm):
                 self._count(**vars(metrics.sums), gradient_norm=metrics.gradient_norm, steps=1)
+                self._count(**{f'{_OTHER}{name}': x for name, x in metrics.others.items()})
             else:
                 self._count(skipped=1)
                 bad.append((step, position))
@@ -87,6 +91,8 @@ class Figures:
                 'accuracy': window['correct'] / tokens,
                 'gradient_norm': window['gradient_norm'] / steps,
             }
+        others = [name for name in window if name.startswith(_OTHER)]
+        means |= {name.removeprefix(_OTHER): window[name] / steps for name in others}
         speed = tokens / window['seconds'] if window.get('seconds') else None
         return means | {'tokens_per_second': speed, 'skipped': int(window.get('skipped', 0))}
 

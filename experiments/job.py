@@ -99,7 +99,7 @@ def seed(config: ConfigDict, name: str) -> int:
 def _model(config: ConfigDict, words: Tokenizer) -> Model:
     try:
         model = build.model(config.model, words.vocab_size)
-        trained.abstract_params(model)
+        trained.abstract_variables(model)
     except ValueError as error:
         raise UserError(str(error)) from None
     return model
@@ -138,7 +138,7 @@ def begin(job: Job, path: Path) -> None:
         'training pairs': f'{len(job.pairs) - job.batches.dropped:,} (left out: {left_out})',
         'evaluation sets': ', '.join(f'{name} {len(pairs):,}' for name, pairs in job.sets.items()),
         'vocabulary': job.tokenizer.vocab_size,
-        'parameters': parameters(trained.abstract_params(job.model)),
+        'parameters': parameters(trained.abstract_variables(job.model)['params']),
         'batch': f'{shapes}; {job.batches.target_tokens_per_batch:,.0f} target tokens, {padding}',
         'steps': f'{job.steps:,} ({job.steps / job.batches.batches_per_epoch:.1f} epochs)',
         'devices': f'{len(kinds)} × {kinds[0]}',
@@ -146,12 +146,12 @@ def begin(job: Job, path: Path) -> None:
     print(console.facts(facts), flush=True)
 
 
-def finish(job: Job, path: Path, params: Any, checkpoints: Any, progress: Progress) -> dict:
+def finish(job: Job, path: Path, variables: Any, checkpoints: Any, progress: Progress) -> dict:
     """Scores the chosen sets with the averaged parameters → the run's result."""
     steps = trained.average_steps(job.config, checkpoints)
-    averaged = params
+    averaged = variables
     if len(steps) > 1 or job.config.evaluation.average_of == 'best':
-        averaged = checkpoints.average(steps, trained.abstract_params(job.model))
+        averaged = checkpoints.average(steps, trained.abstract_variables(job.model))
     evaluator = evaluate.Evaluator(job.model, job.tokenizer, job.config, path, job.direction)
     evaluations = {
         name: evaluator(averaged, name, pairs, job.steps) for name, pairs in job.sets.items()
@@ -159,10 +159,10 @@ def finish(job: Job, path: Path, params: Any, checkpoints: Any, progress: Progre
     return {
         'status': 'finished',
         'step': job.steps,
-        'parameters': parameters(params),
+        'parameters': parameters(variables['params']),
         'train_seconds': progress.seconds,
         'tokens_per_second': progress.tokens / progress.seconds,
-        'parameters_sha256': sha256(params),
+        'parameters_sha256': sha256(variables['params']),
         'averaged_steps': list(steps),
         'evaluations': evaluations,
     }

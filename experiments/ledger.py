@@ -47,7 +47,7 @@ def ledger(config: Any) -> dict[str, dict[str, int]]:
     model, state = _abstract(config)
     params = jax.tree.leaves(state.params)
     part = rows // config.train.accumulate  # what goes through the model at once
-    jaxpr = _step(model, state.params, (part, length))
+    jaxpr = _step(model, state.variables, (part, length))
     kept, gradients = jaxpr.outvars[: -len(params)], jaxpr.outvars[-len(params) :]
     return {
         'parameters': _by_part((path, x.size) for path, x in _paths(state.params)),
@@ -85,19 +85,20 @@ def _abstract(config: Any) -> tuple[Model, training.State]:
     return model, state
 
 
-def _step(model: Model, params: Any, shape: tuple[int, int]) -> Jaxpr:
+def _step(model: Model, variables: Any, shape: tuple[int, int]) -> Jaxpr:
     """Forward and backward pass: its results are what is kept in between, then the gradients."""
 
-    def step(params, batch, key):
+    def step(variables, batch, key):
         def loss(params):
-            return training.loss_sums(model, params, batch, dropout_key=key).loss
+            changed = variables | {'params': params}
+            return training.loss_sums(model, changed, batch, dropout_key=key).loss
 
-        value, backward = jax.vjp(loss, params)
+        value, backward = jax.vjp(loss, variables['params'])
         # The function `backward` is a tree of what it reads of the forward pass.
         return jax.tree.leaves(backward), backward(jnp.ones_like(value))
 
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in training.ARRAYS}
-    return jax.make_jaxpr(step)(params, batch, jax.eval_shape(jax.random.key, 0)).jaxpr
+    return jax.make_jaxpr(step)(variables, batch, jax.eval_shape(jax.random.key, 0)).jaxpr
 
 
 def _paths(tree: Any) -> Iterable[tuple[str, Any]]:

@@ -38,7 +38,7 @@ def main() -> None:
             with contextlib.closing(train.Trainer(job, path, stopping)) as trainer:
                 state = trainer.run()
                 progress = trainer.figures.progress
-                result = jobs.finish(job, path, state.params, trainer.checkpoints, progress)
+                result = jobs.finish(job, path, state.variables, trainer.checkpoints, progress)
         except train.Stopped as stopped:
             print(f'stopped and saved at step {stopped}; the same command goes on from there')
             sys.exit(128 + signal.SIGTERM)

@@ -154,7 +154,7 @@ class Trainer:
     def _evaluate(self, step: int) -> float:
         """Scores the dev set, and shows three translations of it."""
         name, pairs = self.job.dev
-        result = self.evaluator(self.state.params, name, pairs, step)
+        result = self.evaluator(self.state.variables, name, pairs, step)
         self.log.write(step, 'eval', set=name, **result)
         self.bar.say(evaluate.summary(name, step, result))
         self.bar.say(evaluate.examples(self.path, name, step, pairs))

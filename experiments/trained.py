@@ -56,6 +56,6 @@ def average_steps(config: ConfigDict, checkpoints: Checkpoints) -> Sequence[int]
     return checkpoints.steps()[-number:]
 
 
-def abstract_params(model: Model) -> Any:
-    """Shapes and dtypes of the model's parameters, placed on every device."""
-    return devices.placed(jax.eval_shape(lambda: training.init_params(model, jax.random.key(0))))
+def abstract_variables(model: Model) -> Any:
+    """Shapes and dtypes of the model's parameters and statistics, placed on every device."""
+    return devices.placed(jax.eval_shape(lambda: training.init_variables(model, jax.random.key(0))))

@@ -37,13 +37,13 @@ def main() -> None:
         raise UserError(
             f'--n_best={args.n_best} must be from 1 to the {most} that are searched for'
         )
-    params = run.checkpoints.average(
-        trained.average_steps(run.config, run.checkpoints), trained.abstract_params(run.model)
+    variables = run.checkpoints.average(
+        trained.average_steps(run.config, run.checkpoints), trained.abstract_variables(run.model)
     )
     translate = translator.Translator(
         run.model, run.tokenizer, settings, seed=args.seed, best=args.n_best
     )
-    for hypotheses in translate(params, _lines()):
+    for hypotheses in translate(variables, _lines()):
         # A line always has as many lines of output, so that they can be told apart.
         padding = [translator.Hypothesis('', float('-inf'))] * (args.n_best - len(hypotheses))
         for text, score in [*hypotheses[: args.n_best], *padding]:

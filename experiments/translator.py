@@ -41,7 +41,7 @@ class Translator:
         self._key, self._best = jax.random.key(seed), best
         self._search = jax.jit(self._decode, out_shardings=devices.everywhere())
 
-    def __call__(self, params: Any, texts: Iterable[str]) -> Iterator[list[Hypothesis]]:
+    def __call__(self, variables: Any, texts: Iterable[str]) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each text, best first; a blank text has one, which is blank.
 
         Raises:
@@ -49,10 +49,10 @@ class Translator:
         """
         first = 0
         for window in chunks(texts, _WINDOW):
-            yield from self._window(params, window, first)
+            yield from self._window(variables, window, first)
             first += len(window)
 
-    def _window(self, params: Any, texts: list[str], first: int) -> list[list[Hypothesis]]:
+    def _window(self, variables: Any, texts: list[str], first: int) -> list[list[Hypothesis]]:
         sentences = self._tokenizer.encode(texts)
         check_lengths(self._model, [len(s) + 1 for s in sentences])
         settings = self._settings
@@ -63,7 +63,7 @@ class Translator:
         )
         waiting = []
         for batch, index in batches:
-            waiting.append((self._start(params, batch['source'], index + first), index))
+            waiting.append((self._start(variables, batch['source'], index + first), index))
             # One batch is read while the next is computed.
             while len(waiting) > 1:
                 self._read(*waiting.pop(0), results)
@@ -72,15 +72,15 @@ class Translator:
         blank = [Hypothesis('', 0.0)]
         return [r if s else blank for s, r in zip(sentences, results, strict=True)]
 
-    def _start(self, params: Any, source_BS: np.ndarray, numbers: np.ndarray) -> decode.Decoded:
+    def _start(self, variables: Any, source_BS: np.ndarray, numbers: np.ndarray) -> decode.Decoded:
         tokens_B = (source_BS != 0).sum(1) - 1  # without EOS; −1: the row is empty
         limits_B = np.where(tokens_B < 0, 0, tokens_B + self._settings.extra_length)
         numbers_B = np.pad(numbers, (0, len(source_BS) - len(numbers)))
         arrays = source_BS, limits_B.astype(np.int32), numbers_B.astype(np.int32)
-        return self._search(params, *jax.device_put(arrays, devices.rows()))
+        return self._search(variables, *jax.device_put(arrays, devices.rows()))
 
-    def _decode(self, params, source_BS, limits_B, numbers_B) -> decode.Decoded:
-        variables, settings = {'params': params}, self._settings
+    def _decode(self, variables, source_BS, limits_B, numbers_B) -> decode.Decoded:
+        settings = self._settings
         context, cache = self._model.apply(variables, source_BS, method='start')
 
         def step(token_BN, cache, path):

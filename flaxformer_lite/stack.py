@@ -91,9 +91,7 @@ class Stack(nn.Module):
         """What each layer's cross-attention reads of the encoder's output, projected once."""
         return tuple(x.cross_attention.keys_values(memory_BSD, pos_BS) for x in self.layer)
 
-    def remember(
-        self, kvs: tuple[KV, ...] | None, valid_BS: jax.Array
-    ) -> tuple[Remembered, ...]:
+    def remember(self, kvs: tuple[KV, ...] | None, valid_BS: jax.Array) -> tuple[Remembered, ...]:
         """A cache for each layer that begins with what all hypotheses share; None for nothing."""
         if kvs is None:
             nothing_BTD = jnp.zeros((*valid_BS.shape, self.layer[0].attention.d_model))

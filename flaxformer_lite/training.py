@@ -1,15 +1,15 @@
 """Training as pure functions: a state, a batch and a key in, the next state and metrics out."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
+from flax import struct, traverse_util
 
-from flaxformer_lite.losses import Sums, smoothed_cross_entropy
 from flaxformer_lite.architectures.base import Model
+from flaxformer_lite.losses import Sums, smoothed_cross_entropy
 
 Batch = Mapping[str, jax.Array]
 # A batch's arrays, int32 (rows, length): tokens, 0 where there is none; inputs are the labels
@@ -19,6 +19,10 @@ ARRAYS = (
     *('inputs', 'labels', 'target_segments', 'target_positions'),
 )
 
+# What a model's parts may say while it trains: statistics to be kept for evaluation, additions to
+# the loss (for each token), and metrics.
+COLLECTED = ('statistics', 'losses', 'metrics')
+
 
 class State(struct.PyTreeNode):
     """All that training carries from one step to the next.
@@ -26,6 +30,7 @@ class State(struct.PyTreeNode):
     Attributes:
       step: int32, updates tried so far.
       params: float32 parameters.
+      statistics: what a norm over batches has seen of them; {} without one.
       opt_state: the optimizer's.
       skipped: int32, how many updates were not finite and so were not made.
     """
@@ -34,40 +39,71 @@ class State(struct.PyTreeNode):
     params: Any
     opt_state: optax.OptState
     skipped: jax.Array
+    statistics: Any = struct.field(default_factory=dict)
+
+    @property
+    def variables(self) -> Any:
+        """What `model.apply` takes."""
+        return _variables(self.params, self.statistics)
 
 
 class Metrics(struct.PyTreeNode):
-    """One step's figures: the loss sums, and the norm of the mean gradient before clipping."""
+    """One step's figures.
+
+    Attributes:
+      sums: the loss's.
+      gradient_norm: of the mean gradient before clipping.
+      others: what the model's parts report of themselves, by name, means over layers.
+    """
 
     sums: Sums
     gradient_norm: jax.Array
+    others: dict[str, jax.Array] = struct.field(default_factory=dict)
 
 
-def init_params(model: Model, key: jax.Array) -> Any:
-    """The first parameters, which depend on the key and the model alone."""
+def init_variables(model: Model, key: jax.Array) -> Any:
+    """The first parameters, and statistics if there are any, by the key and the model alone."""
     token_BT = jnp.ones((1, 1), jnp.int32)
-    return model.init(key, token_BT, token_BT)['params']
+    variables = model.init(key, token_BT, token_BT)
+    return _variables(variables['params'], variables.get('statistics', {}))
+
+
+def _variables(params: Any, statistics: Any) -> Any:
+    return {'params': params} | ({'statistics': statistics} if statistics else {})
 
 
 def init(model: Model, optimizer: optax.GradientTransformation, key: jax.Array) -> State:
     """The first state."""
-    params = init_params(model, key)
+    variables = init_variables(model, key)
+    params, statistics = variables['params'], variables.get('statistics', {})
     # Two zeros: one array in two places could not be donated.
     step, skipped = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
-    return State(step, params, optimizer.init(params), skipped)
+    return State(step, params, optimizer.init(params), skipped, statistics)
 
 
 def loss_sums(
     model: Model,
-    params: Any,
+    variables: Any,
     batch: Batch,
     *,
     label_smoothing: float = 0.0,
     dropout_key: jax.Array | None = None,
 ) -> Sums:
     """The loss's sums over a batch of the arrays that `ARRAYS` names."""
-    h_BTD, table_VD = model.apply(
-        {'params': params},
+    return _forward(model, variables, batch, label_smoothing, dropout_key)[0]
+
+
+def _forward(
+    model: Model,
+    variables: Any,
+    batch: Batch,
+    label_smoothing: float,
+    dropout_key: jax.Array | None = None,
+    collected: tuple[str, ...] = (),
+) -> tuple[Sums, Any]:
+    """→ the loss's sums, and the collections of that name."""
+    (h_BTD, table_VD), collections = model.apply(
+        variables,
         batch['source'],
         batch['inputs'],
         batch['source_segments'],
@@ -76,8 +112,55 @@ def loss_sums(
         batch['target_positions'],
         method='outputs',
         rngs=None if dropout_key is None else {'dropout': dropout_key},
+        mutable=list(collected),
     )
-    return smoothed_cross_entropy(h_BTD, table_VD, batch['labels'], label_smoothing, model.dtype)
+    labels_BT = batch['labels']
+    sums = smoothed_cross_entropy(h_BTD, table_VD, labels_BT, label_smoothing, model.dtype)
+    return sums, collections
+
+
+class Learnt(NamedTuple):
+    """What a batch teaches: sums over its tokens.
+
+    Attributes:
+      sums: the loss's, without what the model's parts add to it.
+      others: as `Metrics`, but sums over the parts of a batch.
+      gradient: of the loss and what the model's parts add to it for each token.
+    """
+
+    sums: Sums
+    others: dict[str, jax.Array]
+    gradient: Any
+
+
+def learn(
+    model: Model,
+    variables: Any,
+    batch: Batch,
+    dropout_key: jax.Array | None = None,
+    label_smoothing: float = 0.0,
+) -> tuple[Learnt, Any]:
+    """Forward and backward → what a batch teaches, and the statistics as they are then."""
+
+    def loss(params):
+        sums, found = _forward(
+            model, variables | {'params': params}, batch, label_smoothing, dropout_key, COLLECTED
+        )
+        total = sums.loss
+        for own in jax.tree.leaves(found.get('losses', {})):
+            total += sums.tokens * own
+        return total, (sums, _means(found.get('metrics', {})), found.get('statistics', {}))
+
+    gradient, (sums, others, statistics) = jax.grad(loss, has_aux=True)(variables['params'])
+    return Learnt(sums, others, gradient), statistics
+
+
+def _means(metrics: Any) -> dict[str, jax.Array]:
+    """{…: {name: (value,)}} of the layers that report it → their mean by name."""
+    by_name: dict[str, list[jax.Array]] = {}
+    for path, (value,) in traverse_util.flatten_dict(metrics).items():
+        by_name.setdefault(path[-1], []).append(value)
+    return {name: sum(values) / len(values) for name, values in by_name.items()}
 
 
 def make_step(
@@ -100,39 +183,40 @@ def make_step(
       ValueError: when the step is traced, if `accumulate` does not divide the rows.
     """
 
-    def sums_and_gradient(params, batch, key):
-        def loss(params):
-            sums = loss_sums(model, params, batch, label_smoothing=label_smoothing, dropout_key=key)
-            return sums.loss, sums
-
-        gradient, sums = jax.grad(loss, has_aux=True)(params)
-        return sums, gradient
-
-    def total(params, batch, key):
+    def total(state: State, batch: Batch, key: jax.Array) -> tuple[Learnt, Any]:
         if accumulate == 1:
-            return sums_and_gradient(params, batch, key)
+            return learn(model, state.variables, batch, key, label_smoothing)
         parts = jax.tree.map(lambda x: _parts(x, accumulate), batch)
         keys = jax.random.split(key, accumulate)
-        zeros = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype),
-            jax.eval_shape(sums_and_gradient, params, jax.tree.map(lambda x: x[0], parts), key),
-        )
+
+        def of_part(statistics, part):
+            variables = _variables(state.params, statistics)
+            return learn(model, variables, *part, label_smoothing)
 
         def add(carry, part):
-            return jax.tree.map(jnp.add, carry, sums_and_gradient(params, *part)), None
+            learnt, statistics = carry
+            new, statistics = of_part(statistics, part)
+            return (jax.tree.map(jnp.add, learnt, new), statistics), None
 
-        return jax.lax.scan(add, zeros, (parts, keys))[0]
+        first = jax.tree.map(lambda x: x[0], (parts, keys))
+        shapes, _ = jax.eval_shape(of_part, state.statistics, first)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        (learnt, statistics), _ = jax.lax.scan(add, (zeros, state.statistics), (parts, keys))
+        others = jax.tree.map(lambda x: x / accumulate, learnt.others)
+        return learnt._replace(others=others), statistics
 
     def step(state: State, batch: Batch, key: jax.Array) -> tuple[State, Metrics]:
-        sums, gradient = total(state.params, batch, jax.random.fold_in(key, state.step))
+        key = jax.random.fold_in(key, state.step)
+        (sums, others, gradient), statistics = total(state, batch, key)
         gradient = jax.tree.map(lambda g: g / jnp.maximum(sums.tokens, 1), gradient)
         norm = optax.tree.norm(gradient)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        new = state.replace(params=optax.apply_updates(state.params, updates), opt_state=opt_state)
+        params = optax.apply_updates(state.params, updates)
+        new = state.replace(params=params, opt_state=opt_state, statistics=statistics)
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
         kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, state)
         kept = kept.replace(step=state.step + 1, skipped=state.skipped + ~finite)
-        return kept, Metrics(sums, norm)
+        return kept, Metrics(sums, norm, others)
 
     return step
 

@@ -249,12 +249,12 @@ def test_packed_and_padded_batches_give_the_same_loss_per_token():
     sides = ([rng.integers(4, tiny.VOCAB, n).tolist() for n in side] for side in lengths)
     corpus = Corpus(*map(Ragged.of, sides))
     model = tiny.model(dropout=0.0)
-    params = tiny.parameters(model)
+    variables = {'params': tiny.parameters(model)}
     loss_sums = jax.jit(functools.partial(training.loss_sums, model, label_smoothing=0.1))
     sums, numbers = {}, {}
     for packed in (False, True):
         batches = Batches(corpus, tokens=128, max_length=16, packed=packed)
-        each = [loss_sums(params, batch) for batch in epoch_of(batches)]
+        each = [loss_sums(variables, batch) for batch in epoch_of(batches)]
         numbers[packed] = len(each)
         sums[packed] = jax.tree.map(lambda *x: np.sum(x, dtype=np.float64), *each)
     assert numbers[True] < numbers[False]

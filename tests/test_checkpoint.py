@@ -39,6 +39,7 @@ def make_state(step, width=8):
 
 
 ABSTRACT = jax.eval_shape(lambda: make_state(0))
+PARAMS = {'params': ABSTRACT.params}
 
 
 def assert_equal(a, b):
@@ -107,7 +108,9 @@ def test_a_state_may_be_donated_as_soon_as_save_returns(tmp_path):
         state = bump(bump(state))
     checkpoints.wait()
     for step in range(1, 4):
-        params = checkpoints.load_params(step, jax.eval_shape(lambda: state))
+        params = checkpoints.load_variables(step, {'params': jax.eval_shape(lambda: state)})[
+            'params'
+        ]
         np.testing.assert_array_equal(params, np.arange(1_000_000.0) + 2 * (step - 1))
     checkpoints.close()
 
@@ -211,17 +214,17 @@ def test_a_run_is_not_begun_again_in_silence(tmp_path, warnings):
 def test_parameters_alone(tmp_path):
     save(tmp_path, 1, 2)
     checkpoints = Checkpoints(tmp_path, read_only=True)
-    assert_equal(checkpoints.load_params(1, ABSTRACT.params), make_state(1).params)
+    assert_equal(checkpoints.load_variables(1, PARAMS)['params'], make_state(1).params)
     with pytest.raises(UserError, match='/3: .*No such file'):
-        checkpoints.load_params(3, ABSTRACT.params)
+        checkpoints.load_variables(3, PARAMS)
     damage_by_cut(tmp_path / '2' / 'record.json')
     with pytest.raises(UserError, match='/2: .*record.json is not JSON'):
-        checkpoints.load_params(2, ABSTRACT.params)
+        checkpoints.load_variables(2, PARAMS)
 
 
 def test_average_of_checkpoints_is_the_mean_in_float64(tmp_path):
     save(tmp_path, 1, 2, 3, 4)
-    mean = Checkpoints(tmp_path, read_only=True).average([2, 3, 4], ABSTRACT.params)
+    mean = Checkpoints(tmp_path, read_only=True).average([2, 3, 4], PARAMS)['params']
     kernels = [np.float64(make_state(i).params['dense']['kernel']) for i in (2, 3, 4)]
     np.testing.assert_array_equal(mean['dense']['kernel'], np.float32(np.mean(kernels, axis=0)))
     assert mean['dense']['bias'].dtype == jnp.bfloat16
@@ -245,7 +248,7 @@ def test_reading_changes_nothing(tmp_path):
     (tmp_path / '.3').mkdir()
     before = sorted(tmp_path.rglob('*'))
     checkpoints = Checkpoints(tmp_path, read_only=True)
-    checkpoints.average(checkpoints.steps(), ABSTRACT.params)
+    checkpoints.average(checkpoints.steps(), PARAMS)
     checkpoints.close()
     assert sorted(tmp_path.rglob('*')) == before
     assert Checkpoints(tmp_path / 'missing', read_only=True).steps() == []
@@ -301,13 +304,13 @@ def test_devices_may_be_others_than_those_that_saved(tmp_path):
     divided = {'dense': {'kernel': jax.ShapeDtypeStruct((8, 64), jnp.float32, sharding=rows)}}
 
     checkpoints = Checkpoints(tmp_path, keep=10)
-    params = checkpoints.load_params(1, divided)
+    params = checkpoints.load_variables(1, {'params': divided})['params']
     assert params['dense']['kernel'].sharding == rows
     assert_equal(params['dense']['kernel'], kernel)
     checkpoints.save(2, {'params': params}, {})
     checkpoints.wait()
     whole = {'dense': {'kernel': jax.ShapeDtypeStruct((8, 64), jnp.float32)}}
-    params = checkpoints.load_params(2, whole)
+    params = checkpoints.load_variables(2, {'params': whole})['params']
     assert len(params['dense']['kernel'].devices()) == 1
     assert_equal(params['dense']['kernel'], kernel)
     checkpoints.close()

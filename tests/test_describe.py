@@ -84,7 +84,7 @@ def test_parameters_and_flops_are_those_of_the_closed_form(model):
 def test_it_agrees_with_a_built_model():
     config = small(residual='pre_norm', positions='learned', tie='none', num_layers=1)
     model = build.model(config.model, V)
-    params = jax.jit(lambda key: training.init_params(model, key))(jax.random.key(0))
+    params = jax.jit(lambda key: training.init_variables(model, key))(jax.random.key(0))['params']
     costs = ledger(config)
     assert costs['parameters']['total'] == sum(x.size for x in jax.tree.leaves(params))
     size = sum(x.nbytes for x in jax.tree.leaves(params))
@@ -144,12 +144,12 @@ def test_activations_are_most_of_what_the_compiler_sets_aside():
 
     def gradients(params, batch, key):
         def loss(params):
-            return training.loss_sums(model, params, batch, dropout_key=key).loss
+            return training.loss_sums(model, {'params': params}, batch, dropout_key=key).loss
 
         return jax.grad(loss)(params)
 
     key = jax.random.key(0)
-    params = jax.eval_shape(lambda: training.init_params(model, key))
+    params = jax.eval_shape(lambda: training.init_variables(model, key))['params']
     batch = {name: jax.ShapeDtypeStruct((32, 32), jnp.int32) for name in training.ARRAYS}
     compiled = jax.jit(gradients).lower(params, batch, key).compile()
     aside = compiled.memory_analysis().temp_size_in_bytes

@@ -1,5 +1,7 @@
+import functools
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -38,8 +40,25 @@ def laws(p, x):
     def linear():
         return dense('down', dense('up', x))
 
+    def mixture():
+        y = np.zeros_like(x)
+        for place in np.ndindex(x.shape[:2]):
+            e = np.exp(x[place] @ p['gate']['kernel'])
+            best = np.argsort(-e)[:2]
+            for i in best:
+                up, down = ({k: v[i] for k, v in p['experts'][n].items()} for n in ('up', 'down'))
+                h = np.maximum(x[place] @ up['kernel'] + up['bias'], 0)
+                y[place] += e[i] / e[best].sum() * (h @ down['kernel'] + down['bias'])
+        return y
+
     return dict(
-        relu=relu, gelu=gelu, swiglu=swiglu, geglu=geglu, squared_relu=squared_relu, linear=linear
+        relu=relu,
+        gelu=gelu,
+        swiglu=swiglu,
+        geglu=geglu,
+        squared_relu=squared_relu,
+        linear=linear,
+        mixture=mixture,
     )
 
 
@@ -95,3 +114,55 @@ def test_bfloat16_rounds_operands_and_returns_float32(name):
     assert (y != y.astype(jnp.bfloat16)).any(), 'sums were rounded to bfloat16'
     # Two products in a row of operands with 8 bits of fraction.
     np.testing.assert_allclose(y, exact, atol=4 * 2**-8 * np.abs(exact).max())
+
+
+def mixture(text, x, valid=None):
+    """A training step of a mixture → its parameters, results, addition to the loss and metrics."""
+    module = spec.make('flaxformer_lite.feed_forward', text, d_ff=10)
+    p = {'params': variables(module, jnp.zeros((1, 1, 6)))['params']}
+    x = jnp.asarray(x, jnp.float32)
+    y, found = jax.jit(functools.partial(module.apply, mutable=['losses', 'metrics']))(p, x, valid)
+    values = {name: float(x) for name, (x,) in found['metrics'].items()}
+    return p['params'], y, float(found['losses']['balance'][0]), values
+
+
+def test_experts_are_balanced_by_their_share_of_choices_and_of_probability():
+    valid = np.array([[True, True, False], [True, False, True]])
+    p, _, loss, metrics = mixture('mixture(top=1, balance=0.3)', X, jnp.asarray(valid))
+    e = np.exp(X[valid] @ float64(p['gate']['kernel']))
+    probability = e / e.sum(-1, keepdims=True)
+    chosen = np.eye(4)[probability.argmax(-1)]
+    expected = 4 * (chosen.mean(0) * probability.mean(0)).sum()
+    np.testing.assert_allclose(loss, 0.3 * expected, rtol=1e-5)
+    np.testing.assert_allclose(metrics['balance'], expected, rtol=1e-5)
+    assert metrics['dropped'] == 0
+
+
+def test_an_only_expert_is_weighed_by_its_probability_so_that_the_gate_learns():
+    p, y, _, _ = mixture('mixture(experts=4, top=1)', X[:1, :1])
+    e = np.exp(X[0, 0] @ float64(p['gate']['kernel']))
+    i = e.argmax()
+    up, down = ({k: float64(v[i]) for k, v in p['experts'][n].items()} for n in ('up', 'down'))
+    h = np.maximum(X[0, 0] @ up['kernel'] + up['bias'], 0)
+    expected = e[i] / e.sum() * (h @ down['kernel'] + down['bias'])
+    np.testing.assert_allclose(y[0, 0], expected, atol=1e-5)
+
+
+def test_what_an_expert_has_no_room_for_is_counted_and_only_in_training():
+    x = np.repeat(X[:1, :1], 8, 1)  # eight equal tokens: all want the same two of four experts
+    valid = np.arange(8)[None] != 1
+    text = 'mixture(capacity=0.5)'  # 0.5 · 2 · 8 / 4 = 2 places each
+    p, y, _, metrics = mixture(text, x, jnp.asarray(valid))
+    np.testing.assert_allclose(metrics['dropped'], 1 - 2 * 2 / (7 * 2), rtol=1e-6)
+    held = np.abs(np.asarray(y[0])).max(-1) > 0
+    # The first two that are no padding.
+    np.testing.assert_array_equal(held, np.isin(np.arange(8), [0, 2]))
+    module = spec.make('flaxformer_lite.feed_forward', text, d_ff=10)
+    y = apply(module, {'params': p}, jnp.asarray(x, jnp.float32), jnp.asarray(valid))
+    np.testing.assert_allclose(y[0, valid[0]], np.repeat(y[0, :1], 7, 0), atol=1e-6)
+
+
+@pytest.mark.parametrize('text', ['top=5', 'top=0', 'capacity=-1.0', 'balance=-0.1'])
+def test_a_mixture_that_cannot_be_is_refused(text):
+    with pytest.raises(ValueError, match='1 ≤ top ≤ experts, capacity and balance ≥ 0'):
+        spec.make('flaxformer_lite.feed_forward', f'mixture({text})', d_ff=10)

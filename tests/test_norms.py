@@ -6,6 +6,7 @@ from flax import linen as nn
 from tiny import apply, float64, variables
 
 from flaxformer_lite import spec
+from flaxformer_lite.norms.batch import Batch
 from flaxformer_lite.norms.dynamic_tanh import DynamicTanh
 from flaxformer_lite.norms.layer import Layer
 from flaxformer_lite.norms.rms import Rms
@@ -73,6 +74,42 @@ def test_layer_norm_keeps_its_precision_far_from_zero():
     norm = Layer()
     y = apply(norm, {'params': {'scale': jnp.ones(4), 'bias': jnp.zeros(4)}}, x)
     np.testing.assert_allclose(y[0, 0], np.array([-3, -1, 1, 3]) / np.sqrt(5), atol=1e-4)
+
+
+def batches(norm, x, valid, p):
+    """A training step's results, and the statistics that it leaves."""
+    return norm.apply(p, x, valid, mutable=['statistics'])
+
+
+def test_batch_norm_equals_linens_and_leaves_padding_out():
+    x = jnp.asarray(X, jnp.float32)
+    valid = jnp.asarray([[True, True, False], [True, False, False]])
+    ours, linen = Batch(), nn.BatchNorm(use_running_average=False)
+    p = variables(ours, x)
+    theirs = {
+        'params': p['params'],
+        'batch_stats': {'mean': p['statistics']['mean'], 'var': p['statistics']['variance']},
+    }
+    y, found = batches(ours, x, valid, p)
+    y_linen, stats = linen.apply(theirs, x, mask=valid[..., None], mutable=['batch_stats'])
+    np.testing.assert_allclose(y[valid], y_linen[valid], atol=1e-5)
+    for name, theirs in (('mean', 'mean'), ('variance', 'var')):
+        expected = stats['batch_stats'][theirs]
+        np.testing.assert_allclose(found['statistics'][name], expected, atol=1e-6)
+    # Whatever stands at padding.
+    other = jnp.where(valid[..., None], x, 99.0)
+    same, again = batches(ours, other, valid, p)
+    np.testing.assert_array_equal(same[valid], y[valid])
+    jax.tree.map(np.testing.assert_array_equal, again, found)
+
+
+def test_batch_norm_that_is_not_training_is_of_its_running_means():
+    norm = Batch(epsilon=0.1)
+    p = variables(norm, jnp.zeros((1, 1, 8)))
+    mean, variance = (float64(p['statistics'][k]) for k in ('mean', 'variance'))
+    scale, bias = (float64(p['params'][k]) for k in ('scale', 'bias'))
+    expected = (X - mean) / np.sqrt(variance + 0.1) * scale + bias
+    np.testing.assert_allclose(apply(norm, p, jnp.asarray(X)), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize('name', spec.available('flaxformer_lite.norms'))

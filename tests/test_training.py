@@ -175,10 +175,10 @@ class Words:
     def init(self, key, *tokens):
         return {'params': {'table': jax.random.normal(key, (tiny.VOCAB, 6))}}
 
-    def apply(self, variables, source, inputs, *packing, method, rngs):
+    def apply(self, variables, source, inputs, *packing, method, rngs, mutable):
         table = variables['params']['table']
         h = table[inputs]
-        return h + jax.random.normal(rngs['dropout'], h.shape), table
+        return (h + jax.random.normal(rngs['dropout'], h.shape), table), {}
 
 
 def words(optimizer, rows, seed=1, **settings):
@@ -255,3 +255,57 @@ def test_what_was_learned_by_heart_is_translated():
 
     tokens = translate(rows['source']).tokens_BNL[:, 0, : rows['labels'].shape[1]]
     np.testing.assert_array_equal(tokens, rows['labels'])
+
+
+def once(accumulate=1, rows=None, **overrides):
+    """A fresh model's first parameters, and its state and figures after a step."""
+    m = model(dropout=0.0, **overrides)
+    first = jax.jit(functools.partial(training.init, m, tiny.adam(RATE)))(jax.random.key(0))
+    step = jax.jit(training.make_step(m, tiny.adam(RATE), accumulate=accumulate))
+    return m, first, *step(first, rows or batch(), jax.random.key(1))
+
+
+BATCH_NORM = dict(norm='batch(momentum=0.0)', residual='pre_norm')
+
+
+def test_evaluation_reads_the_statistics_that_training_leaves():
+    m, first, state, metrics = once(**BATCH_NORM)
+    # Without momentum they are the batch's own, so the same parameters have the same loss again.
+    variables = first.replace(statistics=state.statistics).variables
+    again = training.loss_sums(m, variables, batch(), label_smoothing=0.1)
+    np.testing.assert_allclose(again.loss, metrics.sums.loss, rtol=1e-5)
+    assert not np.allclose(training.loss_sums(m, first.variables, batch()).nll, metrics.sums.nll)
+
+
+def test_statistics_of_an_accumulated_batch_are_its_last_parts():
+    _, _, state, _ = once(accumulate=2, **BATCH_NORM)
+    half = jax.tree.map(lambda x: x[1::2], batch())  # as a batch is divided
+    _, _, expected, _ = once(rows=half, **BATCH_NORM)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, state.statistics, expected.statistics)
+
+
+def test_an_update_that_is_not_finite_leaves_the_statistics():
+    m = model(dropout=0.0, **BATCH_NORM)
+    state = training.init(m, tiny.adam(RATE), jax.random.key(0))
+    spoilt = jax.tree.map(lambda x: x * jnp.nan, state.params)
+    step = jax.jit(training.make_step(m, tiny.adam(RATE)))
+    after, _ = step(state.replace(params=spoilt), batch(), jax.random.key(1))
+    assert after.skipped == 1
+    same(after.statistics, state.statistics)
+
+
+def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
+    def learnt(balance):
+        m = model(dropout=0.0, feed_forward=f'mixture(balance={balance})')
+        variables = {'params': tiny.parameters(m)}
+        return jax.jit(functools.partial(training.learn, m))(variables, batch())[0]
+
+    none, once, twice = (learnt(balance) for balance in (0.0, 1.0, 2.0))
+    assert none.sums == once.sums == twice.sums
+    assert set(none.others) == {'balance', 'dropped'}
+    expected = jax.tree.map(lambda x, y: x + 2 * (y - x), none.gradient, once.gradient)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+    jax.tree.map(close, twice.gradient, expected)
+    gates = [g.gradient['encoder']['layer_0']['feed_forward']['gate'] for g in (none, once)]
+    assert np.abs(gates[0]['kernel'] - gates[1]['kernel']).max() > 1e-2

@@ -55,7 +55,7 @@ every_variant = pytest.mark.parametrize('overrides', list(variants()))
 
 def made(**overrides):
     model = tiny.model(**overrides)
-    return model, {'params': tiny.parameters(model)}
+    return model, tiny.all_variables(model)
 
 
 # One batch shows most of it: a sentence a row, all of them packed in one, a row of nothing, and
@@ -72,13 +72,13 @@ def all_sorts():
     return batch
 
 
-def outputs(model, params, batch):
+def outputs(model, variables, batch):
     packing = {
         f'{side}_{short}_{axes}': batch[f'{side}_{long}']
         for side, axes in (('source', 'BS'), ('target', 'BT'))
         for short, long in (('segments', 'segments'), ('pos', 'positions'))
     }
-    return model.apply({'params': params}, batch['source'], batch['inputs'], **packing)
+    return model.apply(variables, batch['source'], batch['inputs'], **packing)
 
 
 @functools.cache
@@ -87,8 +87,9 @@ def examined(variant, dtype='float32'):
     model, p = made(**dict(variant), dtype=dtype, num_layers=1)
 
     def loss(params, batch):
-        sums = training.loss_sums(model, params, batch, label_smoothing=0.1)
-        return sums.loss, outputs(model, params, batch)
+        variables = p | {'params': params}
+        sums = training.loss_sums(model, variables, batch, label_smoothing=0.1)
+        return sums.loss, outputs(model, variables, batch)
 
     gradients, logits = jax.jit(jax.grad(loss, has_aux=True))(p['params'], all_sorts())
     return logits, flatten_dict(gradients, sep='/')
@@ -252,7 +253,7 @@ def test_the_loss_reads_inputs_and_not_the_labels_it_predicts():
     sums = jax.jit(training.loss_sums, static_argnums=0)
     for some in (labels, np.where(labels == 0, 0, tiny.VOCAB - labels)):
         nll = -np.take_along_axis(log_p, some[..., None], -1)[..., 0][some != 0].sum()
-        found = sums(model, p['params'], dict(batch, labels=jnp.asarray(some)))
+        found = sums(model, p, dict(batch, labels=jnp.asarray(some)))
         np.testing.assert_allclose(found.nll, nll, rtol=1e-5)
 
 

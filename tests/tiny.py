@@ -33,7 +33,13 @@ def model(**overrides: Any) -> Model:
 def random_like(shapes: Any, seed: int = 0) -> Any:
     """Random everywhere: an initialiser's zeros and ones would hide what they multiply."""
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda x: jnp.asarray(0.4 * rng.standard_normal(x.shape), x.dtype), shapes)
+
+    def random(path, x):
+        values = 0.4 * rng.standard_normal(x.shape)
+        is_variance = jax.tree_util.keystr(path[-1:], simple=True) == 'variance'
+        return jnp.asarray(np.abs(values) + 0.5 if is_variance else values, x.dtype)
+
+    return jax.tree_util.tree_map_with_path(random, shapes)
 
 
 def variables(module: nn.Module, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
@@ -56,9 +62,14 @@ def float64(tree: Any) -> Any:
 
 
 @functools.cache
+def all_variables(model: Model, seed: int = 0) -> Any:
+    """Parameters, and statistics where a norm has them."""
+    shapes = jax.eval_shape(lambda: training.init_variables(model, jax.random.key(0)))
+    return random_like(shapes, seed)
+
+
 def parameters(model: Model, seed: int = 0) -> Any:
-    token_BT = jnp.ones((1, 1), jnp.int32)
-    return variables(model, token_BT, token_BT, seed=seed)['params']
+    return all_variables(model, seed)['params']
 
 
 def adam(rate: float) -> optax.GradientTransformation:

@@ -1,4 +1,4 @@
-"""What models of text have in common: embeddings, logits, and how training and decoding ask them."""
+"""What models of text have in common: embeddings, logits, and what they are asked for."""
 
 from typing import Any, NamedTuple
 

@@ -1,5 +1,6 @@
 """The recurrent encoder-decoder with additive attention (Bahdanau et al. 2015)."""
 
+import functools
 from typing import Any
 
 import jax
@@ -158,18 +159,20 @@ class _Decoder(nn.Module):
         kv: KV,
     ) -> tuple[tuple[Any, ...], jax.Array]:
         """One word of each hypothesis → new states, and all that its successor depends on."""
-        states = [
-            jax.tree.map(lambda x: jnp.where(first_BN[..., None], begin_BNLD[:, :, i], x), state)
-            for i, state in enumerate(states)
-        ]
+
+        def state(i: int) -> Any:
+            begin = functools.partial(jnp.where, first_BN[..., None], begin_BNLD[:, :, i])
+            return jax.tree.map(begin, states[i])
+
+        states = [state(i) for i in range(self.layers)]
         query_BNHK = jax.tree.leaves(states[-1])[-1][:, :, None].astype(kv.key_BGKS.dtype)
         places_BN = jnp.zeros(x_BND.shape[:2], jnp.int32)
         attend = self.attend.copy(name='cross_attention')
         c_BNU = attend(query_BNHK, kv, pos_BT=places_BN, mask_BHTS=seen_BHNS)[:, :, 0]
         h_BNU = jnp.concatenate([x_BND, c_BNU], -1)
-        for i, state in enumerate(states):
+        for i in range(self.layers):
             cell = CELLS[self.cell](self.width, dtype=self.dtype, name=f'cell_{i}')
-            states[i], h_BNU = cell(state, h_BNU)
+            states[i], h_BNU = cell(states[i], h_BNU)
             h_BNU = self.dropout(h_BNU)
         return tuple(states), jnp.concatenate([h_BNU, x_BND, c_BNU], -1)
 
