@@ -38,6 +38,7 @@ def get_config() -> ConfigDict:
     model.architecture = 'encoder_decoder'
     model.attention = 'softmax'
     model.cross_attention = placeholder(str)  # empty: as attention
+    model.projections = True  # False: self-attention has no matrices
     model.num_kv_heads = placeholder(int)  # heads with keys of their own; empty: num_heads
     model.positions = 'sinusoidal'
     model.cross_positions = 'none'  # of queries and keys in cross-attention

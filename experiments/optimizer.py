@@ -8,7 +8,8 @@ import jax
 import optax
 
 from experiments.errors import UserError
-from flaxformer_lite import schedules
+from flaxformer_lite import build, schedules
+from flaxformer_lite.init.base import Init
 
 NAMES = ('adam', 'adamw')
 # field: the least it may be, and what it must stay below.
@@ -44,7 +45,25 @@ def make(config: Any, steps: int = 1 << 30) -> tuple[optax.GradientTransformatio
         update = optax.adamw(*adam, weight_decay=settings.weight_decay, mask=_matrices)
     if settings.clip:
         update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
-    return update, schedule
+    return _at_own_rates(update, config.model), schedule
+
+
+def _at_own_rates(update: optax.GradientTransformation, model: Any) -> optax.GradientTransformation:
+    """The same, with each parameter's step multiplied by what its initialisation says."""
+    try:
+        initial = build.initial(model)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if type(initial).rate is Init.rate:
+        return update
+
+    def scale(updates: Any, params: Any) -> Any:
+        def of_leaf(path: Any, x: jax.Array) -> jax.Array:
+            return x * initial.rate(tuple(entry.key for entry in path))
+
+        return jax.tree_util.tree_map_with_path(of_leaf, updates)
+
+    return optax.chain(update, optax.stateless(scale))
 
 
 def _matrices(params: Any) -> Any:

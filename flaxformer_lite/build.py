@@ -52,6 +52,16 @@ def model(config: Any, vocab_size: int) -> Model:
     )
 
 
+def initial(config: Any) -> Init:
+    """What the parameters of a `model` config are at first, and at which rate each learns.
+
+    Raises:
+      ValueError: as `model`.
+    """
+    check(config)
+    return _Parts(config, 'encoder').initial
+
+
 def entity_encoder(config: Any) -> EntityEncoder:
     """The encoder that a `model` config describes, over a set: without positions.
 
@@ -104,6 +114,7 @@ class _Parts:
         return MultiHead(
             d_model=config.d_model,
             num_heads=config.num_heads,
+            project=config.projections or field == 'cross_positions',
             num_kv_heads=config.num_kv_heads,
             d_k=self.d_k,
             d_v=self.d_v,
@@ -171,6 +182,12 @@ def check(config: Any) -> None:
         raise ValueError(
             f'model.num_kv_heads={config.num_kv_heads} does not divide '
             f'model.num_heads={config.num_heads}'
+        )
+    sliced = (config.d_k, config.d_v, config.num_kv_heads) == (None,) * 3
+    if not config.projections and not sliced:
+        raise ValueError(
+            'model.projections=False makes heads slices of d_model: leave model.d_k, model.d_v and '
+            'model.num_kv_heads empty'
         )
     if config.positions.split('(')[0].strip() == 'sinusoidal' and config.d_model % 2:
         raise ValueError(

@@ -25,6 +25,7 @@ class MultiHead(nn.Module):
       d_v: the width of one head's values.
       attend: what happens between heads, a module of `attention/`.
       positions: a module of `positions/`; its `rotate`, `scores` and `values` are used here.
+      project: False leaves out all four matrices: a head is a slice of what comes in.
       num_kv_heads: how many heads have keys and values of their own: None for h; for grouped-query
         attention (Ainslie et al. 2023) a divisor of h, 1 for multi-query (Shazeer 2019).
       head_dropout: of whole heads' results.
@@ -38,6 +39,7 @@ class MultiHead(nn.Module):
     d_v: int
     attend: nn.Module
     positions: nn.Module
+    project: bool = True
     num_kv_heads: int | None = None
     head_dropout: nn.Module = Dropout(0.0)
     dtype: DTypeLike = jnp.float32
@@ -48,6 +50,8 @@ class MultiHead(nn.Module):
             return Dense((number, width), bias=False, dtype=self.dtype, initial=self.initial)
 
         self.groups = self.num_kv_heads or self.num_heads
+        if not self.project:
+            return
         self.query = heads(self.num_heads, self.d_k)
         self.key = heads(self.groups, self.d_k)
         self.value = heads(self.groups, self.d_v)
@@ -55,14 +59,20 @@ class MultiHead(nn.Module):
             (self.d_model,), inputs=2, bias=False, dtype=self.dtype, initial=self.initial
         )
 
+    def _heads(self, name: str, x_BTD: jax.Array) -> jax.Array:
+        """Queries, keys or values of each head, float32."""
+        if self.project:
+            return getattr(self, name)(x_BTD)
+        return x_BTD.reshape(*x_BTD.shape[:2], self.num_heads, self.d_k)
+
     def keys_values(self, x_BSD: jax.Array, pos_BS: jax.Array) -> KV:
         """What these tokens show to queries."""
-        key_BSGK = self.positions.rotate(self.key(x_BSD), pos_BS)
+        key_BSGK = self.positions.rotate(self._heads('key', x_BSD), pos_BS)
 
         def length_last(x_BSGK: jax.Array) -> jax.Array:
             return jnp.moveaxis(x_BSGK.astype(self.dtype), 1, -1)
 
-        return KV(length_last(key_BSGK), length_last(self.value(x_BSD)), pos_BS)
+        return KV(length_last(key_BSGK), length_last(self._heads('value', x_BSD)), pos_BS)
 
     def remember(self, kv: KV, valid_BS: jax.Array) -> Remembered:
         """A cache whose hypotheses all begin with these keys and values."""
@@ -78,7 +88,7 @@ class MultiHead(nn.Module):
         bias_BHTS: jax.Array | None = None,
     ) -> jax.Array:
         """x_BTD asks, kv answers. → float32 BTD."""
-        q_BTHK = self.positions.rotate(self.query(x_BTD), pos_BT).astype(self.dtype)
+        q_BTHK = self.positions.rotate(self._heads('query', x_BTD), pos_BT).astype(self.dtype)
         share = self.num_heads // self.groups
         y_BTHU = self.attend(
             _fold(q_BTHK, share),
@@ -88,7 +98,8 @@ class MultiHead(nn.Module):
             bias_BHTS=None if bias_BHTS is None else _fold_pairs(bias_BHTS, share),
             relative=self.positions if self.positions.relative else None,
         )
-        return self.merge(self.head_dropout(_unfold(y_BTHU, share)))
+        y_BTHU = self.head_dropout(_unfold(y_BTHU, share))
+        return self.merge(y_BTHU) if self.project else y_BTHU.reshape(*x_BTD.shape[:2], -1)
 
 
 def _fold(q_BTHK: jax.Array, share: int) -> jax.Array:

@@ -5,6 +5,7 @@ import pytest
 from tiny import apply, float64, variables
 
 from flaxformer_lite import spec
+from flaxformer_lite.attention.flash import Flash
 from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.positions.shaw import Shaw
 from flaxformer_lite.shapes import KV
@@ -205,7 +206,7 @@ def test_weights_are_the_formulas(text):
 
 
 def test_every_attention_has_a_law():
-    named = {text.split('(')[0] for text in LAWS} | {'local'}
+    named = {text.split('(')[0] for text in LAWS} | {'local', 'flash'}
     assert set(spec.available('flaxformer_lite.attention')) == named
 
 
@@ -274,7 +275,50 @@ def test_softmax_refuses_what_is_no_temperature_or_cap(field, value):
         Softmax(**{field: value})
 
 
-every = pytest.mark.parametrize('name', spec.available('flaxformer_lite.attention'))
+class Portable(Flash):
+    """As on a GPU, with the implementation that every machine has."""
+
+    backend = jax.default_backend()
+    implementation = 'xla'
+
+
+def test_flash_is_softmax():
+    arrays = [random(2, 5, 2, 8, seed=i) for i in range(3)]
+    bias = jnp.asarray(random(1, 2, 5, 5, seed=3), jnp.float32)
+    mask = np.random.default_rng(4).random((2, 1, 5, 5)) < 0.5
+    mask[0, 0, 2] = False
+    expected = attend(*arrays, mask, bias=bias, dtype=jnp.bfloat16)
+    y = attend(*arrays, mask, bias=bias, dtype=jnp.bfloat16, attention=Portable())
+    assert y.dtype == jnp.float32
+    np.testing.assert_array_equal(y[0, 2], 0.0)
+    # Of float32 weights, so closer to them than two roundings to bfloat16.
+    np.testing.assert_allclose(y, expected, atol=2 * 2**-8 * np.abs(arrays[2]).max())
+
+
+@pytest.mark.skipif(jax.default_backend() == 'gpu', reason='there it works')
+def test_flash_without_a_gpu_names_what_does_the_same():
+    arrays = [random(1, 3, 1, 8, seed=i) for i in range(3)]
+    mask = np.ones((1, 1, 3, 3), bool)
+    with pytest.raises(ValueError, match='needs a GPU.*choose attention=blockwise'):
+        attend(*arrays, mask, dtype=jnp.bfloat16, attention=Flash())
+
+
+def test_flash_refuses_what_cudnn_cannot_do():
+    arrays = [random(1, 3, 1, n, seed=n) for n in (8, 8, 4)]
+    mask = np.ones((1, 1, 3, 3), bool)
+    for some, dtype in ((arrays, jnp.bfloat16), ([arrays[0]] * 3, jnp.float32)):
+        with pytest.raises(ValueError, match='model.dtype=bfloat16 and d_v = d_k'):
+            attend(*some, mask, dtype=dtype, attention=Portable())
+
+
+def runs_here(name):
+    variant = spec.find('flaxformer_lite.attention', name)
+    return getattr(variant, 'backend', None) in (None, jax.default_backend())
+
+
+every = pytest.mark.parametrize(
+    'name', [*filter(runs_here, spec.available('flaxformer_lite.attention'))]
+)
 
 
 @every

@@ -3,16 +3,20 @@
 import jax
 import numpy as np
 import pytest
+import tiny
 
-from flaxformer_lite import spec
+from configs import wmt_base
+from experiments import optimizer
+from flaxformer_lite import build, spec, training
 
 FAN_IN, FAN_OUT = 300, 500
 STACKS = dict(stack='encoder', encoder_layers=2, decoder_layers=3)
+SIZES = dict(d_model=64, num_heads=4, d_k=16)
 BETA = 0.87 * 48 ** (-1 / 16)
 
 
 def matrix(text, name='up', **facts):
-    init = spec.make('flaxformer_lite.init', text, **STACKS | facts)
+    init = spec.make('flaxformer_lite.init', text, **STACKS | SIZES | facts)
     return np.asarray(init.matrix(jax.random.key(0), FAN_IN, FAN_OUT, name), np.float64)
 
 
@@ -51,6 +55,44 @@ def test_deepnorms_constant_goes_by_the_stacks(facts, beta):
 
 @pytest.mark.parametrize('name', spec.available('flaxformer_lite.init'))
 def test_embeddings_have_length_one(name):
-    init = spec.make('flaxformer_lite.init', name, **STACKS)
+    init = spec.make('flaxformer_lite.init', name, **STACKS, **SIZES)
     table = np.asarray(init.embedding(jax.random.key(0), 1000, 64), np.float64)
     np.testing.assert_allclose(np.square(table).sum(1).mean(), 1.0, rtol=0.02)
+
+
+def test_mu_p_is_xavier_at_its_base():
+    init = spec.make('flaxformer_lite.init', 'mu_p(base=64)', **SIZES)
+    np.testing.assert_array_equal(matrix('mu_p(base=64)', 'query'), matrix('xavier', 'query'))
+    paths = [('embedding',), ('encoder', 'query', 'kernel'), ('encoder', 'up', 'kernel')]
+    assert init.logits == 1 and all(init.rate(path) == 1 for path in paths)
+
+
+def change_of_logits(init, width):
+    """How far five steps of Adam take the logits, at a rate that does not know the width."""
+    config = wmt_base.get_config()
+    sizes = dict(d_model=width, d_ff=2 * width, num_heads=4, num_layers=1, dropout=0.0, init=init)
+    config.model.update(sizes)
+    config.optimizer.schedule = 'constant_schedule(value=0.01)'
+    update, _ = optimizer.make(config)
+    model = build.model(config.model, tiny.VOCAB)
+    state = training.init(model, update, jax.random.key(0))
+    rows = tiny.batch([[pair] for pair in tiny.PAIRS])
+    step = jax.jit(training.make_step(model, update))
+
+    def logits(state):
+        return tiny.apply(model, state.variables, rows['source'], rows['inputs'])
+
+    before = logits(state)
+    for _ in range(5):
+        state, _ = step(state, rows, jax.random.key(0))
+    return float(np.sqrt(np.square(logits(state) - before).mean()))
+
+
+def test_with_mu_p_a_rate_means_the_same_at_any_width():
+    """The coordinate check of Yang et al. (2021), appendix D.1."""
+    mu_p, xavier = (
+        [change_of_logits(init, width) for width in (32, 512)] for init in ('mu_p(base=32)', None)
+    )
+    assert mu_p[0] == pytest.approx(xavier[0], rel=1e-3)  # the base
+    assert 0.5 < mu_p[1] / mu_p[0] < 2
+    assert xavier[1] / xavier[0] > 3

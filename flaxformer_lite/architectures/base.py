@@ -112,7 +112,7 @@ class Model(nn.Module):
         """All but the last product: what is behind each logit (BTD) and the output matrix (VD)."""
         source = Text.of(source_BS, source_segments_BS, source_pos_BS)
         inputs = Text.of(inputs_BT, target_segments_BT, target_pos_BT)
-        return self.hidden(source, inputs), self.output_VD
+        return self._scaled(self.hidden(source, inputs)), self.output_VD
 
     def __call__(self, source_BS: jax.Array, inputs_BT: jax.Array, **packing) -> jax.Array:
         """Teacher-forced logits, float32 BTV: row t predicts the token after `inputs_BT[:, t]`.
@@ -130,7 +130,10 @@ class Model(nn.Module):
         """The next token of each hypothesis → logits of the one after (float32 BNV), caches."""
         x_BND = self.embed(self.target_VD, token_BN)
         h_BND, caches = self.advance(x_BND, context, caches, path)
-        return self._logits(h_BND), caches
+        return self._logits(self._scaled(h_BND)), caches
+
+    def _scaled(self, h_BTD: jax.Array) -> jax.Array:
+        return h_BTD if self.initial.logits == 1 else h_BTD * self.initial.logits
 
     def _logits(self, h_BTD: jax.Array) -> jax.Array:
         rows_ND = h_BTD.reshape(-1, self.d_model).astype(self.dtype)

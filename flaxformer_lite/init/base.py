@@ -10,6 +10,15 @@ import jax.numpy as jnp
 class Init:
     """Embeddings N(0, 1 / d_model), to be scaled by √d_model; a variant says how matrices begin."""
 
+    @property
+    def logits(self) -> float:
+        """What logits are multiplied by."""
+        return 1.0
+
+    def rate(self, path: tuple[str, ...]) -> float:
+        """What the learning rate of a parameter is multiplied by: `('embedding',)`, say."""
+        return 1.0
+
     def matrix(self, key: jax.Array, fan_in: int, fan_out: int, name: str) -> jax.Array:
         """A matrix, float32 (fan_in, fan_out).
 

@@ -1,0 +1,47 @@
+"""Fused attention on NVIDIA GPUs (Dao et al. 2022), cuDNN's, through `jax.nn`."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.attention.base import Attention, refuse
+from flaxformer_lite.shapes import KV
+
+
+class Flash(Attention):
+    """softmax(Q Kᵀ / √d_k + bias) V, computed by blocks on the chip; `blockwise` does so anywhere.
+
+    Raises:
+      ValueError: when called without a GPU, in float32, which cuDNN does not do, with a d_v that is
+        not d_k, or with positions that act on scores.
+    """
+
+    backend: ClassVar[str] = 'gpu'
+    implementation: ClassVar[str] = 'cudnn'
+
+    def __call__(
+        self, q_BTHK: jax.Array, kv: KV, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None
+    ) -> jax.Array:
+        refuse('flash', relative=relative)
+        if jax.default_backend() != self.backend:
+            raise ValueError(
+                f'flash attention needs a GPU with cuDNN, and this is a {jax.default_backend()}: '
+                'choose attention=blockwise, which computes the same'
+            )
+        d_k, d_v = kv.key_BGKS.shape[2], kv.value_BGUS.shape[2]
+        if q_BTHK.dtype != jnp.bfloat16 or d_k != d_v:
+            raise ValueError(
+                f'flash attention needs model.dtype=bfloat16 and d_v = d_k, not {q_BTHK.dtype}, '
+                f'{d_v} and {d_k}: choose them so, or attention=blockwise'
+            )
+        y_BTHU = jax.nn.dot_product_attention(
+            q_BTHK,
+            jnp.moveaxis(kv.key_BGKS, -1, 1),
+            jnp.moveaxis(kv.value_BGUS, -1, 1),
+            bias=None if bias_BHTS is None else bias_BHTS.astype(q_BTHK.dtype),
+            mask=mask_BHTS,
+            implementation=self.implementation,
+        )
+        sees_BTH1 = jnp.swapaxes(mask_BHTS.any(-1, keepdims=True), 1, 2)
+        return jnp.where(sees_BTH1, y_BTHU.astype(jnp.float32), 0.0)

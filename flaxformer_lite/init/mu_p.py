@@ -1,0 +1,57 @@
+"""The maximal update parametrisation (Yang et al. 2021, "Tensor Programs V", table 8)."""
+
+import dataclasses
+
+import jax
+
+from flaxformer_lite.init.base import Init, uniform
+
+
+@dataclasses.dataclass(frozen=True)
+class MuP(Init):
+    """Xavier at the base width; at m times it, rates and scales at which Adam learns alike.
+
+    | | begins | its rate | |
+    |---|---|---|---|
+    | matrices | as Xavier | 1 / m | |
+    | query | 1 / √m of that | m^−1.5 | so that scores are as if divided by d_k |
+    | embeddings | N(0, 1 / d_model) | 1 / √m | they are scaled by √d_model |
+    | logits | times 1 / √m | | |
+    | biases, norms | as ever | 1 | |
+
+    d_k and d_ff are taken to grow with d_model, unless d_k is given: then scores need nothing. The
+    learning rate's schedule should not depend on d_model, as `cosine` does not and `noam` does.
+
+    Attributes:
+      base: the d_model at which the learning rate was found.
+    """
+
+    d_model: int
+    num_heads: int
+    d_k: int
+    base: int = 128
+
+    @property
+    def _m(self) -> float:
+        return self.d_model / self.base
+
+    @property
+    def _m_k(self) -> float:
+        return self._m if self.d_k == self.d_model // self.num_heads else 1.0
+
+    @property
+    def logits(self) -> float:
+        return self._m**-0.5
+
+    def matrix(self, key: jax.Array, fan_in: int, fan_out: int, name: str) -> jax.Array:
+        scale = self._m_k**-0.5 if name == 'query' else 1.0
+        return scale * uniform(key, fan_in, fan_out, 2 / (fan_in + fan_out))
+
+    def rate(self, path: tuple[str, ...]) -> float:
+        if len(path) == 1:
+            return self._m**-0.5
+        if path[-1] == 'kernel':
+            return self._m**-1 * (self._m_k**-0.5 if path[-2] == 'query' else 1.0)
+        # What some attentions have of their own, from d_k to d_k.
+        of_scores = 'attend' in path and path[-1] in ('query', 'key', 'form', 'energy')
+        return self._m_k**-1 if of_scores else 1.0
