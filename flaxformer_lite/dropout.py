@@ -64,13 +64,16 @@ class Dropout(nn.Module):
 class Skip(nn.Module):
     """A whole layer left out (Fan et al. 2020, "LayerDrop"): x instead of its result y.
 
-    With probability `rate` where a dropout key is given, the same for all of a batch.
+    With probability `rate` where a dropout key is given, the same for all of a batch; and wherever
+    the collection `switches` says so.
     """
 
     rate: float = 0.0
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, y_BTD: jax.Array) -> jax.Array:
+        if self.has_variable('switches', 'keep'):
+            y_BTD = jnp.where(self.get_variable('switches', 'keep'), y_BTD, x_BTD)
         if not self.rate or not self.has_rng('dropout'):
             return y_BTD
         keep = kept(self.make_rng('dropout'), (1, 1, 1), self.rate)

@@ -98,7 +98,11 @@ class MultiHead(nn.Module):
             bias_BHTS=None if bias_BHTS is None else _fold_pairs(bias_BHTS, share),
             relative=self.positions if self.positions.relative else None,
         )
-        y_BTHU = self.head_dropout(_unfold(y_BTHU, share))
+        y_BTHU = _unfold(y_BTHU, share)
+        if self.has_variable('switches', 'heads'):
+            y_BTHU *= self.get_variable('switches', 'heads')[None, None, :, None]
+        self.sow('intermediates', 'heads', y_BTHU)
+        y_BTHU = self.head_dropout(y_BTHU)
         return self.merge(y_BTHU) if self.project else y_BTHU.reshape(*x_BTD.shape[:2], -1)
 
 

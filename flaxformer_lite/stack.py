@@ -128,10 +128,19 @@ class Stack(nn.Module):
             source_mask_BHTS=source_mask_BHTS,
             bias_BHTS=self.positions.bias(pos_BT, pos_BT if key_pos_BS is None else key_pos_BS),
         )
+        self._record(pos_BT, valid_BT, x_BTD)
         new, nothing = [], (None,) * self.num_layers
         layers = zip(self.layer, self.leave, source or nothing, caches or nothing, strict=True)
         for layer, leave, kv, cache in layers:
             y_BTD, cache = layer(x_BTD, kv, cache, path, **places)
             x_BTD = leave(x_BTD, y_BTD)
+            self._record(pos_BT, valid_BT, x_BTD)
             new.append(cache)
         return self.final.finish(x_BTD, valid_BT), tuple(new)
+
+    def _record(self, pos_BT: jax.Array, valid_BT: jax.Array, x_BTD: jax.Array) -> None:
+        """For `introspection`: where the tokens stand, and how long their vectors have become."""
+        if self.is_mutable_collection('intermediates'):
+            self.sow('intermediates', 'pos', pos_BT, reduce_fn=lambda _, new: new)
+            self.sow('intermediates', 'valid', valid_BT, reduce_fn=lambda _, new: new)
+            self.sow('intermediates', 'norms', jnp.linalg.norm(x_BTD, axis=-1))

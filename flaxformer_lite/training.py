@@ -90,14 +90,14 @@ def loss_sums(
     dropout_key: jax.Array | None = None,
 ) -> Sums:
     """The loss's sums over a batch of the arrays that `ARRAYS` names."""
-    return _forward(model, variables, batch, label_smoothing, dropout_key)[0]
+    return forward(model, variables, batch, label_smoothing, dropout_key)[0]
 
 
-def _forward(
+def forward(
     model: Model,
     variables: Any,
     batch: Batch,
-    label_smoothing: float,
+    label_smoothing: float = 0.0,
     dropout_key: jax.Array | None = None,
     collected: tuple[str, ...] = (),
 ) -> tuple[Sums, Any]:
@@ -143,7 +143,7 @@ def learn(
     """Forward and backward → what a batch teaches, and the statistics as they are then."""
 
     def loss(params):
-        sums, found = _forward(
+        sums, found = forward(
             model, variables | {'params': params}, batch, label_smoothing, dropout_key, COLLECTED
         )
         total = sums.loss

@@ -90,6 +90,7 @@ class Attention(nn.Module):
         if bias_BHTS is not None:
             s_BHTS = s_BHTS + bias_BHTS
         w_BHTS = self.weights(s_BHTS, mask_BHTS)
+        self.sow('intermediates', 'weights', w_BHTS)
         w_BHTS = w_BHTS.astype(kv.value_BGUS.dtype)
         y_BTHU = jnp.einsum(
             'bhts,bhus->bthu', w_BHTS, kv.value_BGUS, preferred_element_type=jnp.float32

@@ -1,0 +1,238 @@
+"""What is recorded, against the formulas; what is switched off, against models without it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax.traverse_util import flatten_dict, unflatten_dict
+from tiny import float64
+
+import flaxformer_lite
+from flaxformer_lite import spec
+from flaxformer_lite.architectures.base import grow
+from flaxformer_lite.shapes import Path
+
+
+def batch():
+    """Three sentences a row each, then all of them in one."""
+    return tiny.batch([*([pair] for pair in tiny.PAIRS), tiny.PAIRS])
+
+
+@functools.cache
+def model(**overrides):
+    return tiny.model(**dict(dropout=0.3) | overrides)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def record(model, variables, batch):
+    return flaxformer_lite.record(model, variables, batch)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def statistics(model, variables, batch):
+    return flaxformer_lite.statistics(model, variables, batch)
+
+
+def sinusoids(pos, d):
+    angle = pos[..., None] / 10000 ** (np.arange(0, d, 2) / d)
+    return np.stack([np.sin(angle), np.cos(angle)], -1).reshape(*pos.shape, d)
+
+
+def test_the_first_layer_is_the_formulas():
+    m = model()
+    variables = tiny.all_variables(m)
+    rows, p = batch(), float64(variables['params'])
+    found = record(m, variables, rows)
+    pos, segments = (np.asarray(rows[f'source_{n}']) for n in ('positions', 'segments'))
+    x = p['embedding'][np.asarray(rows['source'])] * np.sqrt(12) + sinusoids(pos, 12)
+    np.testing.assert_allclose(found.norms['encoder'][0], np.linalg.norm(x, axis=-1), rtol=1e-5)
+
+    a = p['encoder']['layer_0']['attention']
+    q, k, v = (np.einsum('btd,dhk->bthk', x, a[n]['kernel']) for n in ('query', 'key', 'value'))
+    s = np.einsum('bthk,bshk->bhts', q, k) / np.sqrt(4)
+    mask = (segments[:, :, None] == segments[:, None]) & (segments[:, None] != 0)
+    e = np.where(mask[:, None], np.exp(s - s.max(-1, keepdims=True)), 0)
+    w = e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
+    np.testing.assert_allclose(found.weights['encoder'][0], w, atol=1e-5)
+    heads = np.einsum('bhts,bshu->bthu', w, v)
+    np.testing.assert_allclose(found.heads['encoder'][0], heads, atol=2e-5)
+
+
+def test_everything_is_there_by_layer_and_kind():
+    found = record(model(), tiny.all_variables(model()), batch())
+    rows = batch()
+    s, t = rows['source'].shape[1], rows['inputs'].shape[1]
+    sizes = {'encoder': (s, s), 'decoder': (t, t), 'decoder cross': (t, s)}
+    assert found.weights.keys() == found.heads.keys() == sizes.keys()
+    for kind, size in sizes.items():
+        assert [w.shape for w in found.weights[kind]] == [(4, 2, *size)] * 2
+        assert [y.shape for y in found.heads[kind]] == [(4, size[0], 2, 3)] * 2
+    assert {k: [n.shape for n in v] for k, v in found.norms.items()} == {
+        'encoder': [(4, s)] * 3,
+        'decoder': [(4, t)] * 3,
+    }
+
+
+def test_heads_that_share_keys_have_weights_of_their_own():
+    """A model whose heads share keys is one that has the same keys for each head."""
+    shared = model(num_heads=4, num_kv_heads=2)
+    variables = tiny.all_variables(shared)
+    flat = flatten_dict(variables, sep='/')
+    for name in flat:
+        if name.endswith(('key/kernel', 'value/kernel')):
+            flat[name] = jnp.repeat(flat[name], 2, 1)
+    each = record(model(num_heads=4), unflatten_dict(flat, sep='/'), batch())
+    found = record(shared, variables, batch())
+    close = functools.partial(np.testing.assert_allclose, atol=2e-5)
+    jax.tree.map(close, found.weights, each.weights)
+    jax.tree.map(close, found.heads, each.heads)
+
+
+@pytest.mark.parametrize('name', spec.available('flaxformer_lite.architectures'))
+def test_nothing_falls_on_padding_and_all_weights_are_somewhere(name):
+    m = model(architecture=name)
+    variables = tiny.all_variables(m)
+    for figures in statistics(m, variables, batch()).values():
+        if 'padding' in figures:
+            np.testing.assert_array_equal(figures['padding'], 0.0)
+            assert (figures['largest'] > 1 / 13).all() and (figures['entropy'] > 0).all()
+            assert (figures['entropy'] < np.log(13)).all()
+    for layers in record(m, variables, batch()).weights.values():
+        for w in layers:
+            total = np.asarray(w.sum(-1))
+            assert (np.isclose(total, 1, atol=1e-5) | (total == 0)).all()
+
+
+def test_statistics_are_means_over_the_queries_that_are_tokens():
+    m = model()
+    variables, rows = tiny.all_variables(m), batch()
+    found, seen = statistics(m, variables, rows), record(m, variables, rows)
+    pos, valid = np.asarray(rows['target_positions']), np.asarray(rows['target_segments']) != 0
+    for layer, head in np.ndindex(2, 2):
+        w = float64(seen.weights['decoder'][layer])[:, head][valid]
+        distance = (pos[:, None] - pos[..., None])[valid]
+        logs = np.log(np.where(w > 0, w, 1))
+        expected = {
+            'entropy': -(w * logs).sum(-1).mean(),
+            'largest': w.max(-1).mean(),
+            'distance': (w * np.abs(distance)).sum(-1).mean(),
+            'diagonal': (w * (distance == 0)).sum(-1).mean(),
+            'previous': (w * (distance == -1)).sum(-1).mean(),
+        }
+        for name, value in expected.items():
+            figure = found['decoder'][name][layer, head]
+            np.testing.assert_allclose(figure, value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_gradient_norms_are_those_of_the_mean_loss():
+    m = model()
+    variables, rows = tiny.all_variables(m), batch()
+    labels = rows['labels']
+
+    def loss(params):
+        logits = m.apply(
+            {'params': params},
+            rows['source'],
+            rows['inputs'],
+            source_segments_BS=rows['source_segments'],
+            target_segments_BT=rows['target_segments'],
+            source_pos_BS=rows['source_positions'],
+            target_pos_BT=rows['target_positions'],
+        )
+        log_p = jax.nn.log_softmax(logits)
+        own = jnp.take_along_axis(log_p, labels[..., None], -1)[..., 0]
+        each = 0.9 * own + 0.1 * log_p.mean(-1)
+        return -jnp.where(labels != 0, each, 0).sum() / (labels != 0).sum()
+
+    gradient = jax.jit(jax.grad(loss))(variables['params'])
+    found = statistics(m, variables, rows)
+    for stack in ('encoder', 'decoder'):
+        for i in range(2):
+            leaves = jax.tree.leaves(float64(gradient[stack][f'layer_{i}']))
+            expected = np.sqrt(sum((x**2).sum() for x in leaves))
+            np.testing.assert_allclose(found[stack]['gradient_norm'][i], expected, rtol=1e-4)
+
+
+def test_what_holds_no_weights_says_so():
+    m = model(attention='blockwise', cross_attention='softmax')
+    with pytest.raises(ValueError, match='attention of encoder never holds its weights'):
+        record(m, tiny.all_variables(m), batch())
+
+
+def test_a_model_that_is_not_recorded_does_nothing_for_it():
+    m = model(norm='identity')
+    variables, rows = tiny.all_variables(m), batch()
+
+    def roots(function):
+        return str(jax.make_jaxpr(function)(variables, rows)).count('sqrt')
+
+    assert roots(lambda v, b: m.apply(v, b['source'], b['inputs'])) == 0
+    assert roots(functools.partial(flaxformer_lite.record, m)) > 0
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits(model, variables):
+    rows = tiny.batch([[pair] for pair in tiny.PAIRS])
+    return model.apply(variables, rows['source'], rows['inputs'])
+
+
+def off(model, *path):
+    """The model's variables, with one switch set to 0."""
+    on = flatten_dict(flaxformer_lite.switches(model))
+    *path, index = path
+    on[tuple(path)] = on[tuple(path)].at[index].set(0)
+    return tiny.all_variables(model) | {'switches': unflatten_dict(on)}
+
+
+@pytest.mark.parametrize('kind', ['attention', 'cross_attention'])
+def test_a_head_that_is_off_is_one_whose_rows_of_the_last_matrix_are_zero(kind):
+    m = model()
+    flat = flatten_dict(tiny.all_variables(m), sep='/')
+    merge = f'params/decoder/layer_1/{kind}/merge/kernel'
+    flat[merge] = flat[merge].at[1].set(0)
+    found = logits(m, off(m, 'decoder', 'layer_1', kind, 'heads', 1))
+    np.testing.assert_allclose(found, logits(m, unflatten_dict(flat, sep='/')), atol=1e-5)
+    assert np.abs(found - logits(m, tiny.all_variables(m))).max() > 1e-2
+
+
+def test_a_layer_that_is_off_is_not_there():
+    m = model(residual='pre_norm')
+    flat = flatten_dict(tiny.all_variables(m), sep='/')
+    found = logits(m, off(m, 'encoder', 'leave_1', 'keep', ()))
+    stayed = {k: v for k, v in flat.items() if 'encoder/layer_1' not in k}
+    shorter = m.clone(encoder=m.encoder.clone(num_layers=1))
+    np.testing.assert_allclose(found, logits(shorter, unflatten_dict(stayed, sep='/')), atol=1e-5)
+
+
+def test_switches_change_nothing_while_all_are_on_and_never_compile_again():
+    m = model()
+    variables = tiny.all_variables(m)
+    traces = []
+
+    @jax.jit
+    def run(on):
+        traces.append(1)
+        return m.apply(variables | {'switches': on}, *tokens)
+
+    rows = batch()
+    tokens = rows['source'], rows['inputs']
+    on = flaxformer_lite.switches(m)
+    np.testing.assert_array_equal(run(on), tiny.apply(m, variables, *tokens))
+    for i in range(2):
+        run(off(m, 'encoder', f'layer_{i}', 'attention', 'heads', i)['switches'])
+        run(off(m, 'decoder', f'leave_{i}', 'keep', ())['switches'])
+    assert len(traces) == 1
+
+
+def test_a_switch_acts_while_decoding_too():
+    m = model()
+    variables = off(m, 'decoder', 'layer_0', 'cross_attention', 'heads', 0)
+    source = tiny.padded([[4, 5, 6, 1]])
+    context, caches = tiny.apply(m, variables, source, method='start')
+    path = Path(jnp.int32(0), jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool))
+    word = jnp.full((1, 1), 2)
+    found, _ = tiny.apply(m, variables, word, context, grow(caches, 1, 1), path, method='step')
+    np.testing.assert_allclose(found, tiny.apply(m, variables, source, word), atol=1e-5)
