@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from experiments import batching, console, corpus, data, devices, files, flags, trained, translator
 from experiments.errors import UserError
 from experiments.tokenizer import Tokenizer
-from flaxformer_lite import training
+from flaxformer_lite import learning
 from flaxformer_lite.architectures.base import Model
 
 Pairs = Sequence[tuple[str, str]]
@@ -44,7 +44,7 @@ class Evaluator:
         self._direction, self._tokens = direction, config.evaluation.batch_tokens
         self._translate = translator.Translator(model, tokenizer, config.evaluation)
         self._sums = jax.jit(
-            lambda variables, batch: training.loss_sums(model, variables, batch),
+            lambda variables, batch: learning.loss_sums(model, variables, batch),
             out_shardings=devices.everywhere(),
         )
 

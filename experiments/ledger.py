@@ -11,7 +11,7 @@ from jax.extend.core import Jaxpr
 
 from experiments import check, cost, optimizer
 from experiments.errors import UserError
-from flaxformer_lite import build, training
+from flaxformer_lite import build, learning, training
 from flaxformer_lite.architectures.base import Model
 
 # What is in a module of this name belongs to this part of its stack; the first name found counts.
@@ -91,13 +91,13 @@ def _step(model: Model, variables: Any, shape: tuple[int, int]) -> Jaxpr:
     def step(variables, batch, key):
         def loss(params):
             changed = variables | {'params': params}
-            return training.loss_sums(model, changed, batch, dropout_key=key).loss
+            return learning.loss_sums(model, changed, batch, dropout_key=key).loss
 
         value, backward = jax.vjp(loss, variables['params'])
         # The function `backward` is a tree of what it reads of the forward pass.
         return jax.tree.leaves(backward), backward(jnp.ones_like(value))
 
-    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in training.ARRAYS}
+    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in learning.ARRAYS}
     return jax.make_jaxpr(step)(variables, batch, jax.eval_shape(jax.random.key, 0)).jaxpr
 
 

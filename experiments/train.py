@@ -15,7 +15,7 @@ from experiments.errors import UserError
 from experiments.figures import Figures, Progress
 from experiments.job import Job, seed
 from experiments.log import Log
-from flaxformer_lite import training
+from flaxformer_lite import learning, training
 
 
 class Stopped(Exception):
@@ -61,7 +61,7 @@ class Trainer:
         )
         rows = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=devices.rows())
         jitted = jax.jit(step, donate_argnums=0, out_shardings=devices.everywhere())
-        batch = dict.fromkeys(training.ARRAYS, rows)
+        batch = dict.fromkeys(learning.ARRAYS, rows)
         return devices.compiled(jitted, state, batch, self._dropout_key)
 
     def _first(self, key: jax.Array) -> training.State:
@@ -102,7 +102,7 @@ class Trainer:
         self.checkpoints.close()
         self._compiler.shutdown(cancel_futures=True)
 
-    def _train(self, step: int, batch: training.Batch, after: Position) -> None:
+    def _train(self, step: int, batch: learning.Batch, after: Position) -> None:
         program = self._programs[batch['labels'].shape]
         if not program.done():  # what waits for the compiler is not training
             self._settle()

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite import training
+from flaxformer_lite import learning
 from flaxformer_lite.architectures.base import Model
 from flaxformer_lite.stack import Stack
 
@@ -29,17 +29,17 @@ class Record(NamedTuple):
     places: dict[str, tuple[jax.Array, jax.Array]]
 
 
-def record(model: Model, variables: Any, batch: training.Batch) -> Record:
+def record(model: Model, variables: Any, batch: learning.Batch) -> Record:
     """What happens inside when a batch goes through the model, without dropout.
 
     Args:
       variables: as `model.apply` takes them: {'params': …}.
-      batch: the arrays of `training.ARRAYS`.
+      batch: the arrays of `learning.ARRAYS`.
 
     Raises:
       ValueError: an attention does not hold its weights.
     """
-    _, found = training.forward(model, variables, batch, collected=('intermediates',))
+    _, found = learning.forward(model, variables, batch, collected=('intermediates',))
     weights, heads, norms, places = {}, {}, {}, {}
     for stack in found['intermediates']:
         inside = found['intermediates'][stack]
@@ -71,7 +71,7 @@ def _weights(attention: Any, kind: str) -> jax.Array:
 
 
 def statistics(
-    model: Model, variables: Any, batch: training.Batch, label_smoothing: float = 0.1
+    model: Model, variables: Any, batch: learning.Batch, label_smoothing: float = 0.1
 ) -> dict[str, dict[str, jax.Array]]:
     """Figures of each attention's heads, (layers, heads), and of each stack's layers, (layers,).
 
@@ -92,7 +92,7 @@ def statistics(
         keys = 'encoder' if kind.endswith('cross') else stack
         figures = [_of_heads(w_BHTS, *seen.places[stack], *seen.places[keys]) for w_BHTS in layers]
         result[kind] = jax.tree.map(lambda *x: jnp.stack(x), *figures)
-    learnt, _ = training.learn(model, variables, batch, label_smoothing=label_smoothing)
+    learnt, _ = learning.learn(model, variables, batch, label_smoothing=label_smoothing)
     for stack, norms in seen.norms.items():
         valid_BT = seen.places[stack][1]
         lengths = [jnp.where(valid_BT, n_BT, 0).sum() / valid_BT.sum() for n_BT in norms[1:]]

@@ -102,3 +102,20 @@ class Cache(struct.PyTreeNode):
 # What an attention carries from token to token: a `Cache`, or anything with its `insert` and
 # `grow`, such as the running sums of `attention/linear.py`.
 Remembered = Any
+
+
+def blocks(x: jax.Array, axis: int, size: int) -> jax.Array:
+    """The axis in blocks of about that size, filled up with zeros: (blocks, …, block, …)."""
+    count = -(-x.shape[axis] // size)
+    widths = [(0, -n % count if i == axis else 0) for i, n in enumerate(x.shape)]
+    shape = (*x.shape[:axis], count, -1, *x.shape[axis + 1 :])
+    return jnp.moveaxis(jnp.pad(x, widths).reshape(shape), axis, 0)
+
+
+def for_each(hypotheses: int, tree: Any) -> Any:
+    """States that a sentence's hypotheses all begin with, for each of them: B1… → BN…."""
+
+    def each(x: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(x, (x.shape[0], hypotheses, *x.shape[2:]))
+
+    return jax.tree.map(each, tree)

@@ -1,27 +1,16 @@
 """Training as pure functions: a state, a batch and a key in, the next state and metrics out."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct, traverse_util
+from flax import struct
 
 from flaxformer_lite.architectures.base import Model
-from flaxformer_lite.losses import Sums, smoothed_cross_entropy
-
-Batch = Mapping[str, jax.Array]
-# A batch's arrays, int32 (rows, length): tokens, 0 where there is none; inputs are the labels
-# shifted right behind a start token; segments count a row's pairs from 1, positions are in each.
-ARRAYS = (
-    *('source', 'source_segments', 'source_positions'),
-    *('inputs', 'labels', 'target_segments', 'target_positions'),
-)
-
-# What a model's parts may say while it trains: statistics to be kept for evaluation, additions to
-# the loss (for each token), and metrics.
-COLLECTED = ('statistics', 'losses', 'metrics')
+from flaxformer_lite.learning import Batch, Learnt, learn
+from flaxformer_lite.losses import Sums
 
 
 class State(struct.PyTreeNode):
@@ -79,88 +68,6 @@ def init(model: Model, optimizer: optax.GradientTransformation, key: jax.Array) 
     # Two zeros: one array in two places could not be donated.
     step, skipped = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
     return State(step, params, optimizer.init(params), skipped, statistics)
-
-
-def loss_sums(
-    model: Model,
-    variables: Any,
-    batch: Batch,
-    *,
-    label_smoothing: float = 0.0,
-    dropout_key: jax.Array | None = None,
-) -> Sums:
-    """The loss's sums over a batch of the arrays that `ARRAYS` names."""
-    return forward(model, variables, batch, label_smoothing, dropout_key)[0]
-
-
-def forward(
-    model: Model,
-    variables: Any,
-    batch: Batch,
-    label_smoothing: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    collected: tuple[str, ...] = (),
-) -> tuple[Sums, Any]:
-    """→ the loss's sums, and the collections of that name."""
-    (h_BTD, table_VD), collections = model.apply(
-        variables,
-        batch['source'],
-        batch['inputs'],
-        batch['source_segments'],
-        batch['target_segments'],
-        batch['source_positions'],
-        batch['target_positions'],
-        method='outputs',
-        rngs=None if dropout_key is None else {'dropout': dropout_key},
-        mutable=list(collected),
-    )
-    labels_BT = batch['labels']
-    sums = smoothed_cross_entropy(h_BTD, table_VD, labels_BT, label_smoothing, model.dtype)
-    return sums, collections
-
-
-class Learnt(NamedTuple):
-    """What a batch teaches: sums over its tokens.
-
-    Attributes:
-      sums: the loss's, without what the model's parts add to it.
-      others: as `Metrics`, but sums over the parts of a batch.
-      gradient: of the loss and what the model's parts add to it for each token.
-    """
-
-    sums: Sums
-    others: dict[str, jax.Array]
-    gradient: Any
-
-
-def learn(
-    model: Model,
-    variables: Any,
-    batch: Batch,
-    dropout_key: jax.Array | None = None,
-    label_smoothing: float = 0.0,
-) -> tuple[Learnt, Any]:
-    """Forward and backward → what a batch teaches, and the statistics as they are then."""
-
-    def loss(params):
-        sums, found = forward(
-            model, variables | {'params': params}, batch, label_smoothing, dropout_key, COLLECTED
-        )
-        total = sums.loss
-        for own in jax.tree.leaves(found.get('losses', {})):
-            total += sums.tokens * own
-        return total, (sums, _means(found.get('metrics', {})), found.get('statistics', {}))
-
-    gradient, (sums, others, statistics) = jax.grad(loss, has_aux=True)(variables['params'])
-    return Learnt(sums, others, gradient), statistics
-
-
-def _means(metrics: Any) -> dict[str, jax.Array]:
-    """{…: {name: (value,)}} of the layers that report it → their mean by name."""
-    by_name: dict[str, list[jax.Array]] = {}
-    for path, (value,) in traverse_util.flatten_dict(metrics).items():
-        by_name.setdefault(path[-1], []).append(value)
-    return {name: sum(values) / len(values) for name, values in by_name.items()}
 
 
 def make_step(

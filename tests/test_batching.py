@@ -14,7 +14,7 @@ from experiments import layout, planning
 from experiments.batching import Batches, Position, evaluation_batches, prefetch, source_batches
 from experiments.corpus import Corpus, Ragged
 from experiments.errors import UserError
-from flaxformer_lite import training
+from flaxformer_lite import learning
 
 BOS, EOS = 2, 1
 
@@ -250,7 +250,7 @@ def test_packed_and_padded_batches_give_the_same_loss_per_token():
     corpus = Corpus(*map(Ragged.of, sides))
     model = tiny.model(dropout=0.0)
     variables = {'params': tiny.parameters(model)}
-    loss_sums = jax.jit(functools.partial(training.loss_sums, model, label_smoothing=0.1))
+    loss_sums = jax.jit(functools.partial(learning.loss_sums, model, label_smoothing=0.1))
     sums, numbers = {}, {}
     for packed in (False, True):
         batches = Batches(corpus, tokens=128, max_length=16, packed=packed)

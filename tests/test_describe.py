@@ -14,7 +14,7 @@ from configs import wmt_base
 from experiments import cost, describe
 from experiments.errors import UserError
 from experiments.ledger import ledger
-from flaxformer_lite import build, training
+from flaxformer_lite import build, learning, training
 
 # Sizes that differ, so that none can stand for another.
 V, D, N, H, K, U, F, L = 11, 16, 2, 2, 3, 5, 24, 8
@@ -144,13 +144,13 @@ def test_activations_are_most_of_what_the_compiler_sets_aside():
 
     def gradients(params, batch, key):
         def loss(params):
-            return training.loss_sums(model, {'params': params}, batch, dropout_key=key).loss
+            return learning.loss_sums(model, {'params': params}, batch, dropout_key=key).loss
 
         return jax.grad(loss)(params)
 
     key = jax.random.key(0)
     params = jax.eval_shape(lambda: training.init_variables(model, key))['params']
-    batch = {name: jax.ShapeDtypeStruct((32, 32), jnp.int32) for name in training.ARRAYS}
+    batch = {name: jax.ShapeDtypeStruct((32, 32), jnp.int32) for name in learning.ARRAYS}
     compiled = jax.jit(gradients).lower(params, batch, key).compile()
     aside = compiled.memory_analysis().temp_size_in_bytes
     assert 0.4 * aside < ledger(config)['bytes']['activations'] < 1.1 * aside

@@ -9,7 +9,7 @@ import pytest
 import tiny
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from flaxformer_lite import decode, training
+from flaxformer_lite import decode, learning, training
 from flaxformer_lite.architectures.base import grow
 
 RATE = 1e-2
@@ -272,9 +272,9 @@ def test_evaluation_reads_the_statistics_that_training_leaves():
     m, first, state, metrics = once(**BATCH_NORM)
     # Without momentum they are the batch's own, so the same parameters have the same loss again.
     variables = first.replace(statistics=state.statistics).variables
-    again = training.loss_sums(m, variables, batch(), label_smoothing=0.1)
+    again = learning.loss_sums(m, variables, batch(), label_smoothing=0.1)
     np.testing.assert_allclose(again.loss, metrics.sums.loss, rtol=1e-5)
-    assert not np.allclose(training.loss_sums(m, first.variables, batch()).nll, metrics.sums.nll)
+    assert not np.allclose(learning.loss_sums(m, first.variables, batch()).nll, metrics.sums.nll)
 
 
 def test_statistics_of_an_accumulated_batch_are_its_last_parts():
@@ -299,7 +299,7 @@ def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
     def learnt(balance):
         m = model(dropout=0.0, feed_forward=f'mixture(balance={balance})')
         variables = {'params': tiny.parameters(m)}
-        return jax.jit(functools.partial(training.learn, m))(variables, batch())[0]
+        return jax.jit(functools.partial(learning.learn, m))(variables, batch())[0]
 
     none, once, twice = (learnt(balance) for balance in (0.0, 1.0, 2.0))
     assert none.sums == once.sums == twice.sums

@@ -12,7 +12,7 @@ import tiny
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from configs import wmt_base
-from flaxformer_lite import decode, spec, training
+from flaxformer_lite import decode, learning, spec, training
 from flaxformer_lite.architectures.base import grow
 from flaxformer_lite.shapes import Path
 
@@ -91,7 +91,7 @@ def examined(variant, dtype='float32'):
 
     def loss(params, batch):
         variables = p | {'params': params}
-        sums = training.loss_sums(model, variables, batch, label_smoothing=0.1)
+        sums = learning.loss_sums(model, variables, batch, label_smoothing=0.1)
         return sums.loss, outputs(model, variables, batch)
 
     gradients, logits = jax.jit(jax.grad(loss, has_aux=True))(p['params'], all_sorts())
@@ -253,7 +253,7 @@ def test_the_loss_reads_inputs_and_not_the_labels_it_predicts():
     batch = singles()
     out = tiny.apply(model, p, batch['source'], batch['inputs'])
     log_p, labels = np.asarray(jax.nn.log_softmax(out)), np.asarray(batch['labels'])
-    sums = jax.jit(training.loss_sums, static_argnums=0)
+    sums = jax.jit(learning.loss_sums, static_argnums=0)
     for some in (labels, np.where(labels == 0, 0, tiny.VOCAB - labels)):
         nll = -np.take_along_axis(log_p, some[..., None], -1)[..., 0][some != 0].sum()
         found = sums(model, p, dict(batch, labels=jnp.asarray(some)))

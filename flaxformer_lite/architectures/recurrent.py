@@ -13,7 +13,7 @@ from flaxformer_lite import masks
 from flaxformer_lite.architectures.base import Model, Text
 from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout
-from flaxformer_lite.shapes import KV, Path, Remembered
+from flaxformer_lite.shapes import KV, Path, Remembered, for_each
 
 CELLS = {'gru': nn.GRUCell, 'lstm': nn.OptimizedLSTMCell}
 
@@ -102,12 +102,7 @@ class _States(struct.PyTreeNode):
     states: Any
 
     def grow(self, hypotheses: int, tokens: int) -> '_States':
-        """The states that all begin with, for each hypothesis; later there is nothing to grow."""
-
-        def each(x: jax.Array) -> jax.Array:
-            return jnp.broadcast_to(x, (x.shape[0], hypotheses, *x.shape[2:]))
-
-        return jax.tree.map(each, self)
+        return for_each(hypotheses, self)
 
 
 class _Encoder(nn.Module):

@@ -15,6 +15,12 @@ def dot(q_BTHK: jax.Array, key_BHKS: jax.Array) -> jax.Array:
     return jnp.einsum('bthk,bhks->bhts', q_BTHK, key_BHKS, preferred_element_type=jnp.float32)
 
 
+def weighted_sum(w_BHTS: jax.Array, value_BHUS: jax.Array) -> jax.Array:
+    """Σ_s w_s v_s, float32 BTHU."""
+    w_BHTS = w_BHTS.astype(value_BHUS.dtype)
+    return jnp.einsum('bhts,bhus->bthu', w_BHTS, value_BHUS, preferred_element_type=jnp.float32)
+
+
 @jax.custom_vjp
 def masked_softmax(s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
     """Softmax over the keys that the mask shows; zeros where it shows none.
@@ -91,10 +97,7 @@ class Attention(nn.Module):
             s_BHTS = s_BHTS + bias_BHTS
         w_BHTS = self.weights(s_BHTS, mask_BHTS)
         self.sow('intermediates', 'weights', w_BHTS)
-        w_BHTS = w_BHTS.astype(kv.value_BGUS.dtype)
-        y_BTHU = jnp.einsum(
-            'bhts,bhus->bthu', w_BHTS, kv.value_BGUS, preferred_element_type=jnp.float32
-        )
+        y_BTHU = weighted_sum(w_BHTS, kv.value_BGUS)
         if relative is not None:
             y_BTHU = y_BTHU + relative.values(w_BHTS, pos_BT, kv.pos_BS)
         return y_BTHU

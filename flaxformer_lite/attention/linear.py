@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from flaxformer_lite.attention.base import Attention, dot, refuse
-from flaxformer_lite.shapes import KV, Path
+from flaxformer_lite.shapes import KV, Path, for_each
 
 
 def feature(x: jax.Array) -> jax.Array:
@@ -25,18 +25,12 @@ class _Running(struct.PyTreeNode):
         """Each hypothesis goes on from its parent's sums."""
         key_BNHK = feature(jnp.moveaxis(new.key_BGKS, -1, 1))
         value_BNHU = jnp.moveaxis(new.value_BGUS, -1, 1).astype(jnp.float32)
-        sum_BNHKU, norm_BNHK = jax.tree.map(path.of_parents, (self.sum_BNHKU, self.norm_BNHK))
-        pairs_BNHKU = key_BNHK[..., :, None] * value_BNHU[..., None, :]
-        running = _Running(sum_BNHKU + pairs_BNHKU, norm_BNHK + key_BNHK)
+        now = _Running(key_BNHK[..., None] * value_BNHU[..., None, :], key_BNHK)
+        running = jax.tree.map(lambda old, x: path.of_parents(old) + x, self, now)
         return running, running
 
     def grow(self, hypotheses: int, tokens: int) -> '_Running':
-        """The sums that all begin with, for each hypothesis; later there is nothing to grow."""
-
-        def each(x: jax.Array) -> jax.Array:
-            return jnp.broadcast_to(x, (x.shape[0], hypotheses, *x.shape[2:]))
-
-        return jax.tree.map(each, self)
+        return for_each(hypotheses, self)
 
 
 class Linear(Attention):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.dense import Dense
+from flaxformer_lite.feed_forward._places import places
 from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.feed_forward.relu import Relu
 from flaxformer_lite.shapes import Valid
@@ -49,18 +50,8 @@ class Mixture(FeedForward):
         learns, n = self.is_mutable_collection('losses'), len(x_ND)
         share = self.capacity * self.top * n / self.experts
         room = min(n, -int(-share // 1)) if learns and share else n
-        # First choices of all tokens, then second ones: an expert's places go in this order.
-        chosen_PE = jax.nn.one_hot(expert_NK.T.reshape(-1), self.experts, dtype=jnp.int32)
-        chosen_PE *= jnp.tile(valid_N, self.top)[:, None]
-        place_P = ((jnp.cumsum(chosen_PE, 0) - 1) * chosen_PE).sum(-1)
-        kept_P = (chosen_PE.sum(-1) == 1) & (place_P < room)
-        slot_P = jnp.where(kept_P, expert_NK.T.reshape(-1) * room + place_P, self.experts * room)
-        token_S = (
-            jnp.full(self.experts * room, n)
-            .at[slot_P]
-            .set(jnp.tile(jnp.arange(n), self.top), mode='drop')
-        )
-        x_ECD = jnp.pad(x_ND, ((0, 1), (0, 0)))[token_S].reshape(self.experts, room, -1)
+        token_S, slot_P, chosen_PE = places(expert_NK, valid_N, self.experts, room)
+        x_ECD = x_ND.at[token_S].get(mode='fill', fill_value=0).reshape(self.experts, room, -1)
         every = nn.vmap(Relu, variable_axes={'params': 0}, split_rngs={'params': True})
         y_ECD = every(self.d_ff, self.dtype, self.initial, name='experts')(x_ECD)
         y_PD = y_ECD.reshape(-1, y_ECD.shape[-1]).at[slot_P].get(mode='fill', fill_value=0)
@@ -72,5 +63,6 @@ class Mixture(FeedForward):
             balance = self.experts * (f_E * (p_NE * valid_N[:, None]).sum(0) / tokens).sum()
             self.sow('losses', 'balance', self.balance * balance)
             self.sow('metrics', 'balance', balance)
-            self.sow('metrics', 'dropped', 1 - kept_P.sum() / (tokens * self.top))
+            kept = (slot_P < len(token_S)).sum()
+            self.sow('metrics', 'dropped', 1 - kept / (tokens * self.top))
         return y_ND.reshape(x_BTD.shape)

@@ -1,0 +1,116 @@
+"""The contracts on variants thrown together at random: what holds for each must hold for all."""
+
+import functools
+import os
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from configs import wmt_base
+from flaxformer_lite import spec
+from flaxformer_lite.architectures.base import grow
+from flaxformer_lite.shapes import Path
+
+NUMBER = 100
+SEED = int(os.environ.get('COMBINATIONS_SEED', random.randrange(10**6)))
+KINDS = {
+    'attention': ('attention', 'cross_attention'),
+    'positions': ('positions', 'cross_positions'),
+    'norms': ('norm',),
+    'residual': ('residual',),
+    'feed_forward': ('feed_forward',),
+    'init': ('init',),
+}
+OTHERS = {
+    'tie': ('three', 'two', 'none'),
+    'num_kv_heads': (None, 1),
+    'parallel': (False, True),
+    'scale_embeddings': (False, True),
+    'dtype': ('float32', 'bfloat16'),
+    'd_v': (3, 4),
+}
+
+
+def here(kind, name):
+    variant = spec.find(f'flaxformer_lite.{kind}', name)
+    return getattr(variant, 'backend', None) in (None, jax.default_backend())
+
+
+@functools.cache
+def choices():
+    listed = {'architecture': spec.available('flaxformer_lite.architectures')} | OTHERS
+    for kind, fields in KINDS.items():
+        names = [name for name in spec.available(f'flaxformer_lite.{kind}') if here(kind, name)]
+        listed |= dict.fromkeys(fields, names)
+    return listed
+
+
+def combination(number):
+    """The first of a random series that can be built; what cannot is refused by name."""
+    rng = random.Random(f'{SEED}/{number}')
+    while True:
+        drawn = {field: rng.choice(values) for field, values in choices().items()}
+        try:
+            model = tiny.model(**drawn, num_layers=1)
+            return drawn, model, tiny.all_variables(model)
+        except ValueError as error:
+            assert 'choose' in str(error), f'{drawn}: {error}'
+
+
+def packing(batch):
+    return {
+        f'{side}_{short}_{axes}': batch[f'{side}_{long}']
+        for side, axes in (('source', 'BS'), ('target', 'BT'))
+        for short, long in (('segments', 'segments'), ('pos', 'positions'))
+    }
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def examined(model, variables):
+    """Logits of sentences alone, of the same in one row, and word by word; and gradients."""
+    rows = tiny.batch([*([pair] for pair in tiny.PAIRS), tiny.PAIRS])
+    source, inputs = rows['source'][:3], rows['inputs'][:3]
+    b, t = inputs.shape
+
+    def logits(params):
+        tokens = rows['source'], rows['inputs']
+        y_BTV = model.apply(variables | {'params': params}, *tokens, **packing(rows))
+        return jnp.where(rows['labels'][..., None] != 0, y_BTV, 0).sum(), y_BTV
+
+    gradient, whole = jax.grad(logits, has_aux=True)(variables['params'])
+    context, caches = model.apply(variables, source, method='start')
+
+    def step(caches, now):
+        i, word_B = now
+        seen_B1S = jnp.broadcast_to((jnp.arange(t) <= i)[None, None], (b, 1, t))
+        path = Path(i, jnp.zeros((b, 1), jnp.int32), seen_B1S)
+        found, caches = model.apply(
+            variables, word_B[:, None], context, caches, path, method='step'
+        )
+        return caches, found[:, 0]
+
+    _, steps = jax.lax.scan(step, grow(caches, 1, t), (jnp.arange(t), inputs.T))
+    return whole, jnp.moveaxis(steps, 0, 1), gradient
+
+
+@pytest.mark.parametrize('number', range(NUMBER))
+def test_contracts_hold_for_any_combination(number):
+    drawn, model, variables = combination(number)
+    changed = {k: v for k, v in drawn.items() if v != wmt_base.get_config().model[k]}
+    print(f'COMBINATIONS_SEED={SEED}, number {number}: {changed}')  # pytest shows it on failure
+    whole, steps, gradient = jax.device_get(examined(model, variables))
+    assert np.isfinite(whole).all()
+    assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
+    # Sums in another order differ by float32's rounding, and in bfloat16 fall on either side of it.
+    precision = 4e-6 if drawn['dtype'] == 'float32' else 2**-5
+    atol, start = precision * np.abs(whole).max() + 1e-5, 0
+    for row, (_, labels) in enumerate(tiny.PAIRS):
+        alone = whole[row, : len(labels)]
+        packed = whole[3, start : start + len(labels)]
+        start += len(labels)
+        np.testing.assert_allclose(packed, alone, atol=atol, err_msg='packed')
+        np.testing.assert_allclose(steps[row, : len(labels)], alone, atol=atol, err_msg='steps')
