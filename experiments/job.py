@@ -70,7 +70,7 @@ def prepare(config: ConfigDict, path: Path) -> Job:
         seed=seed(config, 'data_seed'),
         rows_multiple=jax.device_count() * config.train.accumulate,
     )
-    if translator.positions(model) is not None:
+    if model.max_length is not None:
         for texts in (*zip(*next(iter(sets.values())), strict=True), *_sides(chosen)):
             translator.check_lengths(model, (len(s) + 1 for s in words.encode(list(texts))))
     steps = _steps(config, batches)

@@ -1,0 +1,149 @@
+"""Every variant in the small model: the time of a step, memory, parameters, and the dev loss.
+
+    python -m benchmarks.variants --data='text(path="…", source="en", target="de")' --steps=250
+
+Each is trained alone, in a process of its own, on the same batches: all see the same tokens. What
+differs from `configs/wmt_small.py` is in `_config` and the variant's own field. A short run tells a
+step's costs well and how good a variant becomes in the end badly.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import turns
+from benchmarks.training import HUGE
+from benchmarks.turns import Side
+
+KINDS = {
+    'architectures': 'architecture',
+    'attention': 'attention',
+    'positions': 'positions',
+    'norms': 'norm',
+    'residual': 'residual',
+    'feed_forward': 'feed_forward',
+    'init': 'init',
+}
+OTHERS = (
+    {'num_kv_heads': 1},
+    {'projections': False},
+    {'parallel': True},
+    {'dropout_kind': 'tokens'},
+    {'head_dropout': 0.1},
+    {'layer_drop': 0.1},
+    {'scale_embeddings': False},
+    {'tie': 'two'},
+    {'tie': 'none'},
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    cache = Path(tempfile.gettempdir()) / 'flaxformer_lite_benchmarks'
+    parser.add_argument('--data', required=True, help='a data source, like config.data')
+    parser.add_argument('--steps', type=int, default=2000)
+    parser.add_argument('--only', default='', help='kinds, comma-separated; empty: all')
+    parser.add_argument('--cache', type=Path, default=cache, help='of tokens and programs')
+    parser.add_argument('--variant', type=json.loads, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.variant is not None:
+        print(json.dumps(work(args)))
+        return
+    sides = [
+        Side(', '.join(f'{k}={v}' for k, v in v.items()) or 'wmt_small', (_argument(v),), HUGE)
+        for v in variants(args.only)
+    ]
+    results = turns.take('benchmarks.variants', sides, 1)
+    print(turns.table(results, 'steps/s'))
+
+
+def _argument(variant: dict[str, Any]) -> str:
+    return f'--variant={json.dumps(variant)}'
+
+
+def variants(only: str) -> list[dict[str, Any]]:
+    """The base, then each file of each kind, then what is no file."""
+    from flaxformer_lite import spec
+
+    found: list[dict[str, Any]] = [{}]
+    for kind, field in KINDS.items():
+        if not only or kind in only.split(','):
+            names = spec.available(f'flaxformer_lite.{kind}')
+            found += [{field: name} for name in names if (field, name) not in _BASE]
+    return found + ([] if only else list(OTHERS))
+
+
+# What the base has, and what this machine cannot run.
+_BASE = {
+    ('architecture', 'encoder_decoder'),
+    ('attention', 'softmax'),
+    ('attention', 'flash'),
+    ('positions', 'sinusoidal'),
+    ('norm', 'layer'),
+    ('residual', 'pre_norm'),
+    ('feed_forward', 'relu'),
+    ('init', 'xavier'),
+}
+
+
+def _config(args: argparse.Namespace) -> Any:
+    from configs import wmt_small
+
+    config = wmt_small.get_config()
+    config.data, config.train.steps = args.data, args.steps
+    config.optimizer.schedule = 'cosine(peak=2e-3, warmup=0.15)'
+    config.model.update(args.variant)
+    return config
+
+
+def work(args: argparse.Namespace) -> dict[str, float]:
+    """Trains one variant with the runner's own parts, and scores the dev set."""
+    import jax
+
+    from experiments import batching, devices, evaluate, job
+    from experiments.batching import Position
+    from experiments.figures import Figures, Progress
+    from flaxformer_lite import training
+
+    devices.keep_programs()
+    config = _config(args)
+    work = job.prepare(config, args.cache)
+    init = functools.partial(training.init, work.model, work.optimizer)
+    state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
+    step = training.make_step(work.model, work.optimizer, label_smoothing=0.1)
+    jitted = jax.jit(step, donate_argnums=0)
+    programs, figures = {}, Figures(Progress())
+    for batch, after in itertools.islice(
+        batching.prefetch(work.batches.iterate(Position())), args.steps
+    ):
+        batch, shape = jax.device_put(batch, devices.rows()), batch['labels'].shape
+        if shape not in programs:
+            figures.settle()
+            programs[shape] = devices.compiled(jitted, state, batch, key)
+            figures.start_clock()
+        state, metrics = programs[shape](state, batch, key)
+        figures.add(0, after, metrics)
+    figures.settle()
+    progress, peak = figures.progress, turns.peak_megabytes()
+    with tempfile.TemporaryDirectory() as folder:
+        score = evaluate.Evaluator(work.model, work.tokenizer, config, Path(folder), work.direction)
+        dev = score.loss(state.variables, work.dev[1])
+    return {
+        'parameters': job.parameters(state.params),
+        'steps/s': args.steps / progress.seconds,
+        'tokens/s': progress.tokens / progress.seconds,
+        'tokens': progress.tokens,
+        'peak MB': peak,
+        'dev loss': dev['loss'],
+    }
+
+
+if __name__ == '__main__':
+    sys.exit(main())
