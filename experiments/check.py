@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments import optimizer
 from experiments.errors import UserError
-from flaxformer_lite import build
+from flaxformer_lite import checks
 
 # field: the least it may be, and what it must stay below.
 RANGES = {
@@ -46,7 +46,7 @@ def check(config: Any) -> None:
       UserError: names the field, the value and what it may be.
     """
     try:
-        build.check(config.model)
+        checks.check(config.model)
     except ValueError as error:
         raise UserError(str(error)) from None
     optimizer.make(config)

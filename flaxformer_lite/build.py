@@ -2,20 +2,15 @@
 
 from typing import Any
 
-import jax.numpy as jnp
-
 from flaxformer_lite import spec
-from flaxformer_lite.architectures.base import TIES, Model
+from flaxformer_lite.architectures.base import Model
+from flaxformer_lite.checks import DROPOUTS, DTYPES, check
 from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout, Skip
 from flaxformer_lite.entity_encoder import EntityEncoder
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.multi_head import MultiHead
 from flaxformer_lite.stack import Block, Stack
-
-DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
-# What lives and dies together in dropout: axes of x_BTD.
-DROPOUTS = {'elements': (), 'tokens': (-1,)}
 
 
 def model(config: Any, vocab_size: int) -> Model:
@@ -157,47 +152,6 @@ class _Parts:
         of_stack = _make('positions', 'positions', 'none' if relative else text, **self.facts)
         dropout, skip = self.dropout, Skip(self.config.layer_drop)
         return Stack(block, self.config.num_layers, of_stack, dropout, skip)
-
-
-def check(config: Any) -> None:
-    """Refuses numbers that cannot be built, by name and before anything is made.
-
-    Raises:
-      ValueError: names the field, the value and what it may be.
-    """
-    for field in ('d_model', 'num_layers', 'num_heads', 'num_kv_heads', 'd_k', 'd_v', 'd_ff'):
-        value = config[field]
-        if value is not None and value < 1:
-            raise ValueError(f'model.{field} must be at least 1, not {value}')
-    for field in ('dropout', 'head_dropout', 'layer_drop'):
-        if not 0 <= config[field] < 1:
-            raise ValueError(f'model.{field} must be at least 0 and below 1, not {config[field]}')
-    derived = config.d_k is None or config.d_v is None
-    if derived and config.d_model % config.num_heads:
-        raise ValueError(
-            f'model.d_model={config.d_model} cannot be divided among '
-            f'model.num_heads={config.num_heads}: change one, or set model.d_k and model.d_v'
-        )
-    if config.num_kv_heads and config.num_heads % config.num_kv_heads:
-        raise ValueError(
-            f'model.num_kv_heads={config.num_kv_heads} does not divide '
-            f'model.num_heads={config.num_heads}'
-        )
-    sliced = (config.d_k, config.d_v, config.num_kv_heads) == (None,) * 3
-    if not config.projections and not sliced:
-        raise ValueError(
-            'model.projections=False makes heads slices of d_model: leave model.d_k, model.d_v and '
-            'model.num_kv_heads empty'
-        )
-    if config.positions.split('(')[0].strip() == 'sinusoidal' and config.d_model % 2:
-        raise ValueError(
-            f'model.d_model={config.d_model} must be even for model.positions=sinusoidal'
-        )
-    for field, names in (('tie', TIES), ('dtype', DTYPES), ('dropout_kind', DROPOUTS)):
-        if config[field] not in names:
-            raise ValueError(
-                f'model.{field} must be one of {", ".join(names)}, not {config[field]!r}'
-            )
 
 
 def _make(field: str, kind: str, text: str, **defaults: Any) -> Any:

@@ -24,12 +24,19 @@ class MuP(Init):
 
     Attributes:
       base: the d_model at which the learning rate was found.
+
+    Raises:
+      ValueError: base is below 1.
     """
 
     d_model: int
     num_heads: int
     d_k: int
     base: int = 128
+
+    def __post_init__(self):
+        if self.base < 1:
+            raise ValueError(f'base must be at least 1, not {self.base}')
 
     @property
     def _m(self) -> float:
