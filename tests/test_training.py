@@ -36,8 +36,8 @@ def make(accumulate=1, **overrides):
 
 
 @functools.cache
-def compiled_init():
-    return jax.jit(functools.partial(training.init, model(), tiny.adam(RATE)))
+def compiled_init(**overrides):
+    return jax.jit(functools.partial(training.init, model(**overrides), tiny.adam(RATE)))
 
 
 def start(seed=0):
@@ -209,9 +209,19 @@ def test_a_batch_of_padding_moves_nothing():
     assert metrics.sums.tokens == 0 and after.skipped == 0
 
 
-def test_several_devices_do_as_one_does():
+# What follows from other tokens of the batch follows from those of other devices too.
+@pytest.mark.parametrize(
+    'overrides',
+    [{}, {'norm': 'batch', 'feed_forward': 'mixture(capacity=1.0)'}],
+    ids=['base', 'across tokens'],
+)
+def test_several_devices_do_as_one_does(overrides):
     """With dropout: what is drawn must not depend on where it is drawn."""
-    step, _ = make()
+    step, _ = make(**overrides)
+
+    def start():
+        return compiled_init(**overrides)(jax.random.key(0))
+
     key, alone = jax.random.key(1), start()
     mesh = Mesh(np.array(jax.devices()), 'batch')
     assert mesh.size == 4
@@ -227,6 +237,7 @@ def test_several_devices_do_as_one_does():
     assert all(x.sharding.is_equivalent_to(everywhere, x.ndim) for x in jax.tree.leaves(state))
     # Adam makes a step of the rate of the least gradient, with its rounding: 5 % of two steps.
     close(copy(state.params), copy(alone.params), 0.05 * 2 * RATE)
+    close(copy(state.statistics), copy(alone.statistics), 1e-5)
 
 
 def test_parts_that_do_not_divide_the_rows_are_refused():
