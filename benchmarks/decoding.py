@@ -114,9 +114,21 @@ def export(args: argparse.Namespace) -> dict[str, float]:
     longest = int(max(side.lengths().max() for side in (pairs.source, pairs.target))) + 1
     rows = np.arange(len(pairs))
     batch = layout.pairs_batch(pairs, (len(rows), longest), rows, rows)
-    logits = run.model.apply(variables, batch['source'], batch['inputs'])
+    logits = _model(args, 'float32').apply(variables, batch['source'], batch['inputs'])
     np.savez(args.share / 'logits.npz', logits=logits, **batch)
     return {}
+
+
+def _model(args: argparse.Namespace, dtype: str) -> Any:
+    """The run's model, to compute in a dtype."""
+    from ml_collections import ConfigDict
+
+    from flaxformer_lite import build
+
+    config = ConfigDict(workdir.read_config(args.workdir)).model
+    config.dtype = dtype
+    words = tokenizer.load(args.workdir / 'tokenizer.model')
+    return build.model(config, words.vocab_size)
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
@@ -125,12 +137,10 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     from ml_collections import ConfigDict
 
     from experiments import devices, translator
-    from flaxformer_lite import build
 
     devices.keep_programs()
-    config = ConfigDict(workdir.read_config(args.workdir))
-    config.model.dtype = args.dtype
-    config.evaluation.update(
+    settings = ConfigDict(workdir.read_config(args.workdir)).evaluation
+    settings.update(
         decode='greedy' if args.beams == 1 else 'beam',
         beams=args.beams,
         alpha=ALPHA,
@@ -138,8 +148,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
         batch_tokens=args.size,
     )
     words = tokenizer.load(args.workdir / 'tokenizer.model')
-    model = build.model(config.model, words.vocab_size)
-    translate = translator.Translator(model, words, config.evaluation)
+    translate = translator.Translator(_model(args, args.dtype), words, settings)
     params = traverse_util.unflatten_dict(dict(np.load(args.share / 'params.npz')), sep='/')
     variables = {'params': params}
     return _timed(lambda texts: (best[0].text for best in translate(variables, texts)), args)

@@ -1,7 +1,9 @@
 """Text to text with a model: any number of sentences, in batches of like length, in order."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -61,16 +63,26 @@ class Translator:
         batches = batching.source_batches(
             sentences, max(1, settings.batch_tokens // hypotheses), jax.device_count()
         )
-        waiting = []
-        for batch, index in batches:
-            waiting.append((self._start(variables, batch['source'], index + first), index))
-            # One batch is read while the next is computed.
-            while len(waiting) > 1:
-                self._read(*waiting.pop(0), results)
-        for entry in waiting:
-            self._read(*entry, results)
+
+        def decoded(entry: tuple[dict[str, np.ndarray], np.ndarray]) -> decode.Decoded:
+            batch, index = entry
+            return jax.device_get(self._start(variables, batch['source'], index + first))
+
+        batches = list(batches)
+        with ThreadPoolExecutor(self._at_once()) as pool:
+            for (_, index), found in zip(batches, pool.map(decoded, batches), strict=True):
+                self._read(found, index, results)
         blank = [Hypothesis('', 0.0)]
         return [r if s else blank for s, r in zip(sentences, results, strict=True)]
+
+    def _at_once(self) -> int:
+        """How many batches to decode beside each other.
+
+        A step is small, and leaves most of several cores idle. Devices that have to wait for each
+        other must all be given the same one next.
+        """
+        cores = os.cpu_count() or 1
+        return min(cores, 4) if jax.default_backend() == 'cpu' and jax.device_count() == 1 else 1
 
     def _start(self, variables: Any, source_BS: np.ndarray, numbers: np.ndarray) -> decode.Decoded:
         tokens_B = (source_BS != 0).sum(1) - 1  # without EOS; −1: the row is empty
@@ -81,15 +93,15 @@ class Translator:
 
     def _decode(self, variables, source_BS, limits_B, numbers_B) -> decode.Decoded:
         settings = self._settings
-        context, cache = self._model.apply(variables, source_BS, method='start')
+        memory = self._model.apply(variables, source_BS, method='start')
 
-        def step(token_BN, cache, path):
-            return self._model.apply(variables, token_BN, context, cache, path, method='step')
+        def step(token_BN, memory, path):
+            return self._model.apply(variables, token_BN, memory, path, method='step')
 
         length = source_BS.shape[1] - 1 + settings.extra_length
         most = self._model.max_length
         length = length if most is None else min(length, most)
-        search = step, grow, cache, limits_B
+        search = step, grow, memory, limits_B
         ends = dict(bos=BOS, eos=EOS, length=length)
         if settings.decode == 'greedy':
             return decode.greedy(*search, **ends)
@@ -101,14 +113,14 @@ class Translator:
         return decode.beam(*search, **ends, **how)
 
     def _read(self, decoded: decode.Decoded, index: np.ndarray, results: list) -> None:
-        tokens_BNL, scores_BN = jax.device_get(decoded)
-        for row, tokens_NL, scores_N in zip(index, tokens_BNL, scores_BN, strict=False):
-            found = scores_N > decode.NEVER / 2
-            texts = self._tokenizer.decode(tokens_NL[found].tolist())
+        tokens_BNL, scores_BN = (x[: len(index)] for x in decoded)
+        found_BN = scores_BN > decode.NEVER / 2
+        texts = iter(self._tokenizer.decode(tokens_BNL[found_BN].tolist()))  # all in one call
+        for row, scores_N in zip(index, map(np.extract, found_BN, scores_BN), strict=True):
             # A model whose logits are not numbers finds nothing; its line is blank all the same.
-            results[row] = [
-                Hypothesis(t, float(s)) for t, s in zip(texts, scores_N[found], strict=True)
-            ] or [Hypothesis('', -math.inf)]
+            results[row] = [Hypothesis(next(texts), float(s)) for s in scores_N] or [
+                Hypothesis('', -math.inf)
+            ]
 
 
 def check_lengths(model: Model, lengths: Iterable[int]) -> None:

@@ -82,18 +82,16 @@ def examined(model, variables):
         return jnp.where(rows['labels'][..., None] != 0, y_BTV, 0).sum(), y_BTV
 
     gradient, whole = jax.grad(logits, has_aux=True)(variables['params'])
-    context, caches = model.apply(variables, source, method='start')
+    memory = model.apply(variables, source, method='start')
 
-    def step(caches, now):
+    def step(memory, now):
         i, word_B = now
         seen_B1S = jnp.broadcast_to((jnp.arange(t) <= i)[None, None], (b, 1, t))
         path = Path(i, jnp.zeros((b, 1), jnp.int32), seen_B1S)
-        found, caches = model.apply(
-            variables, word_B[:, None], context, caches, path, method='step'
-        )
-        return caches, found[:, 0]
+        found, memory = model.apply(variables, word_B[:, None], memory, path, method='step')
+        return memory, found[:, 0]
 
-    _, steps = jax.lax.scan(step, grow(caches, 1, t), (jnp.arange(t), inputs.T))
+    _, steps = jax.lax.scan(step, grow(memory, 1, t), (jnp.arange(t), inputs.T))
     return whole, jnp.moveaxis(steps, 0, 1), gradient
 
 

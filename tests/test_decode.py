@@ -43,19 +43,21 @@ class Toy:
         """As an attention would: tokens are written to slots, and a mask says whose they are."""
         S, D, E = (jnp.asarray(x, jnp.float32) for x in (self.S[sentences], self.D, self.E))
 
-        def grow(cache_BS, hypotheses, tokens):
-            slots = hypotheses * tokens
-            return jnp.pad(cache_BS, ((0, 0), (0, slots - cache_BS.shape[1])), constant_values=-1)
+        def grow(cache, hypotheses, tokens):
+            S, cache_BS = cache
+            added = (0, 0), (0, hypotheses * tokens - cache_BS.shape[1])
+            return S, jnp.pad(cache_BS, added, constant_values=-1)
 
-        def step(token_BN, cache_BS, path):
+        def step(token_BN, cache, path):
+            S, cache_BS = cache
             slot = path.step * beams
             cache_BS = jax.lax.dynamic_update_slice_in_dim(cache_BS, token_BN, slot, 1)
             read_BSC = D[jnp.arange(cache_BS.shape[1]) // beams][None] * E[cache_BS]
             seen_BNS = path.visible_BNS.astype(jnp.float32)
             h_BNC = S[:, None] + jnp.einsum('bns,bsc->bnc', seen_BNS, read_BSC)
-            return self.logits(h_BNC), cache_BS
+            return self.logits(h_BNC), (S, cache_BS)
 
-        return step, grow, jnp.zeros((len(sentences), 0), jnp.int32)
+        return step, grow, (S, jnp.zeros((len(sentences), 0), jnp.int32))
 
     def by_parents(self, sentences, beams):
         """As a recurrent network would: a state is handed on from parent to child."""
@@ -173,9 +175,13 @@ def test_a_narrow_beam_is_the_textbooks(toy, alpha, cache):
         np.testing.assert_allclose(scores[sentence, 0], score, rtol=1e-4)
 
 
-def test_greedy_takes_the_likeliest_token_each_time():
-    toy, limits = Toy(), [5, 3, 1, 4, 2, 5]
-    tokens, scores = run(decode.greedy, toy.by_slots(np.arange(6), 1), limits)
+# Of many sentences, those that have ended leave the batch, and the others go on without them.
+@pytest.mark.parametrize('sentences', [6, 70])
+@pytest.mark.parametrize('cache', [Toy.by_slots, Toy.by_parents])
+def test_greedy_takes_the_likeliest_token_each_time(cache, sentences):
+    toy = Toy(sentences=sentences, eos_bias=1.0)
+    limits = [[5, 3, 1, 4, 2, 5][i % 6] for i in range(sentences)]
+    tokens, scores = run(decode.greedy, cache(toy, np.arange(sentences), 1), limits)
     for sentence, limit in enumerate(limits):
         expected = greedily(toy, sentence, limit)
         assert cut(tokens[sentence, 0]) == expected

@@ -256,13 +256,13 @@ def test_what_was_learned_by_heart_is_translated():
 
     @jax.jit
     def translate(source):
-        context, caches = model().apply(p, source, method='start')
+        memory = model().apply(p, source, method='start')
 
-        def step(token_BN, caches, path):
-            return model().apply(p, token_BN, context, caches, path, method='step')
+        def step(token_BN, memory, path):
+            return model().apply(p, token_BN, memory, path, method='step')
 
         limits_B = jnp.full(len(source), 8)
-        return decode.greedy(step, grow, caches, limits_B, bos=2, eos=1, length=8)
+        return decode.greedy(step, grow, memory, limits_B, bos=2, eos=1, length=8)
 
     tokens = translate(rows['source']).tokens_BNL[:, 0, : rows['labels'].shape[1]]
     np.testing.assert_array_equal(tokens, rows['labels'])

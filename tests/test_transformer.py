@@ -129,15 +129,15 @@ def test_one_token_at_a_time_is_as_all_at_once(overrides):
 
     @jax.jit
     def step_by_step():
-        context, caches = model.apply(p, source, method='start')
+        memory = model.apply(p, source, method='start')
 
-        def step(caches, now):
+        def step(memory, now):
             token_BN, path = now
-            found, caches = model.apply(p, token_BN, context, caches, path, method='step')
-            return caches, found
+            found, memory = model.apply(p, token_BN, memory, path, method='step')
+            return memory, found
 
         steps = tokens, Path(jnp.arange(t), jnp.asarray(parents), jnp.asarray(visible))
-        return jax.lax.scan(step, grow(caches, n, t), steps)[1]
+        return jax.lax.scan(step, grow(memory, n, t), steps)[1]
 
     every_source = jnp.tile(jnp.repeat(source, n, 0), (t, 1))
     whole = tiny.apply(model, p, every_source, past.reshape(-1, t)).reshape(t, b, n, t, -1)
@@ -226,13 +226,13 @@ def singles():
 def test_the_sources_keys_and_values_are_projected_once_a_sentence():
     model, p = made()
     source = tiny.padded([[4, 5, 6, 1], [7, 1]])
-    context, caches = tiny.apply(model, p, source, method='start')
+    memory = tiny.apply(model, p, source, method='start')
     # Whatever the matrices are by then: a step does not look at them.
     later = p
     for name in ('key', 'value'):
         later = changed(later, f'cross_attention/{name}', lambda x: x * jnp.nan)
     path = Path(jnp.int32(0), jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1, 1), bool))
-    arguments = jnp.full((2, 1), 2), context, grow(caches, 1, 1), path
+    arguments = jnp.full((2, 1), 2), grow(memory, 1, 1), path
     found, _ = tiny.apply(model, later, *arguments, method='step')
     expected, _ = tiny.apply(model, p, *arguments, method='step')
     np.testing.assert_array_equal(found, expected)
@@ -300,16 +300,16 @@ def test_rows_may_be_padded_beyond_a_learned_table():
 
 @functools.partial(jax.jit, static_argnums=0)
 def translate(model, p, source):
-    context, caches = model.apply(p, source, method='start')
+    memory = model.apply(p, source, method='start')
 
-    def step(token_BN, caches, path):
-        return model.apply(p, token_BN, context, caches, path, method='step')
+    def step(token_BN, memory, path):
+        return model.apply(p, token_BN, memory, path, method='step')
 
     words_B = (source != 0).sum(-1)
     return decode.beam(
         step,
         grow,
-        caches,
+        memory,
         jnp.where(words_B > 0, words_B + 5, 0),
         bos=2,
         eos=1,

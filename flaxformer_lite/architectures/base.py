@@ -13,6 +13,8 @@ from flaxformer_lite.init.base import Init
 from flaxformer_lite.init.xavier import Xavier
 from flaxformer_lite.shapes import Path, Remembered
 
+# What decoding reads of the source, which hypotheses share, and each layer's cache.
+Memory = tuple[Any, tuple[Remembered, ...]]
 TIES = ('three', 'two', 'none')
 
 
@@ -86,8 +88,8 @@ class Model(nn.Module):
         """What is behind each logit of a whole target, float32 BTD."""
         raise NotImplementedError
 
-    def start(self, source_BS: jax.Array) -> tuple[Any, tuple[Remembered, ...]]:
-        """Reads the source once → what decoding reads of it, and caches without slots."""
+    def start(self, source_BS: jax.Array) -> Memory:
+        """Reads the source once; the caches have no slots yet, and are to be grown."""
         raise NotImplementedError
 
     def advance(
@@ -124,13 +126,12 @@ class Model(nn.Module):
         """
         return self._logits(self.outputs(source_BS, inputs_BT, **packing)[0])
 
-    def step(
-        self, token_BN: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path
-    ) -> tuple[jax.Array, tuple[Remembered, ...]]:
-        """The next token of each hypothesis → logits of the one after (float32 BNV), caches."""
+    def step(self, token_BN: jax.Array, memory: Memory, path: Path) -> tuple[jax.Array, Memory]:
+        """The next token of each hypothesis → logits of the one after (float32 BNV), new memory."""
+        context, caches = memory
         x_BND = self.embed(self.target_VD, token_BN)
         h_BND, caches = self.advance(x_BND, context, caches, path)
-        return self._logits(self._scaled(h_BND)), caches
+        return self._logits(self._scaled(h_BND)), (context, caches)
 
     def _scaled(self, h_BTD: jax.Array) -> jax.Array:
         return h_BTD if self.initial.logits == 1 else h_BTD * self.initial.logits
@@ -141,6 +142,7 @@ class Model(nn.Module):
         return logits_NV.reshape(*h_BTD.shape[:-1], self.target_vocab)
 
 
-def grow(caches: tuple[Remembered, ...], hypotheses: int, tokens: int) -> tuple[Remembered, ...]:
-    """The layers' caches with room for so many tokens of each of a sentence's hypotheses."""
-    return tuple(cache.grow(hypotheses, tokens) for cache in caches)
+def grow(memory: Memory, hypotheses: int, tokens: int) -> Memory:
+    """The memory with room for so many tokens of each of a sentence's hypotheses."""
+    context, caches = memory
+    return context, tuple(cache.grow(hypotheses, tokens) for cache in caches)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite import masks
-from flaxformer_lite.architectures.base import Model, Text
+from flaxformer_lite.architectures.base import Memory, Model, Text
 from flaxformer_lite.shapes import KV, Path, Remembered
 from flaxformer_lite.stack import Stack
 
@@ -48,7 +48,7 @@ class EncoderDecoder(Model, kw_only=True):
         )
         return h_BTD
 
-    def start(self, source_BS: jax.Array) -> tuple[Any, tuple[Remembered, ...]]:
+    def start(self, source_BS: jax.Array) -> Memory:
         source = Text.of(source_BS)
         seen_B11S = (source.segments_BT != 0)[:, None, None]
         nothing_BT = source_BS[:, :0]

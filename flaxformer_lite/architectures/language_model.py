@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite import masks
-from flaxformer_lite.architectures.base import Model, Text
+from flaxformer_lite.architectures.base import Memory, Model, Text
 from flaxformer_lite.shapes import Path, Remembered
 from flaxformer_lite.stack import Stack
 
@@ -51,7 +51,7 @@ class LanguageModel(Model, kw_only=True):
         )
         return h_BTD[:, source.tokens_BT.shape[1] :]
 
-    def start(self, source_BS: jax.Array) -> tuple[Any, tuple[Remembered, ...]]:
+    def start(self, source_BS: jax.Array) -> Memory:
         source, valid_BS = Text.of(source_BS), source_BS != 0
         x_BSD = self.embed(self.source_VD, source_BS)
         _, kvs = self._read(x_BSD, source.segments_BT, source.pos_BT)

@@ -10,7 +10,7 @@ from flax import struct
 from jax.typing import DTypeLike
 
 from flaxformer_lite import masks
-from flaxformer_lite.architectures.base import Model, Text
+from flaxformer_lite.architectures.base import Memory, Model, Text
 from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.shapes import KV, Path, Remembered, for_each
@@ -78,7 +78,7 @@ class Recurrent(Model, kw_only=True):
         _, h_BTNU = _along_rows(step)(self.decoder, self._states(len(x_BTD)), now)
         return jnp.tanh(self.decoder_merge(h_BTNU[:, :, 0]))
 
-    def start(self, source_BS: jax.Array) -> tuple[Any, tuple[Remembered, ...]]:
+    def start(self, source_BS: jax.Array) -> Memory:
         kv, seen_B1S = self._read(Text.of(source_BS)), (source_BS != 0)[:, None]
         context = kv, seen_B1S[:, None], self._begin(kv, seen_B1S)
         return context, (_States(self._states(len(source_BS))),)

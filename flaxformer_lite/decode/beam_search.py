@@ -10,7 +10,6 @@ from flaxformer_lite.decode.loop import (
     Grow,
     State,
     Step,
-    allowed,
     search,
     take,
 )
@@ -47,16 +46,15 @@ def beam(
         raise ValueError(
             f'beam search needs 1 ≤ best ≤ beams and alpha ≥ 0, not {best}, {beams} and {alpha}'
         )
-    limits_B = jnp.minimum(limits_B, length)
 
-    def open_B(state: State) -> jax.Array:
+    def is_open(state: State) -> jax.Array:
         # Log-probabilities only fall, so a live one can reach at most this.
-        reach_B = state.live_score_BN.max(-1) / length_penalty(limits_B, alpha)
-        return (state.step < limits_B) & (reach_B > state.done_score_BM[:, best - 1])
+        reach_B = state.live_score_BN.max(-1) / length_penalty(state.limits_B, alpha)
+        return (state.step < state.limits_B) & (reach_B > state.done_score_BM[:, best - 1])
 
     def extend(state: State, logits_BNV: jax.Array) -> State:
         i = state.step
-        allowed_BV = allowed(i, limits_B, bos, eos, logits_BNV.shape[-1])
+        allowed_BV = _allowed(i, state.limits_B, bos, eos, logits_BNV.shape[-1])
         score_BM, parent_BM, token_BM = _candidates(
             logits_BNV, state.live_score_BN, allowed_BV, 2 * beams
         )
@@ -64,7 +62,7 @@ def beam(
         ended_BM = token_BM == eos
 
         final_BM = score_BM / length_penalty(i + 1, alpha)
-        final_BM = jnp.where(ended_BM & open_B(state)[:, None], final_BM, NEVER)
+        final_BM = jnp.where(ended_BM & is_open(state)[:, None], final_BM, NEVER)
         done_score_BM, kept_BM = jax.lax.top_k(
             jnp.concatenate([state.done_score_BM, final_BM], 1), beams
         )
@@ -79,15 +77,19 @@ def beam(
             parent_BN=jnp.take_along_axis(parent_BM, kept_BN, 1),
         )
 
-    end = search(
-        open_B, extend, step, grow, cache, batch=len(limits_B), beams=beams, bos=bos, length=length
-    )
-    return Decoded(end.done_BML, end.done_score_BM)
+    return search(is_open, extend, step, grow, cache, limits_B, beams=beams, bos=bos, length=length)
 
 
 def length_penalty(length: jax.Array | int, alpha: float) -> jax.Array | float:
     """((5 + length) / 6)^α (Wu et al. 2016, equation 14); the end token counts."""
     return ((5.0 + length) / 6.0) ** alpha
+
+
+def _allowed(step: jax.Array, limits_B: jax.Array, bos: int, eos: int, vocab: int) -> jax.Array:
+    """Which tokens may come next: no padding and no start token, and at the limit only the end."""
+    token_V = jnp.arange(vocab)
+    last_B1 = (step + 1 >= limits_B)[:, None]
+    return jnp.where(last_B1, token_V == eos, (token_V != 0) & (token_V != bos))
 
 
 def _candidates(logits_BNV, score_BN, allowed_BV, count: int):

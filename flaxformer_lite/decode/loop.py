@@ -17,6 +17,9 @@ NEVER = -1.0e9
 # A cache begins with room for so many tokens and grows by this factor: short translations, the most
 # of them, don't pay for the room that the longest one may need.
 ROOM, GROWTH = 32, 4
+# Once no more than these shares of a batch's sentences are open, the others leave it: the longest
+# don't keep those that have ended in the machine. Batches below so many rows aren't worth it.
+SHARES, FEWEST = (2, 4, 8), 8
 
 
 class Decoded(NamedTuple):
@@ -36,55 +39,47 @@ class State(NamedTuple):
     """What goes from step to step. Live hypotheses have no end token yet, finished ones have.
 
     Attributes:
-      step: int32 scalar.
+      step: int32 scalar; all others begin with the axis of sentences.
+      limits_B: int32, the most tokens of each.
       live_BNL, live_score_BN: tokens so far, and their log-probability.
       done_BML, done_score_BM: the best that have ended.
       parent_BN, visible_BNS: as `Path`, before the step's own slots are shown.
+      keys_B: random keys, where something is drawn.
+      cache: the step's.
     """
 
     step: jax.Array
+    limits_B: jax.Array
     live_BNL: jax.Array
     live_score_BN: jax.Array
     done_BML: jax.Array
     done_score_BM: jax.Array
     parent_BN: jax.Array
     visible_BNS: jax.Array
+    keys_B: Any
     cache: Cache
 
 
 def search(
-    open_B: Callable[[State], jax.Array],
+    is_open: Callable[[State], jax.Array],
     extend: Callable[[State, jax.Array], State],
     step: Step,
     grow: Grow,
     cache: Cache,
+    limits_B: jax.Array,
+    keys_B: Any = None,
     *,
-    batch: int,
     beams: int,
     bos: int,
     length: int,
-) -> State:
-    """Steps until no sentence is open: each a step of the model, then `extend(state, logits)`."""
-
-    def going(state: State) -> jax.Array:
-        room = state.visible_BNS.shape[-1] // beams
-        return (state.step < room) & open_B(state).any()
-
-    def body(state: State) -> State:
-        i = state.step
-        visible_BNS = take(state.visible_BNS, state.parent_BN)
-        own_NN = jnp.broadcast_to(jnp.eye(beams, dtype=bool), (batch, beams, beams))
-        visible_BNS = jax.lax.dynamic_update_slice_in_dim(visible_BNS, own_NN, i * beams, 2)
-        last_BN = jnp.where(i == 0, bos, state.live_BNL[:, :, jnp.maximum(i - 1, 0)])
-        path = Path(i, state.parent_BN, visible_BNS)
-        logits_BNV, cache = step(last_BN, state.cache, path)
-        state = state._replace(visible_BNS=visible_BNS, cache=cache)
-        return extend(state, logits_BNV.astype(jnp.float32))._replace(step=i + 1)
-
+) -> Decoded:
+    """Steps until no sentence `is_open`: each a step of the model, then `extend(state, logits)`."""
+    batch = len(limits_B)
     tokens_BNL = jnp.zeros((batch, beams, length), jnp.int32)
     never_BN = jnp.full((batch, beams), NEVER)
     state = State(
         step=jnp.int32(0),
+        limits_B=jnp.minimum(limits_B, length),
         live_BNL=tokens_BNL,
         # All hypotheses begin alike, so only the first may be continued.
         live_score_BN=never_BN.at[:, 0].set(0.0),
@@ -92,23 +87,60 @@ def search(
         done_score_BM=never_BN,
         parent_BN=jnp.zeros((batch, beams), jnp.int32),
         visible_BNS=jnp.zeros((batch, beams, 0), bool),
+        keys_B=keys_B,
         cache=cache,
     )
+    fewer = [batch // share for share in SHARES if batch // share >= FEWEST]
+    stops = [*fewer, 0]
+
+    def run(state: State, enough: int) -> State:
+        """Steps until no more than so many sentences are open, or there is no room."""
+
+        def going(state: State) -> jax.Array:
+            room = state.visible_BNS.shape[-1] // beams
+            return (state.step < room) & (is_open(state).sum() > enough)
+
+        def body(state: State) -> State:
+            return _advance(state, extend, step, bos)
+
+        return jax.lax.while_loop(going, body, state)
+
     for room in _rooms(length):
-        added = room * beams - state.visible_BNS.shape[-1]
-        state = state._replace(
-            visible_BNS=jnp.pad(state.visible_BNS, ((0, 0), (0, 0), (0, added))),
-            cache=grow(state.cache, beams, room),
-        )
-        state = jax.lax.while_loop(going, body, state)
-    return state
+        state = run(_grown(state, grow, room), stops[0])
+    left, index_B = [], jnp.arange(batch, dtype=jnp.int32)
+    for rows, enough in zip(fewer, stops[1:], strict=True):
+        open_first_B = jnp.argsort(~is_open(state))
+        stay_B, leave_B = open_first_B[:rows], open_first_B[rows:]
+        left.append((index_B[leave_B], state.done_BML[leave_B], state.done_score_BM[leave_B]))
+        index_B, state = index_B[stay_B], run(_only(state, stay_B), enough)
+    left.append((index_B, state.done_BML, state.done_score_BM))
+    index_B, tokens_BML, score_BM = (jnp.concatenate(x) for x in zip(*left, strict=True))
+    return Decoded(*(x[jnp.argsort(index_B)] for x in (tokens_BML, score_BM)))
 
 
-def allowed(step: jax.Array, limits_B: jax.Array, bos: int, eos: int, vocab: int) -> jax.Array:
-    """Which tokens may come next: no padding and no start token, and at the limit only the end."""
-    token_V = jnp.arange(vocab)
-    last_B1 = (step + 1 >= limits_B)[:, None]
-    return jnp.where(last_B1, token_V == eos, (token_V != 0) & (token_V != bos))
+def _only(state: State, index_B: jax.Array) -> State:
+    """The state of some of the sentences."""
+    some = jax.tree.map(lambda x: x[index_B], state._replace(step=()))
+    return some._replace(step=state.step)
+
+
+def _grown(state: State, grow: Grow, room: int) -> State:
+    beams, slots = state.visible_BNS.shape[1:]
+    added = (0, 0), (0, 0), (0, room * beams - slots)
+    return state._replace(
+        visible_BNS=jnp.pad(state.visible_BNS, added), cache=grow(state.cache, beams, room)
+    )
+
+
+def _advance(state: State, extend: Callable, step: Step, bos: int) -> State:
+    i, (batch, beams) = state.step, state.parent_BN.shape
+    visible_BNS = take(state.visible_BNS, state.parent_BN)
+    own_NN = jnp.broadcast_to(jnp.eye(beams, dtype=bool), (batch, beams, beams))
+    visible_BNS = jax.lax.dynamic_update_slice_in_dim(visible_BNS, own_NN, i * beams, 2)
+    last_BN = jnp.where(i == 0, bos, state.live_BNL[:, :, jnp.maximum(i - 1, 0)])
+    logits_BNV, cache = step(last_BN, state.cache, Path(i, state.parent_BN, visible_BNS))
+    state = state._replace(visible_BNS=visible_BNS, cache=cache)
+    return extend(state, logits_BNV.astype(jnp.float32))._replace(step=i + 1)
 
 
 def take(x_BN: jax.Array, index_BM: jax.Array) -> jax.Array:
