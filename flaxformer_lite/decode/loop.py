@@ -134,7 +134,9 @@ def _grown(state: State, grow: Grow, room: int) -> State:
 
 def _advance(state: State, extend: Callable, step: Step, bos: int) -> State:
     i, (batch, beams) = state.step, state.parent_BN.shape
-    visible_BNS = take(state.visible_BNS, state.parent_BN)
+    visible_BNS = state.visible_BNS
+    if beams > 1:
+        visible_BNS = take(visible_BNS, state.parent_BN)
     own_NN = jnp.broadcast_to(jnp.eye(beams, dtype=bool), (batch, beams, beams))
     visible_BNS = jax.lax.dynamic_update_slice_in_dim(visible_BNS, own_NN, i * beams, 2)
     last_BN = jnp.where(i == 0, bos, state.live_BNL[:, :, jnp.maximum(i - 1, 0)])
