@@ -136,9 +136,10 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     from flax import traverse_util
     from ml_collections import ConfigDict
 
-    from experiments import devices, translator
+    from experiments import devices, memory, translator
 
     devices.keep_programs()
+    memory.keep()  # as `translate` does
     settings = ConfigDict(workdir.read_config(args.workdir)).evaluation
     settings.update(
         decode='greedy' if args.beams == 1 else 'beam',

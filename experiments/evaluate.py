@@ -12,7 +12,18 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments import batching, console, corpus, data, devices, files, flags, trained, translator
+from experiments import (
+    batching,
+    console,
+    corpus,
+    data,
+    devices,
+    files,
+    flags,
+    memory,
+    trained,
+    translator,
+)
 from experiments.errors import UserError
 from experiments.tokenizer import Tokenizer
 from flaxformer_lite import learning
@@ -144,6 +155,7 @@ def main() -> None:
     args = parser.parse_args()
 
     devices.keep_programs()
+    memory.keep()
     run = trained.open_trained(args.workdir)
     source = data.load(run.config.data)
     sets = chosen(source.evaluation(), args.set, '--set')

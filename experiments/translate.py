@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments import check, devices, flags, trained, translator
+from experiments import check, devices, flags, memory, trained, translator
 from experiments.errors import UserError
 
 
@@ -26,6 +26,7 @@ def main() -> None:
     args = parser.parse_args()
 
     devices.keep_programs()
+    memory.keep()
     run = trained.open_trained(args.workdir)
     settings = run.config.evaluation
     for name in ('beams', 'alpha', 'decode', 'temperature', 'top_k', 'top_p'):

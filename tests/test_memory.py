@@ -2,6 +2,7 @@
 
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,3 +45,13 @@ def test_nothing_is_started_where_it_would_change_nothing(started, kernel):
     memory.KERNEL.unlink() if kernel is None else memory.KERNEL.write_text(kernel)
     memory.use_huge_pages()
     assert not started
+
+
+def test_what_is_freed_is_kept_or_nothing_is_done(monkeypatch):
+    options = []
+    libc = SimpleNamespace(mallopt=lambda *option: options.append(option))
+    monkeypatch.setattr(memory.ctypes, 'CDLL', lambda name: libc)
+    memory.keep()
+    assert dict(options).keys() == {-1, -3} and min(dict(options).values()) >= 1 << 30
+    monkeypatch.setattr(memory.ctypes, 'CDLL', lambda name: SimpleNamespace())
+    memory.keep()
