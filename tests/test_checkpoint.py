@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import averaging, record
+from experiments import averaging, record, trained
 from experiments.checkpoint import Checkpoints
 from experiments.errors import UserError
 
@@ -348,3 +349,17 @@ def test_a_kill_at_any_moment_leaves_the_checkpoints_good(tmp_path, kills, warni
         assert_equal(state, make_state(step))
         assert metadata == {'position': {'step': step}}
     assert warnings == []
+
+
+def test_the_last_checkpoints_are_averaged_or_the_best(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=4, keep_best=2)
+    for step, score in enumerate([0.5, 0.9, 0.1, 0.7], 1):
+        checkpoints.save(step, make_state(step), {}, score)
+    checkpoints.close()
+
+    def chosen(number, which):
+        settings = SimpleNamespace(average=number, average_of=which)
+        return trained.average_steps(SimpleNamespace(evaluation=settings), checkpoints)
+
+    assert list(chosen(2, 'last')) == [3, 4]
+    assert sorted(chosen(2, 'best')) == [2, 4]
