@@ -40,6 +40,17 @@ OTHERS = (
     {'tie': 'two'},
     {'tie': 'none'},
 )
+# What the base has by itself, and what needs a GPU.
+_BASE = {
+    ('architecture', 'encoder_decoder'),
+    ('attention', 'softmax'),
+    ('attention', 'flash'),
+    ('positions', 'sinusoidal'),
+    ('norm', 'layer'),
+    ('residual', 'pre_norm'),
+    ('feed_forward', 'relu'),
+    ('init', 'xavier'),
+}
 
 
 def main() -> None:
@@ -80,19 +91,6 @@ def variants(only: str) -> list[dict[str, Any]]:
     return found + ([] if only else list(OTHERS))
 
 
-# What the base has, and what this machine cannot run.
-_BASE = {
-    ('architecture', 'encoder_decoder'),
-    ('attention', 'softmax'),
-    ('attention', 'flash'),
-    ('positions', 'sinusoidal'),
-    ('norm', 'layer'),
-    ('residual', 'pre_norm'),
-    ('feed_forward', 'relu'),
-    ('init', 'xavier'),
-}
-
-
 def _config(args: argparse.Namespace) -> Any:
     from configs import wmt_small
 
@@ -114,14 +112,14 @@ def work(args: argparse.Namespace) -> dict[str, float]:
 
     devices.keep_programs()
     config = _config(args)
-    work = job.prepare(config, args.cache)
-    init = functools.partial(training.init, work.model, work.optimizer)
+    made = job.prepare(config, args.cache)
+    init = functools.partial(training.init, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
-    step = training.make_step(work.model, work.optimizer, label_smoothing=0.1)
+    step = training.make_step(made.model, made.optimizer, label_smoothing=0.1)
     jitted = jax.jit(step, donate_argnums=0)
     programs, figures = {}, Figures(Progress())
     for batch, after in itertools.islice(
-        batching.prefetch(work.batches.iterate(Position())), args.steps
+        batching.prefetch(made.batches.iterate(Position())), args.steps
     ):
         batch, shape = jax.device_put(batch, devices.rows()), batch['labels'].shape
         if shape not in programs:
@@ -133,8 +131,8 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     figures.settle()
     progress, peak = figures.progress, turns.peak_megabytes()
     with tempfile.TemporaryDirectory() as folder:
-        score = evaluate.Evaluator(work.model, work.tokenizer, config, Path(folder), work.direction)
-        dev = score.loss(state.variables, work.dev[1])
+        score = evaluate.Evaluator(made.model, made.tokenizer, config, Path(folder), made.direction)
+        dev = score.loss(state.variables, made.dev[1])
     return {
         'parameters': job.parameters(state.params),
         'steps/s': args.steps / progress.seconds,

@@ -92,7 +92,8 @@ class Figures:
                 'gradient_norm': window['gradient_norm'] / steps,
             }
         others = [name for name in window if name.startswith(_OTHER)]
-        means |= {name.removeprefix(_OTHER): window[name] / steps for name in others}
+        # Ours last: a part that reports a `loss` of its own does not stand for the loss.
+        means = {name.removeprefix(_OTHER): window[name] / steps for name in others} | means
         speed = tokens / window['seconds'] if window.get('seconds') else None
         return means | {'tokens_per_second': speed, 'skipped': int(window.get('skipped', 0))}
 

@@ -19,9 +19,9 @@ class State(struct.PyTreeNode):
     Attributes:
       step: int32, updates tried so far.
       params: float32 parameters.
-      statistics: what a norm over batches has seen of them; {} without one.
       opt_state: the optimizer's.
       skipped: int32, how many updates were not finite and so were not made.
+      statistics: what a norm over batches has seen of them; {} without one.
     """
 
     step: jax.Array
