@@ -8,6 +8,9 @@ from flaxformer_lite.dropout import Skip
 from flaxformer_lite.shapes import KV, Path, Remembered
 
 
+# Traced once for all layers of a stack, whose arrays alone differ: the time that it takes to build,
+# describe or compile a model hardly grows with its depth.
+@nn.jit
 class Block(nn.Module):
     """Self-attention, attention over a source if there is one, then the feed-forward network.
 

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from flax import linen as nn
+from flax import traverse_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer_lite.dropout import Dropout, Skip, random_words
@@ -79,21 +79,15 @@ def test_falls_on_embeddings_and_sublayers_each_with_a_mask_of_its_own():
     model = tiny.model(dropout=0.5)
     batch = tiny.batch([[pair] for pair in tiny.PAIRS])
 
-    @jax.jit
-    def dropped(params, rngs):
-        found = []
+    def drops(module, method):
+        return isinstance(module, Dropout) and module.rate
 
-        def record(call, args, kwargs, context):
-            y = call(*args, **kwargs)
-            if isinstance(context.module, Dropout) and context.module.rate:
-                found.append((y == 0) & (args[0] != 0))
-            return y
-
-        with nn.intercept_methods(record):
-            model.apply({'params': params}, batch['source'], batch['inputs'], rngs=rngs)
-        return found
-
-    masks = [np.asarray(m) for m in dropped(tiny.parameters(model), {'dropout': jax.random.key(0)})]
+    p, rngs = {'params': tiny.parameters(model)}, {'dropout': jax.random.key(0)}
+    _, found = model.apply(
+        p, batch['source'], batch['inputs'], rngs=rngs, capture_intermediates=drops, mutable=True
+    )
+    found = traverse_util.flatten_dict(found['intermediates'])
+    masks = [np.asarray(y) == 0 for path, ys in found.items() if path[-1] == '__call__' for y in ys]
     # Two embeddings, and 2 or 3 sublayers a layer: not attention weights, not the ReLU's output.
     assert len(masks) == 2 + 2 * (2 + 3)
     assert {m.shape[-1] for m in masks} == {12}
