@@ -2,12 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 
+from flaxformer_lite.norms.base import Norm
 from flaxformer_lite.shapes import Valid
 
 
-class Batch(nn.Module):
+class Batch(Norm):
     """(x − μ) / √(σ² + ε) · γ + β, each feature's μ and σ² over all tokens; padding is none.
 
     While training, of the batch, which is where tokens of one sentence see those of another; else
@@ -21,24 +21,15 @@ class Batch(nn.Module):
     momentum: float = 0.99
     epsilon: float = 1e-5
 
-    @nn.compact
-    def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
-        x_BTD, features = x_BTD.astype(jnp.float32), x_BTD.shape[-1:]
-        scale_D = self.param('scale', nn.initializers.ones_init(), features)
-        bias_D = self.param('bias', nn.initializers.zeros_init(), features)
-        running = {
-            'mean': self.variable('statistics', 'mean', jnp.zeros, features),
-            'variance': self.variable('statistics', 'variance', jnp.ones, features),
-        }
+    def normalized(self, x_BTD: jax.Array, valid_BT: Valid) -> jax.Array:
+        mean = self.variable('statistics', 'mean', jnp.zeros, x_BTD.shape[-1:])
+        variance = self.variable('statistics', 'variance', jnp.ones, x_BTD.shape[-1:])
+        mean_D, variance_D = mean.value, variance.value
         if self.is_mutable_collection('statistics') and not self.is_initializing():
             w_BT1 = jnp.ones(x_BTD.shape[:2]) if valid_BT is None else valid_BT * 1.0
             w_BT1 = (w_BT1 / jnp.maximum(w_BT1.sum(), 1.0))[..., None]
             mean_D = (w_BT1 * x_BTD).sum((0, 1))
             variance_D = (w_BT1 * jnp.square(x_BTD - mean_D[None, None])).sum((0, 1))
-            for name, value in (('mean', mean_D), ('variance', variance_D)):
-                old = running[name].value
-                running[name].value = self.momentum * old + (1 - self.momentum) * value
-        else:
-            mean_D, variance_D = running['mean'].value, running['variance'].value
-        x_BTD = (x_BTD - mean_D[None, None]) * jax.lax.rsqrt(variance_D + self.epsilon)[None, None]
-        return x_BTD * scale_D[None, None] + bias_D[None, None]
+            mean.value += (1 - self.momentum) * (mean_D - mean.value)
+            variance.value += (1 - self.momentum) * (variance_D - variance.value)
+        return (x_BTD - mean_D[None, None]) * jax.lax.rsqrt(variance_D + self.epsilon)[None, None]

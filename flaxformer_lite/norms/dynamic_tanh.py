@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxformer_lite.norms.base import Norm
 from flaxformer_lite.shapes import Valid
 
 
-class DynamicTanh(nn.Module):
+class DynamicTanh(Norm):
     """tanh(α x) · γ + β, one learned α: no statistics at all.
 
     Attributes:
@@ -16,10 +17,6 @@ class DynamicTanh(nn.Module):
 
     alpha: float = 0.5
 
-    @nn.compact
-    def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
-        x_BTD = x_BTD.astype(jnp.float32)
+    def normalized(self, x_BTD: jax.Array, valid_BT: Valid) -> jax.Array:
         alpha = self.param('alpha', nn.initializers.constant(self.alpha), (), jnp.float32)
-        scale_D = self.param('scale', nn.initializers.ones_init(), x_BTD.shape[-1:])
-        bias_D = self.param('bias', nn.initializers.zeros_init(), x_BTD.shape[-1:])
-        return jnp.tanh(alpha * x_BTD) * scale_D[None, None] + bias_D[None, None]
+        return jnp.tanh(alpha * x_BTD)
