@@ -99,18 +99,14 @@ class Translator:
             return self._model.apply(variables, token_BN, memory, path, method='step')
 
         length = source_BS.shape[1] - 1 + settings.extra_length
-        most = self._model.max_length
-        length = length if most is None else min(length, most)
-        search = step, grow, memory, limits_B
-        ends = dict(bos=BOS, eos=EOS, length=length)
+        length = min(length, self._model.max_length or length)
+        task = decode.Task(step, grow, memory, limits_B, BOS, EOS, length)
         if settings.decode == 'greedy':
-            return decode.greedy(*search, **ends)
+            return decode.greedy(task)
         if settings.decode == 'sample':
             keys_B = jax.vmap(jax.random.fold_in, (None, 0))(self._key, numbers_B)
-            how = dict(temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p)
-            return decode.sample(*search, keys_B, **ends, **how)
-        how = dict(beams=settings.beams, alpha=settings.alpha, best=self._best)
-        return decode.beam(*search, **ends, **how)
+            return decode.sample(task, keys_B, settings.temperature, settings.top_k, settings.top_p)
+        return decode.beam(task, settings.beams, settings.alpha, self._best)
 
     def _read(self, decoded: decode.Decoded, index: np.ndarray, results: list) -> None:
         tokens_BNL, scores_BN = (x[: len(index)] for x in decoded)

@@ -46,7 +46,7 @@ class Path(struct.PyTreeNode):
 
     def of_parents(self, x_BN: jax.Array) -> jax.Array:
         """What each hypothesis goes on from: x[b, parent[b, n]]."""
-        return jax.vmap(lambda x_N, parent_N: x_N[parent_N])(x_BN, self.parent_BN)
+        return take(x_BN, self.parent_BN)
 
 
 class KV(struct.PyTreeNode):
@@ -110,6 +110,11 @@ def blocks(x: jax.Array, axis: int, size: int) -> jax.Array:
     widths = [(0, -n % count if i == axis else 0) for i, n in enumerate(x.shape)]
     shape = (*x.shape[:axis], count, -1, *x.shape[axis + 1 :])
     return jnp.moveaxis(jnp.pad(x, widths).reshape(shape), axis, 0)
+
+
+def take(x_BN: jax.Array, index_BM: jax.Array) -> jax.Array:
+    """Hypotheses by index: x[b, index[b, m]]."""
+    return jax.vmap(lambda x_N, index_M: x_N[index_M])(x_BN, index_BM)
 
 
 def for_each(hypotheses: int, tree: Any) -> Any:

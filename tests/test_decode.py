@@ -77,10 +77,15 @@ class Toy:
 def run(search, model, limits, **settings):
     """A search, compiled → tokens and scores as NumPy arrays."""
     step, grow, cache = model
-    settings = dict(bos=BOS, eos=EOS, length=LENGTH) | settings
-    keys = [settings.pop('keys')] if 'keys' in settings else []
-    search = jax.jit(functools.partial(search, step, grow, **settings))
-    tokens_BNL, scores_BN = search(cache, jnp.asarray(limits, jnp.int32), *keys)
+    length, keys = settings.pop('length', LENGTH), settings.pop('keys', None)
+
+    @jax.jit
+    def searched(cache, limits_B, *keys):
+        task = decode.Task(step, grow, cache, limits_B, BOS, EOS, length)
+        return search(task, *keys, **settings)
+
+    arrays = cache, jnp.asarray(limits, jnp.int32)
+    tokens_BNL, scores_BN = searched(*arrays) if keys is None else searched(*arrays, keys)
     return np.asarray(tokens_BNL), np.asarray(scores_BN)
 
 

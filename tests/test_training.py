@@ -262,7 +262,7 @@ def test_what_was_learned_by_heart_is_translated():
             return model().apply(p, token_BN, memory, path, method='step')
 
         limits_B = jnp.full(len(source), 8)
-        return decode.greedy(step, grow, memory, limits_B, bos=2, eos=1, length=8)
+        return decode.greedy(decode.Task(step, grow, memory, limits_B, bos=2, eos=1, length=8))
 
     tokens = translate(rows['source']).tokens_BNL[:, 0, : rows['labels'].shape[1]]
     np.testing.assert_array_equal(tokens, rows['labels'])

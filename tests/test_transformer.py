@@ -306,17 +306,9 @@ def translate(model, p, source):
         return model.apply(p, token_BN, memory, path, method='step')
 
     words_B = (source != 0).sum(-1)
-    return decode.beam(
-        step,
-        grow,
-        memory,
-        jnp.where(words_B > 0, words_B + 5, 0),
-        bos=2,
-        eos=1,
-        length=10,
-        beams=3,
-        best=3,
-    )
+    limits_B = jnp.where(words_B > 0, words_B + 5, 0)
+    task = decode.Task(step, grow, memory, limits_B, bos=2, eos=1, length=10)
+    return decode.beam(task, beams=3, best=3)
 
 
 def listening():

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
-from jax.typing import DTypeLike
 
 from flaxformer_lite import masks
 from flaxformer_lite.architectures.base import Memory, Model, Text
@@ -40,9 +39,9 @@ class Recurrent(Model, kw_only=True):
         super().setup()
         if self.cell not in CELLS:
             raise ValueError(f'cell must be one of {", ".join(CELLS)}, not {self.cell!r}')
-        sizes = dict(cell=self.cell, width=self.d_model, layers=self.num_layers, dtype=self.dtype)
-        self.encoder = _Encoder(**sizes, dropout=self.dropout)
-        self.decoder = _Decoder(**sizes, dropout=self.dropout, attend=self.attend)
+        cell = CELLS[self.cell](self.d_model, dtype=self.dtype, parent=None)
+        self.encoder = _Encoder(cell, self.num_layers, self.dropout)
+        self.decoder = _Decoder(cell, self.num_layers, self.dropout, self.attend)
         matrix = dict(dtype=self.dtype, initial=self.initial)
         self.decoder_first = Dense((self.num_layers, self.d_model), **matrix)
         self.decoder_merge = Dense((self.d_model,), **matrix)
@@ -75,13 +74,14 @@ class Recurrent(Model, kw_only=True):
         def step(decoder: nn.Module, states: Any, now: tuple) -> tuple[Any, jax.Array]:
             return decoder(states, *now, kv)
 
-        _, h_BTNU = _along_rows(step)(self.decoder, self._states(len(x_BTD)), now)
+        states = self.decoder.states(len(x_BTD))
+        _, h_BTNU = _along_rows(step)(self.decoder, states, now)
         return jnp.tanh(self.decoder_merge(h_BTNU[:, :, 0]))
 
     def start(self, source_BS: jax.Array) -> Memory:
         kv, seen_B1S = self._read(Text.of(source_BS)), (source_BS != 0)[:, None]
         context = kv, seen_B1S[:, None], self._begin(kv, seen_B1S)
-        return context, (_States(self._states(len(source_BS))),)
+        return context, (_States(self.decoder.states(len(source_BS))),)
 
     def advance(
         self, x_BND: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path
@@ -91,9 +91,6 @@ class Recurrent(Model, kw_only=True):
         first_BN = jnp.broadcast_to(path.step == 0, x_BND.shape[:2])
         states, h_BNU = self.decoder(states, x_BND, seen_B11S, first_BN, begin_B1LD, kv)
         return jnp.tanh(self.decoder_merge(h_BNU)), (_States(states),)
-
-    def _states(self, batch: int) -> tuple[Any, ...]:
-        return _zeros(self.cell, self.num_layers, (batch, 1, self.d_model))
 
 
 class _States(struct.PyTreeNode):
@@ -108,22 +105,21 @@ class _States(struct.PyTreeNode):
 class _Encoder(nn.Module):
     """Layers that read each sentence of a row forwards and backwards → float32 BSU, U = 2 D."""
 
-    cell: str
-    width: int
+    cell: nn.Module
     layers: int
-    dtype: DTypeLike
     dropout: nn.Module
 
     @nn.compact
     def __call__(self, x_BSD: jax.Array, segments_BS: jax.Array) -> jax.Array:
+        zeros = _zeros(self.cell, len(x_BSD))
+
         def step(cell: nn.Module, state: Any, now: tuple) -> tuple[Any, jax.Array]:
             x_BD, first_B = now
             state = jax.tree.map(lambda x: jnp.where(first_B[:, None], 0.0, x), state)
             return cell(state, x_BD)
 
         def read(x_BSD: jax.Array, segments_BS: jax.Array, name: str) -> jax.Array:
-            cell = CELLS[self.cell](self.width, dtype=self.dtype, name=name)
-            (zeros,) = _zeros(self.cell, 1, (len(x_BSD), self.width))
+            cell = self.cell.copy(name=name)
             return _along_rows(step)(cell, zeros, (x_BSD, _begins(segments_BS)))[1]
 
         for i in range(self.layers):
@@ -136,22 +132,18 @@ class _Encoder(nn.Module):
 class _Decoder(nn.Module):
     """s_i = f(s_{i−1}, y_{i−1}, c_i), c_i = Σ_j α_ij h_j, α_ij by s_{i−1} and h_j (appendix A)."""
 
-    cell: str
-    width: int
+    cell: nn.Module
     layers: int
-    dtype: DTypeLike
     dropout: nn.Module
     attend: nn.Module
 
+    def states(self, batch: int) -> tuple[Any, ...]:
+        """What each layer begins with, for one hypothesis a sentence."""
+        return (_zeros(self.cell, batch, 1),) * self.layers
+
     @nn.compact
     def __call__(
-        self,
-        states: tuple[Any, ...],
-        x_BND: jax.Array,
-        seen_BHNS: jax.Array,
-        first_BN: jax.Array,
-        begin_BNLD: jax.Array,
-        kv: KV,
+        self, states: tuple[Any, ...], x_BND, seen_BHNS, first_BN, begin_BNLD, kv: KV
     ) -> tuple[tuple[Any, ...], jax.Array]:
         """One word of each hypothesis → new states, and all that its successor depends on."""
 
@@ -166,16 +158,14 @@ class _Decoder(nn.Module):
         c_BNU = attend(query_BNHK, kv, pos_BT=places_BN, mask_BHTS=seen_BHNS)[:, :, 0]
         h_BNU = jnp.concatenate([x_BND, c_BNU], -1)
         for i in range(self.layers):
-            cell = CELLS[self.cell](self.width, dtype=self.dtype, name=f'cell_{i}')
-            states[i], h_BNU = cell(states[i], h_BNU)
+            states[i], h_BNU = self.cell.copy(name=f'cell_{i}')(states[i], h_BNU)
             h_BNU = self.dropout(h_BNU)
         return tuple(states), jnp.concatenate([h_BNU, x_BND, c_BNU], -1)
 
 
-def _zeros(cell: str, layers: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """Each layer's state, float32: of a GRU an array, of an LSTM the cell's and the output."""
-    zeros = jnp.zeros(shape)
-    return (((zeros, zeros) if cell == 'lstm' else zeros),) * layers
+def _zeros(cell: nn.Module, *outer: int) -> Any:
+    """A state before anything was read, float32: of a GRU one array, of an LSTM two."""
+    return cell.initialize_carry(jax.random.key(0), (*outer, cell.features))
 
 
 def _begins(segments_BT: jax.Array) -> jax.Array:
@@ -185,11 +175,5 @@ def _begins(segments_BT: jax.Array) -> jax.Array:
 
 def _along_rows(step: Any) -> Any:
     """A step of one place, as a function of whole rows."""
-    return nn.scan(
-        step,
-        variable_broadcast='params',
-        variable_axes={'intermediates': 1},
-        split_rngs={'params': False, 'dropout': True},
-        in_axes=1,
-        out_axes=1,
-    )
+    shared = dict(variable_broadcast='params', split_rngs={'params': False, 'dropout': True})
+    return nn.scan(step, variable_axes={'intermediates': 1}, in_axes=1, out_axes=1, **shared)

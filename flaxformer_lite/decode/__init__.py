@@ -9,7 +9,7 @@ gives among all.
 """
 
 from flaxformer_lite.decode.beam_search import beam, length_penalty
-from flaxformer_lite.decode.loop import NEVER, Decoded
+from flaxformer_lite.decode.loop import NEVER, Decoded, Task
 from flaxformer_lite.decode.one_path import filtered, greedy, sample
 
-__all__ = ['NEVER', 'Decoded', 'beam', 'filtered', 'greedy', 'length_penalty', 'sample']
+__all__ = ['NEVER', 'Decoded', 'Task', 'beam', 'filtered', 'greedy', 'length_penalty', 'sample']

@@ -3,37 +3,16 @@
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.decode.loop import (
-    NEVER,
-    Cache,
-    Decoded,
-    Grow,
-    State,
-    Step,
-    search,
-    take,
-)
+from flaxformer_lite.decode.loop import NEVER, Decoded, State, Task, search
+from flaxformer_lite.shapes import take
 
 
-def beam(
-    step: Step,
-    grow: Grow,
-    cache: Cache,
-    limits_B: jax.Array,
-    *,
-    bos: int,
-    eos: int,
-    length: int,
-    beams: int = 4,
-    alpha: float = 0.6,
-    best: int = 1,
-) -> Decoded:
+def beam(task: Task, beams: int = 4, alpha: float = 0.6, best: int = 1) -> Decoded:
     """Beam search with GNMT's length penalty: log-probability / ((5 + L) / 6)^α.
 
     A sentence stops when no live hypothesis can still come among its `best`, or at its limit.
 
     Args:
-      limits_B, length: as `greedy`.
       beams: N, live hypotheses and results.
       alpha: 0 for no penalty.
       best: so many of the results are final; those after them may have been overtaken had the
@@ -54,12 +33,12 @@ def beam(
 
     def extend(state: State, logits_BNV: jax.Array) -> State:
         i = state.step
-        allowed_BV = _allowed(i, state.limits_B, bos, eos, logits_BNV.shape[-1])
+        allowed_BV = _allowed(task, state, logits_BNV.shape[-1])
         score_BM, parent_BM, token_BM = _candidates(
             logits_BNV, state.live_score_BN, allowed_BV, 2 * beams
         )
         path_BML = take(state.live_BNL, parent_BM).at[:, :, i].set(token_BM)
-        ended_BM = token_BM == eos
+        ended_BM = token_BM == task.eos
 
         final_BM = score_BM / length_penalty(i + 1, alpha)
         final_BM = jnp.where(ended_BM & is_open(state)[:, None], final_BM, NEVER)
@@ -77,7 +56,7 @@ def beam(
             parent_BN=jnp.take_along_axis(parent_BM, kept_BN, 1),
         )
 
-    return search(is_open, extend, step, grow, cache, limits_B, beams=beams, bos=bos, length=length)
+    return search(task, is_open, extend, beams)
 
 
 def length_penalty(length: jax.Array | int, alpha: float) -> jax.Array | float:
@@ -85,11 +64,10 @@ def length_penalty(length: jax.Array | int, alpha: float) -> jax.Array | float:
     return ((5.0 + length) / 6.0) ** alpha
 
 
-def _allowed(step: jax.Array, limits_B: jax.Array, bos: int, eos: int, vocab: int) -> jax.Array:
+def _allowed(task: Task, state: State, vocab: int) -> jax.Array:
     """Which tokens may come next: no padding and no start token, and at the limit only the end."""
-    token_V = jnp.arange(vocab)
-    last_B1 = (step + 1 >= limits_B)[:, None]
-    return jnp.where(last_B1, token_V == eos, (token_V != 0) & (token_V != bos))
+    token_V, last_B1 = jnp.arange(vocab), (state.step + 1 >= state.limits_B)[:, None]
+    return jnp.where(last_B1, token_V == task.eos, (token_V != 0) & (token_V != task.bos))
 
 
 def _candidates(logits_BNV, score_BN, allowed_BV, count: int):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.shapes import Path
+from flaxformer_lite.shapes import Path, take
 
 Cache = Any
 Step = Callable[[jax.Array, Cache, Path], tuple[jax.Array, Cache]]
@@ -20,6 +20,28 @@ ROOM, GROWTH = 32, 4
 # Once no more than these shares of a batch's sentences are open, the others leave it: the longest
 # don't keep those that have ended in the machine. Batches below so many rows aren't worth it.
 SHARES, FEWEST = (2, 4, 8), 8
+
+
+class Task(NamedTuple):
+    """What is decoded.
+
+    Attributes:
+      step: the model's.
+      grow: makes room in its cache.
+      cache: what decoding begins with, without room.
+      limits_B: int32, the most tokens of each row, its end token counted; no more than `length`. A
+        row at its limit ends there, with the end token; 0 for a row that is padding.
+      bos, eos: the start and the end token.
+      length: the size of the buffers, static.
+    """
+
+    step: Step
+    grow: Grow
+    cache: Cache
+    limits_B: jax.Array
+    bos: int
+    eos: int
+    length: int
 
 
 class Decoded(NamedTuple):
@@ -61,25 +83,19 @@ class State(NamedTuple):
 
 
 def search(
+    task: Task,
     is_open: Callable[[State], jax.Array],
     extend: Callable[[State, jax.Array], State],
-    step: Step,
-    grow: Grow,
-    cache: Cache,
-    limits_B: jax.Array,
+    beams: int = 1,
     keys_B: Any = None,
-    *,
-    beams: int,
-    bos: int,
-    length: int,
 ) -> Decoded:
     """Steps until no sentence `is_open`: each a step of the model, then `extend(state, logits)`."""
-    batch = len(limits_B)
-    tokens_BNL = jnp.zeros((batch, beams, length), jnp.int32)
+    batch = len(task.limits_B)
+    tokens_BNL = jnp.zeros((batch, beams, task.length), jnp.int32)
     never_BN = jnp.full((batch, beams), NEVER)
     state = State(
         step=jnp.int32(0),
-        limits_B=jnp.minimum(limits_B, length),
+        limits_B=jnp.minimum(task.limits_B, task.length),
         live_BNL=tokens_BNL,
         # All hypotheses begin alike, so only the first may be continued.
         live_score_BN=never_BN.at[:, 0].set(0.0),
@@ -88,7 +104,7 @@ def search(
         parent_BN=jnp.zeros((batch, beams), jnp.int32),
         visible_BNS=jnp.zeros((batch, beams, 0), bool),
         keys_B=keys_B,
-        cache=cache,
+        cache=task.cache,
     )
     fewer = [batch // share for share in SHARES if batch // share >= FEWEST]
     stops = [*fewer, 0]
@@ -100,13 +116,10 @@ def search(
             room = state.visible_BNS.shape[-1] // beams
             return (state.step < room) & (is_open(state).sum() > enough)
 
-        def body(state: State) -> State:
-            return _advance(state, extend, step, bos)
+        return jax.lax.while_loop(going, lambda state: _advance(state, task, extend), state)
 
-        return jax.lax.while_loop(going, body, state)
-
-    for room in _rooms(length):
-        state = run(_grown(state, grow, room), stops[0])
+    for room in _rooms(task.length):
+        state = run(_grown(state, task, room), stops[0])
     left, index_B = [], jnp.arange(batch, dtype=jnp.int32)
     for rows, enough in zip(fewer, stops[1:], strict=True):
         open_first_B = jnp.argsort(~is_open(state))
@@ -124,30 +137,23 @@ def _only(state: State, index_B: jax.Array) -> State:
     return some._replace(step=state.step)
 
 
-def _grown(state: State, grow: Grow, room: int) -> State:
+def _grown(state: State, task: Task, room: int) -> State:
     beams, slots = state.visible_BNS.shape[1:]
-    added = (0, 0), (0, 0), (0, room * beams - slots)
-    return state._replace(
-        visible_BNS=jnp.pad(state.visible_BNS, added), cache=grow(state.cache, beams, room)
-    )
+    visible_BNS = jnp.pad(state.visible_BNS, [(0, 0), (0, 0), (0, room * beams - slots)])
+    return state._replace(visible_BNS=visible_BNS, cache=task.grow(state.cache, beams, room))
 
 
-def _advance(state: State, extend: Callable, step: Step, bos: int) -> State:
+def _advance(state: State, task: Task, extend: Callable) -> State:
     i, (batch, beams) = state.step, state.parent_BN.shape
     visible_BNS = state.visible_BNS
     if beams > 1:
         visible_BNS = take(visible_BNS, state.parent_BN)
     own_NN = jnp.broadcast_to(jnp.eye(beams, dtype=bool), (batch, beams, beams))
     visible_BNS = jax.lax.dynamic_update_slice_in_dim(visible_BNS, own_NN, i * beams, 2)
-    last_BN = jnp.where(i == 0, bos, state.live_BNL[:, :, jnp.maximum(i - 1, 0)])
-    logits_BNV, cache = step(last_BN, state.cache, Path(i, state.parent_BN, visible_BNS))
+    last_BN = jnp.where(i == 0, task.bos, state.live_BNL[:, :, jnp.maximum(i - 1, 0)])
+    logits_BNV, cache = task.step(last_BN, state.cache, Path(i, state.parent_BN, visible_BNS))
     state = state._replace(visible_BNS=visible_BNS, cache=cache)
     return extend(state, logits_BNV.astype(jnp.float32))._replace(step=i + 1)
-
-
-def take(x_BN: jax.Array, index_BM: jax.Array) -> jax.Array:
-    """Hypotheses by index: x[b, index[b, m]]."""
-    return jax.vmap(lambda x_N, index_M: x_N[index_M])(x_BN, index_BM)
 
 
 def _rooms(length: int) -> list[int]:

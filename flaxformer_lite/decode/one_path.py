@@ -5,53 +5,30 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.decode.loop import NEVER, Cache, Decoded, Grow, State, Step, search
+from flaxformer_lite.decode.loop import NEVER, Decoded, State, Task, search
 
 
-def greedy(
-    step: Step, grow: Grow, cache: Cache, limits_B: jax.Array, *, bos: int, eos: int, length: int
-) -> Decoded:
-    """The likeliest token each time.
-
-    Args:
-      limits_B: int32, the most tokens of each row, its end token counted, and no more than
-        `length`; 0 for a row that is padding. A row at its limit ends there, with the end token.
-      length: the size of the buffers, static.
-    """
-
-    def choose(logits_BV, state):
-        return _argmax(logits_BV)
-
-    return _one_path(choose, step, grow, cache, limits_B, None, bos, eos, length)
+def greedy(task: Task) -> Decoded:
+    """The likeliest token each time."""
+    return _one_path(task, lambda state, logits_BV: _argmax(logits_BV))
 
 
 def sample(
-    step: Step,
-    grow: Grow,
-    cache: Cache,
-    limits_B: jax.Array,
-    keys_B: jax.Array,
-    *,
-    bos: int,
-    eos: int,
-    length: int,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
+    task: Task, keys_B: jax.Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
 ) -> Decoded:
     """A token drawn each time from `filtered` logits.
 
     Args:
       keys_B: a key for each row, so that what a row draws does not depend on the rows beside it.
-      Others: as `greedy` and `filtered`.
+      temperature, top_k, top_p: as `filtered`, which raises for them.
     """
 
-    def choose(logits_BV, state):
+    def draw(state: State, logits_BV: jax.Array) -> jax.Array:
         logits_BV = filtered(logits_BV, temperature, top_k, top_p)
         keys = jax.vmap(jax.random.fold_in, (0, None))(state.keys_B, state.step)
         return jax.vmap(jax.random.categorical)(keys, logits_BV).astype(jnp.int32)
 
-    return _one_path(choose, step, grow, cache, limits_B, keys_B, bos, eos, length)
+    return _one_path(task, draw, keys_B)
 
 
 def filtered(
@@ -84,32 +61,24 @@ def filtered(
 
 
 def _one_path(
-    choose: Callable[[jax.Array, State], jax.Array],
-    step: Step,
-    grow: Grow,
-    cache: Cache,
-    limits_B: jax.Array,
-    keys_B: jax.Array | None,
-    bos: int,
-    eos: int,
-    length: int,
+    task: Task, choose: Callable[[State, jax.Array], jax.Array], keys_B: jax.Array | None = None
 ) -> Decoded:
-    """One hypothesis a sentence, its tokens by `choose(logits_BV, state) → token_B`."""
+    """One hypothesis a sentence, its tokens by `choose(state, logits_BV) → token_B`."""
 
     def is_open(state: State) -> jax.Array:
         return (state.step < state.limits_B) & (state.done_score_BM[:, 0] == NEVER)
 
     def extend(state: State, logits_BNV: jax.Array) -> State:
         i, logits_BV = state.step, logits_BNV[:, 0]
-        barred = jnp.array([0, bos])
+        barred = jnp.array([0, task.bos])
         barred_BV, logits_BV = logits_BV[:, barred], logits_BV.at[:, barred].set(-jnp.inf)
-        token_B = jnp.where(i + 1 >= state.limits_B, eos, choose(logits_BV, state))
+        token_B = jnp.where(i + 1 >= state.limits_B, task.eos, choose(state, logits_BV))
         # What is barred counts in the sum of probabilities; looked up before, for it saves a copy.
         sums_B2 = jnp.stack([jax.nn.logsumexp(x, -1) for x in (logits_BV, barred_BV)], -1)
         label_B = jnp.take_along_axis(logits_BV, token_B[:, None], -1)[:, 0]
         score_B = state.live_score_BN[:, 0] + label_B - jax.nn.logsumexp(sums_B2, -1)
         live_BNL = state.live_BNL.at[:, 0, i].set(token_B)
-        ends_B1 = (is_open(state) & (token_B == eos))[:, None]
+        ends_B1 = (is_open(state) & (token_B == task.eos))[:, None]
         return state._replace(
             live_BNL=live_BNL,
             live_score_BN=score_B[:, None],
@@ -117,9 +86,7 @@ def _one_path(
             done_score_BM=jnp.where(ends_B1, score_B[:, None], state.done_score_BM),
         )
 
-    return search(
-        is_open, extend, step, grow, cache, limits_B, keys_B, beams=1, bos=bos, length=length
-    )
+    return search(task, is_open, extend, keys_B=keys_B)
 
 
 def _argmax(x_BV: jax.Array) -> jax.Array:

@@ -44,7 +44,8 @@ class Norm(nn.Module):
     @nn.compact
     def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
         x_BTD = self.normalized(x_BTD.astype(jnp.float32), valid_BT)
-        x_BTD *= self.param('scale', nn.initializers.ones_init(), x_BTD.shape[-1:])[None, None]
-        if not self.biased:
-            return x_BTD
-        return x_BTD + self.param('bias', nn.initializers.zeros_init(), x_BTD.shape[-1:])[None, None]
+        features, init = x_BTD.shape[-1:], nn.initializers
+        x_BTD *= self.param('scale', init.ones_init(), features)[None, None]
+        if self.biased:
+            x_BTD += self.param('bias', init.zeros_init(), features)[None, None]
+        return x_BTD
