@@ -10,23 +10,29 @@ from flax import linen as nn
 from flaxformer_lite.shapes import Valid
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def unit(x: jax.Array, epsilon: float) -> jax.Array:
-    """x̂ = x / √(E x² + ε) over the last axis.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def unit(x: jax.Array, epsilon: float, centered: bool = False) -> jax.Array:
+    """x̂ = x / √(E x² + ε) over the last axis, of x − E x if `centered`.
 
-    Its gradient, (g − x̂ E(g x̂)) / √(E x² + ε), needs the result and the root alone.
+    Its gradient, (g − x̂ E(g x̂)) / √(E x² + ε) and that less its mean, needs the result and the
+    root alone.
     """
-    return _unit(x, epsilon)[0]
+    return _unit(x, epsilon, centered)[0]
 
 
-def _unit(x, epsilon):
+def _unit(x, epsilon, centered):
+    if centered:
+        x = x - x.mean(-1, keepdims=True)
     r = jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + epsilon)
-    return x * r, (x * r, r)
+    x = x * r
+    return x, (x, r)
 
 
-def _unit_backward(epsilon, kept, g):
+def _unit_backward(epsilon, centered, kept, g):
     x, r = kept
-    return (r * (g - x * (g * x).mean(-1, keepdims=True)),)
+    dx = g - x * (g * x).mean(-1, keepdims=True)
+    # The mean of x̂ is 0: that of g alone is to be taken away.
+    return (r * (dx - g.mean(-1, keepdims=True)) if centered else r * dx,)
 
 
 unit.defvjp(_unit, _unit_backward)

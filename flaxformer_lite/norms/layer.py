@@ -12,4 +12,4 @@ class Layer(Norm):
     epsilon: float = 1e-6
 
     def normalized(self, x_BTD: jax.Array, valid_BT: Valid) -> jax.Array:
-        return unit(x_BTD - x_BTD.mean(-1, keepdims=True), self.epsilon)
+        return unit(x_BTD, self.epsilon, centered=True)
