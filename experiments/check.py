@@ -1,11 +1,12 @@
 """Refuses a config whose numbers cannot work, by name and before anything is made."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from experiments import optimizer
 from experiments.errors import UserError
-from flaxformer_lite import checks
+from flaxformer_lite import build, checks
 
 # field: the least it may be, and what it must stay below.
 RANGES = {
@@ -78,6 +79,23 @@ def check(config: Any) -> None:
         raise UserError(
             f'evaluation.average={needed} checkpoints cannot be averaged where '
             f'checkpoint.{which}={kept} are kept: raise checkpoint.{which}'
+        )
+
+
+def check_overrides(config: Any, overrides: Iterable[str]) -> None:
+    """Refuses to change fields that the architecture does nothing with.
+
+    Raises:
+      UserError: names the field and the architecture.
+    """
+    try:
+        idle = {f'model.{name}' for name in build.idle(config.model)}
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    for field in sorted(idle & set(overrides)):
+        raise UserError(
+            f'{field}={_get(config, field)} changes nothing in '
+            f'model.architecture={config.model.architecture}: leave it out'
         )
 
 

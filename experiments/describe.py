@@ -13,8 +13,10 @@ def main() -> None:
     parser.add_argument('--json', action='store_true', help='one object: numbers and bytes')
     args, settings = flags.parse(parser)
     # From here on, for it imports JAX: a mistyped flag is answered at once.
+    from experiments import check
     from experiments.ledger import ledger
 
+    check.check_overrides(settings.config, settings.overrides)
     costs = ledger(settings.config)
     print(json.dumps(costs, indent=2) if args.json else text(costs))
 

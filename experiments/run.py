@@ -24,13 +24,14 @@ def main() -> None:
     path = args.workdir or Path('runs') / workdir.run_name(settings.name, settings.overrides)
     stopping = _signals()
     # From here on, for it imports JAX: a mistyped flag is answered at once.
+    from experiments import check, train
     from experiments import job as jobs
-    from experiments import train
 
     if (path / RESULT).exists():
         with workdir.open_run(path, config.to_dict()):
             print(jobs.ending(path, files.read_json(path / RESULT)))
             return
+    check.check_overrides(config, settings.overrides)
     job = jobs.prepare(config, path)
     with workdir.open_run(path, config.to_dict()):
         jobs.begin(job, path)

@@ -47,6 +47,19 @@ def model(config: Any, vocab_size: int) -> Model:
     )
 
 
+def idle(config: Any) -> tuple[str, ...]:
+    """The fields of a `model` config that its architecture does nothing with.
+
+    Raises:
+      ValueError: there is no such architecture.
+    """
+    try:
+        name, _ = spec.parse(config.architecture)
+        return spec.find('flaxformer_lite.architectures', name).idle
+    except ValueError as error:
+        raise ValueError(f'model.architecture: {error}') from None
+
+
 def initial(config: Any) -> Init:
     """What the parameters of a `model` config are at first, and at which rate each learns.
 

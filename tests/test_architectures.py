@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from ml_collections import ConfigDict
 from tiny import float64
 
 from configs import wmt_base
-from flaxformer_lite import build
+from flaxformer_lite import build, spec
 
 
 def sigmoid(x):
@@ -88,6 +89,48 @@ def test_a_language_model_goes_on_from_its_source():
     found = tiny.apply(model, p, tiny.padded([source]), tiny.padded([inputs]))
     alone = tiny.apply(model, p, jnp.zeros((1, 0), jnp.int32), tiny.padded([source + inputs]))
     np.testing.assert_allclose(found, alone[:, len(source) :], atol=1e-5)
+
+
+# Every field of a model, with a value that is not the tiny model's.
+OTHERS = dict(
+    d_model=16,
+    num_layers=3,
+    num_heads=4,
+    d_k=6,
+    d_v=6,
+    d_ff=20,
+    dropout=0.2,
+    attention='relu',
+    cross_attention='additive',
+    projections=False,
+    num_kv_heads=1,
+    positions='rotary',
+    cross_positions='rotary',
+    norm='rms',
+    residual='deepnorm',
+    feed_forward='gelu',
+    parallel=True,
+    dropout_kind='tokens',
+    head_dropout=0.1,
+    layer_drop=0.1,
+    init='kaiming',
+    tie='two',
+    scale_embeddings=False,
+    dtype='bfloat16',
+)
+
+
+@pytest.mark.parametrize('architecture', spec.available('flaxformer_lite.architectures'))
+def test_idle_fields_and_no_others_change_nothing(architecture):
+    config = wmt_base.get_config().model
+    assert OTHERS.keys() == set(config) - {'architecture'}
+    given = dict(architecture=architecture)
+    for field, value in OTHERS.items():
+        # Without projections heads are slices of d_model.
+        slices = dict(d_k=None, d_v=None) if field == 'projections' else {}
+        changed = tiny.model(**given | slices | {field: value})
+        same = changed == tiny.model(**given | slices)
+        assert same == (field in build.idle(ConfigDict(given))), field
 
 
 def entities():

@@ -252,6 +252,11 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(text, tmp_path, m
         (dict(model__dropout='nan'), 'model.dropout must be at least 0 and below 1, not nan'),
         (dict(model__attention='sofmax'), "model.attention: 'sofmax' is not one of .*did you mean"),
         (dict(model__norm='layer(eps=1)'), "model.norm: .*unknown argument 'eps'; layer takes"),
+        (dict(model__architecture='lstm'), "model.architecture: 'lstm' is not one of"),
+        (
+            dict(model__architecture='recurrent', model__attention='relu'),
+            'model.attention=relu changes nothing in model.architecture=recurrent',
+        ),
         (dict(model__dtype='float16'), 'model.dtype must be one of float32, bfloat16'),
         (dict(model__layers=3), "no field 'model.layers'; did you mean"),
         (dict(train__steps='many'), 'train.steps'),

@@ -1,6 +1,6 @@
 """What models of text have in common: embeddings, logits, and what they are asked for."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,11 +44,13 @@ class Model(nn.Module):
       scale_embeddings: times √d_model (§3.4).
       dtype: of the operands; parameters, the residual stream and logits are float32.
       initial: what embeddings are at first.
+      idle: the fields of a `model` config that change nothing in it.
 
     Raises:
       ValueError: an unknown `tie`, or vocabularies that cannot share.
     """
 
+    idle: ClassVar[tuple[str, ...]] = ()
     d_model: int
     source_vocab: int
     target_vocab: int

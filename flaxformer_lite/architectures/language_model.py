@@ -1,6 +1,6 @@
 """One stack alone: a causal language model that goes on from the source (Radford et al. 2018)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ class LanguageModel(Model, kw_only=True):
       stack: without cross-attention.
     """
 
+    idle: ClassVar[tuple[str, ...]] = ('cross_attention', 'cross_positions')
     stack: Stack
 
     @property

@@ -1,7 +1,7 @@
 """The recurrent encoder-decoder with additive attention (Bahdanau et al. 2015)."""
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,11 @@ class Recurrent(Model, kw_only=True):
       ValueError: an unknown cell.
     """
 
+    idle: ClassVar[tuple[str, ...]] = (
+        *('attention', 'cross_attention', 'positions', 'cross_positions', 'projections'),
+        *('num_heads', 'num_kv_heads', 'd_k', 'd_v', 'd_ff', 'feed_forward', 'norm', 'parallel'),
+        *('head_dropout', 'layer_drop'),
+    )
     cell: str = 'gru'
     num_layers: int
     attend: nn.Module
