@@ -21,6 +21,16 @@ def weighted_sum(w_BHTS: jax.Array, value_BHUS: jax.Array) -> jax.Array:
     return jnp.einsum('bhts,bhus->bthu', w_BHTS, value_BHUS, preferred_element_type=jnp.float32)
 
 
+def with_one(value_BHUS: jax.Array) -> jax.Array:
+    """[v, 1], so that one sum Σ w [v, 1] holds what `over_last` divides by."""
+    return jnp.pad(value_BHUS, [(0, 0), (0, 0), (0, 1), (0, 0)], constant_values=1)
+
+
+def over_last(y_BTHU: jax.Array) -> jax.Array:
+    """Σ w v / Σ w; zeros where no weight is."""
+    return y_BTHU[..., :-1] / jnp.where(y_BTHU[..., -1:] > 0, y_BTHU[..., -1:], 1.0)
+
+
 @jax.custom_vjp
 def masked_softmax(s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
     """Softmax over the keys that the mask shows; zeros where it shows none.

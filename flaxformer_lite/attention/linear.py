@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from flaxformer_lite.attention.base import Attention, dot, refuse
+from flaxformer_lite.attention.base import Attention, dot, over_last, refuse, with_one
 from flaxformer_lite.shapes import KV, Path, for_each
 
 
@@ -16,18 +16,15 @@ def feature(x: jax.Array) -> jax.Array:
 
 
 class _Running(struct.PyTreeNode):
-    """All that N hypotheses have seen, in a size that does not grow: Σ φ(k) vᵀ and Σ φ(k)."""
+    """All that N hypotheses have seen, in a size that does not grow: Σ φ(k) [v, 1]ᵀ."""
 
     sum_BNHKU: jax.Array
-    norm_BNHK: jax.Array
 
     def insert(self, new: KV, path: Path) -> tuple['_Running', '_Running']:
-        """Each hypothesis goes on from its parent's sums."""
-        key_BNHK = feature(jnp.moveaxis(new.key_BGKS, -1, 1))
-        value_BNHU = jnp.moveaxis(new.value_BGUS, -1, 1).astype(jnp.float32)
-        now = _Running(key_BNHK[..., None] * value_BNHU[..., None, :], key_BNHK)
-        running = jax.tree.map(lambda old, x: path.of_parents(old) + x, self, now)
-        return running, running
+        """Each hypothesis goes on from its parent's sum."""
+        key_BHKN, value_BHUN = feature(new.key_BGKS), with_one(new.value_BGUS)
+        now_BNHKU = jnp.einsum('bhkn,bhun->bnhku', key_BHKN, value_BHUN)
+        return (_Running(path.of_parents(self.sum_BNHKU) + now_BNHKU),) * 2
 
     def grow(self, hypotheses: int, tokens: int) -> '_Running':
         return for_each(hypotheses, self)
@@ -53,14 +50,11 @@ class Linear(Attention):
         refuse('linear', bias=bias_BHTS, relative=relative)
         if isinstance(kv, KV):
             return super().__call__(q_BTHK, kv, **others)
-        b, n, h, k = kv.norm_BNHK.shape
+        b, n, h, k, u = kv.sum_BNHKU.shape
         q_BNRHK = feature(q_BTHK).reshape(b, n, -1, h, k)
         y_BNRHU = jnp.einsum('bnrhk,bnhku->bnrhu', q_BNRHK, kv.sum_BNHKU)
-        y_BNRHU = y_BNRHU / jnp.einsum('bnrhk,bnhk->bnrh', q_BNRHK, kv.norm_BNHK)[..., None]
-        return y_BNRHU.reshape(b, -1, *y_BNRHU.shape[3:])
+        return over_last(y_BNRHU.reshape(b, -1, h, u))
 
     def remember(self, kv: KV, valid_BS: jax.Array) -> _Running:
         key_BHKS = jnp.where(valid_BS[:, None, None], feature(kv.key_BGKS), 0.0)
-        value_BHUS = kv.value_BGUS.astype(jnp.float32)
-        sum_BHKU = jnp.einsum('bhks,bhus->bhku', key_BHKS, value_BHUS)
-        return _Running(sum_BHKU[:, None], key_BHKS.sum(-1)[:, None])
+        return _Running(jnp.einsum('bhks,bhus->bhku', key_BHKS, with_one(kv.value_BGUS))[:, None])

@@ -23,16 +23,7 @@ class Local(Attention):
             raise ValueError(f'window must be at least 1, not {self.window}')
         super().__post_init__()
 
-    def __call__(
-        self,
-        q_BTHK: jax.Array,
-        kv: KV,
-        *,
-        pos_BT: jax.Array,
-        mask_BHTS: jax.Array,
-        **others: Any,
-    ) -> jax.Array:
+    def __call__(self, q_BTHK: jax.Array, kv: KV, *, pos_BT, mask_BHTS, **others: Any) -> jax.Array:
         distance_BTS = jnp.abs(pos_BT[:, :, None] - kv.pos_BS[:, None, :])
-        near_BHTS = (distance_BTS < self.window)[:, None]
-        mask_BHTS = mask_BHTS & near_BHTS
+        mask_BHTS = mask_BHTS & (distance_BTS < self.window)[:, None]
         return super().__call__(q_BTHK, kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS, **others)

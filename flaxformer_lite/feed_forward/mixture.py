@@ -5,24 +5,22 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.dense import Dense
-from flaxformer_lite.feed_forward._places import places
+from flaxformer_lite.feed_forward._routing import route
 from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.feed_forward.relu import Relu
 from flaxformer_lite.shapes import Valid
 
 
 class Mixture(FeedForward):
-    """Σ p_e FFN_e(x) over the `top` likeliest experts e, p = softmax(x W): their p made to sum to 1
-    (but for top=1, where p itself teaches W).
+    """Σ p_e FFN_e(x) over the `top` likeliest of E `experts`, p = softmax(x W), made to sum to 1 if
+    top is not 1, where p itself teaches W.
 
-    Training adds `balance` · E Σ_e f_e P_e to the loss, f_e the share of choices that fell on e and
-    P_e the mean of p_e (Fedus et al., equation 4), and reports it and the share `dropped`.
+    Training adds `balance` times `Routing.balance` to the loss, and reports that and the share of
+    choices that were `dropped`.
 
     Attributes:
-      experts: E. top: how many of them see a token.
-      capacity: while training an expert takes so many times its even share of tokens, first
-        choices first, and drops the rest; 0 for no limit, as elsewhere, so that what becomes of a
-        sentence never depends on those beside it.
+      capacity: while training an expert takes so many times its even share of tokens and drops
+        the rest; 0 for no limit, as elsewhere: sentences never depend on those beside them.
 
     Raises:
       ValueError: top is not in 1 … experts, or capacity or balance is negative.
@@ -40,29 +38,24 @@ class Mixture(FeedForward):
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
-        x_ND, valid_N = x_BTD.reshape(-1, x_BTD.shape[-1]), jnp.ones(x_BTD.shape[:2], bool)
-        valid_N = (valid_N if valid_BT is None else valid_BT).reshape(-1)
+        x_ND, valid_BT = x_BTD.reshape(-1, x_BTD.shape[-1]), True if valid_BT is None else valid_BT
+        valid_N = jnp.broadcast_to(valid_BT, x_BTD.shape[:2]).reshape(-1)
         gate = Dense((self.experts,), bias=False, initial=self.initial, name='gate')
         p_NE = jax.nn.softmax(gate(x_ND), -1)
         p_NK, expert_NK = jax.lax.top_k(p_NE, self.top)
         p_NK = p_NK / p_NK.sum(-1, keepdims=True) if self.top > 1 else p_NK
 
         learns, n = self.is_mutable_collection('losses'), len(x_ND)
-        share = self.capacity * self.top * n / self.experts
-        room = min(n, -int(-share // 1)) if learns and share else n
-        token_S, slot_P, chosen_PE = places(expert_NK, valid_N, self.experts, room)
-        x_ECD = x_ND.at[token_S].get(mode='fill', fill_value=0).reshape(self.experts, room, -1)
+        share = int(-(-self.capacity * self.top * n // self.experts))  # rounded up
+        room = min(n, share) if learns and share else n
+        routing = route(expert_NK, valid_N, self.experts, room)
         every = nn.vmap(Relu, variable_axes={'params': 0}, split_rngs={'params': True})
-        y_ECD = every(self.d_ff, self.dtype, self.initial, name='experts')(x_ECD)
-        y_PD = y_ECD.reshape(-1, y_ECD.shape[-1]).at[slot_P].get(mode='fill', fill_value=0)
-        y_ND = (y_PD * p_NK.T.reshape(-1, 1)).reshape(self.top, n, -1).sum(0)
+        own = every(self.d_ff, self.dtype, self.initial, name='experts')
+        y_ND = routing.to_tokens(own(routing.to_experts(x_ND)), p_NK)
 
         if learns and not self.is_initializing():
-            tokens = jnp.maximum(valid_N.sum(), 1)
-            f_E = chosen_PE.sum(0) / (tokens * self.top)
-            balance = self.experts * (f_E * (p_NE * valid_N[:, None]).sum(0) / tokens).sum()
+            balance = routing.balance(p_NE, valid_N)
             self.sow('losses', 'balance', self.balance * balance)
             self.sow('metrics', 'balance', balance)
-            kept = (slot_P < len(token_S)).sum()
-            self.sow('metrics', 'dropped', 1 - kept / (tokens * self.top))
+            self.sow('metrics', 'dropped', routing.dropped())
         return y_ND.reshape(x_BTD.shape)

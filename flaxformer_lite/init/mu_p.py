@@ -19,11 +19,9 @@ class MuP(Init):
     | logits | times 1 / √m | | |
     | biases, norms | as ever | 1 | |
 
-    d_k and d_ff are taken to grow with d_model, unless d_k is given: then scores need nothing. The
-    learning rate's schedule should not depend on d_model, as `cosine` does not and `noam` does.
-
-    Attributes:
-      base: the d_model at which the learning rate was found.
+    m is of d_model, over the `base` at which the learning rate was found. d_k and d_ff are taken to
+    grow with it, unless d_k is given: then scores need nothing. The learning rate's schedule should
+    not depend on d_model, as `cosine` does not and `noam` does.
 
     Raises:
       ValueError: base is below 1.
@@ -38,27 +36,25 @@ class MuP(Init):
         if self.base < 1:
             raise ValueError(f'base must be at least 1, not {self.base}')
 
-    @property
-    def _m(self) -> float:
-        return self.d_model / self.base
-
-    @property
-    def _m_k(self) -> float:
-        return self._m if self.d_k == self.d_model // self.num_heads else 1.0
+    def _times(self) -> tuple[float, float]:
+        """m, of d_model, and that of d_k."""
+        m = self.d_model / self.base
+        return m, m if self.d_k == self.d_model // self.num_heads else 1.0
 
     @property
     def logits(self) -> float:
-        return self._m**-0.5
+        return self._times()[0] ** -0.5
 
     def matrix(self, key: jax.Array, fan_in: int, fan_out: int, name: str) -> jax.Array:
-        scale = self._m_k**-0.5 if name == 'query' else 1.0
+        scale = self._times()[1] ** -0.5 if name == 'query' else 1.0
         return scale * uniform(key, fan_in, fan_out, 2 / (fan_in + fan_out))
 
     def rate(self, path: tuple[str, ...]) -> float:
+        m, m_k = self._times()
         if len(path) == 1:
-            return self._m**-0.5
+            return m**-0.5
         if path[-1] == 'kernel':
-            return self._m**-1 * (self._m_k**-0.5 if path[-2] == 'query' else 1.0)
+            return m**-1 * (m_k**-0.5 if path[-2] == 'query' else 1.0)
         # What some attentions have of their own, from d_k to d_k.
         of_scores = 'attend' in path and path[-1] in ('query', 'key', 'form', 'energy')
-        return self._m_k**-1 if of_scores else 1.0
+        return m_k**-1 if of_scores else 1.0
