@@ -44,7 +44,6 @@ class Mixture(FeedForward):
         p_NE = jax.nn.softmax(gate(x_ND), -1)
         p_NK, expert_NK = jax.lax.top_k(p_NE, self.top)
         p_NK = p_NK / p_NK.sum(-1, keepdims=True) if self.top > 1 else p_NK
-
         learns, n = self.is_mutable_collection('losses'), len(x_ND)
         share = int(-(-self.capacity * self.top * n // self.experts))  # rounded up
         room = min(n, share) if learns and share else n
