@@ -20,15 +20,6 @@ from benchmarks import turns
 from benchmarks.training import HUGE
 from benchmarks.turns import Side
 
-KINDS = {
-    'architectures': 'architecture',
-    'attention': 'attention',
-    'positions': 'positions',
-    'norms': 'norm',
-    'residual': 'residual',
-    'feed_forward': 'feed_forward',
-    'init': 'init',
-}
 OTHERS = (
     {'num_kv_heads': 1},
     {'projections': False},
@@ -60,7 +51,7 @@ def main() -> None:
     cache = Path(tempfile.gettempdir()) / 'flaxformer_lite_benchmarks'
     parser.add_argument('--data', required=True, help='a data source, like config.data')
     parser.add_argument('--steps', type=int, default=2000)
-    parser.add_argument('--only', default='', help='kinds, comma-separated; empty: all')
+    parser.add_argument('--only', default='', help='fields, comma-separated; empty: all')
     parser.add_argument('--cache', type=Path, default=cache, help='of tokens and programs')
     parser.add_argument('--variant', type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -81,12 +72,12 @@ def _argument(variant: dict[str, Any]) -> str:
 
 def variants(only: str) -> list[dict[str, Any]]:
     """The base, then each file of each kind, then what is no file."""
-    from flaxformer_lite import spec
+    from flaxformer_lite import build
 
     found: list[dict[str, Any]] = [{}]
-    for kind, field in KINDS.items():
-        if not only or kind in only.split(','):
-            names = spec.available(f'flaxformer_lite.{kind}')
+    for field in only.split(',') if only else build.FOLDERS:
+        if not field.startswith('cross_'):  # of the same files
+            names = build.variants(field)
             found += [{field: name} for name in names if (field, name) not in _BASE]
     return found + ([] if only else list(OTHERS))
 

@@ -12,6 +12,28 @@ from flaxformer_lite.init.base import Init
 from flaxformer_lite.multi_head import MultiHead
 from flaxformer_lite.stack import Block, Stack
 
+# The folder whose files a field of a `model` config names.
+FOLDERS = {
+    'architecture': 'architectures',
+    'attention': 'attention',
+    'cross_attention': 'attention',
+    'positions': 'positions',
+    'cross_positions': 'positions',
+    'norm': 'norms',
+    'residual': 'residual',
+    'feed_forward': 'feed_forward',
+    'init': 'init',
+}
+
+
+def variants(field: str) -> list[str]:
+    """The names that a field may have.
+
+    Raises:
+      KeyError: it is not one of `FOLDERS`.
+    """
+    return spec.available(_package(field))
+
 
 def model(config: Any, vocab_size: int) -> Model:
     """The model that a `model` config describes, source and target with one vocabulary.
@@ -29,12 +51,11 @@ def model(config: Any, vocab_size: int) -> Model:
     encoder, decoder = _Parts(config, 'encoder'), _Parts(config, 'decoder')
     return _make(
         'architecture',
-        'architectures',
         config.architecture,
         encoder=encoder.stack(),
         decoder=decoder.stack(cross=True),
         stack=_Parts(config, 'decoder', alone=True).stack(),
-        attend=_make('architecture', 'attention', 'additive'),
+        attend=_make('attention', 'additive'),
         dropout=encoder.dropout,
         num_layers=config.num_layers,
         d_model=config.d_model,
@@ -55,7 +76,7 @@ def idle(config: Any) -> tuple[str, ...]:
     """
     try:
         name, _ = spec.parse(config.architecture)
-        return spec.find('flaxformer_lite.architectures', name).idle
+        return spec.find(_package('architecture'), name).idle
     except ValueError as error:
         raise ValueError(f'model.architecture: {error}') from None
 
@@ -103,14 +124,14 @@ class _Parts:
             decoder_layers=0 if alone and stack == 'encoder' else config.num_layers,
         )
         self.dropout = Dropout(config.dropout, DROPOUTS[config.dropout_kind])
-        norm = self.make('norm', 'norms')
+        norm = self.make('norm')
         self.residual = self.make('residual', norm=norm, dropout=self.dropout)
         init = config.init or self.residual.initial
-        self.initial: Init = _make('init', 'init', init, **self.facts)
+        self.initial: Init = _make('init', init, **self.facts)
         self.feed_forward = self.make('feed_forward', initial=self.initial)
 
-    def make(self, field: str, kind: str = '', **others: Any) -> Any:
-        return _make(field, kind or field, self.config[field], **self.facts, **others)
+    def make(self, field: str, **others: Any) -> Any:
+        return _make(field, self.config[field], **self.facts, **others)
 
     def attention(self, attention: str, positions: str, field: str) -> MultiHead:
         """The multi-head attention of a field, with the positions that a spec of another names."""
@@ -118,7 +139,7 @@ class _Parts:
         if attention == 'cross_attention' and not config.cross_attention:
             attention = 'attention'
         # One for each place: a module in two places would share its weights between them.
-        placed = _make(field, 'positions', positions, **self.facts)
+        placed = _make(field, positions, **self.facts)
         return MultiHead(
             d_model=config.d_model,
             num_heads=config.num_heads,
@@ -126,7 +147,7 @@ class _Parts:
             num_kv_heads=config.num_kv_heads,
             d_k=self.d_k,
             d_v=self.d_v,
-            attend=_make(attention, 'attention', config[attention]),
+            attend=_make(attention, config[attention]),
             positions=placed,
             head_dropout=Dropout(config.head_dropout, (1, 3)),
             dtype=self.dtype,
@@ -162,13 +183,17 @@ class _Parts:
         )
         # Those that act within each attention leave nothing for the stack to do.
         relative = block.attention.positions.relative
-        of_stack = _make('positions', 'positions', 'none' if relative else text, **self.facts)
+        of_stack = _make('positions', 'none' if relative else text, **self.facts)
         dropout, skip = self.dropout, Skip(self.config.layer_drop)
         return Stack(block, self.config.num_layers, of_stack, dropout, skip)
 
 
-def _make(field: str, kind: str, text: str, **defaults: Any) -> Any:
+def _package(field: str) -> str:
+    return f'flaxformer_lite.{FOLDERS[field]}'
+
+
+def _make(field: str, text: str, **defaults: Any) -> Any:
     try:
-        return spec.make(f'flaxformer_lite.{kind}', text, **defaults)
+        return spec.make(_package(field), text, **defaults)
     except ValueError as error:
         raise ValueError(f'model.{field}: {error}') from None

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from tiny import float64
 
 from configs import wmt_base
-from flaxformer_lite import build, spec
+from flaxformer_lite import build
 
 
 def sigmoid(x):
@@ -120,7 +120,7 @@ OTHERS = dict(
 )
 
 
-@pytest.mark.parametrize('architecture', spec.available('flaxformer_lite.architectures'))
+@pytest.mark.parametrize('architecture', build.variants('architecture'))
 def test_idle_fields_and_no_others_change_nothing(architecture):
     config = wmt_base.get_config().model
     assert OTHERS.keys() == set(config) - {'architecture'}

@@ -11,20 +11,12 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from flaxformer_lite import spec
+from flaxformer_lite import build
 from flaxformer_lite.architectures.base import grow
 from flaxformer_lite.shapes import Path
 
 NUMBER = 100
 SEED = int(os.environ.get('COMBINATIONS_SEED', random.randrange(10**6)))
-KINDS = {
-    'attention': ('attention', 'cross_attention'),
-    'positions': ('positions', 'cross_positions'),
-    'norms': ('norm',),
-    'residual': ('residual',),
-    'feed_forward': ('feed_forward',),
-    'init': ('init',),
-}
 OTHERS = {
     'tie': ('three', 'two', 'none'),
     'num_kv_heads': (None, 1),
@@ -35,18 +27,9 @@ OTHERS = {
 }
 
 
-def here(kind, name):
-    variant = spec.find(f'flaxformer_lite.{kind}', name)
-    return getattr(variant, 'backend', None) in (None, jax.default_backend())
-
-
 @functools.cache
 def choices():
-    listed = {'architecture': spec.available('flaxformer_lite.architectures')} | OTHERS
-    for kind, fields in KINDS.items():
-        names = [name for name in spec.available(f'flaxformer_lite.{kind}') if here(kind, name)]
-        listed |= dict.fromkeys(fields, names)
-    return listed
+    return {field: tiny.here(field) for field in build.FOLDERS} | OTHERS
 
 
 def combination(number):

@@ -10,7 +10,7 @@ import optax
 from flax import linen as nn
 
 from configs import wmt_base
-from flaxformer_lite import build, training
+from flaxformer_lite import build, spec, training
 from flaxformer_lite.architectures.base import Model
 
 VOCAB = 13
@@ -28,6 +28,15 @@ def model(**overrides: Any) -> Model:
     config = wmt_base.get_config().model
     config.update(SIZES | overrides)
     return build.model(config, VOCAB)
+
+
+def here(field: str) -> list[str]:
+    """The variants of a field that this machine can run."""
+
+    def backend(name: str) -> str | None:
+        return getattr(spec.find(f'flaxformer_lite.{build.FOLDERS[field]}', name), 'backend', None)
+
+    return [n for n in build.variants(field) if backend(n) in (None, jax.default_backend())]
 
 
 def random_like(shapes: Any, seed: int = 0) -> Any:
