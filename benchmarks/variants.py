@@ -76,7 +76,7 @@ def variants(only: str) -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = [{}]
     for field in only.split(',') if only else build.FOLDERS:
-        if not field.startswith('cross_'):  # of the same files
+        if not field.startswith(('cross_', 'decoder_')):  # of the same files
             names = build.variants(field)
             found += [{field: name} for name in names if (field, name) not in _BASE]
     return found + ([] if only else list(OTHERS))

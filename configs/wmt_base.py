@@ -37,10 +37,12 @@ def get_config() -> ConfigDict:
     model.dropout = 0.1
     model.architecture = 'encoder_decoder'
     model.attention = 'softmax'
+    model.decoder_attention = placeholder(str)  # of the decoder to itself; empty: as attention
     model.cross_attention = placeholder(str)  # empty: as attention
     model.projections = True  # False: self-attention has no matrices
     model.num_kv_heads = placeholder(int)  # heads with keys of their own; empty: num_heads
     model.positions = 'sinusoidal'
+    model.decoder_positions = placeholder(str)  # empty: as positions
     model.cross_positions = 'none'  # of queries and keys in cross-attention
     model.norm = 'layer'
     model.residual = 'post_norm'

@@ -16,8 +16,10 @@ from flaxformer_lite.stack import Block, Stack
 FOLDERS = {
     'architecture': 'architectures',
     'attention': 'attention',
+    'decoder_attention': 'attention',
     'cross_attention': 'attention',
     'positions': 'positions',
+    'decoder_positions': 'positions',
     'cross_positions': 'positions',
     'norm': 'norms',
     'residual': 'residual',
@@ -40,8 +42,9 @@ def model(config: Any, vocab_size: int) -> Model:
 
     Args:
       config: fields as attributes; `configs/wmt_base.py` says what each is. d_k and d_v may be
-        None (d_model / num_heads), as may num_kv_heads (num_heads), cross_attention (as attention),
-        and init (xavier, or what the residual asks for).
+        None (d_model / num_heads), as may num_kv_heads (num_heads), decoder_attention and
+        cross_attention (as attention), decoder_positions (as positions), and init (xavier, or what
+        the residual asks for).
       vocab_size: number of tokens.
 
     Raises:
@@ -100,7 +103,11 @@ def entity_encoder(config: Any) -> EntityEncoder:
     check(config)
     parts = _Parts(config, 'encoder', alone=True)
     embedding = Dense((config.d_model,), dtype=parts.dtype, initial=parts.initial)
-    return EntityEncoder(embedding, parts.stack(positions='none'))
+    return EntityEncoder(embedding, parts.stack(positions=('positions', 'none')))
+
+
+# A field and its spec.
+_Named = tuple[str, str]
 
 
 class _Parts:
@@ -133,22 +140,23 @@ class _Parts:
     def make(self, field: str, **others: Any) -> Any:
         return _make(field, self.config[field], **self.facts, **others)
 
-    def attention(self, attention: str, positions: str, field: str) -> MultiHead:
-        """The multi-head attention of a field, with the positions that a spec of another names."""
+    def given(self, *fields: str) -> _Named:
+        """The first of these fields that is not empty."""
+        field = next((field for field in fields if self.config[field]), fields[-1])
+        return field, self.config[field]
+
+    def attention(self, attention: _Named, positions: _Named, project: bool) -> MultiHead:
         config = self.config
-        if attention == 'cross_attention' and not config.cross_attention:
-            attention = 'attention'
-        # One for each place: a module in two places would share its weights between them.
-        placed = _make(field, positions, **self.facts)
         return MultiHead(
             d_model=config.d_model,
             num_heads=config.num_heads,
-            project=config.projections or field == 'cross_positions',
+            project=project,
             num_kv_heads=config.num_kv_heads,
             d_k=self.d_k,
             d_v=self.d_v,
-            attend=_make(attention, config[attention]),
-            positions=placed,
+            attend=_make(*attention),
+            # One for each place: a module in two places would share its weights between them.
+            positions=_make(*positions, **self.facts),
             head_dropout=Dropout(config.head_dropout, (1, 3)),
             dtype=self.dtype,
             initial=self.initial,
@@ -157,25 +165,29 @@ class _Parts:
     def cross_attention(self) -> MultiHead:
         # A source position is not at a distance from a target position: by default
         # cross-attention sees none.
-        cross = self.attention('cross_attention', self.config.cross_positions, 'cross_positions')
-        if not cross.positions.within and spec.parse(self.config.cross_positions)[0] != 'none':
+        positions = self.config.cross_positions
+        named = self.given('cross_attention', 'attention'), ('cross_positions', positions)
+        cross = self.attention(*named, project=True)
+        if not cross.positions.within and spec.parse(positions)[0] != 'none':
             raise ValueError(
-                f'model.cross_positions={self.config.cross_positions!r} does nothing in '
+                f'model.cross_positions={positions!r} does nothing in '
                 'cross-attention: it acts on embeddings or on a whole stack; choose positions that '
                 'act on queries and keys, such as rotary or shaw, or none'
             )
         return cross
 
-    def stack(self, cross: bool = False, positions: str = '') -> Stack:
+    def stack(self, cross: bool = False, positions: _Named | None = None) -> Stack:
         """All layers.
 
         Args:
-          cross: with attention over a source.
-          positions: a spec, in place of the config's.
+          cross: those of a decoder beside an encoder, with attention over the source.
+          positions: in place of the config's.
         """
-        text = positions or self.config.positions
+        own = ['decoder_'] if cross else []
+        attention = self.given(*(f'{first}attention' for first in (*own, '')))
+        positions = positions or self.given(*(f'{first}positions' for first in (*own, '')))
         block = Block(
-            attention=self.attention('attention', text, 'positions'),
+            attention=self.attention(attention, positions, self.config.projections),
             feed_forward=self.feed_forward,
             residual=self.residual,
             cross_attention=self.cross_attention() if cross else None,
@@ -183,7 +195,7 @@ class _Parts:
         )
         # Those that act within each attention leave nothing for the stack to do.
         relative = block.attention.positions.relative
-        of_stack = _make('positions', 'none' if relative else text, **self.facts)
+        of_stack = _make(positions[0], 'none' if relative else positions[1], **self.facts)
         dropout, skip = self.dropout, Skip(self.config.layer_drop)
         return Stack(block, self.config.num_layers, of_stack, dropout, skip)
 

@@ -41,10 +41,6 @@ def check(config: Any) -> None:
             'model.projections=False makes heads slices of d_model: leave model.d_k, model.d_v and '
             'model.num_kv_heads empty'
         )
-    if config.positions.split('(')[0].strip() == 'sinusoidal' and config.d_model % 2:
-        raise ValueError(
-            f'model.d_model={config.d_model} must be even for model.positions=sinusoidal'
-        )
     for field, names in (('tie', TIES), ('dtype', DTYPES), ('dropout_kind', DROPOUTS)):
         if config[field] not in names:
             raise ValueError(

@@ -46,8 +46,8 @@ def record(model: Model, variables: Any, batch: learning.Batch) -> Record:
         if 'norms' not in inside:  # a recurrent decoder, recorded place by place: BTHNS, N = 1
             w_BTHNS = inside['cross_attention']['weights'][0]
             weights['decoder cross'] = (jnp.moveaxis(w_BTHNS[:, :, :, 0], 1, 2),)
-            for name, side in (('encoder', 'source'), ('decoder', 'target')):
-                places[name] = batch[f'{side}_positions'], batch[f'{side}_segments'] != 0
+            for name, text in zip(('encoder', 'decoder'), learning.texts(batch), strict=True):
+                places[name] = text.pos_BT, text.valid_BT
             continue
         norms[stack], places[stack] = inside['norms'], (inside['pos'], inside['valid'])
         layers = [inside[f'layer_{i}'] for i in range(len(norms[stack]) - 1)]

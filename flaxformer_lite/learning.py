@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import traverse_util
 
-from flaxformer_lite.architectures.base import Model
+from flaxformer_lite.architectures.base import Model, Text
 from flaxformer_lite.losses import Sums, smoothed_cross_entropy
 
 Batch = Mapping[str, jax.Array]
@@ -22,16 +22,18 @@ ARRAYS = (
 COLLECTED = ('statistics', 'losses', 'metrics')
 
 
-def loss_sums(
-    model: Model,
-    variables: Any,
-    batch: Batch,
-    *,
-    label_smoothing: float = 0.0,
-    dropout_key: jax.Array | None = None,
-) -> Sums:
-    """The loss's sums over a batch of the arrays that `ARRAYS` names."""
-    return forward(model, variables, batch, label_smoothing, dropout_key)[0]
+def texts(batch: Batch) -> tuple[Text, Text]:
+    """A batch's source and inputs."""
+
+    def text(tokens: str, side: str) -> Text:
+        return Text(batch[tokens], batch[f'{side}_segments'], batch[f'{side}_positions'])
+
+    return text('source', 'source'), text('inputs', 'target')
+
+
+def loss_sums(model: Model, variables: Any, batch: Batch, **settings: Any) -> Sums:
+    """The loss's sums over a batch, with the settings of `forward`."""
+    return forward(model, variables, batch, **settings)[0]
 
 
 def forward(
@@ -45,12 +47,7 @@ def forward(
     """→ the loss's sums, and the collections of that name."""
     (h_BTD, table_VD), collections = model.apply(
         variables,
-        batch['source'],
-        batch['inputs'],
-        batch['source_segments'],
-        batch['target_segments'],
-        batch['source_positions'],
-        batch['target_positions'],
+        *texts(batch),
         method='outputs',
         rngs=None if dropout_key is None else {'dropout': dropout_key},
         mutable=list(collected),

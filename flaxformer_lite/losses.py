@@ -8,6 +8,7 @@ from flax import struct
 from jax.typing import DTypeLike
 
 from flaxformer_lite.dense import product, sum_of_rows
+from flaxformer_lite.shapes import blocks
 
 # Rows of logits held at a time: enough to keep the matrix units busy, few enough for the caches.
 CHUNK = 512
@@ -43,18 +44,6 @@ def _chunk(h_ND, table_VD, labels_N, smoothing):
     return loss_N, log_z_N - label_N, label_N >= top_N, e_NV / z_N[:, None] - q_NV
 
 
-def _split(x_BT: jax.Array) -> jax.Array:
-    """(B, T, …) → (chunks, B, t, …). Along T, so that a batch sharded over devices stays so."""
-    b, t = x_BT.shape[:2]
-    part = max((p for p in range(1, t + 1) if t % p == 0 and b * p <= CHUNK), default=1)
-    return jnp.moveaxis(x_BT.reshape(b, t // part, part, *x_BT.shape[2:]), 1, 0)
-
-
-def _join(x_CBt: jax.Array) -> jax.Array:
-    c, b, t = x_CBt.shape[:3]
-    return jnp.moveaxis(x_CBt, 0, 1).reshape(b, c * t, *x_CBt.shape[3:])
-
-
 def _sums(h_BTD, table_VD, labels_BT, smoothing, dtype, with_gradients):
     table_VD = table_VD.astype(dtype)
 
@@ -74,9 +63,14 @@ def _sums(h_BTD, table_VD, labels_BT, smoothing, dtype, with_gradients):
 
     zero = jnp.zeros((), jnp.float32)
     dtable_VD = jnp.zeros(table_VD.shape if with_gradients else (), jnp.float32)
-    chunks = _split(h_BTD), _split(labels_BT)
-    (sums, dtable_VD), dh = jax.lax.scan(body, (Sums(zero, zero, zero, zero), dtable_VD), chunks)
-    return sums, (_join(dh), dtable_VD) if with_gradients else None
+    # Along T, so that a batch sharded over devices stays so.
+    b, t, d = h_BTD.shape
+    chunks = (blocks(x, 1, max(CHUNK // b, 1)) for x in (h_BTD, labels_BT))
+    start = Sums(zero, zero, zero, zero), dtable_VD
+    (sums, dtable_VD), dh_CBTD = jax.lax.scan(body, start, tuple(chunks))
+    if not with_gradients:
+        return sums, None
+    return sums, (jnp.moveaxis(dh_CBTD, 0, 1).reshape(b, -1, d)[:, :t], dtable_VD)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))

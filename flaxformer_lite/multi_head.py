@@ -1,5 +1,7 @@
 """Multi-head attention (paper §3.2.2): project, rotate, attend, merge."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -46,18 +48,14 @@ class MultiHead(nn.Module):
     initial: Init = Xavier()
 
     def setup(self):
-        def heads(number: int, width: int) -> Dense:
-            return Dense((number, width), bias=False, dtype=self.dtype, initial=self.initial)
+        dense = functools.partial(Dense, bias=False, dtype=self.dtype, initial=self.initial)
 
         self.groups = self.num_kv_heads or self.num_heads
-        if not self.project:
-            return
-        self.query = heads(self.num_heads, self.d_k)
-        self.key = heads(self.groups, self.d_k)
-        self.value = heads(self.groups, self.d_v)
-        self.merge = Dense(
-            (self.d_model,), inputs=2, bias=False, dtype=self.dtype, initial=self.initial
-        )
+        if self.project:
+            self.query = dense((self.num_heads, self.d_k))
+            self.key = dense((self.groups, self.d_k))
+            self.value = dense((self.groups, self.d_v))
+            self.merge = dense((self.d_model,), inputs=2)
 
     def _heads(self, name: str, x_BTD: jax.Array) -> jax.Array:
         """Queries, keys or values of each head, float32."""
@@ -121,8 +119,6 @@ def _unfold(y_BTHU: jax.Array, share: int) -> jax.Array:
 
 def _fold_pairs(x_BHTS: jax.Array, share: int) -> jax.Array:
     """A mask or a bias for queries that were folded so."""
-    b, h, t, s = x_BHTS.shape
-    if h == 1:
-        return x_BHTS if t == 1 else jnp.repeat(x_BHTS, share, 2)
-    x_BGRTS = x_BHTS.reshape(b, h // share, share, t, s)
-    return jnp.swapaxes(x_BGRTS, 2, 3).reshape(b, h // share, t * share, s)
+    if x_BHTS.shape[1] == 1:
+        return x_BHTS if x_BHTS.shape[2] == 1 else jnp.repeat(x_BHTS, share, 2)
+    return jnp.swapaxes(_fold(jnp.swapaxes(x_BHTS, 1, 2), share), 1, 2)

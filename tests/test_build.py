@@ -116,11 +116,42 @@ def test_equal_configs_build_equal_models_that_are_traced_once(residual):
     assert traces == 1
 
 
-def test_cross_attention_is_its_own_or_as_self_attention():
-    given = tiny.model(cross_attention='softmax')
-    assert given == tiny.model()
-    with pytest.raises(ValueError, match="model.cross_attention: 'sofmax' is not one of"):
-        tiny.model(cross_attention='sofmax')
+@pytest.mark.parametrize('which', ['decoder', 'cross'])
+def test_each_attention_is_its_own_or_as_the_encoders(which):
+    assert tiny.model(**{f'{which}_attention': 'softmax'}) == tiny.model()
+    with pytest.raises(ValueError, match=f"model.{which}_attention: 'sofmax' is not one of"):
+        tiny.model(**{f'{which}_attention': 'sofmax'})
+
+
+def test_what_is_named_stands_in_its_place():
+    model = tiny.model(
+        attention='relu',
+        decoder_attention='cosine',
+        cross_attention='additive',
+        positions='alibi',
+        decoder_positions='rotary',
+        cross_positions='shaw',
+    )
+    encoder, decoder = model.encoder.block, model.decoder.block
+    places = encoder.attention, decoder.attention, decoder.cross_attention
+    names = [(type(x.attend).__name__, type(x.positions).__name__) for x in places]
+    assert names == [('Relu', 'Alibi'), ('Cosine', 'Rotary'), ('Additive', 'Shaw')]
+    stacks = model.encoder.positions, model.decoder.positions
+    assert [type(x).__name__ for x in stacks] == ['Alibi', 'Rotary']
+
+
+@pytest.mark.parametrize(
+    ('overrides', 'length'),
+    [
+        (dict(positions='learned(max_length=9)', decoder_positions='learned(max_length=7)'), 7),
+        (dict(decoder_positions='learned(max_length=7)'), 7),
+        (dict(positions='learned(max_length=9)', decoder_positions='alibi'), 9),
+        (dict(), None),
+        (dict(architecture='language_model', positions='learned(max_length=9)'), 4),
+    ],
+)
+def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
+    assert tiny.model(**overrides).max_length == length
 
 
 @pytest.mark.parametrize(
@@ -136,7 +167,8 @@ def test_cross_attention_is_its_own_or_as_self_attention():
         (dict(dropout=1.0), 'model.dropout must be at least 0 and below 1, not 1.0'),
         (dict(dropout=float('nan')), 'model.dropout must be at least 0 and below 1, not nan'),
         (dict(num_heads=5, d_v=None), 'model.d_model=12 cannot be divided .* model.num_heads=5'),
-        (dict(d_model=7), 'model.d_model=7 must be even for model.positions=sinusoidal'),
+        (dict(d_model=7), 'model.positions: d_model must be even for sinusoids, not 7'),
+        (dict(decoder_positions='rotary', d_k=3), 'model.decoder_positions: d_k must be even for'),
         (dict(num_kv_heads=0), 'model.num_kv_heads must be at least 1, not 0'),
         (dict(num_heads=4, num_kv_heads=3), 'model.num_kv_heads=3 does not divide .*num_heads=4'),
         (dict(head_dropout=1.0), 'model.head_dropout must be at least 0 and below 1, not 1.0'),

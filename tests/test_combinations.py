@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import wmt_base
-from flaxformer_lite import build
+from flaxformer_lite import build, learning
 from flaxformer_lite.architectures.base import grow
 from flaxformer_lite.shapes import Path
 
@@ -44,24 +45,20 @@ def combination(number):
             assert 'choose' in str(error), f'{drawn}: {error}'
 
 
-def packing(batch):
-    return {
-        f'{side}_{short}_{axes}': batch[f'{side}_{long}']
-        for side, axes in (('source', 'BS'), ('target', 'BT'))
-        for short, long in (('segments', 'segments'), ('pos', 'positions'))
-    }
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def examined(model, variables):
-    """Logits of sentences alone, of the same in one row, and word by word; and gradients."""
+    """Logits of sentences alone, of the same in one row, and word by word; and gradients.
+
+    Whole sentences are divided among devices, and what goes word by word is not.
+    """
     rows = tiny.batch([*([pair] for pair in tiny.PAIRS), tiny.PAIRS])
     source, inputs = rows['source'][:3], rows['inputs'][:3]
+    devices = Mesh(np.array(jax.devices()), 'batch')
+    rows = jax.lax.with_sharding_constraint(rows, NamedSharding(devices, PartitionSpec('batch')))
     b, t = inputs.shape
 
     def logits(params):
-        tokens = rows['source'], rows['inputs']
-        y_BTV = model.apply(variables | {'params': params}, *tokens, **packing(rows))
+        y_BTV = model.apply(variables | {'params': params}, *learning.texts(rows))
         return jnp.where(rows['labels'][..., None] != 0, y_BTV, 0).sum(), y_BTV
 
     gradient, whole = jax.grad(logits, has_aux=True)(variables['params'])

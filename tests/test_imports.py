@@ -19,7 +19,7 @@ MAY_IMPORT = {
     'architectures': {'shapes', 'masks', 'dense', 'dropout', 'stack', *INIT},
     'multi_head': {'shapes', 'dense', 'dropout', *INIT},
     'decode': {'shapes'},
-    'losses': {'dense'},
+    'losses': {'dense', 'shapes'},
     'schedules': {'spec'},
 }
 

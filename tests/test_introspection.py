@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from tiny import float64
 
 import flaxformer_lite
-from flaxformer_lite import spec
+from flaxformer_lite import learning, spec
 from flaxformer_lite.architectures.base import grow
 from flaxformer_lite.shapes import Path
 
@@ -133,15 +133,7 @@ def test_gradient_norms_are_those_of_the_mean_loss():
     labels = rows['labels']
 
     def loss(params):
-        logits = m.apply(
-            {'params': params},
-            rows['source'],
-            rows['inputs'],
-            source_segments_BS=rows['source_segments'],
-            target_segments_BT=rows['target_segments'],
-            source_pos_BS=rows['source_positions'],
-            target_pos_BT=rows['target_positions'],
-        )
+        logits = m.apply({'params': params}, *learning.texts(rows))
         log_p = jax.nn.log_softmax(logits)
         own = jnp.take_along_axis(log_p, labels[..., None], -1)[..., 0]
         each = 0.9 * own + 0.1 * log_p.mean(-1)

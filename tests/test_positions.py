@@ -47,13 +47,13 @@ def test_a_shift_is_a_rotation_that_does_not_depend_on_where():
 
 def test_sinusoids_go_by_position_not_by_slot():
     x, pos = jnp.ones((2, 3, 8)), jnp.array([[2, 0, 1], [5, 5, 0]])
-    y = tiny.apply(Sinusoidal(), {}, x, pos, method='embed')
+    y = tiny.apply(Sinusoidal(8), {}, x, pos, method='embed')
     np.testing.assert_array_equal(y, 1 + table(6, 8)[np.asarray(pos)])
 
 
 def test_an_odd_width_has_a_sine_without_a_cosine():
     with pytest.raises(ValueError, match='d_model must be even.* 7'):
-        sinusoids(jnp.zeros((1, 1), jnp.int32), 7)
+        Sinusoidal(7)
 
 
 def test_learned_positions_add_a_row_for_each_position():
@@ -99,16 +99,15 @@ def test_with_positions_the_order_of_the_source_matters(name):
 
 def test_tensor2tensors_sinusoids_are_sines_then_cosines_up_to_10000():
     x = jnp.zeros((1, 5, 8))
-    found = spec.make('flaxformer_lite.positions', 'sinusoidal_t2t').apply(
-        {}, x, jnp.arange(5)[None], method='embed'
-    )
+    positions = spec.make('flaxformer_lite.positions', 'sinusoidal_t2t', d_model=8)
+    found = positions.apply({}, x, jnp.arange(5)[None], method='embed')
     angle = np.arange(5)[:, None] / 10000 ** (np.arange(4) / 3)
     expected = np.concatenate([np.sin(angle), np.cos(angle)], 1)
     np.testing.assert_allclose(found[0], expected, atol=1e-6)
 
 
 def rotated(x, pos, **arguments):
-    rotary = spec.make('flaxformer_lite.positions', 'rotary', **arguments)
+    rotary = spec.make('flaxformer_lite.positions', 'rotary', d_k=x.shape[-1], **arguments)
     x = jnp.asarray(x, jnp.float32)[None, :, None]
     return np.asarray(rotary.apply({}, x, jnp.asarray(pos)[None], method='rotate'))[0, :, 0]
 

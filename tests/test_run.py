@@ -247,7 +247,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(text, tmp_path, m
     [
         (dict(model__num_heads=0), 'model.num_heads must be at least 1, not 0'),
         (dict(model__d_model=18, model__num_heads=4), 'model.d_model=18 cannot be divided among'),
-        (dict(model__d_model=9, model__num_heads=3), 'model.d_model=9 must be even'),
+        (dict(model__d_model=9, model__num_heads=3), 'model.positions: d_model must be even'),
         (dict(model__dropout=-0.1), 'model.dropout must be at least 0 and below 1, not -0.1'),
         (dict(model__dropout='nan'), 'model.dropout must be at least 0 and below 1, not nan'),
         (dict(model__attention='sofmax'), "model.attention: 'sofmax' is not one of .*did you mean"),
@@ -270,7 +270,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(text, tmp_path, m
         (dict(evaluation__average=9), 'checkpoint.keep'),
         (dict(data='txt'), "data: 'txt' is not one of grammar, text, tfds; did you mean 'text'"),
         (dict(data='text(path="nowhere", source="en", target="de")'), 'nowhere'),
-        (dict(model__positions='learned(max_length=5)'), 'max_length=5'),
+        (dict(model__positions='learned(max_length=5)'), 'model.positions has places for 5'),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_writes_nothing(changes, message, text, tmp_path, monkeypatch):

@@ -182,9 +182,9 @@ class Words:
     def init(self, key, *tokens):
         return {'params': {'table': jax.random.normal(key, (tiny.VOCAB, 6))}}
 
-    def apply(self, variables, source, inputs, *packing, method, rngs, mutable):
+    def apply(self, variables, source, inputs, method, rngs, mutable):
         table = variables['params']['table']
-        h = table[inputs]
+        h = table[inputs.tokens_BT]
         return (h + jax.random.normal(rngs['dropout'], h.shape), table), {}
 
 

@@ -22,8 +22,8 @@ def variants():
     base = wmt_base.get_config().model
     yield pytest.param({}, id='base')
     for field in build.FOLDERS:
-        # The cross-attention's are the same files; how matrices begin has laws of its own.
-        if field not in ('cross_attention', 'cross_positions', 'init'):
+        # Those of one attention are the same files; how matrices begin has laws of its own.
+        if not field.startswith(('decoder_', 'cross_', 'init')):
             for name in tiny.here(field):
                 if name != base[field]:
                     yield pytest.param({field: name}, id=f'{field}={name}')
@@ -32,6 +32,7 @@ def variants():
         dict(architecture='recurrent(cell="lstm")', tie='two'),
         dict(architecture='language_model', attention='linear', tie='none'),
         dict(architecture='language_model', positions='t5', num_kv_heads=1),
+        dict(decoder_attention='linear', decoder_positions='none', cross_attention='local'),
         dict(num_kv_heads=1),
         dict(projections=False, d_k=None, d_v=None, positions='rotary'),
         dict(init='mu_p(base=6)'),
@@ -68,12 +69,7 @@ def all_sorts():
 
 
 def outputs(model, variables, batch):
-    packing = {
-        f'{side}_{short}_{axes}': batch[f'{side}_{long}']
-        for side, axes in (('source', 'BS'), ('target', 'BT'))
-        for short, long in (('segments', 'segments'), ('pos', 'positions'))
-    }
-    return model.apply(variables, batch['source'], batch['inputs'], **packing)
+    return model.apply(variables, *learning.texts(batch))
 
 
 @functools.cache

@@ -19,18 +19,23 @@ TIES = ('three', 'two', 'none')
 
 
 class Text(NamedTuple):
-    """Rows of tokens: int32 BT each; segments and positions need giving only for packed rows."""
+    """Rows of tokens, int32 BT each; segments count a row's sentences from 1, 0 for padding."""
 
     tokens_BT: jax.Array
     segments_BT: jax.Array
     pos_BT: jax.Array
 
     @classmethod
-    def of(cls, tokens_BT, segments_BT=None, pos_BT=None) -> 'Text':
-        """Without segments, each row is one sentence, and token 0 padding."""
-        if segments_BT is None:
-            segments_BT = (tokens_BT != 0).astype(jnp.int32)
-        return cls(tokens_BT, segments_BT, masks.positions(tokens_BT) if pos_BT is None else pos_BT)
+    def of(cls, rows: 'jax.Array | Text') -> 'Text':
+        """Of tokens alone, each row is one sentence, and token 0 padding."""
+        if isinstance(rows, Text):
+            return rows
+        return cls(rows, (rows != 0).astype(jnp.int32), masks.positions(rows))
+
+    @property
+    def valid_BT(self) -> jax.Array:
+        """bool, False for padding."""
+        return self.segments_BT != 0
 
 
 class Model(nn.Module):
@@ -105,28 +110,19 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def outputs(
-        self,
-        source_BS: jax.Array,
-        inputs_BT: jax.Array,
-        source_segments_BS: jax.Array | None = None,
-        target_segments_BT: jax.Array | None = None,
-        source_pos_BS: jax.Array | None = None,
-        target_pos_BT: jax.Array | None = None,
+        self, source: jax.Array | Text, inputs: jax.Array | Text
     ) -> tuple[jax.Array, jax.Array]:
         """All but the last product: what is behind each logit (BTD) and the output matrix (VD)."""
-        source = Text.of(source_BS, source_segments_BS, source_pos_BS)
-        inputs = Text.of(inputs_BT, target_segments_BT, target_pos_BT)
-        return self._scaled(self.hidden(source, inputs)), self.output_VD
+        return self._scaled(self.hidden(Text.of(source), Text.of(inputs))), self.output_VD
 
-    def __call__(self, source_BS: jax.Array, inputs_BT: jax.Array, **packing) -> jax.Array:
-        """Teacher-forced logits, float32 BTV: row t predicts the token after `inputs_BT[:, t]`.
+    def __call__(self, source: jax.Array | Text, inputs: jax.Array | Text) -> jax.Array:
+        """Teacher-forced logits, float32 BTV: row t predicts the token after `inputs`' t-th.
 
         Args:
-          source_BS: int32 tokens, 0 = padding.
-          inputs_BT: int32 tokens, the target shifted right behind a start token.
-          **packing: segments and positions of packed rows, as `outputs` names them.
+          source: int32 tokens BS, 0 = padding; or a `Text`, whose rows may be packed.
+          inputs: likewise BT, the target shifted right behind a start token.
         """
-        return self._logits(self.outputs(source_BS, inputs_BT, **packing)[0])
+        return self._logits(self.outputs(source, inputs)[0])
 
     def step(self, token_BN: jax.Array, memory: Memory, path: Path) -> tuple[jax.Array, Memory]:
         """The next token of each hypothesis → logits of the one after (float32 BNV), new memory."""

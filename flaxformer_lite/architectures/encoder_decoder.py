@@ -23,14 +23,15 @@ class EncoderDecoder(Model, kw_only=True):
 
     @property
     def max_length(self) -> int | None:
-        return getattr(self.encoder.positions, 'max_length', None)
+        tables = self.encoder.positions, self.decoder.positions
+        return min((x.max_length for x in tables if hasattr(x, 'max_length')), default=None)
 
     def encode(self, source: Text) -> tuple[jax.Array, tuple[KV, ...]]:
         """→ the encoder's output, float32 BSD, and what each layer of the decoder reads of it."""
         memory_BSD, _ = self.encoder(
             self.embed(self.source_VD, source.tokens_BT),
             pos_BT=source.pos_BT,
-            valid_BT=source.segments_BT != 0,
+            valid_BT=source.valid_BT,
             mask_BHTS=masks.segments(source.segments_BT, source.segments_BT),
         )
         return memory_BSD, self.decoder.source(memory_BSD, source.pos_BT)
@@ -42,7 +43,7 @@ class EncoderDecoder(Model, kw_only=True):
             self.embed(self.target_VD, inputs.tokens_BT),
             kvs,
             pos_BT=inputs.pos_BT,
-            valid_BT=inputs.segments_BT != 0,
+            valid_BT=inputs.valid_BT,
             mask_BHTS=within & masks.causal(inputs.pos_BT, inputs.pos_BT),
             source_mask_BHTS=masks.segments(inputs.segments_BT, source.segments_BT),
         )
@@ -50,9 +51,8 @@ class EncoderDecoder(Model, kw_only=True):
 
     def start(self, source_BS: jax.Array) -> Memory:
         source = Text.of(source_BS)
-        seen_B11S = (source.segments_BT != 0)[:, None, None]
-        nothing_BT = source_BS[:, :0]
-        return (self.encode(source)[1], seen_B11S), self.decoder.remember(None, nothing_BT != 0)
+        context = self.encode(source)[1], source.valid_BT[:, None, None]
+        return context, self.decoder.remember(None, source.valid_BT[:, :0])
 
     def advance(
         self, x_BND: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path

@@ -20,7 +20,10 @@ class LanguageModel(Model, kw_only=True):
       stack: without cross-attention.
     """
 
-    idle: ClassVar[tuple[str, ...]] = ('cross_attention', 'cross_positions')
+    idle: ClassVar[tuple[str, ...]] = (
+        *('decoder_attention', 'decoder_positions'),
+        *('cross_attention', 'cross_positions'),
+    )
     stack: Stack
 
     @property
@@ -29,34 +32,25 @@ class LanguageModel(Model, kw_only=True):
         most = getattr(self.stack.positions, 'max_length', None)
         return None if most is None else most // 2
 
-    def _read(self, x_BTD: jax.Array, segments_BT: jax.Array, pos_BT: jax.Array) -> tuple:
-        within = masks.segments(segments_BT, segments_BT)
-        mask_BHTS = within & masks.causal(pos_BT, pos_BT)
-        return self.stack(x_BTD, pos_BT=pos_BT, valid_BT=segments_BT != 0, mask_BHTS=mask_BHTS)
+    def _read(self, x_BTD: jax.Array, text: Text) -> tuple:
+        within = masks.segments(text.segments_BT, text.segments_BT)
+        mask_BHTS = within & masks.causal(text.pos_BT, text.pos_BT)
+        return self.stack(x_BTD, pos_BT=text.pos_BT, valid_BT=text.valid_BT, mask_BHTS=mask_BHTS)
 
     def hidden(self, source: Text, inputs: Text) -> jax.Array:
         # A target's places begin after its source's: as many as its segment has there.
         of_source = masks.segments(inputs.segments_BT, source.segments_BT)[:, 0].sum(-1)
-        pos_BT = jnp.where(inputs.segments_BT != 0, inputs.pos_BT + of_source, 0)
-
-        def row(one: jax.Array, other: jax.Array) -> jax.Array:
-            return jnp.concatenate([one, other], 1)
-
-        h_BTD, _ = self._read(
-            row(
-                self.embed(self.source_VD, source.tokens_BT),
-                self.embed(self.target_VD, inputs.tokens_BT),
-            ),
-            row(source.segments_BT, inputs.segments_BT),
-            row(source.pos_BT, pos_BT),
-        )
+        inputs = inputs._replace(pos_BT=jnp.where(inputs.valid_BT, inputs.pos_BT + of_source, 0))
+        sides = (self.source_VD, source), (self.target_VD, inputs)
+        x_BTD = jnp.concatenate([self.embed(table, text.tokens_BT) for table, text in sides], 1)
+        both = Text(*(jnp.concatenate(x, 1) for x in zip(source, inputs, strict=True)))
+        h_BTD, _ = self._read(x_BTD, both)
         return h_BTD[:, source.tokens_BT.shape[1] :]
 
     def start(self, source_BS: jax.Array) -> Memory:
-        source, valid_BS = Text.of(source_BS), source_BS != 0
-        x_BSD = self.embed(self.source_VD, source_BS)
-        _, kvs = self._read(x_BSD, source.segments_BT, source.pos_BT)
-        return (valid_BS, source.pos_BT), self.stack.remember(kvs, valid_BS)
+        source = Text.of(source_BS)
+        _, kvs = self._read(self.embed(self.source_VD, source_BS), source)
+        return (source.valid_BT, source.pos_BT), self.stack.remember(kvs, source.valid_BT)
 
     def advance(
         self, x_BND: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path

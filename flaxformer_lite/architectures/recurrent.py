@@ -31,7 +31,8 @@ class Recurrent(Model, kw_only=True):
     """
 
     idle: ClassVar[tuple[str, ...]] = (
-        *('attention', 'cross_attention', 'positions', 'cross_positions', 'projections'),
+        *('attention', 'decoder_attention', 'cross_attention', 'projections'),
+        *('positions', 'decoder_positions', 'cross_positions'),
         *('num_heads', 'num_kv_heads', 'd_k', 'd_v', 'd_ff', 'feed_forward', 'norm', 'parallel'),
         *('head_dropout', 'layer_drop'),
     )
@@ -84,7 +85,8 @@ class Recurrent(Model, kw_only=True):
         return jnp.tanh(self.decoder_merge(h_BTNU[:, :, 0]))
 
     def start(self, source_BS: jax.Array) -> Memory:
-        kv, seen_B1S = self._read(Text.of(source_BS)), (source_BS != 0)[:, None]
+        source = Text.of(source_BS)
+        kv, seen_B1S = self._read(source), source.valid_BT[:, None]
         context = kv, seen_B1S[:, None], self._begin(kv, seen_B1S)
         return context, (_States(self.decoder.states(len(source_BS))),)
 

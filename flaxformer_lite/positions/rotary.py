@@ -15,13 +15,16 @@ class Rotary(Positions):
       ValueError: d_k is odd.
     """
 
+    d_k: int
     max_wavelength: float = 10000.0
 
+    def __post_init__(self):
+        if self.d_k % 2:
+            raise ValueError(f'd_k must be even for rotary positions, not {self.d_k}')
+        super().__post_init__()
+
     def rotate(self, x_BTHK: jax.Array, pos_BT: jax.Array) -> jax.Array:
-        d_k = x_BTHK.shape[-1]
-        if d_k % 2:
-            raise ValueError(f'd_k must be even for rotary positions, not {d_k}')
-        rate = self.max_wavelength ** (-jnp.arange(0, d_k, 2, dtype=jnp.float32) / d_k)
+        rate = self.max_wavelength ** (-jnp.arange(0, self.d_k, 2, dtype=jnp.float32) / self.d_k)
         angle = pos_BT[:, :, None, None].astype(jnp.float32) * rate[None, None, None]
         sin, cos = jnp.sin(angle), jnp.cos(angle)
         even, odd = x_BTHK[..., 0::2], x_BTHK[..., 1::2]

@@ -7,20 +7,25 @@ from flaxformer_lite.positions.base import Positions
 
 
 def sinusoids(pos_BT: jax.Array, d_model: int) -> jax.Array:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos of the same angle. → float32 BTD.
-
-    Raises:
-      ValueError: d_model is odd, so that a sine would have no cosine.
-    """
-    if d_model % 2:
-        raise ValueError(f'd_model must be even for sinusoids, not {d_model}')
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) its cosine. → float32 BTD."""
     rate = 10000.0 ** (-jnp.arange(0, d_model, 2, dtype=jnp.float32) / d_model)
     angle = pos_BT[:, :, None].astype(jnp.float32) * rate[None, None]
     return jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(*pos_BT.shape, d_model)
 
 
 class Sinusoidal(Positions):
-    """x + PE(pos)."""
+    """x + PE(pos).
+
+    Raises:
+      ValueError: d_model is odd, so that a sine would have no cosine.
+    """
+
+    d_model: int
+
+    def __post_init__(self):
+        if self.d_model % 2:
+            raise ValueError(f'd_model must be even for sinusoids, not {self.d_model}')
+        super().__post_init__()
 
     def embed(self, x_BTD: jax.Array, pos_BT: jax.Array) -> jax.Array:
-        return x_BTD + sinusoids(pos_BT, x_BTD.shape[-1])
+        return x_BTD + sinusoids(pos_BT, self.d_model)

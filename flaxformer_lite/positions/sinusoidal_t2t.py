@@ -15,11 +15,15 @@ class SinusoidalT2T(Positions):
       ValueError: d_model is odd or below 4.
     """
 
+    d_model: int
+
+    def __post_init__(self):
+        if self.d_model % 2 or self.d_model < 4:
+            raise ValueError(f'd_model must be even and at least 4, not {self.d_model}')
+        super().__post_init__()
+
     def embed(self, x_BTD: jax.Array, pos_BT: jax.Array) -> jax.Array:
-        d_model = x_BTD.shape[-1]
-        if d_model % 2 or d_model < 4:
-            raise ValueError(f'd_model must be even and at least 4 for sinusoids, not {d_model}')
-        last = d_model // 2 - 1
+        last = self.d_model // 2 - 1
         rate = 10000.0 ** (-jnp.arange(last + 1, dtype=jnp.float32) / last)
         angle = pos_BT[:, :, None].astype(jnp.float32) * rate[None, None]
         return x_BTD + jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
