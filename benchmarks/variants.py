@@ -58,20 +58,18 @@ def main() -> None:
     if args.variant is not None:
         print(json.dumps(work(args)))
         return
-    sides = [
-        Side(', '.join(f'{k}={v}' for k, v in v.items()) or 'wmt_small', (_argument(v),), HUGE)
-        for v in variants(args.only)
-    ]
+    sides = [Side(name(v), (f'--variant={json.dumps(v)}',), HUGE) for v in variants(args.only)]
     results = turns.take('benchmarks.variants', sides, 1)
-    print(turns.table(results, 'steps/s'))
+    print(turns.table(results, 'tokens/s'))
 
 
-def _argument(variant: dict[str, Any]) -> str:
-    return f'--variant={json.dumps(variant)}'
+def name(variant: dict[str, Any]) -> str:
+    """For a table."""
+    return ', '.join(f'{field}={value}' for field, value in variant.items()) or 'as it is'
 
 
-def variants(only: str) -> list[dict[str, Any]]:
-    """The base, then each file of each kind, then what is no file."""
+def variants(only: str = '') -> list[dict[str, Any]]:
+    """The base, then each file of each kind, then what is no file; or some fields' files only."""
     from flaxformer_lite import build
 
     found: list[dict[str, Any]] = [{}]
@@ -126,7 +124,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
         dev = score.loss(state.variables, made.dev[1])
     return {
         'parameters': job.parameters(state.params),
-        'steps/s': args.steps / progress.seconds,
+        'ms a step': 1000 * progress.seconds / args.steps,
         'tokens/s': progress.tokens / progress.seconds,
         'tokens': progress.tokens,
         'peak MB': peak,

@@ -13,8 +13,8 @@ class Flash(Attention):
     """softmax(Q Kᵀ / √d_k + bias) V, computed by blocks on the chip; `blockwise` does so anywhere.
 
     Raises:
-      ValueError: when called without a GPU, in float32, which cuDNN does not do, with a d_v that is
-        not d_k, or with positions that act on scores.
+      ValueError: when called without a GPU, in float32, which cuDNN does not do, with a d_k that is
+        no multiple of 8, a d_v that is not d_k, or positions that act on scores by queries.
     """
 
     backend: ClassVar[str] = 'gpu'
@@ -30,10 +30,10 @@ class Flash(Attention):
                 'choose attention=blockwise, which computes the same'
             )
         d_k, d_v = kv.key_BGKS.shape[2], kv.value_BGUS.shape[2]
-        if q_BTHK.dtype != jnp.bfloat16 or d_k != d_v:
+        if q_BTHK.dtype != jnp.bfloat16 or d_k % 8 or d_k != d_v:
             raise ValueError(
-                f'flash attention needs model.dtype=bfloat16 and d_v = d_k, not {q_BTHK.dtype}, '
-                f'{d_v} and {d_k}: choose them so, or attention=blockwise'
+                'flash attention needs model.dtype=bfloat16 and d_v = d_k, a multiple of 8, not '
+                f'{q_BTHK.dtype}, {d_v} and {d_k}: choose them so, or attention=blockwise'
             )
         y_BTHU = jax.nn.dot_product_attention(
             q_BTHK,

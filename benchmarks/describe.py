@@ -1,0 +1,33 @@
+"""How long it takes to build and describe a model: each variant in a config, the slowest first.
+
+    python -m benchmarks.describe --config=configs/wmt_big.py
+
+Nothing is compiled. JAX forgets between two of them what it has traced; imports are done before.
+"""
+
+import time
+
+import jax
+
+from benchmarks.variants import name, variants
+from experiments import console, flags
+from experiments.ledger import ledger
+
+
+def main() -> None:
+    _, settings = flags.parse(flags.Parser(__doc__))
+    ledger(settings.config)  # what is read and made once in a process
+    rows = []
+    for changes in variants():
+        config = settings.config.copy_and_resolve_references()
+        config.model.update(changes)
+        jax.clear_caches()
+        start = time.perf_counter()
+        ledger(config)
+        rows.append((time.perf_counter() - start, name(changes)))
+    shown = [[label, f'{seconds:.2f}'] for seconds, label in sorted(rows, reverse=True)[:5]]
+    print(console.table(['variant', 'seconds'], shown))
+
+
+if __name__ == '__main__':
+    flags.main(main)
