@@ -43,7 +43,7 @@ class Model(nn.Module):
 
     Attributes:
       d_model: width of the embeddings.
-      source_vocab, target_vocab: numbers of tokens; equal where the matrix is shared three ways.
+      vocab_size: how many tokens source and target have in common.
       tie: which share one matrix (paper §3.4): 'three' (source, target, pre-softmax), 'two' (target
         and pre-softmax) or 'none'.
       scale_embeddings: times √d_model (§3.4).
@@ -52,13 +52,12 @@ class Model(nn.Module):
       idle: the fields of a `model` config that change nothing in it.
 
     Raises:
-      ValueError: an unknown `tie`, or vocabularies that cannot share.
+      ValueError: an unknown `tie`.
     """
 
     idle: ClassVar[tuple[str, ...]] = ()
     d_model: int
-    source_vocab: int
-    target_vocab: int
+    vocab_size: int
     tie: str = 'three'
     scale_embeddings: bool = True
     dtype: DTypeLike = jnp.float32
@@ -67,19 +66,13 @@ class Model(nn.Module):
     def setup(self):
         if self.tie not in TIES:
             raise ValueError(f'tie must be one of {", ".join(TIES)}, not {self.tie!r}')
-        if self.tie == 'three' and self.source_vocab != self.target_vocab:
-            raise ValueError(
-                f'tie=three needs one joint vocabulary, not {self.source_vocab} and '
-                f'{self.target_vocab} tokens: use tie=two'
-            )
 
-        def matrix(name: str, size: int) -> jax.Array:
-            return self.param(name, self.initial.embedding, size, self.d_model)
+        def matrix(name: str) -> jax.Array:
+            return self.param(name, self.initial.embedding, self.vocab_size, self.d_model)
 
-        self.target_VD = matrix('embedding', self.target_vocab)
-        three, none = self.tie == 'three', self.tie == 'none'
-        self.source_VD = self.target_VD if three else matrix('source_embedding', self.source_vocab)
-        self.output_VD = matrix('output', self.target_vocab) if none else self.target_VD
+        self.target_VD = matrix('embedding')
+        self.source_VD = self.target_VD if self.tie == 'three' else matrix('source_embedding')
+        self.output_VD = matrix('output') if self.tie == 'none' else self.target_VD
 
     @property
     def max_length(self) -> int | None:
@@ -137,7 +130,7 @@ class Model(nn.Module):
     def _logits(self, h_BTD: jax.Array) -> jax.Array:
         rows_ND = h_BTD.reshape(-1, self.d_model).astype(self.dtype)
         logits_NV = product(rows_ND, self.output_VD.astype(self.dtype).T)
-        return logits_NV.reshape(*h_BTD.shape[:-1], self.target_vocab)
+        return logits_NV.reshape(*h_BTD.shape[:-1], self.vocab_size)
 
 
 def grow(memory: Memory, hypotheses: int, tokens: int) -> Memory:
