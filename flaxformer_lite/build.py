@@ -1,10 +1,12 @@
 """A model's config → its modules: strings become parts here, once, and nowhere else."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
-from flaxformer_lite import spec
+from flaxformer_lite import checks, spec
 from flaxformer_lite.architectures.base import Model
-from flaxformer_lite.checks import DROPOUTS, DTYPES, check
+from flaxformer_lite.checks import DROPOUTS, DTYPES
 from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout, Skip
 from flaxformer_lite.entity_encoder import EntityEncoder
@@ -51,14 +53,18 @@ def model(config: Any, vocab_size: int) -> Model:
       ValueError: a value that cannot be built; the message names the field.
     """
     check(config)
-    encoder, decoder = _Parts(config, 'encoder'), _Parts(config, 'decoder')
+    encoder = _Parts(config, 'encoder')
+    # Only what the architecture takes is made: the fields of what it does not may not even fit.
+    parts = {
+        'encoder': encoder.stack,
+        'decoder': lambda: _Parts(config, 'decoder').stack(cross=True),
+        'stack': lambda: _Parts(config, 'decoder', alone=True).stack(),
+        'attend': lambda: _make('attention', 'additive'),
+    }
+    takes = spec.parameters(_architecture(config))
     return _make(
         'architecture',
         config.architecture,
-        encoder=encoder.stack(),
-        decoder=decoder.stack(cross=True),
-        stack=_Parts(config, 'decoder', alone=True).stack(),
-        attend=_make('attention', 'additive'),
         dropout=encoder.dropout,
         num_layers=config.num_layers,
         d_model=config.d_model,
@@ -67,20 +73,37 @@ def model(config: Any, vocab_size: int) -> Model:
         scale_embeddings=config.scale_embeddings,
         dtype=encoder.dtype,
         initial=encoder.initial,
+        **{name: make() for name, make in parts.items() if name in takes},
     )
 
 
-def idle(config: Any) -> tuple[str, ...]:
-    """The fields of a `model` config that its architecture does nothing with.
+def check(config: Any) -> None:
+    """Refuses a `model` config whose numbers cannot be built; `model` does so first of all.
 
     Raises:
-      ValueError: there is no such architecture.
+      ValueError: names the field, the value and what it may be.
     """
-    try:
-        name, _ = spec.parse(config.architecture)
-        return spec.find(_package('architecture'), name).idle
-    except ValueError as error:
-        raise ValueError(f'model.architecture: {error}') from None
+    checks.check(config, idle(config))
+
+
+def idle(config: Any) -> set[str]:
+    """The fields of a `model` config that are not used by what others of its fields name.
+
+    Raises:
+      ValueError: there is no such architecture or residual.
+    """
+    fields = set(_architecture(config).idle)
+    return fields if 'residual' in fields else fields | set(_class(config, 'residual').idle)
+
+
+def _architecture(config: Any) -> type[Model]:
+    return _class(config, 'architecture')
+
+
+def _class(config: Any, field: str) -> Any:
+    with _naming(field):
+        name, _ = spec.parse(config[field])
+        return spec.find(_package(field), name)
 
 
 def initial(config: Any) -> Init:
@@ -121,6 +144,7 @@ class _Parts:
             d_model=config.d_model,
             num_heads=config.num_heads,
             d_k=self.d_k,
+            d_k_given=config.d_k is not None,
             d_v=self.d_v,
             d_ff=config.d_ff,
             dtype=self.dtype,
@@ -132,7 +156,8 @@ class _Parts:
         self.dropout = Dropout(config.dropout, DROPOUTS[config.dropout_kind])
         norm = self.make('norm')
         self.residual = self.make('residual', norm=norm, dropout=self.dropout)
-        init = config.init or self.residual.initial
+        without = 'residual' in idle(config)
+        init = config.init or ('xavier' if without else self.residual.initial)
         self.initial: Init = _make('init', init, **self.facts)
         self.feed_forward = self.make('feed_forward', initial=self.initial)
 
@@ -153,7 +178,7 @@ class _Parts:
             num_kv_heads=config.num_kv_heads,
             d_k=self.d_k,
             d_v=self.d_v,
-            attend=_make(*attention),
+            attend=_make(*attention, **self.facts),
             # One for each place: a module in two places would share its weights between them.
             positions=_make(*positions, **self.facts),
             head_dropout=Dropout(config.head_dropout, (1, 3)),
@@ -204,7 +229,13 @@ def _package(field: str) -> str:
 
 
 def _make(field: str, text: str, **defaults: Any) -> Any:
-    try:
+    with _naming(field):
         return spec.make(_package(field), text, **defaults)
+
+
+@contextlib.contextmanager
+def _naming(field: str) -> Iterator[None]:
+    try:
+        yield
     except ValueError as error:
         raise ValueError(f'model.{field}: {error}') from None

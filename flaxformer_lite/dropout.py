@@ -1,5 +1,7 @@
 """Dropout (paper §5.4), on exactly when a dropout key is given."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -29,6 +31,7 @@ def random_words(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return _mix(_mix(index ^ first) ^ second)
 
 
+@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)  # traced once for a shape
 def kept(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
     """True with probability 1 − rate."""
     return random_words(key, shape) >= jnp.uint32(round(rate * 2**32))

@@ -62,8 +62,8 @@ def _weights(attention: Any, kind: str) -> jax.Array:
     """BHTS, also where a group of heads shares keys, whose queries come as one head's."""
     if 'weights' not in attention.get('attend', {}):
         raise ValueError(
-            f'the attention of {kind} never holds its weights: record it with model.attention='
-            'softmax, which has the same parameters'
+            f'the attention of {kind} never holds its weights: record it with softmax in its '
+            'place, which has the same parameters'
         )
     (w_BGTS,), (y_BTHU,) = attention['attend']['weights'], attention['heads']
     (b, t, h), (g, s) = y_BTHU.shape[:3], (w_BGTS.shape[1], w_BGTS.shape[3])
@@ -83,7 +83,7 @@ def statistics(
         diagonal, previous: what falls on the query's own position, and on the one before it.
         padding: what falls on places that hold no token. It must be 0.
       by stack:
-        gradient_norm: of the loss of a token, over all parameters of a layer.
+        gradient_norm: of the mean loss of a token, without dropout, over a layer's parameters.
         norm: the mean length of the residual stream behind a layer.
     """
     seen, result = record(model, variables, batch), {}
@@ -92,13 +92,19 @@ def statistics(
         keys = 'encoder' if kind.endswith('cross') else stack
         figures = [_of_heads(w_BHTS, *seen.places[stack], *seen.places[keys]) for w_BHTS in layers]
         result[kind] = jax.tree.map(lambda *x: jnp.stack(x), *figures)
-    learnt, _ = learning.learn(model, variables, batch, label_smoothing=label_smoothing)
+
+    def loss(params: Any) -> jax.Array:
+        own = variables | {'params': params}
+        sums = learning.loss_sums(model, own, batch, label_smoothing=label_smoothing)
+        return sums.loss / sums.tokens
+
+    gradient = jax.grad(loss)(variables['params'])
     for stack, norms in seen.norms.items():
         valid_BT = seen.places[stack][1]
         lengths = [jnp.where(valid_BT, n_BT, 0).sum() / valid_BT.sum() for n_BT in norms[1:]]
-        gradients = [_norm(learnt.gradient[stack][f'layer_{i}']) for i in range(len(lengths))]
-        gradient_norm = jnp.stack(gradients) / learnt.sums.tokens
-        result.setdefault(stack, {}).update(norm=jnp.stack(lengths), gradient_norm=gradient_norm)
+        gradients = [_norm(gradient[stack][f'layer_{i}']) for i in range(len(lengths))]
+        figures = dict(norm=jnp.stack(lengths), gradient_norm=jnp.stack(gradients))
+        result.setdefault(stack, {}).update(figures)
     return result
 
 
@@ -140,10 +146,11 @@ def switches(model: Model) -> dict[str, Any]:
 
 
 def _of_stack(stack: Stack) -> dict[str, Any]:
-    heads = {}
-    for name in ATTENTIONS:
-        if (attention := getattr(stack.block, name)) is not None:
-            heads[name] = {'heads': jnp.ones(attention.num_heads)}
-    layers = range(stack.num_layers)
-    on = {f'layer_{i}': heads for i in layers}
-    return on | {f'leave_{i}': {'keep': jnp.ones(())} for i in layers}
+    attentions = {name: getattr(stack.block, name) for name in ATTENTIONS}
+    on = {}
+    for i in range(stack.num_layers):
+        on[f'leave_{i}'] = {'keep': jnp.ones(())}
+        on[f'layer_{i}'] = {
+            name: {'heads': jnp.ones(x.num_heads)} for name, x in attentions.items() if x
+        }
+    return on

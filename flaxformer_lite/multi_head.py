@@ -88,6 +88,9 @@ class MultiHead(nn.Module):
         """x_BTD asks, kv answers. → float32 BTD."""
         q_BTHK = self.positions.rotate(self._heads('query', x_BTD), pos_BT).astype(self.dtype)
         share = self.num_heads // self.groups
+        if self.attend.per_head and share > 1:
+            key_BHKS, value_BHUS = (jnp.repeat(x, share, 1) for x in (kv.key_BGKS, kv.value_BGUS))
+            kv, share = KV(key_BHKS, value_BHUS, kv.pos_BS), 1
         y_BTHU = self.attend(
             _fold(q_BTHK, share),
             kv,

@@ -9,6 +9,8 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import types
+import typing
 from typing import Any
 
 
@@ -54,23 +56,43 @@ def find(package: str, name: str) -> type:
     return cls
 
 
+def parameters(cls: type) -> dict[str, Any]:
+    """What a class takes, by name, and of which type."""
+    found = {name: p.annotation for name, p in inspect.signature(cls).parameters.items()}
+    if 'parent' in found:  # what linen adds to every module's own
+        found = {name: kind for name, kind in found.items() if name not in ('parent', 'name')}
+    return found
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a literal may be of a type: whole numbers are numbers, True and False are not."""
+    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    kinds = [typing.get_origin(k) or k for k in (typing.get_args(kind) if union else [kind])]
+    if inspect.Parameter.empty in kinds or not all(isinstance(k, type) for k in kinds):
+        return True
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, tuple(kinds)) or (isinstance(value, int) and float in kinds)
+
+
 def make(package: str, spec: str, **defaults: Any) -> Any:
     """The object that a spec names. `defaults` fill the arguments that the spec leaves out.
 
     Raises:
-      ValueError: the spec cannot be read, the name is unknown, or an argument is unknown or
-        missing; and what the class itself raises for a bad value.
+      ValueError: the spec cannot be read, the name is unknown, or an argument is unknown, missing
+        or of another type; and what the class itself raises for a bad value.
     """
     name, arguments = parse(spec)
     cls = find(package, name)
-    parameters = list(inspect.signature(cls).parameters)
-    if 'parent' in parameters:  # what linen adds to every module's own
-        parameters = [p for p in parameters if p not in ('parent', 'name')]
-    unknown = sorted(set(arguments) - set(parameters))
-    if unknown:
-        takes = ', '.join(parameters) or 'no arguments'
-        raise ValueError(f'{spec!r}: unknown argument {unknown[0]!r}; {name} takes {takes}')
-    arguments = {k: v for k, v in defaults.items() if k in parameters} | arguments
+    takes = parameters(cls)
+    for argument, value in arguments.items():
+        if argument not in takes:
+            names = ', '.join(takes) or 'no arguments'
+            raise ValueError(f'{spec!r}: unknown argument {argument!r}; {name} takes {names}')
+        if not _is(value, takes[argument]):
+            kind = getattr(takes[argument], '__name__', takes[argument])
+            raise ValueError(f'{spec!r}: {argument} must be of type {kind}, not {value!r}')
+    arguments = {k: v for k, v in defaults.items() if k in takes} | arguments
     try:
         return cls(**arguments)
     except TypeError as error:

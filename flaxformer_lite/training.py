@@ -84,7 +84,8 @@ def make_step(
 
     Args:
       accumulate: the batch is worked off in so many parts, its rows divided among them evenly, and
-        their gradients are summed: the same update in a part of the memory.
+        their gradients are summed: the same update in a part of the memory, but for what goes by
+        all tokens at once, which goes by those of a part (norm `batch`, feed-forward `mixture`).
 
     Raises:
       ValueError: when the step is traced, if `accumulate` does not divide the rows.

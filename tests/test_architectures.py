@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 from tiny import float64
 
@@ -40,10 +41,10 @@ def recurrent(p, source, inputs, cell, layers, width):
     x = embedding[source]
     for i in range(layers):
         sides = []
-        for side, words in ((f'forwards_{i}', x), (f'backwards_{i}', x[::-1])):
+        for side, words in (('forwards', x), ('backwards', x[::-1])):
             state, states = twice(np.zeros(width)), []
             for word in words:
-                state, h = step(p['encoder'][side], state, word)
+                state, h = step(p[f'encoder_{i}'][side], state, word)
                 states.append(h)
             sides.append(states if side[0] == 'f' else states[::-1])
         x = np.concatenate(sides, -1)
@@ -126,13 +127,20 @@ OTHERS = dict(
 def test_idle_fields_and_no_others_change_nothing(architecture):
     config = wmt_base.get_config().model
     assert OTHERS.keys() == set(config) - {'architecture'}
-    given = dict(architecture=architecture)
+    given = dict(architecture=architecture, residual='post_norm')
     for field, value in OTHERS.items():
         # Without projections heads are slices of d_model.
         slices = dict(d_k=None, d_v=None) if field == 'projections' else {}
         changed = tiny.model(**given | slices | {field: value})
         same = changed == tiny.model(**given | slices)
         assert same == (field in build.idle(ConfigDict(given))), field
+
+
+@pytest.mark.parametrize('residual', build.variants('residual'))
+def test_where_the_norm_is_idle_there_is_none(residual):
+    idle = build.idle(ConfigDict(dict(architecture='encoder_decoder', residual=residual)))
+    parameters = flatten_dict(tiny.parameters(tiny.model(residual=residual)), sep='/')
+    assert ('norm' in idle) == (not any('/norm/' in name for name in parameters))
 
 
 def entities():

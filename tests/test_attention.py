@@ -231,6 +231,39 @@ def test_dropout_of_weights_is_each_weights_own():
     assert len(np.unique(y == 0, axis=0)) == 64
 
 
+def test_dropout_of_weights_is_each_sentences_and_each_heads_own():
+    ones = np.ones((2, 64, 3, 1))
+    mask = np.eye(64, dtype=bool)[None, None]
+    rngs = {'dropout': jax.random.key(0)}
+    arguments = dict(pos_BT=jnp.arange(64)[None], mask_BHTS=jnp.asarray(mask))
+    kv = keys_values(ones, ones)
+    y = apply(Softmax(dropout=0.5), {}, jnp.asarray(ones), kv, **arguments, rngs=rngs)
+    masks = np.asarray(y)[..., 0].transpose(0, 2, 1).reshape(6, 64)
+    assert len(np.unique(masks, axis=0)) == 6
+
+
+@pytest.mark.parametrize('name', ['bilinear', 'talking_heads'])
+def test_begins_as_softmax_or_near_it(name):
+    arrays = [random(2, 5, 2, 4, seed=i) for i in range(3)]
+    mask = np.ones((1, 1, 5, 5), bool)
+    attention = spec.make('flaxformer_lite.attention', name)
+    q, kv = jnp.asarray(arrays[0], jnp.float32), keys_values(*arrays[1:])
+    arguments = dict(pos_BT=jnp.arange(5)[None], mask_BHTS=jnp.asarray(mask))
+    first = jax.jit(attention.init)(jax.random.key(0), q, kv, **arguments)
+    y, expected = apply(attention, first, q, kv, **arguments), attend(*arrays, mask)
+    # Near: off the diagonal P is a tenth.
+    atol = 1e-5 if name == 'bilinear' else 0.5 * np.abs(expected).max()
+    np.testing.assert_allclose(y, expected, atol=atol)
+
+
+def test_cosines_temperature_begins_where_it_is_told():
+    q, kv = jnp.ones((1, 2, 3, 4)), keys_values(*np.ones((2, 1, 2, 3, 4)))
+    arguments = dict(pos_BT=jnp.zeros((1, 2), jnp.int32), mask_BHTS=jnp.ones((1, 1, 2, 2), bool))
+    attention = spec.make('flaxformer_lite.attention', 'cosine(start=7.0)')
+    first = jax.jit(attention.init)(jax.random.key(0), q, kv, **arguments)
+    np.testing.assert_array_equal(first['params']['temperature'], [7.0] * 3)
+
+
 def test_a_window_hides_what_is_further_away_on_either_side():
     attention = spec.make('flaxformer_lite.attention', 'local(window=2)')
     mask = np.ones((1, 1, 6, 6), bool)

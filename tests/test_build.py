@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from configs import wmt_base, wmt_big
 from flaxformer_lite import build
+from flaxformer_lite.dropout import Dropout
 
 VOCAB = 37_000
 
@@ -180,6 +181,15 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
         (dict(projections=False), 'model.projections=False .* leave model.d_k, model.d_v and'),
         (dict(feed_forward='mixture(top=9)'), 'model.feed_forward: mixture needs 1 ≤ top ≤ exper'),
         (dict(init='mu_p(base=0)'), 'model.init: base must be at least 1, not 0'),
+        (dict(norm='layer(epsilon="x")'), "model.norm: .*epsilon must be of type float, not 'x'"),
+        (dict(feed_forward='mixture(experts=4.0)'), 'experts must be of type int, not 4.0'),
+        (dict(attention='softmax(scale="x")'), r"scale must be of type bool \| float, not 'x'"),
+        (dict(architecture='recurrent(attend="softmax")'), 'attend must be of type Module, not'),
+        (
+            dict(positions='t5(buckets=2)'),
+            'model.positions: buckets must be at least 4 and',
+        ),
+        (dict(positions='t5(max_distance=16)'), 'max_distance above half of them, not 32 and 16'),
         (dict(architecture='rnn'), "model.architecture: 'rnn' is not one of encoder_decoder, lang"),
         (dict(init='xavie'), "model.init: 'xavie' is not one of .* did you mean 'xavier'"),
         (dict(tie='four'), "model.tie must be one of three, two, none, not 'four'"),
@@ -270,3 +280,34 @@ def test_widths_of_heads_reach_the_matrices():
         d, h, k, u = 12, 2, 4, 3
         assert shapes == dict(query=(d, h, k), key=(d, h, k), value=(d, h, u), merge=(h, u, d))
     np.testing.assert_array_equal(layer['feed_forward']['up']['kernel'].shape, (12, 16))
+
+
+def test_parts_know_what_they_are_in():
+    given = dict(num_layers=3, positions='t5', residual='deepnorm', head_dropout=0.5)
+    model, lone = tiny.model(**given), tiny.model(**given, architecture='language_model')
+    config = wmt_base.get_config().model
+    config.update(tiny.SIZES | dict(residual='deepnorm'))
+    entities = build.entity_encoder(config).encoder
+    for stack, causal, sizes in (
+        (model.encoder, False, ('encoder', 3, 3)),
+        (model.decoder, True, ('decoder', 3, 3)),
+        (lone.stack, True, ('decoder', 0, 3)),
+        (entities, None, ('encoder', 2, 0)),
+    ):
+        residual = stack.block.residual
+        assert (residual.stack, residual.encoder_layers, residual.decoder_layers) == sizes
+        assert causal is None or stack.positions.causal == causal
+        assert stack.block.attention.initial.beta() == init_of(*sizes)
+    assert model.encoder.block.attention.head_dropout == Dropout(0.5, (1, 3))
+
+
+def init_of(stack, n, m):
+    """DeepNet's β: its figure 2."""
+    if not n * m:
+        return (8 * (n + m)) ** -0.25
+    return 0.87 * (n**4 * m) ** (-1 / 16) if stack == 'encoder' else (12 * m) ** -0.25
+
+
+def test_whole_tokens_are_dropped_along_features():
+    dropped = tiny.model(dropout=0.5, dropout_kind='tokens')
+    assert dropped.encoder.dropout == dropped.encoder.block.residual.dropout == Dropout(0.5, (-1,))

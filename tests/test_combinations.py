@@ -66,12 +66,16 @@ def examined(model, variables):
 
     def step(memory, now):
         i, word_B = now
-        seen_B1S = jnp.broadcast_to((jnp.arange(t) <= i)[None, None], (b, 1, t))
-        path = Path(i, jnp.zeros((b, 1), jnp.int32), seen_B1S)
-        found, memory = model.apply(variables, word_B[:, None], memory, path, method='step')
+        # Two hypotheses that go on from themselves, the second with another sentence's words.
+        word_BN = jnp.stack([word_B, jnp.roll(word_B, 1)], 1)
+        slot = jnp.arange(2 * t)
+        seen_NS = (slot[None] % 2 == jnp.arange(2)[:, None]) & (slot[None] // 2 <= i)
+        parent_BN = jnp.broadcast_to(jnp.arange(2)[None], (b, 2))
+        path = Path(i, parent_BN, jnp.broadcast_to(seen_NS[None], (b, 2, 2 * t)))
+        found, memory = model.apply(variables, word_BN, memory, path, method='step')
         return memory, found[:, 0]
 
-    _, steps = jax.lax.scan(step, grow(memory, 1, t), (jnp.arange(t), inputs.T))
+    _, steps = jax.lax.scan(step, grow(memory, 2, t), (jnp.arange(t), inputs.T))
     return whole, jnp.moveaxis(steps, 0, 1), gradient
 
 

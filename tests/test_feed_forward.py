@@ -8,6 +8,7 @@ import pytest
 from tiny import apply, float64, variables
 
 from flaxformer_lite import spec
+from flaxformer_lite.feed_forward._routing import route
 
 X = np.random.default_rng(0).normal(size=(2, 3, 6))
 
@@ -166,3 +167,16 @@ def test_what_an_expert_has_no_room_for_is_counted_and_only_in_training():
 def test_a_mixture_that_cannot_be_is_refused(text):
     with pytest.raises(ValueError, match='1 ≤ top ≤ experts, capacity and balance ≥ 0'):
         spec.make('flaxformer_lite.feed_forward', f'mixture({text})', d_ff=10)
+
+
+def test_first_choices_take_their_places_before_second_ones():
+    # Token 0 wants expert 0, then 1; token 1 wants 1, then 0: one place each.
+    routing = route(jnp.array([[0, 1], [1, 0]]), jnp.array([True, True]), experts=2, room=1)
+    np.testing.assert_array_equal(routing.token_ER, [[0], [1]])
+    np.testing.assert_array_equal(routing.place_P, [0, 1, 2, 2])
+    np.testing.assert_allclose(routing.dropped(), 0.5)
+
+
+def test_nothing_is_dropped_of_padding_alone():
+    routing = route(jnp.array([[0, 1]]), jnp.array([False]), experts=2, room=1)
+    assert routing.dropped() == 0

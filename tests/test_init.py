@@ -7,11 +7,12 @@ import tiny
 
 from configs import wmt_base
 from experiments import optimizer
+from experiments.errors import UserError
 from flaxformer_lite import build, spec, training
 
 FAN_IN, FAN_OUT = 300, 500
 STACKS = dict(stack='encoder', encoder_layers=2, decoder_layers=3)
-SIZES = dict(d_model=64, num_heads=4, d_k=16)
+SIZES = dict(d_model=64, d_k_given=False)
 BETA = 0.87 * 48 ** (-1 / 16)
 
 
@@ -65,6 +66,38 @@ def test_mu_p_is_xavier_at_its_base():
     np.testing.assert_array_equal(matrix('mu_p(base=64)', 'query'), matrix('xavier', 'query'))
     paths = [('embedding',), ('encoder', 'query', 'kernel'), ('encoder', 'up', 'kernel')]
     assert init.logits == 1 and all(init.rate(path) == 1 for path in paths)
+
+
+ROOT = 2**-0.5
+
+
+@pytest.mark.parametrize(
+    ('path', 'derived', 'given'),
+    [
+        ('embedding', ROOT, ROOT),
+        ('source_embedding', ROOT, ROOT),
+        ('encoder/layer_0/feed_forward/up/kernel', 1 / 2, 1 / 2),
+        ('encoder/layer_0/feed_forward/up/bias', 1, 1),
+        ('encoder/layer_0/residual_1/norm/scale', 1, 1),
+        ('decoder/layer_0/attention/query/kernel', ROOT / 2, 1 / 2),
+        ('decoder/layer_0/attention/key/kernel', 1 / 2, 1 / 2),
+        ('decoder/layer_0/attention/attend/form', 1 / 2, 1),
+        ('decoder/cross_attention/query', 1 / 2, 1 / 2),
+    ],
+)
+def test_mu_ps_rates_at_twice_the_base(path, derived, given):
+    for d_k_given, rate in ((False, derived), (True, given)):
+        facts = dict(d_model=64, d_k_given=d_k_given)
+        init = spec.make('flaxformer_lite.init', 'mu_p(base=32)', **facts)
+        assert init.rate(tuple(path.split('/'))) == pytest.approx(rate)
+        assert init.logits == pytest.approx(ROOT)
+
+
+def test_mu_p_refuses_a_schedule_that_goes_by_d_model():
+    config = wmt_base.get_config()
+    config.model.init = 'mu_p'
+    with pytest.raises(UserError, match=r'optimizer.schedule=noam.* model.init=mu_p .*cosine'):
+        optimizer.make(config)
 
 
 def change_of_logits(init, width):

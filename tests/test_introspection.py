@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from tiny import float64
 
 import flaxformer_lite
-from flaxformer_lite import learning, spec
+from flaxformer_lite import introspection, learning, spec
 from flaxformer_lite.architectures.base import grow
 from flaxformer_lite.shapes import Path
 
@@ -228,3 +228,28 @@ def test_a_switch_acts_while_decoding_too():
     word = jnp.full((1, 1), 2)
     found, _ = tiny.apply(m, variables, word, grow(memory, 1, 1), path, method='step')
     np.testing.assert_allclose(found, tiny.apply(m, variables, source, word), atol=1e-5)
+
+
+def test_each_layer_has_switches_of_its_own():
+    on = flaxformer_lite.switches(model())
+    on['encoder']['layer_0']['attention']['heads'] *= 0
+    on['encoder']['leave_0']['keep'] *= 0
+    rest = {k: v for k, v in flatten_dict(on, sep='/').items() if '_0' not in k}
+    assert all((v == 1).all() for v in rest.values())
+    assert (on['encoder']['layer_1']['attention']['heads'] == 1).all()
+
+
+def test_what_falls_on_padding_is_seen():
+    w = jnp.asarray([[[[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.9, 0.1, 0.0]]]])
+    pos, valid = jnp.asarray([[0, 1, 0]]), jnp.asarray([[True, True, False]])
+    figures = introspection._of_heads(w, pos, valid, pos, valid)
+    np.testing.assert_allclose(figures['padding'], [(0.2 + 0.7) / 2], rtol=1e-6)
+
+
+def test_a_layers_norm_is_of_what_leaves_it():
+    m = model()
+    variables, rows = tiny.all_variables(m), batch()
+    found, seen = statistics(m, variables, rows), record(m, variables, rows)
+    valid = np.asarray(rows['source_segments']) != 0
+    expected = [np.asarray(n)[valid].mean() for n in seen.norms['encoder'][1:]]
+    np.testing.assert_allclose(found['encoder']['norm'], expected, rtol=1e-5)

@@ -1,9 +1,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 from flax import linen as nn
 from tiny import apply, float64, variables
 
+from flaxformer_lite import spec
 from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.multi_head import MultiHead
 from flaxformer_lite.positions.base import Positions
@@ -124,18 +126,51 @@ def test_keys_and_values_are_in_the_compute_dtype_and_the_output_is_float32(dtyp
     assert apply(heads, p, x, kv, pos_BT=pos, mask_BHTS=mask).dtype == jnp.float32
 
 
+class Biased(Attention):
+    def __call__(self, x, y, pos_x, pos_y, mask, bias):
+        kv = self.heads.keys_values(y, pos_y)
+        return self.heads(x, kv, pos_BT=pos_x, mask_BHTS=mask, bias_BHTS=bias)
+
+
 @pytest.mark.parametrize('groups', [1, 2])
-def test_heads_that_share_keys_are_heads_with_equal_ones(groups):
+@pytest.mark.parametrize('name', tiny.here('attention'))
+def test_heads_that_share_keys_are_heads_with_equal_ones(name, groups):
     """Grouped-query attention is multi-head attention whose groups repeat their keys' weights."""
-    sizes, share = dict(num_heads=4, d_k=5, d_v=2), 4 // groups
-    p, y = run(X, Y, MASK, positions=Louder(), num_kv_heads=groups, **sizes)
-    assert p['key']['kernel'].shape == (D, groups, 5)
-    assert p['value']['kernel'].shape == (D, groups, 2)
-    p = dict(p)
-    for name in ('key', 'value'):
-        p[name] = {'kernel': jnp.repeat(p[name]['kernel'], share, 1)}
-    whole = Attention(MultiHead(D, 4, 5, 2, attend=Softmax(), positions=Louder()))
+    rng = np.random.default_rng(4)
+    mask = rng.random((2, 4, 4, 6)) < 0.7
+    mask[..., 0] = True
+    bias = None if name == 'linear' else jnp.asarray(rng.normal(size=(1, 4, 4, 6)), jnp.float32)
+    pos_x, pos_y = (jnp.broadcast_to(jnp.arange(z.shape[1])[None], z.shape[:2]) for z in (X, Y))
+    rows = [jnp.asarray(z, jnp.float32) for z in (X, Y)]
+    arguments = *rows, pos_x, pos_y, jnp.asarray(mask), bias
+
+    def made(**groups):
+        attend = spec.make('flaxformer_lite.attention', name)
+        return Biased(MultiHead(D, 4, 5, 2, attend=attend, positions=Louder(), **groups))
+
+    p = variables(made(num_kv_heads=groups), *arguments)
+    y = apply(made(num_kv_heads=groups), p, *arguments)
+    heads = dict(p['params']['heads'])
+    assert heads['key']['kernel'].shape == (D, groups, 5)
+    assert heads['value']['kernel'].shape == (D, groups, 2)
+    for shared in ('key', 'value'):
+        heads[shared] = {'kernel': jnp.repeat(heads[shared]['kernel'], 4 // groups, 1)}
+    expected = apply(made(), {'params': {'heads': heads}}, *arguments)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+def test_without_projections_heads_are_slices():
+    heads = MultiHead(D, 3, 4, 4, attend=Softmax(), positions=NoPositions(), project=False)
     pos_x, pos_y = (jnp.broadcast_to(jnp.arange(z.shape[1])[None], z.shape[:2]) for z in (X, Y))
     rows = (jnp.asarray(z, jnp.float32) for z in (X, Y))
-    expected = apply(whole, {'params': {'heads': p}}, *rows, pos_x, pos_y, jnp.asarray(MASK))
-    np.testing.assert_allclose(y, expected, atol=1e-5)
+    y = apply(Attention(heads), {}, *rows, pos_x, pos_y, jnp.asarray(MASK))
+    for b, i in np.ndindex(2, 3):
+        own = slice(4 * i, 4 * i + 4)
+        e = np.exp(X[b][:, own] @ Y[b][:, own].T / 2) * MASK[b, 0]
+        expected = e / e.sum(-1, keepdims=True) @ Y[b][:, own]
+        np.testing.assert_allclose(y[b][:, own], expected, atol=1e-5)
+
+
+def test_the_outputs_width_is_free_of_the_inputs():
+    p, y = run(X, Y, MASK, d_model=7)
+    assert p['merge']['kernel'].shape == (H, U, 7) and y.shape == (2, 4, 7)

@@ -42,6 +42,18 @@ def test_norms_equal_linens(ours, linen):
     np.testing.assert_allclose(apply(ours, p, x), apply(linen, p, x), atol=1e-5)
 
 
+@pytest.mark.parametrize(('ours', 'linen'), [(Layer(), nn.LayerNorm()), (Rms(), nn.RMSNorm())])
+def test_gradients_equal_linens(ours, linen):
+    x, weight = jnp.asarray(X, jnp.float32), jnp.cos(jnp.arange(48.0)).reshape(2, 3, 8)
+    p = variables(ours, x)
+
+    def gradients(norm):
+        return jax.jit(jax.grad(lambda p, x: (norm.apply(p, x) * weight).sum(), (0, 1)))(p, x)
+
+    for found, expected in zip(*map(jax.tree.leaves, map(gradients, (ours, linen))), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_scale_norm_has_one_gain_and_its_length():
     norm = Scale()
     p = variables(norm, jnp.zeros((1, 1, 8)))
@@ -101,6 +113,13 @@ def test_batch_norm_equals_linens_and_leaves_padding_out():
     same, again = batches(ours, other, valid, p)
     np.testing.assert_array_equal(same[valid], y[valid])
     jax.tree.map(np.testing.assert_array_equal, again, found)
+
+
+def test_batch_norm_learns_nothing_of_padding_alone():
+    x, norm = jnp.asarray(X, jnp.float32), Batch()
+    p = variables(norm, x)
+    _, found = batches(norm, x, jnp.zeros((2, 3), bool), p)
+    jax.tree.map(np.testing.assert_array_equal, found['statistics'], p['statistics'])
 
 
 def test_batch_norm_that_is_not_training_is_of_its_running_means():

@@ -327,3 +327,21 @@ def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
     jax.tree.map(close, twice.gradient, expected)
     gates = [g.gradient['encoder']['layer_0']['feed_forward']['gate'] for g in (none, once)]
     assert np.abs(gates[0]['kernel'] - gates[1]['kernel']).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    'residual', ['post_norm', 'pre_norm', 'sandwich', 'deepnorm', 'layer_scale', 'parallel']
+)
+def test_more_padding_teaches_nothing_else(residual):
+    """What goes by all tokens of a batch goes by none of its padding, in every place."""
+    parallel = residual == 'parallel'
+    settings = dict(residual='pre_norm', parallel=True) if parallel else dict(residual=residual)
+    m = model(norm='batch', feed_forward='mixture', dropout=0.0, **settings)
+    rows = batch()
+    wide = {name: jnp.pad(x, ((0, 2), (0, 3))) for name, x in rows.items()}
+    learn = jax.jit(functools.partial(learning.learn, m, tiny.all_variables(m)))
+    (learnt, statistics), (again, same) = learn(rows), learn(wide)
+    close(copy(same), copy(statistics), 1e-6)
+    close(copy(again.others), copy(learnt.others), 1e-6)
+    scale = max(np.abs(x).max() for x in jax.tree.leaves(learnt.gradient))
+    close(copy(again.gradient), copy(learnt.gradient), 1e-4 * scale)

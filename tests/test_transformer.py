@@ -9,12 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from configs import wmt_base
 from flaxformer_lite import build, decode, learning, training
 from flaxformer_lite.architectures.base import grow
+from flaxformer_lite.dropout import Dropout
+from flaxformer_lite.residual.pre_norm import PreNorm
 from flaxformer_lite.shapes import Path
+from flaxformer_lite.stack import Block
 
 
 def variants():
@@ -374,3 +378,36 @@ def close(ours, theirs, atol):
     assert set(ours) == set(theirs)
     for path, x in theirs.items():
         np.testing.assert_allclose(ours[path], x, atol=atol, err_msg=path)
+
+
+class Times(nn.Module):
+    """Stands for a sublayer, whatever else it is given."""
+
+    factor: float
+
+    def keys_values(self, h_BTD, pos_BT):
+        return h_BTD
+
+    def __call__(self, h_BTD, *args, **kwargs):
+        return self.factor * h_BTD
+
+
+class PlusOne(nn.Module):
+    def __call__(self, x_BTD, valid_BT=None):
+        return x_BTD + 1
+
+
+@pytest.mark.parametrize(
+    ('parallel', 'expected'),
+    [
+        (True, lambda x: x + (2 + 3 + 5) * (x + 1)),
+        (False, lambda x: functools.reduce(lambda x, k: x + k * (x + 1), (2, 3, 5), x)),
+    ],
+)
+def test_sublayers_follow_each_other_or_read_the_same(parallel, expected):
+    residual = PreNorm(norm=PlusOne(), dropout=Dropout(0.0))
+    block = Block(Times(2.0), Times(5.0), residual, Times(3.0), parallel)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 2, 3)), jnp.float32)
+    places = dict(pos_BT=jnp.zeros((1, 2)), valid_BT=jnp.ones((1, 2)), mask_BHTS=jnp.ones(()))
+    y, _ = block.apply({}, x, x, **places)
+    np.testing.assert_allclose(y, expected(x), rtol=1e-5)

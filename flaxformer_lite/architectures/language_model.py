@@ -14,7 +14,7 @@ from flaxformer_lite.stack import Stack
 class LanguageModel(Model, kw_only=True):
     """The target follows the source as if both were one text; the loss is of the target alone.
 
-    With a source of no tokens it is a language model and nothing else.
+    Where a source holds nothing but padding it is a language model and nothing else.
 
     Attributes:
       stack: without cross-attention.

@@ -14,7 +14,7 @@ from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.shapes import KV, Path, Remembered, for_each
 
-CELLS = {'gru': nn.GRUCell, 'lstm': nn.OptimizedLSTMCell}
+CELLS = {'gru': nn.jit(nn.GRUCell), 'lstm': nn.jit(nn.OptimizedLSTMCell)}
 
 
 class Recurrent(Model, kw_only=True):
@@ -33,8 +33,8 @@ class Recurrent(Model, kw_only=True):
     idle: ClassVar[tuple[str, ...]] = (
         *('attention', 'decoder_attention', 'cross_attention', 'projections'),
         *('positions', 'decoder_positions', 'cross_positions'),
-        *('num_heads', 'num_kv_heads', 'd_k', 'd_v', 'd_ff', 'feed_forward', 'norm', 'parallel'),
-        *('head_dropout', 'layer_drop'),
+        *('num_heads', 'num_kv_heads', 'd_k', 'd_v', 'd_ff', 'feed_forward', 'norm', 'residual'),
+        *('parallel', 'head_dropout', 'layer_drop'),
     )
     cell: str = 'gru'
     num_layers: int
@@ -45,8 +45,12 @@ class Recurrent(Model, kw_only=True):
         super().setup()
         if self.cell not in CELLS:
             raise ValueError(f'cell must be one of {", ".join(CELLS)}, not {self.cell!r}')
-        cell = CELLS[self.cell](self.d_model, dtype=self.dtype, parent=None)
-        self.encoder = _Encoder(cell, self.num_layers, self.dropout)
+
+        def kernel(key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
+            return self.initial.matrix(key, *shape, 'cell')
+
+        cell = CELLS[self.cell](self.d_model, dtype=self.dtype, kernel_init=kernel, parent=None)
+        self.encoder = [_BothWays(cell) for _ in range(self.num_layers)]
         self.decoder = _Decoder(cell, self.num_layers, self.dropout, self.attend)
         matrix = dict(dtype=self.dtype, initial=self.initial)
         self.decoder_first = Dense((self.num_layers, self.d_model), **matrix)
@@ -54,8 +58,9 @@ class Recurrent(Model, kw_only=True):
 
     def _read(self, source: Text) -> KV:
         """h_j, the states at each word of the source in both directions (equation 7)."""
-        x_BSD = self.dropout(self.embed(self.source_VD, source.tokens_BT))
-        h_BSU = self.encoder(x_BSD, source.segments_BT)
+        h_BSU = self.dropout(self.embed(self.source_VD, source.tokens_BT))
+        for layer in self.encoder:
+            h_BSU = self.dropout(layer(h_BSU, source.segments_BT))
         h_BGUS = jnp.moveaxis(h_BSU, 1, -1)[:, None].astype(self.dtype)
         return KV(h_BGUS, h_BGUS, source.pos_BT)
 
@@ -109,12 +114,12 @@ class _States(struct.PyTreeNode):
         return for_each(hypotheses, self)
 
 
-class _Encoder(nn.Module):
-    """Layers that read each sentence of a row forwards and backwards → float32 BSU, U = 2 D."""
+# Traced once for all layers that read as much.
+@nn.jit
+class _BothWays(nn.Module):
+    """A layer that reads each sentence of a row forwards and backwards → float32 BSU, U = 2 D."""
 
     cell: nn.Module
-    layers: int
-    dropout: nn.Module
 
     @nn.compact
     def __call__(self, x_BSD: jax.Array, segments_BS: jax.Array) -> jax.Array:
@@ -129,11 +134,9 @@ class _Encoder(nn.Module):
             cell = self.cell.copy(name=name)
             return _along_rows(step)(cell, zeros, (x_BSD, _begins(segments_BS)))[1]
 
-        for i in range(self.layers):
-            forwards = read(x_BSD, segments_BS, f'forwards_{i}')
-            backwards = read(x_BSD[:, ::-1], segments_BS[:, ::-1], f'backwards_{i}')[:, ::-1]
-            x_BSD = self.dropout(jnp.concatenate([forwards, backwards], -1))
-        return x_BSD
+        forwards = read(x_BSD, segments_BS, 'forwards')
+        backwards = read(x_BSD[:, ::-1], segments_BS[:, ::-1], 'backwards')[:, ::-1]
+        return jnp.concatenate([forwards, backwards], -1)
 
 
 class _Decoder(nn.Module):

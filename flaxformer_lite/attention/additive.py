@@ -1,5 +1,7 @@
 """Additive attention (Bahdanau et al. 2015), a small network for each head."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -15,6 +17,7 @@ class Additive(Attention):
       width: of the hidden layer; 0 for d_k.
     """
 
+    per_head: ClassVar[bool] = True
     width: int = 0
 
     @nn.compact

@@ -1,6 +1,6 @@
 """What attentions have in common: scores, weights over keys, and the values' weighted sum."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,13 @@ class Attention(nn.Module):
 
     A query that sees no key gets zeros. Where a group of heads shares keys, the group's queries
     come as so many queries of one head: heads of queries and of keys are always as many.
+
+    Attributes:
+      per_head: True where heads have parameters of their own or mix: then shared keys are repeated
+        for each of them instead.
     """
+
+    per_head: ClassVar[bool] = False
 
     def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:
         """How well each key fits each query, float32 BHTS."""

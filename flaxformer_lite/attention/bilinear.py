@@ -1,5 +1,7 @@
 """Bilinear attention: `general` of Luong et al. (2015), a matrix for each head."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -10,6 +12,8 @@ from flaxformer_lite.shapes import KV
 
 class Bilinear(Attention):
     """softmax(qᵀ W k / √d_k); W starts as the identity, which is scaled dot-product attention."""
+
+    per_head: ClassVar[bool] = True
 
     @nn.compact
     def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:

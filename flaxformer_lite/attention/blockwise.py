@@ -11,7 +11,7 @@ class Blockwise(Attention):
     """softmax(Q Kᵀ / √d_k + bias) V by `block` queries and keys at a time; no weights are held.
 
     The softmax is online: a block of keys with a larger score shrinks what was summed before it.
-    The backward pass computes each block again. A mask still is a byte for each pair.
+    The backward pass computes each block again. A mask still is a byte for each pair, a bias four.
 
     Raises:
       ValueError: block is below 1.

@@ -1,5 +1,7 @@
 """Cosine attention with a learned temperature (Henry et al. 2020, "Query-Key Normalization")."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -21,6 +23,7 @@ class Cosine(Attention):
       start: what g is at first: scores lie between −g and g.
     """
 
+    per_head: ClassVar[bool] = True
     start: float = 10.0
 
     @nn.compact

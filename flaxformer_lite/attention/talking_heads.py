@@ -1,5 +1,7 @@
 """Talking-heads attention (Shazeer et al. 2020)."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -12,6 +14,8 @@ class TalkingHeads(Attention):
 
     Both start near the identity, where heads do not talk.
     """
+
+    per_head: ClassVar[bool] = True
 
     @nn.compact
     def weights(self, s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:

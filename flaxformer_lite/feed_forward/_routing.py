@@ -39,8 +39,8 @@ class Routing(NamedTuple):
 
     def dropped(self) -> jax.Array:
         """The share of choices that found no room."""
-        kept = (self.place_P < self.token_ER.size).sum()
-        return 1 - kept / jnp.maximum(self.chosen_PE.sum(), 1)
+        lost = self.chosen_PE.sum() - (self.place_P < self.token_ER.size).sum()
+        return lost / jnp.maximum(self.chosen_PE.sum(), 1)
 
 
 def route(expert_NK: jax.Array, valid_N: jax.Array, experts: int, room: int) -> Routing:

@@ -19,17 +19,16 @@ class MuP(Init):
     | logits | times 1 / √m | | |
     | biases, norms | as ever | 1 | |
 
-    m is of d_model, over the `base` at which the learning rate was found. d_k and d_ff are taken to
-    grow with it, unless d_k is given: then scores need nothing. The learning rate's schedule should
-    not depend on d_model, as `cosine` does not and `noam` does.
+    m is of d_model, over the `base` at which the learning rate was found. d_ff is to be given with
+    it, as is num_heads or not: d_k is taken to grow, unless it is given; then scores need nothing.
+    The learning rate's schedule should not depend on d_model, as `cosine` does not and `noam` does.
 
     Raises:
       ValueError: base is below 1.
     """
 
     d_model: int
-    num_heads: int
-    d_k: int
+    d_k_given: bool
     base: int = 128
 
     def __post_init__(self):
@@ -39,7 +38,7 @@ class MuP(Init):
     def _times(self) -> tuple[float, float]:
         """m, of d_model, and that of d_k."""
         m = self.d_model / self.base
-        return m, m if self.d_k == self.d_model // self.num_heads else 1.0
+        return m, 1.0 if self.d_k_given else m
 
     @property
     def logits(self) -> float:
@@ -55,6 +54,7 @@ class MuP(Init):
             return m**-0.5
         if path[-1] == 'kernel':
             return m**-1 * (m_k**-0.5 if path[-2] == 'query' else 1.0)
-        # What some attentions have of their own, from d_k to d_k.
-        of_scores = 'attend' in path and path[-1] in ('query', 'key', 'form', 'energy')
-        return m_k**-1 if of_scores else 1.0
+        # What some attentions have of their own: from d_k to d_k, or of a recurrent model's states.
+        if path[-1] in ('query', 'key', 'form', 'energy'):
+            return m_k**-1 if 'attend' in path else m**-1
+        return 1.0

@@ -30,6 +30,8 @@ class Batch(Norm):
             w_BT1 = (w_BT1 / jnp.maximum(w_BT1.sum(), 1.0))[..., None]
             mean_D = (w_BT1 * x_BTD).sum((0, 1))
             variance_D = (w_BT1 * jnp.square(x_BTD - mean_D[None, None])).sum((0, 1))
-            mean.value += (1 - self.momentum) * (mean_D - mean.value)
-            variance.value += (1 - self.momentum) * (variance_D - variance.value)
+            # Nothing is learnt of a batch, or a part of one, that is all padding.
+            share = jnp.where(w_BT1.sum() > 0, 1 - self.momentum, 0.0)
+            mean.value += share * (mean_D - mean.value)
+            variance.value += share * (variance_D - variance.value)
         return (x_BTD - mean_D[None, None]) * jax.lax.rsqrt(variance_D + self.epsilon)[None, None]

@@ -18,12 +18,23 @@ class T5(Positions):
     Attributes:
       num_heads: h.
       causal: True where queries see no later key.
+
+    Raises:
+      ValueError: buckets or max_distance leave nothing for far or for near keys.
     """
 
     num_heads: int
     causal: bool
     buckets: int = 32
     max_distance: int = 128
+
+    def __post_init__(self):
+        if self.buckets < 4 or self.max_distance <= self.buckets // 2:
+            raise ValueError(
+                'buckets must be at least 4 and max_distance above half of them, not '
+                f'{self.buckets} and {self.max_distance}'
+            )
+        super().__post_init__()
 
     @nn.compact
     def bias(self, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:

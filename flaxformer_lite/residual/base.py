@@ -15,9 +15,11 @@ class Residual(nn.Module):
       norm: a module of `norms/`, of which a copy is made for each place.
       dropout: of the branch (§5.4).
       initial: how matrices begin where a config does not say.
+      idle: the fields of a `model` config that it does nothing with.
     """
 
     initial: ClassVar[str] = 'xavier'
+    idle: ClassVar[tuple[str, ...]] = ()
     norm: nn.Module
     dropout: nn.Module
 
