@@ -50,6 +50,7 @@ class Batches:
 
     Attributes:
       dropped: pairs that are longer than `max_length`.
+      longest: tokens of the longest side of the others.
       shapes: the (rows, length) of the batches; a program is compiled for each.
       padding_share: padding as a share of all positions of both sides, in the first window.
       target_tokens_per_batch: mean number of target tokens without padding, in the first window.
@@ -74,6 +75,7 @@ class Batches:
         self._windows = -(-len(corpus) // window)
         counts = _count_lengths(corpus, max_length)
         self.dropped = len(corpus) - int(counts.sum())
+        self.longest = int(np.flatnonzero(counts).max(initial=0))
         if self.dropped == len(corpus):
             raise UserError(
                 f'batch.max_length={max_length} is less than each of the {len(corpus):,} training '

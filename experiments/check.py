@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments import optimizer
 from experiments.errors import UserError
-from flaxformer_lite import build, checks
+from flaxformer_lite import build
 
 # field: the least it may be, and what it must stay below.
 RANGES = {
@@ -38,6 +38,11 @@ CHOICES = {
     'evaluation.decode': ('beam', 'greedy', 'sample'),
     'evaluation.average_of': ('last', 'best'),
 }
+# What only one way to decode asks for.
+SEARCHES = {
+    'beam': ('evaluation.beams', 'evaluation.alpha'),
+    'sample': ('evaluation.temperature', 'evaluation.top_k', 'evaluation.top_p'),
+}
 
 
 def check(config: Any) -> None:
@@ -47,7 +52,7 @@ def check(config: Any) -> None:
       UserError: names the field, the value and what it may be.
     """
     try:
-        checks.check(config.model)
+        build.check(config.model)
     except ValueError as error:
         raise UserError(str(error)) from None
     optimizer.make(config)
@@ -71,11 +76,9 @@ def check(config: Any) -> None:
         raise UserError(
             f'evaluation.top_p must be above 0 and at most 1, not {config.evaluation.top_p}'
         )
-    needed, kept = config.evaluation.average, config.checkpoint.keep
-    if config.evaluation.average_of == 'best':
-        kept = config.checkpoint.keep_best
-    if needed > max(kept, 1):
-        which = 'keep' if config.evaluation.average_of == 'last' else 'keep_best'
+    which = 'keep' if config.evaluation.average_of == 'last' else 'keep_best'
+    needed, kept = config.evaluation.average, config.checkpoint[which]
+    if needed > kept:
         raise UserError(
             f'evaluation.average={needed} checkpoints cannot be averaged where '
             f'checkpoint.{which}={kept} are kept: raise checkpoint.{which}'
@@ -83,19 +86,27 @@ def check(config: Any) -> None:
 
 
 def check_overrides(config: Any, overrides: Iterable[str]) -> None:
-    """Refuses to change fields that the architecture does nothing with.
+    """Refuses to change fields that nothing is done with.
 
     Raises:
-      UserError: names the field and the architecture.
+      UserError: names the field, and those that make it idle.
     """
     try:
-        idle = {f'model.{name}' for name in build.idle(config.model)}
+        model = build.idle(config.model)
     except ValueError as error:
         raise UserError(str(error)) from None
-    for field in sorted(idle & set(overrides)):
+    idle = dict.fromkeys(
+        (f'model.{name}' for name in model),
+        f'model.architecture={config.model.architecture} and '
+        f'model.residual={config.model.residual}',
+    )
+    decode = config.evaluation.decode
+    for other, fields in SEARCHES.items():
+        if other != decode:
+            idle |= dict.fromkeys(fields, f'evaluation.decode={decode}')
+    for field in sorted(idle.keys() & set(overrides)):
         raise UserError(
-            f'{field}={_get(config, field)} changes nothing in '
-            f'model.architecture={config.model.architecture}: leave it out'
+            f'{field}={_get(config, field)} changes nothing where {idle[field]}: leave it out'
         )
 
 

@@ -51,7 +51,12 @@ class Checkpoints:
                 shutil.rmtree(nameless)
 
     def save(
-        self, step: int, state: Any, metadata: dict[str, Any], score: float | None = None
+        self,
+        step: int,
+        state: Any,
+        metadata: dict[str, Any],
+        score: float | None = None,
+        due: bool = True,
     ) -> None:
         """Begins to save a state, and JSON about it, at a step later than all others.
 
@@ -60,6 +65,8 @@ class Checkpoints:
         Args:
           state: a tree of arrays.
           score: the higher the better; without one the checkpoint is never among the best.
+          due: False for one that only a stop asks for: it goes when the next is there, and does not
+            count among the last, which so are the same in a run that never stopped.
 
         Raises:
           UserError: this checkpoint, or the one before it, cannot be written.
@@ -68,7 +75,8 @@ class Checkpoints:
         self._refuse(step, state)
         if score is not None and not math.isfinite(score):
             score = None
-        content = {'metadata': metadata, 'score': score, 'leaves': record.kinds(state)}
+        kinds = record.kinds(state)
+        content = {'metadata': metadata, 'score': score, 'due': due, 'leaves': kinds}
         nameless = self._nameless(step)
         try:
             self._orbax.save(nameless / 'state', args=ocp.args.PyTreeSave(state))
@@ -100,10 +108,16 @@ class Checkpoints:
         there = self._directory.iterdir() if self._directory.is_dir() else ()
         return sorted(int(path.name) for path in there if path.name.isdigit())
 
+    def last_steps(self, number: int) -> list[int]:
+        """The latest steps that were due, in order; the latest of all where none was yet."""
+        due = [step for step in self.steps() if self._recorded(step, 'due', True)]
+        return due[-number:] or self.steps()[-1:]
+
     def best_steps(self, number: int) -> list[int]:
         """The steps of the highest scores, the best first; of equal scores the latest."""
-        scores = [(self._score(step), step) for step in self.steps()]
-        return [step for score, step in sorted(scores, reverse=True) if score > -math.inf][:number]
+        scores = [(self._recorded(step, 'score', None), step) for step in self.steps()]
+        scored = [(score, step) for score, step in scores if score is not None]
+        return [step for _, step in sorted(scored, reverse=True)][:number]
 
     def restore(self, abstract_state: Any, warn: Callable[[str], None] = print) -> Restored | None:
         """The latest checkpoint that is what was written, or None where there is none yet.
@@ -183,7 +197,7 @@ class Checkpoints:
             files.commit(nameless, self._path(step))
         finally:
             shutil.rmtree(nameless, ignore_errors=True)
-        kept = {*self.steps()[-self._keep :], *self.best_steps(self._keep_best)}
+        kept = {*self.last_steps(self._keep), *self.best_steps(self._keep_best), step}
         for old in set(self.steps()) - kept:
             self._remove(old)
 
@@ -206,12 +220,11 @@ class Checkpoints:
         state = self._orbax.restore(path / 'state', args=_restore_args(abstract))
         return Restored(step, state, content['metadata'])
 
-    def _score(self, step: int) -> float:
+    def _recorded(self, step: int, name: str, otherwise: Any) -> Any:
         try:
-            score = record.read(self._path(step))['score']
+            return record.read(self._path(step)).get(name, otherwise)
         except Damaged:
-            score = None
-        return -math.inf if score is None else score
+            return otherwise
 
     def _failure(self, reason: Exception | str) -> UserError:
         steps = self.steps()

@@ -59,6 +59,13 @@ class Evaluator:
             out_shardings=devices.everywhere(),
         )
 
+    def every(
+        self, variables: Any, sets: dict[str, Pairs], steps: Sequence[int]
+    ) -> dict[str, dict[str, Any]]:
+        """The scores of each set by the mean of some checkpoints."""
+        of = max(steps), len(steps)
+        return {name: self(variables, name, pairs, *of) for name, pairs in sets.items()}
+
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
         """Loss (nats a token, without smoothing), perplexity and token accuracy over all pairs."""
         tokens = corpus.tokenize(list(pairs), self._tokenizer)
@@ -75,11 +82,13 @@ class Evaluator:
             'accuracy': float(total.correct / total.tokens),
         }
 
-    def __call__(self, variables: Any, name: str, pairs: Pairs, step: int) -> dict[str, Any]:
-        """All of a set's scores; saves its translations as `translations/<set>.step=N.txt`."""
+    def __call__(
+        self, variables: Any, name: str, pairs: Pairs, step: int, mean_of: int = 1
+    ) -> dict[str, Any]:
+        """All of a set's scores, and its translations, both saved where `translations` says."""
         sources, references = zip(*pairs, strict=True)
         outputs = [best[0].text for best in self._translate(variables, sources)]
-        file = translations(self._path, name, step)
+        file = translations(self._path, name, step, mean_of)
         files.write(file, ''.join(f'{line}\n' for line in outputs))
         result = {
             'direction': self._direction,
@@ -91,9 +100,14 @@ class Evaluator:
         return result
 
 
-def translations(path: Path, name: str, step: int) -> Path:
-    """Where a run keeps a set's translations; their scores are beside it, as `.json`."""
-    return path / 'translations' / f'{name}.step={step}.txt'
+def translations(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
+    """Where a run keeps a set's translations; their scores are beside it, as `.json`.
+
+    Those by the mean of several checkpoints, of which a step is the last, are others than those by
+    the step's own.
+    """
+    mean = f',mean_of={mean_of}' if mean_of > 1 else ''
+    return path / 'translations' / f'{name}.step={step}{mean}.txt'
 
 
 def score(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
@@ -117,6 +131,9 @@ def chosen(sets: dict[str, Pairs], names: str, field: str) -> dict[str, Pairs]:
     missing = [name for name in wanted if name not in sets]
     if missing:
         raise UserError(f'{field}: there is no set {missing[0]!r}; there is {", ".join(sets)}')
+    empty = [name for name in wanted if not len(sets[name])]
+    if empty:
+        raise UserError(f'{field}: the set {empty[0]!r} holds no sentences')
     return {name: sets[name] for name in wanted}
 
 
@@ -164,9 +181,7 @@ def main() -> None:
     direction = f'{source.source}-{source.target}'
     evaluator = Evaluator(run.model, run.tokenizer, run.config, args.workdir, direction)
     print(f'{args.workdir}, mean of the checkpoints {", ".join(map(str, steps))}')
-    print(
-        table({name: evaluator(variables, name, pairs, max(steps)) for name, pairs in sets.items()})
-    )
+    print(table(evaluator.every(variables, sets, steps)))
 
 
 if __name__ == '__main__':

@@ -20,6 +20,7 @@ class Progress:
     """What goes on from one process of a run to the next beside the state: a checkpoint's JSON.
 
     Attributes:
+      shapes: of batches, which follow from the devices too: positions mean nothing among others.
       position: of the next batch.
       seconds: spent on training steps; without compilation, evaluation and saving.
       tokens: target tokens trained on.
@@ -27,6 +28,7 @@ class Progress:
       window: sums over the steps since the last row of metrics.
     """
 
+    shapes: list[list[int]] = dataclasses.field(default_factory=list)
     position: Position = Position()
     seconds: float = 0.0
     tokens: int = 0

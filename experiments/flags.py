@@ -19,7 +19,7 @@ from experiments.workdir import flatten
 
 PROJECT = Path(__file__).resolve().parent.parent
 CONFIG_HELP = (
-    'file, such as configs/wmt_small.py; --config.model.num_heads=4 changes one of its fields'
+    'file, such as configs/wmt_small.py; --config.model.num_heads=8 changes one of its fields'
 )
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 
@@ -27,7 +27,7 @@ OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 class Settings(NamedTuple):
     config: config_dict.ConfigDict  # locked, with the overrides in it
     name: str  # the config file's, without .py
-    overrides: dict[str, Any]  # what differs from the file: {'model.num_heads': 4}
+    overrides: dict[str, Any]  # what differs from the file: {'model.num_heads': 8}
 
 
 class Parser(argparse.ArgumentParser):

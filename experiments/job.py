@@ -58,6 +58,7 @@ def prepare(config: ConfigDict, path: Path) -> Job:
     source = data.load(config.data)
     sets = source.evaluation()
     chosen = evaluate.chosen(sets, config.evaluation.sets, 'evaluation.sets')
+    dev = evaluate.chosen(sets, next(iter(sets)), 'data')
     words = tokenizer.train(source, config.tokenizer.vocab_size, devices.cache())
     _same_text(words, path)
     model = _model(config, words)
@@ -71,14 +72,15 @@ def prepare(config: ConfigDict, path: Path) -> Job:
         rows_multiple=jax.device_count() * config.train.accumulate,
     )
     if model.max_length is not None:
-        for texts in (*zip(*next(iter(sets.values())), strict=True), *_sides(chosen)):
+        translator.check_lengths(model, [batches.longest])
+        for texts in _sides(dev | chosen):
             translator.check_lengths(model, (len(s) + 1 for s in words.encode(list(texts))))
     steps = _steps(config, batches)
     update, schedule = optimizer.make(config, steps)
     return Job(
         config=config,
         direction=f'{source.source}-{source.target}',
-        dev=next(iter(sets.items())),
+        dev=next(iter(dev.items())),
         sets=chosen,
         tokenizer=words,
         pairs=pairs,
@@ -153,9 +155,7 @@ def finish(job: Job, path: Path, variables: Any, checkpoints: Any, progress: Pro
     if len(steps) > 1 or job.config.evaluation.average_of == 'best':
         averaged = checkpoints.average(steps, trained.abstract_variables(job.model))
     evaluator = evaluate.Evaluator(job.model, job.tokenizer, job.config, path, job.direction)
-    evaluations = {
-        name: evaluator(averaged, name, pairs, job.steps) for name, pairs in job.sets.items()
-    }
+    evaluations = evaluator.every(averaged, job.sets, steps)
     return {
         'status': 'finished',
         'step': job.steps,

@@ -45,17 +45,23 @@ def make(config: Any, steps: int = 1 << 30) -> tuple[optax.GradientTransformatio
         update = optax.adamw(*adam, weight_decay=settings.weight_decay, mask=_matrices)
     if settings.clip:
         update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
-    return _at_own_rates(update, config.model), schedule
+    return _at_own_rates(update, config), schedule
 
 
-def _at_own_rates(update: optax.GradientTransformation, model: Any) -> optax.GradientTransformation:
+def _at_own_rates(update: optax.GradientTransformation, config: Any) -> Any:
     """The same, with each parameter's step multiplied by what its initialisation says."""
     try:
-        initial = build.initial(model)
+        initial = build.initial(config.model)
     except ValueError as error:
         raise UserError(str(error)) from None
     if type(initial).rate is Init.rate:
         return update
+    if config.optimizer.schedule.startswith('noam'):
+        raise UserError(
+            f'optimizer.schedule={config.optimizer.schedule} goes by d_model, and model.init='
+            f'{config.model.init} has rates of its own for that: choose another, such as '
+            'cosine(peak=1e-3)'
+        )
 
     def scale(updates: Any, params: Any) -> Any:
         def of_leaf(path: Any, x: jax.Array) -> jax.Array:
@@ -70,7 +76,9 @@ def _matrices(params: Any) -> Any:
     """True for what decays: matrices, whose entries are many and can overfit. An entry of a bias or
     of a norm's scale sets the level of one feature, which pulling it to 0 would take away.
     """
-    return jax.tree.map(lambda w: w.ndim >= 2, params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, w: w.ndim >= 2 and path[-1].key != 'bias', params
+    )
 
 
 def _check(settings: Any) -> None:

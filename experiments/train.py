@@ -39,6 +39,7 @@ class Trainer:
             job.model, job.tokenizer, self.config, path, job.direction
         )
         self._dropout_key = _key(job, 'dropout_seed')
+        self._shapes = [list(shape) for shape in job.batches.shapes]
         abstract = devices.placed(jax.eval_shape(self._first, _key(job, 'init_seed')))
         # The step is compiled for each shape while the state is made and, after the first, while
         # the others train.
@@ -72,9 +73,16 @@ class Trainer:
         if restored is None:
             first = jax.jit(self._first, out_shardings=devices.everywhere())
             key = _key(self.job, 'init_seed')
-            return devices.compiled(first, key, once=True)(key), Progress()
+            return devices.compiled(first, key, once=True)(key), Progress(self._shapes)
+        progress = Progress.of(restored.metadata)
+        if progress.shapes != self._shapes:
+            raise UserError(
+                f'{self.path} was begun on other devices: its batches have shapes '
+                f'{progress.shapes}, and on {jax.device_count()} devices they have {self._shapes}; '
+                'resume it on as many as before, or choose another --workdir'
+            )
         print(f'resuming at step {restored.step:,}')
-        return restored.state, Progress.of(restored.metadata)
+        return restored.state, progress
 
     def run(self) -> training.State:
         """Trains to the last step → the final state, which is saved.
@@ -116,15 +124,15 @@ class Trainer:
         last, stops = step == self.job.steps, self.stopping()
         logs = last or _due(step, self.config.train.log_every)
         evaluates = last or _due(step, self.config.evaluation.every)
-        saves = evaluates or stops or _due(step, self.config.checkpoint.every)
-        if not (logs or saves):
+        due = evaluates or _due(step, self.config.checkpoint.every)
+        if not (logs or due or stops):
             return
         self._settle()
         if logs:
             self._log(step)
         score = self._evaluate(step) if evaluates else None
-        if saves:
-            self._save(step, score)
+        if due or stops:
+            self._save(step, score, due)
         if stops and not last:
             self.checkpoints.wait()
             raise Stopped(f'{step:,}')
@@ -160,10 +168,10 @@ class Trainer:
         self.bar.say(evaluate.examples(self.path, name, step, pairs))
         return result['bleu']
 
-    def _save(self, step: int, score: float | None) -> None:
+    def _save(self, step: int, score: float | None, due: bool) -> None:
         progress = self.figures.progress
         progress.rows = self.log.flush()
-        self.checkpoints.save(step, self.state, dataclasses.asdict(progress), score)
+        self.checkpoints.save(step, self.state, dataclasses.asdict(progress), score, due)
 
 
 def _key(job: Job, name: str) -> jax.Array:

@@ -29,8 +29,8 @@ def open_trained(path: Path) -> Trained:
     """The run in a directory, to read; it may still be training.
 
     Raises:
-      UserError: this is not a run's directory, it has no finished checkpoint yet, or it is another
-        version's.
+      UserError: this is not a run's directory, it has no finished checkpoint yet, it is another
+        version's, or its model cannot be built here.
     """
     config = ConfigDict(workdir.read_config(path))
     checkpoints = Checkpoints(path / CHECKPOINTS, read_only=True)
@@ -39,6 +39,9 @@ def open_trained(path: Path) -> Trained:
     model_tokenizer = tokenizer.load(path / TOKENIZER)
     try:
         model = build.model(config.model, model_tokenizer.vocab_size)
+        abstract_variables(model)
+    except ValueError as error:
+        raise UserError(f'{path}: {error}') from None
     except (AttributeError, KeyError) as error:  # a field that the other version did not have
         raise UserError(
             f'{path} was trained by another version of this code, whose config is not as ours: '
@@ -52,8 +55,8 @@ def average_steps(config: ConfigDict, checkpoints: Checkpoints) -> Sequence[int]
     number = config.evaluation.average
     if config.evaluation.average_of == 'best':
         # Without a score there is no best one; the last then stands for it.
-        return checkpoints.best_steps(number) or checkpoints.steps()[-1:]
-    return checkpoints.steps()[-number:]
+        return checkpoints.best_steps(number) or checkpoints.last_steps(1)
+    return checkpoints.last_steps(number)
 
 
 def abstract_variables(model: Model) -> Any:

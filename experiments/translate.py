@@ -29,10 +29,12 @@ def main() -> None:
     memory.keep()
     run = trained.open_trained(args.workdir)
     settings = run.config.evaluation
-    for name in ('beams', 'alpha', 'decode', 'temperature', 'top_k', 'top_p'):
-        if getattr(args, name) is not None:
-            settings[name] = getattr(args, name)
+    names = ('beams', 'alpha', 'decode', 'temperature', 'top_k', 'top_p')
+    given = [name for name in names if getattr(args, name) is not None]
+    for name in given:
+        settings[name] = getattr(args, name)
     check.check(run.config)
+    check.check_overrides(run.config, (f'evaluation.{name}' for name in given))
     most = settings.beams if settings.decode == 'beam' else 1
     if not 1 <= args.n_best <= most:
         raise UserError(

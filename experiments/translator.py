@@ -128,6 +128,6 @@ def check_lengths(model: Model, lengths: Iterable[int]) -> None:
     most, longest = model.max_length, max(lengths, default=0)
     if most is not None and longest > most:
         raise UserError(
-            f'a sentence has {longest} tokens, but model.positions has places for {most}: '
-            'train with a larger max_length, or with sinusoids'
+            f'a sentence has {longest} tokens, and the learned positions of the model have places '
+            f'for {most}: train with learned(max_length=…) for more, or with other positions'
         )

@@ -22,7 +22,7 @@ LONGEST_NAME = 100
 
 
 def run_name(config_name: str, overrides: Mapping[str, Any]) -> str:
-    """The name of the run's directory: `wmt_small,model.num_heads=4`.
+    """The name of the run's directory: `wmt_small,model.num_heads=8`.
 
     The same settings in any order give the same name, different settings never do: what a file
     system might not keep, or not keep apart (other characters, capitals, great length), is
@@ -45,14 +45,15 @@ def open_run(path: Path, config: Mapping[str, Any]) -> Iterator[bool]:
     """Holds a run's directory for this process, and yields whether the run was there before.
 
     Raises:
-      UserError: the directory cannot be written to, another process works in it, or it belongs to
-        a run of another config; then it is left as it was.
+      UserError: the directory cannot be written to, another process works in it, it belongs to a
+        run of another config, or to something that is no run; then it is left as it was.
     """
     with _locked(path):
         resumes = (path / 'config.json').exists()
         if resumes:
             _refuse_other(path, config)
         else:
+            _refuse_strange(path)
             files.write_json(path / 'config.json', config)
         yield resumes
 
@@ -84,7 +85,14 @@ def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 def _refuse_other(path: Path, config: Mapping[str, Any]) -> None:
     old, new = flatten(read_config(path)), flatten(config)
-    fields = [k for k in sorted(old | new) if _field(old, k) != _field(new, k)]
+    if old.keys() != new.keys():
+        strange = ', '.join(sorted(old.keys() ^ new.keys()))
+        raise UserError(
+            f'{path} was begun with a config of other fields ({strange}), perhaps by another '
+            'version of this code: end it with the commit of its environment.json, or begin a new '
+            'run in another --workdir'
+        )
+    fields = [k for k in sorted(old) if _field(old, k) != _field(new, k)]
     if fields:
         differences = '; '.join(f'{k} is {_field(old, k)}, not {_field(new, k)}' for k in fields)
         raise UserError(
@@ -93,9 +101,20 @@ def _refuse_other(path: Path, config: Mapping[str, Any]) -> None:
         )
 
 
+def _refuse_strange(path: Path) -> None:
+    """What a run would write over may not be there before it begins."""
+    ours = ('result.json', 'metrics.jsonl', 'checkpoints', 'tensorboard', 'translations')
+    there = [name for name in ours if (path / name).exists()]
+    if there:
+        raise UserError(
+            f'{path} holds {there[0]} and is not the directory of a run, for it holds no '
+            'config.json: choose another --workdir'
+        )
+
+
 def _field(config: Mapping[str, Any], key: str) -> str:
     # As JSON, for that is how the stored config was written: a tuple is a list there.
-    return json.dumps(config[key], ensure_ascii=False) if key in config else 'missing'
+    return json.dumps(config[key], ensure_ascii=False)
 
 
 @contextmanager

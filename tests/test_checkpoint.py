@@ -363,3 +363,21 @@ def test_the_last_checkpoints_are_averaged_or_the_best(tmp_path):
 
     assert list(chosen(2, 'last')) == [3, 4]
     assert sorted(chosen(2, 'best')) == [2, 4]
+
+
+def test_a_checkpoint_of_a_stop_goes_when_the_next_is_there_and_counts_as_none(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step, due in ((1, True), (2, True), (3, False)):
+        checkpoints.save(step, make_state(step), {}, due=due)
+    checkpoints.wait()
+    assert checkpoints.steps() == [1, 2, 3] and checkpoints.last_steps(5) == [1, 2]
+    checkpoints.save(4, make_state(4), {})
+    checkpoints.close()
+    assert checkpoints.steps() == [2, 4] == checkpoints.last_steps(2)
+
+
+def test_where_only_a_stop_has_saved_that_is_the_last(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, make_state(1), {}, due=False)
+    checkpoints.close()
+    assert checkpoints.last_steps(3) == [1]

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
+from flax.traverse_util import flatten_dict
 
 from configs import wmt_base
 from experiments import optimizer
@@ -90,6 +92,17 @@ def test_a_gradient_is_scaled_down_to_the_norm_of_clip():
 def test_adamw_decays_what_has_two_axes_or_more_and_nothing_else():
     expected = adam(b1=0.9, b2=0.98, eps=1e-9, decay=0.4)
     assert_equal(run(config(name='adamw', weight_decay=0.4)), expected)
+
+
+def test_biases_do_not_decay_whatever_their_shape():
+    for overrides in (dict(architecture='recurrent'), dict(feed_forward='mixture')):
+        params = tiny.parameters(tiny.model(**overrides))
+        update, _ = optimizer.make(config(name='adamw', weight_decay=0.5))
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        moved, _ = jax.jit(update.update)(zeros, update.init(params), params)
+        for path, x in flatten_dict(moved, sep='/').items():
+            decays = x.ndim > 1 and not path.endswith('bias')
+            assert bool(jnp.any(x != 0)) == decays, path
 
 
 def test_the_schedule_is_the_optimizers():

@@ -107,7 +107,8 @@ def test_a_run_leaves_what_it_is_asked_for(whole):
     assert (end['status'], end['step']) == ('finished', 12)
     assert set(end['evaluations']) == {'val', 'news'}
     for name, scores in end['evaluations'].items():
-        lines = (workdir / 'translations' / f'{name}.step=12.txt').read_text().split('\n')[:-1]
+        file = workdir / 'translations' / f'{name}.step=12,mean_of=2.txt'
+        lines = file.read_text().split('\n')[:-1]
         assert len(lines) == scores['sentences']
         assert scores['direction'] == 'en-de'
         assert 'tok:13a' in scores['bleu_signature']
@@ -130,7 +131,7 @@ def test_a_run_leaves_what_it_is_asked_for(whole):
 
 def test_scores_are_what_sacrebleu_and_the_saved_translations_say(whole, text):
     workdir, _ = whole
-    hypotheses = (workdir / 'translations' / 'news.step=12.txt').read_text().splitlines()
+    hypotheses = (workdir / 'translations' / 'news.step=12,mean_of=2.txt').read_text().splitlines()
     references = (text / 'news.de').read_text().splitlines()
     import sacrebleu
 
@@ -177,7 +178,11 @@ def test_sigterm_saves_and_leaves(whole, text, tmp_path):
     assert code == 128 + signal.SIGTERM and 'stopped and saved at step' in out
     out = finish(start(text, tmp_path / 'run'))
     assert 'resuming at step' in out
-    assert result(tmp_path / 'run')['parameters_sha256'] == result(workdir)['parameters_sha256']
+    end, expected = result(tmp_path / 'run'), result(workdir)
+    assert end['parameters_sha256'] == expected['parameters_sha256']
+    # The checkpoint of the stop is none of those that are averaged.
+    assert end['averaged_steps'] == expected['averaged_steps']
+    assert end['evaluations'] == expected['evaluations']
     assert figures(tmp_path / 'run') == figures(workdir)
 
 
@@ -198,7 +203,7 @@ def translated(monkeypatch, capsys, workdir, lines, *flags):
 def test_translating_keeps_order_and_blank_lines(whole, text, monkeypatch, capsys):
     workdir, _ = whole
     sources = (text / 'news.en').read_text().splitlines()
-    expected = (workdir / 'translations' / 'news.step=12.txt').read_text().splitlines()
+    expected = (workdir / 'translations' / 'news.step=12,mean_of=2.txt').read_text().splitlines()
     lines = ''.join(f'{line}\n' for line in (sources[0], '', sources[1], '  ', sources[2]))
     out = translated(monkeypatch, capsys, workdir, lines)
     assert out == [expected[0], '', expected[1], '', expected[2]]
@@ -212,7 +217,7 @@ def test_translating_keeps_order_and_blank_lines(whole, text, monkeypatch, capsy
 def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
     workdir, _ = whole
     command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=news')
-    again = json.loads((workdir / 'translations' / 'news.step=12.json').read_text())
+    again = json.loads((workdir / 'translations' / 'news.step=12,mean_of=2.json').read_text())
     expected = result(workdir)['evaluations']['news']
     assert {k: again[k] for k in expected} == expected
     assert 'nrefs:1' in capsys.readouterr().out
@@ -255,7 +260,15 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(text, tmp_path, m
         (dict(model__architecture='lstm'), "model.architecture: 'lstm' is not one of"),
         (
             dict(model__architecture='recurrent', model__attention='relu'),
-            'model.attention=relu changes nothing in model.architecture=recurrent',
+            'model.attention=relu changes nothing where model.architecture=recurrent',
+        ),
+        (
+            dict(evaluation__decode='greedy'),
+            'evaluation.beams=2 changes nothing where evaluation.decode=greedy: leave it out',
+        ),
+        (
+            dict(evaluation__average_of='best', checkpoint__keep_best=0),
+            'evaluation.average=2 .*checkpoint.keep_best=0',
         ),
         (dict(model__dtype='float16'), 'model.dtype must be one of float32, bfloat16'),
         (dict(model__layers=3), "no field 'model.layers'; did you mean"),
@@ -270,7 +283,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(text, tmp_path, m
         (dict(evaluation__average=9), 'checkpoint.keep'),
         (dict(data='txt'), "data: 'txt' is not one of grammar, text, tfds; did you mean 'text'"),
         (dict(data='text(path="nowhere", source="en", target="de")'), 'nowhere'),
-        (dict(model__positions='learned(max_length=5)'), 'model.positions has places for 5'),
+        (dict(model__positions='learned(max_length=5)'), 'learned positions .* for 5'),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_writes_nothing(changes, message, text, tmp_path, monkeypatch):
