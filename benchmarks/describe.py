@@ -16,6 +16,7 @@ from experiments.ledger import ledger
 
 def main() -> None:
     _, settings = flags.parse(flags.Parser(__doc__))
+    settings.config.optimizer.schedule = 'cosine(peak=1e-3)'  # one that suits all of them
     ledger(settings.config)  # what is read and made once in a process
     rows = []
     for changes in variants():

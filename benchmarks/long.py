@@ -39,7 +39,6 @@ def main() -> None:
     base = results.pop('nothing')[0]['peak MB']
     for (row,) in results.values():
         row['above the library MB'] = row['peak MB'] - base
-        row['a second'] = 1 / row.pop('seconds')
     print(turns.table(results, 'above the library MB'))
 
 

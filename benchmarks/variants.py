@@ -48,11 +48,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    cache = Path(tempfile.gettempdir()) / 'flaxformer_lite_benchmarks'
     parser.add_argument('--data', required=True, help='a data source, like config.data')
     parser.add_argument('--steps', type=int, default=2000)
     parser.add_argument('--only', default='', help='fields, comma-separated; empty: all')
-    parser.add_argument('--cache', type=Path, default=cache, help='of tokens and programs')
     parser.add_argument('--variant', type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.variant is not None:
@@ -101,7 +99,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
 
     devices.keep_programs()
     config = _config(args)
-    made = job.prepare(config, args.cache)
+    made = job.prepare(config, Path('nowhere'))  # there is no run to go on with
     init = functools.partial(training.init, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = training.make_step(made.model, made.optimizer, label_smoothing=0.1)
