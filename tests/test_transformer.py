@@ -189,7 +189,7 @@ def test_layers_have_weights_of_their_own(overrides):
         return {name: x.shape for name, x in tree.items()}
 
     two, three = shapes(2), shapes(3)
-    of_second = re.compile('(?<=layer_|wards_|.cell_)1(?=/)')
+    of_second = re.compile('(?<=layer_|coder_|.cell_)1(?=/)')
     third = {of_second.sub('2', name): x for name, x in two.items() if of_second.search(name)}
     assert third
     assert {name: three[name] for name in set(three) - set(two)} == third
