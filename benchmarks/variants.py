@@ -68,12 +68,12 @@ def name(variant: dict[str, Any]) -> str:
 
 def variants(only: str = '') -> list[dict[str, Any]]:
     """The base, then each file of each kind, then what is no file; or some fields' files only."""
-    from flaxformer_lite import build
+    from flaxformer_lite import fields
 
     found: list[dict[str, Any]] = [{}]
-    for field in only.split(',') if only else build.FOLDERS:
+    for field in only.split(',') if only else fields.FOLDERS:
         if not field.startswith(('cross_', 'decoder_')):  # of the same files
-            names = build.variants(field)
+            names = fields.variants(field)
             found += [{field: name} for name in names if (field, name) not in _BASE]
     return found + ([] if only else list(OTHERS))
 

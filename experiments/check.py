@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments import optimizer
 from experiments.errors import UserError
-from flaxformer_lite import build
+from flaxformer_lite import checks, fields
 
 # field: the least it may be, and what it must stay below.
 RANGES = {
@@ -52,7 +52,7 @@ def check(config: Any) -> None:
       UserError: names the field, the value and what it may be.
     """
     try:
-        build.check(config.model)
+        checks.check(config.model)
     except ValueError as error:
         raise UserError(str(error)) from None
     optimizer.make(config)
@@ -92,18 +92,18 @@ def check_overrides(config: Any, overrides: Iterable[str]) -> None:
       UserError: names the field, and those that make it idle.
     """
     try:
-        model = build.idle(config.model)
+        names = fields.idle(config.model)
     except ValueError as error:
         raise UserError(str(error)) from None
     idle = dict.fromkeys(
-        (f'model.{name}' for name in model),
+        (f'model.{name}' for name in names),
         f'model.architecture={config.model.architecture} and '
         f'model.residual={config.model.residual}',
     )
     decode = config.evaluation.decode
-    for other, fields in SEARCHES.items():
+    for other, names in SEARCHES.items():
         if other != decode:
-            idle |= dict.fromkeys(fields, f'evaluation.decode={decode}')
+            idle |= dict.fromkeys(names, f'evaluation.decode={decode}')
     for field in sorted(idle.keys() & set(overrides)):
         raise UserError(
             f'{field}={_get(config, field)} changes nothing where {idle[field]}: leave it out'

@@ -1,42 +1,16 @@
 """A model's config → its modules: strings become parts here, once, and nowhere else."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
-from flaxformer_lite import checks, spec
+from flaxformer_lite import fields, spec
 from flaxformer_lite.architectures.base import Model
-from flaxformer_lite.checks import DROPOUTS, DTYPES
+from flaxformer_lite.checks import DROPOUTS, DTYPES, check
 from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout, Skip
 from flaxformer_lite.entity_encoder import EntityEncoder
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.multi_head import MultiHead
 from flaxformer_lite.stack import Block, Stack
-
-# The folder whose files a field of a `model` config names.
-FOLDERS = {
-    'architecture': 'architectures',
-    'attention': 'attention',
-    'decoder_attention': 'attention',
-    'cross_attention': 'attention',
-    'positions': 'positions',
-    'decoder_positions': 'positions',
-    'cross_positions': 'positions',
-    'norm': 'norms',
-    'residual': 'residual',
-    'feed_forward': 'feed_forward',
-    'init': 'init',
-}
-
-
-def variants(field: str) -> list[str]:
-    """The names that a field may have.
-
-    Raises:
-      KeyError: it is not one of `FOLDERS`.
-    """
-    return spec.available(_package(field))
 
 
 def model(config: Any, vocab_size: int) -> Model:
@@ -59,10 +33,10 @@ def model(config: Any, vocab_size: int) -> Model:
         'encoder': encoder.stack,
         'decoder': lambda: _Parts(config, 'decoder').stack(cross=True),
         'stack': lambda: _Parts(config, 'decoder', alone=True).stack(),
-        'attend': lambda: _make('attention', 'additive'),
+        'attend': lambda: fields.make('attention', 'additive'),
     }
-    takes = spec.parameters(_architecture(config))
-    return _make(
+    takes = spec.parameters(fields.find('architecture', config))
+    return fields.make(
         'architecture',
         config.architecture,
         dropout=encoder.dropout,
@@ -75,35 +49,6 @@ def model(config: Any, vocab_size: int) -> Model:
         initial=encoder.initial,
         **{name: make() for name, make in parts.items() if name in takes},
     )
-
-
-def check(config: Any) -> None:
-    """Refuses a `model` config whose numbers cannot be built; `model` does so first of all.
-
-    Raises:
-      ValueError: names the field, the value and what it may be.
-    """
-    checks.check(config, idle(config))
-
-
-def idle(config: Any) -> set[str]:
-    """The fields of a `model` config that are not used by what others of its fields name.
-
-    Raises:
-      ValueError: there is no such architecture or residual.
-    """
-    fields = set(_architecture(config).idle)
-    return fields if 'residual' in fields else fields | set(_class(config, 'residual').idle)
-
-
-def _architecture(config: Any) -> type[Model]:
-    return _class(config, 'architecture')
-
-
-def _class(config: Any, field: str) -> Any:
-    with _naming(field):
-        name, _ = spec.parse(config[field])
-        return spec.find(_package(field), name)
 
 
 def initial(config: Any) -> Init:
@@ -156,13 +101,13 @@ class _Parts:
         self.dropout = Dropout(config.dropout, DROPOUTS[config.dropout_kind])
         norm = self.make('norm')
         self.residual = self.make('residual', norm=norm, dropout=self.dropout)
-        without = 'residual' in idle(config)
+        without = 'residual' in fields.idle(config)
         init = config.init or ('xavier' if without else self.residual.initial)
-        self.initial: Init = _make('init', init, **self.facts)
+        self.initial: Init = fields.make('init', init, **self.facts)
         self.feed_forward = self.make('feed_forward', initial=self.initial)
 
     def make(self, field: str, **others: Any) -> Any:
-        return _make(field, self.config[field], **self.facts, **others)
+        return fields.make(field, self.config[field], **self.facts, **others)
 
     def given(self, *fields: str) -> _Named:
         """The first of these fields that is not empty."""
@@ -178,9 +123,9 @@ class _Parts:
             num_kv_heads=config.num_kv_heads,
             d_k=self.d_k,
             d_v=self.d_v,
-            attend=_make(*attention, **self.facts),
+            attend=fields.make(*attention, **self.facts),
             # One for each place: a module in two places would share its weights between them.
-            positions=_make(*positions, **self.facts),
+            positions=fields.make(*positions, **self.facts),
             head_dropout=Dropout(config.head_dropout, (1, 3)),
             dtype=self.dtype,
             initial=self.initial,
@@ -219,23 +164,6 @@ class _Parts:
         )
         # Those that act within each attention leave nothing for the stack to do.
         relative = block.attention.positions.relative
-        of_stack = _make(positions[0], 'none' if relative else positions[1], **self.facts)
+        of_stack = fields.make(positions[0], 'none' if relative else positions[1], **self.facts)
         dropout, skip = self.dropout, Skip(self.config.layer_drop)
         return Stack(block, self.config.num_layers, of_stack, dropout, skip)
-
-
-def _package(field: str) -> str:
-    return f'flaxformer_lite.{FOLDERS[field]}'
-
-
-def _make(field: str, text: str, **defaults: Any) -> Any:
-    with _naming(field):
-        return spec.make(_package(field), text, **defaults)
-
-
-@contextlib.contextmanager
-def _naming(field: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f'model.{field}: {error}') from None

@@ -1,10 +1,10 @@
 """What the numbers and words of a `model` config may be."""
 
-from collections.abc import Container
 from typing import Any
 
 import jax.numpy as jnp
 
+from flaxformer_lite import fields
 from flaxformer_lite.architectures.base import TIES
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
@@ -12,11 +12,8 @@ DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 DROPOUTS = {'elements': (), 'tokens': (-1,)}
 
 
-def check(config: Any, idle: Container[str] = ()) -> None:
+def check(config: Any) -> None:
     """Refuses numbers that cannot be built, by name and before anything is made.
-
-    Args:
-      idle: fields that nothing is done with, so that they need not fit the others.
 
     Raises:
       ValueError: names the field, the value and what it may be.
@@ -29,7 +26,7 @@ def check(config: Any, idle: Container[str] = ()) -> None:
         if not 0 <= config[field] < 1:
             raise ValueError(f'model.{field} must be at least 0 and below 1, not {config[field]}')
     derived = config.d_k is None or config.d_v is None
-    if derived and config.d_model % config.num_heads and 'num_heads' not in idle:
+    if derived and config.d_model % config.num_heads and 'num_heads' not in fields.idle(config):
         raise ValueError(
             f'model.d_model={config.d_model} cannot be divided among '
             f'model.num_heads={config.num_heads}: change one, or set model.d_k and model.d_v'

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from tiny import float64
 
 from configs import wmt_base
-from flaxformer_lite import build
+from flaxformer_lite import build, fields
 
 
 def sigmoid(x):
@@ -123,7 +123,7 @@ OTHERS = dict(
 )
 
 
-@pytest.mark.parametrize('architecture', build.variants('architecture'))
+@pytest.mark.parametrize('architecture', fields.variants('architecture'))
 def test_idle_fields_and_no_others_change_nothing(architecture):
     config = wmt_base.get_config().model
     assert OTHERS.keys() == set(config) - {'architecture'}
@@ -133,12 +133,12 @@ def test_idle_fields_and_no_others_change_nothing(architecture):
         slices = dict(d_k=None, d_v=None) if field == 'projections' else {}
         changed = tiny.model(**given | slices | {field: value})
         same = changed == tiny.model(**given | slices)
-        assert same == (field in build.idle(ConfigDict(given))), field
+        assert same == (field in fields.idle(ConfigDict(given))), field
 
 
-@pytest.mark.parametrize('residual', build.variants('residual'))
+@pytest.mark.parametrize('residual', fields.variants('residual'))
 def test_where_the_norm_is_idle_there_is_none(residual):
-    idle = build.idle(ConfigDict(dict(architecture='encoder_decoder', residual=residual)))
+    idle = fields.idle(ConfigDict(dict(architecture='encoder_decoder', residual=residual)))
     parameters = flatten_dict(tiny.parameters(tiny.model(residual=residual)), sep='/')
     assert ('norm' in idle) == (not any('/norm/' in name for name in parameters))
 

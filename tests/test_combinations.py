@@ -12,7 +12,7 @@ import tiny
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import wmt_base
-from flaxformer_lite import build, learning
+from flaxformer_lite import fields, learning
 from flaxformer_lite.architectures.base import grow
 from flaxformer_lite.shapes import Path
 
@@ -30,7 +30,7 @@ OTHERS = {
 
 @functools.cache
 def choices():
-    return {field: tiny.here(field) for field in build.FOLDERS} | OTHERS
+    return {field: tiny.here(field) for field in fields.FOLDERS} | OTHERS
 
 
 def combination(number):

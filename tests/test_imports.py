@@ -101,6 +101,12 @@ def test_only_spec_imports_by_name(path):
     assert name(path) == f'{LIBRARY}.spec' or not (by_name or called)
 
 
+@every_library_file
+def test_a_file_can_be_read_at_one_go(path):
+    variant = path.parent.name in (*KINDS, 'init') and path.stem != 'base' and path.stem[0] != '_'
+    assert len(path.read_text('utf-8').splitlines()) <= (60 if variant else 200)
+
+
 @pytest.mark.parametrize('path', files('configs'), ids=name)
 def test_configs_import_ml_collections_and_other_configs(path):
     assert {module.split('.')[0] for module in imported(path)} <= {'ml_collections', 'configs'}

@@ -13,7 +13,7 @@ from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from configs import wmt_base
-from flaxformer_lite import build, decode, learning, training
+from flaxformer_lite import decode, fields, learning, training
 from flaxformer_lite.architectures.base import grow
 from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.residual.pre_norm import PreNorm
@@ -25,7 +25,7 @@ def variants():
     """The base, and each file of each kind against the base of the other kinds."""
     base = wmt_base.get_config().model
     yield pytest.param({}, id='base')
-    for field in build.FOLDERS:
+    for field in fields.FOLDERS:
         # Those of one attention are the same files; how matrices begin has laws of its own.
         if not field.startswith(('decoder_', 'cross_', 'init')):
             for name in tiny.here(field):

@@ -10,7 +10,7 @@ import optax
 from flax import linen as nn
 
 from configs import wmt_base
-from flaxformer_lite import build, spec, training
+from flaxformer_lite import build, fields, training
 from flaxformer_lite.architectures.base import Model
 
 VOCAB = 13
@@ -34,9 +34,9 @@ def here(field: str) -> list[str]:
     """The variants of a field that this machine can run."""
 
     def backend(name: str) -> str | None:
-        return getattr(spec.find(f'flaxformer_lite.{build.FOLDERS[field]}', name), 'backend', None)
+        return getattr(fields.find(field, {field: name}), 'backend', None)
 
-    return [n for n in build.variants(field) if backend(n) in (None, jax.default_backend())]
+    return [n for n in fields.variants(field) if backend(n) in (None, jax.default_backend())]
 
 
 def random_like(shapes: Any, seed: int = 0) -> Any:
