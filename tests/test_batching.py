@@ -113,6 +113,7 @@ def test_pairs_over_the_limit_are_counted_and_left_out(packed):
     assert 20 in longest and 21 in longest
     batches = Batches(corpus, tokens=256, max_length=20, packed=packed)
     assert batches.dropped == len(corpus) - len(kept)
+    assert batches.longest == max(len(side) + 1 for pair in pairs_of(corpus, kept) for side in pair)
     found = [pair for batch in epoch_of(batches) for pair in unpack(batch)]
     assert sorted(found) == sorted(pairs_of(corpus, kept))
 

@@ -66,11 +66,10 @@ def arguments(text, workdir, **changes):
     return ['--config=configs/wmt_small.py', f'--workdir={workdir}', *overrides]
 
 
-def start(text, workdir, **changes):
+def start(text, workdir, environment=None, **changes):
     command = [sys.executable, '-m', 'experiments.run', *arguments(text, workdir, **changes)]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
 
 
 def finish(process):
@@ -147,9 +146,9 @@ def test_the_same_command_again_shows_the_result(whole, text):
     assert (workdir / 'result.json').stat().st_mtime_ns == before
 
 
-def killed_after(text, workdir, step, number):
+def killed_after(text, workdir, step, number, **settings):
     """Starts a run and sends it a signal once it has written the row of a step."""
-    process = start(text, workdir)
+    process = start(text, workdir, **settings)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if any(row['step'] >= step for row in log.read(workdir)):
@@ -293,6 +292,39 @@ def test_bad_input_is_one_line_and_writes_nothing(changes, message, text, tmp_pa
     assert not (tmp_path / 'run').exists()
 
 
+def test_training_pairs_beyond_a_learned_table_are_refused(text, tmp_path, monkeypatch):
+    for name in ('val', 'news'):
+        for language in ('en', 'de'):
+            (tmp_path / f'{name}.{language}').write_text('a\n')
+    for language in ('en', 'de'):
+        (tmp_path / f'train.{language}').write_text((text / f'train.{language}').read_text())
+    changes = dict(model__positions='learned(max_length=8)', evaluation__sets='news')
+    with pytest.raises(UserError, match='learned positions .* for 8'):
+        command(monkeypatch, run, *arguments(tmp_path, tmp_path / 'run', **changes))
+    assert not (tmp_path / 'run').exists()
+
+
+def on_one_device():
+    flags = os.environ['XLA_FLAGS'].replace('device_count=4', 'device_count=1')
+    return os.environ | {'XLA_FLAGS': flags}
+
+
+def test_other_devices_whose_batches_differ_are_refused(text, tmp_path):
+    # Of 64 tokens a row, five on one device and four on four.
+    changes = dict(batch__tokens=320)
+    settings = changes | dict(environment=on_one_device())
+    code, out = killed_after(text, tmp_path / 'run', 2, signal.SIGTERM, **settings)
+    assert code == 128 + signal.SIGTERM, out
+    process = start(text, tmp_path / 'run', **changes)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 2 and 'was begun on other devices' in out
+
+
+def test_a_set_without_sentences_is_refused():
+    with pytest.raises(UserError, match="--set: the set 'b' holds no sentences"):
+        evaluate.chosen({'a': [('x', 'y')], 'b': []}, 'b', '--set')
+
+
 def test_a_directory_of_another_run_is_refused_and_left_alone(whole, text, monkeypatch):
     workdir, _ = whole
     before = {p: p.stat().st_mtime_ns for p in workdir.rglob('*') if p.name != '.lock'}
@@ -355,10 +387,7 @@ def test_the_newest_damaged_checkpoint_is_named_and_the_one_before_is_used(
 
 def test_runs_of_one_and_of_four_devices_agree(whole, text, tmp_path):
     """Dropout is on: its bits do not depend on how many devices share the batch."""
-    flags = os.environ['XLA_FLAGS'].replace('device_count=4', 'device_count=1')
-    command_ = [sys.executable, '-m', 'experiments.run', *arguments(text, tmp_path / 'run')]
-    environment = os.environ | {'XLA_FLAGS': flags}
-    subprocess.run(command_, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    finish(start(text, tmp_path / 'run', on_one_device()))
     one, four = figures(tmp_path / 'run'), figures(whole[0])
     losses = [[r['loss'] for r in rows if r['kind'] == 'train'] for rows in (one, four)]
     np.testing.assert_allclose(*losses, rtol=1e-4)
