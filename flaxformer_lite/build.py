@@ -101,7 +101,8 @@ class _Parts:
         self.dropout = Dropout(config.dropout, DROPOUTS[config.dropout_kind])
         norm = self.make('norm')
         self.residual = self.make('residual', norm=norm, dropout=self.dropout)
-        without = 'residual' in fields.idle(config)
+        # A stack alone has a residual, whatever architecture the config names.
+        without = 'residual' in fields.idle(config) and not alone
         init = config.init or ('xavier' if without else self.residual.initial)
         self.initial: Init = fields.make('init', init, **self.facts)
         self.feed_forward = self.make('feed_forward', initial=self.initial)
@@ -109,9 +110,9 @@ class _Parts:
     def make(self, field: str, **others: Any) -> Any:
         return fields.make(field, self.config[field], **self.facts, **others)
 
-    def given(self, *fields: str) -> _Named:
+    def given(self, *names: str) -> _Named:
         """The first of these fields that is not empty."""
-        field = next((field for field in fields if self.config[field]), fields[-1])
+        field = next((name for name in names if self.config[name]), names[-1])
         return field, self.config[field]
 
     def attention(self, attention: _Named, positions: _Named, project: bool) -> MultiHead:
@@ -139,9 +140,9 @@ class _Parts:
         cross = self.attention(*named, project=True)
         if not cross.positions.within and spec.parse(positions)[0] != 'none':
             raise ValueError(
-                f'model.cross_positions={positions!r} does nothing in '
-                'cross-attention: it acts on embeddings or on a whole stack; choose positions that '
-                'act on queries and keys, such as rotary or shaw, or none'
+                f'model.cross_positions={positions!r} does nothing in cross-attention: it acts on '
+                'embeddings or on a whole stack; choose positions that act on queries and keys, '
+                'such as rotary or shaw, or none'
             )
         return cross
 
@@ -152,9 +153,9 @@ class _Parts:
           cross: those of a decoder beside an encoder, with attention over the source.
           positions: in place of the config's.
         """
-        own = ['decoder_'] if cross else []
-        attention = self.given(*(f'{first}attention' for first in (*own, '')))
-        positions = positions or self.given(*(f'{first}positions' for first in (*own, '')))
+        places = ('decoder_', '') if cross else ('',)
+        attention = self.given(*(f'{place}attention' for place in places))
+        positions = positions or self.given(*(f'{place}positions' for place in places))
         block = Block(
             attention=self.attention(attention, positions, self.config.projections),
             feed_forward=self.feed_forward,
