@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments import optimizer
 from experiments.errors import UserError
-from flaxformer_lite import checks, fields
+from flaxformer_lite import fields
 
 # field: the least it may be, and what it must stay below.
 RANGES = {
@@ -52,7 +52,7 @@ def check(config: Any) -> None:
       UserError: names the field, the value and what it may be.
     """
     try:
-        checks.check(config.model)
+        fields.check(config.model)
     except ValueError as error:
         raise UserError(str(error)) from None
     optimizer.make(config)

@@ -59,20 +59,13 @@ def find(package: str, name: str) -> type:
 def parameters(cls: type) -> dict[str, Any]:
     """What a class takes, by name, and of which type."""
     found = {name: p.annotation for name, p in inspect.signature(cls).parameters.items()}
-    if 'parent' in found:  # what linen adds to every module's own
-        found = {name: kind for name, kind in found.items() if name not in ('parent', 'name')}
-    return found
+    linens = ('parent', 'name') if 'parent' in found else ()  # added to every module's own
+    return {name: kind for name, kind in found.items() if name not in linens}
 
 
-def _is(value: Any, kind: Any) -> bool:
-    """Whether a literal may be of a type: whole numbers are numbers, True and False are not."""
-    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    kinds = [typing.get_origin(k) or k for k in (typing.get_args(kind) if union else [kind])]
-    if inspect.Parameter.empty in kinds or not all(isinstance(k, type) for k in kinds):
-        return True
-    if isinstance(value, bool):
-        return bool in kinds
-    return isinstance(value, tuple(kinds)) or (isinstance(value, int) and float in kinds)
+def fill(cls: type, **given: Any) -> Any:
+    """The object of a class, with those of the given arguments that it takes."""
+    return cls(**{name: given[name] for name in parameters(cls) if name in given})
 
 
 def make(package: str, spec: str, **defaults: Any) -> Any:
@@ -92,8 +85,18 @@ def make(package: str, spec: str, **defaults: Any) -> Any:
         if not _is(value, takes[argument]):
             kind = getattr(takes[argument], '__name__', takes[argument])
             raise ValueError(f'{spec!r}: {argument} must be of type {kind}, not {value!r}')
-    arguments = {k: v for k, v in defaults.items() if k in takes} | arguments
     try:
-        return cls(**arguments)
+        return fill(cls, **defaults | arguments)
     except TypeError as error:
         raise ValueError(f'{spec!r}: {error}') from None
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a literal may be of a type: whole numbers are numbers, True and False are not."""
+    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    kinds = [typing.get_origin(k) or k for k in (typing.get_args(kind) if union else [kind])]
+    if inspect.Parameter.empty in kinds or not all(isinstance(k, type) for k in kinds):
+        return True
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, tuple(kinds)) or (isinstance(value, int) and float in kinds)

@@ -1,13 +1,11 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017, figure 1)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite import masks
-from flaxformer_lite.architectures.base import Memory, Model, Text
-from flaxformer_lite.shapes import KV, Path, Remembered
+from flaxformer_lite.architectures.base import Model, Text
+from flaxformer_lite.shapes import KV
 from flaxformer_lite.stack import Stack
 
 
@@ -22,7 +20,7 @@ class EncoderDecoder(Model, kw_only=True):
     decoder: Stack
 
     @property
-    def max_length(self) -> int | None:
+    def max_length(self):
         tables = self.encoder.positions, self.decoder.positions
         return min((x.max_length for x in tables if hasattr(x, 'max_length')), default=None)
 
@@ -36,7 +34,7 @@ class EncoderDecoder(Model, kw_only=True):
         )
         return memory_BSD, self.decoder.source(memory_BSD, source.pos_BT)
 
-    def hidden(self, source: Text, inputs: Text) -> jax.Array:
+    def hidden(self, source, inputs):
         _, kvs = self.encode(source)
         within = masks.segments(inputs.segments_BT, inputs.segments_BT)
         h_BTD, _ = self.decoder(
@@ -49,14 +47,12 @@ class EncoderDecoder(Model, kw_only=True):
         )
         return h_BTD
 
-    def start(self, source_BS: jax.Array) -> Memory:
+    def start(self, source_BS):
         source = Text.of(source_BS)
         context = self.encode(source)[1], source.valid_BT[:, None, None]
         return context, self.decoder.remember(None, source.valid_BT[:, :0])
 
-    def advance(
-        self, x_BND: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path
-    ) -> tuple[jax.Array, tuple[Remembered, ...]]:
+    def advance(self, x_BND, context, caches, path):
         kvs, seen_B11S = context
         return self.decoder(
             x_BND,

@@ -1,13 +1,10 @@
 """One stack alone: a causal language model that goes on from the source (Radford et al. 2018)."""
 
-from typing import Any, ClassVar
-
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite import masks
-from flaxformer_lite.architectures.base import Memory, Model, Text
-from flaxformer_lite.shapes import Path, Remembered
+from flaxformer_lite.architectures.base import Model, Text
 from flaxformer_lite.stack import Stack
 
 
@@ -20,14 +17,14 @@ class LanguageModel(Model, kw_only=True):
       stack: without cross-attention.
     """
 
-    idle: ClassVar[tuple[str, ...]] = (
+    idle = (
         *('decoder_attention', 'decoder_positions'),
         *('cross_attention', 'cross_positions'),
     )
     stack: Stack
 
     @property
-    def max_length(self) -> int | None:
+    def max_length(self):
         """Source and target stand in one row, and may have half of it each."""
         most = getattr(self.stack.positions, 'max_length', None)
         return None if most is None else most // 2
@@ -37,7 +34,7 @@ class LanguageModel(Model, kw_only=True):
         mask_BHTS = within & masks.causal(text.pos_BT, text.pos_BT)
         return self.stack(x_BTD, pos_BT=text.pos_BT, valid_BT=text.valid_BT, mask_BHTS=mask_BHTS)
 
-    def hidden(self, source: Text, inputs: Text) -> jax.Array:
+    def hidden(self, source, inputs):
         # A target's places begin after its source's: as many as its segment has there.
         of_source = masks.segments(inputs.segments_BT, source.segments_BT)[:, 0].sum(-1)
         inputs = inputs._replace(pos_BT=jnp.where(inputs.valid_BT, inputs.pos_BT + of_source, 0))
@@ -47,14 +44,12 @@ class LanguageModel(Model, kw_only=True):
         h_BTD, _ = self._read(x_BTD, both)
         return h_BTD[:, source.tokens_BT.shape[1] :]
 
-    def start(self, source_BS: jax.Array) -> Memory:
+    def start(self, source_BS):
         source = Text.of(source_BS)
         _, kvs = self._read(self.embed(self.source_VD, source_BS), source)
         return (source.valid_BT, source.pos_BT), self.stack.remember(kvs, source.valid_BT)
 
-    def advance(
-        self, x_BND: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path
-    ) -> tuple[jax.Array, tuple[Remembered, ...]]:
+    def advance(self, x_BND, context, caches, path):
         valid_BS, pos_BS = context
         words_B1 = valid_BS.sum(-1, keepdims=True)
         valid_BNS = jnp.broadcast_to(valid_BS[:, None], (*x_BND.shape[:2], valid_BS.shape[1]))

@@ -1,13 +1,9 @@
 """Additive attention (Bahdanau et al. 2015), a small network for each head."""
 
-from typing import ClassVar
-
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.attention.base import Attention
-from flaxformer_lite.shapes import KV
 
 
 class Additive(Attention):
@@ -17,11 +13,11 @@ class Additive(Attention):
       width: of the hidden layer; 0 for d_k.
     """
 
-    per_head: ClassVar[bool] = True
+    per_head = True
     width: int = 0
 
     @nn.compact
-    def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:
+    def scores(self, q_BTHK, kv):
         heads, d_k = q_BTHK.shape[2:]
         width = self.width or d_k
         init = nn.initializers.xavier_uniform(in_axis=1, out_axis=2, batch_axis=0)

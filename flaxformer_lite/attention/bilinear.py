@@ -1,22 +1,19 @@
 """Bilinear attention: `general` of Luong et al. (2015), a matrix for each head."""
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.attention.base import Attention, dot
-from flaxformer_lite.shapes import KV
 
 
 class Bilinear(Attention):
     """softmax(qᵀ W k / √d_k); W starts as the identity, which is scaled dot-product attention."""
 
-    per_head: ClassVar[bool] = True
+    per_head = True
 
     @nn.compact
-    def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:
+    def scores(self, q_BTHK, kv):
         heads, d_k = q_BTHK.shape[2:]
 
         def identity(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

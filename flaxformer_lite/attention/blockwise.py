@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.attention.base import Attention, dot, over_last, refuse, weighted_sum, with_one
-from flaxformer_lite.shapes import KV, blocks
+from flaxformer_lite.shapes import blocks
 
 
 class Blockwise(Attention):
@@ -24,9 +24,7 @@ class Blockwise(Attention):
             raise ValueError(f'block must be at least 1, not {self.block}')
         super().__post_init__()
 
-    def __call__(
-        self, q_BTHK: jax.Array, kv: KV, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None
-    ) -> jax.Array:
+    def __call__(self, q_BTHK, kv, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None):
         refuse('blockwise', relative=relative)
         b, t, h, k = q_BTHK.shape
 

@@ -1,13 +1,10 @@
 """Cosine attention with a learned temperature (Henry et al. 2020, "Query-Key Normalization")."""
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.attention.base import Attention, dot
-from flaxformer_lite.shapes import KV
 
 
 def unit(x: jax.Array, axis: int) -> jax.Array:
@@ -23,11 +20,11 @@ class Cosine(Attention):
       start: what g is at first: scores lie between −g and g.
     """
 
-    per_head: ClassVar[bool] = True
+    per_head = True
     start: float = 10.0
 
     @nn.compact
-    def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:
+    def scores(self, q_BTHK, kv):
         start = nn.initializers.constant(self.start)
         g_H = self.param('temperature', start, (q_BTHK.shape[2],), jnp.float32)
         dtype = kv.key_BGKS.dtype

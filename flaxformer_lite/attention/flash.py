@@ -1,12 +1,9 @@
 """Fused attention on NVIDIA GPUs (Dao et al. 2022), cuDNN's, through `jax.nn`."""
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.attention.base import Attention, refuse
-from flaxformer_lite.shapes import KV
 
 
 class Flash(Attention):
@@ -17,12 +14,10 @@ class Flash(Attention):
         no multiple of 8, a d_v that is not d_k, or positions that act on scores by queries.
     """
 
-    backend: ClassVar[str] = 'gpu'
-    implementation: ClassVar[str] = 'cudnn'
+    backend = 'gpu'
+    implementation = 'cudnn'
 
-    def __call__(
-        self, q_BTHK: jax.Array, kv: KV, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None
-    ) -> jax.Array:
+    def __call__(self, q_BTHK, kv, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None):
         refuse('flash', relative=relative)
         if jax.default_backend() != self.backend:
             raise ValueError(

@@ -1,7 +1,5 @@
 """Linear attention (Katharopoulos et al. 2020, "Transformers are RNNs")."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -37,16 +35,14 @@ class Linear(Attention):
     at will, it is computed pair by pair.
     """
 
-    def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:
+    def scores(self, q_BTHK, kv):
         return dot(feature(q_BTHK), feature(kv.key_BGKS))
 
-    def weights(self, s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
+    def weights(self, s_BHTS, mask_BHTS):
         s_BHTS = jnp.where(mask_BHTS, s_BHTS, 0.0)
         return s_BHTS / jnp.maximum(s_BHTS.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
 
-    def __call__(
-        self, q_BTHK: jax.Array, kv: KV | _Running, *, bias_BHTS=None, relative=None, **others: Any
-    ) -> jax.Array:
+    def __call__(self, q_BTHK, kv, *, bias_BHTS=None, relative=None, **others):
         refuse('linear', bias=bias_BHTS, relative=relative)
         if isinstance(kv, KV):
             return super().__call__(q_BTHK, kv, **others)
@@ -55,6 +51,6 @@ class Linear(Attention):
         y_BNRHU = jnp.einsum('bnrhk,bnhku->bnrhu', q_BNRHK, kv.sum_BNHKU)
         return over_last(y_BNRHU.reshape(b, -1, h, u))
 
-    def remember(self, kv: KV, valid_BS: jax.Array) -> _Running:
+    def remember(self, kv, valid_BS):
         key_BHKS = jnp.where(valid_BS[:, None, None], feature(kv.key_BGKS), 0.0)
         return _Running(jnp.einsum('bhks,bhus->bhku', key_BHKS, with_one(kv.value_BGUS))[:, None])

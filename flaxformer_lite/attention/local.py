@@ -1,12 +1,8 @@
 """Attention to a window of near tokens (Luong et al. 2015, §3.2; Child et al. 2019)."""
 
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.attention.base import Attention
-from flaxformer_lite.shapes import KV
 
 
 class Local(Attention):
@@ -23,7 +19,7 @@ class Local(Attention):
             raise ValueError(f'window must be at least 1, not {self.window}')
         super().__post_init__()
 
-    def __call__(self, q_BTHK: jax.Array, kv: KV, *, pos_BT, mask_BHTS, **others: Any) -> jax.Array:
+    def __call__(self, q_BTHK, kv, *, pos_BT, mask_BHTS, **others):
         distance_BTS = jnp.abs(pos_BT[:, :, None] - kv.pos_BS[:, None, :])
         mask_BHTS = mask_BHTS & (distance_BTS < self.window)[:, None]
         return super().__call__(q_BTHK, kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS, **others)

@@ -9,6 +9,6 @@ from flaxformer_lite.attention.base import Attention
 class Relu(Attention):
     """max(0, q · k / √d_k) / n, n the number of keys that a query sees: no softmax."""
 
-    def weights(self, s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
+    def weights(self, s_BHTS, mask_BHTS):
         n_BHT1 = jnp.maximum(mask_BHTS.sum(-1, keepdims=True), 1)
         return jnp.where(mask_BHTS, jax.nn.relu(s_BHTS), 0.0) / n_BHT1

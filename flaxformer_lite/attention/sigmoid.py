@@ -12,6 +12,6 @@ class Sigmoid(Attention):
     With the bias all weights together begin near 1, as a softmax' do.
     """
 
-    def weights(self, s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
+    def weights(self, s_BHTS, mask_BHTS):
         n_BHT1 = jnp.maximum(mask_BHTS.sum(-1, keepdims=True), 1).astype(jnp.float32)
         return jnp.where(mask_BHTS, jax.nn.sigmoid(s_BHTS - jnp.log(n_BHT1)), 0.0)

@@ -1,12 +1,10 @@
 """Scaled dot-product attention (paper §3.2.1, equation 1) and the knobs that others gave it."""
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.attention.base import Attention, dot, masked_softmax
 from flaxformer_lite.dropout import Dropout
-from flaxformer_lite.shapes import KV
 
 
 class Softmax(Attention):
@@ -33,14 +31,14 @@ class Softmax(Attention):
                 raise ValueError(f'{name} must be at least 0, not {getattr(self, name)}')
         super().__post_init__()
 
-    def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:
+    def scores(self, q_BTHK, kv):
         named = {True: q_BTHK.shape[-1] ** -0.5, False: 1.0}
         scale = named[self.scale] if isinstance(self.scale, bool) else self.scale
         s_BHTS = dot(q_BTHK * scale, kv.key_BGKS)
         return self.cap * jnp.tanh(s_BHTS / self.cap) if self.cap else s_BHTS
 
     @nn.compact
-    def weights(self, s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
+    def weights(self, s_BHTS, mask_BHTS):
         if self.temperature:
             w_BHTS = masked_softmax(s_BHTS / self.temperature, mask_BHTS)
         else:

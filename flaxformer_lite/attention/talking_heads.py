@@ -1,7 +1,5 @@
 """Talking-heads attention (Shazeer et al. 2020)."""
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -15,10 +13,10 @@ class TalkingHeads(Attention):
     Both start near the identity, where heads do not talk.
     """
 
-    per_head: ClassVar[bool] = True
+    per_head = True
 
     @nn.compact
-    def weights(self, s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
+    def weights(self, s_BHTS, mask_BHTS):
         def near_identity(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
             return jnp.eye(shape[0]) + 0.1 * jax.random.normal(key, shape)
 

@@ -8,5 +8,5 @@ from flaxformer_lite.feed_forward.base import Gated
 class Geglu(Gated):
     """(GELU(x W) ⊙ x V) W₂ with the exact GELU, x Φ(x)."""
 
-    def activation(self, h_BTF: jax.Array) -> jax.Array:
+    def activation(self, h_BTF):
         return jax.nn.gelu(h_BTF, approximate=False)

@@ -1,12 +1,10 @@
 """A feed-forward network without a nonlinearity: what is left of it is one matrix of low rank."""
 
-import jax
-
 from flaxformer_lite.feed_forward.base import FeedForward
 
 
 class Linear(FeedForward):
     """(x W₁ + b₁) W₂ + b₂."""
 
-    def activation(self, h_BTF: jax.Array) -> jax.Array:
+    def activation(self, h_BTF):
         return h_BTF

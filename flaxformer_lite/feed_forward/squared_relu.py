@@ -8,5 +8,5 @@ from flaxformer_lite.feed_forward.base import FeedForward
 class SquaredRelu(FeedForward):
     """max(0, x W₁ + b₁)² W₂ + b₂."""
 
-    def activation(self, h_BTF: jax.Array) -> jax.Array:
+    def activation(self, h_BTF):
         return jax.numpy.square(jax.nn.relu(h_BTF))

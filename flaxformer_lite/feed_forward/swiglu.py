@@ -8,5 +8,5 @@ from flaxformer_lite.feed_forward.base import Gated
 class Swiglu(Gated):
     """(Swish(x W) ⊙ x V) W₂."""
 
-    def activation(self, h_BTF: jax.Array) -> jax.Array:
+    def activation(self, h_BTF):
         return jax.nn.silu(h_BTF)

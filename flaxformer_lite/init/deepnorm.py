@@ -24,7 +24,7 @@ class Deepnorm(Init):
     encoder_layers: int
     decoder_layers: int
 
-    def matrix(self, key: jax.Array, fan_in: int, fan_out: int, name: str) -> jax.Array:
+    def matrix(self, key, fan_in, fan_out, name):
         std = (2 / (fan_in + fan_out)) ** 0.5 * (1.0 if name in ('query', 'key') else self.beta())
         return std * jax.random.normal(key, (fan_in, fan_out), jnp.float32)
 

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import jax
-
 from flaxformer_lite.init.base import Init, uniform
 
 
@@ -41,14 +39,14 @@ class MuP(Init):
         return m, 1.0 if self.d_k_given else m
 
     @property
-    def logits(self) -> float:
+    def logits(self):
         return self._times()[0] ** -0.5
 
-    def matrix(self, key: jax.Array, fan_in: int, fan_out: int, name: str) -> jax.Array:
+    def matrix(self, key, fan_in, fan_out, name):
         scale = self._times()[1] ** -0.5 if name == 'query' else 1.0
         return scale * uniform(key, fan_in, fan_out, 2 / (fan_in + fan_out))
 
-    def rate(self, path: tuple[str, ...]) -> float:
+    def rate(self, path):
         m, m_k = self._times()
         if len(path) == 1:
             return m**-0.5

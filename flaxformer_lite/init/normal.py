@@ -14,5 +14,5 @@ class Normal(Init):
 
     std: float = 0.02
 
-    def matrix(self, key: jax.Array, fan_in: int, fan_out: int, name: str) -> jax.Array:
+    def matrix(self, key, fan_in, fan_out, name):
         return self.std * jax.random.normal(key, (fan_in, fan_out), jnp.float32)

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.norms.base import Norm
-from flaxformer_lite.shapes import Valid
 
 
 class Batch(Norm):
@@ -21,7 +20,7 @@ class Batch(Norm):
     momentum: float = 0.99
     epsilon: float = 1e-5
 
-    def normalized(self, x_BTD: jax.Array, valid_BT: Valid) -> jax.Array:
+    def normalized(self, x_BTD, valid_BT):
         mean = self.variable('statistics', 'mean', jnp.zeros, x_BTD.shape[-1:])
         variance = self.variable('statistics', 'variance', jnp.ones, x_BTD.shape[-1:])
         mean_D, variance_D = mean.value, variance.value

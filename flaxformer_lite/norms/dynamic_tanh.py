@@ -1,11 +1,9 @@
 """Dynamic tanh (Zhu et al. 2025, "Transformers without Normalization")."""
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.norms.base import Norm
-from flaxformer_lite.shapes import Valid
 
 
 class DynamicTanh(Norm):
@@ -17,6 +15,6 @@ class DynamicTanh(Norm):
 
     alpha: float = 0.5
 
-    def normalized(self, x_BTD: jax.Array, valid_BT: Valid) -> jax.Array:
+    def normalized(self, x_BTD, valid_BT):
         alpha = self.param('alpha', nn.initializers.constant(self.alpha), (), jnp.float32)
         return jnp.tanh(alpha * x_BTD)

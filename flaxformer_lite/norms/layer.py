@@ -1,9 +1,6 @@
 """Layer normalisation (Ba et al. 2016; paper §3.1)."""
 
-import jax
-
 from flaxformer_lite.norms.base import Norm, unit
-from flaxformer_lite.shapes import Valid
 
 
 class Layer(Norm):
@@ -11,5 +8,5 @@ class Layer(Norm):
 
     epsilon: float = 1e-6
 
-    def normalized(self, x_BTD: jax.Array, valid_BT: Valid) -> jax.Array:
+    def normalized(self, x_BTD, valid_BT):
         return unit(x_BTD, self.epsilon, centered=True)

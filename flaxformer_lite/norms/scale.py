@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.shapes import Valid
-
 
 class Scale(nn.Module):
     """g · x / ‖x‖ over features, one learned g, which starts at √d_model; in float32."""
@@ -13,7 +11,7 @@ class Scale(nn.Module):
     epsilon: float = 1e-6
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+    def __call__(self, x_BTD, valid_BT=None):
         x_BTD = x_BTD.astype(jnp.float32)
         start = nn.initializers.constant(x_BTD.shape[-1] ** 0.5)
         g = self.param('scale', start, (), jnp.float32)

@@ -2,7 +2,6 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.positions.base import Positions
@@ -22,7 +21,7 @@ class Alibi(Positions):
 
     num_heads: int
 
-    def bias(self, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
+    def bias(self, q_pos_BT, k_pos_BS):
         distance_BTS = jnp.abs(q_pos_BT[:, :, None] - k_pos_BS[:, None, :])
         slope_H = jnp.asarray(slopes(self.num_heads), jnp.float32)
         return -slope_H[None, :, None, None] * distance_BTS[:, None].astype(jnp.float32)

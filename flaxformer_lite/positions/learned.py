@@ -1,6 +1,5 @@
 """A learned vector for each position, added to the embeddings (paper §3.5 and Table 3, row E)."""
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -17,7 +16,7 @@ class Learned(Positions):
     max_length: int = 1024
 
     @nn.compact
-    def embed(self, x_BTD: jax.Array, pos_BT: jax.Array) -> jax.Array:
+    def embed(self, x_BTD, pos_BT):
         init = nn.initializers.normal(x_BTD.shape[-1] ** -0.5)
         table = self.param('table', init, (self.max_length, x_BTD.shape[-1]))
         return x_BTD + jnp.take(table, pos_BT, axis=0, mode='fill', fill_value=jnp.nan)

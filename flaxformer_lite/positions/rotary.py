@@ -1,6 +1,5 @@
 """Rotary positions (Su et al. 2021, "RoFormer", equation 15)."""
 
-import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.positions.base import Positions
@@ -23,7 +22,7 @@ class Rotary(Positions):
             raise ValueError(f'd_k must be even for rotary positions, not {self.d_k}')
         super().__post_init__()
 
-    def rotate(self, x_BTHK: jax.Array, pos_BT: jax.Array) -> jax.Array:
+    def rotate(self, x_BTHK, pos_BT):
         rate = self.max_wavelength ** (-jnp.arange(0, self.d_k, 2, dtype=jnp.float32) / self.d_k)
         angle = pos_BT[:, :, None, None].astype(jnp.float32) * rate[None, None, None]
         sin, cos = jnp.sin(angle), jnp.cos(angle)

@@ -1,7 +1,5 @@
 """Relative keys and values (Shaw et al. 2018, equations 3 and 4)."""
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -15,7 +13,7 @@ class Shaw(Positions):
     The vectors are an attention's own and shared by its heads.
     """
 
-    relative: ClassVar[bool] = True
+    relative = True
     d_k: int
     d_v: int
     max_distance: int = 16
@@ -29,12 +27,12 @@ class Shaw(Positions):
         distance_BTS = k_pos_BS[:, None, :] - q_pos_BT[:, :, None]
         return jnp.clip(distance_BTS, -self.max_distance, self.max_distance) + self.max_distance
 
-    def scores(self, q_BTHK: jax.Array, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
+    def scores(self, q_BTHK, q_pos_BT, k_pos_BS):
         s_BHTR = jnp.einsum('bthk,rk->bhtr', q_BTHK.astype(jnp.float32), self.key_RK)
         index_BHTS = self._index(q_pos_BT, k_pos_BS)[:, None]
         return jnp.take_along_axis(s_BHTR * self.d_k**-0.5, index_BHTS, -1)
 
-    def values(self, w_BHTS: jax.Array, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
+    def values(self, w_BHTS, q_pos_BT, k_pos_BS):
         place_BTSR = jax.nn.one_hot(self._index(q_pos_BT, k_pos_BS), len(self.value_RU))
         w_BTHR = jnp.einsum('bhts,btsr->bthr', w_BHTS.astype(jnp.float32), place_BTSR)
         return jnp.einsum('bthr,ru->bthu', w_BTHR, self.value_RU)

@@ -27,5 +27,5 @@ class Sinusoidal(Positions):
             raise ValueError(f'd_model must be even for sinusoids, not {self.d_model}')
         super().__post_init__()
 
-    def embed(self, x_BTD: jax.Array, pos_BT: jax.Array) -> jax.Array:
+    def embed(self, x_BTD, pos_BT):
         return x_BTD + sinusoids(pos_BT, self.d_model)

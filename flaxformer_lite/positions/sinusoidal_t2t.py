@@ -1,6 +1,5 @@
 """Sinusoids as tensor2tensor, the paper's code, lays them out: sines, then cosines."""
 
-import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.positions.base import Positions
@@ -22,7 +21,7 @@ class SinusoidalT2T(Positions):
             raise ValueError(f'd_model must be even and at least 4, not {self.d_model}')
         super().__post_init__()
 
-    def embed(self, x_BTD: jax.Array, pos_BT: jax.Array) -> jax.Array:
+    def embed(self, x_BTD, pos_BT):
         last = self.d_model // 2 - 1
         rate = 10000.0 ** (-jnp.arange(last + 1, dtype=jnp.float32) / last)
         angle = pos_BT[:, :, None].astype(jnp.float32) * rate[None, None]

@@ -37,7 +37,7 @@ class T5(Positions):
         super().__post_init__()
 
     @nn.compact
-    def bias(self, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
+    def bias(self, q_pos_BT, k_pos_BS):
         shape = self.buckets, self.num_heads
         table = self.param('table', nn.initializers.normal(0.1), shape, jnp.float32)
         bucket_BTS = self._bucket(k_pos_BS[:, None, :] - q_pos_BT[:, :, None])

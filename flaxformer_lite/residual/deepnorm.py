@@ -1,11 +1,6 @@
 """Post-norm for a thousand layers (Wang et al. 2022, "DeepNet", figure 2)."""
 
-from typing import ClassVar
-
-import jax
-
 from flaxformer_lite.residual.base import Residual
-from flaxformer_lite.shapes import Valid
 
 
 class Deepnorm(Residual):
@@ -19,12 +14,12 @@ class Deepnorm(Residual):
       encoder_layers, decoder_layers: N and M.
     """
 
-    initial: ClassVar[str] = 'deepnorm'
+    initial = 'deepnorm'
     stack: str
     encoder_layers: int
     decoder_layers: int
 
-    def after(self, x_BTD: jax.Array, y_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+    def after(self, x_BTD, y_BTD, valid_BT=None):
         n, m = self.encoder_layers, self.decoder_layers
         if not (n and m):
             alpha = (2 * (n or m)) ** 0.25

@@ -1,11 +1,9 @@
 """Pre-norm with a small gate for each feature (Touvron et al. 2021, "CaiT", equation 4)."""
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.residual.base import Residual
-from flaxformer_lite.shapes import Valid
 
 
 class LayerScale(Residual):
@@ -17,14 +15,14 @@ class LayerScale(Residual):
 
     start: float = 0.1
 
-    def before(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+    def before(self, x_BTD, valid_BT=None):
         return self.norm(x_BTD, valid_BT)
 
     @nn.compact
-    def after(self, x_BTD: jax.Array, y_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+    def after(self, x_BTD, y_BTD, valid_BT=None):
         start = nn.initializers.constant(self.start)
         gamma_D = self.param('gamma', start, x_BTD.shape[-1:], jnp.float32)
         return x_BTD + gamma_D[None, None] * self.dropout(y_BTD)
 
-    def finish(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+    def finish(self, x_BTD, valid_BT=None):
         return self.norm(x_BTD, valid_BT)

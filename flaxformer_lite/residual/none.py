@@ -1,17 +1,12 @@
 """No residual connection: what attention and networks can do by themselves."""
 
-from typing import ClassVar
-
-import jax
-
 from flaxformer_lite.residual.base import Residual
-from flaxformer_lite.shapes import Valid
 
 
 class NoResidual(Residual):
     """Dropout(f(x))."""
 
-    idle: ClassVar[tuple[str, ...]] = ('norm',)
+    idle = ('norm',)
 
-    def after(self, x_BTD: jax.Array, y_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+    def after(self, x_BTD, y_BTD, valid_BT=None):
         return self.dropout(y_BTD)

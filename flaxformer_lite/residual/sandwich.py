@@ -1,9 +1,6 @@
 """Normalise the branch on both sides (Ding et al. 2021, "CogView", §2.4)."""
 
-import jax
-
 from flaxformer_lite.residual.base import Residual
-from flaxformer_lite.shapes import Valid
 
 
 class Sandwich(Residual):
@@ -12,11 +9,11 @@ class Sandwich(Residual):
     def setup(self):
         self.norm_after = self.norm.copy(name=None)
 
-    def before(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+    def before(self, x_BTD, valid_BT=None):
         return self.norm(x_BTD, valid_BT)
 
-    def after(self, x_BTD: jax.Array, y_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+    def after(self, x_BTD, y_BTD, valid_BT=None):
         return super().after(x_BTD, self.norm_after(y_BTD, valid_BT), valid_BT)
 
-    def finish(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+    def finish(self, x_BTD, valid_BT=None):
         return self.norm(x_BTD, valid_BT)
