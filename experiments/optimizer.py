@@ -51,7 +51,7 @@ def make(config: Any, steps: int = 1 << 30) -> tuple[optax.GradientTransformatio
 def _at_own_rates(update: optax.GradientTransformation, config: Any) -> Any:
     """The same, with each parameter's step multiplied by what its initialisation says."""
     try:
-        initial = build.model(config.model, vocab_size=1).initial
+        initial = build.model(config.model, vocab_size=1).dense.initial
     except ValueError as error:
         raise UserError(str(error)) from None
     if type(initial).rate is Init.rate:

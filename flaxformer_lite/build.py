@@ -48,9 +48,8 @@ def entity_encoder(config: Any) -> EntityEncoder:
     """
     fields.check(config)
     parts = _Parts({**config, 'positions': 'none'}, 'encoder', alone=True)
-    return EntityEncoder(
-        spec.fill(Dense, features=(config['d_model'],), **parts.facts), parts.stack()
-    )
+    embedding = parts.facts['dense'].copy(features=(config['d_model'],))
+    return EntityEncoder(embedding, parts.stack())
 
 
 class _Parts:
@@ -69,7 +68,6 @@ class _Parts:
             d_k=config['d_k'] or width,
             d_k_given=config['d_k'] is not None,
             d_v=config['d_v'] or width,
-            dtype=fields.DTYPES[config['dtype']],
             stack=stack,
             causal=stack == 'decoder',
             encoder_layers=0 if alone and stack == 'decoder' else config['num_layers'],
@@ -79,7 +77,8 @@ class _Parts:
         # A stack alone has a residual, whatever architecture the config names.
         without = 'residual' in fields.idle(config) and not alone
         init = config['init'] or ('xavier' if without else self.residual.initial)
-        self.facts['initial'] = fields.make('init', init, **self.facts)
+        initial = fields.make('init', init, **self.facts)
+        self.facts['dense'] = Dense((), dtype=fields.DTYPES[config['dtype']], initial=initial)
 
     def make(self, *names: str, **others: Any) -> Any:
         """What the first of these fields that is not empty names."""

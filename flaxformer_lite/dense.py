@@ -22,10 +22,6 @@ def product(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
     return jnp.matmul(x_ND, w_DF, preferred_element_type=jnp.float32)
 
 
-def _product_forward(x_ND, w_DF):
-    return product(x_ND, w_DF), (x_ND, w_DF)
-
-
 def _product_backward(operands, g_NF):
     x_ND, w_DF = operands
     g_NF = g_NF.astype(x_ND.dtype)
@@ -33,7 +29,7 @@ def _product_backward(operands, g_NF):
     return dx_ND.astype(x_ND.dtype), sum_of_rows(x_ND, g_NF).astype(w_DF.dtype)
 
 
-product.defvjp(_product_forward, _product_backward)
+product.defvjp(lambda x_ND, w_DF: (product(x_ND, w_DF), (x_ND, w_DF)), _product_backward)
 
 
 def sum_of_rows(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
@@ -41,18 +37,18 @@ def sum_of_rows(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(x_ND, g_NF, cpu=_sum_on_cpu, default=_sum_of_rows)
 
 
-def _sum_of_rows(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
+def _sum_of_rows(x_ND, g_NF):
     return jnp.einsum('nd,nf->df', x_ND, g_NF, preferred_element_type=jnp.float32)
 
 
-def _sum_on_cpu(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
+def _sum_on_cpu(x_ND, g_NF):
     """The same, with the narrower operand transposed in memory before the product.
 
     XLA's fast kernels want the summed axis last on the left. Otherwise it converts bfloat16 to
     float32 and takes a slow one: a third of the speed in bfloat16, two thirds in float32.
     """
 
-    def transposed(x: jax.Array) -> jax.Array:
+    def transposed(x):
         # Else the transposition would be folded into the product again; and the reshape hides that
         # the array began as another's transpose, by which XLA chooses the kernel.
         return jax.lax.optimization_barrier(x.T[None])[0]
@@ -69,7 +65,6 @@ class Dense(nn.Module):
     Attributes:
       features: the output's axes, such as (heads, d_k); they count as one fan.
       inputs: how many trailing axes of x are contracted.
-      bias: adds b.
       dtype: what x and W are rounded to; parameters and the result are float32.
       initial: what W is at first; b is 0.
     """
@@ -89,11 +84,8 @@ class Dense(nn.Module):
             return self.initial.matrix(key, fan_in, fan_out, self.name).reshape(shape)
 
         w = self.param('kernel', initial, (*inner, *self.features))
-        y = product(
-            x.reshape(-1, fan_in).astype(self.dtype),
-            w.reshape(fan_in, fan_out).astype(self.dtype),
-        )
+        x_ND, w_DF = x.reshape(-1, fan_in), w.reshape(fan_in, fan_out)
+        y = product(x_ND.astype(self.dtype), w_DF.astype(self.dtype))
         if self.bias:
-            b = self.param('bias', nn.initializers.zeros_init(), tuple(self.features))
-            y += b.reshape(1, fan_out)
+            y += self.param('bias', nn.initializers.zeros, self.features).reshape(1, fan_out)
         return y.reshape(*outer, *self.features)

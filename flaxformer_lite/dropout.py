@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 
-def _mix(x: jax.Array) -> jax.Array:
+def _mix(x):
     """A bijection of 32-bit words in which each input bit flips every output bit half the time.
 
     The xor-shift-multiply form with constants found by exhaustive search for low bias (Wellons,
@@ -40,10 +40,8 @@ def kept(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
 class Dropout(nn.Module):
     """x with each element zeroed with probability `rate` and the others divided by 1 − rate.
 
-    Attributes:
-      rate: the probability.
-      shared: axes along which elements live and die together: (-1,) for whole tokens of x_BTD,
-        (1, 3) for whole heads of y_BTHU.
+    Along axes that are `shared` elements live and die together: (-1,) for whole tokens of x_BTD,
+    (1, 3) for whole heads of y_BTHU.
 
     Raises:
       ValueError: the rate is not in [0, 1).
@@ -60,8 +58,7 @@ class Dropout(nn.Module):
             return x
         shared = [axis % x.ndim for axis in self.shared]
         shape = tuple(1 if axis in shared else n for axis, n in enumerate(x.shape))
-        keep = kept(self.make_rng('dropout'), shape, self.rate)
-        return jnp.where(keep, x / (1 - self.rate), 0)
+        return jnp.where(kept(self.make_rng('dropout'), shape, self.rate), x / (1 - self.rate), 0)
 
 
 class Skip(nn.Module):
@@ -79,5 +76,4 @@ class Skip(nn.Module):
             y_BTD = jnp.where(self.get_variable('switches', 'keep'), y_BTD, x_BTD)
         if not self.rate or not self.has_rng('dropout'):
             return y_BTD
-        keep = kept(self.make_rng('dropout'), (1, 1, 1), self.rate)
-        return jnp.where(keep, y_BTD, x_BTD)
+        return jnp.where(kept(self.make_rng('dropout'), (1, 1, 1), self.rate), y_BTD, x_BTD)

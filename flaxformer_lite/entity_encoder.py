@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.dense import Dense
+from flaxformer_lite.shapes import Places
 from flaxformer_lite.stack import Stack
 
 
@@ -26,10 +27,7 @@ class EntityEncoder(nn.Module):
           features_BTF: what is known of each entity.
           present_BT: bool; absent entities are neither seen nor counted.
         """
-        y_BTD, _ = self.encoder(
-            self.embedding(features_BTF),
-            pos_BT=jnp.zeros(present_BT.shape, jnp.int32),
-            valid_BT=present_BT,
-            mask_BHTS=present_BT[:, None, None],
-        )
+        pos_BT, mask_BHTS = jnp.zeros(present_BT.shape, jnp.int32), present_BT[:, None, None]
+        places = Places(pos_BT, present_BT, mask_BHTS)
+        y_BTD, _ = self.encoder(self.embedding(features_BTF), places)
         return jnp.where(present_BT[..., None], y_BTD, 0.0)

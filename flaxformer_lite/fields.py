@@ -11,19 +11,10 @@ from flaxformer_lite import spec
 from flaxformer_lite.architectures.base import TIES
 
 # The folder whose files a field names.
-FOLDERS = {
-    'architecture': 'architectures',
-    'attention': 'attention',
-    'decoder_attention': 'attention',
-    'cross_attention': 'attention',
-    'positions': 'positions',
-    'decoder_positions': 'positions',
-    'cross_positions': 'positions',
-    'norm': 'norms',
-    'residual': 'residual',
-    'feed_forward': 'feed_forward',
-    'init': 'init',
-}
+FOLDERS = {'architecture': 'architectures', 'norm': 'norms'}
+FOLDERS |= {kind: kind for kind in ('residual', 'feed_forward', 'init')}
+for place in ('', 'decoder_', 'cross_'):
+    FOLDERS |= {f'{place}attention': 'attention', f'{place}positions': 'positions'}
 SIZES = ('d_model', 'num_layers', 'num_heads', 'num_kv_heads', 'd_k', 'd_v', 'd_ff')
 RATES = ('dropout', 'head_dropout', 'layer_drop')
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}

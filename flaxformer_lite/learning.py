@@ -1,10 +1,10 @@
 """What a batch says of a model: its loss, and what it teaches."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-from flax import traverse_util
+from flax import struct, traverse_util
 
 from flaxformer_lite.architectures.base import Model, Text
 from flaxformer_lite.losses import Sums, smoothed_cross_entropy
@@ -16,7 +16,6 @@ ARRAYS = (
     *('source', 'source_segments', 'source_positions'),
     *('inputs', 'labels', 'target_segments', 'target_positions'),
 )
-
 # What a model's parts may say while it trains: statistics to be kept for evaluation, additions to
 # the loss (for each token), and metrics.
 COLLECTED = ('statistics', 'losses', 'metrics')
@@ -44,26 +43,23 @@ def forward(
     dropout_key: jax.Array | None = None,
     collected: tuple[str, ...] = (),
 ) -> tuple[Sums, Any]:
-    """→ the loss's sums, and the collections of that name."""
+    """→ the loss's sums over a batch, and the collections of that name."""
+    rngs = None if dropout_key is None else {'dropout': dropout_key}
     (h_BTD, table_VD), collections = model.apply(
-        variables,
-        *texts(batch),
-        method='outputs',
-        rngs=None if dropout_key is None else {'dropout': dropout_key},
-        mutable=list(collected),
+        variables, *texts(batch), method='outputs', rngs=rngs, mutable=list(collected)
     )
     labels_BT = batch['labels']
-    sums = smoothed_cross_entropy(h_BTD, table_VD, labels_BT, label_smoothing, model.dtype)
+    sums = smoothed_cross_entropy(h_BTD, table_VD, labels_BT, label_smoothing, model.dense.dtype)
     return sums, collections
 
 
-class Learnt(NamedTuple):
-    """What a batch teaches: sums over its tokens.
+class Learnt(struct.PyTreeNode):
+    """What a batch teaches.
 
     Attributes:
       sums: the loss's, without what the model's parts add to it.
-      others: as `Metrics`, but sums over the parts of a batch.
-      gradient: of the loss and what the model's parts add to it for each token.
+      others: what the parts report of themselves, by name, means over layers.
+      gradient: of the sum of the loss and what the parts add to it for each token.
     """
 
     sums: Sums
@@ -71,31 +67,24 @@ class Learnt(NamedTuple):
     gradient: Any
 
 
-def learn(
-    model: Model,
-    variables: Any,
-    batch: Batch,
-    dropout_key: jax.Array | None = None,
-    label_smoothing: float = 0.0,
-) -> tuple[Learnt, Any]:
-    """Forward and backward → what a batch teaches, and the statistics as they are then."""
+def learn(model: Model, variables: Any, batch: Batch, **settings: Any) -> tuple[Learnt, Any]:
+    """Forward and backward → what a batch teaches, and the statistics as they are then.
+
+    Args:
+      settings: those of `forward`.
+    """
 
     def loss(params):
-        sums, found = forward(
-            model, variables | {'params': params}, batch, label_smoothing, dropout_key, COLLECTED
-        )
+        own = variables | {'params': params}
+        sums, found = forward(model, own, batch, collected=COLLECTED, **settings)
         total = sums.loss
-        for own in jax.tree.leaves(found.get('losses', {})):
-            total += sums.tokens * own
-        return total, (sums, _means(found.get('metrics', {})), found.get('statistics', {}))
+        for addition in jax.tree.leaves(found.get('losses', {})):
+            total += sums.tokens * addition
+        return total, (sums, found)
 
-    gradient, (sums, others, statistics) = jax.grad(loss, has_aux=True)(variables['params'])
-    return Learnt(sums, others, gradient), statistics
-
-
-def _means(metrics: Any) -> dict[str, jax.Array]:
-    """{…: {name: (value,)}} of the layers that report it → their mean by name."""
+    gradient, (sums, found) = jax.grad(loss, has_aux=True)(variables['params'])
     by_name: dict[str, list[jax.Array]] = {}
-    for path, (value,) in traverse_util.flatten_dict(metrics).items():
+    for path, (value,) in traverse_util.flatten_dict(found.get('metrics', {})).items():
         by_name.setdefault(path[-1], []).append(value)
-    return {name: sum(values) / len(values) for name, values in by_name.items()}
+    others = {name: sum(values) / len(values) for name, values in by_name.items()}
+    return Learnt(sums, others, gradient), found.get('statistics', {})

@@ -1,16 +1,11 @@
 """Multi-head attention (paper §3.2.2): project, rotate, attend, merge."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.typing import DTypeLike
 
 from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout
-from flaxformer_lite.init.base import Init
-from flaxformer_lite.init.xavier import Xavier
 from flaxformer_lite.shapes import KV, Remembered
 
 
@@ -23,16 +18,14 @@ class MultiHead(nn.Module):
     Attributes:
       d_model: the output's width.
       num_heads: h.
-      d_k: the width of one head's queries and keys; free of d_v and of d_model / h.
-      d_v: the width of one head's values.
+      d_k, d_v: the widths of one head's queries and keys, and of its values; free of each other.
       attend: what happens between heads, a module of `attention/`.
       positions: a module of `positions/`; its `rotate`, `scores` and `values` are used here.
       project: False leaves out all four matrices: a head is a slice of what comes in.
       num_kv_heads: how many heads have keys and values of their own: None for h; for grouped-query
         attention (Ainslie et al. 2023) a divisor of h, 1 for multi-query (Shazeer 2019).
       head_dropout: of whole heads' results.
-      dtype: of the operands; keys and values are kept in it.
-      initial: what the matrices are at first.
+      dense: the pattern of the matrices; keys and values are kept in its dtype.
     """
 
     d_model: int
@@ -44,20 +37,20 @@ class MultiHead(nn.Module):
     project: bool = True
     num_kv_heads: int | None = None
     head_dropout: nn.Module = Dropout(0.0)
-    dtype: DTypeLike = jnp.float32
-    initial: Init = Xavier()
+    dense: Dense = Dense(())
 
     def setup(self):
-        dense = functools.partial(Dense, bias=False, dtype=self.dtype, initial=self.initial)
+        def matrix(*features, inputs=1):
+            return self.dense.copy(features=features, inputs=inputs, bias=False, name=None)
 
         self.groups = self.num_kv_heads or self.num_heads
         if self.project:
-            self.query = dense((self.num_heads, self.d_k))
-            self.key = dense((self.groups, self.d_k))
-            self.value = dense((self.groups, self.d_v))
-            self.merge = dense((self.d_model,), inputs=2)
+            self.query = matrix(self.num_heads, self.d_k)
+            self.key = matrix(self.groups, self.d_k)
+            self.value = matrix(self.groups, self.d_v)
+            self.merge = matrix(self.d_model, inputs=2)
 
-    def _heads(self, name: str, x_BTD: jax.Array) -> jax.Array:
+    def _heads(self, name, x_BTD):
         """Queries, keys or values of each head, float32."""
         if self.project:
             return getattr(self, name)(x_BTD)
@@ -67,8 +60,8 @@ class MultiHead(nn.Module):
         """What these tokens show to queries."""
         key_BSGK = self.positions.rotate(self._heads('key', x_BSD), pos_BS)
 
-        def length_last(x_BSGK: jax.Array) -> jax.Array:
-            return jnp.moveaxis(x_BSGK.astype(self.dtype), 1, -1)
+        def length_last(x_BSGK):
+            return jnp.moveaxis(x_BSGK.astype(self.dense.dtype), 1, -1)
 
         return KV(length_last(key_BSGK), length_last(self._heads('value', x_BSD)), pos_BS)
 
@@ -86,7 +79,7 @@ class MultiHead(nn.Module):
         bias_BHTS: jax.Array | None = None,
     ) -> jax.Array:
         """x_BTD asks, kv answers. → float32 BTD."""
-        q_BTHK = self.positions.rotate(self._heads('query', x_BTD), pos_BT).astype(self.dtype)
+        q_BTHK = self.positions.rotate(self._heads('query', x_BTD), pos_BT).astype(self.dense.dtype)
         share = self.num_heads // self.groups
         if self.attend.per_head and share > 1:
             key_BHKS, value_BHUS = (jnp.repeat(x, share, 1) for x in (kv.key_BGKS, kv.value_BGUS))
@@ -107,20 +100,20 @@ class MultiHead(nn.Module):
         return self.merge(y_BTHU) if self.project else y_BTHU.reshape(*x_BTD.shape[:2], -1)
 
 
-def _fold(q_BTHK: jax.Array, share: int) -> jax.Array:
+def _fold(q_BTHK, share):
     """The queries of the `share` heads that read the same keys, as queries of one head."""
     b, t, h, k = q_BTHK.shape
     q_BTGRK = q_BTHK.reshape(b, t, h // share, share, k)
     return jnp.swapaxes(q_BTGRK, 2, 3).reshape(b, t * share, h // share, k)
 
 
-def _unfold(y_BTHU: jax.Array, share: int) -> jax.Array:
+def _unfold(y_BTHU, share):
     b, t, g, u = y_BTHU.shape
     y_BTRGU = y_BTHU.reshape(b, t // share, share, g, u)
     return jnp.swapaxes(y_BTRGU, 2, 3).reshape(b, t // share, g * share, u)
 
 
-def _fold_pairs(x_BHTS: jax.Array, share: int) -> jax.Array:
+def _fold_pairs(x_BHTS, share):
     """A mask or a bias for queries that were folded so."""
     if x_BHTS.shape[1] == 1:
         return x_BHTS if x_BHTS.shape[2] == 1 else jnp.repeat(x_BHTS, share, 2)

@@ -13,7 +13,7 @@ An array's name ends in the letters of its axes: `x_BTD` is batch × query lengt
 Einsum letters are the same in lower case: `'bthk,bshk->bhts'`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,26 @@ from flax import struct
 
 # Which places hold a token: bool BT, or None where all do.
 Valid = jax.Array | None
+
+
+class Places(NamedTuple):
+    """Where tokens stand, and what they may see.
+
+    Attributes:
+      pos_BT: int32 positions.
+      valid_BT: bool, False for padding.
+      mask_BHTS: bool, which keys each may attend to.
+      source_mask_BHTS: which of the source's, in a decoder.
+      key_pos_BS: int32, where the keys stand, if they are not those of the tokens themselves.
+      bias_BHTS: what positions add to the scores.
+    """
+
+    pos_BT: jax.Array
+    valid_BT: jax.Array
+    mask_BHTS: jax.Array
+    source_mask_BHTS: jax.Array | None = None
+    key_pos_BS: jax.Array | None = None
+    bias_BHTS: jax.Array | None = None
 
 
 class Path(struct.PyTreeNode):
@@ -50,15 +70,10 @@ class Path(struct.PyTreeNode):
 
 
 class KV(struct.PyTreeNode):
-    """Keys and values with the positions they stand at.
+    """Keys and values in the compute dtype, with the int32 positions they stand at.
 
     The length is the last axis: so both of attention's products read memory in order, which on CPU
     makes a decoding step several times faster.
-
-    Attributes:
-      key_BGKS: keys, in the compute dtype.
-      value_BGUS: values, in the compute dtype.
-      pos_BS: int32 positions.
     """
 
     key_BGKS: jax.Array
@@ -81,10 +96,10 @@ class Cache(struct.PyTreeNode):
         """This cache with `new`, of length N, in its step's slots, and all that it holds then."""
         slot = path.step * path.visible_BNS.shape[1]
 
-        def write(old: jax.Array, value: jax.Array) -> jax.Array:
+        def write(old, value):
             return jax.lax.dynamic_update_slice_in_dim(old, value, slot, axis=-1)
 
-        def join(one: jax.Array, other: jax.Array) -> jax.Array:
+        def join(one, other):
             return jnp.concatenate([one, other], -1) if one.shape[-1] else other
 
         slots = jax.tree.map(write, self.slots, new)
@@ -93,7 +108,7 @@ class Cache(struct.PyTreeNode):
     def grow(self, hypotheses: int, tokens: int) -> 'Cache':
         """This cache with free slots added, up to so many tokens of each hypothesis."""
 
-        def pad(x: jax.Array) -> jax.Array:
+        def pad(x):
             return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, hypotheses * tokens - x.shape[-1])])
 
         return self.replace(slots=jax.tree.map(pad, self.slots))
@@ -119,8 +134,4 @@ def take(x_BN: jax.Array, index_BM: jax.Array) -> jax.Array:
 
 def for_each(hypotheses: int, tree: Any) -> Any:
     """States that a sentence's hypotheses all begin with, for each of them: B1… → BN…."""
-
-    def each(x: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(x, (x.shape[0], hypotheses, *x.shape[2:]))
-
-    return jax.tree.map(each, tree)
+    return jax.tree.map(lambda x: jnp.repeat(x, hypotheses, 1), tree)

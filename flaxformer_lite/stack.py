@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.dropout import Skip
-from flaxformer_lite.shapes import KV, Path, Remembered
+from flaxformer_lite.shapes import KV, Path, Places, Remembered
 
 
 # Traced once for all layers of a stack, whose arrays alone differ: the time that it takes to build,
@@ -32,22 +32,18 @@ class Block(nn.Module):
     def __call__(
         self,
         x_BTD: jax.Array,
+        places: Places,
         source: KV | None = None,
         cache: Remembered | None = None,
         path: Path | None = None,
-        *,
-        pos_BT: jax.Array,
-        valid_BT: jax.Array,
-        mask_BHTS: jax.Array,
-        source_mask_BHTS: jax.Array | None = None,
-        bias_BHTS: jax.Array | None = None,
     ) -> tuple[jax.Array, Remembered]:
         """→ the block's output, and the new cache: without one, the tokens' keys and values."""
+        pos_BT, valid_BT, mask_BHTS, source_mask_BHTS, _, bias_BHTS = places
 
-        def ask_source(h_BTD: jax.Array) -> jax.Array:
+        def ask_source(h_BTD):
             return self.cross_attention(h_BTD, source, pos_BT=pos_BT, mask_BHTS=source_mask_BHTS)
 
-        def feed_forward(h_BTD: jax.Array) -> jax.Array:
+        def feed_forward(h_BTD):
             return self.feed_forward(h_BTD, valid_BT)
 
         others = [feed_forward] if self.cross_attention is None else [ask_source, feed_forward]
@@ -100,50 +96,39 @@ class Stack(nn.Module):
             nothing_BTD = jnp.zeros((*valid_BS.shape, self.layer[0].attention.d_model))
             pos_BS = jnp.zeros(valid_BS.shape, jnp.int32)
             kvs = tuple(x.attention.keys_values(nothing_BTD, pos_BS) for x in self.layer)
-        return tuple(
-            x.attention.remember(kv, valid_BS) for x, kv in zip(self.layer, kvs, strict=True)
-        )
+        layers = zip(self.layer, kvs, strict=True)
+        return tuple(layer.attention.remember(kv, valid_BS) for layer, kv in layers)
 
     def __call__(
         self,
         x_BTD: jax.Array,
+        places: Places,
         source: tuple[KV, ...] | None = None,
         caches: tuple[Remembered, ...] | None = None,
         path: Path | None = None,
-        *,
-        pos_BT: jax.Array,
-        key_pos_BS: jax.Array | None = None,
-        valid_BT: jax.Array,
-        mask_BHTS: jax.Array,
-        source_mask_BHTS: jax.Array | None = None,
     ) -> tuple[jax.Array, tuple[Remembered, ...]]:
         """Embedded tokens to the stack's output, float32 BTD, and the layers' new caches.
 
         Without caches the tokens attend to each other; with them, the tokens are the next of each
-        row's hypotheses (T = N), are written to the path's slots and attend to the cache, whose
-        places are `key_pos_BS`.
+        row's hypotheses (T = N), are written to the path's slots and attend to the cache.
         """
+        pos_BT, valid_BT, *_, key_pos_BS, _ = places
         x_BTD = self.dropout(self.positions.embed(x_BTD, pos_BT))
-        places = dict(
-            pos_BT=pos_BT,
-            valid_BT=valid_BT,
-            mask_BHTS=mask_BHTS,
-            source_mask_BHTS=source_mask_BHTS,
-            bias_BHTS=self.positions.bias(pos_BT, pos_BT if key_pos_BS is None else key_pos_BS),
-        )
-        self._record(pos_BT, valid_BT, x_BTD)
+        bias_BHTS = self.positions.bias(pos_BT, pos_BT if key_pos_BS is None else key_pos_BS)
+        places = places._replace(bias_BHTS=bias_BHTS)
+        self._record(places, x_BTD)
         new, nothing = [], (None,) * self.num_layers
         layers = zip(self.layer, self.leave, source or nothing, caches or nothing, strict=True)
         for layer, leave, kv, cache in layers:
-            y_BTD, cache = layer(x_BTD, kv, cache, path, **places)
+            y_BTD, cache = layer(x_BTD, places, kv, cache, path)
             x_BTD = leave(x_BTD, y_BTD)
-            self._record(pos_BT, valid_BT, x_BTD)
+            self._record(places, x_BTD)
             new.append(cache)
         return self.final.finish(x_BTD, valid_BT), tuple(new)
 
-    def _record(self, pos_BT: jax.Array, valid_BT: jax.Array, x_BTD: jax.Array) -> None:
+    def _record(self, places, x_BTD):
         """For `introspection`: where the tokens stand, and how long their vectors have become."""
         if self.is_mutable_collection('intermediates'):
-            self.sow('intermediates', 'pos', pos_BT, reduce_fn=lambda _, new: new)
-            self.sow('intermediates', 'valid', valid_BT, reduce_fn=lambda _, new: new)
+            self.put_variable('intermediates', 'pos', places.pos_BT)
+            self.put_variable('intermediates', 'valid', places.valid_BT)
             self.sow('intermediates', 'norms', jnp.linalg.norm(x_BTD, axis=-1))

@@ -57,7 +57,7 @@ def init_variables(model: Model, key: jax.Array) -> Any:
     return _variables(variables['params'], variables.get('statistics', {}))
 
 
-def _variables(params: Any, statistics: Any) -> Any:
+def _variables(params, statistics):
     return {'params': params} | ({'statistics': statistics} if statistics else {})
 
 
@@ -91,32 +91,31 @@ def make_step(
       ValueError: when the step is traced, if `accumulate` does not divide the rows.
     """
 
-    def total(state: State, batch: Batch, key: jax.Array) -> tuple[Learnt, Any]:
-        if accumulate == 1:
-            return learn(model, state.variables, batch, key, label_smoothing)
-        parts = jax.tree.map(lambda x: _parts(x, accumulate), batch)
-        keys = jax.random.split(key, accumulate)
-
+    def total(state, batch, key) -> tuple[Learnt, Any]:
         def of_part(statistics, part):
-            variables = _variables(state.params, statistics)
-            return learn(model, variables, *part, label_smoothing)
+            variables, settings = _variables(state.params, statistics), dict(dropout_key=part[1])
+            return learn(model, variables, part[0], label_smoothing=label_smoothing, **settings)
+
+        if accumulate == 1:
+            return of_part(state.statistics, (batch, key))
 
         def add(carry, part):
-            learnt, statistics = carry
-            new, statistics = of_part(statistics, part)
-            return (jax.tree.map(jnp.add, learnt, new), statistics), None
+            new, statistics = of_part(carry[1], part)
+            return (jax.tree.map(jnp.add, carry[0], new), statistics), None
 
-        first = jax.tree.map(lambda x: x[0], (parts, keys))
+        parts = jax.tree.map(lambda x: _parts(x, accumulate), batch)
+        parts = parts, jax.random.split(key, accumulate)
+        first = jax.tree.map(lambda x: x[0], parts)
         shapes, _ = jax.eval_shape(of_part, state.statistics, first)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        (learnt, statistics), _ = jax.lax.scan(add, (zeros, state.statistics), (parts, keys))
+        zeros = jax.tree.map(jnp.zeros_like, shapes)
+        (learnt, statistics), _ = jax.lax.scan(add, (zeros, state.statistics), parts)
         others = jax.tree.map(lambda x: x / accumulate, learnt.others)
-        return learnt._replace(others=others), statistics
+        return learnt.replace(others=others), statistics
 
     def step(state: State, batch: Batch, key: jax.Array) -> tuple[State, Metrics]:
-        key = jax.random.fold_in(key, state.step)
-        (sums, others, gradient), statistics = total(state, batch, key)
-        gradient = jax.tree.map(lambda g: g / jnp.maximum(sums.tokens, 1), gradient)
+        learnt, statistics = total(state, batch, jax.random.fold_in(key, state.step))
+        sums = learnt.sums
+        gradient = jax.tree.map(lambda g: g / jnp.maximum(sums.tokens, 1), learnt.gradient)
         norm = optax.tree.norm(gradient)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -124,7 +123,7 @@ def make_step(
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
         kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, state)
         kept = kept.replace(step=state.step + 1, skipped=state.skipped + ~finite)
-        return kept, Metrics(sums, norm, others)
+        return kept, Metrics(sums, norm, learnt.others)
 
     return step
 

@@ -297,7 +297,7 @@ def test_parts_know_what_they_are_in():
         residual = stack.block.residual
         assert (residual.stack, residual.encoder_layers, residual.decoder_layers) == sizes
         assert causal is None or stack.positions.causal == causal
-        assert stack.block.attention.initial.beta() == init_of(*sizes)
+        assert stack.block.attention.dense.initial.beta() == init_of(*sizes)
     assert model.encoder.block.attention.head_dropout == Dropout(0.5, (1, 3))
 
 

@@ -8,6 +8,7 @@ import pytest
 from tiny import apply, float64, variables
 
 from flaxformer_lite import spec
+from flaxformer_lite.dense import Dense
 from flaxformer_lite.feed_forward._routing import route
 
 X = np.random.default_rng(0).normal(size=(2, 3, 6))
@@ -110,7 +111,7 @@ def test_each_position_is_by_itself(name):
 @pytest.mark.parametrize('name', spec.available('flaxformer_lite.feed_forward'))
 def test_bfloat16_rounds_operands_and_returns_float32(name):
     _, exact = run(name, X)
-    _, y = run(name, X, dtype=jnp.bfloat16)
+    _, y = run(name, X, dense=Dense((), dtype=jnp.bfloat16))
     assert y.dtype == jnp.float32
     assert (y != y.astype(jnp.bfloat16)).any(), 'sums were rounded to bfloat16'
     # Two products in a row of operands with 8 bits of fraction.

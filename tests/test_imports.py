@@ -15,7 +15,7 @@ INIT = {'init.base', 'init.xavier'}
 MAY_IMPORT = {
     'dense': INIT,
     'stack': {'shapes', 'dense', 'dropout'},
-    'entity_encoder': {'dense', 'stack'},
+    'entity_encoder': {'shapes', 'dense', 'stack'},
     'architectures': {'shapes', 'masks', 'dense', 'dropout', 'stack', *INIT},
     'multi_head': {'shapes', 'dense', 'dropout', *INIT},
     'decode': {'shapes'},

@@ -7,6 +7,7 @@ from tiny import apply, float64, variables
 
 from flaxformer_lite import spec
 from flaxformer_lite.attention.softmax import Softmax
+from flaxformer_lite.dense import Dense
 from flaxformer_lite.multi_head import MultiHead
 from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.positions.none import NoPositions
@@ -115,7 +116,8 @@ def test_positions_turn_queries_and_keys_and_leave_values():
 
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
 def test_keys_and_values_are_in_the_compute_dtype_and_the_output_is_float32(dtype):
-    heads = MultiHead(D, H, K, U, attend=Softmax(), positions=NoPositions(), dtype=dtype)
+    parts = dict(attend=Softmax(), positions=NoPositions(), dense=Dense((), dtype=dtype))
+    heads = MultiHead(D, H, K, U, **parts)
     x, pos = jnp.asarray(X, jnp.float32), jnp.broadcast_to(jnp.arange(4)[None], (2, 4))
     p = variables(heads, x, pos, method='keys_values')
     kv = apply(heads, p, x, pos, method='keys_values')

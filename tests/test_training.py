@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer_lite import decode, learning, training
 from flaxformer_lite.architectures.base import grow
+from flaxformer_lite.dense import Dense
 
 RATE = 1e-2
 # The word of a source that only some batches hold, so that a matrix' row can spoil only those.
@@ -177,7 +178,7 @@ def test_parts_of_a_batch_add_up_to_the_whole():
 class Words:
     """Stands for a model that compiles at once: a word's vector, noisy where a key is given."""
 
-    dtype = jnp.float32
+    dense = Dense(())
 
     def init(self, key, *tokens):
         return {'params': {'table': jax.random.normal(key, (tiny.VOCAB, 6))}}

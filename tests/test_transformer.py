@@ -17,7 +17,7 @@ from flaxformer_lite import decode, fields, learning, training
 from flaxformer_lite.architectures.base import grow
 from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.residual.pre_norm import PreNorm
-from flaxformer_lite.shapes import Path
+from flaxformer_lite.shapes import Path, Places
 from flaxformer_lite.stack import Block
 
 
@@ -408,6 +408,6 @@ def test_sublayers_follow_each_other_or_read_the_same(parallel, expected):
     residual = PreNorm(norm=PlusOne(), dropout=Dropout(0.0))
     block = Block(Times(2.0), Times(5.0), residual, Times(3.0), parallel)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 2, 3)), jnp.float32)
-    places = dict(pos_BT=jnp.zeros((1, 2)), valid_BT=jnp.ones((1, 2)), mask_BHTS=jnp.ones(()))
-    y, _ = block.apply({}, x, x, **places)
+    places = Places(jnp.zeros((1, 2)), jnp.ones((1, 2)), mask_BHTS=jnp.ones(()))
+    y, _ = block.apply({}, x, places, x)
     np.testing.assert_allclose(y, expected(x), rtol=1e-5)

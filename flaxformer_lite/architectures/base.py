@@ -5,13 +5,10 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.typing import DTypeLike
 
 from flaxformer_lite import masks
-from flaxformer_lite.dense import product
-from flaxformer_lite.init.base import Init
-from flaxformer_lite.init.xavier import Xavier
-from flaxformer_lite.shapes import Path, Remembered
+from flaxformer_lite.dense import Dense, product
+from flaxformer_lite.shapes import Path, Places, Remembered
 
 # What decoding reads of the source, which hypotheses share, and each layer's cache.
 Memory = tuple[Any, tuple[Remembered, ...]]
@@ -37,6 +34,18 @@ class Text(NamedTuple):
         """bool, False for padding."""
         return self.segments_BT != 0
 
+    def sees(self, keys: 'Text') -> jax.Array:
+        """Which tokens of another text are of the same sentence, bool B1TS."""
+        return masks.segments(self.segments_BT, keys.segments_BT)
+
+    def sees_before(self) -> jax.Array:
+        """Which of its own tokens are of the same sentence and not after it, bool B1TT."""
+        return self.sees(self) & masks.causal(self.pos_BT, self.pos_BT)
+
+    def places(self, mask_BHTS: jax.Array, source_mask_BHTS: jax.Array | None = None) -> Places:
+        """Where its tokens stand, with what they may see."""
+        return Places(self.pos_BT, self.valid_BT, mask_BHTS, source_mask_BHTS)
+
 
 class Model(nn.Module):
     """Tokens to logits. Token 0 is padding; a variant overrides `hidden`, `start` and `advance`.
@@ -47,8 +56,7 @@ class Model(nn.Module):
       tie: which share one matrix (paper §3.4): 'three' (source, target, pre-softmax), 'two' (target
         and pre-softmax) or 'none'.
       scale_embeddings: times √d_model (§3.4).
-      dtype: of the operands; parameters, the residual stream and logits are float32.
-      initial: what embeddings are at first.
+      dense: the pattern of matrices; the residual stream and logits are float32 whatever its dtype.
       idle: the fields of a `model` config that change nothing in it.
 
     Raises:
@@ -60,15 +68,14 @@ class Model(nn.Module):
     vocab_size: int
     tie: str = 'three'
     scale_embeddings: bool = True
-    dtype: DTypeLike = jnp.float32
-    initial: Init = Xavier()
+    dense: Dense = Dense(())
 
     def setup(self):
         if self.tie not in TIES:
             raise ValueError(f'tie must be one of {", ".join(TIES)}, not {self.tie!r}')
 
-        def matrix(name: str) -> jax.Array:
-            return self.param(name, self.initial.embedding, self.vocab_size, self.d_model)
+        def matrix(name):
+            return self.param(name, self.dense.initial.embedding, self.vocab_size, self.d_model)
 
         self.target_VD = matrix('embedding')
         self.source_VD = self.target_VD if self.tie == 'three' else matrix('source_embedding')
@@ -124,12 +131,14 @@ class Model(nn.Module):
         h_BND, caches = self.advance(x_BND, context, caches, path)
         return self._logits(self._scaled(h_BND)), (context, caches)
 
-    def _scaled(self, h_BTD: jax.Array) -> jax.Array:
-        return h_BTD if self.initial.logits == 1 else h_BTD * self.initial.logits
+    def _scaled(self, h_BTD):
+        scale = self.dense.initial.logits
+        return h_BTD if scale == 1 else h_BTD * scale
 
-    def _logits(self, h_BTD: jax.Array) -> jax.Array:
-        rows_ND = h_BTD.reshape(-1, self.d_model).astype(self.dtype)
-        logits_NV = product(rows_ND, self.output_VD.astype(self.dtype).T)
+    def _logits(self, h_BTD):
+        dtype = self.dense.dtype
+        rows_ND = h_BTD.reshape(-1, self.d_model).astype(dtype)
+        logits_NV = product(rows_ND, self.output_VD.astype(dtype).T)
         return logits_NV.reshape(*h_BTD.shape[:-1], self.vocab_size)
 
 

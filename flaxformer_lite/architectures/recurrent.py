@@ -10,7 +10,6 @@ from flax import struct
 
 from flaxformer_lite import masks
 from flaxformer_lite.architectures.base import Memory, Model, Text
-from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.shapes import KV, Path, Remembered, for_each
 
@@ -47,21 +46,22 @@ class Recurrent(Model, kw_only=True):
             raise ValueError(f'cell must be one of {", ".join(CELLS)}, not {self.cell!r}')
 
         def kernel(key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
-            return self.initial.matrix(key, *shape, 'cell')
+            return self.dense.initial.matrix(key, *shape, 'cell')
 
-        cell = CELLS[self.cell](self.d_model, dtype=self.dtype, kernel_init=kernel, parent=None)
+        cell = CELLS[self.cell](
+            self.d_model, dtype=self.dense.dtype, kernel_init=kernel, parent=None
+        )
         self.encoder = [_BothWays(cell) for _ in range(self.num_layers)]
         self.decoder = _Decoder(cell, self.num_layers, self.dropout, self.attend)
-        matrix = dict(dtype=self.dtype, initial=self.initial)
-        self.decoder_first = Dense((self.num_layers, self.d_model), **matrix)
-        self.decoder_merge = Dense((self.d_model,), **matrix)
+        self.decoder_first = self.dense.copy(features=(self.num_layers, self.d_model), name=None)
+        self.decoder_merge = self.dense.copy(features=(self.d_model,), name=None)
 
     def _read(self, source: Text) -> KV:
         """h_j, the states at each word of the source in both directions (equation 7)."""
         h_BSU = self.dropout(self.embed(self.source_VD, source.tokens_BT))
         for layer in self.encoder:
             h_BSU = self.dropout(layer(h_BSU, source.segments_BT))
-        h_BGUS = jnp.moveaxis(h_BSU, 1, -1)[:, None].astype(self.dtype)
+        h_BGUS = jnp.moveaxis(h_BSU, 1, -1)[:, None].astype(self.dense.dtype)
         return KV(h_BGUS, h_BGUS, source.pos_BT)
 
     def _begin(self, kv: KV, seen_BTS: jax.Array) -> jax.Array:

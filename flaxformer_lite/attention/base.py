@@ -35,7 +35,7 @@ def over_last(y_BTHU: jax.Array) -> jax.Array:
 def masked_softmax(s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
     """Softmax over the keys that the mask shows; zeros where it shows none.
 
-    Its gradient, w · (g − Σ w g), needs the weights alone: a third of what would be kept for it.
+    Its gradient, w · (g − Σ w g), needs the weights alone: a third of what would be kept else.
     """
     s_BHTS = jnp.where(mask_BHTS, s_BHTS, -jnp.inf)
     top = s_BHTS.max(-1, keepdims=True)
@@ -44,21 +44,16 @@ def masked_softmax(s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
     return e_BHTS / jnp.maximum(e_BHTS.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
 
 
-def _softmax_forward(s_BHTS, mask_BHTS):
-    w_BHTS = masked_softmax(s_BHTS, mask_BHTS)
-    return w_BHTS, w_BHTS
-
-
 def _softmax_backward(w_BHTS, g_BHTS):
     return w_BHTS * (g_BHTS - (w_BHTS * g_BHTS).sum(-1, keepdims=True)), None
 
 
-masked_softmax.defvjp(_softmax_forward, _softmax_backward)
+masked_softmax.defvjp(lambda *inputs: (masked_softmax(*inputs),) * 2, _softmax_backward)
 
 
-def refuse(name: str, **given: Any) -> None:
+def refuse(name: str, *given: Any) -> None:
     """Raises ValueError where positions ask for what an attention without weights cannot do."""
-    if any(value is not None for value in given.values()):
+    if any(value is not None for value in given):
         raise ValueError(
             f'{name} attention holds no scores for these positions to act on: choose '
             'positions that act on embeddings, queries and keys, or attention=softmax'
@@ -99,9 +94,7 @@ class Attention(nn.Module):
         """→ float32 BTHU.
 
         Args:
-          q_BTHK: queries, in the compute dtype.
-          kv: keys and values.
-          pos_BT: int32, where the queries stand.
+          q_BTHK: queries, in the compute dtype; int32 `pos_BT` is where they stand.
           mask_BHTS: bool, True = may attend.
           bias_BHTS: what positions add to the scores.
           relative: positions that have a part in the scores and the sum of their own.

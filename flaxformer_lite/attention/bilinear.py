@@ -1,6 +1,5 @@
 """Bilinear attention: `general` of Luong et al. (2015), a matrix for each head."""
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -16,7 +15,7 @@ class Bilinear(Attention):
     def scores(self, q_BTHK, kv):
         heads, d_k = q_BTHK.shape[2:]
 
-        def identity(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        def identity(key, shape):
             return jnp.broadcast_to(jnp.eye(d_k), shape)
 
         w_HKK = self.param('form', identity, (heads, d_k, d_k)) * d_k**-0.5

@@ -25,10 +25,10 @@ class Blockwise(Attention):
         super().__post_init__()
 
     def __call__(self, q_BTHK, kv, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None):
-        refuse('blockwise', relative=relative)
+        refuse('blockwise', relative)
         b, t, h, k = q_BTHK.shape
 
-        def pairs(x_BHTS: jax.Array) -> jax.Array:  # by queries' blocks, then by keys'
+        def pairs(x_BHTS):  # by queries' blocks, then by keys'
             x_BHTS = jnp.broadcast_to(x_BHTS, (*x_BHTS.shape[:2], t, kv.pos_BS.shape[1]))
             return blocks(blocks(x_BHTS, 3, self.block), 3, self.block)
 

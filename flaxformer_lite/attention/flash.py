@@ -18,25 +18,22 @@ class Flash(Attention):
     implementation = 'cudnn'
 
     def __call__(self, q_BTHK, kv, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None):
-        refuse('flash', relative=relative)
-        if jax.default_backend() != self.backend:
+        refuse('flash', relative)
+        backend, d_k, d_v = jax.default_backend(), kv.key_BGKS.shape[2], kv.value_BGUS.shape[2]
+        if backend != self.backend:
             raise ValueError(
-                f'flash attention needs a GPU with cuDNN, and this is a {jax.default_backend()}: '
-                'choose attention=blockwise, which computes the same'
+                f'flash attention needs a GPU with cuDNN, and this is a {backend}: choose '
+                'attention=blockwise, which computes the same'
             )
-        d_k, d_v = kv.key_BGKS.shape[2], kv.value_BGUS.shape[2]
         if q_BTHK.dtype != jnp.bfloat16 or d_k % 8 or d_k != d_v:
             raise ValueError(
                 'flash attention needs model.dtype=bfloat16 and d_v = d_k, a multiple of 8, not '
                 f'{q_BTHK.dtype}, {d_v} and {d_k}: choose them so, or attention=blockwise'
             )
+        key_BSHK, value_BSHU = (jnp.moveaxis(x, -1, 1) for x in (kv.key_BGKS, kv.value_BGUS))
+        bias_BHTS = None if bias_BHTS is None else bias_BHTS.astype(q_BTHK.dtype)
         y_BTHU = jax.nn.dot_product_attention(
-            q_BTHK,
-            jnp.moveaxis(kv.key_BGKS, -1, 1),
-            jnp.moveaxis(kv.value_BGUS, -1, 1),
-            bias=None if bias_BHTS is None else bias_BHTS.astype(q_BTHK.dtype),
-            mask=mask_BHTS,
-            implementation=self.implementation,
+            q_BTHK, key_BSHK, value_BSHU, bias_BHTS, mask_BHTS, implementation=self.implementation
         )
         sees_BTH1 = jnp.swapaxes(mask_BHTS.any(-1, keepdims=True), 1, 2)
         return jnp.where(sees_BTH1, y_BTHU.astype(jnp.float32), 0.0)

@@ -43,7 +43,7 @@ class Linear(Attention):
         return s_BHTS / jnp.maximum(s_BHTS.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
 
     def __call__(self, q_BTHK, kv, *, bias_BHTS=None, relative=None, **others):
-        refuse('linear', bias=bias_BHTS, relative=relative)
+        refuse('linear', bias_BHTS, relative)
         if isinstance(kv, KV):
             return super().__call__(q_BTHK, kv, **others)
         b, n, h, k, u = kv.sum_BNHKU.shape

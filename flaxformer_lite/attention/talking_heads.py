@@ -17,7 +17,7 @@ class TalkingHeads(Attention):
 
     @nn.compact
     def weights(self, s_BHTS, mask_BHTS):
-        def near_identity(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+        def near_identity(key, shape):
             return jnp.eye(shape[0]) + 0.1 * jax.random.normal(key, shape)
 
         shape = s_BHTS.shape[1], s_BHTS.shape[1]

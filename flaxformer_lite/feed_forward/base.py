@@ -1,13 +1,9 @@
 """What feed-forward networks have in common: up, an activation, down (paper §3.3)."""
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
-from jax.typing import DTypeLike
 
 from flaxformer_lite.dense import Dense
-from flaxformer_lite.init.base import Init
-from flaxformer_lite.init.xavier import Xavier
 from flaxformer_lite.shapes import Valid
 
 
@@ -16,17 +12,15 @@ class FeedForward(nn.Module):
 
     Attributes:
       d_ff: width of the hidden layer.
-      dtype: of the products' operands.
-      initial: what the matrices are at first.
+      dense: the pattern of the matrices.
     """
 
     d_ff: int
-    dtype: DTypeLike = jnp.float32
-    initial: Init = Xavier()
+    dense: Dense = Dense(())
 
-    def dense(self, width: int, name: str, bias: bool = True) -> Dense:
+    def layer(self, width: int, name: str, bias: bool = True) -> Dense:
         """One of the network's matrices."""
-        return Dense((width,), bias=bias, dtype=self.dtype, initial=self.initial, name=name)
+        return self.dense.copy(features=(width,), bias=bias, name=name)
 
     def activation(self, h_BTF: jax.Array) -> jax.Array:
         """f, element by element."""
@@ -34,8 +28,8 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
-        h_BTF = self.activation(self.dense(self.d_ff, 'up')(x_BTD))
-        return self.dense(x_BTD.shape[-1], 'down')(h_BTF)
+        h_BTF = self.activation(self.layer(self.d_ff, 'up')(x_BTD))
+        return self.layer(x_BTD.shape[-1], 'down')(h_BTF)
 
 
 class Gated(FeedForward):
@@ -45,7 +39,7 @@ class Gated(FeedForward):
     """
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
-        gate_BTF = self.activation(self.dense(self.d_ff, 'gate', bias=False)(x_BTD))
-        up_BTF = self.dense(self.d_ff, 'up', bias=False)(x_BTD)
-        return self.dense(x_BTD.shape[-1], 'down', bias=False)(gate_BTF * up_BTF)
+    def __call__(self, x_BTD, valid_BT=None):
+        gate_BTF = self.activation(self.layer(self.d_ff, 'gate', bias=False)(x_BTD))
+        up_BTF = self.layer(self.d_ff, 'up', bias=False)(x_BTD)
+        return self.layer(x_BTD.shape[-1], 'down', bias=False)(gate_BTF * up_BTF)

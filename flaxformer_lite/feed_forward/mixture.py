@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.dense import Dense
 from flaxformer_lite.feed_forward._routing import route
 from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.feed_forward.relu import Relu
@@ -40,7 +39,7 @@ class Mixture(FeedForward):
     def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
         x_ND, valid_BT = x_BTD.reshape(-1, x_BTD.shape[-1]), True if valid_BT is None else valid_BT
         valid_N = jnp.broadcast_to(valid_BT, x_BTD.shape[:2]).reshape(-1)
-        gate = Dense((self.experts,), bias=False, initial=self.initial, name='gate')
+        gate = self.dense.copy(features=(self.experts,), bias=False, dtype=jnp.float32, name='gate')
         p_NE = jax.nn.softmax(gate(x_ND), -1)
         p_NK, expert_NK = jax.lax.top_k(p_NE, self.top)
         p_NK = p_NK / p_NK.sum(-1, keepdims=True) if self.top > 1 else p_NK
@@ -49,7 +48,7 @@ class Mixture(FeedForward):
         room = min(n, share) if learns and share else n
         routing = route(expert_NK, valid_N, self.experts, room)
         every = nn.vmap(Relu, variable_axes={'params': 0}, split_rngs={'params': True})
-        own = every(self.d_ff, self.dtype, self.initial, name='experts')
+        own = every(self.d_ff, self.dense.copy(parent=None), name='experts')
         y_ND = routing.to_tokens(own(routing.to_experts(x_ND)), p_NK)
 
         if learns and not self.is_initializing():

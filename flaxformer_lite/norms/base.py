@@ -21,11 +21,9 @@ def unit(x: jax.Array, epsilon: float, centered: bool = False) -> jax.Array:
 
 
 def _unit(x, epsilon, centered):
-    if centered:
-        x = x - x.mean(-1, keepdims=True)
+    x = x - x.mean(-1, keepdims=True) if centered else x
     r = jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + epsilon)
-    x = x * r
-    return x, (x, r)
+    return x * r, (x * r, r)
 
 
 def _unit_backward(epsilon, centered, kept, g):
@@ -51,7 +49,7 @@ class Norm(nn.Module):
     def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
         x_BTD = self.normalized(x_BTD.astype(jnp.float32), valid_BT)
         features, init = x_BTD.shape[-1:], nn.initializers
-        x_BTD *= self.param('scale', init.ones_init(), features)[None, None]
-        if self.biased:
-            x_BTD += self.param('bias', init.zeros_init(), features)[None, None]
-        return x_BTD
+        x_BTD *= self.param('scale', init.ones, features)[None, None]
+        return (
+            x_BTD + self.param('bias', init.zeros, features)[None, None] if self.biased else x_BTD
+        )

@@ -16,5 +16,4 @@ class DynamicTanh(Norm):
     alpha: float = 0.5
 
     def normalized(self, x_BTD, valid_BT):
-        alpha = self.param('alpha', nn.initializers.constant(self.alpha), (), jnp.float32)
-        return jnp.tanh(alpha * x_BTD)
+        return jnp.tanh(self.param('alpha', nn.initializers.constant(self.alpha), ()) * x_BTD)

@@ -13,7 +13,6 @@ class Scale(nn.Module):
     @nn.compact
     def __call__(self, x_BTD, valid_BT=None):
         x_BTD = x_BTD.astype(jnp.float32)
-        start = nn.initializers.constant(x_BTD.shape[-1] ** 0.5)
-        g = self.param('scale', start, (), jnp.float32)
+        g = self.param('scale', nn.initializers.constant(x_BTD.shape[-1] ** 0.5), ())
         square = jnp.square(x_BTD).sum(-1, keepdims=True)
         return g * x_BTD * jax.lax.rsqrt(square + self.epsilon)

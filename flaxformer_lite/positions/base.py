@@ -7,7 +7,7 @@ from flax import linen as nn
 
 
 class Positions(nn.Module):
-    """Nothing in any of the places.
+    """Nothing in any of the places; `pos` are int32.
 
     Attributes:
       relative: whether `scores` and `values` do anything: an attention is asked for them only then.
@@ -39,3 +39,8 @@ class Positions(nn.Module):
     def values(self, w_BHTS: jax.Array, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
         """What one attention adds to its results, BTHU, by its weights."""
         raise NotImplementedError
+
+
+def distances(q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
+    """How far each key is after each query, in tokens, int32 BTS."""
+    return k_pos_BS[:, None, :] - q_pos_BT[:, :, None]

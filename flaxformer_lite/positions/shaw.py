@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.positions.base import Positions
+from flaxformer_lite.positions.base import Positions, distances
 
 
 class Shaw(Positions):
@@ -20,12 +20,12 @@ class Shaw(Positions):
 
     def setup(self):
         init, number = nn.initializers.xavier_uniform(), 2 * self.max_distance + 1
-        self.key_RK = self.param('key', init, (number, self.d_k), jnp.float32)
-        self.value_RU = self.param('value', init, (number, self.d_v), jnp.float32)
+        self.key_RK = self.param('key', init, (number, self.d_k))
+        self.value_RU = self.param('value', init, (number, self.d_v))
 
-    def _index(self, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
-        distance_BTS = k_pos_BS[:, None, :] - q_pos_BT[:, :, None]
-        return jnp.clip(distance_BTS, -self.max_distance, self.max_distance) + self.max_distance
+    def _index(self, q_pos_BT, k_pos_BS):
+        most = self.max_distance
+        return jnp.clip(distances(q_pos_BT, k_pos_BS), -most, most) + most
 
     def scores(self, q_BTHK, q_pos_BT, k_pos_BS):
         s_BHTR = jnp.einsum('bthk,rk->bhtr', q_BTHK.astype(jnp.float32), self.key_RK)

@@ -1,20 +1,12 @@
 """Sinusoids added to the embeddings (paper §3.5)."""
 
-import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.positions.base import Positions
 
 
-def sinusoids(pos_BT: jax.Array, d_model: int) -> jax.Array:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) its cosine. → float32 BTD."""
-    rate = 10000.0 ** (-jnp.arange(0, d_model, 2, dtype=jnp.float32) / d_model)
-    angle = pos_BT[:, :, None].astype(jnp.float32) * rate[None, None]
-    return jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(*pos_BT.shape, d_model)
-
-
 class Sinusoidal(Positions):
-    """x + PE(pos).
+    """x + PE: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) its cosine.
 
     Raises:
       ValueError: d_model is odd, so that a sine would have no cosine.
@@ -28,4 +20,6 @@ class Sinusoidal(Positions):
         super().__post_init__()
 
     def embed(self, x_BTD, pos_BT):
-        return x_BTD + sinusoids(pos_BT, self.d_model)
+        rate = 10000.0 ** (-jnp.arange(0, self.d_model, 2, dtype=jnp.float32) / self.d_model)
+        angle = pos_BT[:, :, None].astype(jnp.float32) * rate[None, None]
+        return x_BTD + jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(x_BTD.shape)

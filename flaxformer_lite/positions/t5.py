@@ -2,11 +2,10 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.positions.base import Positions
+from flaxformer_lite.positions.base import Positions, distances
 
 
 class T5(Positions):
@@ -16,7 +15,6 @@ class T5(Positions):
     `max_distance`, beyond which all share the last. An encoder has as many for either side.
 
     Attributes:
-      num_heads: h.
       causal: True where queries see no later key.
 
     Raises:
@@ -39,11 +37,10 @@ class T5(Positions):
     @nn.compact
     def bias(self, q_pos_BT, k_pos_BS):
         shape = self.buckets, self.num_heads
-        table = self.param('table', nn.initializers.normal(0.1), shape, jnp.float32)
-        bucket_BTS = self._bucket(k_pos_BS[:, None, :] - q_pos_BT[:, :, None])
-        return jnp.moveaxis(jnp.take(table, bucket_BTS, axis=0), -1, 1)
+        table = self.param('table', nn.initializers.normal(0.1), shape)
+        return jnp.moveaxis(table[self._bucket(distances(q_pos_BT, k_pos_BS))], -1, 1)
 
-    def _bucket(self, distance: jax.Array) -> jax.Array:
+    def _bucket(self, distance):
         buckets, after = self.buckets, jnp.zeros_like(distance)
         if self.causal:
             distance = jnp.maximum(-distance, 0)

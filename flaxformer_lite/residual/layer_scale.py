@@ -1,12 +1,11 @@
 """Pre-norm with a small gate for each feature (Touvron et al. 2021, "CaiT", equation 4)."""
 
-import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.residual.base import Residual
+from flaxformer_lite.residual.pre_norm import PreNorm
 
 
-class LayerScale(Residual):
+class LayerScale(PreNorm):
     """x + γ ⊙ Dropout(f(LayerNorm(x))), and one norm more at the end of the stack.
 
     Attributes:
@@ -15,14 +14,7 @@ class LayerScale(Residual):
 
     start: float = 0.1
 
-    def before(self, x_BTD, valid_BT=None):
-        return self.norm(x_BTD, valid_BT)
-
     @nn.compact
     def after(self, x_BTD, y_BTD, valid_BT=None):
-        start = nn.initializers.constant(self.start)
-        gamma_D = self.param('gamma', start, x_BTD.shape[-1:], jnp.float32)
+        gamma_D = self.param('gamma', nn.initializers.constant(self.start), x_BTD.shape[-1:])
         return x_BTD + gamma_D[None, None] * self.dropout(y_BTD)
-
-    def finish(self, x_BTD, valid_BT=None):
-        return self.norm(x_BTD, valid_BT)

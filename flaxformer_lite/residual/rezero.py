@@ -1,6 +1,5 @@
 """A gate that starts closed, and no norm (Bachlechner et al. 2020, "ReZero")."""
 
-import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.residual.base import Residual
@@ -13,5 +12,4 @@ class Rezero(Residual):
 
     @nn.compact
     def after(self, x_BTD, y_BTD, valid_BT=None):
-        alpha = self.param('alpha', nn.initializers.zeros_init(), (), jnp.float32)
-        return x_BTD + alpha * self.dropout(y_BTD)
+        return x_BTD + self.param('alpha', nn.initializers.zeros, ()) * self.dropout(y_BTD)
