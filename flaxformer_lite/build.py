@@ -14,12 +14,7 @@ from flaxformer_lite.stack import Block, Stack
 def model(config: Any, vocab_size: int) -> Model:
     """The model that a `model` config describes, source and target with one vocabulary.
 
-    Args:
-      config: fields by name; `configs/wmt_base.py` says what each is. d_k and d_v may be None
-        (d_model / num_heads), as may num_kv_heads (num_heads), decoder_attention and
-        cross_attention (as attention), decoder_positions (as positions), and init (xavier, or what
-        the residual asks for).
-      vocab_size: number of tokens.
+    `configs/wmt_base.py` says what each field is, and what it means that one is None.
 
     Raises:
       ValueError: a value that cannot be built; the message names the field.
@@ -97,8 +92,6 @@ class _Parts:
         )
 
     def cross_attention(self) -> MultiHead:
-        # A source position is not at a distance from a target position: by default
-        # cross-attention sees none.
         cross = self.attention(('cross_attention', 'attention'), ('cross_positions',))
         positions = self.config['cross_positions']
         if not cross.positions.within and spec.parse(positions)[0] != 'none':

@@ -12,21 +12,14 @@ from flaxformer_lite.stack import Stack
 class EntityEncoder(nn.Module):
     """Each entity, seen among the others. Their order means nothing: it is equivariant to it.
 
-    Attributes:
-      embedding: features to d_model.
-      encoder: a stack without positions.
+    The encoder is a stack without positions.
     """
 
     embedding: Dense
     encoder: Stack
 
     def __call__(self, features_BTF: jax.Array, present_BT: jax.Array) -> jax.Array:
-        """→ float32 BTD, zeros where there is no entity.
-
-        Args:
-          features_BTF: what is known of each entity.
-          present_BT: bool; absent entities are neither seen nor counted.
-        """
+        """What is known of each, and which are there, bool → float32 BTD, zeros for the absent."""
         pos_BT, mask_BHTS = jnp.zeros(present_BT.shape, jnp.int32), present_BT[:, None, None]
         places = Places(pos_BT, present_BT, mask_BHTS)
         y_BTD, _ = self.encoder(self.embedding(features_BTF), places)

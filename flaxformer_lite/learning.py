@@ -57,9 +57,9 @@ class Learnt(struct.PyTreeNode):
     """What a batch teaches.
 
     Attributes:
-      sums: the loss's, without what the model's parts add to it.
+      sums: the loss's, without what the model's parts add to it for each token.
       others: what the parts report of themselves, by name, means over layers.
-      gradient: of the sum of the loss and what the parts add to it for each token.
+      gradient: of the sum of the loss and those additions.
     """
 
     sums: Sums
@@ -68,11 +68,7 @@ class Learnt(struct.PyTreeNode):
 
 
 def learn(model: Model, variables: Any, batch: Batch, **settings: Any) -> tuple[Learnt, Any]:
-    """Forward and backward → what a batch teaches, and the statistics as they are then.
-
-    Args:
-      settings: those of `forward`.
-    """
+    """With the settings of `forward` → what a batch teaches, and the statistics by then."""
 
     def loss(params):
         own = variables | {'params': params}

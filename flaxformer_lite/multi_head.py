@@ -16,8 +16,6 @@ class MultiHead(nn.Module):
     or of the encoder's (cross-attention, once a sentence), or a decoder's cache holds them.
 
     Attributes:
-      d_model: the output's width.
-      num_heads: h.
       d_k, d_v: the widths of one head's queries and keys, and of its values; free of each other.
       attend: what happens between heads, a module of `attention/`.
       positions: a module of `positions/`; its `rotate`, `scores` and `values` are used here.

@@ -42,10 +42,7 @@ def cosine(steps: int, peak: float, warmup: float = 0.1) -> optax.Schedule:
 def make(text: str, d_model: int, steps: int) -> optax.Schedule:
     """`'noam(warmup=400)'`, `'cosine(peak=1e-3)'`, or any of optax's: `'linear_schedule(…)'`.
 
-    Args:
-      text: the spec.
-      d_model: what `noam` depends on.
-      steps: of the whole training, where `cosine` ends.
+    `noam` depends on d_model, and `cosine` ends with the steps of the whole training.
 
     Raises:
       ValueError: no schedule has that name, or its arguments are wrong.

@@ -14,12 +14,8 @@ from flaxformer_lite.shapes import KV, Path, Places, Remembered
 class Block(nn.Module):
     """Self-attention, attention over a source if there is one, then the feed-forward network.
 
-    Attributes:
-      attention: a `MultiHead` over the tokens themselves.
-      feed_forward: a module of `feed_forward/`.
-      residual: a module of `residual/`; each sublayer has its own copy.
-      cross_attention: a `MultiHead` over the source, in a decoder.
-      parallel: all read the same x, and their sum is joined once (Wang and Komatsuzaki 2021).
+    Both attentions are a `MultiHead`; each sublayer has its own copy of the residual. If they are
+    `parallel`, all read the same x, and their sum is joined once (Wang and Komatsuzaki 2021).
     """
 
     attention: nn.Module
@@ -67,8 +63,6 @@ class Stack(nn.Module):
     """Equal blocks with weights of their own.
 
     Attributes:
-      block: the pattern of every layer.
-      num_layers: N.
       positions: a module of `positions/`; its `embed` and `bias` are used here.
       dropout: of the sum of embeddings and positions (§5.4).
       skip: what leaves out whole layers.

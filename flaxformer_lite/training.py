@@ -18,8 +18,7 @@ class State(struct.PyTreeNode):
 
     Attributes:
       step: int32, updates tried so far.
-      params: float32 parameters.
-      opt_state: the optimizer's.
+      params: float32.
       skipped: int32, how many updates were not finite and so were not made.
       statistics: what a norm over batches has seen of them; {} without one.
     """
@@ -37,13 +36,7 @@ class State(struct.PyTreeNode):
 
 
 class Metrics(struct.PyTreeNode):
-    """One step's figures.
-
-    Attributes:
-      sums: the loss's.
-      gradient_norm: of the mean gradient before clipping.
-      others: what the model's parts report of themselves, by name, means over layers.
-    """
+    """One step's figures: the loss's, and those of `Learnt`; the norm is that before clipping."""
 
     sums: Sums
     gradient_norm: jax.Array
@@ -82,10 +75,9 @@ def make_step(
     The loss is the mean over the batch's tokens. An update that is not finite is not made, so the
     state stays good; `skipped` counts it.
 
-    Args:
-      accumulate: the batch is worked off in so many parts, its rows divided among them evenly, and
-        their gradients are summed: the same update in a part of the memory, but for what goes by
-        all tokens at once, which goes by those of a part (norm `batch`, feed-forward `mixture`).
+    With `accumulate` the batch is worked off in so many parts, its rows divided among them evenly,
+    and their gradients are summed: the same update in a part of the memory, but for what goes by
+    all tokens at once, which goes by those of a part (norm `batch`, feed-forward `mixture`).
 
     Raises:
       ValueError: when the step is traced, if `accumulate` does not divide the rows.

@@ -8,11 +8,7 @@ from flaxformer_lite.stack import Stack
 
 
 class EncoderDecoder(Model, kw_only=True):
-    """The encoder reads the source; the decoder reads what it wrote so far, and the encoder.
-
-    Attributes:
-      encoder, decoder: the stacks.
-    """
+    """The encoder reads the source; the decoder reads what it wrote so far, and the encoder."""
 
     encoder: Stack
     decoder: Stack

@@ -11,9 +11,6 @@ class LanguageModel(Model, kw_only=True):
     """The target follows the source as if both were one text; the loss is of the target alone.
 
     Where a source holds nothing but padding it is a language model and nothing else.
-
-    Attributes:
-      stack: without cross-attention.
     """
 
     idle = ('decoder_attention', 'decoder_positions', 'cross_attention', 'cross_positions')

@@ -7,11 +7,7 @@ from flaxformer_lite.attention.base import Attention
 
 
 class Additive(Attention):
-    """softmax(vᵀ tanh(W q + U k)): any number of pairs costs `width` times what a product does.
-
-    Attributes:
-      width: of the hidden layer; 0 for d_k.
-    """
+    """softmax(vᵀ tanh(W q + U k)): a pair costs as much as its hidden layer is wide; 0: as d_k."""
 
     per_head = True
     width: int = 0

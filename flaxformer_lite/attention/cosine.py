@@ -14,10 +14,9 @@ def unit(x: jax.Array, axis: int) -> jax.Array:
 
 
 class Cosine(Attention):
-    """softmax(g · q / ‖q‖ · k / ‖k‖), g learned for each head.
+    """softmax(g · q / ‖q‖ · k / ‖k‖), g learned for each head, `start` at first.
 
-    Attributes:
-      start: what g is at first: scores lie between −g and g.
+    Scores lie between −g and g.
     """
 
     per_head = True

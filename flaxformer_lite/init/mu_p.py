@@ -33,6 +33,7 @@ class MuP(Init):
         if self.base < 1:
             raise ValueError(f'base must be at least 1, not {self.base}')
 
+    @property
     def _times(self) -> tuple[float, float]:
         """m, of d_model, and that of d_k."""
         m = self.d_model / self.base
@@ -40,14 +41,14 @@ class MuP(Init):
 
     @property
     def logits(self):
-        return self._times()[0] ** -0.5
+        return self._times[0] ** -0.5
 
     def matrix(self, key, fan_in, fan_out, name):
-        scale = self._times()[1] ** -0.5 if name == 'query' else 1.0
+        scale = self._times[1] ** -0.5 if name == 'query' else 1.0
         return scale * uniform(key, fan_in, fan_out, 2 / (fan_in + fan_out))
 
     def rate(self, path):
-        m, m_k = self._times()
+        m, m_k = self._times
         if len(path) == 1:
             return m**-0.5
         if path[-1] == 'kernel':

@@ -11,10 +11,8 @@ class Batch(Norm):
 
     While training, of the batch, which is where tokens of one sentence see those of another; else
     of the running means that training leaves in the collection `statistics`. So it is in decoding,
-    where there is no batch to speak of: a sentence translates alone as among others.
-
-    Attributes:
-      momentum: what a step leaves of the running means.
+    where there is no batch to speak of: a sentence translates alone as among others. A step leaves
+    `momentum` of the running means.
     """
 
     momentum: float = 0.99

@@ -7,11 +7,7 @@ from flaxformer_lite.norms.base import Norm
 
 
 class DynamicTanh(Norm):
-    """tanh(α x) · γ + β, one learned α: no statistics at all.
-
-    Attributes:
-      alpha: what α is at first.
-    """
+    """tanh(α x) · γ + β, one learned α, `alpha` at first: no statistics at all."""
 
     alpha: float = 0.5
 

@@ -8,8 +8,7 @@ from flaxformer_lite.residual.pre_norm import PreNorm
 class LayerScale(PreNorm):
     """x + γ ⊙ Dropout(f(LayerNorm(x))), and one norm more at the end of the stack.
 
-    Attributes:
-      start: what γ is at first; its source has 0.1 up to 18 layers, and less above.
+    γ is `start` at first; its source has 0.1 up to 18 layers, and less above.
     """
 
     start: float = 0.1
