@@ -1,7 +1,6 @@
 """Linear maps: operands in the compute dtype, products summed and returned in float32."""
 
 import math
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +68,7 @@ class Dense(nn.Module):
       initial: what W is at first; b is 0.
     """
 
-    features: Sequence[int]
+    features: tuple[int, ...]
     inputs: int = 1
     bias: bool = True
     dtype: DTypeLike = jnp.float32

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -49,7 +48,7 @@ def make(field: str, text: str, **defaults: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _naming(field: str) -> Iterator[None]:
+def _naming(field):
     try:
         yield
     except ValueError as error:

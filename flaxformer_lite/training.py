@@ -32,7 +32,8 @@ class State(struct.PyTreeNode):
     @property
     def variables(self) -> Any:
         """What `model.apply` takes."""
-        return _variables(self.params, self.statistics)
+        found = {'statistics': self.statistics} if self.statistics else {}
+        return {'params': self.params} | found
 
 
 class Metrics(struct.PyTreeNode):
@@ -46,21 +47,16 @@ class Metrics(struct.PyTreeNode):
 def init_variables(model: Model, key: jax.Array) -> Any:
     """The first parameters, and statistics if there are any, by the key and the model alone."""
     token_BT = jnp.ones((1, 1), jnp.int32)
-    variables = model.init(key, token_BT, token_BT)
-    return _variables(variables['params'], variables.get('statistics', {}))
-
-
-def _variables(params, statistics):
-    return {'params': params} | ({'statistics': statistics} if statistics else {})
+    return model.init(key, token_BT, token_BT, mutable=['params', 'statistics'])
 
 
 def init(model: Model, optimizer: optax.GradientTransformation, key: jax.Array) -> State:
     """The first state."""
     variables = init_variables(model, key)
-    params, statistics = variables['params'], variables.get('statistics', {})
     # Two zeros: one array in two places could not be donated.
     step, skipped = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
-    return State(step, params, optimizer.init(params), skipped, statistics)
+    opt_state = optimizer.init(variables['params'])
+    return State(step=step, opt_state=opt_state, skipped=skipped, **variables)
 
 
 def make_step(
@@ -85,8 +81,8 @@ def make_step(
 
     def total(state, batch, key) -> tuple[Learnt, Any]:
         def of_part(statistics, part):
-            variables, settings = _variables(state.params, statistics), dict(dropout_key=part[1])
-            return learn(model, variables, part[0], label_smoothing=label_smoothing, **settings)
+            settings = dict(label_smoothing=label_smoothing, dropout_key=part[1])
+            return learn(model, state.replace(statistics=statistics).variables, part[0], **settings)
 
         if accumulate == 1:
             return of_part(state.statistics, (batch, key))

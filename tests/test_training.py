@@ -138,7 +138,7 @@ def test_the_step_is_traced_once_and_its_state_is_given_away():
 
 def test_a_state_that_was_made_without_compiling_can_be_given_away_too():
     # An array that stands in two places cannot be donated.
-    parts = SimpleNamespace(init=lambda *_: {'params': {'w': jnp.ones(3)}})
+    parts = SimpleNamespace(init=lambda *_, **__: {'params': {'w': jnp.ones(3)}})
     state = training.init(parts, tiny.adam(RATE), jax.random.key(0))
     state = jax.jit(lambda x: jax.tree.map(lambda x: x + 1, x), donate_argnums=0)(state)
     assert state.step == state.skipped == 1
@@ -180,7 +180,7 @@ class Words:
 
     dense = Dense(())
 
-    def init(self, key, *tokens):
+    def init(self, key, *tokens, mutable):
         return {'params': {'table': jax.random.normal(key, (tiny.VOCAB, 6))}}
 
     def apply(self, variables, source, inputs, method, rngs, mutable):
