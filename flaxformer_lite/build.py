@@ -96,29 +96,23 @@ class _Parts:
         positions = self.config['cross_positions']
         if not cross.positions.within and spec.parse(positions)[0] != 'none':
             raise ValueError(
-                f'model.cross_positions={positions!r} does nothing in cross-attention: it acts on '
-                'embeddings or on a whole stack; choose positions that act on queries and keys, '
-                'such as rotary or shaw, or none'
+                f'model.cross_positions={positions!r} does nothing in cross-attention: choose '
+                'positions that act on queries and keys, such as rotary or shaw, or none'
             )
         return cross
 
     def stack(self, cross: bool = False) -> Stack:
         """All layers; with `cross` those of a decoder that attends to a source, too."""
-        places = ('decoder_', '') if cross else ('',)
-        positions = tuple(f'{place}positions' for place in places)
-        block = Block(
-            attention=self.attention(
-                tuple(f'{place}attention' for place in places),
-                positions,
-                project=self.config['projections'],
-            ),
-            feed_forward=self.make('feed_forward'),
-            residual=self.residual,
-            cross_attention=self.cross_attention() if cross else None,
-            parallel=self.config['parallel'],
+        places, config = ('decoder_', '') if cross else ('',), self.config
+        attentions, positions = (
+            tuple(f'{place}{field}' for place in places) for field in ('attention', 'positions')
         )
+        own = self.attention(attentions, positions, project=config['projections'])
+        other = self.cross_attention() if cross else None
+        block = Block(own, self.make('feed_forward'), self.residual, other, config['parallel'])
         # Those that act within each attention leave nothing for the stack to do.
         relative = block.attention.positions.relative
         of_stack = fields.make('positions', 'none') if relative else self.make(*positions)
-        skip = Skip(self.config['layer_drop'])
-        return Stack(block, self.config['num_layers'], of_stack, self.dropout, skip)
+        return Stack(
+            block, config['num_layers'], of_stack, self.dropout, Skip(config['layer_drop'])
+        )

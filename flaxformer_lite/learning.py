@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-from flax import struct, traverse_util
+from flax import traverse_util
 
 from flaxformer_lite.architectures.base import Model, Text
 from flaxformer_lite.losses import Sums, smoothed_cross_entropy
@@ -53,18 +53,9 @@ def forward(
     return sums, collections
 
 
-class Learnt(struct.PyTreeNode):
-    """What a batch teaches.
-
-    Attributes:
-      sums: the loss's, without what the model's parts add to it for each token.
-      others: what the parts report of themselves, by name, means over layers.
-      gradient: of the sum of the loss and those additions.
-    """
-
-    sums: Sums
-    others: dict[str, jax.Array]
-    gradient: Any
+# What a batch teaches: its sums, the means over layers of what parts report of themselves, by name,
+# and the gradient of the sum of its loss and what parts add to it.
+Learnt = tuple[Sums, dict[str, jax.Array], Any]
 
 
 def learn(model: Model, variables: Any, batch: Batch, **settings: Any) -> tuple[Learnt, Any]:
@@ -83,4 +74,4 @@ def learn(model: Model, variables: Any, batch: Batch, **settings: Any) -> tuple[
     for path, (value,) in traverse_util.flatten_dict(found.get('metrics', {})).items():
         by_name.setdefault(path[-1], []).append(value)
     others = {name: sum(values) / len(values) for name, values in by_name.items()}
-    return Learnt(sums, others, gradient), found.get('statistics', {})
+    return (sums, others, gradient), found.get('statistics', {})

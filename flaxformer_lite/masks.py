@@ -16,8 +16,5 @@ def causal(query_pos_BT: jax.Array, key_pos_BS: jax.Array) -> jax.Array:
 
 
 def positions(tokens_BT: jax.Array) -> jax.Array:
-    """0, 1, 2, … along rows that hold one sentence each, and 0 where there is no token. → int32 BT.
-
-    Padding has a position that every model has: rows may be padded beyond a `learned` table.
-    """
+    """0, 1, 2, … along rows of a sentence each → int32 BT; padding has 0, which all tables have."""
     return jnp.where(tokens_BT != 0, jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)[None], 0)

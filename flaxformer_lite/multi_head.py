@@ -6,7 +6,7 @@ from flax import linen as nn
 
 from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout
-from flaxformer_lite.shapes import KV, Remembered
+from flaxformer_lite.shapes import KV
 
 
 class MultiHead(nn.Module):
@@ -62,10 +62,6 @@ class MultiHead(nn.Module):
             return jnp.moveaxis(x_BSGK.astype(self.dense.dtype), 1, -1)
 
         return KV(length_last(key_BSGK), length_last(self._heads('value', x_BSD)), pos_BS)
-
-    def remember(self, kv: KV, valid_BS: jax.Array) -> Remembered:
-        """A cache whose hypotheses all begin with these keys and values."""
-        return self.attend.remember(kv, valid_BS)
 
     def __call__(
         self,

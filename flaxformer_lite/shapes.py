@@ -28,7 +28,7 @@ class Places(NamedTuple):
 
     Attributes:
       pos_BT: int32 positions.
-      valid_BT: bool, False for padding.
+      valid_BT: bool, False for padding; None where nothing is.
       mask_BHTS: bool, which keys each may attend to.
       source_mask_BHTS: which of the source's, in a decoder.
       key_pos_BS: int32, where the keys stand, if they are not those of the tokens themselves.
@@ -36,7 +36,7 @@ class Places(NamedTuple):
     """
 
     pos_BT: jax.Array
-    valid_BT: jax.Array
+    valid_BT: Valid
     mask_BHTS: jax.Array
     source_mask_BHTS: jax.Array | None = None
     key_pos_BS: jax.Array | None = None
@@ -63,10 +63,6 @@ class Path(struct.PyTreeNode):
         """The step that each slot is of, int32 (1, slots)."""
         hypotheses, slots = self.visible_BNS.shape[1:]
         return jnp.arange(slots, dtype=jnp.int32)[None] // hypotheses
-
-    def of_parents(self, x_BN: jax.Array) -> jax.Array:
-        """What each hypothesis goes on from: x[b, parent[b, n]]."""
-        return take(x_BN, self.parent_BN)
 
 
 class KV(struct.PyTreeNode):

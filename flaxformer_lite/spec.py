@@ -93,10 +93,9 @@ def make(package: str, spec: str, **defaults: Any) -> Any:
 
 def _is(value: Any, kind: Any) -> bool:
     """Whether a literal may be of a type: whole numbers are numbers, True and False are not."""
-    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    kinds = [typing.get_origin(k) or k for k in (typing.get_args(kind) if union else [kind])]
+    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if inspect.Parameter.empty in kinds or not all(isinstance(k, type) for k in kinds):
         return True
     if isinstance(value, bool):
         return bool in kinds
-    return isinstance(value, tuple(kinds)) or (isinstance(value, int) and float in kinds)
+    return isinstance(value, kinds) or (isinstance(value, int) and float in kinds)

@@ -87,11 +87,10 @@ class Stack(nn.Module):
     def remember(self, kvs: tuple[KV, ...] | None, valid_BS: jax.Array) -> tuple[Remembered, ...]:
         """A cache for each layer that begins with what all hypotheses share; None for nothing."""
         if kvs is None:
-            nothing_BTD = jnp.zeros((*valid_BS.shape, self.layer[0].attention.d_model))
-            pos_BS = jnp.zeros(valid_BS.shape, jnp.int32)
-            kvs = tuple(x.attention.keys_values(nothing_BTD, pos_BS) for x in self.layer)
+            x_BSD = jnp.zeros((*valid_BS.shape, self.layer[0].attention.d_model))
+            kvs = tuple(x.attention.keys_values(x_BSD, valid_BS * 0) for x in self.layer)
         layers = zip(self.layer, kvs, strict=True)
-        return tuple(layer.attention.remember(kv, valid_BS) for layer, kv in layers)
+        return tuple(layer.attention.attend.remember(kv, valid_BS) for layer, kv in layers)
 
     def __call__(
         self,

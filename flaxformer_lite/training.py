@@ -97,13 +97,13 @@ def make_step(
         shapes, _ = jax.eval_shape(of_part, state.statistics, first)
         zeros = jax.tree.map(jnp.zeros_like, shapes)
         (learnt, statistics), _ = jax.lax.scan(add, (zeros, state.statistics), parts)
-        others = jax.tree.map(lambda x: x / accumulate, learnt.others)
-        return learnt.replace(others=others), statistics
+        sums, others, gradient = learnt
+        return (sums, jax.tree.map(lambda x: x / accumulate, others), gradient), statistics
 
     def step(state: State, batch: Batch, key: jax.Array) -> tuple[State, Metrics]:
         learnt, statistics = total(state, batch, jax.random.fold_in(key, state.step))
-        sums = learnt.sums
-        gradient = jax.tree.map(lambda g: g / jnp.maximum(sums.tokens, 1), learnt.gradient)
+        sums, others, gradient = learnt
+        gradient = jax.tree.map(lambda g: g / jnp.maximum(sums.tokens, 1), gradient)
         norm = optax.tree.norm(gradient)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -111,7 +111,7 @@ def make_step(
         finite = jnp.isfinite(sums.loss) & jnp.isfinite(norm)
         kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, state)
         kept = kept.replace(step=state.step + 1, skipped=state.skipped + ~finite)
-        return kept, Metrics(sums, norm, learnt.others)
+        return kept, Metrics(sums, norm, others)
 
     return step
 

@@ -187,9 +187,12 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
         (dict(architecture='recurrent(attend="softmax")'), 'attend must be of type Module, not'),
         (
             dict(positions='t5(buckets=2)'),
-            'model.positions: buckets must be at least 4 and',
+            'model.positions: buckets ≥ 4 and max_distance',
         ),
-        (dict(positions='t5(max_distance=16)'), 'max_distance above half of them, not 32 and 16'),
+        (
+            dict(positions='t5(max_distance=16)'),
+            'max_distance > buckets / 2 are needed, not 32 and 16',
+        ),
         (dict(architecture='rnn'), "model.architecture: 'rnn' is not one of encoder_decoder, lang"),
         (dict(init='xavie'), "model.init: 'xavie' is not one of .* did you mean 'xavier'"),
         (dict(tie='four'), "model.tie must be one of three, two, none, not 'four'"),

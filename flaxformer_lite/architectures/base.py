@@ -47,12 +47,14 @@ class Text(NamedTuple):
         return Places(self.pos_BT, self.valid_BT, mask_BHTS, source_mask_BHTS)
 
 
+# Tokens, int32 BT, or rows that may be packed.
+Rows = jax.Array | Text
+
+
 class Model(nn.Module):
     """Tokens to logits. Token 0 is padding; a variant overrides `hidden`, `start` and `advance`.
 
     Attributes:
-      d_model: width of the embeddings.
-      vocab_size: how many tokens source and target have in common.
       tie: which share one matrix (paper §3.4): 'three' (source, target, pre-softmax), 'two' (target
         and pre-softmax) or 'none'.
       scale_embeddings: times √d_model (§3.4).
@@ -109,18 +111,14 @@ class Model(nn.Module):
         """
         raise NotImplementedError
 
-    def outputs(
-        self, source: jax.Array | Text, inputs: jax.Array | Text
-    ) -> tuple[jax.Array, jax.Array]:
+    def outputs(self, source: Rows, inputs: Rows) -> tuple[jax.Array, jax.Array]:
         """All but the last product: what is behind each logit (BTD) and the output matrix (VD)."""
         return self._scaled(self.hidden(Text.of(source), Text.of(inputs))), self.output_VD
 
-    def __call__(self, source: jax.Array | Text, inputs: jax.Array | Text) -> jax.Array:
+    def __call__(self, source: Rows, inputs: Rows) -> jax.Array:
         """Teacher-forced logits, float32 BTV: row t predicts the token after `inputs`' t-th.
 
-        Args:
-          source: int32 tokens BS, 0 = padding; or a `Text`, whose rows may be packed.
-          inputs: likewise BT, the target shifted right behind a start token.
+        The inputs are the target, shifted right behind a start token.
         """
         return self._logits(self.outputs(source, inputs)[0])
 

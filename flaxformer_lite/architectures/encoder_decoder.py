@@ -37,6 +37,5 @@ class EncoderDecoder(Model, kw_only=True):
     def advance(self, x_BND, context, caches, path):
         kvs, seen_B11S = context
         pos_BN = jnp.broadcast_to(path.step, x_BND.shape[:2])
-        valid_BN, mask_BHNS = jnp.ones(pos_BN.shape, bool), path.visible_BNS[:, None]
-        places = Places(pos_BN, valid_BN, mask_BHNS, seen_B11S, path.slot_steps())
+        places = Places(pos_BN, None, path.visible_BNS[:, None], seen_B11S, path.slot_steps())
         return self.decoder(x_BND, places, kvs, caches, path)

@@ -44,5 +44,5 @@ class LanguageModel(Model, kw_only=True):
         valid_BNS = jnp.broadcast_to(valid_BS[:, None], (*pos_BN.shape, valid_BS.shape[1]))
         mask_BHNS = jnp.concatenate([valid_BNS, path.visible_BNS], -1)[:, None]
         key_pos_BS = jnp.concatenate([pos_BS, words_B1 + path.slot_steps()], 1)
-        places = Places(pos_BN, jnp.ones(pos_BN.shape, bool), mask_BHNS, None, key_pos_BS)
+        places = Places(pos_BN, None, mask_BHNS, None, key_pos_BS)
         return self.stack(x_BND, places, None, caches, path)

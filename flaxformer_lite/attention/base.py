@@ -91,10 +91,9 @@ class Attention(nn.Module):
         bias_BHTS: jax.Array | None = None,
         relative: Positions | None = None,
     ) -> jax.Array:
-        """→ float32 BTHU.
+        """Queries in the compute dtype, which stand at int32 `pos_BT` → float32 BTHU.
 
         Args:
-          q_BTHK: queries, in the compute dtype; int32 `pos_BT` is where they stand.
           mask_BHTS: bool, True = may attend.
           bias_BHTS: what positions add to the scores.
           relative: positions that have a part in the scores and the sum of their own.

@@ -19,12 +19,11 @@ class Flash(Attention):
 
     def __call__(self, q_BTHK, kv, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None):
         refuse('flash', relative)
-        backend, d_k, d_v = jax.default_backend(), kv.key_BGKS.shape[2], kv.value_BGUS.shape[2]
-        if backend != self.backend:
+        if jax.default_backend() != self.backend:
             raise ValueError(
-                f'flash attention needs a GPU with cuDNN, and this is a {backend}: choose '
-                'attention=blockwise, which computes the same'
+                'flash attention needs a GPU with cuDNN: choose attention=blockwise here'
             )
+        d_k, d_v = kv.key_BGKS.shape[2], kv.value_BGUS.shape[2]
         if q_BTHK.dtype != jnp.bfloat16 or d_k % 8 or d_k != d_v:
             raise ValueError(
                 'flash attention needs model.dtype=bfloat16 and d_v = d_k, a multiple of 8, not '

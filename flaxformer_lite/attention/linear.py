@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from flaxformer_lite.attention.base import Attention, dot, over_last, refuse, with_one
-from flaxformer_lite.shapes import KV, Path, for_each
+from flaxformer_lite.shapes import KV, Path, for_each, take
 
 
 def feature(x: jax.Array) -> jax.Array:
@@ -22,7 +22,7 @@ class _Running(struct.PyTreeNode):
         """Each hypothesis goes on from its parent's sum."""
         key_BHKN, value_BHUN = feature(new.key_BGKS), with_one(new.value_BGUS)
         now_BNHKU = jnp.einsum('bhkn,bhun->bnhku', key_BHKN, value_BHUN)
-        return (_Running(path.of_parents(self.sum_BNHKU) + now_BNHKU),) * 2
+        return (_Running(take(self.sum_BNHKU, path.parent_BN) + now_BNHKU),) * 2
 
     def grow(self, hypotheses: int, tokens: int) -> '_Running':
         return for_each(hypotheses, self)

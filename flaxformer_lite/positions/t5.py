@@ -28,10 +28,8 @@ class T5(Positions):
 
     def __post_init__(self):
         if self.buckets < 4 or self.max_distance <= self.buckets // 2:
-            raise ValueError(
-                'buckets must be at least 4 and max_distance above half of them, not '
-                f'{self.buckets} and {self.max_distance}'
-            )
+            given = f'{self.buckets} and {self.max_distance}'
+            raise ValueError(f'buckets ≥ 4 and max_distance > buckets / 2 are needed, not {given}')
         super().__post_init__()
 
     @nn.compact
