@@ -47,8 +47,9 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     import jax
     import jax.numpy as jnp
 
-    from flaxformer_lite import masks, spec
+    from flaxformer_lite import spec
     from flaxformer_lite.shapes import KV
+    from flaxformer_lite.text import Text
 
     if args.worker == 'nothing':
         jax.block_until_ready(jax.jit(jnp.square)(jnp.ones(8)))
@@ -63,7 +64,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     def both(q_BTHK, key_BGKS, value_BGUS):
         def loss(*arrays):
             kv = KV(*arrays[1:], pos_BT)
-            mask_BHTS = masks.causal(pos_BT, pos_BT)
+            mask_BHTS = Text.of(jnp.ones_like(pos_BT)).sees_before()
             y = attention.apply({}, arrays[0], kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS)
             return jnp.square(y).sum(), y
 

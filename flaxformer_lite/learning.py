@@ -6,8 +6,9 @@ from typing import Any
 import jax
 from flax import traverse_util
 
-from flaxformer_lite.architectures.base import Model, Text
+from flaxformer_lite.architectures.base import Model
 from flaxformer_lite.losses import Sums, smoothed_cross_entropy
+from flaxformer_lite.text import Text
 
 Batch = Mapping[str, jax.Array]
 # A batch's arrays, int32 (rows, length): tokens, 0 where there is none; inputs are the labels

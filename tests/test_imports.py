@@ -10,13 +10,14 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = 'flaxformer_lite'
 KINDS = ('attention', 'positions', 'norms', 'residual', 'feed_forward')
 # What parts are made of; they know nothing of the parts.
-GROUND = {'shapes', 'masks', 'dropout', 'spec'}
+GROUND = {'shapes', 'dropout', 'spec'}
 INIT = {'init.base', 'init.xavier'}
 MAY_IMPORT = {
     'dense': INIT,
     'stack': {'shapes', 'dense', 'dropout'},
     'entity_encoder': {'shapes', 'dense', 'stack'},
-    'architectures': {'shapes', 'masks', 'dense', 'dropout', 'stack', *INIT},
+    'text': {'shapes'},
+    'architectures': {'shapes', 'text', 'dense', 'dropout', 'stack', *INIT},
     'multi_head': {'shapes', 'dense', 'dropout', *INIT},
     'decode': {'shapes'},
     'losses': {'dense', 'shapes'},

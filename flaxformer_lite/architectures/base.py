@@ -1,50 +1,18 @@
 """What models of text have in common: embeddings, logits, and what they are asked for."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite import masks
 from flaxformer_lite.dense import Dense, product
-from flaxformer_lite.shapes import Path, Places, Remembered
+from flaxformer_lite.shapes import Path, Remembered
+from flaxformer_lite.text import Text
 
 # What decoding reads of the source, which hypotheses share, and each layer's cache.
 Memory = tuple[Any, tuple[Remembered, ...]]
 TIES = ('three', 'two', 'none')
-
-
-class Text(NamedTuple):
-    """Rows of tokens, int32 BT each; segments count a row's sentences from 1, 0 for padding."""
-
-    tokens_BT: jax.Array
-    segments_BT: jax.Array
-    pos_BT: jax.Array
-
-    @classmethod
-    def of(cls, rows: 'jax.Array | Text') -> 'Text':
-        """Of tokens alone, each row is one sentence, and token 0 padding."""
-        if isinstance(rows, Text):
-            return rows
-        return cls(rows, (rows != 0).astype(jnp.int32), masks.positions(rows))
-
-    @property
-    def valid_BT(self) -> jax.Array:
-        """bool, False for padding."""
-        return self.segments_BT != 0
-
-    def sees(self, keys: 'Text') -> jax.Array:
-        """Which tokens of another text are of the same sentence, bool B1TS."""
-        return masks.segments(self.segments_BT, keys.segments_BT)
-
-    def sees_before(self) -> jax.Array:
-        """Which of its own tokens are of the same sentence and not after it, bool B1TT."""
-        return self.sees(self) & masks.causal(self.pos_BT, self.pos_BT)
-
-    def places(self, mask_BHTS: jax.Array, source_mask_BHTS: jax.Array | None = None) -> Places:
-        """Where its tokens stand, with what they may see."""
-        return Places(self.pos_BT, self.valid_BT, mask_BHTS, source_mask_BHTS)
 
 
 # Tokens, int32 BT, or rows that may be packed.

@@ -2,9 +2,10 @@
 
 import jax.numpy as jnp
 
-from flaxformer_lite.architectures.base import Model, Text
+from flaxformer_lite.architectures.base import Model
 from flaxformer_lite.shapes import Places
 from flaxformer_lite.stack import Stack
+from flaxformer_lite.text import Text
 
 
 class LanguageModel(Model, kw_only=True):

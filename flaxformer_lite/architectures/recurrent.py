@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from flaxformer_lite import masks
-from flaxformer_lite.architectures.base import Memory, Model, Text
+from flaxformer_lite.architectures.base import Memory, Model
 from flaxformer_lite.dropout import Dropout
-from flaxformer_lite.shapes import KV, Path, Remembered, for_each
+from flaxformer_lite.shapes import KV, Path, Remembered, for_each, take
+from flaxformer_lite.text import Text
 
 CELLS = {'gru': nn.jit(nn.GRUCell), 'lstm': nn.jit(nn.OptimizedLSTMCell)}
 
@@ -72,7 +72,7 @@ class Recurrent(Model, kw_only=True):
 
     def hidden(self, source: Text, inputs: Text) -> jax.Array:
         kv = self._read(source)
-        seen_BTS = masks.segments(inputs.segments_BT, source.segments_BT)[:, 0]
+        seen_BTS = inputs.sees(source)[:, 0]
         x_BTD = self.dropout(self.embed(self.target_VD, inputs.tokens_BT))
         # Place by place, each as one hypothesis.
         now = (
@@ -99,7 +99,7 @@ class Recurrent(Model, kw_only=True):
         self, x_BND: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path
     ) -> tuple[jax.Array, tuple[Remembered, ...]]:
         kv, seen_B11S, begin_B1LD = context
-        states = jax.tree.map(path.of_parents, caches[0].states)
+        states = jax.tree.map(lambda x: take(x, path.parent_BN), caches[0].states)
         first_BN = jnp.broadcast_to(path.step == 0, x_BND.shape[:2])
         states, h_BNU = self.decoder(states, x_BND, seen_B11S, first_BN, begin_B1LD, kv)
         return jnp.tanh(self.decoder_merge(h_BNU)), (_States(states),)

@@ -1,0 +1,48 @@
+"""Rows of tokens: where each stands, and which others it may attend to (paper §3.2.3)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.shapes import Places
+
+
+class Text(NamedTuple):
+    """Rows of tokens, int32 BT each; segments count a row's sentences from 1, 0 for padding.
+
+    Its masks are bool, True = may attend.
+    """
+
+    tokens_BT: jax.Array
+    segments_BT: jax.Array
+    pos_BT: jax.Array
+
+    @classmethod
+    def of(cls, rows: 'jax.Array | Text') -> 'Text':
+        """Of tokens alone, each row is one sentence, and token 0 padding.
+
+        That has position 0, which every model has: rows may be padded beyond a `learned` table.
+        """
+        if isinstance(rows, Text):
+            return rows
+        valid_BT = (rows != 0).astype(jnp.int32)
+        return cls(rows, valid_BT, valid_BT * jnp.arange(rows.shape[1], dtype=jnp.int32)[None])
+
+    @property
+    def valid_BT(self) -> jax.Array:
+        """bool, False for padding."""
+        return self.segments_BT != 0
+
+    def sees(self, keys: 'Text') -> jax.Array:
+        """What is of the same sentence, B1TS; padding is seen by nothing."""
+        same_B1TS = self.segments_BT[:, None, :, None] == keys.segments_BT[:, None, None]
+        return same_B1TS & keys.valid_BT[:, None, None]
+
+    def sees_before(self) -> jax.Array:
+        """What is of the same sentence and not after a token, B1TT."""
+        return self.sees(self) & (self.pos_BT[:, None, :, None] >= self.pos_BT[:, None, None])
+
+    def places(self, mask_BHTS: jax.Array, source_mask_BHTS: jax.Array | None = None) -> Places:
+        """Where its tokens stand, with what they may see."""
+        return Places(self.pos_BT, self.valid_BT, mask_BHTS, source_mask_BHTS)
