@@ -9,7 +9,6 @@ from tiny import apply, float64, variables
 
 from flaxformer_lite import spec
 from flaxformer_lite.dense import Dense
-from flaxformer_lite.feed_forward._routing import route
 
 X = np.random.default_rng(0).normal(size=(2, 3, 6))
 
@@ -171,13 +170,20 @@ def test_a_mixture_that_cannot_be_is_refused(text):
 
 
 def test_first_choices_take_their_places_before_second_ones():
-    # Token 0 wants expert 0, then 1; token 1 wants 1, then 0: one place each.
-    routing = route(jnp.array([[0, 1], [1, 0]]), jnp.array([True, True]), experts=2, room=1)
-    np.testing.assert_array_equal(routing.token_ER, [[0], [1]])
-    np.testing.assert_array_equal(routing.place_P, [0, 1, 2, 2])
-    np.testing.assert_allclose(routing.dropped(), 0.5)
+    text = 'mixture(experts=2, capacity=0.5)'  # 0.5 · 2 · 2 / 2 = 1 place each
+    gate = float64(mixture(text, X)[0])['gate']['kernel']
+    # Token 0 wants expert 0, then 1; token 1 wants 1, then 0.
+    x = np.stack([gate[:, 0] - gate[:, 1], gate[:, 1] - gate[:, 0]])
+    p, y, _, metrics = mixture(text, x[None])
+    for i in range(2):
+        e = np.exp(x[i] @ gate)
+        up, down = ({k: float64(v[i]) for k, v in p['experts'][n].items()} for n in ('up', 'down'))
+        h = np.maximum(x[i] @ up['kernel'] + up['bias'], 0)
+        expected = e[i] / e.sum() * (h @ down['kernel'] + down['bias'])
+        np.testing.assert_allclose(y[0, i], expected, atol=1e-5)
+    np.testing.assert_allclose(metrics['dropped'], 0.5)
 
 
 def test_nothing_is_dropped_of_padding_alone():
-    routing = route(jnp.array([[0, 1]]), jnp.array([False]), experts=2, room=1)
-    assert routing.dropped() == 0
+    *_, metrics = mixture('mixture(experts=2, capacity=0.5)', X[:1, :1], jnp.array([[False]]))
+    assert metrics['dropped'] == 0

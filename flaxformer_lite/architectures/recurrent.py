@@ -1,16 +1,15 @@
 """The recurrent encoder-decoder with additive attention (Bahdanau et al. 2015)."""
 
 import functools
-from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from flaxformer_lite.architectures.base import Memory, Model
+from flaxformer_lite.architectures.base import Model
 from flaxformer_lite.dropout import Dropout
-from flaxformer_lite.shapes import KV, Path, Remembered, for_each, take
+from flaxformer_lite.shapes import KV, for_each, take
 from flaxformer_lite.text import Text
 
 CELLS = {'gru': nn.jit(nn.GRUCell), 'lstm': nn.jit(nn.OptimizedLSTMCell)}
@@ -29,11 +28,10 @@ class Recurrent(Model, kw_only=True):
       ValueError: an unknown cell.
     """
 
-    idle: ClassVar[tuple[str, ...]] = (
-        *('attention', 'decoder_attention', 'cross_attention', 'projections'),
-        *('positions', 'decoder_positions', 'cross_positions'),
-        *('num_heads', 'num_kv_heads', 'd_k', 'd_v', 'd_ff', 'feed_forward', 'norm', 'residual'),
-        *('parallel', 'head_dropout', 'layer_drop'),
+    idle = (
+        *('attention', 'decoder_attention', 'cross_attention', 'num_heads', 'num_kv_heads'),
+        *('positions', 'decoder_positions', 'cross_positions', 'projections', 'd_k', 'd_v'),
+        *('d_ff', 'feed_forward', 'norm', 'residual', 'parallel', 'head_dropout', 'layer_drop'),
     )
     cell: str = 'gru'
     num_layers: int
@@ -45,14 +43,16 @@ class Recurrent(Model, kw_only=True):
         if self.cell not in CELLS:
             raise ValueError(f'cell must be one of {", ".join(CELLS)}, not {self.cell!r}')
 
-        def kernel(key: jax.Array, shape: tuple[int, int], dtype: Any) -> jax.Array:
+        def kernel(key, shape, dtype):
             return self.dense.initial.matrix(key, *shape, 'cell')
 
-        cell = CELLS[self.cell](
-            self.d_model, dtype=self.dense.dtype, kernel_init=kernel, parent=None
-        )
-        self.encoder = [_BothWays(cell) for _ in range(self.num_layers)]
-        self.decoder = _Decoder(cell, self.num_layers, self.dropout, self.attend)
+        def cell():
+            settings = dict(dtype=self.dense.dtype, kernel_init=kernel, parent=None)
+            return CELLS[self.cell](self.d_model, **settings)
+
+        each = range(self.num_layers)
+        self.encoder = [_BothWays(cell(), cell()) for _ in each]
+        self.decoder = _Decoder([cell() for _ in each], self.attend.copy(parent=None), self.dropout)
         self.decoder_first = self.dense.copy(features=(self.num_layers, self.d_model), name=None)
         self.decoder_merge = self.dense.copy(features=(self.d_model,), name=None)
 
@@ -64,53 +64,41 @@ class Recurrent(Model, kw_only=True):
         h_BGUS = jnp.moveaxis(h_BSU, 1, -1)[:, None].astype(self.dense.dtype)
         return KV(h_BGUS, h_BGUS, source.pos_BT)
 
-    def _begin(self, kv: KV, seen_BTS: jax.Array) -> jax.Array:
+    def _begin(self, kv, seen_BNS):
         """Each layer's state before the first word, of the mean of h_j (Sennrich et al. 2017)."""
-        w_BTS = seen_BTS / jnp.maximum(seen_BTS.sum(-1, keepdims=True), 1)
-        mean_BTU = jnp.einsum('bts,bus->btu', w_BTS, kv.value_BGUS[:, 0].astype(jnp.float32))
-        return jnp.tanh(self.decoder_first(mean_BTU))
+        w_BNS = seen_BNS / jnp.maximum(seen_BNS.sum(-1, keepdims=True), 1)
+        mean_BNU = jnp.einsum('b...s,bus->b...u', w_BNS, kv.value_BGUS[:, 0].astype(jnp.float32))
+        states = jnp.unstack(jnp.tanh(self.decoder_first(mean_BNU)), axis=-2)
+        # A GRU's state is one array, an LSTM's two.
+        return [(x_BND, x_BND) if self.cell == 'lstm' else x_BND for x_BND in states]
 
-    def hidden(self, source: Text, inputs: Text) -> jax.Array:
+    def hidden(self, source, inputs):
         kv = self._read(source)
-        seen_BTS = inputs.sees(source)[:, 0]
-        x_BTD = self.dropout(self.embed(self.target_VD, inputs.tokens_BT))
-        # Place by place, each as one hypothesis.
-        now = (
-            x_BTD[:, :, None],
-            seen_BTS[:, :, None, None],
-            _begins(inputs.segments_BT)[..., None],
-            self._begin(kv, seen_BTS)[:, :, None],
-        )
-
-        def step(decoder: nn.Module, states: Any, now: tuple) -> tuple[Any, jax.Array]:
-            return decoder(states, *now, kv)
-
-        states = self.decoder.states(len(x_BTD))
-        _, h_BTNU = _along_rows(step)(self.decoder, states, now)
+        # Each place as one hypothesis.
+        x_BTND = self.dropout(self.embed(self.target_VD, inputs.tokens_BT))[:, :, None]
+        seen_BTNS = inputs.sees(source)[:, 0, :, None]
+        begin = self._begin(kv, seen_BTNS)
+        h_BTNU = _along_rows(self.decoder, begin, inputs.segments_BT, (x_BTND, seen_BTNS), kv)
         return jnp.tanh(self.decoder_merge(h_BTNU[:, :, 0]))
 
-    def start(self, source_BS: jax.Array) -> Memory:
+    def start(self, source_BS):
         source = Text.of(source_BS)
         kv, seen_B1S = self._read(source), source.valid_BT[:, None]
-        context = kv, seen_B1S[:, None], self._begin(kv, seen_B1S)
-        return context, (_States(self.decoder.states(len(source_BS))),)
+        return (kv, seen_B1S), (_States(self._begin(kv, seen_B1S)),)
 
-    def advance(
-        self, x_BND: jax.Array, context: Any, caches: tuple[Remembered, ...], path: Path
-    ) -> tuple[jax.Array, tuple[Remembered, ...]]:
-        kv, seen_B11S, begin_B1LD = context
+    def advance(self, x_BND, context, caches, path):
+        kv, seen_B1S = context
         states = jax.tree.map(lambda x: take(x, path.parent_BN), caches[0].states)
-        first_BN = jnp.broadcast_to(path.step == 0, x_BND.shape[:2])
-        states, h_BNU = self.decoder(states, x_BND, seen_B11S, first_BN, begin_B1LD, kv)
+        states, h_BNU = self.decoder(states, x_BND, seen_B1S, kv)
         return jnp.tanh(self.decoder_merge(h_BNU)), (_States(states),)
 
 
 class _States(struct.PyTreeNode):
     """The layers' states of N hypotheses: all that a recurrent decoder remembers."""
 
-    states: Any
+    states: list
 
-    def grow(self, hypotheses: int, tokens: int) -> '_States':
+    def grow(self, hypotheses, tokens):
         return for_each(hypotheses, self)
 
 
@@ -119,71 +107,45 @@ class _States(struct.PyTreeNode):
 class _BothWays(nn.Module):
     """A layer that reads each sentence of a row forwards and backwards → float32 BSU, U = 2 D."""
 
-    cell: nn.Module
+    forwards: nn.Module
+    backwards: nn.Module
 
-    @nn.compact
-    def __call__(self, x_BSD: jax.Array, segments_BS: jax.Array) -> jax.Array:
-        zeros = _zeros(self.cell, len(x_BSD))
-
-        def step(cell: nn.Module, state: Any, now: tuple) -> tuple[Any, jax.Array]:
-            x_BD, first_B = now
-            state = jax.tree.map(lambda x: jnp.where(first_B[:, None], 0.0, x), state)
-            return cell(state, x_BD)
-
-        def read(x_BSD: jax.Array, segments_BS: jax.Array, name: str) -> jax.Array:
-            cell = self.cell.copy(name=name)
-            return _along_rows(step)(cell, zeros, (x_BSD, _begins(segments_BS)))[1]
-
-        forwards = read(x_BSD, segments_BS, 'forwards')
-        backwards = read(x_BSD[:, ::-1], segments_BS[:, ::-1], 'backwards')[:, ::-1]
-        return jnp.concatenate([forwards, backwards], -1)
+    def __call__(self, x_BSD, segments_BS):
+        zeros = self.forwards.initialize_carry(jax.random.key(0), x_BSD.shape)
+        h_BSD = _along_rows(self.forwards, zeros, segments_BS, (x_BSD,))
+        back_BSD = _along_rows(self.backwards, zeros, segments_BS[:, ::-1], (x_BSD[:, ::-1],))
+        return jnp.concatenate([h_BSD, back_BSD[:, ::-1]], -1)
 
 
 class _Decoder(nn.Module):
     """s_i = f(s_{i−1}, y_{i−1}, c_i), c_i = Σ_j α_ij h_j, α_ij by s_{i−1} and h_j (appendix A)."""
 
-    cell: nn.Module
-    layers: int
+    cell: list[nn.Module]
+    cross_attention: nn.Module
     dropout: nn.Module
-    attend: nn.Module
 
-    def states(self, batch: int) -> tuple[Any, ...]:
-        """What each layer begins with, for one hypothesis a sentence."""
-        return (_zeros(self.cell, batch, 1),) * self.layers
-
-    @nn.compact
-    def __call__(
-        self, states: tuple[Any, ...], x_BND, seen_BHNS, first_BN, begin_BNLD, kv: KV
-    ) -> tuple[tuple[Any, ...], jax.Array]:
+    def __call__(self, states, x_BND, seen_BNS, kv):
         """One word of each hypothesis → new states, and all that its successor depends on."""
-
-        def state(i: int) -> Any:
-            begin = functools.partial(jnp.where, first_BN[..., None], begin_BNLD[:, :, i])
-            return jax.tree.map(begin, states[i])
-
-        states = [state(i) for i in range(self.layers)]
         query_BNHK = jax.tree.leaves(states[-1])[-1][:, :, None].astype(kv.key_BGKS.dtype)
-        places_BN = jnp.zeros(x_BND.shape[:2], jnp.int32)
-        attend = self.attend.copy(name='cross_attention')
-        c_BNU = attend(query_BNHK, kv, pos_BT=places_BN, mask_BHTS=seen_BHNS)[:, :, 0]
-        h_BNU = jnp.concatenate([x_BND, c_BNU], -1)
-        for i in range(self.layers):
-            states[i], h_BNU = self.cell.copy(name=f'cell_{i}')(states[i], h_BNU)
+        places = dict(pos_BT=jnp.zeros(x_BND.shape[:2], jnp.int32), mask_BHTS=seen_BNS[:, None])
+        c_BNU = self.cross_attention(query_BNHK, kv, **places)[:, :, 0]
+        h_BNU = now_BNU = jnp.concatenate([x_BND, c_BNU], -1)
+        states = list(states)
+        for i, cell in enumerate(self.cell):
+            states[i], h_BNU = cell(states[i], h_BNU)
             h_BNU = self.dropout(h_BNU)
-        return tuple(states), jnp.concatenate([h_BNU, x_BND, c_BNU], -1)
+        return states, jnp.concatenate([h_BNU, now_BNU], -1)
 
 
-def _zeros(cell: nn.Module, *outer: int) -> Any:
-    """A state before anything was read, float32: of a GRU one array, of an LSTM two."""
-    return cell.initialize_carry(jax.random.key(0), (*outer, cell.features))
+def _along_rows(layer, begin, segments_BT, words, *shared):
+    """A layer that goes from word to word, from `begin` where a sentence of a row begins."""
 
+    def step(layer, state, now):
+        first_B, begin, words = now
+        renewed = functools.partial(jax.vmap(jnp.where), first_B)
+        return layer(jax.tree.map(renewed, begin, state), *words, *shared)
 
-def _begins(segments_BT: jax.Array) -> jax.Array:
-    """Where a row's sentences begin."""
-    return jnp.pad(segments_BT[:, 1:] != segments_BT[:, :-1], ((0, 0), (1, 0)), constant_values=1)
-
-
-def _along_rows(step: Any) -> Any:
-    """A step of one place, as a function of whole rows."""
-    shared = dict(variable_broadcast='params', split_rngs={'params': False, 'dropout': True})
-    return nn.scan(step, variable_axes={'intermediates': 1}, in_axes=1, out_axes=1, **shared)
+    settings = dict(variable_broadcast='params', split_rngs={'params': False, 'dropout': True})
+    over = nn.scan(step, variable_axes={'intermediates': 1}, in_axes=1, out_axes=1, **settings)
+    first_BT = jnp.diff(segments_BT, prepend=0) != 0
+    return over(layer, jax.tree.map(lambda x: x[:, 0], begin), (first_BT, begin, words))[1]

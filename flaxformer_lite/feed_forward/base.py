@@ -1,5 +1,7 @@
 """What feed-forward networks have in common: up, an activation, down (paper §3.3)."""
 
+from typing import Any
+
 import jax
 from flax import linen as nn
 
@@ -18,9 +20,9 @@ class FeedForward(nn.Module):
     d_ff: int
     dense: Dense = Dense(())
 
-    def layer(self, width: int, name: str, bias: bool = True) -> Dense:
+    def layer(self, width: int, name: str, **others: Any) -> Dense:
         """One of the network's matrices."""
-        return self.dense.copy(features=(width,), bias=bias, name=name)
+        return self.dense.copy(features=(width,), name=name, **others)
 
     def activation(self, h_BTF: jax.Array) -> jax.Array:
         """f, element by element."""
