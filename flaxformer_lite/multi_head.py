@@ -6,7 +6,7 @@ from flax import linen as nn
 
 from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout
-from flaxformer_lite.shapes import KV
+from flaxformer_lite.shapes import KV, Places
 
 
 class MultiHead(nn.Module):
@@ -63,16 +63,9 @@ class MultiHead(nn.Module):
 
         return KV(length_last(key_BSGK), length_last(self._heads('value', x_BSD)), pos_BS)
 
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        kv: KV,
-        *,
-        pos_BT: jax.Array,
-        mask_BHTS: jax.Array,
-        bias_BHTS: jax.Array | None = None,
-    ) -> jax.Array:
+    def __call__(self, x_BTD: jax.Array, kv: KV, places: Places) -> jax.Array:
         """x_BTD asks, kv answers. → float32 BTD."""
+        pos_BT, bias_BHTS = places.pos_BT, places.bias_BHTS
         q_BTHK = self.positions.rotate(self._heads('query', x_BTD), pos_BT).astype(self.dense.dtype)
         share = self.num_heads // self.groups
         if self.attend.per_head and share > 1:
@@ -82,7 +75,7 @@ class MultiHead(nn.Module):
             _fold(q_BTHK, share),
             kv,
             pos_BT=jnp.repeat(pos_BT, share, 1),
-            mask_BHTS=_fold_pairs(mask_BHTS, share),
+            mask_BHTS=_fold_pairs(places.mask_BHTS, share),
             bias_BHTS=None if bias_BHTS is None else _fold_pairs(bias_BHTS, share),
             relative=self.positions if self.positions.relative else None,
         )

@@ -42,6 +42,10 @@ class Places(NamedTuple):
     key_pos_BS: jax.Array | None = None
     bias_BHTS: jax.Array | None = None
 
+    def of_source(self) -> 'Places':
+        """The same, before the source's keys."""
+        return Places(self.pos_BT, self.valid_BT, self.source_mask_BHTS)
+
 
 class Path(struct.PyTreeNode):
     """Where the N hypotheses of each sentence stand while decoding.

@@ -26,29 +26,19 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        x_BTD: jax.Array,
-        places: Places,
-        source: KV | None = None,
-        cache: Remembered | None = None,
-        path: Path | None = None,
+        self, x_BTD: jax.Array, places: Places, source=None, cache=None, path=None
     ) -> tuple[jax.Array, Remembered]:
-        """→ the block's output, and the new cache: without one, the tokens' keys and values."""
-        pos_BT, valid_BT, mask_BHTS, source_mask_BHTS, _, bias_BHTS = places
-
-        def ask_source(h_BTD):
-            return self.cross_attention(h_BTD, source, pos_BT=pos_BT, mask_BHTS=source_mask_BHTS)
-
-        def feed_forward(h_BTD):
-            return self.feed_forward(h_BTD, valid_BT)
-
-        others = [feed_forward] if self.cross_attention is None else [ask_source, feed_forward]
+        """What `Stack` has, of one layer → its output and new cache, or else keys and values."""
+        valid_BT = places.valid_BT
+        others = [lambda h_BTD: self.feed_forward(h_BTD, valid_BT)]
+        if self.cross_attention is not None:
+            others.insert(0, lambda h_BTD: self.cross_attention(h_BTD, source, places.of_source()))
         residuals = [self.residual.copy(name=f'residual_{i + 1}') for i in range(1 + len(others))]
 
         h_BTD = residuals[0].before(x_BTD, valid_BT)
-        kv = self.attention.keys_values(h_BTD, pos_BT)
+        kv = self.attention.keys_values(h_BTD, places.pos_BT)
         cache, kv = (kv, kv) if cache is None else cache.insert(kv, path)
-        y_BTD = self.attention(h_BTD, kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS, bias_BHTS=bias_BHTS)
+        y_BTD = self.attention(h_BTD, kv, places)
         if self.parallel:
             y_BTD += sum(sublayer(h_BTD) for sublayer in others)
             return residuals[0].after(x_BTD, y_BTD, valid_BT), cache

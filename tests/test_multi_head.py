@@ -11,6 +11,7 @@ from flaxformer_lite.dense import Dense
 from flaxformer_lite.multi_head import MultiHead
 from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.positions.none import NoPositions
+from flaxformer_lite.shapes import Places
 
 # d_k, d_v and d_model / h differ from each other.
 D, H, K, U = 12, 3, 5, 2
@@ -34,7 +35,7 @@ class Attention(nn.Module):
 
     def __call__(self, x, y, pos_x, pos_y, mask):
         kv = self.heads.keys_values(y, pos_y)
-        return self.heads(x, kv, pos_BT=pos_x, mask_BHTS=mask)
+        return self.heads(x, kv, Places(pos_x, None, mask))
 
 
 def run(x, y, mask, *, positions=None, **sizes):
@@ -124,14 +125,14 @@ def test_keys_and_values_are_in_the_compute_dtype_and_the_output_is_float32(dtyp
     assert kv.key_BGKS.shape == (2, H, K, 4) and kv.key_BGKS.dtype == dtype
     assert kv.value_BGUS.shape == (2, H, U, 4) and kv.value_BGUS.dtype == dtype
     mask = jnp.ones((1, 1, 4, 4), bool)
-    p = variables(heads, x, kv, pos_BT=pos, mask_BHTS=mask)
-    assert apply(heads, p, x, kv, pos_BT=pos, mask_BHTS=mask).dtype == jnp.float32
+    p = variables(heads, x, kv, Places(pos, None, mask))
+    assert apply(heads, p, x, kv, Places(pos, None, mask)).dtype == jnp.float32
 
 
 class Biased(Attention):
     def __call__(self, x, y, pos_x, pos_y, mask, bias):
         kv = self.heads.keys_values(y, pos_y)
-        return self.heads(x, kv, pos_BT=pos_x, mask_BHTS=mask, bias_BHTS=bias)
+        return self.heads(x, kv, Places(pos_x, None, mask, bias_BHTS=bias))
 
 
 @pytest.mark.parametrize('groups', [1, 2])

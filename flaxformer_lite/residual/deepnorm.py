@@ -21,10 +21,8 @@ class Deepnorm(Residual):
 
     def after(self, x_BTD, y_BTD, valid_BT=None):
         n, m = self.encoder_layers, self.decoder_layers
-        if not (n and m):
-            alpha = (2 * (n or m)) ** 0.25
-        elif self.stack == 'encoder':
-            alpha = 0.81 * (n**4 * m) ** (1 / 16)
-        else:
-            alpha = (3 * m) ** 0.25
+        alone = None if n and m else (2 * (n or m)) ** 0.25
+        alpha = alone or (
+            0.81 * (n**4 * m) ** (1 / 16) if self.stack == 'encoder' else (3 * m) ** 0.25
+        )
         return self.norm(alpha * x_BTD + self.dropout(y_BTD), valid_BT)
