@@ -8,8 +8,7 @@ neither it nor the start token is ever chosen, though scores are the probabiliti
 gives among all.
 """
 
-from flaxformer_lite.decode.beam_search import beam, length_penalty
-from flaxformer_lite.decode.loop import NEVER, Decoded, Task
-from flaxformer_lite.decode.one_path import filtered, greedy, sample
+from flaxformer_lite.decode.loop import NEVER, Decoded, Task, length_penalty
+from flaxformer_lite.decode.searches import beam, filtered, greedy, sample
 
 __all__ = ['NEVER', 'Decoded', 'Task', 'beam', 'filtered', 'greedy', 'length_penalty', 'sample']

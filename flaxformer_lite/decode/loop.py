@@ -9,8 +9,6 @@ import jax.numpy as jnp
 from flaxformer_lite.shapes import Path, take
 
 Cache = Any
-Step = Callable[[jax.Array, Cache, Path], tuple[jax.Array, Cache]]
-Grow = Callable[[Cache, int, int], Cache]
 
 # Far below any sum of log-probabilities, and finite, so that differences stay numbers.
 NEVER = -1.0e9
@@ -35,8 +33,8 @@ class Task(NamedTuple):
       length: the size of the buffers, static.
     """
 
-    step: Step
-    grow: Grow
+    step: Callable[[jax.Array, Cache, Path], tuple[jax.Array, Cache]]
+    grow: Callable[[Cache, int, int], Cache]
     cache: Cache
     limits_B: jax.Array
     bos: int
@@ -58,107 +56,127 @@ class Decoded(NamedTuple):
 
 
 class State(NamedTuple):
-    """What goes from step to step. Live hypotheses have no end token yet, finished ones have.
+    """What goes from step to step, of the sentences that are still in the batch.
 
     Attributes:
-      step: int32 scalar; all others begin with the axis of sentences.
+      path: the next step's, before its own slots are shown.
+      row_B: int32, the row that each sentence has in the task.
       limits_B: int32, the most tokens of each.
-      live_BNL, live_score_BN: tokens so far, and their log-probability.
-      done_BML, done_score_BM: the best that have ended.
-      parent_BN, visible_BNS: as `Path`, before the step's own slots are shown.
-      keys_B: random keys, where something is drawn.
-      cache: the step's.
+      live, done: hypotheses that have not ended, by log-probability, and the best that have.
     """
 
-    step: jax.Array
+    path: Path
+    row_B: jax.Array
     limits_B: jax.Array
-    live_BNL: jax.Array
-    live_score_BN: jax.Array
-    done_BML: jax.Array
-    done_score_BM: jax.Array
-    parent_BN: jax.Array
-    visible_BNS: jax.Array
-    keys_B: Any
+    live: Decoded
+    done: Decoded
     cache: Cache
 
 
-def search(
-    task: Task,
-    is_open: Callable[[State], jax.Array],
-    extend: Callable[[State, jax.Array], State],
-    beams: int = 1,
-    keys_B: Any = None,
-) -> Decoded:
-    """Steps until no sentence `is_open`: each a step of the model, then `extend(state, logits)`."""
-    batch = len(task.limits_B)
-    tokens_BNL = jnp.zeros((batch, beams, task.length), jnp.int32)
-    never_BN = jnp.full((batch, beams), NEVER)
-    state = State(
-        step=jnp.int32(0),
-        limits_B=jnp.minimum(task.limits_B, task.length),
-        live_BNL=tokens_BNL,
-        # All hypotheses begin alike, so only the first may be continued.
-        live_score_BN=never_BN.at[:, 0].set(0.0),
-        done_BML=tokens_BNL,
-        done_score_BM=never_BN,
-        parent_BN=jnp.zeros((batch, beams), jnp.int32),
-        visible_BNS=jnp.zeros((batch, beams, 0), bool),
-        keys_B=keys_B,
-        cache=task.cache,
-    )
-    fewer = [batch // share for share in SHARES if batch // share >= FEWEST]
-    stops = [*fewer, 0]
+# (state, logits_BNV, total_BNV) → index_BM into all N V continuations of a sentence
+Choose = Callable[[State, jax.Array, jax.Array], jax.Array]
 
-    def run(state: State, enough: int) -> State:
+
+def search(task: Task, choose: Choose, beams: int = 1, alpha: float = 0, best: int = 1) -> Decoded:
+    """Steps until no sentence is open; of what is chosen each time, the best go on or are results.
+
+    Args:
+      choose: M ≥ N continuations to consider, by the logits of the next token, −inf where it may
+        not come, and by the log-probability of all tokens with it, there NEVER.
+      beams, alpha, best: as `beam`.
+    """
+
+    def is_open(state):
+        # Log-probabilities only fall, so a live one can reach at most this.
+        reach_B = state.live.scores_BN.max(-1) / length_penalty(state.limits_B, alpha)
+        return (state.path.step < state.limits_B) & (reach_B > state.done.scores_BN[:, best - 1])
+
+    def advance(state):
+        path, cache, logits_BNV = _fed(task, state)
+        i, (batch, _, vocab) = path.step, logits_BNV.shape
+        # No padding and no start token, and at the limit only the end.
+        token_V, last_B11 = jnp.arange(vocab), (i + 1 >= state.limits_B)[:, None, None]
+        going_on_V = (token_V != 0) & (token_V != task.bos)
+        allowed_B1V = jnp.where(last_B11, token_V == task.eos, going_on_V)
+        offset_BN = state.live.scores_BN - jax.nn.logsumexp(logits_BNV, -1)
+        total_BNV = jnp.where(allowed_B1V, logits_BNV + offset_BN[..., None], NEVER)
+        index_BM = choose(state, jnp.where(allowed_B1V, logits_BNV, -jnp.inf), total_BNV)
+
+        score_BM = jnp.take_along_axis(total_BNV.reshape(batch, -1), index_BM, 1)
+        parent_BM, token_BM = index_BM // vocab, index_BM % vocab
+        tokens_BML = take(state.live.tokens_BNL, parent_BM).at[:, :, i].set(token_BM)
+        ended_BM = token_BM == task.eos
+        final_BM = score_BM / length_penalty(i + 1, alpha)
+        final_BM = jnp.where(ended_BM & is_open(state)[:, None], final_BM, NEVER)
+        done, _ = _best(beams, state.done, Decoded(tokens_BML, final_BM))
+        live, kept_BN = _best(beams, Decoded(tokens_BML, jnp.where(ended_BM, NEVER, score_BM)))
+        path = path.replace(step=i + 1, parent_BN=jnp.take_along_axis(parent_BM, kept_BN, 1))
+        return state._replace(path=path, live=live, done=done, cache=cache)
+
+    def run(state, room, enough):
         """Steps until no more than so many sentences are open, or there is no room."""
 
-        def going(state: State) -> jax.Array:
-            room = state.visible_BNS.shape[-1] // beams
-            return (state.step < room) & (is_open(state).sum() > enough)
+        def goes_on(state):
+            return (state.path.step < room) & (is_open(state).sum() > enough)
 
-        return jax.lax.while_loop(going, lambda state: _advance(state, task, extend), state)
+        return jax.lax.while_loop(goes_on, advance, state)
 
-    for room in _rooms(task.length):
-        state = run(_grown(state, task, room), stops[0])
-    left, index_B = [], jnp.arange(batch, dtype=jnp.int32)
-    for rows, enough in zip(fewer, stops[1:], strict=True):
-        open_first_B = jnp.argsort(~is_open(state))
-        stay_B, leave_B = open_first_B[:rows], open_first_B[rows:]
-        left.append((index_B[leave_B], state.done_BML[leave_B], state.done_score_BM[leave_B]))
-        index_B, state = index_B[stay_B], run(_only(state, stay_B), enough)
-    left.append((index_B, state.done_BML, state.done_score_BM))
-    index_B, tokens_BML, score_BM = (jnp.concatenate(x) for x in zip(*left, strict=True))
-    return Decoded(*(x[jnp.argsort(index_B)] for x in (tokens_BML, score_BM)))
+    def open_first(state, rows):
+        stay_B = jnp.argsort(~is_open(state))[:rows]
+        return jax.tree.map(lambda x: x[stay_B] if x.ndim else x, state)
 
-
-def _only(state: State, index_B: jax.Array) -> State:
-    """The state of some of the sentences."""
-    some = jax.tree.map(lambda x: x[index_B], state._replace(step=()))
-    return some._replace(step=state.step)
+    state, batch, room = _start(task, beams), len(task.limits_B), 0
+    stops = [*(batch // share for share in SHARES if batch // share >= FEWEST), 0]
+    while room < task.length:
+        room = min(room * GROWTH or ROOM, task.length)
+        state = run(_grown(task, state, room), room, stops[0])
+    results = state.done
+    for rows, enough in zip(stops[:-1], stops[1:], strict=True):
+        state = run(open_first(state, rows), room, enough)
+        pairs = zip(results, state.done, strict=True)
+        results = Decoded(*(x.at[state.row_B].set(some) for x, some in pairs))
+    return results
 
 
-def _grown(state: State, task: Task, room: int) -> State:
-    beams, slots = state.visible_BNS.shape[1:]
-    visible_BNS = jnp.pad(state.visible_BNS, [(0, 0), (0, 0), (0, room * beams - slots)])
-    return state._replace(visible_BNS=visible_BNS, cache=task.grow(state.cache, beams, room))
+def length_penalty(length: jax.Array | int, alpha: float) -> jax.Array | float:
+    """((5 + length) / 6)^α (Wu et al. 2016, equation 14); the end token counts."""
+    return ((5.0 + length) / 6.0) ** alpha
 
 
-def _advance(state: State, task: Task, extend: Callable) -> State:
-    i, (batch, beams) = state.step, state.parent_BN.shape
-    visible_BNS = state.visible_BNS
-    if beams > 1:
-        visible_BNS = take(visible_BNS, state.parent_BN)
-    own_NN = jnp.broadcast_to(jnp.eye(beams, dtype=bool), (batch, beams, beams))
-    visible_BNS = jax.lax.dynamic_update_slice_in_dim(visible_BNS, own_NN, i * beams, 2)
-    last_BN = jnp.where(i == 0, task.bos, state.live_BNL[:, :, jnp.maximum(i - 1, 0)])
-    logits_BNV, cache = task.step(last_BN, state.cache, Path(i, state.parent_BN, visible_BNS))
-    state = state._replace(visible_BNS=visible_BNS, cache=cache)
-    return extend(state, logits_BNV.astype(jnp.float32))._replace(step=i + 1)
+def _start(task: Task, beams: int) -> State:
+    shape = len(task.limits_B), beams
+    none = Decoded(jnp.zeros((*shape, task.length), jnp.int32), jnp.full(shape, NEVER))
+    return State(
+        path=Path(jnp.int32(0), jnp.zeros(shape, jnp.int32), jnp.zeros((*shape, 0), bool)),
+        row_B=jnp.arange(shape[0], dtype=jnp.int32),
+        limits_B=jnp.minimum(task.limits_B, task.length),
+        # All hypotheses begin alike, so only the first may be continued.
+        live=none._replace(scores_BN=none.scores_BN.at[:, 0].set(0.0)),
+        done=none,
+        cache=task.cache,
+    )
 
 
-def _rooms(length: int) -> list[int]:
-    """How many tokens a cache has room for, stage after stage: 32, 128, …, length."""
-    rooms = [ROOM]
-    while rooms[-1] * GROWTH < length:
-        rooms.append(rooms[-1] * GROWTH)
-    return [*(room for room in rooms if room < length), length]
+def _grown(task: Task, state: State, room: int) -> State:
+    beams, slots = state.path.visible_BNS.shape[1:]
+    visible_BNS = jnp.pad(state.path.visible_BNS, [(0, 0), (0, 0), (0, room * beams - slots)])
+    path = state.path.replace(visible_BNS=visible_BNS)
+    return state._replace(path=path, cache=task.grow(state.cache, beams, room))
+
+
+def _fed(task: Task, state: State) -> tuple[Path, Cache, jax.Array]:
+    """A step of the model: its path, the cache after it and its logits in float32."""
+    path, (batch, beams) = state.path, state.path.parent_BN.shape
+    seen_BNS = take(path.visible_BNS, path.parent_BN) if beams > 1 else path.visible_BNS
+    own_BNN = jnp.broadcast_to(jnp.eye(beams, dtype=bool), (batch, beams, beams))
+    seen_BNS = jax.lax.dynamic_update_slice_in_dim(seen_BNS, own_BNN, path.step * beams, 2)
+    last_BN = jnp.where(path.step > 0, state.live.tokens_BNL[:, :, path.step - 1], task.bos)
+    path = path.replace(visible_BNS=seen_BNS)
+    logits_BNV, cache = task.step(last_BN, state.cache, path)
+    return path, cache, logits_BNV.astype(jnp.float32)
+
+
+def _best(count: int, *some: Decoded) -> tuple[Decoded, jax.Array]:
+    tokens_BML, scores_BM = (jnp.concatenate(x, 1) for x in zip(*some, strict=True))
+    scores_BN, index_BN = jax.lax.top_k(scores_BM, count)
+    return Decoded(take(tokens_BML, index_BN), scores_BN), index_BN
