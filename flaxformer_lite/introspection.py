@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from flaxformer_lite import learning
 from flaxformer_lite.architectures.base import Model
@@ -37,12 +38,11 @@ def record(model: Model, variables: Any, batch: learning.Batch) -> Record:
       batch: the arrays of `learning.ARRAYS`.
 
     Raises:
-      ValueError: an attention does not hold its weights.
+      ValueError: an attention does not hold its weights; softmax does, with the same parameters.
     """
     _, found = learning.forward(model, variables, batch, collected=('intermediates',))
     weights, heads, norms, places = {}, {}, {}, {}
-    for stack in found['intermediates']:
-        inside = found['intermediates'][stack]
+    for stack, inside in found['intermediates'].items():
         if 'norms' not in inside:  # a recurrent decoder, recorded place by place: BTHNS, N = 1
             w_BTHNS = inside['cross_attention']['weights'][0]
             weights['decoder cross'] = (jnp.moveaxis(w_BTHNS[:, :, :, 0], 1, 2),)
@@ -58,16 +58,13 @@ def record(model: Model, variables: Any, batch: learning.Batch) -> Record:
     return Record(weights, heads, norms, places)
 
 
-def _weights(attention: Any, kind: str) -> jax.Array:
-    """BHTS, also where a group of heads shares keys, whose queries come as one head's."""
+def _weights(attention, kind):
     if 'weights' not in attention.get('attend', {}):
-        raise ValueError(
-            f'the attention of {kind} never holds its weights: record it with softmax in its '
-            'place, which has the same parameters'
-        )
-    (w_BGTS,), (y_BTHU,) = attention['attend']['weights'], attention['heads']
-    (b, t, h), (g, s) = y_BTHU.shape[:3], (w_BGTS.shape[1], w_BGTS.shape[3])
-    return jnp.swapaxes(w_BGTS.reshape(b, g, t, h // g, s), 2, 3).reshape(b, h, t, s)
+        raise ValueError(f'the attention of {kind} never holds its weights: record it with softmax')
+    # Where a group of heads shares keys, their queries come as one head's.
+    (w_BGTS,), (b, t, h, _) = attention['attend']['weights'], attention['heads'][0].shape
+    w_BGTRS = w_BGTS.reshape(b, w_BGTS.shape[1], t, -1, w_BGTS.shape[3])
+    return jnp.swapaxes(w_BGTRS, 2, 3).reshape(b, h, t, -1)
 
 
 def statistics(
@@ -77,8 +74,7 @@ def statistics(
 
     Returns:
       by attention, as `Record.weights` names them, means over the queries that are tokens:
-        entropy: of the weights, in nats.
-        largest: the largest weight.
+        entropy, largest: of the weights; entropy in nats.
         distance: Σ w |key's position − query's|, in tokens.
         diagonal, previous: what falls on the query's own position, and on the one before it.
         padding: what falls on places that hold no token. It must be 0.
@@ -88,69 +84,48 @@ def statistics(
     """
     seen, result = record(model, variables, batch), {}
     for kind, layers in seen.weights.items():
-        stack = kind.split()[0]
-        keys = 'encoder' if kind.endswith('cross') else stack
-        figures = [_of_heads(w_BHTS, *seen.places[stack], *seen.places[keys]) for w_BHTS in layers]
+        places = seen.places[kind.split()[0]]
+        keys = seen.places['encoder'] if kind.endswith('cross') else places
+        figures = [_of_heads(w_BHTS, *places, *keys) for w_BHTS in layers]
         result[kind] = jax.tree.map(lambda *x: jnp.stack(x), *figures)
 
-    def loss(params: Any) -> jax.Array:
-        own = variables | {'params': params}
-        sums = learning.loss_sums(model, own, batch, label_smoothing=label_smoothing)
+    def loss(params):
+        sums, _ = learning.forward(model, variables | {'params': params}, batch, label_smoothing)
         return sums.loss / sums.tokens
 
     gradient = jax.grad(loss)(variables['params'])
-    for stack, norms in seen.norms.items():
-        valid_BT = seen.places[stack][1]
-        lengths = [jnp.where(valid_BT, n_BT, 0).sum() / valid_BT.sum() for n_BT in norms[1:]]
-        gradients = [_norm(gradient[stack][f'layer_{i}']) for i in range(len(lengths))]
-        figures = dict(norm=jnp.stack(lengths), gradient_norm=jnp.stack(gradients))
-        result.setdefault(stack, {}).update(figures)
+    for stack, (_, *norms) in seen.norms.items():
+        gradients = [optax.tree.norm(gradient[stack][f'layer_{i}']) for i in range(len(norms))]
+        norm = _mean(jnp.stack(norms, 1), seen.places[stack][1])
+        result[stack] |= dict(norm=norm, gradient_norm=jnp.stack(gradients))
     return result
 
 
-def _of_heads(w_BHTS, pos_BT, valid_BT, key_pos_BS, key_valid_BS) -> dict[str, jax.Array]:
-    distance_BHTS = (key_pos_BS[:, None] - pos_BT[..., None])[:, None]
-    logs_BHTS = jnp.log(jnp.where(w_BHTS > 0, w_BHTS, 1.0))
-
-    def mean(x_BHT: jax.Array) -> jax.Array:
-        return jnp.where(valid_BT[:, None], x_BHT, 0).sum((0, 2)) / valid_BT.sum()
-
-    def mass(where_BHTS: jax.Array) -> jax.Array:
-        return mean(jnp.where(where_BHTS, w_BHTS, 0).sum(-1))
-
-    return {
-        'entropy': mean(-(w_BHTS * logs_BHTS).sum(-1)),
-        'largest': mean(w_BHTS.max(-1)),
-        'distance': mean((w_BHTS * jnp.abs(distance_BHTS)).sum(-1)),
-        'diagonal': mass(distance_BHTS == 0),
-        'previous': mass(distance_BHTS == -1),
-        'padding': mass(~key_valid_BS[:, None, None]),
-    }
+def _of_heads(w_BHTS, pos_BT, valid_BT, key_pos_BS, key_valid_BS):
+    d_BHTS = (key_pos_BS[:, None] - pos_BT[..., None])[:, None]
+    of = dict(distance=jnp.abs(d_BHTS), entropy=-jnp.log(jnp.where(w_BHTS > 0, w_BHTS, 1.0)))
+    of |= dict(diagonal=d_BHTS == 0, previous=d_BHTS == -1, padding=~key_valid_BS[:, None, None])
+    figures = {name: (w_BHTS * x).sum(-1) for name, x in of.items()} | {'largest': w_BHTS.max(-1)}
+    return {name: _mean(x_BHT, valid_BT) for name, x_BHT in figures.items()}
 
 
-def _norm(tree: Any) -> jax.Array:
-    return jnp.sqrt(sum(jnp.square(x).sum() for x in jax.tree.leaves(tree)))
+def _mean(x_BHT, valid_BT):
+    return jnp.where(valid_BT[:, None], x_BHT, 0).sum((0, 2)) / valid_BT.sum()
 
 
 def switches(model: Model) -> dict[str, Any]:
     """A switch for each head and layer, all on: a collection beside `params` for `model.apply`.
 
-    `on['encoder']['layer_0']['attention']['heads']` has a number for each head, which its result is
-    multiplied by; `on['decoder']['leave_1']['keep']` is 0 where that layer passes on what it got.
-    They are arrays: to change them compiles nothing, and their gradient is how much each head
-    matters (Michel et al. 2019).
+    `on['encoder']['layer_0']['attention']['heads']` has what each head's result is multiplied by,
+    `on['decoder']['leave_1']['keep']` is 0 where that layer passes on what it got. To change them
+    compiles nothing, and their gradient is how much each head matters (Michel et al. 2019).
     """
-    return {
-        name: _of_stack(stack) for name, stack in vars(model).items() if isinstance(stack, Stack)
-    }
+    return {name: _of_stack(x) for name, x in vars(model).items() if isinstance(x, Stack)}
 
 
-def _of_stack(stack: Stack) -> dict[str, Any]:
+def _of_stack(stack):
     attentions = {name: getattr(stack.block, name) for name in ATTENTIONS}
-    on = {}
-    for i in range(stack.num_layers):
-        on[f'leave_{i}'] = {'keep': jnp.ones(())}
-        on[f'layer_{i}'] = {
-            name: {'heads': jnp.ones(x.num_heads)} for name, x in attentions.items() if x
-        }
-    return on
+    heads = {name: {'heads': jnp.ones(x.num_heads)} for name, x in attentions.items() if x}
+    on = {'layer': heads, 'leave': {'keep': jnp.ones(())}}
+    # Copies: whoever changes a layer's switches leaves the others' alone.
+    return {f'{x}_{i}': jax.tree.map(jnp.copy, on[x]) for i in range(stack.num_layers) for x in on}

@@ -30,49 +30,6 @@ class Sums(struct.PyTreeNode):
     tokens: jax.Array
 
 
-def _chunk(h_ND, table_VD, labels_N, smoothing):
-    """Logits' statistics for some rows, and the gradient of each row's loss by its logits."""
-    logits_NV = jnp.einsum('nd,vd->nv', h_ND, table_VD, preferred_element_type=jnp.float32)
-    top_N = logits_NV.max(-1)
-    e_NV = jnp.exp(logits_NV - top_N[:, None])
-    z_N = e_NV.sum(-1)
-    log_z_N = top_N + jnp.log(z_N)
-    is_label_NV = jnp.arange(logits_NV.shape[-1], dtype=jnp.int32)[None] == labels_N[:, None]
-    label_N = jnp.sum(jnp.where(is_label_NV, logits_NV, 0.0), -1)
-    loss_N = log_z_N - (1 - smoothing) * label_N - smoothing * logits_NV.mean(-1)
-    q_NV = jnp.where(is_label_NV, 1 - smoothing, 0.0) + smoothing / logits_NV.shape[-1]
-    return loss_N, log_z_N - label_N, label_N >= top_N, e_NV / z_N[:, None] - q_NV
-
-
-def _sums(h_BTD, table_VD, labels_BT, smoothing, dtype, with_gradients):
-    table_VD = table_VD.astype(dtype)
-
-    def body(carry, chunk):
-        sums, dtable_VD = carry
-        h, labels = chunk
-        h_ND, labels_N = h.reshape(-1, h.shape[-1]).astype(dtype), labels.reshape(-1)
-        w_N = (labels_N != 0).astype(jnp.float32)
-        loss_N, nll_N, correct_N, g_NV = _chunk(h_ND, table_VD, labels_N, smoothing)
-        new = Sums(w_N @ loss_N, w_N @ nll_N, w_N @ correct_N.astype(jnp.float32), w_N.sum())
-        sums = jax.tree.map(jnp.add, sums, new)
-        if not with_gradients:
-            return (sums, dtable_VD), None
-        g_NV = (g_NV * w_N[:, None]).astype(dtype)
-        dtable_VD += sum_of_rows(g_NV, h_ND)
-        return (sums, dtable_VD), product(g_NV, table_VD).reshape(h.shape)
-
-    zero = jnp.zeros((), jnp.float32)
-    dtable_VD = jnp.zeros(table_VD.shape if with_gradients else (), jnp.float32)
-    # Along T, so that a batch sharded over devices stays so.
-    b, t, d = h_BTD.shape
-    chunks = (blocks(x, 1, max(CHUNK // b, 1)) for x in (h_BTD, labels_BT))
-    start = Sums(zero, zero, zero, zero), dtable_VD
-    (sums, dtable_VD), dh_CBTD = jax.lax.scan(body, start, tuple(chunks))
-    if not with_gradients:
-        return sums, None
-    return sums, (jnp.moveaxis(dh_CBTD, 0, 1).reshape(b, -1, d)[:, :t], dtable_VD)
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def smoothed_cross_entropy(
     h_BTD: jax.Array,
@@ -93,16 +50,44 @@ def smoothed_cross_entropy(
       smoothing: ε, in [0, 1).
       dtype: of the products' operands; logits and all that follows are float32.
     """
-    return _sums(h_BTD, table_VD, labels_BT, smoothing, dtype, with_gradients=False)[0]
+    # Nothing reads the gradients, and so the compiler leaves them out.
+    return _forward(h_BTD, table_VD, labels_BT, smoothing, dtype)[0]
 
 
 def _forward(h_BTD, table_VD, labels_BT, smoothing, dtype):
-    return _sums(h_BTD, table_VD, labels_BT, smoothing, dtype, with_gradients=True)
+    table_VD = table_VD.astype(dtype)
+
+    def add(carry, chunk):
+        sums, dtable_VD = carry
+        h, labels = chunk
+        h_ND, labels_N = h.reshape(-1, h.shape[-1]).astype(dtype), labels.reshape(-1)
+        logits_NV = jnp.einsum('nd,vd->nv', h_ND, table_VD, preferred_element_type=jnp.float32)
+        top_N = logits_NV.max(-1)
+        e_NV = jnp.exp(logits_NV - top_N[:, None])
+        z_N = e_NV.sum(-1)
+        log_z_N = top_N + jnp.log(z_N)
+        is_label_NV = jnp.arange(len(table_VD), dtype=jnp.int32)[None] == labels_N[:, None]
+        label_N = jnp.sum(jnp.where(is_label_NV, logits_NV, 0.0), -1)
+        loss_N = log_z_N - (1 - smoothing) * label_N - smoothing * logits_NV.mean(-1)
+        w_N = (labels_N != 0).astype(jnp.float32)
+        correct_N = (label_N >= top_N).astype(jnp.float32)
+        new = Sums(w_N @ loss_N, w_N @ (log_z_N - label_N), w_N @ correct_N, w_N.sum())
+        # The gradient of each row's loss by its logits.
+        q_NV = jnp.where(is_label_NV, 1 - smoothing, 0.0) + smoothing / len(table_VD)
+        g_NV = ((e_NV / z_N[:, None] - q_NV) * w_N[:, None]).astype(dtype)
+        carry = jax.tree.map(jnp.add, sums, new), dtable_VD + sum_of_rows(g_NV, h_ND)
+        return carry, product(g_NV, table_VD).reshape(h.shape)
+
+    # Along T, so that a batch sharded over devices stays so.
+    b, t, d = h_BTD.shape
+    chunks = tuple(blocks(x, 1, max(CHUNK // b, 1)) for x in (h_BTD, labels_BT))
+    start = Sums(*jnp.zeros(4)), jnp.zeros(table_VD.shape, jnp.float32)
+    (sums, dtable_VD), dh_CBTD = jax.lax.scan(add, start, chunks)
+    return sums, (jnp.moveaxis(dh_CBTD, 0, 1).reshape(b, -1, d)[:, :t], dtable_VD)
 
 
 def _backward(smoothing, dtype, gradients, cotangents):
-    dh_BTD, dtable_VD = gradients
-    return dh_BTD * cotangents.loss, dtable_VD * cotangents.loss, None
+    return *(x * cotangents.loss for x in gradients), None
 
 
 smoothed_cross_entropy.defvjp(_forward, _backward)
