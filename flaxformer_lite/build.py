@@ -48,11 +48,7 @@ def entity_encoder(config: Any) -> EntityEncoder:
 
 
 class _Parts:
-    """The parts of one stack, the other beside it or `alone`.
-
-    Attributes:
-      facts: what a part of any kind may ask for, by name.
-    """
+    """The parts of one stack, the other beside it or `alone`; `facts` are what any may ask for."""
 
     def __init__(self, config: Any, stack: str, alone: bool = False):
         self.config = config

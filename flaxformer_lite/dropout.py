@@ -8,11 +8,8 @@ from flax import linen as nn
 
 
 def _mix(x):
-    """A bijection of 32-bit words in which each input bit flips every output bit half the time.
-
-    The xor-shift-multiply form with constants found by exhaustive search for low bias (Wellons,
-    "Prospecting for Hash Functions", 2018).
-    """
+    """A bijection of 32-bit words in which each input bit flips every output bit half the time
+    (Wellons, "Prospecting for Hash Functions", 2018, whose constants were found by search)."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)

@@ -25,7 +25,7 @@ COLLECTED = ('statistics', 'losses', 'metrics')
 def texts(batch: Batch) -> tuple[Text, Text]:
     """A batch's source and inputs."""
 
-    def text(tokens: str, side: str) -> Text:
+    def text(tokens, side):
         return Text(batch[tokens], batch[f'{side}_segments'], batch[f'{side}_positions'])
 
     return text('source', 'source'), text('inputs', 'target')
@@ -37,14 +37,9 @@ def loss_sums(model: Model, variables: Any, batch: Batch, **settings: Any) -> Su
 
 
 def forward(
-    model: Model,
-    variables: Any,
-    batch: Batch,
-    label_smoothing: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    collected: tuple[str, ...] = (),
+    model: Model, variables: Any, batch: Batch, label_smoothing=0.0, dropout_key=None, collected=()
 ) -> tuple[Sums, Any]:
-    """→ the loss's sums over a batch, and the collections of that name."""
+    """→ the loss's sums over a batch, and the collections of the names in `collected`."""
     rngs = None if dropout_key is None else {'dropout': dropout_key}
     (h_BTD, table_VD), collections = model.apply(
         variables, *texts(batch), method='outputs', rngs=rngs, mutable=list(collected)

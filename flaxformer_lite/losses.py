@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.typing import DTypeLike
 
 from flaxformer_lite.dense import product, sum_of_rows
 from flaxformer_lite.shapes import blocks
@@ -31,13 +30,7 @@ class Sums(struct.PyTreeNode):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def smoothed_cross_entropy(
-    h_BTD: jax.Array,
-    table_VD: jax.Array,
-    labels_BT: jax.Array,
-    smoothing: float = 0.0,
-    dtype: DTypeLike = jnp.float32,
-) -> Sums:
+def smoothed_cross_entropy(h_BTD, table_VD, labels_BT, smoothing=0.0, dtype=jnp.float32) -> Sums:
     """Sums of the loss of logits = h tableᵀ over the labels that are not 0 (padding).
 
     The logits are made a chunk of rows at a time and never stored: where a gradient is asked for,

@@ -34,9 +34,7 @@ def cosine(steps: int, peak: float, warmup: float = 0.1) -> optax.Schedule:
     """
     if not 0 <= warmup < 1:
         raise ValueError(f'warmup must be at least 0 and below 1, a share, not {warmup}')
-    return optax.warmup_cosine_decay_schedule(
-        init_value=0.0, peak_value=peak, warmup_steps=round(warmup * steps), decay_steps=steps
-    )
+    return optax.warmup_cosine_decay_schedule(0.0, peak, round(warmup * steps), steps)
 
 
 def make(text: str, d_model: int, steps: int) -> optax.Schedule:
@@ -47,13 +45,12 @@ def make(text: str, d_model: int, steps: int) -> optax.Schedule:
     Raises:
       ValueError: no schedule has that name, or its arguments are wrong.
     """
-    ours = {'noam': functools.partial(noam, d_model), 'cosine': functools.partial(cosine, steps)}
+    known = {'noam': functools.partial(noam, d_model), 'cosine': functools.partial(cosine, steps)}
+    known |= {n: make for n, make in vars(optax.schedules).items() if n[1:].endswith('_schedule')}
     name, arguments = spec.parse(text)
-    theirs = [n for n in vars(optax.schedules) if n.endswith('_schedule') and n[0] != '_']
-    if name not in ours and name not in theirs:
-        raise ValueError(f'{name!r} is not one of {", ".join([*ours, *theirs])}')
-    make = ours[name] if name in ours else getattr(optax.schedules, name)
+    if name not in known:
+        raise ValueError(f'{name!r} is not one of {", ".join(known)}')
     try:
-        return make(**arguments)
+        return known[name](**arguments)
     except TypeError as error:
         raise ValueError(f'{text!r}: {error}') from None

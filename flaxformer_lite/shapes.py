@@ -31,7 +31,7 @@ class Places(NamedTuple):
       valid_BT: bool, False for padding; None where nothing is.
       mask_BHTS: bool, which keys each may attend to.
       source_mask_BHTS: which of the source's, in a decoder.
-      key_pos_BS: int32, where the keys stand, if they are not those of the tokens themselves.
+      key_pos_BS: int32, where the keys stand, if they are not of the tokens themselves.
       bias_BHTS: what positions add to the scores.
     """
 

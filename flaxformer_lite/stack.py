@@ -83,17 +83,13 @@ class Stack(nn.Module):
         return tuple(layer.attention.attend.remember(kv, valid_BS) for layer, kv in layers)
 
     def __call__(
-        self,
-        x_BTD: jax.Array,
-        places: Places,
-        source: tuple[KV, ...] | None = None,
-        caches: tuple[Remembered, ...] | None = None,
-        path: Path | None = None,
+        self, x_BTD: jax.Array, places: Places, source=None, caches=None, path: Path | None = None
     ) -> tuple[jax.Array, tuple[Remembered, ...]]:
         """Embedded tokens to the stack's output, float32 BTD, and the layers' new caches.
 
-        Without caches the tokens attend to each other; with them, the tokens are the next of each
-        row's hypotheses (T = N), are written to the path's slots and attend to the cache.
+        `source` and `caches` are what the methods above made. Without caches the tokens attend to
+        each other; with them, the tokens are the next of each row's hypotheses (T = N), are written
+        to the path's slots and attend to the cache.
         """
         pos_BT, valid_BT, *_, key_pos_BS, _ = places
         x_BTD = self.dropout(self.positions.embed(x_BTD, pos_BT))

@@ -18,7 +18,6 @@ class State(struct.PyTreeNode):
 
     Attributes:
       step: int32, updates tried so far.
-      params: float32.
       skipped: int32, how many updates were not finite and so were not made.
       statistics: what a norm over batches has seen of them; {} without one.
     """
@@ -60,11 +59,7 @@ def init(model: Model, optimizer: optax.GradientTransformation, key: jax.Array) 
 
 
 def make_step(
-    model: Model,
-    optimizer: optax.GradientTransformation,
-    *,
-    label_smoothing: float = 0.1,
-    accumulate: int = 1,
+    model: Model, optimizer: optax.GradientTransformation, *, label_smoothing=0.1, accumulate=1
 ) -> Callable[[State, Batch, jax.Array], tuple[State, Metrics]]:
     """The training step as a pure function (state, batch, dropout key) → (state, metrics).
 

@@ -108,6 +108,11 @@ def test_a_file_can_be_read_at_one_go(path):
     assert len(path.read_text('utf-8').splitlines()) <= (60 if variant else 200)
 
 
+def test_the_library_can_be_held_in_the_head():
+    lines = [x.strip() for f in files(LIBRARY) for x in f.read_text('utf-8').splitlines()]
+    assert sum(bool(x) and not x.startswith('#') for x in lines) <= 2500  # code and docstrings
+
+
 @pytest.mark.parametrize('path', files('configs'), ids=name)
 def test_configs_import_ml_collections_and_other_configs(path):
     assert {module.split('.')[0] for module in imported(path)} <= {'ml_collections', 'configs'}

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.shapes import KV, Cache, Remembered
 
 
@@ -64,11 +63,8 @@ class Attention(nn.Module):
     """Σ_s w_s v_s with w = softmax(q · k_s / √d_k + bias). A variant overrides what it changes.
 
     A query that sees no key gets zeros. Where a group of heads shares keys, the group's queries
-    come as so many queries of one head: heads of queries and of keys are always as many.
-
-    Attributes:
-      per_head: True where heads have parameters of their own or mix: then shared keys are repeated
-        for each of them instead.
+    come as so many queries of one head, or else, where heads have parameters of their own or mix
+    (`per_head`), keys are repeated: heads of queries and of keys are always as many.
     """
 
     per_head: ClassVar[bool] = False
@@ -82,21 +78,14 @@ class Attention(nn.Module):
         return masked_softmax(s_BHTS, mask_BHTS)
 
     def __call__(
-        self,
-        q_BTHK: jax.Array,
-        kv: KV,
-        *,
-        pos_BT: jax.Array,
-        mask_BHTS: jax.Array,
-        bias_BHTS: jax.Array | None = None,
-        relative: Positions | None = None,
+        self, q_BTHK: jax.Array, kv: KV, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None
     ) -> jax.Array:
         """Queries in the compute dtype, which stand at int32 `pos_BT` → float32 BTHU.
 
         Args:
           mask_BHTS: bool, True = may attend.
           bias_BHTS: what positions add to the scores.
-          relative: positions that have a part in the scores and the sum of their own.
+          relative: `Positions` that have a part in the scores and the sum of their own.
         """
         s_BHTS = self.scores(q_BTHK, kv)
         if relative is not None:

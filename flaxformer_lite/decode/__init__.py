@@ -4,8 +4,7 @@ A step is `(token_BN, cache, path) → (logits_BNV, cache)`: the token at positi
 of a sentence's N hypotheses, to the logits of the next. What a cache is only the step knows, and
 `grow(cache, hypotheses, tokens)`, which makes room in it. All that belongs to sentences has to be
 in it, each array by their axis first: those that have ended leave the batch. Token 0 is padding;
-neither it nor the start token is ever chosen, though scores are the probabilities that the model
-gives among all.
+neither it nor the start token is ever chosen, though scores are probabilities among all.
 """
 
 from flaxformer_lite.decode.loop import NEVER, Decoded, Task, length_penalty

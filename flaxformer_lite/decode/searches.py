@@ -26,9 +26,8 @@ def beam(task: Task, beams: int = 4, alpha: float = 0.6, best: int = 1) -> Decod
       ValueError: beams < 1, alpha < 0, or best not in 1 … beams.
     """
     if not (1 <= best <= beams and alpha >= 0):
-        raise ValueError(
-            f'beam search needs 1 ≤ best ≤ beams and alpha ≥ 0, not {best}, {beams} and {alpha}'
-        )
+        given = f'{best}, {beams} and {alpha}'
+        raise ValueError(f'beam search needs 1 ≤ best ≤ beams and alpha ≥ 0, not {given}')
 
     def choose(state, logits_BNV, total_BNV):
         # At most N of them end, so that N can go on.
@@ -67,9 +66,9 @@ def filtered(
       ValueError: temperature ≤ 0 (that is `greedy`), top_k < 0, or top_p not in (0, 1].
     """
     if not (temperature > 0 and top_k >= 0 and 0 < top_p <= 1):
+        given = f'{temperature}, {top_k} and {top_p}'
         raise ValueError(
-            f'sampling needs temperature > 0, top_k ≥ 0 and 0 < top_p ≤ 1, not '
-            f'{temperature}, {top_k} and {top_p}'
+            f'sampling needs temperature > 0, top_k ≥ 0 and 0 < top_p ≤ 1, not {given}'
         )
     logits_BV = logits_BV / temperature
     if not top_k and top_p == 1:

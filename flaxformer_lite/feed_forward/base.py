@@ -10,12 +10,7 @@ from flaxformer_lite.shapes import Valid
 
 
 class FeedForward(nn.Module):
-    """f(x W₁ + b₁) W₂ + b₂. A variant overrides f.
-
-    Attributes:
-      d_ff: width of the hidden layer.
-      dense: the pattern of the matrices.
-    """
+    """f(x W₁ + b₁) W₂ + b₂, the matrices after the pattern `dense`. A variant overrides f."""
 
     d_ff: int
     dense: Dense = Dense(())

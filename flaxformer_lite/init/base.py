@@ -20,11 +20,7 @@ class Init:
         return 1.0
 
     def matrix(self, key: jax.Array, fan_in: int, fan_out: int, name: str) -> jax.Array:
-        """A matrix, float32 (fan_in, fan_out).
-
-        Args:
-          name: its layer's: query, key, value, merge, up, gate, down, …
-        """
+        """A matrix, float32 (fan_in, fan_out), of the layer `name`: query, key, up, gate, …"""
         raise NotImplementedError
 
     def embedding(self, key: jax.Array, vocab: int, d_model: int) -> jax.Array:

@@ -9,8 +9,7 @@ from flax import linen as nn
 class Positions(nn.Module):
     """Nothing in any of the places; `pos` are int32.
 
-    Attributes:
-      relative: whether `scores` and `values` do anything: an attention is asked for them only then.
+    An attention is asked for `scores` and `values` only if they are `relative`.
     """
 
     relative: ClassVar[bool] = False

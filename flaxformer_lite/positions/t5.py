@@ -12,10 +12,8 @@ class T5(Positions):
     """Scores + table[bucket(distance), head], one table for all layers of a stack.
 
     Half the buckets are for one distance each, the others grow as the logarithm of it up to
-    `max_distance`, beyond which all share the last. An encoder has as many for either side.
-
-    Attributes:
-      causal: True where queries see no later key.
+    `max_distance`, beyond which all share the last. Where queries see later keys, which is not
+    `causal`, either side has as many.
 
     Raises:
       ValueError: buckets or max_distance leave nothing for far or for near keys.

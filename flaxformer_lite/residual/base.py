@@ -14,8 +14,8 @@ class Residual(nn.Module):
     Attributes:
       norm: a module of `norms/`, of which a copy is made for each place.
       dropout: of the branch (§5.4).
-      initial: how matrices begin where a config does not say.
-      idle: the fields of a `model` config that it does nothing with.
+      initial: the `init` of a config that names none.
+      idle: fields of a `model` config that it does nothing with.
     """
 
     initial: ClassVar[str] = 'xavier'
