@@ -26,9 +26,9 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BTD: jax.Array, places: Places, source=None, cache=None, path=None
+        self, x_BTD: jax.Array, places: Places, source: KV | None = None, cache=None, path=None
     ) -> tuple[jax.Array, Remembered]:
-        """What `Stack` has, of one layer → its output and new cache, or else keys and values."""
+        """→ the block's output, and its new cache: without one, the tokens' keys and values."""
         valid_BT = places.valid_BT
         others = [lambda h_BTD: self.feed_forward(h_BTD, valid_BT)]
         if self.cross_attention is not None:
