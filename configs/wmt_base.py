@@ -45,8 +45,11 @@ def get_config() -> ConfigDict:
     model.decoder_positions = placeholder(str)  # empty: as positions
     model.cross_positions = 'none'  # of queries and keys in cross-attention
     model.norm = 'layer'
+    model.decoder_norm = placeholder(str)  # empty: as norm; and so on
     model.residual = 'post_norm'
+    model.decoder_residual = placeholder(str)
     model.feed_forward = 'relu'
+    model.decoder_feed_forward = placeholder(str)
     model.parallel = False  # attention and feed-forward side by side in a block
     model.dropout_kind = 'elements'  # or whole 'tokens'
     model.head_dropout = 0.0  # of whole heads

@@ -95,11 +95,9 @@ def check_overrides(config: Any, overrides: Iterable[str]) -> None:
         names = fields.idle(config.model)
     except ValueError as error:
         raise UserError(str(error)) from None
-    idle = dict.fromkeys(
-        (f'model.{name}' for name in names),
-        f'model.architecture={config.model.architecture} and '
-        f'model.residual={config.model.residual}',
-    )
+    makers = ('architecture', 'residual', 'decoder_residual')
+    named = [f'model.{x}={config.model[x]}' for x in makers if config.model[x]]
+    idle = dict.fromkeys((f'model.{name}' for name in names), ' and '.join(named))
     decode = config.evaluation.decode
     for other, names in SEARCHES.items():
         if other != decode:

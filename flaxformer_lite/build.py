@@ -24,7 +24,7 @@ def model(config: Any, vocab_size: int) -> Model:
     # Only what the architecture takes is made: the fields of what it does not may not even fit.
     parts = {
         'encoder': encoder.stack,
-        'decoder': lambda: _Parts(config, 'decoder').stack(cross=True),
+        'decoder': lambda: _Parts(config, 'decoder').stack(),
         'stack': lambda: _Parts(config, 'decoder', alone=True).stack(),
         'attend': lambda: fields.make('attention', 'additive'),
     }
@@ -52,6 +52,8 @@ class _Parts:
 
     def __init__(self, config: Any, stack: str, alone: bool = False):
         self.config = config
+        # Beside an encoder, a decoder's own fields come first.
+        self.places = ('decoder_', '') if stack == 'decoder' and not alone else ('',)
         width = config['d_model'] // config['num_heads']
         self.dropout = Dropout(config['dropout'], fields.DROPOUTS[config['dropout_kind']])
         self.facts: dict[str, Any] = dict(
@@ -71,44 +73,38 @@ class _Parts:
         initial = fields.make('init', init, **self.facts)
         self.facts['dense'] = Dense((), dtype=fields.DTYPES[config['dtype']], initial=initial)
 
-    def make(self, *names: str, **others: Any) -> Any:
-        """What the first of these fields that is not empty names."""
+    def make(self, kind: str, *places: str, **others: Any) -> Any:
+        """What the first field of a kind names that is not empty, of this stack or those places."""
+        names = [f'{place}{kind}' for place in places or self.places]
         field = next((name for name in names if self.config[name]), names[-1])
         return fields.make(field, self.config[field], **self.facts | others)
 
-    def attention(self, attention: tuple[str, ...], positions: tuple[str, ...], **own) -> MultiHead:
-        return spec.fill(
-            MultiHead,
-            attend=self.make(*attention),
-            # One for each place: a module in two places would share its weights between them.
-            positions=self.make(*positions),
-            head_dropout=Dropout(self.config['head_dropout'], (1, 3)),
-            **self.facts,
-            **own,
-        )
+    def attention(self, **own: Any) -> MultiHead:
+        head_dropout = Dropout(self.config['head_dropout'], (1, 3))
+        return spec.fill(MultiHead, head_dropout=head_dropout, **self.facts, **own)
 
     def cross_attention(self) -> MultiHead:
-        cross = self.attention(('cross_attention', 'attention'), ('cross_positions',))
-        positions = self.config['cross_positions']
-        if not cross.positions.within and spec.parse(positions)[0] != 'none':
+        attend, positions = self.make('attention', 'cross_', ''), self.make('positions', 'cross_')
+        named = self.config['cross_positions']
+        if not positions.within and spec.parse(named)[0] != 'none':
             raise ValueError(
-                f'model.cross_positions={positions!r} does nothing in cross-attention: choose '
-                'positions that act on queries and keys, such as rotary or shaw, or none'
+                f'model.cross_positions={named!r} does nothing in cross-attention: choose what '
+                'acts on queries and keys, such as rotary or shaw, or none'
             )
-        return cross
+        return self.attention(attend=attend, positions=positions)
 
-    def stack(self, cross: bool = False) -> Stack:
-        """All layers; with `cross` those of a decoder that attends to a source, too."""
-        places, config = ('decoder_', '') if cross else ('',), self.config
-        attentions, positions = (
-            tuple(f'{place}{field}' for place in places) for field in ('attention', 'positions')
-        )
-        own = self.attention(attentions, positions, project=config['projections'])
-        other = self.cross_attention() if cross else None
+    def stack(self) -> Stack:
+        """All layers, which attend to a source where there is an encoder beside them."""
+        config = self.config
+        # One for each place: a module in two places would share its weights between them.
+        positions, attend = self.make('positions'), self.make('attention')
+        own = self.attention(attend=attend, positions=positions, project=config['projections'])
+        other = self.cross_attention() if 'decoder_' in self.places else None
         block = Block(own, self.make('feed_forward'), self.residual, other, config['parallel'])
         # Those that act within each attention leave nothing for the stack to do.
-        relative = block.attention.positions.relative
-        of_stack = fields.make('positions', 'none') if relative else self.make(*positions)
+        of_stack = (
+            fields.make('positions', 'none') if positions.relative else self.make('positions')
+        )
         return Stack(
             block, config['num_layers'], of_stack, self.dropout, Skip(config['layer_drop'])
         )

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from flaxformer_lite import spec
 from flaxformer_lite.architectures.base import TIES
 
-# The folder whose files a field names.
-FOLDERS = {'architecture': 'architectures', 'norm': 'norms'}
-FOLDERS |= {kind: kind for kind in ('residual', 'feed_forward', 'init')}
-for place in ('', 'decoder_', 'cross_'):
-    FOLDERS |= {f'{place}attention': 'attention', f'{place}positions': 'positions'}
+# The folder whose files a field names. Of the first five a decoder may have its own.
+FOLDERS = {kind: kind for kind in ('attention', 'positions', 'residual', 'feed_forward')}
+FOLDERS |= {'norm': 'norms'}
+FOLDERS |= {f'decoder_{kind}': folder for kind, folder in FOLDERS.items()}
+FOLDERS |= {f'cross_{kind}': kind for kind in ('attention', 'positions')}
+FOLDERS |= {'architecture': 'architectures', 'init': 'init'}
 SIZES = ('d_model', 'num_layers', 'num_heads', 'num_kv_heads', 'd_k', 'd_v', 'd_ff')
 RATES = ('dropout', 'head_dropout', 'layer_drop')
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
@@ -61,8 +62,15 @@ def idle(config: Any) -> set[str]:
     Raises:
       ValueError: there is no such architecture or residual.
     """
-    names = set(find('architecture', config).idle)
-    return names if 'residual' in names else names | set(find('residual', config).idle)
+    architecture = find('architecture', config)
+    names = set(architecture.idle)
+    encoder = set() if 'residual' in names else set(find('residual', config).idle)
+    if 'decoder' not in spec.parameters(architecture):
+        return names | encoder | {x for x in FOLDERS if x.startswith(('decoder_', 'cross_'))}
+    decoder = find('decoder_residual' if config['decoder_residual'] else 'residual', config).idle
+    # What an encoder leaves alone its decoder may use.
+    both = {x for x in encoder if x in decoder or config[f'decoder_{x}']}
+    return names | both | {f'decoder_{x}' for x in decoder}
 
 
 def check(config: Any) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tiny
 from flax.traverse_util import flatten_dict
-from ml_collections import ConfigDict
 from tiny import float64
 
 from configs import wmt_base
@@ -110,8 +109,11 @@ OTHERS = dict(
     decoder_positions='alibi',
     cross_positions='rotary',
     norm='rms',
+    decoder_norm='scale',
     residual='deepnorm',
+    decoder_residual='pre_norm',
     feed_forward='gelu',
+    decoder_feed_forward='swiglu',
     parallel=True,
     dropout_kind='tokens',
     head_dropout=0.1,
@@ -128,19 +130,37 @@ def test_idle_fields_and_no_others_change_nothing(architecture):
     config = wmt_base.get_config().model
     assert OTHERS.keys() == set(config) - {'architecture'}
     given = dict(architecture=architecture, residual='post_norm')
+    config.update(given)
     for field, value in OTHERS.items():
         # Without projections heads are slices of d_model.
         slices = dict(d_k=None, d_v=None) if field == 'projections' else {}
         changed = tiny.model(**given | slices | {field: value})
         same = changed == tiny.model(**given | slices)
-        assert same == (field in fields.idle(ConfigDict(given))), field
+        assert same == (field in fields.idle(config)), field
 
 
-@pytest.mark.parametrize('residual', fields.variants('residual'))
-def test_where_the_norm_is_idle_there_is_none(residual):
-    idle = fields.idle(ConfigDict(dict(architecture='encoder_decoder', residual=residual)))
-    parameters = flatten_dict(tiny.parameters(tiny.model(residual=residual)), sep='/')
-    assert ('norm' in idle) == (not any('/norm/' in name for name in parameters))
+@pytest.mark.parametrize(
+    'overrides',
+    [
+        *(dict(residual=name) for name in fields.variants('residual')),
+        dict(residual='rezero', decoder_residual='pre_norm'),
+        dict(residual='rezero', decoder_residual='pre_norm', decoder_norm='rms'),
+        dict(residual='pre_norm', decoder_residual='none'),
+        dict(residual='rezero', decoder_residual='none'),
+        dict(architecture='language_model', residual='rezero', decoder_residual='pre_norm'),
+    ],
+    ids=str,
+)
+def test_a_norm_is_idle_where_it_makes_no_parameter_another(overrides):
+    def parameters(**others):
+        found = flatten_dict(tiny.parameters(tiny.model(**overrides | others)), sep='/')
+        return {name: x.shape for name, x in found.items()}
+
+    config = wmt_base.get_config().model
+    config.update(overrides)
+    for field in ('norm', 'decoder_norm'):
+        same = parameters(**{field: 'scale'}) == parameters()
+        assert same == (field in fields.idle(config)), field
 
 
 def entities():

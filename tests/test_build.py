@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from configs import wmt_base, wmt_big
-from flaxformer_lite import build
+from flaxformer_lite import build, fields
 from flaxformer_lite.dropout import Dropout
 
 VOCAB = 37_000
@@ -122,6 +122,28 @@ def test_each_attention_is_its_own_or_as_the_encoders(which):
     assert tiny.model(**{f'{which}_attention': 'softmax'}) == tiny.model()
     with pytest.raises(ValueError, match=f"model.{which}_attention: 'sofmax' is not one of"):
         tiny.model(**{f'{which}_attention': 'sofmax'})
+
+
+@pytest.mark.parametrize('kind', ['norm', 'residual', 'feed_forward'])
+def test_a_decoder_has_what_it_names_and_else_what_the_encoder_has(kind):
+    def found(model):
+        blocks = model.encoder.block, model.decoder.block
+        return [type(b.residual.norm if kind == 'norm' else getattr(b, kind)) for b in blocks]
+
+    names = dict(norm=('rms', 'batch'), residual=('rezero', 'sandwich'))
+    one, other = names.get(kind, ('gelu', 'mixture'))
+    classes = [fields.find(kind, {kind: name}) for name in (one, other)]
+    assert found(tiny.model(**{kind: one})) == [classes[0]] * 2
+    assert found(tiny.model(**{kind: one, f'decoder_{kind}': other})) == classes
+    with pytest.raises(ValueError, match=f"model.decoder_{kind}: 'sofmax' is not one of"):
+        tiny.model(**{f'decoder_{kind}': 'sofmax'})
+
+
+def test_matrices_begin_as_each_stacks_residual_asks():
+    model = tiny.model(decoder_residual='deepnorm')
+    blocks = model.encoder.block, model.decoder.block
+    names = [type(block.attention.dense.initial).__name__ for block in blocks]
+    assert names == ['Xavier', 'Deepnorm']
 
 
 def test_what_is_named_stands_in_its_place():

@@ -27,7 +27,7 @@ class Model(nn.Module):
         and pre-softmax) or 'none'.
       scale_embeddings: times √d_model (§3.4).
       dense: the pattern of matrices; the residual stream and logits are float32 whatever its dtype.
-      idle: the fields of a `model` config that change nothing in it.
+      idle: the fields of a `model` config that change nothing, but those of a decoder it has not.
 
     Raises:
       ValueError: an unknown `tie`.

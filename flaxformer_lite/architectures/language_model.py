@@ -14,7 +14,6 @@ class LanguageModel(Model, kw_only=True):
     Where a source holds nothing but padding it is a language model and nothing else.
     """
 
-    idle = ('decoder_attention', 'decoder_positions', 'cross_attention', 'cross_positions')
     stack: Stack
 
     @property

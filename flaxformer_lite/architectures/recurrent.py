@@ -29,8 +29,7 @@ class Recurrent(Model, kw_only=True):
     """
 
     idle = (
-        *('attention', 'decoder_attention', 'cross_attention', 'num_heads', 'num_kv_heads'),
-        *('positions', 'decoder_positions', 'cross_positions', 'projections', 'd_k', 'd_v'),
+        *('attention', 'positions', 'projections', 'num_heads', 'num_kv_heads', 'd_k', 'd_v'),
         *('d_ff', 'feed_forward', 'norm', 'residual', 'parallel', 'head_dropout', 'layer_drop'),
     )
     cell: str = 'gru'
