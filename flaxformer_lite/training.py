@@ -46,7 +46,8 @@ class Metrics(struct.PyTreeNode):
 def init_variables(model: Model, key: jax.Array) -> Any:
     """The first parameters, and statistics if there are any, by the key and the model alone."""
     token_BT = jnp.ones((1, 1), jnp.int32)
-    return model.init(key, token_BT, token_BT, mutable=['params', 'statistics'])
+    collections = ['params', 'statistics']
+    return model.init(key, token_BT, token_BT, method='outputs', mutable=collections)
 
 
 def init(model: Model, optimizer: optax.GradientTransformation, key: jax.Array) -> State:

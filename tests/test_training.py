@@ -180,7 +180,7 @@ class Words:
 
     dense = Dense(())
 
-    def init(self, key, *tokens, mutable):
+    def init(self, key, *tokens, **settings):
         return {'params': {'table': jax.random.normal(key, (tiny.VOCAB, 6))}}
 
     def apply(self, variables, source, inputs, method, rngs, mutable):
