@@ -3,8 +3,10 @@
     python -m benchmarks.describe --config=configs/wmt_big.py
 
 Nothing is compiled. JAX forgets between two of them what it has traced; imports are done before.
+Medians of three.
 """
 
+import statistics
 import time
 
 import jax
@@ -20,12 +22,15 @@ def main() -> None:
     ledger(settings.config)  # what is read and made once in a process
     rows = []
     for changes in variants():
-        config = settings.config.copy_and_resolve_references()
-        config.model.update(changes)
-        jax.clear_caches()
-        start = time.perf_counter()
-        ledger(config)
-        rows.append((time.perf_counter() - start, name(changes)))
+        times = []
+        for _ in range(3):
+            config = settings.config.copy_and_resolve_references()
+            config.model.update(changes)
+            jax.clear_caches()
+            start = time.perf_counter()
+            ledger(config)
+            times.append(time.perf_counter() - start)
+        rows.append((statistics.median(times), name(changes)))
     shown = [[label, f'{seconds:.2f}'] for seconds, label in sorted(rows, reverse=True)[:5]]
     print(console.table(['variant', 'seconds'], shown))
 
