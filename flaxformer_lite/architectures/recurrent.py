@@ -145,6 +145,8 @@ def _along_rows(layer, begin, segments_BT, words, *shared):
         return layer(jax.tree.map(renewed, begin, state), *words, *shared)
 
     settings = dict(variable_broadcast='params', split_rngs={'params': False, 'dropout': True})
+    # It takes one tracing more, which only new parameters need.
+    settings |= dict(check_constancy_invariants=layer.is_mutable_collection('params'))
     over = nn.scan(step, variable_axes={'intermediates': 1}, in_axes=1, out_axes=1, **settings)
     first_BT = jnp.diff(segments_BT, prepend=0) != 0
     return over(layer, jax.tree.map(lambda x: x[:, 0], begin), (first_BT, begin, words))[1]
