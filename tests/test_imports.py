@@ -17,8 +17,8 @@ MAY_IMPORT = {
     'stack': {'shapes', 'dense', 'dropout'},
     'entity_encoder': {'shapes', 'dense', 'stack'},
     'text': {'shapes'},
-    'architectures': {'shapes', 'text', 'dense', 'dropout', 'stack', *INIT},
-    'multi_head': {'shapes', 'dense', 'dropout', *INIT},
+    'architectures': {'shapes', 'text', 'dense', 'dropout', 'stack'},
+    'multi_head': {'shapes', 'dense', 'dropout'},
     'decode': {'shapes'},
     'losses': {'dense', 'shapes'},
     'schedules': {'spec'},
@@ -85,7 +85,7 @@ def test_parts_import_only_what_they_may(path):
     elif module.split('.')[0] in KINDS:
         kind = module.split('.')[0]
         own = {p for p in parts if p.startswith(f'{kind}.')}
-        allowed = {'shapes', 'dense', 'dropout', 'positions.base', *INIT, *own}
+        allowed = {'shapes', 'dense', 'dropout', *own}
     elif module.split('.')[0] in MAY_IMPORT:
         folder = module.split('.')[0]
         allowed = MAY_IMPORT[folder] | {p for p in parts if p.startswith(f'{folder}.')}

@@ -97,11 +97,12 @@ def test_with_positions_the_order_of_the_source_matters(name):
     assert np.abs(difference).max() > 1e-3
 
 
-def test_tensor2tensors_sinusoids_are_sines_then_cosines_up_to_10000():
-    x = jnp.zeros((1, 5, 8))
-    positions = spec.make('flaxformer_lite.positions', 'sinusoidal_t2t', d_model=8)
+@pytest.mark.parametrize(('d_model', 'wavelengths'), [(8, 10000 ** (np.arange(4) / 3)), (2, 1.0)])
+def test_tensor2tensors_sinusoids_are_sines_then_cosines_up_to_10000(d_model, wavelengths):
+    x = jnp.zeros((1, 5, d_model))
+    positions = spec.make('flaxformer_lite.positions', 'sinusoidal_t2t', d_model=d_model)
     found = positions.apply({}, x, jnp.arange(5)[None], method='embed')
-    angle = np.arange(5)[:, None] / 10000 ** (np.arange(4) / 3)
+    angle = np.arange(5)[:, None] / wavelengths
     expected = np.concatenate([np.sin(angle), np.cos(angle)], 1)
     np.testing.assert_allclose(found[0], expected, atol=1e-6)
 
