@@ -53,14 +53,22 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('--workdir', type=Path, required=True, help='of a trained post-norm run')
+    parser.add_argument(
+        '--workdir', type=Path, required=True, help='of a trained post-norm run'
+    )
     parser.add_argument('--set', required=True, help='evaluation set of the run’s data')
     parser.add_argument('--beams', type=int, default=4, help='1: greedy')
     parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
-    parser.add_argument('--copies', type=int, default=1, help='of the set, to see memory grow')
+    parser.add_argument(
+        '--copies', type=int, default=1, help='of the set, to see memory grow'
+    )
     parser.add_argument('--rounds', type=int, default=3)
-    parser.add_argument('--ours_sizes', type=sizes, default='2048,8192,32768', help='in tokens')
-    parser.add_argument('--their_sizes', type=sizes, default='50,100,200,500', help='in sentences')
+    parser.add_argument(
+        '--ours_sizes', type=sizes, default='2048,8192,32768', help='in tokens'
+    )
+    parser.add_argument(
+        '--their_sizes', type=sizes, default='50,100,200,500', help='in sentences'
+    )
     parser.add_argument('--worker', help=argparse.SUPPRESS)
     parser.add_argument('--share', type=Path, help=argparse.SUPPRESS)
     parser.add_argument('--size', type=int, help=argparse.SUPPRESS)
@@ -69,7 +77,9 @@ def _arguments() -> argparse.Namespace:
 
 def _fastest(name: str, arguments: tuple[str, ...], sizes: list[int]) -> Side:
     """The side with the batch size that is fastest; each is tried once."""
-    sides = [Side(f'{name}, batch {size}', (*arguments, f'--size={size}')) for size in sizes]
+    sides = [
+        Side(f'{name}, batch {size}', (*arguments, f'--size={size}')) for size in sizes
+    ]
     if len(sides) == 1:
         return sides[0]
     speeds = turns.take(MODULE, sides, 1)
@@ -111,7 +121,9 @@ def export(args: argparse.Namespace) -> dict[str, float]:
     flat = traverse_util.flatten_dict(jax.device_get(variables['params']), sep='/')
     np.savez(args.share / 'params.npz', **flat)
     pairs = corpus.tokenize(_pairs(args)[:COMPARED], run.tokenizer)
-    longest = int(max(side.lengths().max() for side in (pairs.source, pairs.target))) + 1
+    longest = (
+        int(max(side.lengths().max() for side in (pairs.source, pairs.target))) + 1
+    )
     rows = np.arange(len(pairs))
     batch = layout.pairs_batch(pairs, (len(rows), longest), rows, rows)
     logits = _model(args, 'float32').apply(variables, batch['source'], batch['inputs'])
@@ -150,9 +162,13 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     )
     words = tokenizer.load(args.workdir / 'tokenizer.model')
     translate = translator.Translator(_model(args, args.dtype), words, settings)
-    params = traverse_util.unflatten_dict(dict(np.load(args.share / 'params.npz')), sep='/')
+    params = traverse_util.unflatten_dict(
+        dict(np.load(args.share / 'params.npz')), sep='/'
+    )
     variables = {'params': params}
-    return _timed(lambda texts: (best[0].text for best in translate(variables, texts)), args)
+    return _timed(
+        lambda texts: (best[0].text for best in translate(variables, texts)), args
+    )
 
 
 def theirs(args: argparse.Namespace) -> dict[str, float]:
@@ -165,7 +181,10 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
     sizes = workdir.read_config(args.workdir)['model']
     model = marian.make(
         words.vocab_size,
-        **{k: sizes[k] for k in ('d_model', 'd_ff', 'num_layers', 'num_heads', 'dropout')},
+        **{
+            k: sizes[k]
+            for k in ('d_model', 'd_ff', 'num_layers', 'num_heads', 'dropout')
+        },
     ).eval()
     marian.load(model, np.load(args.share / 'params.npz'))
     _compare(model, np.load(args.share / 'logits.npz'))
@@ -210,12 +229,16 @@ def _compare(model: Any, golden: Any) -> None:
 
     source, inputs = (torch.from_numpy(golden[k]).long() for k in ('source', 'inputs'))
     with torch.inference_mode():
-        logits = model(source, source != 0, decoder_input_ids=inputs, use_cache=False).logits
+        logits = model(
+            source, source != 0, decoder_input_ids=inputs, use_cache=False
+        ).logits
     real = golden['labels'] != 0
     difference = np.abs(logits.numpy() - golden['logits'])[real].max()
     print(f'logits differ by at most {difference:.1e}', file=sys.stderr)
     if not difference < TOLERANCE:
-        raise SystemExit(f'logits of Marian and ours differ by {difference}: not the same model')
+        raise SystemExit(
+            f'logits of Marian and ours differ by {difference}: not the same model'
+        )
 
 
 if __name__ == '__main__':

@@ -18,7 +18,9 @@ from experiments.ledger import ledger
 
 def main() -> None:
     _, settings = flags.parse(flags.Parser(__doc__))
-    settings.config.optimizer.schedule = 'cosine(peak=1e-3)'  # one that suits all of them
+    settings.config.optimizer.schedule = (
+        'cosine(peak=1e-3)'  # one that suits all of them
+    )
     ledger(settings.config)  # what is read and made once in a process
     rows = []
     for changes in variants():
@@ -31,7 +33,9 @@ def main() -> None:
             ledger(config)
             times.append(time.perf_counter() - start)
         rows.append((statistics.median(times), name(changes)))
-    shown = [[label, f'{seconds:.2f}'] for seconds, label in sorted(rows, reverse=True)[:5]]
+    shown = [
+        [label, f'{seconds:.2f}'] for seconds, label in sorted(rows, reverse=True)[:5]
+    ]
     print(console.table(['variant', 'seconds'], shown))
 
 

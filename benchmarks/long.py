@@ -23,7 +23,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('--length', type=int, default=8192, help='of queries and of keys')
+    parser.add_argument(
+        '--length', type=int, default=8192, help='of queries and of keys'
+    )
     parser.add_argument('--variants', default='softmax,blockwise')
     parser.add_argument('--worker', help=argparse.SUPPRESS)
     parser.add_argument('--share', type=Path, help=argparse.SUPPRESS)
@@ -75,12 +77,16 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     began = time.perf_counter()
     found = jax.block_until_ready(program(*arrays))
     result = {'seconds': time.perf_counter() - began, 'peak MB': turns.peak_megabytes()}
-    file, values = args.share / 'first.npz', [np.asarray(x) for x in jax.tree.leaves(found)]
+    file, values = (
+        args.share / 'first.npz',
+        [np.asarray(x) for x in jax.tree.leaves(found)],
+    )
     if not file.exists():
         np.savez(file, *values)
     first = np.load(file)
     *gradients, y = [
-        (np.abs(first[n] - x).max(), np.abs(x).max()) for n, x in zip(first, values, strict=True)
+        (np.abs(first[n] - x).max(), np.abs(x).max())
+        for n, x in zip(first, values, strict=True)
     ]
     return result | {
         'difference': float(y[0]),

@@ -26,12 +26,22 @@ MAPS = {
 }
 NORMS = {
     'encoder': {'residual_1': 'self_attn', 'residual_2': 'final'},
-    'decoder': {'residual_1': 'self_attn', 'residual_2': 'encoder_attn', 'residual_3': 'final'},
+    'decoder': {
+        'residual_1': 'self_attn',
+        'residual_2': 'encoder_attn',
+        'residual_3': 'final',
+    },
 }
 
 
 def make(
-    vocab_size: int, *, d_model: int, d_ff: int, num_layers: int, num_heads: int, dropout: float
+    vocab_size: int,
+    *,
+    d_model: int,
+    d_ff: int,
+    num_layers: int,
+    num_heads: int,
+    dropout: float,
 ) -> MarianMTModel:
     """A model with random parameters, with as many threads as there are cores to run it."""
     torch.set_num_threads(os.cpu_count())
@@ -71,13 +81,19 @@ def load(model: MarianMTModel, params: Mapping[str, np.ndarray]) -> None:
     Raises:
       KeyError, RuntimeError: they are of another model.
     """
-    state = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    state = {
+        name: torch.zeros_like(value) for name, value in model.state_dict().items()
+    }
     # Ours has neither biases in attention nor of the logits: those stay zero.
-    missing = {name for name in state if not re.search(r'(_proj|logits)[._]bias$', name)}
+    missing = {
+        name for name in state if not re.search(r'(_proj|logits)[._]bias$', name)
+    }
     new = {'model.shared.weight': params['embedding']}
     for side in ('encoder', 'decoder'):
         new[f'model.{side}.embed_tokens.weight'] = params['embedding']
-        new[f'model.{side}.embed_positions.weight'] = _sinusoids(params['embedding'].shape[1])
+        new[f'model.{side}.embed_positions.weight'] = _sinusoids(
+            params['embedding'].shape[1]
+        )
     new['lm_head.weight'] = params['embedding']
     for path, value in params.items():
         if path != 'embedding':
@@ -109,5 +125,7 @@ def _named(path: str, value: np.ndarray) -> tuple[str, np.ndarray]:
 
 def _sinusoids(d_model: int) -> np.ndarray:
     """The paper's layout, sine and cosine by turns; Marian's own has all sines first."""
-    angle = np.arange(POSITIONS)[:, None] / 10000 ** (np.arange(0, d_model, 2) / d_model)
+    angle = np.arange(POSITIONS)[:, None] / 10000 ** (
+        np.arange(0, d_model, 2) / d_model
+    )
     return np.stack([np.sin(angle), np.cos(angle)], -1).reshape(POSITIONS, d_model)

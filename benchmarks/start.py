@@ -31,7 +31,9 @@ def main() -> None:
     for _ in range(args.rounds):
         with tempfile.TemporaryDirectory() as folder:
             for name, times in seconds.items():
-                times.append(first_step(flags, Path(folder) / 'cache', Path(folder) / name))
+                times.append(
+                    first_step(flags, Path(folder) / 'cache', Path(folder) / name)
+                )
     rows = [[name, median(times), *sorted(times)] for name, times in seconds.items()]
     print(console.table(['cache', 'median s', *[''] * args.rounds], rows))
 
@@ -43,11 +45,15 @@ def first_step(flags: list[str], cache: Path, workdir: Path) -> float:
     environment = os.environ | {'FLAXFORMER_LITE_CACHE': str(cache)}
     metrics = workdir / 'metrics.jsonl'
     began = time.time()
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL
+    ) as process:
         try:
             while not (metrics.exists() and metrics.read_bytes().count(b'\n')):
                 if process.poll() is not None or time.time() - began > LIMIT:
-                    sys.exit(f'{" ".join(command)}: ended or hung before the first step')
+                    sys.exit(
+                        f'{" ".join(command)}: ended or hung before the first step'
+                    )
                 time.sleep(0.01)
         finally:
             process.kill()

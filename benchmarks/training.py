@@ -35,7 +35,10 @@ WARM_UP = 3  # steps that are not timed
 # glibc gives large blocks back to the system when they are freed, and fresh pages cost time in each
 # step. It can be told to take huge ones, as the runner tells it for itself, and to keep them.
 HUGE = {'GLIBC_TUNABLES': f'{memory.SETTING}=1'}
-TUNED = HUGE | {'MALLOC_TRIM_THRESHOLD_': str(1 << 40), 'MALLOC_MMAP_THRESHOLD_': str(1 << 40)}
+TUNED = HUGE | {
+    'MALLOC_TRIM_THRESHOLD_': str(1 << 40),
+    'MALLOC_MMAP_THRESHOLD_': str(1 << 40),
+}
 
 
 def main() -> None:
@@ -54,11 +57,15 @@ def _arguments() -> argparse.Namespace:
     )
     cache = Path(tempfile.gettempdir()) / 'flaxformer_lite_benchmarks'
     parser.add_argument('--data', required=True, help='a data source, like config.data')
-    parser.add_argument('--d_model', type=int, default=128, help='d_ff is four times as wide')
+    parser.add_argument(
+        '--d_model', type=int, default=128, help='d_ff is four times as wide'
+    )
     parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
     parser.add_argument('--steps', type=int, default=20, help='timed in each round')
     parser.add_argument('--rounds', type=int, default=3)
-    parser.add_argument('--cache', type=Path, default=cache, help='of tokens and programs')
+    parser.add_argument(
+        '--cache', type=Path, default=cache, help='of tokens and programs'
+    )
     parser.add_argument('--worker', help=argparse.SUPPRESS)
     args = parser.parse_args()
     os.environ['FLAXFORMER_LITE_CACHE'] = str(args.cache)
@@ -120,7 +127,9 @@ def _config(args: argparse.Namespace) -> Any:
     config = wmt_base.get_config()
     config.data, config.tokenizer.vocab_size = args.data, VOCABULARY
     config.batch.tokens, config.batch.max_length = TOKENS, MAX_LENGTH
-    config.model.update(SIZES, d_model=args.d_model, d_ff=4 * args.d_model, dtype=args.dtype)
+    config.model.update(
+        SIZES, d_model=args.d_model, d_ff=4 * args.d_model, dtype=args.dtype
+    )
     return config
 
 
@@ -139,16 +148,23 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
     from benchmarks import marian
 
     pairs, vocab_size = _prepare(args)
-    model = marian.make(vocab_size, d_model=args.d_model, d_ff=4 * args.d_model, **SIZES).train()
+    model = marian.make(
+        vocab_size, d_model=args.d_model, d_ff=4 * args.d_model, **SIZES
+    ).train()
     if args.worker == 'weights':
         model = model.to(torch.bfloat16)
-    adam = torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    adam = torch.optim.Adam(
+        model.parameters(), 1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
+    )
 
     def step(source, inputs, labels):
         with torch.autocast('cpu', torch.bfloat16, enabled=args.worker == 'autocast'):
             out = model(source, source != 0, decoder_input_ids=inputs, use_cache=False)
         loss = torch.nn.functional.cross_entropy(
-            out.logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=SMOOTHING
+            out.logits.flatten(0, 1),
+            labels.flatten(),
+            ignore_index=0,
+            label_smoothing=SMOOTHING,
         )
         loss.backward()
         adam.step()
@@ -185,7 +201,11 @@ def _of_like_length(pairs: corpus.Corpus) -> Iterator[tuple[np.ndarray, ...]]:
         source, target = lengths[groups[i]].max(0)
         shape = len(groups[i]), max(source, target)
         batch = layout.pairs_batch(pairs, shape, groups[i], np.arange(len(groups[i])))
-        yield batch['source'][:, :source], batch['inputs'][:, :target], batch['labels'][:, :target]
+        yield (
+            batch['source'][:, :source],
+            batch['inputs'][:, :target],
+            batch['labels'][:, :target],
+        )
 
 
 if __name__ == '__main__':

@@ -40,8 +40,14 @@ def take(module: str, sides: Iterable[Side], rounds: int) -> Results:
         for side in sides:
             result = run(module, side)
             results[side.name].append(result)
-            shown = '  '.join(f'{key} {console.cell(value)}' for key, value in result.items())
-            print(f'round {number + 1}/{rounds}  {side.name}: {shown}', file=sys.stderr, flush=True)
+            shown = '  '.join(
+                f'{key} {console.cell(value)}' for key, value in result.items()
+            )
+            print(
+                f'round {number + 1}/{rounds}  {side.name}: {shown}',
+                file=sys.stderr,
+                flush=True,
+            )
     return results
 
 
@@ -49,7 +55,11 @@ def run(module: str, side: Side) -> dict[str, Any]:
     """Runs a side's process → the JSON that is the last line of its output."""
     command = [sys.executable, '-m', module, *sys.argv[1:], *side.arguments]
     done = subprocess.run(
-        command, env=os.environ | side.environment, stdout=subprocess.PIPE, text=True, check=True
+        command,
+        env=os.environ | side.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -60,7 +70,9 @@ def table(results: Results, rate: str) -> str:
     keys = list(dict.fromkeys(key for rows in results.values() for key in rows[0]))
     lines = []
     for name, rows in results.items():
-        ratios = [ours[rate] / theirs[rate] for ours, theirs in zip(first, rows, strict=True)]
+        ratios = [
+            ours[rate] / theirs[rate] for ours, theirs in zip(first, rows, strict=True)
+        ]
         values = [median(r[k] for r in rows) if k in rows[0] else None for k in keys]
         lines.append([name, f'{median(ratios):.2f}', *values])
     return console.table(['side', 'ratio', *keys], lines)

@@ -50,20 +50,27 @@ def main() -> None:
     )
     parser.add_argument('--data', required=True, help='a data source, like config.data')
     parser.add_argument('--steps', type=int, default=2000)
-    parser.add_argument('--only', default='', help='fields, comma-separated; empty: all')
+    parser.add_argument(
+        '--only', default='', help='fields, comma-separated; empty: all'
+    )
     parser.add_argument('--variant', type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.variant is not None:
         print(json.dumps(work(args)))
         return
-    sides = [Side(name(v), (f'--variant={json.dumps(v)}',), HUGE) for v in variants(args.only)]
+    sides = [
+        Side(name(v), (f'--variant={json.dumps(v)}',), HUGE)
+        for v in variants(args.only)
+    ]
     results = turns.take('benchmarks.variants', sides, 1)
     print(turns.table(results, 'tokens/s'))
 
 
 def name(variant: dict[str, Any]) -> str:
     """For a table."""
-    return ', '.join(f'{field}={value}' for field, value in variant.items()) or 'as it is'
+    return (
+        ', '.join(f'{field}={value}' for field, value in variant.items()) or 'as it is'
+    )
 
 
 def variants(only: str = '') -> list[dict[str, Any]]:
@@ -118,7 +125,9 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     figures.settle()
     progress, peak = figures.progress, turns.peak_megabytes()
     with tempfile.TemporaryDirectory() as folder:
-        score = evaluate.Evaluator(made.model, made.tokenizer, config, Path(folder), made.direction)
+        score = evaluate.Evaluator(
+            made.model, made.tokenizer, config, Path(folder), made.direction
+        )
         dev = score.loss(state.variables, made.dev[1])
     return {
         'parameters': job.parameters(state.params),

@@ -37,10 +37,14 @@ def get_config() -> ConfigDict:
     model.dropout = 0.1
     model.architecture = 'encoder_decoder'
     model.attention = 'softmax'
-    model.decoder_attention = placeholder(str)  # of the decoder to itself; empty: as attention
+    model.decoder_attention = placeholder(
+        str
+    )  # of the decoder to itself; empty: as attention
     model.cross_attention = placeholder(str)  # empty: as attention
     model.projections = True  # False: self-attention has no matrices
-    model.num_kv_heads = placeholder(int)  # heads with keys of their own; empty: num_heads
+    model.num_kv_heads = placeholder(
+        int
+    )  # heads with keys of their own; empty: num_heads
     model.positions = 'sinusoidal'
     model.decoder_positions = placeholder(str)  # empty: as positions
     model.cross_positions = 'none'  # of queries and keys in cross-attention
@@ -83,7 +87,9 @@ def get_config() -> ConfigDict:
     train.log_every = 100
 
     config.evaluation = evaluation = ConfigDict()
-    evaluation.every = 5_000  # steps between evaluations of the dev set; 0: at the end only
+    evaluation.every = (
+        5_000  # steps between evaluations of the dev set; 0: at the end only
+    )
     evaluation.sets = ''  # the sets to score at the end, comma-separated; empty: all
     evaluation.decode = 'beam'  # or 'greedy', 'sample'
     evaluation.beams = 4

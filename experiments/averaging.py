@@ -24,10 +24,14 @@ def average(trees: Iterable[Any]) -> Any:
         number += 1
     if sums is None:
         raise ValueError('there is nothing to average')
-    return jax.tree.map(lambda total, dtype: (total / number).astype(dtype), sums, dtypes)
+    return jax.tree.map(
+        lambda total, dtype: (total / number).astype(dtype), sums, dtypes
+    )
 
 
 def _float_dtype(leaf: Any) -> np.dtype:
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
-        raise ValueError(f'only floating-point numbers have a mean here, not {leaf.dtype}')
+        raise ValueError(
+            f'only floating-point numbers have a mean here, not {leaf.dtype}'
+        )
     return leaf.dtype

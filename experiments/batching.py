@@ -71,7 +71,12 @@ class Batches:
         rows_multiple: int = 1,
         window: int = 1 << 17,
     ):
-        self._corpus, self._seed, self._max_length, self._packed = corpus, seed, max_length, packed
+        self._corpus, self._seed, self._max_length, self._packed = (
+            corpus,
+            seed,
+            max_length,
+            packed,
+        )
         self._windows = -(-len(corpus) // window)
         counts = _count_lengths(corpus, max_length)
         self.dropped = len(corpus) - int(counts.sum())
@@ -91,7 +96,9 @@ class Batches:
                 f'{rows_multiple} devices; give at least {lengths[-1] * rows_multiple} or lower '
                 f'batch.max_length={max_length}'
             )
-        self.shapes = [(tokens // n // rows_multiple * rows_multiple, n) for n in lengths]
+        self.shapes = [
+            (tokens // n // rows_multiple * rows_multiple, n) for n in lengths
+        ]
         self._first = self._plan(0, 0)
         self._measure()
 
@@ -101,7 +108,9 @@ class Batches:
         while True:
             at_start = (epoch, window) == (0, 0)
             plans = self._first if at_start else self._plan(epoch, window)
-            following = (epoch, window + 1) if window + 1 < self._windows else (epoch + 1, 0)
+            following = (
+                (epoch, window + 1) if window + 1 < self._windows else (epoch + 1, 0)
+            )
             for i in range(index, len(plans)):
                 last = i + 1 == len(plans)
                 after = Position(*following) if last else Position(epoch, window, i + 1)
@@ -110,7 +119,9 @@ class Batches:
 
     def _measure(self) -> None:
         positions = sum(rows * length for (rows, length), _, _ in self._first)
-        pairs = np.concatenate([np.empty(0, np.int64), *(plan.pairs for plan in self._first)])
+        pairs = np.concatenate(
+            [np.empty(0, np.int64), *(plan.pairs for plan in self._first)]
+        )
         source, target = _lengths(self._corpus, pairs).sum(axis=0).tolist()
         self.padding_share = 1 - (source + target) / max(1, 2 * positions)
         self.target_tokens_per_batch = target / max(1, len(self._first))
@@ -118,18 +129,24 @@ class Batches:
 
     def _plan(self, epoch: int, window: int) -> list[_Plan]:
         size = len(self._corpus)
-        index = np.arange(size * window // self._windows, size * (window + 1) // self._windows)
+        index = np.arange(
+            size * window // self._windows, size * (window + 1) // self._windows
+        )
         pairs = planning.permute(index, size, (self._seed, epoch))
         lengths = _lengths(self._corpus, pairs)
         fits = lengths.max(axis=1) <= self._max_length
         arrange = self._pack if self._packed else self._bucket
         plans = arrange(pairs[fits], lengths[fits])
         # Else lengths would come in order, and a window would end with its emptiest batch.
-        order = np.random.default_rng((self._seed, epoch, window)).permutation(len(plans))
+        order = np.random.default_rng((self._seed, epoch, window)).permutation(
+            len(plans)
+        )
         return [plans[i] for i in order]
 
     def _bucket(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
-        buckets = np.searchsorted([length for _, length in self.shapes], lengths.max(axis=1))
+        buckets = np.searchsorted(
+            [length for _, length in self.shapes], lengths.max(axis=1)
+        )
         plans = []
         for bucket, shape in enumerate(self.shapes):
             inside = pairs[buckets == bucket]
@@ -162,7 +179,10 @@ def evaluation_batches(
 
 
 def source_batches(
-    sentences: Iterable[list[int]], tokens: int, rows_multiple: int = 1, window: int = 4096
+    sentences: Iterable[list[int]],
+    tokens: int,
+    rows_multiple: int = 1,
+    window: int = 4096,
 ) -> Iterator[tuple[Batch, np.ndarray]]:
     """The source side of sentences to translate, each of them once, however long it is.
 
@@ -176,7 +196,9 @@ def source_batches(
     first = 0
     for chunk in chunks(sentences, window):
         ragged = Ragged.of(chunk)
-        for shape, rows in planning.by_length(ragged.lengths() + 1, tokens, rows_multiple):
+        for shape, rows in planning.by_length(
+            ragged.lengths() + 1, tokens, rows_multiple
+        ):
             yield source_batch(ragged, shape, rows, np.arange(len(rows))), first + rows
         first += len(chunk)
 
@@ -206,4 +228,7 @@ def _count_lengths(corpus: Corpus, most: int) -> np.ndarray:
 
 def _lengths(corpus: Corpus, pairs: np.ndarray | slice) -> np.ndarray:
     """[pairs, 2]: the lengths of both sides, EOS included."""
-    return np.stack([corpus.source.lengths(pairs), corpus.target.lengths(pairs)], axis=1) + 1
+    return (
+        np.stack([corpus.source.lengths(pairs), corpus.target.lengths(pairs)], axis=1)
+        + 1
+    )

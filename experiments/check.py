@@ -67,7 +67,9 @@ def check(config: Any) -> None:
                 f'{field} must be one of {", ".join(choices)}, not {_get(config, field)!r}'
             )
     if not (config.train.steps or config.train.epochs):
-        raise UserError('train.steps=0 and train.epochs=0: give one of them, to say when to end')
+        raise UserError(
+            'train.steps=0 and train.epochs=0: give one of them, to say when to end'
+        )
     if not config.evaluation.temperature > 0:
         raise UserError(
             f'evaluation.temperature must be above 0, not {config.evaluation.temperature}'

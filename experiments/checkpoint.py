@@ -40,8 +40,16 @@ class Checkpoints:
       read_only: for another process than the one that trains: changes nothing there.
     """
 
-    def __init__(self, directory: Path, keep: int = 1, keep_best: int = 0, read_only: bool = False):
-        self._directory = directory.absolute()  # with a relative path Orbax saves nothing
+    def __init__(
+        self,
+        directory: Path,
+        keep: int = 1,
+        keep_best: int = 0,
+        read_only: bool = False,
+    ):
+        self._directory = (
+            directory.absolute()
+        )  # with a relative path Orbax saves nothing
         self._keep, self._keep_best = keep, keep_best
         self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
         self._background = ThreadPoolExecutor(1)
@@ -119,7 +127,9 @@ class Checkpoints:
         scored = [(score, step) for score, step in scores if score is not None]
         return [step for _, step in sorted(scored, reverse=True)][:number]
 
-    def restore(self, abstract_state: Any, warn: Callable[[str], None] = print) -> Restored | None:
+    def restore(
+        self, abstract_state: Any, warn: Callable[[str], None] = print
+    ) -> Restored | None:
         """The latest checkpoint that is what was written, or None where there is none yet.
 
         Those after it, which are damaged, are removed.
@@ -228,18 +238,23 @@ class Checkpoints:
 
     def _failure(self, reason: Exception | str) -> UserError:
         steps = self.steps()
-        good = f'the one of step {steps[-1]} stays good' if steps else 'there is none yet'
+        good = (
+            f'the one of step {steps[-1]} stays good' if steps else 'there is none yet'
+        )
         # Of a long reason the end, where Orbax has the system's own words.
         text = ' '.join(str(reason).split())
         text = text if len(text) <= 200 else f'…{text[-200:]}'
-        return UserError(f'cannot write a checkpoint to {self._directory} ({good}): {text}')
+        return UserError(
+            f'cannot write a checkpoint to {self._directory} ({good}): {text}'
+        )
 
 
 def _restore_args(abstract: Any) -> ocp.args.PyTreeRestore:
     # Without a sharding Orbax takes the one that was saved, whose devices need not be here.
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or here), abstract
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or here),
+        abstract,
     )
     return ocp.args.PyTreeRestore(
         abstract,

@@ -10,7 +10,9 @@ from typing import Any, TextIO
 def facts(values: Mapping[str, Any]) -> str:
     """A line for each value, the values one below the other; numbers with commas."""
     width = max(map(len, values), default=0)
-    return '\n'.join(f'{name:<{width}}  {cell(value)}' for name, value in values.items())
+    return '\n'.join(
+        f'{name:<{width}}  {cell(value)}' for name, value in values.items()
+    )
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -62,12 +64,16 @@ class Progress:
 
     def update(self, step: int, **values: Any) -> None:
         """Shows the step, the values (`loss=3.21`) and the time left."""
-        text = '  '.join(f'{name.replace("_", " ")} {cell(v)}' for name, v in values.items())
+        text = '  '.join(
+            f'{name.replace("_", " ")} {cell(v)}' for name, v in values.items()
+        )
         line = f'step {step:,}/{self._total:,}  {text}  {self._time_left(step)} left'
         if not self._in_place:
             print(line, file=self._out, flush=True)
             return
-        self._line = f'{self._bar(step)} {line}'[: shutil.get_terminal_size().columns - 1]
+        self._line = f'{self._bar(step)} {line}'[
+            : shutil.get_terminal_size().columns - 1
+        ]
         self._rewrite(self._line)
 
     def say(self, text: str = '') -> None:
@@ -99,4 +105,6 @@ class Progress:
         seconds = round((self._clock() - self._began) / done * (self._total - step))
         minutes, seconds = divmod(seconds, 60)
         hours, minutes = divmod(minutes, 60)
-        return f'{hours}:{minutes:02}:{seconds:02}' if hours else f'{minutes}:{seconds:02}'
+        return (
+            f'{hours}:{minutes:02}:{seconds:02}' if hours else f'{minutes}:{seconds:02}'
+        )

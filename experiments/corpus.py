@@ -66,7 +66,9 @@ class Corpus:
 def tokenize(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Corpus:
     """All the pairs, blank ones too, in memory: for evaluation sets."""
     sides = ([pair[side] for pair in pairs] for side in (0, 1))
-    return Corpus(*(Ragged.of(tokenizer.encode(side), _dtype(tokenizer)) for side in sides))
+    return Corpus(
+        *(Ragged.of(tokenizer.encode(side), _dtype(tokenizer)) for side in sides)
+    )
 
 
 def prepare(data: Source, tokenizer: Tokenizer, cache: Path) -> Corpus:
@@ -86,18 +88,27 @@ def prepare(data: Source, tokenizer: Tokenizer, cache: Path) -> Corpus:
                 draft.mkdir(exist_ok=True)  # one that was killed may have left it
                 _write(draft, data.train(), tokenizer)
         except UserError:
-            if not folder.exists():  # else another process was first, with the same content
+            if (
+                not folder.exists()
+            ):  # else another process was first, with the same content
                 raise
     return _read(folder)
 
 
-def _write(folder: Path, pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> None:
+def _write(
+    folder: Path, pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer
+) -> None:
     dtype, kept, skipped = _dtype(tokenizer), 0, 0
-    with _Writer(folder / 'source', dtype) as source, _Writer(folder / 'target', dtype) as target:
+    with (
+        _Writer(folder / 'source', dtype) as source,
+        _Writer(folder / 'target', dtype) as target,
+    ):
         for chunk in chunks(pairs, _CHUNK):
             ids = [tokenizer.encode(list(side)) for side in zip(*chunk, strict=True)]
             full = [pair for pair in zip(*ids, strict=True) if all(pair)]
-            for writer, rows in zip((source, target), zip(*full, strict=True), strict=False):
+            for writer, rows in zip(
+                (source, target), zip(*full, strict=True), strict=False
+            ):
                 writer.add(rows)
             kept += len(full)
             skipped += len(chunk) - len(full)

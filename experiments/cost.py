@@ -37,7 +37,9 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
             continue
         parts = [flops(inner, here) for inner in core.jaxprs_in_params(eqn.params)]
         if name == 'while' and any(parts):
-            raise ValueError(f'{here}: FLOPs of a `while` loop cannot be counted; `scan` can')
+            raise ValueError(
+                f'{here}: FLOPs of a `while` loop cannot be counted; `scan` can'
+            )
         if name == 'cond':
             parts = [max(parts, key=Counter.total)]
         turns = eqn.params['length'] if name == 'scan' else 1

@@ -10,7 +10,9 @@ from experiments import console, flags
 
 def main() -> None:
     parser = flags.Parser(__doc__)
-    parser.add_argument('--json', action='store_true', help='one object: numbers and bytes')
+    parser.add_argument(
+        '--json', action='store_true', help='one object: numbers and bytes'
+    )
     args, settings = flags.parse(parser)
     # From here on, for it imports JAX: a mistyped flag is answered at once.
     from experiments import check
@@ -23,7 +25,11 @@ def main() -> None:
 
 def text(costs: dict[str, dict[str, int]]) -> str:
     """A ledger as it is printed."""
-    parameters, flops, batch = costs['parameters'], costs['flops_per_token'], costs['batch']
+    parameters, flops, batch = (
+        costs['parameters'],
+        costs['flops_per_token'],
+        costs['batch'],
+    )
     parts = [part for part in parameters | flops if part != 'total']
     rows = [[part, parameters.get(part), flops.get(part)] for part in [*parts, 'total']]
     facts = {

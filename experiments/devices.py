@@ -44,7 +44,9 @@ def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.C
     """A jitted function's program for such arguments, to be run often or only once."""
     options = _OPTIONS | (_HURRY if once else {})
     on_cpu = jax.default_backend() == 'cpu'
-    program = function.lower(*arguments).compile(compiler_options=options if on_cpu else None)
+    program = function.lower(*arguments).compile(
+        compiler_options=options if on_cpu else None
+    )
     memory.release()
     return program
 
@@ -52,7 +54,10 @@ def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.C
 def cache() -> Path:
     """What can be made again, so that a second run starts at once: compiled programs, tokenised
     text. `$FLAXFORMER_LITE_CACHE`, or a folder of the user's cache directory."""
-    default = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'flaxformer_lite'
+    default = (
+        Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache')
+        / 'flaxformer_lite'
+    )
     return Path(os.environ.get('FLAXFORMER_LITE_CACHE') or default)
 
 

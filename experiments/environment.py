@@ -57,7 +57,10 @@ def _git_commit() -> dict[str, Any] | None:
     # An environment inside some other project's checkout is not that project: ask for this file.
     if _git('ls-files', '--error-unmatch', Path(__file__).name) is None:
         return None
-    return {'commit': _git('rev-parse', 'HEAD'), 'changed': bool(_git('status', '--porcelain'))}
+    return {
+        'commit': _git('rev-parse', 'HEAD'),
+        'changed': bool(_git('status', '--porcelain')),
+    }
 
 
 def _git(*arguments: str) -> str | None:

@@ -70,11 +70,16 @@ class Evaluator:
         """Loss (nats a token, without smoothing), perplexity and token accuracy over all pairs."""
         tokens = corpus.tokenize(list(pairs), self._tokenizer)
         translator.check_lengths(
-            self._model, (int(side.lengths().max()) + 1 for side in (tokens.source, tokens.target))
+            self._model,
+            (int(side.lengths().max()) + 1 for side in (tokens.source, tokens.target)),
         )
         batches = batching.evaluation_batches(tokens, self._tokens, jax.device_count())
-        sums = [self._sums(variables, jax.device_put(b, devices.rows())) for b, _ in batches]
-        total = jax.tree.map(lambda *x: np.sum(x, dtype=np.float64), *jax.device_get(sums))
+        sums = [
+            self._sums(variables, jax.device_put(b, devices.rows())) for b, _ in batches
+        ]
+        total = jax.tree.map(
+            lambda *x: np.sum(x, dtype=np.float64), *jax.device_get(sums)
+        )
         loss = total.nll / total.tokens
         return {
             'loss': float(loss),
@@ -96,7 +101,9 @@ class Evaluator:
             **self.loss(variables, pairs),
             **score(outputs, references),
         }
-        files.write_json(file.with_suffix('.json'), result | {'set': name, 'step': step})
+        files.write_json(
+            file.with_suffix('.json'), result | {'set': name, 'step': step}
+        )
         return result
 
 
@@ -112,7 +119,10 @@ def translations(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
 
 def score(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """Corpus BLEU (cased, 13a) and chrF of sacreBLEU (Post 2018), each with its signature."""
-    from sacrebleu.metrics import BLEU, CHRF  # half a second, which a run's start need not pay
+    from sacrebleu.metrics import (
+        BLEU,
+        CHRF,
+    )  # half a second, which a run's start need not pay
 
     result = {}
     for name, metric in (('bleu', BLEU()), ('chrf', CHRF())):
@@ -130,7 +140,9 @@ def chosen(sets: dict[str, Pairs], names: str, field: str) -> dict[str, Pairs]:
     wanted = [name.strip() for name in names.split(',') if name.strip()] or list(sets)
     missing = [name for name in wanted if name not in sets]
     if missing:
-        raise UserError(f'{field}: there is no set {missing[0]!r}; there is {", ".join(sets)}')
+        raise UserError(
+            f'{field}: there is no set {missing[0]!r}; there is {", ".join(sets)}'
+        )
     empty = [name for name in wanted if not len(sets[name])]
     if empty:
         raise UserError(f'{field}: the set {empty[0]!r} holds no sentences')
@@ -159,8 +171,12 @@ def examples(path: Path, name: str, step: int, pairs: Pairs, number: int = 3) ->
 def table(results: dict[str, dict[str, Any]]) -> str:
     """Each set's scores in a row, and the signatures that they are by."""
     columns = ('sentences', 'loss', 'perplexity', 'accuracy', 'bleu', 'chrf')
-    rows = [[name, *(r[c] for c in columns), r['direction']] for name, r in results.items()]
-    signatures = {r[f'{m}_signature']: m for r in results.values() for m in ('bleu', 'chrf')}
+    rows = [
+        [name, *(r[c] for c in columns), r['direction']] for name, r in results.items()
+    ]
+    signatures = {
+        r[f'{m}_signature']: m for r in results.values() for m in ('bleu', 'chrf')
+    }
     lines = [f'{metric}: {signature}' for signature, metric in signatures.items()]
     return '\n'.join([console.table(['set', *columns, 'direction'], rows), *lines])
 
@@ -168,7 +184,9 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 def main() -> None:
     parser = flags.Parser(__doc__)
     parser.add_argument('--workdir', type=Path, required=True, help='of the run')
-    parser.add_argument('--set', default='', help='comma-separated; all of the data without it')
+    parser.add_argument(
+        '--set', default='', help='comma-separated; all of the data without it'
+    )
     args = parser.parse_args()
 
     devices.keep_programs()

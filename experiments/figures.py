@@ -72,8 +72,12 @@ class Figures:
         for (step, position, _), metrics in zip(self._pending, values, strict=True):
             self.progress.tokens += int(metrics.sums.tokens)
             if np.isfinite(metrics.sums.loss) and np.isfinite(metrics.gradient_norm):
-                self._count(**vars(metrics.sums), gradient_norm=metrics.gradient_norm, steps=1)
-                self._count(**{f'{_OTHER}{name}': x for name, x in metrics.others.items()})
+                self._count(
+                    **vars(metrics.sums), gradient_norm=metrics.gradient_norm, steps=1
+                )
+                self._count(
+                    **{f'{_OTHER}{name}': x for name, x in metrics.others.items()}
+                )
             else:
                 self._count(skipped=1)
                 bad.append((step, position))
@@ -85,7 +89,12 @@ class Figures:
         window = self.progress.window
         self.progress.window = {}
         steps, tokens = window.get('steps', 0), window.get('tokens', 0)
-        means = {'loss': None, 'perplexity': None, 'accuracy': None, 'gradient_norm': None}
+        means = {
+            'loss': None,
+            'perplexity': None,
+            'accuracy': None,
+            'gradient_norm': None,
+        }
         if steps:
             means = {
                 'loss': window['loss'] / tokens,
@@ -95,10 +104,17 @@ class Figures:
             }
         others = [name for name in window if name.startswith(_OTHER)]
         # Ours last: a part that reports a `loss` of its own does not stand for the loss.
-        means = {name.removeprefix(_OTHER): window[name] / steps for name in others} | means
+        means = {
+            name.removeprefix(_OTHER): window[name] / steps for name in others
+        } | means
         speed = tokens / window['seconds'] if window.get('seconds') else None
-        return means | {'tokens_per_second': speed, 'skipped': int(window.get('skipped', 0))}
+        return means | {
+            'tokens_per_second': speed,
+            'skipped': int(window.get('skipped', 0)),
+        }
 
     def _count(self, **values: Any) -> None:
         for name, value in values.items():
-            self.progress.window[name] = self.progress.window.get(name, 0.0) + float(value)
+            self.progress.window[name] = self.progress.window.get(name, 0.0) + float(
+                value
+            )

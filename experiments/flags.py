@@ -19,7 +19,8 @@ from experiments.workdir import flatten
 
 PROJECT = Path(__file__).resolve().parent.parent
 CONFIG_HELP = (
-    'file, such as configs/wmt_small.py; --config.model.num_heads=8 changes one of its fields'
+    'file, such as configs/wmt_small.py; --config.model.num_heads=8 changes one of its '
+    'fields'
 )
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 
@@ -53,7 +54,9 @@ def main(run: Callable[[], None]) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)  # as the shell says it
-    except BrokenPipeError:  # `| head` has seen enough; the exit's own flush shall find no pipe
+    except (
+        BrokenPipeError
+    ):  # `| head` has seen enough; the exit's own flush shall find no pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
@@ -68,16 +71,22 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
     """
     parser.add_argument('--config', required=True, help=CONFIG_HELP)
     args, overrides = parser.parse_known_args(argv)
-    unknown = [o for o in overrides if re.match('--?[a-z]', o) and not OVERRIDE.match(o)]
+    unknown = [
+        o for o in overrides if re.match('--?[a-z]', o) and not OVERRIDE.match(o)
+    ]
     if unknown:
         flag = unknown[0].split('=')[0]
-        raise UserError(f'there is no flag {flag}{_nearest(flag, [f"--{a}" for a in vars(args)])}')
+        raise UserError(
+            f'there is no flag {flag}{_nearest(flag, [f"--{a}" for a in vars(args)])}'
+        )
     file = _find(args.config)
     config = _load(file)
     before = flatten(config.to_dict())
     _override(config, overrides)
     after = flatten(config.to_dict())
-    return args, Settings(config, file.stem, {k: v for k, v in after.items() if v != before[k]})
+    return args, Settings(
+        config, file.stem, {k: v for k, v in after.items() if v != before[k]}
+    )
 
 
 def _find(path: str) -> Path:
@@ -94,16 +103,22 @@ def _load(file: Path) -> config_dict.ConfigDict:
     try:
         config = runpy.run_path(str(file)).get('get_config', lambda: None)()
     except Exception as error:
-        raise UserError(f'{_where(error, file)}: {type(error).__name__}: {error}') from error
+        raise UserError(
+            f'{_where(error, file)}: {type(error).__name__}: {error}'
+        ) from error
     if not isinstance(config, config_dict.ConfigDict):
-        raise UserError(f'{file}: give it a function get_config() that returns a ConfigDict')
+        raise UserError(
+            f'{file}: give it a function get_config() that returns a ConfigDict'
+        )
     return config.lock()
 
 
 def _where(error: Exception, file: Path) -> str:
     """The config's own line that failed, also where the error came from a library it called."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [f'{file}:{frame.lineno}' for frame in frames if frame.filename == str(file)]
+    lines = [
+        f'{file}:{frame.lineno}' for frame in frames if frame.filename == str(file)
+    ]
     return lines[-1] if lines else str(file)
 
 
@@ -115,7 +130,9 @@ def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
             raise UserError(f'the config has no field {key!r}{_nearest(key, fields)}')
     values, argv = flags.FlagValues(), ['', *overrides]
     try:
-        config_flags.DEFINE_config_dict('config', config, flag_values=values, sys_argv=argv)
+        config_flags.DEFINE_config_dict(
+            'config', config, flag_values=values, sys_argv=argv
+        )
         stray = values(argv)[1:]
     except flags.Error as error:
         raise UserError(str(error).removeprefix('flag ')) from error

@@ -74,7 +74,9 @@ def prepare(config: ConfigDict, path: Path) -> Job:
     if model.max_length is not None:
         translator.check_lengths(model, [batches.longest])
         for texts in _sides(dev | chosen):
-            translator.check_lengths(model, (len(s) + 1 for s in words.encode(list(texts))))
+            translator.check_lengths(
+                model, (len(s) + 1 for s in words.encode(list(texts)))
+            )
     steps = _steps(config, batches)
     update, schedule = optimizer.make(config, steps)
     return Job(
@@ -138,7 +140,9 @@ def begin(job: Job, path: Path) -> None:
         'run': path,
         'data': f'{job.config.data} ({job.direction})',
         'training pairs': f'{len(job.pairs) - job.batches.dropped:,} (left out: {left_out})',
-        'evaluation sets': ', '.join(f'{name} {len(pairs):,}' for name, pairs in job.sets.items()),
+        'evaluation sets': ', '.join(
+            f'{name} {len(pairs):,}' for name, pairs in job.sets.items()
+        ),
         'vocabulary': job.tokenizer.vocab_size,
         'parameters': parameters(trained.abstract_variables(job.model)['params']),
         'batch': f'{shapes}; {job.batches.target_tokens_per_batch:,.0f} target tokens, {padding}',
@@ -148,13 +152,17 @@ def begin(job: Job, path: Path) -> None:
     print(console.facts(facts), flush=True)
 
 
-def finish(job: Job, path: Path, variables: Any, checkpoints: Any, progress: Progress) -> dict:
+def finish(
+    job: Job, path: Path, variables: Any, checkpoints: Any, progress: Progress
+) -> dict:
     """Scores the chosen sets with the averaged parameters → the run's result."""
     steps = trained.average_steps(job.config, checkpoints)
     averaged = variables
     if len(steps) > 1 or job.config.evaluation.average_of == 'best':
         averaged = checkpoints.average(steps, trained.abstract_variables(job.model))
-    evaluator = evaluate.Evaluator(job.model, job.tokenizer, job.config, path, job.direction)
+    evaluator = evaluate.Evaluator(
+        job.model, job.tokenizer, job.config, path, job.direction
+    )
     evaluations = evaluator.every(averaged, job.sets, steps)
     return {
         'status': 'finished',

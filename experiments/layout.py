@@ -41,7 +41,11 @@ def source_batch(
 ) -> Batch:
     """The source side alone, as in `pairs_batch`."""
     tokens, segments, positions = _lay_out(source, shape, pairs, rows)
-    return {'source': tokens, 'source_segments': segments, 'source_positions': positions}
+    return {
+        'source': tokens,
+        'source_segments': segments,
+        'source_positions': positions,
+    }
 
 
 def _lay_out(

@@ -23,7 +23,9 @@ SUBLAYERS = {
     'norm': 'norms',
 }
 STACKS = ('encoder', 'decoder', 'stack')
-OF_STACKS = [f'{stack} {name}' for stack in STACKS for name in (*SUBLAYERS.values(), 'other')]
+OF_STACKS = [
+    f'{stack} {name}' for stack in STACKS for name in (*SUBLAYERS.values(), 'other')
+]
 PARTS = ['embeddings', *OF_STACKS, 'logits']
 
 
@@ -98,7 +100,9 @@ def _step(model: Model, variables: Any, shape: tuple[int, int]) -> Jaxpr:
         return jax.tree.leaves(backward), backward(jnp.ones_like(value))
 
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in learning.ARRAYS}
-    return jax.make_jaxpr(step)(variables, batch, jax.eval_shape(jax.random.key, 0)).jaxpr
+    return jax.make_jaxpr(step)(
+        variables, batch, jax.eval_shape(jax.random.key, 0)
+    ).jaxpr
 
 
 def _paths(tree: Any) -> Iterable[tuple[str, Any]]:
@@ -120,5 +124,9 @@ def _part(path: str) -> str:
     tops = [word.split('_')[0] for word in words]
     stack = next((stack for stack in STACKS if stack in tops), None)
     if stack is None:
-        return 'embeddings' if any(word.endswith('embedding') for word in words) else 'logits'
+        return (
+            'embeddings'
+            if any(word.endswith('embedding') for word in words)
+            else 'logits'
+        )
     return f'{stack} {next((SUBLAYERS[name] for name in SUBLAYERS if name in words), "other")}'

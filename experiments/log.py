@@ -37,9 +37,13 @@ class Log:
             file.unlink()
         # One file a start, for TensorBoard does not notice when one that it reads grows shorter.
         events = path / 'tensorboard' / f'events.out.tfevents.{time.time_ns()}'
-        files.write(events, tensorboard.version(time.time()) + b''.join(map(_events, kept)))
+        files.write(
+            events, tensorboard.version(time.time()) + b''.join(map(_events, kept))
+        )
         # Not buffered: a kill loses nothing, only a power cut could.
-        self._files = [open(file, 'ab', buffering=0) for file in (path / 'metrics.jsonl', events)]
+        self._files = [
+            open(file, 'ab', buffering=0) for file in (path / 'metrics.jsonl', events)
+        ]
 
     def write(self, step: int, kind: str, **values: Any) -> None:
         """Adds a row `{"step": …, "kind": "train" or "eval" or …, "time": …, **values}`.
@@ -88,7 +92,9 @@ def read(path: Path, rows: int | None = None) -> list[dict[str, Any]]:
     if not file.exists():
         return []
     try:
-        *lines, _ = file.read_bytes().split(b'\n')  # what follows the last line end is no row yet
+        *lines, _ = file.read_bytes().split(
+            b'\n'
+        )  # what follows the last line end is no row yet
     except OSError as error:
         raise UserError(f'cannot read {file}: {error.strerror}') from error
     return [_row(line, f'{file}, line {i}') for i, line in enumerate(lines[:rows], 1)]

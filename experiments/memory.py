@@ -23,7 +23,11 @@ def use_huge_pages() -> None:
     kernel that gives huge pages to who asks (`madvise`) is where it matters.
     """
     settings = os.environ.get('GLIBC_TUNABLES', '')
-    if SETTING in settings or not KERNEL.exists() or '[madvise]' not in KERNEL.read_text():
+    if (
+        SETTING in settings
+        or not KERNEL.exists()
+        or '[madvise]' not in KERNEL.read_text()
+    ):
         return
     settings = ':'.join(filter(None, [settings, f'{SETTING}=1']))
     os.execve(sys.executable, sys.orig_argv, os.environ | {'GLIBC_TUNABLES': settings})

@@ -22,7 +22,9 @@ RANGES = {
 }
 
 
-def make(config: Any, steps: int = 1 << 30) -> tuple[optax.GradientTransformation, optax.Schedule]:
+def make(
+    config: Any, steps: int = 1 << 30
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """What a whole config's `optimizer` says, and its learning rate by the count of updates so far.
 
     `steps` is the length of the training, which some schedules go by; by default longer than any,
@@ -95,7 +97,9 @@ def _check(settings: Any) -> None:
                 f'optimizer.{field} must be at least {least} and {most}, not {settings[field]}'
             )
     if settings.eps == 0:
-        raise UserError('optimizer.eps must be above 0, or a gradient of 0 makes a step of 0 / 0')
+        raise UserError(
+            'optimizer.eps must be above 0, or a gradient of 0 makes a step of 0 / 0'
+        )
     if settings.name == 'adam' and settings.weight_decay:
         raise UserError(
             f'optimizer.weight_decay={settings.weight_decay} is for optimizer.name=adamw: '

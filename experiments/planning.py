@@ -48,7 +48,9 @@ def _mix(bits: np.ndarray) -> np.ndarray:
     return bits ^ (bits >> 31)
 
 
-def bucket_lengths(counts: np.ndarray, tokens: int, windows: int, most: int) -> list[int]:
+def bucket_lengths(
+    counts: np.ndarray, tokens: int, windows: int, most: int
+) -> list[int]:
     """The lengths to pad to, ascending, so that an epoch has few batches and few shapes.
 
     Each is added where it saves most, while it saves enough. Batches that are not full count too,
@@ -69,7 +71,11 @@ def bucket_lengths(counts: np.ndarray, tokens: int, windows: int, most: int) -> 
 
     lengths = [top]
     while len(lengths) < _BUCKETS:
-        more = [sorted([*lengths, n]) for n in range(_MULTIPLE, top, _MULTIPLE) if n not in lengths]
+        more = [
+            sorted([*lengths, n])
+            for n in range(_MULTIPLE, top, _MULTIPLE)
+            if n not in lengths
+        ]
         best = min(more, key=batches, default=lengths)
         if batches(best) > _GAIN * batches(lengths):
             break

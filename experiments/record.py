@@ -22,7 +22,9 @@ def kinds(tree: Any) -> dict[str, str]:
     """Path → dtype and shape of each leaf: `{'params/layer_0/bias': 'float32[512]'}`."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {
-        jax.tree_util.keystr(path, simple=True, separator='/'): f'{x.dtype}{list(x.shape)}'
+        jax.tree_util.keystr(
+            path, simple=True, separator='/'
+        ): f'{x.dtype}{list(x.shape)}'
         for path, x in leaves
     }
 

@@ -46,13 +46,17 @@ def _so_far(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for row in rows:
         if row['kind'] == 'train':
             result |= {k: row[k] for k in ('tokens_per_second',) if k in row}
-    return result | {'evaluations': {r['set']: r for r in _evaluations(rows) if 'set' in r}}
+    return result | {
+        'evaluations': {r['set']: r for r in _evaluations(rows) if 'set' in r}
+    }
 
 
 def _dev_loss(rows: Sequence[dict[str, Any]]) -> float | None:
     """The last loss on the set that is evaluated first, which is the dev set."""
     evaluations = _evaluations(rows)
-    losses = [r.get('loss') for r in evaluations if r.get('set') == evaluations[0].get('set')]
+    losses = [
+        r.get('loss') for r in evaluations if r.get('set') == evaluations[0].get('set')
+    ]
     return losses[-1] if losses else None
 
 
@@ -62,7 +66,9 @@ def _evaluations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def columns(runs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     """Name → value of each run; of the config's fields those that are not the same in all."""
-    result = {name: [run[name] for run in runs] for name in ('run', 'status', 'step', 'steps')}
+    result = {
+        name: [run[name] for run in runs] for name in ('run', 'status', 'step', 'steps')
+    }
     for field in _union(run['config'] for run in runs):
         values = [run['config'].get(field) for run in runs]
         if any(value != values[0] for value in values):
@@ -83,7 +89,9 @@ def _union(dictionaries: Iterable[dict[str, Any]]) -> list[str]:
 
 def as_table(runs: Sequence[dict[str, Any]]) -> str:
     """The columns as text and, below, what the BLEU scores are by."""
-    shown = {name: v for name, v in columns(runs).items() if not name.endswith('_signature')}
+    shown = {
+        name: v for name, v in columns(runs).items() if not name.endswith('_signature')
+    }
     table = console.table(list(shown), list(zip(*shown.values(), strict=True)))
     return '\n'.join([table, *_signatures(runs)])
 
@@ -91,20 +99,31 @@ def as_table(runs: Sequence[dict[str, Any]]) -> str:
 def _signatures(runs: Sequence[dict[str, Any]]) -> list[str]:
     used: dict[str, list[str]] = {}
     for run in runs:
-        for signature in {s.get('bleu_signature') for s in run['evaluations'].values()} - {None}:
+        for signature in {
+            s.get('bleu_signature') for s in run['evaluations'].values()
+        } - {None}:
             used.setdefault(signature, []).append(run['run'])
     if len(used) <= 1:
         return [f'bleu: {signature}' for signature in used]
-    lines = [f'{signature}: {", ".join(users)}' for signature, users in sorted(used.items())]
-    return ['Not all of these BLEU scores can be compared, for their signatures differ:', *lines]
+    lines = [
+        f'{signature}: {", ".join(users)}' for signature, users in sorted(used.items())
+    ]
+    return [
+        'Not all of these BLEU scores can be compared, for their signatures differ:',
+        *lines,
+    ]
 
 
 def main() -> None:
     parser = flags.Parser(__doc__)
     parser.add_argument('runs', nargs='+', help='directories of runs')
     form = parser.add_mutually_exclusive_group()
-    form.add_argument('--csv', action='store_true', help='comma-separated, for a spreadsheet')
-    form.add_argument('--json', action='store_true', help='with the whole configs and results')
+    form.add_argument(
+        '--csv', action='store_true', help='comma-separated, for a spreadsheet'
+    )
+    form.add_argument(
+        '--json', action='store_true', help='with the whole configs and results'
+    )
     args = parser.parse_args()
 
     runs = []

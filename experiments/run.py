@@ -17,11 +17,15 @@ RESULT = 'result.json'
 def main() -> None:
     parser = flags.Parser(__doc__)
     parser.add_argument(
-        '--workdir', type=Path, help='default: runs/<config>,<what differs from the config>'
+        '--workdir',
+        type=Path,
+        help='default: runs/<config>,<what differs from the config>',
     )
     args, settings = flags.parse(parser)
     config = settings.config
-    path = args.workdir or Path('runs') / workdir.run_name(settings.name, settings.overrides)
+    path = args.workdir or Path('runs') / workdir.run_name(
+        settings.name, settings.overrides
+    )
     stopping = _signals()
     # From here on, for it imports JAX: a mistyped flag is answered at once.
     from experiments import check, train
@@ -39,9 +43,13 @@ def main() -> None:
             with contextlib.closing(train.Trainer(job, path, stopping)) as trainer:
                 state = trainer.run()
                 progress = trainer.figures.progress
-                result = jobs.finish(job, path, state.variables, trainer.checkpoints, progress)
+                result = jobs.finish(
+                    job, path, state.variables, trainer.checkpoints, progress
+                )
         except train.Stopped as stopped:
-            print(f'stopped and saved at step {stopped}; the same command goes on from there')
+            print(
+                f'stopped and saved at step {stopped}; the same command goes on from there'
+            )
             sys.exit(128 + signal.SIGTERM)
         files.write_json(path / RESULT, result)
         print(jobs.ending(path, result))

@@ -83,7 +83,9 @@ class Tokenizer:
 
 def normalize(text: str) -> str:
     """NFC, and each run of white space (tabs, no-break spaces, line separators) as one space."""
-    text = unicodedata.normalize('NFC', text).replace('▁', '_')  # SentencePiece's sign for a space
+    text = unicodedata.normalize('NFC', text).replace(
+        '▁', '_'
+    )  # SentencePiece's sign for a space
     return ' '.join(text.split())
 
 
@@ -128,7 +130,9 @@ def _train(pairs: list[tuple[str, str]], vocab_size: int) -> bytes:
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=filter(None, (normalize(text) for pair in pairs for text in pair)),
+            sentence_iterator=filter(
+                None, (normalize(text) for pair in pairs for text in pair)
+            ),
             model_writer=model,
             # With less, it fails before it has counted the characters.
             vocab_size=max(vocab_size, 5),

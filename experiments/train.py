@@ -32,9 +32,16 @@ class Trainer:
     """
 
     def __init__(self, job: Job, path: Path, stopping: Callable[[], bool]):
-        self.job, self.config, self.path, self.stopping = job, job.config, path, stopping
+        self.job, self.config, self.path, self.stopping = (
+            job,
+            job.config,
+            path,
+            stopping,
+        )
         keep = self.config.checkpoint
-        self.checkpoints = Checkpoints(path / trained.CHECKPOINTS, keep.keep, keep.keep_best)
+        self.checkpoints = Checkpoints(
+            path / trained.CHECKPOINTS, keep.keep, keep.keep_best
+        )
         self.evaluator = evaluate.Evaluator(
             job.model, job.tokenizer, self.config, path, job.direction
         )
@@ -53,7 +60,9 @@ class Trainer:
         self.log = Log(path, progress.rows)
         self.bar = console.Progress(job.steps, int(self.state.step))
 
-    def _compile(self, state: training.State, shape: tuple[int, int]) -> jax.stages.Compiled:
+    def _compile(
+        self, state: training.State, shape: tuple[int, int]
+    ) -> jax.stages.Compiled:
         step = training.make_step(
             self.job.model,
             self.job.optimizer,
@@ -68,7 +77,9 @@ class Trainer:
     def _first(self, key: jax.Array) -> training.State:
         return training.init(self.job.model, self.job.optimizer, key)
 
-    def _first_or_restored(self, abstract: training.State) -> tuple[training.State, Progress]:
+    def _first_or_restored(
+        self, abstract: training.State
+    ) -> tuple[training.State, Progress]:
         restored = self.checkpoints.restore(abstract)
         if restored is None:
             first = jax.jit(self._first, out_shardings=devices.everywhere())
@@ -145,7 +156,11 @@ class Trainer:
                 self.bar.say(f'not finite at {where}: its update is skipped')
                 continue
             steps = self.checkpoints.steps()
-            good = f'the last good checkpoint is {steps[-1]}' if steps else 'no checkpoint yet'
+            good = (
+                f'the last good checkpoint is {steps[-1]}'
+                if steps
+                else 'no checkpoint yet'
+            )
             raise UserError(
                 f'loss or gradient not finite at {where}; {good} in {self.path}. Lower the rate of '
                 'optimizer.schedule, set optimizer.clip, or --config.train.on_nonfinite=skip'
@@ -157,7 +172,9 @@ class Trainer:
         rate = float(self.job.schedule(step - 1))
         epoch = self.figures.progress.position.epoch
         self.log.write(step, 'train', epoch=epoch, learning_rate=rate, **row)
-        self.bar.update(step, loss=row['loss'], tokens_per_second=row['tokens_per_second'])
+        self.bar.update(
+            step, loss=row['loss'], tokens_per_second=row['tokens_per_second']
+        )
 
     def _evaluate(self, step: int) -> float:
         """Scores the dev set, and shows three translations of it."""
@@ -171,7 +188,9 @@ class Trainer:
     def _save(self, step: int, score: float | None, due: bool) -> None:
         progress = self.figures.progress
         progress.rows = self.log.flush()
-        self.checkpoints.save(step, self.state, dataclasses.asdict(progress), score, due)
+        self.checkpoints.save(
+            step, self.state, dataclasses.asdict(progress), score, due
+        )
 
 
 def _key(job: Job, name: str) -> jax.Array:

@@ -35,14 +35,19 @@ def open_trained(path: Path) -> Trained:
     config = ConfigDict(workdir.read_config(path))
     checkpoints = Checkpoints(path / CHECKPOINTS, read_only=True)
     if not checkpoints.steps():
-        raise UserError(f'{path} holds no finished checkpoint yet: let its run train on')
+        raise UserError(
+            f'{path} holds no finished checkpoint yet: let its run train on'
+        )
     model_tokenizer = tokenizer.load(path / TOKENIZER)
     try:
         model = build.model(config.model, model_tokenizer.vocab_size)
         abstract_variables(model)
     except ValueError as error:
         raise UserError(f'{path}: {error}') from None
-    except (AttributeError, KeyError) as error:  # a field that the other version did not have
+    except (
+        AttributeError,
+        KeyError,
+    ) as error:  # a field that the other version did not have
         raise UserError(
             f'{path} was trained by another version of this code, whose config is not as ours: '
             f'{error}; check out the commit of its environment.json'
@@ -61,4 +66,6 @@ def average_steps(config: ConfigDict, checkpoints: Checkpoints) -> Sequence[int]
 
 def abstract_variables(model: Model) -> Any:
     """Shapes and dtypes of the model's parameters and statistics, placed on every device."""
-    return devices.placed(jax.eval_shape(lambda: training.init_variables(model, jax.random.key(0))))
+    return devices.placed(
+        jax.eval_shape(lambda: training.init_variables(model, jax.random.key(0)))
+    )

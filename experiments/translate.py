@@ -14,11 +14,19 @@ from experiments.errors import UserError
 def main() -> None:
     parser = flags.Parser(__doc__)
     parser.add_argument('--workdir', type=Path, required=True, help='of the run')
-    parser.add_argument('--n_best', type=int, default=1, help='translations of each line')
-    parser.add_argument('--scores', action='store_true', help='put "score<TAB>" before each')
-    parser.add_argument('--beams', type=int, help='instead of the config’s evaluation.beams')
+    parser.add_argument(
+        '--n_best', type=int, default=1, help='translations of each line'
+    )
+    parser.add_argument(
+        '--scores', action='store_true', help='put "score<TAB>" before each'
+    )
+    parser.add_argument(
+        '--beams', type=int, help='instead of the config’s evaluation.beams'
+    )
     parser.add_argument('--alpha', type=float, help='instead of evaluation.alpha')
-    parser.add_argument('--decode', choices=('beam', 'greedy', 'sample'), help='likewise')
+    parser.add_argument(
+        '--decode', choices=('beam', 'greedy', 'sample'), help='likewise'
+    )
     parser.add_argument('--temperature', type=float, help='of sampling, likewise')
     parser.add_argument('--top_k', type=int, help='of sampling, likewise')
     parser.add_argument('--top_p', type=float, help='of sampling, likewise')
@@ -41,14 +49,17 @@ def main() -> None:
             f'--n_best={args.n_best} must be from 1 to the {most} that are searched for'
         )
     variables = run.checkpoints.average(
-        trained.average_steps(run.config, run.checkpoints), trained.abstract_variables(run.model)
+        trained.average_steps(run.config, run.checkpoints),
+        trained.abstract_variables(run.model),
     )
     translate = translator.Translator(
         run.model, run.tokenizer, settings, seed=args.seed, best=args.n_best
     )
     for hypotheses in translate(variables, _lines()):
         # A line always has as many lines of output, so that they can be told apart.
-        padding = [translator.Hypothesis('', float('-inf'))] * (args.n_best - len(hypotheses))
+        padding = [translator.Hypothesis('', float('-inf'))] * (
+            args.n_best - len(hypotheses)
+        )
         for text, score in [*hypotheses[: args.n_best], *padding]:
             print(f'{score:.4f}\t{text}' if args.scores else text, flush=False)
 
@@ -59,7 +70,9 @@ def _lines() -> Iterator[str]:
         try:
             yield line.decode('utf-8').rstrip('\n').rstrip('\r')
         except UnicodeDecodeError as error:
-            raise UserError(f'standard input, line {number}: not UTF-8 ({error.reason})') from None
+            raise UserError(
+                f'standard input, line {number}: not UTF-8 ({error.reason})'
+            ) from None
 
 
 if __name__ == '__main__':

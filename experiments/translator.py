@@ -37,13 +37,20 @@ class Translator:
     """
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, settings: Any, seed: int = 0, best: int = 1
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        settings: Any,
+        seed: int = 0,
+        best: int = 1,
     ):
         self._model, self._tokenizer, self._settings = model, tokenizer, settings
         self._key, self._best = jax.random.key(seed), best
         self._search = jax.jit(self._decode, out_shardings=devices.everywhere())
 
-    def __call__(self, variables: Any, texts: Iterable[str]) -> Iterator[list[Hypothesis]]:
+    def __call__(
+        self, variables: Any, texts: Iterable[str]
+    ) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each text, best first; a blank text has one, which is blank.
 
         Raises:
@@ -54,7 +61,9 @@ class Translator:
             yield from self._window(variables, window, first)
             first += len(window)
 
-    def _window(self, variables: Any, texts: list[str], first: int) -> list[list[Hypothesis]]:
+    def _window(
+        self, variables: Any, texts: list[str], first: int
+    ) -> list[list[Hypothesis]]:
         sentences = self._tokenizer.encode(texts)
         check_lengths(self._model, [len(s) + 1 for s in sentences])
         settings = self._settings
@@ -66,11 +75,15 @@ class Translator:
 
         def decoded(entry: tuple[dict[str, np.ndarray], np.ndarray]) -> decode.Decoded:
             batch, index = entry
-            return jax.device_get(self._start(variables, batch['source'], index + first))
+            return jax.device_get(
+                self._start(variables, batch['source'], index + first)
+            )
 
         batches = list(batches)
         with ThreadPoolExecutor(self._at_once()) as pool:
-            for (_, index), found in zip(batches, pool.map(decoded, batches), strict=True):
+            for (_, index), found in zip(
+                batches, pool.map(decoded, batches), strict=True
+            ):
                 self._read(found, index, results)
         blank = [Hypothesis('', 0.0)]
         return [r if s else blank for s, r in zip(sentences, results, strict=True)]
@@ -82,9 +95,15 @@ class Translator:
         other must all be given the same one next.
         """
         cores = os.cpu_count() or 1
-        return min(cores, 4) if jax.default_backend() == 'cpu' and jax.device_count() == 1 else 1
+        return (
+            min(cores, 4)
+            if jax.default_backend() == 'cpu' and jax.device_count() == 1
+            else 1
+        )
 
-    def _start(self, variables: Any, source_BS: np.ndarray, numbers: np.ndarray) -> decode.Decoded:
+    def _start(
+        self, variables: Any, source_BS: np.ndarray, numbers: np.ndarray
+    ) -> decode.Decoded:
         tokens_B = (source_BS != 0).sum(1) - 1  # without EOS; −1: the row is empty
         limits_B = np.where(tokens_B < 0, 0, tokens_B + self._settings.extra_length)
         numbers_B = np.pad(numbers, (0, len(source_BS) - len(numbers)))
@@ -105,14 +124,20 @@ class Translator:
             return decode.greedy(task)
         if settings.decode == 'sample':
             keys_B = jax.vmap(jax.random.fold_in, (None, 0))(self._key, numbers_B)
-            return decode.sample(task, keys_B, settings.temperature, settings.top_k, settings.top_p)
+            return decode.sample(
+                task, keys_B, settings.temperature, settings.top_k, settings.top_p
+            )
         return decode.beam(task, settings.beams, settings.alpha, self._best)
 
     def _read(self, decoded: decode.Decoded, index: np.ndarray, results: list) -> None:
         tokens_BNL, scores_BN = (x[: len(index)] for x in decoded)
         found_BN = scores_BN > decode.NEVER / 2
-        texts = iter(self._tokenizer.decode(tokens_BNL[found_BN].tolist()))  # all in one call
-        for row, scores_N in zip(index, map(np.extract, found_BN, scores_BN), strict=True):
+        texts = iter(
+            self._tokenizer.decode(tokens_BNL[found_BN].tolist())
+        )  # all in one call
+        for row, scores_N in zip(
+            index, map(np.extract, found_BN, scores_BN), strict=True
+        ):
             # A model whose logits are not numbers finds nothing; its line is blank all the same.
             results[row] = [Hypothesis(next(texts), float(s)) for s in scores_N] or [
                 Hypothesis('', -math.inf)

@@ -65,7 +65,9 @@ def read_config(path: Path) -> dict[str, Any]:
       UserError: this is not the directory of a run.
     """
     if not (path / 'config.json').exists():
-        raise UserError(f'{path} is not the directory of a run: it holds no config.json')
+        raise UserError(
+            f'{path} is not the directory of a run: it holds no config.json'
+        )
     config = files.read_json(path / 'config.json')
     if not isinstance(config, dict):
         raise UserError(f'{path / "config.json"} is not the config of a run')
@@ -94,7 +96,9 @@ def _refuse_other(path: Path, config: Mapping[str, Any]) -> None:
         )
     fields = [k for k in sorted(old) if _field(old, k) != _field(new, k)]
     if fields:
-        differences = '; '.join(f'{k} is {_field(old, k)}, not {_field(new, k)}' for k in fields)
+        differences = '; '.join(
+            f'{k} is {_field(old, k)}, not {_field(new, k)}' for k in fields
+        )
         raise UserError(
             f'{path} holds a run of another config: there {differences}. '
             'Give its settings to resume it, or another --workdir to begin a new run'
@@ -103,7 +107,13 @@ def _refuse_other(path: Path, config: Mapping[str, Any]) -> None:
 
 def _refuse_strange(path: Path) -> None:
     """What a run would write over may not be there before it begins."""
-    ours = ('result.json', 'metrics.jsonl', 'checkpoints', 'tensorboard', 'translations')
+    ours = (
+        'result.json',
+        'metrics.jsonl',
+        'checkpoints',
+        'tensorboard',
+        'translations',
+    )
     there = [name for name in ours if (path / name).exists()]
     if there:
         raise UserError(

@@ -55,9 +55,14 @@ class _Parts:
         # Beside an encoder, a decoder's own fields come first.
         self.places = ('decoder_', '') if stack == 'decoder' and not alone else ('',)
         width = config['d_model'] // config['num_heads']
-        self.dropout = Dropout(config['dropout'], fields.DROPOUTS[config['dropout_kind']])
+        self.dropout = Dropout(
+            config['dropout'], fields.DROPOUTS[config['dropout_kind']]
+        )
         self.facts: dict[str, Any] = dict(
-            {name: config[name] for name in ('d_model', 'num_heads', 'num_kv_heads', 'd_ff')},
+            {
+                name: config[name]
+                for name in ('d_model', 'num_heads', 'num_kv_heads', 'd_ff')
+            },
             d_k=config['d_k'] or width,
             d_k_given=config['d_k'] is not None,
             d_v=config['d_v'] or width,
@@ -66,12 +71,16 @@ class _Parts:
             encoder_layers=0 if alone and stack == 'decoder' else config['num_layers'],
             decoder_layers=0 if alone and stack == 'encoder' else config['num_layers'],
         )
-        self.residual = self.make('residual', norm=self.make('norm'), dropout=self.dropout)
+        self.residual = self.make(
+            'residual', norm=self.make('norm'), dropout=self.dropout
+        )
         # A stack alone has a residual, whatever architecture the config names.
         without = 'residual' in fields.idle(config) and not alone
         init = config['init'] or ('xavier' if without else self.residual.initial)
         initial = fields.make('init', init, **self.facts)
-        self.facts['dense'] = Dense((), dtype=fields.DTYPES[config['dtype']], initial=initial)
+        self.facts['dense'] = Dense(
+            (), dtype=fields.DTYPES[config['dtype']], initial=initial
+        )
 
     def make(self, kind: str, *places: str, **others: Any) -> Any:
         """What the first field of a kind names that is not empty, of this stack or those places."""
@@ -84,7 +93,10 @@ class _Parts:
         return spec.fill(MultiHead, head_dropout=head_dropout, **self.facts, **own)
 
     def cross_attention(self) -> MultiHead:
-        attend, positions = self.make('attention', 'cross_', ''), self.make('positions', 'cross_')
+        attend, positions = (
+            self.make('attention', 'cross_', ''),
+            self.make('positions', 'cross_'),
+        )
         named = self.config['cross_positions']
         if not positions.within and spec.parse(named)[0] != 'none':
             raise ValueError(
@@ -98,13 +110,23 @@ class _Parts:
         config = self.config
         # One for each place: a module in two places would share its weights between them.
         positions, attend = self.make('positions'), self.make('attention')
-        own = self.attention(attend=attend, positions=positions, project=config['projections'])
+        own = self.attention(
+            attend=attend, positions=positions, project=config['projections']
+        )
         other = self.cross_attention() if 'decoder_' in self.places else None
-        block = Block(own, self.make('feed_forward'), self.residual, other, config['parallel'])
+        block = Block(
+            own, self.make('feed_forward'), self.residual, other, config['parallel']
+        )
         # Those that act within each attention leave nothing for the stack to do.
         of_stack = (
-            fields.make('positions', 'none') if positions.relative else self.make('positions')
+            fields.make('positions', 'none')
+            if positions.relative
+            else self.make('positions')
         )
         return Stack(
-            block, config['num_layers'], of_stack, self.dropout, Skip(config['layer_drop'])
+            block,
+            config['num_layers'],
+            of_stack,
+            self.dropout,
+            Skip(config['layer_drop']),
         )

@@ -28,7 +28,9 @@ def _product_backward(operands, g_NF):
     return dx_ND.astype(x_ND.dtype), sum_of_rows(x_ND, g_NF).astype(w_DF.dtype)
 
 
-product.defvjp(lambda x_ND, w_DF: (product(x_ND, w_DF), (x_ND, w_DF)), _product_backward)
+product.defvjp(
+    lambda x_ND, w_DF: (product(x_ND, w_DF), (x_ND, w_DF)), _product_backward
+)
 
 
 def sum_of_rows(x_ND: jax.Array, g_NF: jax.Array) -> jax.Array:
@@ -86,5 +88,7 @@ class Dense(nn.Module):
         x_ND, w_DF = x.reshape(-1, fan_in), w.reshape(fan_in, fan_out)
         y = product(x_ND.astype(self.dtype), w_DF.astype(self.dtype))
         if self.bias:
-            y += self.param('bias', nn.initializers.zeros, self.features).reshape(1, fan_out)
+            y += self.param('bias', nn.initializers.zeros, self.features).reshape(
+                1, fan_out
+            )
         return y.reshape(*outer, *self.features)

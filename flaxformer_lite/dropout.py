@@ -24,11 +24,15 @@ def random_words(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     first, second = jax.random.bits(key, (2,), jnp.uint32)
     index = jnp.zeros(shape, jnp.uint32)
     for axis, size in enumerate(shape):
-        index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(
+            jnp.uint32, shape, axis
+        )
     return _mix(_mix(index ^ first) ^ second)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)  # traced once for a shape
+@functools.partial(
+    jax.jit, static_argnums=(1, 2), inline=True
+)  # traced once for a shape
 def kept(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
     """True with probability 1 − rate."""
     return random_words(key, shape) >= jnp.uint32(round(rate * 2**32))
@@ -55,7 +59,9 @@ class Dropout(nn.Module):
             return x
         shared = [axis % x.ndim for axis in self.shared]
         shape = tuple(1 if axis in shared else n for axis, n in enumerate(x.shape))
-        return jnp.where(kept(self.make_rng('dropout'), shape, self.rate), x / (1 - self.rate), 0)
+        return jnp.where(
+            kept(self.make_rng('dropout'), shape, self.rate), x / (1 - self.rate), 0
+        )
 
 
 class Skip(nn.Module):
@@ -73,4 +79,6 @@ class Skip(nn.Module):
             y_BTD = jnp.where(self.get_variable('switches', 'keep'), y_BTD, x_BTD)
         if not self.rate or not self.has_rng('dropout'):
             return y_BTD
-        return jnp.where(kept(self.make_rng('dropout'), (1, 1, 1), self.rate), y_BTD, x_BTD)
+        return jnp.where(
+            kept(self.make_rng('dropout'), (1, 1, 1), self.rate), y_BTD, x_BTD
+        )

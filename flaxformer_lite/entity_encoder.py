@@ -20,7 +20,10 @@ class EntityEncoder(nn.Module):
 
     def __call__(self, features_BTF: jax.Array, present_BT: jax.Array) -> jax.Array:
         """What is known of each, and which are there, bool → float32 BTD, zeros for the absent."""
-        pos_BT, mask_BHTS = jnp.zeros(present_BT.shape, jnp.int32), present_BT[:, None, None]
+        pos_BT, mask_BHTS = (
+            jnp.zeros(present_BT.shape, jnp.int32),
+            present_BT[:, None, None],
+        )
         places = Places(pos_BT, present_BT, mask_BHTS)
         y_BTD, _ = self.encoder(self.embedding(features_BTF), places)
         return jnp.where(present_BT[..., None], y_BTD, 0.0)

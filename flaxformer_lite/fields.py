@@ -10,7 +10,9 @@ from flaxformer_lite import spec
 from flaxformer_lite.architectures.base import TIES
 
 # The folder whose files a field names. Of the first five a decoder may have its own.
-FOLDERS = {kind: kind for kind in ('attention', 'positions', 'residual', 'feed_forward')}
+FOLDERS = {
+    kind: kind for kind in ('attention', 'positions', 'residual', 'feed_forward')
+}
 FOLDERS |= {'norm': 'norms'}
 FOLDERS |= {f'decoder_{kind}': folder for kind, folder in FOLDERS.items()}
 FOLDERS |= {f'cross_{kind}': kind for kind in ('attention', 'positions')}
@@ -35,7 +37,9 @@ def find(field: str, config: Any) -> Any:
       ValueError: there is no such file; the message names the field.
     """
     with _naming(field):
-        return spec.find(f'flaxformer_lite.{FOLDERS[field]}', spec.parse(config[field])[0])
+        return spec.find(
+            f'flaxformer_lite.{FOLDERS[field]}', spec.parse(config[field])[0]
+        )
 
 
 def make(field: str, text: str, **defaults: Any) -> Any:
@@ -66,8 +70,14 @@ def idle(config: Any) -> set[str]:
     names = set(architecture.idle)
     encoder = set() if 'residual' in names else set(find('residual', config).idle)
     if 'decoder' not in spec.parameters(architecture):
-        return names | encoder | {x for x in FOLDERS if x.startswith(('decoder_', 'cross_'))}
-    decoder = find('decoder_residual' if config['decoder_residual'] else 'residual', config).idle
+        return (
+            names
+            | encoder
+            | {x for x in FOLDERS if x.startswith(('decoder_', 'cross_'))}
+        )
+    decoder = find(
+        'decoder_residual' if config['decoder_residual'] else 'residual', config
+    ).idle
     # What an encoder leaves alone its decoder may use.
     both = {x for x in encoder if x in decoder or config[f'decoder_{x}']}
     return names | both | {f'decoder_{x}' for x in decoder}
@@ -83,11 +93,15 @@ def check(config: Any) -> None:
         least, below = (1, math.inf) if field in SIZES else (0, 1)
         if config[field] is not None and not least <= config[field] < below:
             upper = '' if field in SIZES else ' and below 1'
-            raise ValueError(f'model.{field} must be at least {least}{upper}, not {config[field]}')
+            raise ValueError(
+                f'model.{field} must be at least {least}{upper}, not {config[field]}'
+            )
     for field, names in CHOICES.items():
         if config[field] not in names:
             names = ', '.join(names)
-            raise ValueError(f'model.{field} must be one of {names}, not {config[field]!r}')
+            raise ValueError(
+                f'model.{field} must be one of {names}, not {config[field]!r}'
+            )
     heads, kv_heads = config['num_heads'], config['num_kv_heads']
     derived = config['d_k'] is None or config['d_v'] is None
     if derived and config['d_model'] % heads and 'num_heads' not in idle(config):
@@ -96,8 +110,12 @@ def check(config: Any) -> None:
             'change one, or set model.d_k and model.d_v'
         )
     if kv_heads and heads % kv_heads:
-        raise ValueError(f'model.num_kv_heads={kv_heads} does not divide model.num_heads={heads}')
-    if not config['projections'] and any(config[x] for x in ('d_k', 'd_v', 'num_kv_heads')):
+        raise ValueError(
+            f'model.num_kv_heads={kv_heads} does not divide model.num_heads={heads}'
+        )
+    if not config['projections'] and any(
+        config[x] for x in ('d_k', 'd_v', 'num_kv_heads')
+    ):
         raise ValueError(
             'model.projections=False makes heads slices of d_model: leave model.d_k, model.d_v and '
             'model.num_kv_heads empty'

@@ -43,10 +43,14 @@ def record(model: Model, variables: Any, batch: learning.Batch) -> Record:
     _, found = learning.forward(model, variables, batch, collected=('intermediates',))
     weights, heads, norms, places = {}, {}, {}, {}
     for stack, inside in found['intermediates'].items():
-        if 'norms' not in inside:  # a recurrent decoder, recorded place by place: BTHNS, N = 1
+        if (
+            'norms' not in inside
+        ):  # a recurrent decoder, recorded place by place: BTHNS, N = 1
             w_BTHNS = inside['cross_attention']['weights'][0]
             weights['decoder cross'] = (jnp.moveaxis(w_BTHNS[:, :, :, 0], 1, 2),)
-            for name, text in zip(('encoder', 'decoder'), learning.texts(batch), strict=True):
+            for name, text in zip(
+                ('encoder', 'decoder'), learning.texts(batch), strict=True
+            ):
                 places[name] = text.pos_BT, text.valid_BT
             continue
         norms[stack], places[stack] = inside['norms'], (inside['pos'], inside['valid'])
@@ -60,9 +64,14 @@ def record(model: Model, variables: Any, batch: learning.Batch) -> Record:
 
 def _weights(attention, kind):
     if 'weights' not in attention.get('attend', {}):
-        raise ValueError(f'the attention of {kind} never holds its weights: record it with softmax')
+        raise ValueError(
+            f'the attention of {kind} never holds its weights: record it with softmax'
+        )
     # Where a group of heads shares keys, their queries come as one head's.
-    (w_BGTS,), (b, t, h, _) = attention['attend']['weights'], attention['heads'][0].shape
+    (w_BGTS,), (b, t, h, _) = (
+        attention['attend']['weights'],
+        attention['heads'][0].shape,
+    )
     w_BGTRS = w_BGTS.reshape(b, w_BGTS.shape[1], t, -1, w_BGTS.shape[3])
     return jnp.swapaxes(w_BGTRS, 2, 3).reshape(b, h, t, -1)
 
@@ -90,12 +99,16 @@ def statistics(
         result[kind] = jax.tree.map(lambda *x: jnp.stack(x), *figures)
 
     def loss(params):
-        sums, _ = learning.forward(model, variables | {'params': params}, batch, label_smoothing)
+        sums, _ = learning.forward(
+            model, variables | {'params': params}, batch, label_smoothing
+        )
         return sums.loss / sums.tokens
 
     gradient = jax.grad(loss)(variables['params'])
     for stack, (_, *norms) in seen.norms.items():
-        gradients = [optax.tree.norm(gradient[stack][f'layer_{i}']) for i in range(len(norms))]
+        gradients = [
+            optax.tree.norm(gradient[stack][f'layer_{i}']) for i in range(len(norms))
+        ]
         norm = _mean(jnp.stack(norms, 1), seen.places[stack][1])
         result[stack] |= dict(norm=norm, gradient_norm=jnp.stack(gradients))
     return result
@@ -103,9 +116,17 @@ def statistics(
 
 def _of_heads(w_BHTS, pos_BT, valid_BT, key_pos_BS, key_valid_BS):
     d_BHTS = (key_pos_BS[:, None] - pos_BT[..., None])[:, None]
-    of = dict(distance=jnp.abs(d_BHTS), entropy=-jnp.log(jnp.where(w_BHTS > 0, w_BHTS, 1.0)))
-    of |= dict(diagonal=d_BHTS == 0, previous=d_BHTS == -1, padding=~key_valid_BS[:, None, None])
-    figures = {name: (w_BHTS * x).sum(-1) for name, x in of.items()} | {'largest': w_BHTS.max(-1)}
+    of = dict(
+        distance=jnp.abs(d_BHTS), entropy=-jnp.log(jnp.where(w_BHTS > 0, w_BHTS, 1.0))
+    )
+    of |= dict(
+        diagonal=d_BHTS == 0,
+        previous=d_BHTS == -1,
+        padding=~key_valid_BS[:, None, None],
+    )
+    figures = {name: (w_BHTS * x).sum(-1) for name, x in of.items()} | {
+        'largest': w_BHTS.max(-1)
+    }
     return {name: _mean(x_BHT, valid_BT) for name, x_BHT in figures.items()}
 
 
@@ -120,12 +141,20 @@ def switches(model: Model) -> dict[str, Any]:
     `on['decoder']['leave_1']['keep']` is 0 where that layer passes on what it got. To change them
     compiles nothing, and their gradient is how much each head matters (Michel et al. 2019).
     """
-    return {name: _of_stack(x) for name, x in vars(model).items() if isinstance(x, Stack)}
+    return {
+        name: _of_stack(x) for name, x in vars(model).items() if isinstance(x, Stack)
+    }
 
 
 def _of_stack(stack):
     attentions = {name: getattr(stack.block, name) for name in ATTENTIONS}
-    heads = {name: {'heads': jnp.ones(x.num_heads)} for name, x in attentions.items() if x}
+    heads = {
+        name: {'heads': jnp.ones(x.num_heads)} for name, x in attentions.items() if x
+    }
     on = {'layer': heads, 'leave': {'keep': jnp.ones(())}}
     # Copies: whoever changes a layer's switches leaves the others' alone.
-    return {f'{x}_{i}': jax.tree.map(jnp.copy, on[x]) for i in range(stack.num_layers) for x in on}
+    return {
+        f'{x}_{i}': jax.tree.map(jnp.copy, on[x])
+        for i in range(stack.num_layers)
+        for x in on
+    }

@@ -26,7 +26,9 @@ def texts(batch: Batch) -> tuple[Text, Text]:
     """A batch's source and inputs."""
 
     def text(tokens, side):
-        return Text(batch[tokens], batch[f'{side}_segments'], batch[f'{side}_positions'])
+        return Text(
+            batch[tokens], batch[f'{side}_segments'], batch[f'{side}_positions']
+        )
 
     return text('source', 'source'), text('inputs', 'target')
 
@@ -37,7 +39,12 @@ def loss_sums(model: Model, variables: Any, batch: Batch, **settings: Any) -> Su
 
 
 def forward(
-    model: Model, variables: Any, batch: Batch, label_smoothing=0.0, dropout_key=None, collected=()
+    model: Model,
+    variables: Any,
+    batch: Batch,
+    label_smoothing=0.0,
+    dropout_key=None,
+    collected=(),
 ) -> tuple[Sums, Any]:
     """→ the loss's sums over a batch, and the collections of the names in `collected`."""
     rngs = None if dropout_key is None else {'dropout': dropout_key}
@@ -45,7 +52,9 @@ def forward(
         variables, *texts(batch), method='outputs', rngs=rngs, mutable=list(collected)
     )
     labels_BT = batch['labels']
-    sums = smoothed_cross_entropy(h_BTD, table_VD, labels_BT, label_smoothing, model.dense.dtype)
+    sums = smoothed_cross_entropy(
+        h_BTD, table_VD, labels_BT, label_smoothing, model.dense.dtype
+    )
     return sums, collections
 
 
@@ -54,7 +63,9 @@ def forward(
 Learnt = tuple[Sums, dict[str, jax.Array], Any]
 
 
-def learn(model: Model, variables: Any, batch: Batch, **settings: Any) -> tuple[Learnt, Any]:
+def learn(
+    model: Model, variables: Any, batch: Batch, **settings: Any
+) -> tuple[Learnt, Any]:
     """With the settings of `forward` → what a batch teaches, and the statistics by then."""
 
     def loss(params):

@@ -30,7 +30,9 @@ class Sums(struct.PyTreeNode):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def smoothed_cross_entropy(h_BTD, table_VD, labels_BT, smoothing=0.0, dtype=jnp.float32) -> Sums:
+def smoothed_cross_entropy(
+    h_BTD, table_VD, labels_BT, smoothing=0.0, dtype=jnp.float32
+) -> Sums:
     """Sums of the loss of logits = h tableᵀ over the labels that are not 0 (padding).
 
     The logits are made a chunk of rows at a time and never stored: where a gradient is asked for,
@@ -54,12 +56,16 @@ def _forward(h_BTD, table_VD, labels_BT, smoothing, dtype):
         sums, dtable_VD = carry
         h, labels = chunk
         h_ND, labels_N = h.reshape(-1, h.shape[-1]).astype(dtype), labels.reshape(-1)
-        logits_NV = jnp.einsum('nd,vd->nv', h_ND, table_VD, preferred_element_type=jnp.float32)
+        logits_NV = jnp.einsum(
+            'nd,vd->nv', h_ND, table_VD, preferred_element_type=jnp.float32
+        )
         top_N = logits_NV.max(-1)
         e_NV = jnp.exp(logits_NV - top_N[:, None])
         z_N = e_NV.sum(-1)
         log_z_N = top_N + jnp.log(z_N)
-        is_label_NV = jnp.arange(len(table_VD), dtype=jnp.int32)[None] == labels_N[:, None]
+        is_label_NV = (
+            jnp.arange(len(table_VD), dtype=jnp.int32)[None] == labels_N[:, None]
+        )
         label_N = jnp.sum(jnp.where(is_label_NV, logits_NV, 0.0), -1)
         loss_N = log_z_N - (1 - smoothing) * label_N - smoothing * logits_NV.mean(-1)
         w_N = (labels_N != 0).astype(jnp.float32)

@@ -39,7 +39,9 @@ class MultiHead(nn.Module):
 
     def setup(self):
         def matrix(*features, inputs=1):
-            return self.dense.copy(features=features, inputs=inputs, bias=False, name=None)
+            return self.dense.copy(
+                features=features, inputs=inputs, bias=False, name=None
+            )
 
         self.groups = self.num_kv_heads or self.num_heads
         if self.project:
@@ -61,15 +63,21 @@ class MultiHead(nn.Module):
         def length_last(x_BSGK):
             return jnp.moveaxis(x_BSGK.astype(self.dense.dtype), 1, -1)
 
-        return KV(length_last(key_BSGK), length_last(self._heads('value', x_BSD)), pos_BS)
+        return KV(
+            length_last(key_BSGK), length_last(self._heads('value', x_BSD)), pos_BS
+        )
 
     def __call__(self, x_BTD: jax.Array, kv: KV, places: Places) -> jax.Array:
         """x_BTD asks, kv answers. → float32 BTD."""
         pos_BT, bias_BHTS = places.pos_BT, places.bias_BHTS
-        q_BTHK = self.positions.rotate(self._heads('query', x_BTD), pos_BT).astype(self.dense.dtype)
+        q_BTHK = self.positions.rotate(self._heads('query', x_BTD), pos_BT).astype(
+            self.dense.dtype
+        )
         share = self.num_heads // self.groups
         if self.attend.per_head and share > 1:
-            key_BHKS, value_BHUS = (jnp.repeat(x, share, 1) for x in (kv.key_BGKS, kv.value_BGUS))
+            key_BHKS, value_BHUS = (
+                jnp.repeat(x, share, 1) for x in (kv.key_BGKS, kv.value_BGUS)
+            )
             kv, share = KV(key_BHKS, value_BHUS, kv.pos_BS), 1
         y_BTHU = self.attend(
             _fold(q_BTHK, share),
@@ -84,7 +92,9 @@ class MultiHead(nn.Module):
             y_BTHU *= self.get_variable('switches', 'heads')[None, None, :, None]
         self.sow('intermediates', 'heads', y_BTHU)
         y_BTHU = self.head_dropout(y_BTHU)
-        return self.merge(y_BTHU) if self.project else y_BTHU.reshape(*x_BTD.shape[:2], -1)
+        return (
+            self.merge(y_BTHU) if self.project else y_BTHU.reshape(*x_BTD.shape[:2], -1)
+        )
 
 
 def _fold(q_BTHK, share):

@@ -33,7 +33,9 @@ def cosine(steps: int, peak: float, warmup: float = 0.1) -> optax.Schedule:
       ValueError: warmup is not in [0, 1).
     """
     if not 0 <= warmup < 1:
-        raise ValueError(f'warmup must be at least 0 and below 1, a share, not {warmup}')
+        raise ValueError(
+            f'warmup must be at least 0 and below 1, a share, not {warmup}'
+        )
     return optax.warmup_cosine_decay_schedule(0.0, peak, round(warmup * steps), steps)
 
 
@@ -45,8 +47,15 @@ def make(text: str, d_model: int, steps: int) -> optax.Schedule:
     Raises:
       ValueError: no schedule has that name, or its arguments are wrong.
     """
-    known = {'noam': functools.partial(noam, d_model), 'cosine': functools.partial(cosine, steps)}
-    known |= {n: make for n, make in vars(optax.schedules).items() if n[1:].endswith('_schedule')}
+    known = {
+        'noam': functools.partial(noam, d_model),
+        'cosine': functools.partial(cosine, steps),
+    }
+    known |= {
+        n: make
+        for n, make in vars(optax.schedules).items()
+        if n[1:].endswith('_schedule')
+    }
     name, arguments = spec.parse(text)
     if name not in known:
         raise ValueError(f'{name!r} is not one of {", ".join(known)}')

@@ -109,7 +109,9 @@ class Cache(struct.PyTreeNode):
         """This cache with free slots added, up to so many tokens of each hypothesis."""
 
         def pad(x):
-            return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, hypotheses * tokens - x.shape[-1])])
+            return jnp.pad(
+                x, [(0, 0)] * (x.ndim - 1) + [(0, hypotheses * tokens - x.shape[-1])]
+            )
 
         return self.replace(slots=jax.tree.map(pad, self.slots))
 

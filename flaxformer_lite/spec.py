@@ -24,7 +24,11 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
         node = ast.parse(spec.strip(), mode='eval').body
         if isinstance(node, ast.Name):
             return node.id, {}
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and not node.args
+        ):
             arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
             if None not in arguments and len(arguments) == len(node.keywords):
                 return node.func.id, arguments
@@ -36,7 +40,9 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
 def available(package: str) -> list[str]:
     """The names that `make` finds in a package: its files, without `base` and those with a _."""
     files = pkgutil.iter_modules(importlib.import_module(package).__path__)
-    return sorted(f.name for f in files if not f.name.startswith('_') and f.name != 'base')
+    return sorted(
+        f.name for f in files if not f.name.startswith('_') and f.name != 'base'
+    )
 
 
 def find(package: str, name: str) -> type:
@@ -51,15 +57,23 @@ def find(package: str, name: str) -> type:
         hint = f'; did you mean {near[0]!r}?' if near else ''
         raise ValueError(f'{name!r} is not one of {", ".join(names)}{hint}')
     module = importlib.import_module(f'{package}.{name}')
-    public = [v for k, v in vars(module).items() if isinstance(v, type) and not k.startswith('_')]
+    public = [
+        v
+        for k, v in vars(module).items()
+        if isinstance(v, type) and not k.startswith('_')
+    ]
     (cls,) = [c for c in public if c.__module__ == module.__name__]
     return cls
 
 
 def parameters(cls: type) -> dict[str, Any]:
     """What a class takes, by name, and of which type."""
-    found = {name: p.annotation for name, p in inspect.signature(cls).parameters.items()}
-    linens = ('parent', 'name') if 'parent' in found else ()  # added to every module's own
+    found = {
+        name: p.annotation for name, p in inspect.signature(cls).parameters.items()
+    }
+    linens = (
+        ('parent', 'name') if 'parent' in found else ()
+    )  # added to every module's own
     return {name: kind for name, kind in found.items() if name not in linens}
 
 
@@ -81,10 +95,14 @@ def make(package: str, spec: str, **defaults: Any) -> Any:
     for argument, value in arguments.items():
         if argument not in takes:
             names = ', '.join(takes) or 'no arguments'
-            raise ValueError(f'{spec!r}: unknown argument {argument!r}; {name} takes {names}')
+            raise ValueError(
+                f'{spec!r}: unknown argument {argument!r}; {name} takes {names}'
+            )
         if not _is(value, takes[argument]):
             kind = getattr(takes[argument], '__name__', takes[argument])
-            raise ValueError(f'{spec!r}: {argument} must be of type {kind}, not {value!r}')
+            raise ValueError(
+                f'{spec!r}: {argument} must be of type {kind}, not {value!r}'
+            )
     try:
         return fill(cls, **defaults | arguments)
     except TypeError as error:

@@ -26,14 +26,23 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_BTD: jax.Array, places: Places, source: KV | None = None, cache=None, path=None
+        self,
+        x_BTD: jax.Array,
+        places: Places,
+        source: KV | None = None,
+        cache=None,
+        path=None,
     ) -> tuple[jax.Array, Remembered]:
         """→ the block's output, and its new cache: without one, the tokens' keys and values."""
         valid_BT = places.valid_BT
         others = [lambda h_BTD: self.feed_forward(h_BTD, valid_BT)]
         if self.cross_attention is not None:
-            others.insert(0, lambda h_BTD: self.cross_attention(h_BTD, source, places.of_source()))
-        residuals = [self.residual.copy(name=f'residual_{i + 1}') for i in range(1 + len(others))]
+            others.insert(
+                0, lambda h_BTD: self.cross_attention(h_BTD, source, places.of_source())
+            )
+        residuals = [
+            self.residual.copy(name=f'residual_{i + 1}') for i in range(1 + len(others))
+        ]
 
         h_BTD = residuals[0].before(x_BTD, valid_BT)
         kv = self.attention.keys_values(h_BTD, places.pos_BT)
@@ -72,18 +81,31 @@ class Stack(nn.Module):
 
     def source(self, memory_BSD: jax.Array, pos_BS: jax.Array) -> tuple[KV, ...]:
         """What each layer's cross-attention reads of the encoder's output, projected once."""
-        return tuple(x.cross_attention.keys_values(memory_BSD, pos_BS) for x in self.layer)
+        return tuple(
+            x.cross_attention.keys_values(memory_BSD, pos_BS) for x in self.layer
+        )
 
-    def remember(self, kvs: tuple[KV, ...] | None, valid_BS: jax.Array) -> tuple[Remembered, ...]:
+    def remember(
+        self, kvs: tuple[KV, ...] | None, valid_BS: jax.Array
+    ) -> tuple[Remembered, ...]:
         """A cache for each layer that begins with what all hypotheses share; None for nothing."""
         if kvs is None:
             x_BSD = jnp.zeros((*valid_BS.shape, self.layer[0].attention.d_model))
-            kvs = tuple(x.attention.keys_values(x_BSD, valid_BS * 0) for x in self.layer)
+            kvs = tuple(
+                x.attention.keys_values(x_BSD, valid_BS * 0) for x in self.layer
+            )
         layers = zip(self.layer, kvs, strict=True)
-        return tuple(layer.attention.attend.remember(kv, valid_BS) for layer, kv in layers)
+        return tuple(
+            layer.attention.attend.remember(kv, valid_BS) for layer, kv in layers
+        )
 
     def __call__(
-        self, x_BTD: jax.Array, places: Places, source=None, caches=None, path: Path | None = None
+        self,
+        x_BTD: jax.Array,
+        places: Places,
+        source=None,
+        caches=None,
+        path: Path | None = None,
     ) -> tuple[jax.Array, tuple[Remembered, ...]]:
         """Embedded tokens to the stack's output, float32 BTD, and the layers' new caches.
 
@@ -93,11 +115,15 @@ class Stack(nn.Module):
         """
         pos_BT, valid_BT, *_, key_pos_BS, _ = places
         x_BTD = self.dropout(self.positions.embed(x_BTD, pos_BT))
-        bias_BHTS = self.positions.bias(pos_BT, pos_BT if key_pos_BS is None else key_pos_BS)
+        bias_BHTS = self.positions.bias(
+            pos_BT, pos_BT if key_pos_BS is None else key_pos_BS
+        )
         places = places._replace(bias_BHTS=bias_BHTS)
         self._record(places, x_BTD)
         new, nothing = [], (None,) * self.num_layers
-        layers = zip(self.layer, self.leave, source or nothing, caches or nothing, strict=True)
+        layers = zip(
+            self.layer, self.leave, source or nothing, caches or nothing, strict=True
+        )
         for layer, leave, kv, cache in layers:
             y_BTD, cache = layer(x_BTD, places, kv, cache, path)
             x_BTD = leave(x_BTD, y_BTD)

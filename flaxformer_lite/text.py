@@ -27,7 +27,9 @@ class Text(NamedTuple):
         if isinstance(rows, Text):
             return rows
         valid_BT = (rows != 0).astype(jnp.int32)
-        return cls(rows, valid_BT, valid_BT * jnp.arange(rows.shape[1], dtype=jnp.int32)[None])
+        return cls(
+            rows, valid_BT, valid_BT * jnp.arange(rows.shape[1], dtype=jnp.int32)[None]
+        )
 
     @property
     def valid_BT(self) -> jax.Array:
@@ -36,13 +38,19 @@ class Text(NamedTuple):
 
     def sees(self, keys: 'Text') -> jax.Array:
         """What is of the same sentence, B1TS; padding is seen by nothing."""
-        same_B1TS = self.segments_BT[:, None, :, None] == keys.segments_BT[:, None, None]
+        same_B1TS = (
+            self.segments_BT[:, None, :, None] == keys.segments_BT[:, None, None]
+        )
         return same_B1TS & keys.valid_BT[:, None, None]
 
     def sees_before(self) -> jax.Array:
         """What is of the same sentence and not after a token, B1TT."""
-        return self.sees(self) & (self.pos_BT[:, None, :, None] >= self.pos_BT[:, None, None])
+        return self.sees(self) & (
+            self.pos_BT[:, None, :, None] >= self.pos_BT[:, None, None]
+        )
 
-    def places(self, mask_BHTS: jax.Array, source_mask_BHTS: jax.Array | None = None) -> Places:
+    def places(
+        self, mask_BHTS: jax.Array, source_mask_BHTS: jax.Array | None = None
+    ) -> Places:
         """Where its tokens stand, with what they may see."""
         return Places(self.pos_BT, self.valid_BT, mask_BHTS, source_mask_BHTS)

@@ -50,7 +50,9 @@ def init_variables(model: Model, key: jax.Array) -> Any:
     return model.init(key, token_BT, token_BT, method='outputs', mutable=collections)
 
 
-def init(model: Model, optimizer: optax.GradientTransformation, key: jax.Array) -> State:
+def init(
+    model: Model, optimizer: optax.GradientTransformation, key: jax.Array
+) -> State:
     """The first state."""
     variables = init_variables(model, key)
     # Two zeros: one array in two places could not be donated.
@@ -60,7 +62,11 @@ def init(model: Model, optimizer: optax.GradientTransformation, key: jax.Array) 
 
 
 def make_step(
-    model: Model, optimizer: optax.GradientTransformation, *, label_smoothing=0.1, accumulate=1
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    *,
+    label_smoothing=0.1,
+    accumulate=1,
 ) -> Callable[[State, Batch, jax.Array], tuple[State, Metrics]]:
     """The training step as a pure function (state, batch, dropout key) → (state, metrics).
 
@@ -78,7 +84,12 @@ def make_step(
     def total(state, batch, key) -> tuple[Learnt, Any]:
         def of_part(statistics, part):
             settings = dict(label_smoothing=label_smoothing, dropout_key=part[1])
-            return learn(model, state.replace(statistics=statistics).variables, part[0], **settings)
+            return learn(
+                model,
+                state.replace(statistics=statistics).variables,
+                part[0],
+                **settings,
+            )
 
         if accumulate == 1:
             return of_part(state.statistics, (batch, key))
@@ -94,7 +105,11 @@ def make_step(
         zeros = jax.tree.map(jnp.zeros_like, shapes)
         (learnt, statistics), _ = jax.lax.scan(add, (zeros, state.statistics), parts)
         sums, others, gradient = learnt
-        return (sums, jax.tree.map(lambda x: x / accumulate, others), gradient), statistics
+        return (
+            sums,
+            jax.tree.map(lambda x: x / accumulate, others),
+            gradient,
+        ), statistics
 
     def step(state: State, batch: Batch, key: jax.Array) -> tuple[State, Metrics]:
         learnt, statistics = total(state, batch, jax.random.fold_in(key, state.step))
@@ -115,5 +130,7 @@ def make_step(
 def _parts(x_BT: jax.Array, count: int) -> jax.Array:
     """(B, T) → (count, B / count, T): neighbours apart, so that every device has some of each."""
     if len(x_BT) % count:
-        raise ValueError(f'accumulate={count} does not divide the {len(x_BT)} rows of a batch')
+        raise ValueError(
+            f'accumulate={count} does not divide the {len(x_BT)} rows of a batch'
+        )
     return jnp.swapaxes(x_BT.reshape(len(x_BT) // count, count, *x_BT.shape[1:]), 0, 1)

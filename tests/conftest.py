@@ -7,7 +7,10 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # An array that is broadcast over axes it does not have is more often a mistake than meant.
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
 # Programs that run for milliseconds need no optimising, which is most of compiling.
-flags = ['--xla_force_host_platform_device_count=4', '--xla_backend_optimization_level=0']
+flags = [
+    '--xla_force_host_platform_device_count=4',
+    '--xla_backend_optimization_level=0',
+]
 if version('jaxlib').startswith('0.10.'):
     # The other half of compiling. Later versions abort, for they have no such flag.
     flags.append('--xla_cpu_use_fusion_emitters=false')

@@ -70,7 +70,9 @@ def test_recurrent_is_its_equations(cell):
     model = tiny.model(architecture=f'recurrent(cell="{cell}")', dropout=0.0)
     params = tiny.parameters(model)
     source, inputs = [4, 5, 6, 7, 1], [2, 8, 9]
-    found = tiny.apply(model, {'params': params}, tiny.padded([source]), tiny.padded([inputs]))
+    found = tiny.apply(
+        model, {'params': params}, tiny.padded([source]), tiny.padded([inputs])
+    )
     sizes = cell, tiny.SIZES['num_layers'], tiny.SIZES['d_model']
     expected = recurrent(float64(params), source, inputs, *sizes)
     np.testing.assert_allclose(found[0], expected, atol=2e-5)
@@ -87,7 +89,9 @@ def test_a_language_model_goes_on_from_its_source():
     p = {'params': tiny.parameters(model)}
     source, inputs = [4, 5, 6, 1], [2, 8, 9]
     found = tiny.apply(model, p, tiny.padded([source]), tiny.padded([inputs]))
-    alone = tiny.apply(model, p, jnp.zeros((1, 0), jnp.int32), tiny.padded([source + inputs]))
+    alone = tiny.apply(
+        model, p, jnp.zeros((1, 0), jnp.int32), tiny.padded([source + inputs])
+    )
     np.testing.assert_allclose(found, alone[:, len(source) :], atol=1e-5)
 
 
@@ -147,7 +151,11 @@ def test_idle_fields_and_no_others_change_nothing(architecture):
         dict(residual='rezero', decoder_residual='pre_norm', decoder_norm='rms'),
         dict(residual='pre_norm', decoder_residual='none'),
         dict(residual='rezero', decoder_residual='none'),
-        dict(architecture='language_model', residual='rezero', decoder_residual='pre_norm'),
+        dict(
+            architecture='language_model',
+            residual='rezero',
+            decoder_residual='pre_norm',
+        ),
     ],
     ids=str,
 )
@@ -169,7 +177,9 @@ def entities():
     model = build.entity_encoder(config)
     rng = np.random.default_rng(0)
     features = jnp.asarray(rng.normal(size=(2, 5, 7)), jnp.float32)
-    present = jnp.asarray([[True, True, False, True, True], [False, True, False, False, False]])
+    present = jnp.asarray(
+        [[True, True, False, True, True], [False, True, False, False, False]]
+    )
     return model, tiny.variables(model, features, present), features, present
 
 
@@ -188,7 +198,9 @@ def test_absent_entities_are_neither_seen_nor_returned():
     other = tiny.apply(model, p, jnp.where(present[..., None], features, 9.0), present)
     np.testing.assert_array_equal(y, other)
     np.testing.assert_array_equal(y[~present], 0.0)
-    few = tiny.apply(model, p, features[:1, jnp.asarray([0, 1, 3, 4])], jnp.ones((1, 4), bool))
+    few = tiny.apply(
+        model, p, features[:1, jnp.asarray([0, 1, 3, 4])], jnp.ones((1, 4), bool)
+    )
     np.testing.assert_allclose(y[0][present[0]], few[0], atol=1e-5)
     # And the others do matter.
     seen = tiny.apply(model, p, features.at[0, 0].add(1.0), present)
@@ -197,5 +209,7 @@ def test_absent_entities_are_neither_seen_nor_returned():
 
 def test_entities_learn_from_every_parameter():
     model, p, features, present = entities()
-    gradients = jax.jit(jax.grad(lambda p: jnp.square(model.apply(p, features, present)).sum()))(p)
+    gradients = jax.jit(
+        jax.grad(lambda p: jnp.square(model.apply(p, features, present)).sum())
+    )(p)
     assert all(np.abs(g).max() > 0 for g in jax.tree.leaves(gradients))

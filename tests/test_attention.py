@@ -41,7 +41,11 @@ SCALED = (
 )
 CAUSAL = (
     [[1, 0, 0], [0.0009788, 0.9990212, 0], [0.00744489, 0.75470758, 0.23784753]],
-    [[1, 2, 3], [1.9990212, 7.9941272, 0.0029364], [1.99255511, 7.47963559, 0.73587726]],
+    [
+        [1, 2, 3],
+        [1.9990212, 7.9941272, 0.0029364],
+        [1.99255511, 7.47963559, 0.73587726],
+    ],
 )
 
 
@@ -55,7 +59,15 @@ def keys_values(key_BSHK, value_BSHU, dtype=jnp.float32):
 
 
 def attend(
-    q_BTHK, key_BSHK, value_BSHU, mask, *, bias=None, attention=None, dtype=jnp.float32, seed=0
+    q_BTHK,
+    key_BSHK,
+    value_BSHU,
+    mask,
+    *,
+    bias=None,
+    attention=None,
+    dtype=jnp.float32,
+    seed=0,
 ):
     """Any variant on arrays whose length is the second axis."""
     attention = attention or Softmax()
@@ -70,7 +82,10 @@ def attend(
 
 
 def one_head(q, k, v, mask):
-    y = attend(*(np.asarray(x)[None, :, None, :] for x in (q, k, v)), np.asarray(mask)[None, None])
+    y = attend(
+        *(np.asarray(x)[None, :, None, :] for x in (q, k, v)),
+        np.asarray(mask)[None, None],
+    )
     return y[0, :, 0]
 
 
@@ -89,20 +104,28 @@ def random(*shape, seed=0):
 )
 def test_the_worked_example(scale, mask, expected):
     weights, outputs = expected
-    np.testing.assert_allclose(one_head(scale * Q, K, np.eye(3), mask), weights, atol=2e-7)
+    np.testing.assert_allclose(
+        one_head(scale * Q, K, np.eye(3), mask), weights, atol=2e-7
+    )
     np.testing.assert_allclose(one_head(scale * Q, K, V, mask), outputs, atol=1e-6)
 
 
 def test_is_its_formula_where_no_two_sizes_agree():
     b, t, s, h, k, u = 2, 3, 5, 4, 7, 6
-    q, key, value = random(b, t, h, k), random(b, s, h, k, seed=1), random(b, s, h, u, seed=2)
+    q, key, value = (
+        random(b, t, h, k),
+        random(b, s, h, k, seed=1),
+        random(b, s, h, u, seed=2),
+    )
     bias = random(1, h, t, s, seed=3)
     mask = np.random.default_rng(4).random((b, 1, t, s)) < 0.7
     mask[..., 0] = True
     expected = np.zeros((b, t, h, u))
     for i, j, n in np.ndindex(b, t, h):
         seen = np.flatnonzero(mask[i, 0, j])
-        e = np.exp([q[i, j, n] @ key[i, m, n] / np.sqrt(k) + bias[0, n, j, m] for m in seen])
+        e = np.exp(
+            [q[i, j, n] @ key[i, m, n] / np.sqrt(k) + bias[0, n, j, m] for m in seen]
+        )
         expected[i, j, n] = (e / e.sum()) @ value[i, seen, n]
     y = attend(q, key, value, mask, bias=jnp.asarray(bias, jnp.float32))
     np.testing.assert_allclose(y, expected, atol=1e-5)
@@ -119,7 +142,10 @@ def test_equals_jax_nn():
 def test_weights_of_every_query_sum_to_one():
     # Fails for a softmax over queries and for one that is scaled after it.
     y = attend(
-        random(2, 3, 1, 4), random(2, 7, 1, 4), np.ones((2, 7, 1, 1)), np.ones((1, 1, 1, 7), bool)
+        random(2, 3, 1, 4),
+        random(2, 7, 1, 4),
+        np.ones((2, 7, 1, 1)),
+        np.ones((1, 1, 1, 7), bool),
     )
     np.testing.assert_allclose(y, 1.0, atol=1e-6)
 
@@ -139,7 +165,13 @@ def test_softmax_is_float32_for_bfloat16_operands():
     # 64.25 is no bfloat16: rounded to one, both scores would be 64 and the weights even.
     q, key = np.array([1.0, 0.125]), np.array([[64.0, 2.0], [64.0, 0.0]])
     q, key = q[None, None, None] * np.sqrt(2), key[None, :, None]
-    y = attend(q, key, np.eye(2)[None, :, None], np.ones((1, 1, 1, 2), bool), dtype=jnp.bfloat16)
+    y = attend(
+        q,
+        key,
+        np.eye(2)[None, :, None],
+        np.ones((1, 1, 1, 2), bool),
+        dtype=jnp.bfloat16,
+    )
     even_up = np.exp(0.25) / (1 + np.exp(0.25))
     assert y.dtype == jnp.float32
     np.testing.assert_allclose(y[0, 0, 0], [even_up, 1 - even_up], atol=0.01)
@@ -174,7 +206,9 @@ LAWS = {
             p['energy'],
         )
     ),
-    'bilinear': lambda p, q, k: softmax64(np.einsum('bthi,hij,bshj->bhts', q, p['form'], k) / 2),
+    'bilinear': lambda p, q, k: softmax64(
+        np.einsum('bthi,hij,bshj->bhts', q, p['form'], k) / 2
+    ),
     'cosine': lambda p, q, k: softmax64(
         dots(unit(q), unit(k)) * p['temperature'][None, :, None, None]
     ),
@@ -195,14 +229,20 @@ LAWS = {
 @pytest.mark.parametrize('text', LAWS)
 def test_weights_are_the_formulas(text):
     attention = spec.make('flaxformer_lite.attention', text)
-    q, key, value = random(2, 3, 2, 4), random(2, 5, 2, 4, seed=1), random(2, 5, 2, 6, seed=2)
+    q, key, value = (
+        random(2, 3, 2, 4),
+        random(2, 5, 2, 4, seed=1),
+        random(2, 5, 2, 6, seed=2),
+    )
     mask = np.ones((1, 1, 3, 5), bool)
     inputs = jnp.asarray(q, jnp.float32), keys_values(key, value)
     pos_BT = jnp.broadcast_to(jnp.arange(3)[None], (2, 3))
     p = variables(attention, *inputs, pos_BT=pos_BT, mask_BHTS=jnp.asarray(mask))
     y = apply(attention, p, *inputs, pos_BT=pos_BT, mask_BHTS=jnp.asarray(mask))
     weights = LAWS[text](float64(p.get('params', {})), q, key)
-    np.testing.assert_allclose(y, np.einsum('bhts,bshu->bthu', weights, value), atol=1e-5)
+    np.testing.assert_allclose(
+        y, np.einsum('bhts,bshu->bthu', weights, value), atol=1e-5
+    )
 
 
 def test_every_attention_has_a_law():
@@ -225,7 +265,9 @@ def test_dropout_of_weights_is_each_weights_own():
     kv = keys_values(np.zeros((1, 64, 1, 2)), weights)
     arguments = dict(pos_BT=jnp.arange(64)[None], mask_BHTS=jnp.asarray(mask))
     rngs = {'dropout': jax.random.key(0)}
-    y = np.asarray(apply(attention, {}, jnp.asarray(q), kv, **arguments, rngs=rngs))[0, :, 0]
+    y = np.asarray(apply(attention, {}, jnp.asarray(q), kv, **arguments, rngs=rngs))[
+        0, :, 0
+    ]
     assert set(np.unique(y)) == {0.0, 2 / 64}
     assert abs((y == 0).mean() - 0.5) < 5 * 0.5 / 64
     assert len(np.unique(y == 0, axis=0)) == 64
@@ -258,7 +300,9 @@ def test_begins_as_softmax_or_near_it(name):
 
 def test_cosines_temperature_begins_where_it_is_told():
     q, kv = jnp.ones((1, 2, 3, 4)), keys_values(*np.ones((2, 1, 2, 3, 4)))
-    arguments = dict(pos_BT=jnp.zeros((1, 2), jnp.int32), mask_BHTS=jnp.ones((1, 1, 2, 2), bool))
+    arguments = dict(
+        pos_BT=jnp.zeros((1, 2), jnp.int32), mask_BHTS=jnp.ones((1, 1, 2, 2), bool)
+    )
     attention = spec.make('flaxformer_lite.attention', 'cosine(start=7.0)')
     first = jax.jit(attention.init)(jax.random.key(0), q, kv, **arguments)
     np.testing.assert_array_equal(first['params']['temperature'], [7.0] * 3)
@@ -275,7 +319,9 @@ def test_a_window_hides_what_is_further_away_on_either_side():
 
 @pytest.mark.parametrize('block', [2, 3, 64])
 def test_blocks_change_neither_results_nor_gradients(block):
-    arrays = tuple(jnp.asarray(random(2, 7, 2, 4, seed=i), jnp.float32) for i in range(3))
+    arrays = tuple(
+        jnp.asarray(random(2, 7, 2, 4, seed=i), jnp.float32) for i in range(3)
+    )
     mask = np.random.default_rng(4).random((2, 1, 7, 7)) < 0.6
     bias = jnp.asarray(random(1, 2, 7, 7, seed=5), jnp.float32)
 
@@ -383,11 +429,15 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients(name):
     def output(q, key, value):
         return attend(q, key, value, mask, attention=attention)
 
-    arguments = tuple(jnp.asarray(random(1, n, 2, 4, seed=n), jnp.float32) for n in (2, 3, 3))
+    arguments = tuple(
+        jnp.asarray(random(1, n, 2, 4, seed=n), jnp.float32) for n in (2, 3, 3)
+    )
     y = output(*arguments)
     np.testing.assert_array_equal(y[:, 1], 0.0)
     assert np.abs(y[:, 0]).max() > 0
-    gradients = jax.jit(jax.grad(lambda *a: 1e6 * output(*a).sum(), argnums=(0, 1, 2)))(*arguments)
+    gradients = jax.jit(jax.grad(lambda *a: 1e6 * output(*a).sum(), argnums=(0, 1, 2)))(
+        *arguments
+    )
     assert all(np.isfinite(g).all() for g in gradients)
     np.testing.assert_array_equal(gradients[0][:, 1], 0.0)
     np.testing.assert_array_equal(gradients[2][:, 2], 0.0)
@@ -403,7 +453,9 @@ def test_the_order_of_keys_does_not_matter_but_by_their_positions(name):
     pos_BT = jnp.arange(5)[None]
 
     def run(order):
-        kv = keys_values(key[:, order], value[:, order]).replace(pos_BS=jnp.asarray(order)[None])
+        kv = keys_values(key[:, order], value[:, order]).replace(
+            pos_BS=jnp.asarray(order)[None]
+        )
         arguments = dict(pos_BT=pos_BT, mask_BHTS=jnp.asarray(mask[..., order]))
         p = variables(attention, inputs, kv, **arguments)
         return apply(attention, p, inputs, kv, **arguments)

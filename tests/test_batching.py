@@ -11,7 +11,13 @@ import pytest
 import tiny
 
 from experiments import layout, planning
-from experiments.batching import Batches, Position, evaluation_batches, prefetch, source_batches
+from experiments.batching import (
+    Batches,
+    Position,
+    evaluation_batches,
+    prefetch,
+    source_batches,
+)
 from experiments.corpus import Corpus, Ragged
 from experiments.errors import UserError
 from flaxformer_lite import learning
@@ -25,7 +31,9 @@ def make_corpus(pairs=300, longest=40, seed=0):
     sides = []
     for _ in range(2):
         lengths = np.clip(rng.lognormal(2.2, 0.6, pairs).astype(int), 1, longest - 1)
-        sides.append([[4 + i, *rng.integers(4, 99, n - 1)] for i, n in enumerate(lengths)])
+        sides.append(
+            [[4 + i, *rng.integers(4, 99, n - 1)] for i, n in enumerate(lengths)]
+        )
     return Corpus(*map(Ragged.of, sides))
 
 
@@ -113,7 +121,9 @@ def test_pairs_over_the_limit_are_counted_and_left_out(packed):
     assert 20 in longest and 21 in longest
     batches = Batches(corpus, tokens=256, max_length=20, packed=packed)
     assert batches.dropped == len(corpus) - len(kept)
-    assert batches.longest == max(len(side) + 1 for pair in pairs_of(corpus, kept) for side in pair)
+    assert batches.longest == max(
+        len(side) + 1 for pair in pairs_of(corpus, kept) for side in pair
+    )
     found = [pair for batch in epoch_of(batches) for pair in unpack(batch)]
     assert sorted(found) == sorted(pairs_of(corpus, kept))
 
@@ -121,12 +131,18 @@ def test_pairs_over_the_limit_are_counted_and_left_out(packed):
 @pytest.mark.parametrize('packed', [False, True])
 @pytest.mark.parametrize('window', [60, 1 << 17])
 def test_goes_on_exactly_from_any_position(packed, window):
-    batches = Batches(make_corpus(150), tokens=200, max_length=48, packed=packed, window=window)
-    unbroken = list(itertools.islice(batches.iterate(Position()), 3 * batches.batches_per_epoch))
+    batches = Batches(
+        make_corpus(150), tokens=200, max_length=48, packed=packed, window=window
+    )
+    unbroken = list(
+        itertools.islice(batches.iterate(Position()), 3 * batches.batches_per_epoch)
+    )
     assert unbroken[-1][1].epoch >= 2
     before = [Position(), *(after for _, after in unbroken)]
     for start in range(len(unbroken) - 1):
-        again = Batches(make_corpus(150), tokens=200, max_length=48, packed=packed, window=window)
+        again = Batches(
+            make_corpus(150), tokens=200, max_length=48, packed=packed, window=window
+        )
         position = Position(*json.loads(json.dumps(before[start])))
         for batch, after in itertools.islice(again.iterate(position), 2):
             expected, expected_after = unbroken[start]
@@ -148,7 +164,9 @@ def test_seeds_give_orders_that_have_nothing_in_common(packed):
 
 @pytest.mark.parametrize('packed', [False, True])
 def test_shapes_are_few_within_the_budget_and_divisible(packed):
-    batches = Batches(make_corpus(1000), tokens=500, max_length=64, packed=packed, rows_multiple=4)
+    batches = Batches(
+        make_corpus(1000), tokens=500, max_length=64, packed=packed, rows_multiple=4
+    )
     seen = {batch['labels'].shape for batch in epoch_of(batches)}
     assert seen == set(batches.shapes)
     assert len(seen) <= (1 if packed else 5)
@@ -185,9 +203,15 @@ def test_first_fit_asks_for_room_on_both_sides():
 def test_bucket_lengths_are_where_the_pairs_are():
     counts = np.zeros(101, int)
     counts[[8, 21, 90]] = 1000, 1000, 10
-    assert planning.bucket_lengths(counts, tokens=960, windows=1, most=100) == [8, 24, 96]
+    assert planning.bucket_lengths(counts, tokens=960, windows=1, most=100) == [
+        8,
+        24,
+        96,
+    ]
     # Nothing is gained where one batch holds all.
-    assert planning.bucket_lengths(counts // 10, tokens=96_000, windows=1, most=100) == [96]
+    assert planning.bucket_lengths(
+        counts // 10, tokens=96_000, windows=1, most=100
+    ) == [96]
     # The length limit is never exceeded, be it a multiple of 8 or not.
     assert planning.bucket_lengths(counts, tokens=960, windows=1, most=91)[-1] == 91
 
@@ -214,11 +238,17 @@ def test_permute_gives_any_part_and_mixes_well():
 
 def test_errors_name_the_field_and_the_mend():
     corpus = make_corpus()
-    with pytest.raises(UserError, match=r'batch\.max_length=1 .*300 training pairs.*raise it'):
+    with pytest.raises(
+        UserError, match=r'batch\.max_length=1 .*300 training pairs.*raise it'
+    ):
         Batches(corpus, tokens=256, max_length=1)
-    with pytest.raises(UserError, match=r'batch\.tokens=50 .*64 tokens.*at least 64 or lower'):
+    with pytest.raises(
+        UserError, match=r'batch\.tokens=50 .*64 tokens.*at least 64 or lower'
+    ):
         Batches(corpus, tokens=50, max_length=256, packed=True)
-    with pytest.raises(UserError, match=r'batch\.tokens=100 .*for each of 4 devices.*at least 160'):
+    with pytest.raises(
+        UserError, match=r'batch\.tokens=100 .*for each of 4 devices.*at least 160'
+    ):
         Batches(corpus, tokens=100, max_length=256, rows_multiple=4)
 
 
@@ -240,18 +270,26 @@ def test_evaluation_uses_few_shapes_and_full_batches():
     corpus = make_corpus(500, longest=60)
     batches = list(evaluation_batches(corpus, tokens=512))
     assert sorted(i for _, indices in batches for i in indices) == list(range(500))
-    assert {batch['labels'].shape for batch, _ in batches} <= {(8, 64), (16, 32), (32, 16)}
+    assert {batch['labels'].shape for batch, _ in batches} <= {
+        (8, 64),
+        (16, 32),
+        (32, 16),
+    }
     assert all(len(indices) == len(batch['labels']) for batch, indices in batches[:-1])
 
 
 def test_packed_and_padded_batches_give_the_same_loss_per_token():
     rng = np.random.default_rng(3)
     lengths = rng.integers(1, 15, (2, 40))
-    sides = ([rng.integers(4, tiny.VOCAB, n).tolist() for n in side] for side in lengths)
+    sides = (
+        [rng.integers(4, tiny.VOCAB, n).tolist() for n in side] for side in lengths
+    )
     corpus = Corpus(*map(Ragged.of, sides))
     model = tiny.model(dropout=0.0)
     variables = {'params': tiny.parameters(model)}
-    loss_sums = jax.jit(functools.partial(learning.loss_sums, model, label_smoothing=0.1))
+    loss_sums = jax.jit(
+        functools.partial(learning.loss_sums, model, label_smoothing=0.1)
+    )
     sums, numbers = {}, {}
     for packed in (False, True):
         batches = Batches(corpus, tokens=128, max_length=16, packed=packed)
@@ -280,7 +318,10 @@ def test_sources_are_read_a_window_at_a_time():
         assert indices.max() // 3 == (len(read) - 1) // 3
         for row, index in enumerate(indices):
             n = lengths[index]
-            assert batch['source'][row].tolist()[: n + 2] == ([4 + index] * n + [EOS, 0])[: n + 2]
+            assert (
+                batch['source'][row].tolist()[: n + 2]
+                == ([4 + index] * n + [EOS, 0])[: n + 2]
+            )
             assert batch['source_segments'][row].sum() == n + 1
             found[int(index)] = True
     assert sorted(found) == list(range(7))

@@ -96,7 +96,9 @@ def test_learned_positions_have_a_table_for_each_stack():
 
 def test_an_empty_d_k_is_the_share_of_a_head():
     assert tiny.model(d_k=None, d_v=None) == tiny.model(d_k=6, d_v=6)
-    model = tiny.model(d_model=10, num_heads=3)  # no share is needed where both are given
+    model = tiny.model(
+        d_model=10, num_heads=3
+    )  # no share is needed where both are given
     assert count(model) > 0
 
 
@@ -120,7 +122,9 @@ def test_equal_configs_build_equal_models_that_are_traced_once(residual):
 @pytest.mark.parametrize('which', ['decoder', 'cross'])
 def test_each_attention_is_its_own_or_as_the_encoders(which):
     assert tiny.model(**{f'{which}_attention': 'softmax'}) == tiny.model()
-    with pytest.raises(ValueError, match=f"model.{which}_attention: 'sofmax' is not one of"):
+    with pytest.raises(
+        ValueError, match=f"model.{which}_attention: 'sofmax' is not one of"
+    ):
         tiny.model(**{f'{which}_attention': 'sofmax'})
 
 
@@ -128,14 +132,19 @@ def test_each_attention_is_its_own_or_as_the_encoders(which):
 def test_a_decoder_has_what_it_names_and_else_what_the_encoder_has(kind):
     def found(model):
         blocks = model.encoder.block, model.decoder.block
-        return [type(b.residual.norm if kind == 'norm' else getattr(b, kind)) for b in blocks]
+        return [
+            type(b.residual.norm if kind == 'norm' else getattr(b, kind))
+            for b in blocks
+        ]
 
     names = dict(norm=('rms', 'batch'), residual=('rezero', 'sandwich'))
     one, other = names.get(kind, ('gelu', 'mixture'))
     classes = [fields.find(kind, {kind: name}) for name in (one, other)]
     assert found(tiny.model(**{kind: one})) == [classes[0]] * 2
     assert found(tiny.model(**{kind: one, f'decoder_{kind}': other})) == classes
-    with pytest.raises(ValueError, match=f"model.decoder_{kind}: 'sofmax' is not one of"):
+    with pytest.raises(
+        ValueError, match=f"model.decoder_{kind}: 'sofmax' is not one of"
+    ):
         tiny.model(**{f'decoder_{kind}': 'sofmax'})
 
 
@@ -166,7 +175,13 @@ def test_what_is_named_stands_in_its_place():
 @pytest.mark.parametrize(
     ('overrides', 'length'),
     [
-        (dict(positions='learned(max_length=9)', decoder_positions='learned(max_length=7)'), 7),
+        (
+            dict(
+                positions='learned(max_length=9)',
+                decoder_positions='learned(max_length=7)',
+            ),
+            7,
+        ),
         (dict(decoder_positions='learned(max_length=7)'), 7),
         (dict(positions='learned(max_length=9)', decoder_positions='alibi'), 9),
         (dict(), None),
@@ -188,25 +203,73 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
         (dict(d_v=-1), 'model.d_v must be at least 1, not -1'),
         (dict(dropout=-0.1), 'model.dropout must be at least 0 and below 1, not -0.1'),
         (dict(dropout=1.0), 'model.dropout must be at least 0 and below 1, not 1.0'),
-        (dict(dropout=float('nan')), 'model.dropout must be at least 0 and below 1, not nan'),
-        (dict(num_heads=5, d_v=None), 'model.d_model=12 cannot be divided .* model.num_heads=5'),
+        (
+            dict(dropout=float('nan')),
+            'model.dropout must be at least 0 and below 1, not nan',
+        ),
+        (
+            dict(num_heads=5, d_v=None),
+            'model.d_model=12 cannot be divided .* model.num_heads=5',
+        ),
         (dict(d_model=7), 'model.positions: d_model must be even for sinusoids, not 7'),
-        (dict(decoder_positions='rotary', d_k=3), 'model.decoder_positions: d_k must be even for'),
+        (
+            dict(decoder_positions='rotary', d_k=3),
+            'model.decoder_positions: d_k must be even for',
+        ),
         (dict(num_kv_heads=0), 'model.num_kv_heads must be at least 1, not 0'),
-        (dict(num_heads=4, num_kv_heads=3), 'model.num_kv_heads=3 does not divide .*num_heads=4'),
-        (dict(head_dropout=1.0), 'model.head_dropout must be at least 0 and below 1, not 1.0'),
-        (dict(layer_drop=-0.5), 'model.layer_drop must be at least 0 and below 1, not -0.5'),
-        (dict(dropout_kind='words'), 'model.dropout_kind must be one of elements, tokens'),
-        (dict(cross_positions='alibi'), "model.cross_positions='alibi' does nothing in cross-"),
-        (dict(attention='local(window=0)'), 'model.attention: window must be at least 1, not 0'),
-        (dict(attention='blockwise(block=0)'), 'model.attention: block must be at least 1, not 0'),
-        (dict(projections=False), 'model.projections=False .* leave model.d_k, model.d_v and'),
-        (dict(feed_forward='mixture(top=9)'), 'model.feed_forward: mixture needs 1 ≤ top ≤ exper'),
+        (
+            dict(num_heads=4, num_kv_heads=3),
+            'model.num_kv_heads=3 does not divide .*num_heads=4',
+        ),
+        (
+            dict(head_dropout=1.0),
+            'model.head_dropout must be at least 0 and below 1, not 1.0',
+        ),
+        (
+            dict(layer_drop=-0.5),
+            'model.layer_drop must be at least 0 and below 1, not -0.5',
+        ),
+        (
+            dict(dropout_kind='words'),
+            'model.dropout_kind must be one of elements, tokens',
+        ),
+        (
+            dict(cross_positions='alibi'),
+            "model.cross_positions='alibi' does nothing in cross-",
+        ),
+        (
+            dict(attention='local(window=0)'),
+            'model.attention: window must be at least 1, not 0',
+        ),
+        (
+            dict(attention='blockwise(block=0)'),
+            'model.attention: block must be at least 1, not 0',
+        ),
+        (
+            dict(projections=False),
+            'model.projections=False .* leave model.d_k, model.d_v and',
+        ),
+        (
+            dict(feed_forward='mixture(top=9)'),
+            'model.feed_forward: mixture needs 1 ≤ top ≤ exper',
+        ),
         (dict(init='mu_p(base=0)'), 'model.init: base must be at least 1, not 0'),
-        (dict(norm='layer(epsilon="x")'), "model.norm: .*epsilon must be of type float, not 'x'"),
-        (dict(feed_forward='mixture(experts=4.0)'), 'experts must be of type int, not 4.0'),
-        (dict(attention='softmax(scale="x")'), r"scale must be of type bool \| float, not 'x'"),
-        (dict(architecture='recurrent(attend="softmax")'), 'attend must be of type Module, not'),
+        (
+            dict(norm='layer(epsilon="x")'),
+            "model.norm: .*epsilon must be of type float, not 'x'",
+        ),
+        (
+            dict(feed_forward='mixture(experts=4.0)'),
+            'experts must be of type int, not 4.0',
+        ),
+        (
+            dict(attention='softmax(scale="x")'),
+            r"scale must be of type bool \| float, not 'x'",
+        ),
+        (
+            dict(architecture='recurrent(attend="softmax")'),
+            'attend must be of type Module, not',
+        ),
         (
             dict(positions='t5(buckets=2)'),
             'model.positions: buckets ≥ 4 and max_distance',
@@ -215,17 +278,38 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
             dict(positions='t5(max_distance=16)'),
             'max_distance > buckets / 2 are needed, not 32 and 16',
         ),
-        (dict(architecture='rnn'), "model.architecture: 'rnn' is not one of encoder_decoder, lang"),
-        (dict(init='xavie'), "model.init: 'xavie' is not one of .* did you mean 'xavier'"),
+        (
+            dict(architecture='rnn'),
+            "model.architecture: 'rnn' is not one of encoder_decoder, lang",
+        ),
+        (
+            dict(init='xavie'),
+            "model.init: 'xavie' is not one of .* did you mean 'xavier'",
+        ),
         (dict(tie='four'), "model.tie must be one of three, two, none, not 'four'"),
-        (dict(dtype='float16'), "model.dtype must be one of float32, bfloat16, not 'float16'"),
-        (dict(attention='sofmax'), "model.attention: 'sofmax' .* did you mean 'softmax'"),
+        (
+            dict(dtype='float16'),
+            "model.dtype must be one of float32, bfloat16, not 'float16'",
+        ),
+        (
+            dict(attention='sofmax'),
+            "model.attention: 'sofmax' .* did you mean 'softmax'",
+        ),
         (dict(positions='rotatry'), "model.positions: 'rotatry' is not one of"),
-        (dict(positions='learned(size=3)'), "model.positions: .* unknown argument 'size'"),
+        (
+            dict(positions='learned(size=3)'),
+            "model.positions: .* unknown argument 'size'",
+        ),
         (dict(positions='learned('), 'model.positions: .* is not a spec'),
         (dict(norm='batchnorm'), "model.norm: 'batchnorm' is not one of"),
-        (dict(residual='prenorm'), "model.residual: 'prenorm' .* did you mean 'pre_norm'"),
-        (dict(feed_forward='relu(d_f=3)'), "model.feed_forward: .* unknown argument 'd_f'"),
+        (
+            dict(residual='prenorm'),
+            "model.residual: 'prenorm' .* did you mean 'pre_norm'",
+        ),
+        (
+            dict(feed_forward='relu(d_f=3)'),
+            "model.feed_forward: .* unknown argument 'd_f'",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_refused_by_the_name_of_its_field(overrides, message):
@@ -303,13 +387,18 @@ def test_widths_of_heads_reach_the_matrices():
     for attention in (layer['attention'], layer['cross_attention']):
         shapes = {name: x['kernel'].shape for name, x in attention.items()}
         d, h, k, u = 12, 2, 4, 3
-        assert shapes == dict(query=(d, h, k), key=(d, h, k), value=(d, h, u), merge=(h, u, d))
+        assert shapes == dict(
+            query=(d, h, k), key=(d, h, k), value=(d, h, u), merge=(h, u, d)
+        )
     np.testing.assert_array_equal(layer['feed_forward']['up']['kernel'].shape, (12, 16))
 
 
 def test_parts_know_what_they_are_in():
     given = dict(num_layers=3, positions='t5', residual='deepnorm', head_dropout=0.5)
-    model, lone = tiny.model(**given), tiny.model(**given, architecture='language_model')
+    model, lone = (
+        tiny.model(**given),
+        tiny.model(**given, architecture='language_model'),
+    )
     config = wmt_base.get_config().model
     config.update(tiny.SIZES | dict(residual='deepnorm'))
     entities = build.entity_encoder(config).encoder
@@ -320,7 +409,11 @@ def test_parts_know_what_they_are_in():
         (entities, None, ('encoder', 2, 0)),
     ):
         residual = stack.block.residual
-        assert (residual.stack, residual.encoder_layers, residual.decoder_layers) == sizes
+        assert (
+            residual.stack,
+            residual.encoder_layers,
+            residual.decoder_layers,
+        ) == sizes
         assert causal is None or stack.positions.causal == causal
         assert stack.block.attention.dense.initial.beta() == init_of(*sizes)
     assert model.encoder.block.attention.head_dropout == Dropout(0.5, (1, 3))
@@ -335,4 +428,8 @@ def init_of(stack, n, m):
 
 def test_whole_tokens_are_dropped_along_features():
     dropped = tiny.model(dropout=0.5, dropout_kind='tokens')
-    assert dropped.encoder.dropout == dropped.encoder.block.residual.dropout == Dropout(0.5, (-1,))
+    assert (
+        dropped.encoder.dropout
+        == dropped.encoder.block.residual.dropout
+        == Dropout(0.5, (-1,))
+    )

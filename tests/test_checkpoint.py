@@ -30,7 +30,12 @@ class State(NamedTuple):
 def make_state(step, width=8):
     """A state with a leaf of each kind, that tells which step it is of."""
     kernel = np.random.default_rng(step).normal(size=(width, 64)).astype(np.float32)
-    params = {'dense': {'kernel': jnp.asarray(kernel), 'bias': jnp.full((64,), step, jnp.bfloat16)}}
+    params = {
+        'dense': {
+            'kernel': jnp.asarray(kernel),
+            'bias': jnp.full((64,), step, jnp.bfloat16),
+        }
+    }
     return State(
         jnp.int32(step),
         params,
@@ -109,9 +114,9 @@ def test_a_state_may_be_donated_as_soon_as_save_returns(tmp_path):
         state = bump(bump(state))
     checkpoints.wait()
     for step in range(1, 4):
-        params = checkpoints.load_variables(step, {'params': jax.eval_shape(lambda: state)})[
-            'params'
-        ]
+        params = checkpoints.load_variables(
+            step, {'params': jax.eval_shape(lambda: state)}
+        )['params']
         np.testing.assert_array_equal(params, np.arange(1_000_000.0) + 2 * (step - 1))
     checkpoints.close()
 
@@ -227,14 +232,20 @@ def test_average_of_checkpoints_is_the_mean_in_float64(tmp_path):
     save(tmp_path, 1, 2, 3, 4)
     mean = Checkpoints(tmp_path, read_only=True).average([2, 3, 4], PARAMS)['params']
     kernels = [np.float64(make_state(i).params['dense']['kernel']) for i in (2, 3, 4)]
-    np.testing.assert_array_equal(mean['dense']['kernel'], np.float32(np.mean(kernels, axis=0)))
+    np.testing.assert_array_equal(
+        mean['dense']['kernel'], np.float32(np.mean(kernels, axis=0))
+    )
     assert mean['dense']['bias'].dtype == jnp.bfloat16
     np.testing.assert_array_equal(np.float32(mean['dense']['bias']), 3.0)
 
 
 def test_average_does_not_lose_small_differences():
-    trees = [{'x': jnp.float32([1.0])}] * 3000 + [{'x': jnp.float32([1.0 + 3e-4])}] * 7000
-    assert averaging.average(trees)['x'][0] == np.float32(1.0 + 0.7 * np.float64(np.float32(3e-4)))
+    trees = [{'x': jnp.float32([1.0])}] * 3000 + [
+        {'x': jnp.float32([1.0 + 3e-4])}
+    ] * 7000
+    assert averaging.average(trees)['x'][0] == np.float32(
+        1.0 + 0.7 * np.float64(np.float32(3e-4))
+    )
 
 
 def test_whole_numbers_have_no_average():
@@ -261,14 +272,21 @@ def test_a_disk_without_room_is_told_before_writing(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, 'disk_usage', lambda path: usage._replace(free=100))
     checkpoints = Checkpoints(tmp_path)
-    with pytest.raises(UserError, match=r'the one of step 1 stays good.* 0 MB are free'):
+    with pytest.raises(
+        UserError, match=r'the one of step 1 stays good.* 0 MB are free'
+    ):
         checkpoints.save(2, make_state(2), {})
     checkpoints.close()
     assert restore(tmp_path).step == 1
 
 
 def run(code, *arguments, **options):
-    command = [sys.executable, '-c', f'from tests.test_checkpoint import *\n{code}', *arguments]
+    command = [
+        sys.executable,
+        '-c',
+        f'from tests.test_checkpoint import *\n{code}',
+        *arguments,
+    ]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
     )
@@ -291,7 +309,9 @@ except UserError as error:
 def test_a_disk_that_fills_while_writing_leaves_the_last_checkpoint_good(tmp_path):
     save(tmp_path, 1)
     output, _ = run(FULL, str(tmp_path)).communicate()
-    assert output.startswith(f'cannot write a checkpoint to {tmp_path} (the one of step 1 stays')
+    assert output.startswith(
+        f'cannot write a checkpoint to {tmp_path} (the one of step 1 stays'
+    )
     assert 'File too large' in output
     assert len(output.splitlines()) == 1
     assert restore(tmp_path).step == 1
@@ -302,7 +322,9 @@ def test_devices_may_be_others_than_those_that_saved(tmp_path):
     mesh = jax.make_mesh((4,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data'))
     kernel = make_state(1).params['dense']['kernel']
-    divided = {'dense': {'kernel': jax.ShapeDtypeStruct((8, 64), jnp.float32, sharding=rows)}}
+    divided = {
+        'dense': {'kernel': jax.ShapeDtypeStruct((8, 64), jnp.float32, sharding=rows)}
+    }
 
     checkpoints = Checkpoints(tmp_path, keep=10)
     params = checkpoints.load_variables(1, {'params': divided})['params']
@@ -365,7 +387,9 @@ def test_the_last_checkpoints_are_averaged_or_the_best(tmp_path):
     assert sorted(chosen(2, 'best')) == [2, 4]
 
 
-def test_a_checkpoint_of_a_stop_goes_when_the_next_is_there_and_counts_as_none(tmp_path):
+def test_a_checkpoint_of_a_stop_goes_when_the_next_is_there_and_counts_as_none(
+    tmp_path,
+):
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step, due in ((1, True), (2, True), (3, False)):
         checkpoints.save(step, make_state(step), {}, due=due)

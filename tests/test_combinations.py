@@ -54,7 +54,9 @@ def examined(model, variables):
     rows = tiny.batch([*([pair] for pair in tiny.PAIRS), tiny.PAIRS])
     source, inputs = rows['source'][:3], rows['inputs'][:3]
     devices = Mesh(np.array(jax.devices()), 'batch')
-    rows = jax.lax.with_sharding_constraint(rows, NamedSharding(devices, PartitionSpec('batch')))
+    rows = jax.lax.with_sharding_constraint(
+        rows, NamedSharding(devices, PartitionSpec('batch'))
+    )
     b, t = inputs.shape
 
     def logits(params):
@@ -83,7 +85,9 @@ def examined(model, variables):
 def test_contracts_hold_for_any_combination(number):
     drawn, model, variables = combination(number)
     changed = {k: v for k, v in drawn.items() if v != wmt_base.get_config().model[k]}
-    print(f'COMBINATIONS_SEED={SEED}, number {number}: {changed}')  # pytest shows it on failure
+    print(
+        f'COMBINATIONS_SEED={SEED}, number {number}: {changed}'
+    )  # pytest shows it on failure
     whole, steps, gradient = jax.device_get(examined(model, variables))
     assert np.isfinite(whole).all()
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
@@ -95,4 +99,6 @@ def test_contracts_hold_for_any_combination(number):
         packed = whole[3, start : start + len(labels)]
         start += len(labels)
         np.testing.assert_allclose(packed, alone, atol=atol, err_msg='packed')
-        np.testing.assert_allclose(steps[row, : len(labels)], alone, atol=atol, err_msg='steps')
+        np.testing.assert_allclose(
+            steps[row, : len(labels)], alone, atol=atol, err_msg='steps'
+        )

@@ -22,14 +22,22 @@ class Toy:
 
     def __init__(self, vocab=7, sentences=6, width=7, seed=0, eos_bias=0.0):
         rng = np.random.default_rng(seed)
-        self.S, self.D = rng.normal(size=(sentences, width)), rng.normal(size=(64, width))
-        self.E, self.W = rng.normal(size=(vocab, width)), rng.normal(size=(vocab, width))
+        self.S, self.D = (
+            rng.normal(size=(sentences, width)),
+            rng.normal(size=(64, width)),
+        )
+        self.E, self.W = (
+            rng.normal(size=(vocab, width)),
+            rng.normal(size=(vocab, width)),
+        )
         self.b = np.where(np.arange(vocab) == EOS, eos_bias, 0.0)
 
     def log_p(self, sentence, prefix):
         """The next token's log-probabilities, in float64."""
         past = [BOS, *prefix]
-        h = self.S[sentence] + sum(self.D[j] * self.E[token] for j, token in enumerate(past))
+        h = self.S[sentence] + sum(
+            self.D[j] * self.E[token] for j, token in enumerate(past)
+        )
         logits = self.W @ np.tanh(h) + self.b
         return logits - np.log(np.exp(logits).sum())
 
@@ -42,7 +50,9 @@ class Toy:
 
     def by_slots(self, sentences, beams):
         """As an attention would: tokens are written to slots, and a mask says whose they are."""
-        S, D, E = (jnp.asarray(x, jnp.float32) for x in (self.S[sentences], self.D, self.E))
+        S, D, E = (
+            jnp.asarray(x, jnp.float32) for x in (self.S[sentences], self.D, self.E)
+        )
 
         def grow(cache, hypotheses, tokens):
             S, cache_BS = cache
@@ -62,7 +72,9 @@ class Toy:
 
     def by_parents(self, sentences, beams):
         """As a recurrent network would: a state is handed on from parent to child."""
-        S, D, E = (jnp.asarray(x, jnp.float32) for x in (self.S[sentences], self.D, self.E))
+        S, D, E = (
+            jnp.asarray(x, jnp.float32) for x in (self.S[sentences], self.D, self.E)
+        )
 
         def step(token_BN, cache_BNC, path):
             h_BNC = jnp.take_along_axis(cache_BNC, path.parent_BN[..., None], 1)
@@ -86,7 +98,9 @@ def run(search, model, limits, **settings):
         return search(task, *keys, **settings)
 
     arrays = cache, jnp.asarray(limits, jnp.int32)
-    tokens_BNL, scores_BN = searched(*arrays) if keys is None else searched(*arrays, keys)
+    tokens_BNL, scores_BN = (
+        searched(*arrays) if keys is None else searched(*arrays, keys)
+    )
     return np.asarray(tokens_BNL), np.asarray(scores_BN)
 
 
@@ -118,7 +132,9 @@ def greedily(toy, sentence, limit):
     tokens = []
     while EOS not in tokens:
         log_p = toy.log_p(sentence, tokens)
-        tokens.append(max(choices(log_p, len(tokens) + 1 == limit), key=lambda c: c[1])[0])
+        tokens.append(
+            max(choices(log_p, len(tokens) + 1 == limit), key=lambda c: c[1])[0]
+        )
     return tokens
 
 
@@ -129,9 +145,13 @@ def by_beam(toy, sentence, limit, beams, alpha):
         candidates = []
         for prefix, score in live:
             log_p = toy.log_p(sentence, prefix)
-            candidates += [([*prefix, t], score + p) for t, p in choices(log_p, i + 1 == limit)]
+            candidates += [
+                ([*prefix, t], score + p) for t, p in choices(log_p, i + 1 == limit)
+            ]
         candidates = sorted(candidates, key=lambda c: -c[1])[: 2 * beams]
-        done += [(p, s / ((5 + i + 1) / 6) ** alpha) for p, s in candidates if p[-1] == EOS]
+        done += [
+            (p, s / ((5 + i + 1) / 6) ** alpha) for p, s in candidates if p[-1] == EOS
+        ]
         live = [c for c in candidates if c[0][-1] != EOS][:beams]
     return max(done, key=lambda c: c[1])
 
@@ -150,7 +170,9 @@ def test_a_wide_beam_finds_the_best_of_all_sentences(alpha, cache):
     )
     for sentence, limit in enumerate(limits):
         ended = everything(toy, limit)
-        penalised = [toy.score(sentence, t) / ((5 + len(t)) / 6) ** alpha for t in ended]
+        penalised = [
+            toy.score(sentence, t) / ((5 + len(t)) / 6) ** alpha for t in ended
+        ]
         order = np.argsort(penalised)[::-1][:best]
         found = [cut(t) for t in tokens[sentence, : len(order)]]
         assert found == [ended[i] for i in order]
@@ -191,14 +213,18 @@ def test_greedy_takes_the_likeliest_token_each_time(cache, sentences):
     for sentence, limit in enumerate(limits):
         expected = greedily(toy, sentence, limit)
         assert cut(tokens[sentence, 0]) == expected
-        np.testing.assert_allclose(scores[sentence, 0], toy.score(sentence, expected), rtol=1e-4)
+        np.testing.assert_allclose(
+            scores[sentence, 0], toy.score(sentence, expected), rtol=1e-4
+        )
 
 
 def test_of_equally_likely_tokens_greedy_takes_the_first():
     def step(token_BN, cache, path):
         return jnp.asarray([[[0.0, -9.0, 0.0, 2.0, 2.0]]]), cache
 
-    tokens, _ = run(decode.greedy, (step, lambda cache, *room: cache, jnp.zeros(1)), [3])
+    tokens, _ = run(
+        decode.greedy, (step, lambda cache, *room: cache, jnp.zeros(1)), [3]
+    )
     assert cut(tokens[0, 0]) == [3, 3, EOS]
 
 
@@ -211,7 +237,9 @@ def test_padding_and_the_start_token_are_never_chosen(name):
     search, beams, own = SEARCHES[name]
     if name == 'sample':
         own = own | dict(keys=jax.random.split(jax.random.key(0), 1))
-    tokens, _ = run(search, (step, lambda cache, *room: cache, jnp.zeros(1)), [5], **own)
+    tokens, _ = run(
+        search, (step, lambda cache, *room: cache, jnp.zeros(1)), [5], **own
+    )
     assert set(cut(tokens[0, 0])) <= {3, 4, EOS}
 
 
@@ -283,7 +311,9 @@ def test_room_is_made_as_sentences_grow(name, monkeypatch):
     np.testing.assert_array_equal(at_once[0], by_and_by[0])
     np.testing.assert_allclose(at_once[1], by_and_by[1], rtol=1e-5)
     lengths = [len(cut(t)) for t in at_once[0][:, 0]]
-    assert max(lengths) > 8 and all(n <= limit for n, limit in zip(lengths, limits, strict=True))
+    assert max(lengths) > 8 and all(
+        n <= limit for n, limit in zip(lengths, limits, strict=True)
+    )
 
 
 @pytest.mark.parametrize('name', SEARCHES)
@@ -308,9 +338,13 @@ def test_the_length_penalty_is_gnmts_and_no_power_of_the_length():
     assert decode.length_penalty(50, 0.0) == 1.0
 
 
-@pytest.mark.parametrize('settings', [dict(beams=0), dict(alpha=-0.1), dict(best=0), dict(best=5)])
+@pytest.mark.parametrize(
+    'settings', [dict(beams=0), dict(alpha=-0.1), dict(best=0), dict(best=5)]
+)
 def test_beam_refuses_what_it_cannot_do(settings):
-    with pytest.raises(ValueError, match='beam search needs 1 ≤ best ≤ beams and alpha ≥ 0'):
+    with pytest.raises(
+        ValueError, match='beam search needs 1 ≤ best ≤ beams and alpha ≥ 0'
+    ):
         run(decode.beam, Toy().by_slots(np.arange(1), 4), [5], **settings)
 
 
@@ -357,7 +391,8 @@ def test_a_low_temperature_shares_evenly_among_ties():
 
 
 @pytest.mark.parametrize(
-    ('settings', 'tokens'), [(dict(top_k=1), [1]), (dict(top_k=2), [1, 2]), (dict(top_p=0.2), [1])]
+    ('settings', 'tokens'),
+    [(dict(top_k=1), [1]), (dict(top_k=2), [1, 2]), (dict(top_p=0.2), [1])],
 )
 def test_of_equally_likely_tokens_the_filters_leave_the_first(settings, tokens):
     logits = decode.filtered(jnp.asarray([[0.0, 3.0, 3.0, 3.0]]), **settings)
@@ -406,7 +441,11 @@ def drawn(**settings):
 @pytest.mark.parametrize(
     ('settings', 'limit'),
     # The value of χ² that one draw in a thousand exceeds, at 4 and 2 degrees of freedom.
-    [(dict(), 18.47), (dict(temperature=0.5), 18.47), (dict(temperature=2.0, top_k=3), 13.82)],
+    [
+        (dict(), 18.47),
+        (dict(temperature=0.5), 18.47),
+        (dict(temperature=2.0, top_k=3), 13.82),
+    ],
 )
 def test_sampled_frequencies_follow_the_softmax(settings, limit):
     p = np.exp(LOGITS / settings.get('temperature', 1.0))

@@ -26,7 +26,9 @@ def test_without_a_bias_it_has_none():
 
 
 @pytest.mark.parametrize(('features', 'inputs'), [((40, 30), 1), ((30,), 2)])
-def test_begins_as_xaviers_uniform_over_all_axes_as_one_and_at_no_bias(features, inputs):
+def test_begins_as_xaviers_uniform_over_all_axes_as_one_and_at_no_bias(
+    features, inputs
+):
     x = jnp.zeros((1, 10, 20))
     p = jax.jit(Dense(features, inputs).init)(jax.random.key(0), x)['params']
     fan_in, fan_out = int(np.prod(x.shape[-inputs:])), int(np.prod(features))
@@ -59,11 +61,19 @@ def test_bfloat16_rounds_the_operands_and_keeps_float32_parameters():
     np.testing.assert_allclose(y, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(('dtype', 'rtol'), [(jnp.float32, 1e-5), (jnp.bfloat16, 2**-8)])
-@pytest.mark.parametrize('shape', [(6, 7, 8), (5, 9, 4), (1, 1, 1), (512, 64, 96), (333, 130, 65)])
+@pytest.mark.parametrize(
+    ('dtype', 'rtol'), [(jnp.float32, 1e-5), (jnp.bfloat16, 2**-8)]
+)
+@pytest.mark.parametrize(
+    'shape', [(6, 7, 8), (5, 9, 4), (1, 1, 1), (512, 64, 96), (333, 130, 65)]
+)
 def test_gradients_are_products_with_the_incoming_gradient(shape, dtype, rtol):
     n, d, f = shape
-    x, w, g = random(n, d).astype(dtype), random(d, f, seed=1).astype(dtype), random(n, f, seed=2)
+    x, w, g = (
+        random(n, d).astype(dtype),
+        random(d, f, seed=1).astype(dtype),
+        random(n, f, seed=2),
+    )
     dx, dw = jax.jit(lambda x, w, g: jax.vjp(product, x, w)[1](g))(x, w, g)
     assert dx.dtype == dw.dtype == dtype
     x, w = float64(x.astype(jnp.float32)), float64(w.astype(jnp.float32))

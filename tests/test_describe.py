@@ -24,7 +24,9 @@ def small(**model):
     config = wmt_base.get_config()
     config.tokenizer.vocab_size = V
     config.batch.tokens, config.batch.max_length = 6 * L, L
-    config.model.update(dict(d_model=D, num_layers=N, num_heads=H, d_k=K, d_v=U, d_ff=F) | model)
+    config.model.update(
+        dict(d_model=D, num_layers=N, num_heads=H, d_k=K, d_v=U, d_ff=F) | model
+    )
     return config
 
 
@@ -84,7 +86,9 @@ def test_parameters_and_flops_are_those_of_the_closed_form(model):
 def test_it_agrees_with_a_built_model():
     config = small(residual='pre_norm', positions='learned', tie='none', num_layers=1)
     model = build.model(config.model, V)
-    params = jax.jit(lambda key: training.init_variables(model, key))(jax.random.key(0))['params']
+    params = jax.jit(lambda key: training.init_variables(model, key))(
+        jax.random.key(0)
+    )['params']
     costs = ledger(config)
     assert costs['parameters']['total'] == sum(x.size for x in jax.tree.leaves(params))
     size = sum(x.nbytes for x in jax.tree.leaves(params))
@@ -144,13 +148,17 @@ def test_activations_are_most_of_what_the_compiler_sets_aside():
 
     def gradients(params, batch, key):
         def loss(params):
-            return learning.loss_sums(model, {'params': params}, batch, dropout_key=key).loss
+            return learning.loss_sums(
+                model, {'params': params}, batch, dropout_key=key
+            ).loss
 
         return jax.grad(loss)(params)
 
     key = jax.random.key(0)
     params = jax.eval_shape(lambda: training.init_variables(model, key))['params']
-    batch = {name: jax.ShapeDtypeStruct((32, 32), jnp.int32) for name in learning.ARRAYS}
+    batch = {
+        name: jax.ShapeDtypeStruct((32, 32), jnp.int32) for name in learning.ARRAYS
+    }
     compiled = jax.jit(gradients).lower(params, batch, key).compile()
     aside = compiled.memory_analysis().temp_size_in_bytes
     assert 0.4 * aside < ledger(config)['bytes']['activations'] < 1.1 * aside
@@ -172,16 +180,22 @@ def test_flops_of_products_in_every_kind_of_program():
         return jnp.einsum('bij,bjk->bik', a, b)
 
     def looped(a, b):
-        return jax.lax.scan(lambda x, _: (x + product(a, b), None), jnp.zeros((2, 3, 7)), length=4)
+        return jax.lax.scan(
+            lambda x, _: (x + product(a, b), None), jnp.zeros((2, 3, 7)), length=4
+        )
 
     def either(a, b):
         def half():
-            return jnp.concatenate([product(a[:1], b[:1]), a[:1, :, :1] * jnp.ones((1, 3, 7))])
+            return jnp.concatenate(
+                [product(a[:1], b[:1]), a[:1, :, :1] * jnp.ones((1, 3, 7))]
+            )
 
         return jax.lax.cond(a[0, 0, 0] > 0, half, lambda: product(a, b))
 
     def until(a, b):
-        return jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x + product(a, b), product(a, b))
+        return jax.lax.while_loop(
+            lambda x: x.sum() < 9, lambda x: x + product(a, b), product(a, b)
+        )
 
     assert flops(product, a, b) == flops(jax.jit(product), a, b) == once
     assert flops(looped, a, b) == 4 * once
@@ -231,7 +245,11 @@ def test_the_command_needs_no_device_and_prints_json():
 def test_the_printed_table():
     costs = {
         'parameters': {'embeddings': 1500, 'encoder self-attention': 20, 'total': 1520},
-        'flops_per_token': {'encoder self-attention': 40, 'logits': 3000, 'total': 3040},
+        'flops_per_token': {
+            'encoder self-attention': 40,
+            'logits': 3000,
+            'total': 3040,
+        },
         'bytes': {'parameters': 6_000_000, 'activations': 1_500_000_000},
         'batch': {'rows': 1000, 'length': 50, 'tokens': 50_000},
     }
@@ -256,9 +274,17 @@ def test_the_printed_table():
 @pytest.mark.parametrize(
     'section, settings, message',
     [
-        ('batch', {'tokens': 7}, 'batch.tokens=7 is less than a row of batch.max_length=8'),
+        (
+            'batch',
+            {'tokens': 7},
+            'batch.tokens=7 is less than a row of batch.max_length=8',
+        ),
         ('train', {'accumulate': 7}, 'train.accumulate=7 parts; give at least 56'),
-        ('model', {'attention': 'softmux'}, "model.attention: 'softmux' is not one of .*softmax"),
+        (
+            'model',
+            {'attention': 'softmux'},
+            "model.attention: 'softmux' is not one of .*softmax",
+        ),
         ('model', {'num_heads': 0}, 'model.num_heads must be at least 1, not 0'),
         ('optimizer', {'eps': 0.0}, 'optimizer.eps'),
     ],

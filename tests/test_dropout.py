@@ -12,7 +12,9 @@ ONES = jnp.ones((40, 50, 30))
 
 
 def drop(rate, x=ONES, seed=0):
-    return np.asarray(tiny.apply(Dropout(rate), {}, x, rngs={'dropout': jax.random.key(seed)}))
+    return np.asarray(
+        tiny.apply(Dropout(rate), {}, x, rngs={'dropout': jax.random.key(seed)})
+    )
 
 
 @pytest.mark.parametrize('rate', [0.1, 0.3, 0.9])
@@ -84,10 +86,20 @@ def test_falls_on_embeddings_and_sublayers_each_with_a_mask_of_its_own():
 
     p, rngs = {'params': tiny.parameters(model)}, {'dropout': jax.random.key(0)}
     _, found = model.apply(
-        p, batch['source'], batch['inputs'], rngs=rngs, capture_intermediates=drops, mutable=True
+        p,
+        batch['source'],
+        batch['inputs'],
+        rngs=rngs,
+        capture_intermediates=drops,
+        mutable=True,
     )
     found = traverse_util.flatten_dict(found['intermediates'])
-    masks = [np.asarray(y) == 0 for path, ys in found.items() if path[-1] == '__call__' for y in ys]
+    masks = [
+        np.asarray(y) == 0
+        for path, ys in found.items()
+        if path[-1] == '__call__'
+        for y in ys
+    ]
     # Two embeddings, and 2 or 3 sublayers a layer: not attention weights, not the ReLU's output.
     assert len(masks) == 2 + 2 * (2 + 3)
     assert {m.shape[-1] for m in masks} == {12}
@@ -124,14 +136,23 @@ def test_layers_are_left_out_as_often_as_the_rate_says():
 
 @pytest.mark.parametrize(
     'overrides',
-    [dict(dropout=0.5, dropout_kind='tokens'), dict(head_dropout=0.5), dict(layer_drop=0.5)],
+    [
+        dict(dropout=0.5, dropout_kind='tokens'),
+        dict(head_dropout=0.5),
+        dict(layer_drop=0.5),
+    ],
 )
 def test_every_kind_is_on_with_a_key_alone(overrides):
     model = tiny.model(**dict(dropout=0.0) | overrides)
-    batch, p = tiny.batch([[pair] for pair in tiny.PAIRS]), {'params': tiny.parameters(model)}
+    batch, p = (
+        tiny.batch([[pair] for pair in tiny.PAIRS]),
+        {'params': tiny.parameters(model)},
+    )
 
     def run(**rngs):
-        return np.asarray(tiny.apply(model, p, batch['source'], batch['inputs'], **rngs))
+        return np.asarray(
+            tiny.apply(model, p, batch['source'], batch['inputs'], **rngs)
+        )
 
     runs = [run(rngs={'dropout': jax.random.key(i)}) for i in range(4)]
     assert any((r != run()).any() for r in runs)

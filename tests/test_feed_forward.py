@@ -47,7 +47,10 @@ def laws(p, x):
             e = np.exp(x[place] @ p['gate']['kernel'])
             best = np.argsort(-e)[:2]
             for i in best:
-                up, down = ({k: v[i] for k, v in p['experts'][n].items()} for n in ('up', 'down'))
+                up, down = (
+                    {k: v[i] for k, v in p['experts'][n].items()}
+                    for n in ('up', 'down')
+                )
                 h = np.maximum(x[place] @ up['kernel'] + up['bias'], 0)
                 y[place] += e[i] / e[best].sum() * (h @ down['kernel'] + down['bias'])
         return y
@@ -80,21 +83,33 @@ def test_is_its_formula(name):
     [
         (
             'relu',
-            {'up': {'kernel': (6, 10), 'bias': (10,)}, 'down': {'kernel': (10, 6), 'bias': (6,)}},
+            {
+                'up': {'kernel': (6, 10), 'bias': (10,)},
+                'down': {'kernel': (10, 6), 'bias': (6,)},
+            },
         ),
         (
             'gelu',
-            {'up': {'kernel': (6, 10), 'bias': (10,)}, 'down': {'kernel': (10, 6), 'bias': (6,)}},
+            {
+                'up': {'kernel': (6, 10), 'bias': (10,)},
+                'down': {'kernel': (10, 6), 'bias': (6,)},
+            },
         ),
         (
             'swiglu',
-            {'gate': {'kernel': (6, 10)}, 'up': {'kernel': (6, 10)}, 'down': {'kernel': (10, 6)}},
+            {
+                'gate': {'kernel': (6, 10)},
+                'up': {'kernel': (6, 10)},
+                'down': {'kernel': (10, 6)},
+            },
         ),
     ],
 )
 def test_has_the_parameters_of_its_formula(name, shapes):
     p, _ = run(name, X)
-    assert {k: {n: v.shape for n, v in layer.items()} for k, layer in p.items()} == shapes
+    assert {
+        k: {n: v.shape for n, v in layer.items()} for k, layer in p.items()
+    } == shapes
 
 
 @pytest.mark.parametrize('name', spec.available('flaxformer_lite.feed_forward'))
@@ -104,7 +119,9 @@ def test_each_position_is_by_itself(name):
     _, y = run(name, X)
     _, y_changed = run(name, changed)
     differs = np.abs(np.asarray(y - y_changed)).max(-1) > 1e-6
-    np.testing.assert_array_equal(differs, [[False, True, False], [False, False, False]])
+    np.testing.assert_array_equal(
+        differs, [[False, True, False], [False, False, False]]
+    )
 
 
 @pytest.mark.parametrize('name', spec.available('flaxformer_lite.feed_forward'))
@@ -122,7 +139,9 @@ def mixture(text, x, valid=None):
     module = spec.make('flaxformer_lite.feed_forward', text, d_ff=10)
     p = {'params': variables(module, jnp.zeros((1, 1, 6)))['params']}
     x = jnp.asarray(x, jnp.float32)
-    y, found = jax.jit(functools.partial(module.apply, mutable=['losses', 'metrics']))(p, x, valid)
+    y, found = jax.jit(functools.partial(module.apply, mutable=['losses', 'metrics']))(
+        p, x, valid
+    )
     values = {name: float(x) for name, (x,) in found['metrics'].items()}
     return p['params'], y, float(found['losses']['balance'][0]), values
 
@@ -143,14 +162,18 @@ def test_an_only_expert_is_weighed_by_its_probability_so_that_the_gate_learns():
     p, y, _, _ = mixture('mixture(experts=4, top=1)', X[:1, :1])
     e = np.exp(X[0, 0] @ float64(p['gate']['kernel']))
     i = e.argmax()
-    up, down = ({k: float64(v[i]) for k, v in p['experts'][n].items()} for n in ('up', 'down'))
+    up, down = (
+        {k: float64(v[i]) for k, v in p['experts'][n].items()} for n in ('up', 'down')
+    )
     h = np.maximum(X[0, 0] @ up['kernel'] + up['bias'], 0)
     expected = e[i] / e.sum() * (h @ down['kernel'] + down['bias'])
     np.testing.assert_allclose(y[0, 0], expected, atol=1e-5)
 
 
 def test_what_an_expert_has_no_room_for_is_counted_and_only_in_training():
-    x = np.repeat(X[:1, :1], 8, 1)  # eight equal tokens: all want the same two of four experts
+    x = np.repeat(
+        X[:1, :1], 8, 1
+    )  # eight equal tokens: all want the same two of four experts
     valid = np.arange(8)[None] != 1
     text = 'mixture(capacity=0.5)'  # 0.5 · 2 · 8 / 4 = 2 places each
     p, y, _, metrics = mixture(text, x, jnp.asarray(valid))
@@ -177,7 +200,10 @@ def test_first_choices_take_their_places_before_second_ones():
     p, y, _, metrics = mixture(text, x[None])
     for i in range(2):
         e = np.exp(x[i] @ gate)
-        up, down = ({k: float64(v[i]) for k, v in p['experts'][n].items()} for n in ('up', 'down'))
+        up, down = (
+            {k: float64(v[i]) for k, v in p['experts'][n].items()}
+            for n in ('up', 'down')
+        )
         h = np.maximum(x[i] @ up['kernel'] + up['bias'], 0)
         expected = e[i] / e.sum() * (h @ down['kernel'] + down['bias'])
         np.testing.assert_allclose(y[0, i], expected, atol=1e-5)
@@ -185,5 +211,7 @@ def test_first_choices_take_their_places_before_second_ones():
 
 
 def test_nothing_is_dropped_of_padding_alone():
-    *_, metrics = mixture('mixture(experts=2, capacity=0.5)', X[:1, :1], jnp.array([[False]]))
+    *_, metrics = mixture(
+        'mixture(experts=2, capacity=0.5)', X[:1, :1], jnp.array([[False]])
+    )
     assert metrics['dropped'] == 0

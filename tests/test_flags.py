@@ -70,7 +70,12 @@ def test_an_override_has_its_field_s_type(file, argument, field, value):
 
 
 def test_only_what_differs_from_the_file_counts_and_in_no_order(file):
-    some = parse(file, '--config.model.num_heads=4', '--config.model.dropout=.1', '--config.data=x')
+    some = parse(
+        file,
+        '--config.model.num_heads=4',
+        '--config.model.dropout=.1',
+        '--config.data=x',
+    )
     same = parse(file, '--config.data', 'x', '--config.model.num_heads', '4')
     assert some.overrides == same.overrides == {'data': 'x', 'model.num_heads': 4}
 
@@ -83,7 +88,10 @@ def test_the_last_of_two_overrides_counts(file):
 @pytest.mark.parametrize(
     ('argument', 'message'),
     [
-        ('--config.model.num_head=4', "no field 'model.num_head'; did you mean 'model.num_heads'?"),
+        (
+            '--config.model.num_head=4',
+            "no field 'model.num_head'; did you mean 'model.num_heads'?",
+        ),
         ('--config.num_heads=4', "did you mean 'model.num_heads'?"),
         ('--config.model=4', "no field 'model'"),
         ('--config.model.num_heads=abc', "--config.model.num_heads=abc: .*int.*'abc'"),
@@ -136,7 +144,10 @@ def test_a_config_is_needed():
     ('code', 'message'),
     [
         ('def get_config():\n    return 1 / 0\n', 'bad.py:2: ZeroDivisionError'),
-        ('import json\ndef get_config():\n    json.loads("{")\n', 'bad.py:3: JSONDecodeError'),
+        (
+            'import json\ndef get_config():\n    json.loads("{")\n',
+            'bad.py:3: JSONDecodeError',
+        ),
         ('def get_config(:\n', 'bad.py: SyntaxError.*line 1'),
         ('import nowhere\n', 'bad.py:1: ModuleNotFoundError.*nowhere'),
         ('config = {}\n', 'function get_config'),
@@ -160,8 +171,12 @@ def test_a_mistake_is_one_line_and_a_status(capsys):
 
 
 def test_the_command_line_is_read_without_jax():
-    code = 'import sys, experiments.flags, experiments.report; print("jax" in sys.modules)'
-    output = subprocess.run([sys.executable, '-c', code], capture_output=True, check=True)
+    code = (
+        'import sys, experiments.flags, experiments.report; print("jax" in sys.modules)'
+    )
+    output = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, check=True
+    )
     assert output.stdout.split() == [b'False']
 
 
@@ -172,7 +187,9 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         'flags.main(lambda: [print("line", flush=True) for _ in range(100_000)])\n'
     )
     command = [sys.executable, '-c', code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b''

@@ -52,19 +52,31 @@ ANNA, PETER = Name('Anna', 'f', 'Anna'), Name('Peter', 'm', 'Peter')
 WHO, WHAT = Interrogative(True), Interrogative(False)
 WHERE, WHERE_TO = Adverb('where', 'wo'), Adverb('where', 'wohin')
 TIMES = {adverb.english: adverb for adverb in (*lexicon.TIMES, *lexicon.FREQUENCIES)}
-MANNERS = {adverb.english: adverb for group in lexicon.MANNERS.values() for adverb in group}
+MANNERS = {
+    adverb.english: adverb for group in lexicon.MANNERS.values() for adverb in group
+}
 PLURALS = {noun.english_plural: noun for noun in NOUNS.values()}
-ARTICLES = {form: d for d in DETERMINERS.values() for form in (d.english, d.english_plural)}
+ARTICLES = {
+    form: d for d in DETERMINERS.values() for form in (d.english, d.english_plural)
+}
 
 
 def n(text: str, **parts) -> NounPhrase:
     """The noun phrase of a text: 'these old dogs'."""
     *before, noun = text.replace('how many', 'how_many').split()
-    article = before.pop(0).replace('_', ' ') if before and before[0] not in ADJECTIVES else ''
+    article = (
+        before.pop(0).replace('_', ' ')
+        if before and before[0] not in ADJECTIVES
+        else ''
+    )
     adjective = ADJECTIVES[before[0]] if before else None
     plural = noun not in NOUNS
     return NounPhrase(
-        PLURALS[noun] if plural else NOUNS[noun], ARTICLES[article], plural, adjective, **parts
+        PLURALS[noun] if plural else NOUNS[noun],
+        ARTICLES[article],
+        plural,
+        adjective,
+        **parts,
     )
 
 
@@ -75,7 +87,9 @@ def it(noun: str) -> Pronoun:
 
 def its(thing: str, owner: str) -> NounPhrase:
     stem = {'m': 'sein', 'n': 'sein', 'f': 'ihr'}[NOUNS[owner].gender]
-    return replace(n(thing), determiner=DETERMINERS['his']._replace(english='its', german=stem))
+    return replace(
+        n(thing), determiner=DETERMINERS['his']._replace(english='its', german=stem)
+    )
 
 
 def that(noun: str) -> RelativePronoun:
@@ -84,12 +98,16 @@ def that(noun: str) -> RelativePronoun:
 
 
 def at(preposition: str, where) -> Prepositional:
-    return Prepositional(PREPOSITIONS[preposition], n(where) if isinstance(where, str) else where)
+    return Prepositional(
+        PREPOSITIONS[preposition], n(where) if isinstance(where, str) else where
+    )
 
 
 def do(subject, verb: str, thing=None, to=None, **parts) -> Clause:
     """A clause. Texts stand for noun phrases, times, manners and modals; `to` is the recipient."""
-    subject, thing, to = (n(x) if isinstance(x, str) else x for x in (subject, thing, to))
+    subject, thing, to = (
+        n(x) if isinstance(x, str) else x for x in (subject, thing, to)
+    )
     for name, table in {'time': TIMES, 'manner': MANNERS, 'modal': MODALS}.items():
         if isinstance(parts.get(name), str):
             parts[name] = table[parts[name]]
@@ -98,13 +116,20 @@ def do(subject, verb: str, thing=None, to=None, **parts) -> Clause:
 
 
 def be(subject, what, **parts) -> Clause:
-    return do(subject, 'be', predicate=ADJECTIVES[what] if isinstance(what, str) else what, **parts)
+    return do(
+        subject,
+        'be',
+        predicate=ADJECTIVES[what] if isinstance(what, str) else what,
+        **parts,
+    )
 
 
 def say(subject, verb: str, conjunction: str, what: Clause, **parts) -> Clause:
     """A clause whose verb takes a clause."""
     subject = n(subject) if isinstance(subject, str) else subject
-    return Clause(subject, CLAUSE_VERBS[verb], tail=Subordinate(conjunction, what), **parts)
+    return Clause(
+        subject, CLAUSE_VERBS[verb], tail=Subordinate(conjunction, what), **parts
+    )
 
 
 def ask(clause: Clause, front: str = 'verb') -> Sentence:
@@ -142,20 +167,48 @@ PAIRS = {
     'agreement of article, adjective and noun': [
         (do('the old dog', 'sleep'), 'The old dog sleeps.', 'Der alte Hund schläft.'),
         (do('a old dog', 'sleep'), 'An old dog sleeps.', 'Ein alter Hund schläft.'),
-        (do('a small child', 'sleep'), 'A small child sleeps.', 'Ein kleines Kind schläft.'),
+        (
+            do('a small child', 'sleep'),
+            'A small child sleeps.',
+            'Ein kleines Kind schläft.',
+        ),
         (do('old cats', 'sleep'), 'Old cats sleep.', 'Alte Katzen schlafen.'),
-        (do(ME, 'see', 'the old dog'), 'I see the old dog.', 'Ich sehe den alten Hund.'),
-        (do(ME, 'see', 'a old house'), 'I see an old house.', 'Ich sehe ein altes Haus.'),
-        (do(HE, 'help', 'the old woman'), 'He helps the old woman.', 'Er hilft der alten Frau.'),
+        (
+            do(ME, 'see', 'the old dog'),
+            'I see the old dog.',
+            'Ich sehe den alten Hund.',
+        ),
+        (
+            do(ME, 'see', 'a old house'),
+            'I see an old house.',
+            'Ich sehe ein altes Haus.',
+        ),
+        (
+            do(HE, 'help', 'the old woman'),
+            'He helps the old woman.',
+            'Er hilft der alten Frau.',
+        ),
         (do(HE, 'help', 'old women'), 'He helps old women.', 'Er hilft alten Frauen.'),
         (
             do(HE, 'help', 'the sick dogs'),
             'He helps the sick dogs.',
             'Er hilft den kranken Hunden.',
         ),
-        (do(WE, 'drink', 'cold water'), 'We drink cold water.', 'Wir trinken kaltes Wasser.'),
-        (do(WE, 'buy', 'fresh cheese'), 'We buy fresh cheese.', 'Wir kaufen frischen Käse.'),
-        (do(ME, 'see', 'a dark room'), 'I see a dark room.', 'Ich sehe ein dunkles Zimmer.'),
+        (
+            do(WE, 'drink', 'cold water'),
+            'We drink cold water.',
+            'Wir trinken kaltes Wasser.',
+        ),
+        (
+            do(WE, 'buy', 'fresh cheese'),
+            'We buy fresh cheese.',
+            'Wir kaufen frischen Käse.',
+        ),
+        (
+            do(ME, 'see', 'a dark room'),
+            'I see a dark room.',
+            'Ich sehe ein dunkles Zimmer.',
+        ),
         (
             do(SHE, 'draw', 'the high tree'),
             'She draws the high tree.',
@@ -188,7 +241,11 @@ PAIRS = {
         ),
     ],
     'weak masculine nouns': [
-        (do('the boy', 'see', 'the bear'), 'The boy sees the bear.', 'Der Junge sieht den Bären.'),
+        (
+            do('the boy', 'see', 'the bear'),
+            'The boy sees the bear.',
+            'Der Junge sieht den Bären.',
+        ),
         (
             do('a student', 'help', 'my neighbour'),
             'A student helps my neighbour.',
@@ -271,7 +328,13 @@ PAIRS = {
             'Ich weiß, dass der Junge einen Ball gekauft hat.',
         ),
         (
-            say(SHE, 'ask', 'whether', do('the film', 'begin', time='today'), tense='past'),
+            say(
+                SHE,
+                'ask',
+                'whether',
+                do('the film', 'begin', time='today'),
+                tense='past',
+            ),
             'She asked whether the film begins today.',
             'Sie hat gefragt, ob der Film heute anfängt.',
         ),
@@ -281,7 +344,11 @@ PAIRS = {
             'Obwohl es regnet, geht sie nach Hause.',
         ),
         (
-            lead(do(WE, 'laugh', tense='past'), 'when', do('the doctor', 'arrive', tense='past')),
+            lead(
+                do(WE, 'laugh', tense='past'),
+                'when',
+                do('the doctor', 'arrive', tense='past'),
+            ),
             'When the doctor arrived, we laughed.',
             'Als der Arzt angekommen ist, haben wir gelacht.',
         ),
@@ -308,7 +375,11 @@ PAIRS = {
             'Der Mann, der müde ist, schläft.',
         ),
         (
-            do(ME, 'know', n('the man', relative=do(ANNA, 'love', that('man'), **OBJECT_FIRST))),
+            do(
+                ME,
+                'know',
+                n('the man', relative=do(ANNA, 'love', that('man'), **OBJECT_FIRST)),
+            ),
             'I know the man whom Anna loves.',
             'Ich kenne den Mann, den Anna liebt.',
         ),
@@ -327,7 +398,9 @@ PAIRS = {
                 'see',
                 n(
                     'the child',
-                    relative=do(SHE, 'give', 'the apple', that('child'), front='recipient'),
+                    relative=do(
+                        SHE, 'give', 'the apple', that('child'), front='recipient'
+                    ),
                 ),
             ),
             'I see the child to whom she gives the apple.',
@@ -343,12 +416,18 @@ PAIRS = {
             'Der Bus, auf den wir warten, ist angekommen.',
         ),
         (
-            do(n('the aunt', relative=be(n('the dog', owner=that('aunt')), 'sick')), 'cry'),
+            do(
+                n('the aunt', relative=be(n('the dog', owner=that('aunt')), 'sick')),
+                'cry',
+            ),
             'The aunt whose dog is sick cries.',
             'Die Tante, deren Hund krank ist, weint.',
         ),
         (
-            do(n('the man', relative=be(n('the car', owner=that('man')), 'new')), 'laugh'),
+            do(
+                n('the man', relative=be(n('the car', owner=that('man')), 'new')),
+                'laugh',
+            ),
             'The man whose car is new laughs.',
             'Der Mann, dessen Auto neu ist, lacht.',
         ),
@@ -372,7 +451,10 @@ PAIRS = {
             do(
                 PETER,
                 'find',
-                n('the keys', relative=do(ME, 'lose', that('keys'), tense='past', **OBJECT_FIRST)),
+                n(
+                    'the keys',
+                    relative=do(ME, 'lose', that('keys'), tense='past', **OBJECT_FIRST),
+                ),
                 tense='past',
             ),
             'Peter found the keys that I lost.',
@@ -462,7 +544,11 @@ PAIRS = {
     'the perfect': [
         (do(HE, 'sleep', tense='past'), 'He slept.', 'Er hat geschlafen.'),
         (do(SHE, 'swim', tense='past'), 'She swam.', 'Sie ist geschwommen.'),
-        (do(WE, 'stay', tense='past', place=HERE), 'We stayed here.', 'Wir sind hier geblieben.'),
+        (
+            do(WE, 'stay', tense='past', place=HERE),
+            'We stayed here.',
+            'Wir sind hier geblieben.',
+        ),
         (
             do(YOU, 'repair', 'the car', tense='perfect'),
             'You have repaired the car.',
@@ -474,7 +560,9 @@ PAIRS = {
             'Sie sind dem König gefolgt.',
         ),
         (
-            tail(do(ME, 'smile', tense='past'), 'because', do(HE, 'get up', tense='past')),
+            tail(
+                do(ME, 'smile', tense='past'), 'because', do(HE, 'get up', tense='past')
+            ),
             'I smiled because he got up.',
             'Ich habe gelächelt, weil er aufgestanden ist.',
         ),
@@ -485,7 +573,13 @@ PAIRS = {
             'Du hattest eine Frage.',
         ),
         (
-            say(WE, 'know', 'that', do(SHE, 'like', 'cheese', tense='past'), tense='past'),
+            say(
+                WE,
+                'know',
+                'that',
+                do(SHE, 'like', 'cheese', tense='past'),
+                tense='past',
+            ),
             'We knew that she liked cheese.',
             'Wir wussten, dass sie Käse mochte.',
         ),
@@ -537,7 +631,13 @@ PAIRS = {
             'Wir haben nicht im Garten geschlafen.',
         ),
         (
-            do(SHE, 'run', manner='slowly', direction=at('into', 'the forest'), negative=True),
+            do(
+                SHE,
+                'run',
+                manner='slowly',
+                direction=at('into', 'the forest'),
+                negative=True,
+            ),
             'She does not run slowly into the forest.',
             'Sie läuft nicht langsam in den Wald.',
         ),
@@ -563,13 +663,17 @@ PAIRS = {
         ),
         (
             tail(
-                do(ME, 'go', direction=HOME), 'because', do(ME, 'know', 'the hotel', negative=True)
+                do(ME, 'go', direction=HOME),
+                'because',
+                do(ME, 'know', 'the hotel', negative=True),
             ),
             'I go home because I do not know the hotel.',
             'Ich gehe nach Hause, weil ich das Hotel nicht kenne.',
         ),
         (
-            Sentence((replace(do(WE, 'buy', 'a lamp', negative=True), tense='future'),)),
+            Sentence(
+                (replace(do(WE, 'buy', 'a lamp', negative=True), tense='future'),)
+            ),
             'We will not buy a lamp.',
             'Wir werden keine Lampe kaufen.',
         ),
@@ -591,7 +695,9 @@ PAIRS = {
             'Anna kauft das Hemd, weil es billig ist.',
         ),
         (
-            join(do(SHE, 'see', 'the frog'), 'but', do('the prince', 'kiss', it('frog'))),
+            join(
+                do(SHE, 'see', 'the frog'), 'but', do('the prince', 'kiss', it('frog'))
+            ),
             'She sees the frog, but the prince kisses it.',
             'Sie sieht den Frosch, aber der Prinz küsst ihn.',
         ),
@@ -601,7 +707,11 @@ PAIRS = {
             'Ich füttere die Kuh und Anna hilft ihr.',
         ),
         (
-            lead(do(HE, 'forget', Pronoun('they')), 'although', do(HE, 'need', 'the keys')),
+            lead(
+                do(HE, 'forget', Pronoun('they')),
+                'although',
+                do(HE, 'need', 'the keys'),
+            ),
             'Although he needs the keys, he forgets them.',
             'Obwohl er die Schlüssel braucht, vergisst er sie.',
         ),
@@ -694,7 +804,13 @@ PAIRS = {
             'Er stellt die Flasche auf den Tisch.',
         ),
         (
-            do(ME, 'put', 'the book', direction=at('next to', 'the bed'), tense='perfect'),
+            do(
+                ME,
+                'put',
+                'the book',
+                direction=at('next to', 'the bed'),
+                tense='perfect',
+            ),
             'I have put the book next to the bed.',
             'Ich habe das Buch neben das Bett gelegt.',
         ),
@@ -729,7 +845,11 @@ PAIRS = {
             'Die Maus kommt aus dem Keller.',
         ),
         (
-            do('the children', 'play', place=Prepositional(SITES['street'], n('the street'))),
+            do(
+                'the children',
+                'play',
+                place=Prepositional(SITES['street'], n('the street')),
+            ),
             'The children play on the street.',
             'Die Kinder spielen auf der Straße.',
         ),
@@ -751,7 +871,9 @@ PAIRS = {
                     'in',
                     n(
                         'the house',
-                        relative=do(HE, 'build', that('house'), tense='past', **OBJECT_FIRST),
+                        relative=do(
+                            HE, 'build', that('house'), tense='past', **OBJECT_FIRST
+                        ),
                     ),
                 ),
             ),
@@ -766,7 +888,11 @@ PAIRS = {
             'Der Hund ist größer als die Katze.',
         ),
         (
-            be('this coat', Comparison(ADJECTIVES['expensive'], n('the shoes')), negative=True),
+            be(
+                'this coat',
+                Comparison(ADJECTIVES['expensive'], n('the shoes')),
+                negative=True,
+            ),
             'This coat is not more expensive than the shoes.',
             'Dieser Mantel ist nicht teurer als die Schuhe.',
         ),
@@ -789,7 +915,12 @@ PAIRS = {
         ),
         (
             Clause(
-                Expletive('there'), THERE_BE, 'past', object=n('no chairs'), front='place', **GARDEN
+                Expletive('there'),
+                THERE_BE,
+                'past',
+                object=n('no chairs'),
+                front='place',
+                **GARDEN,
             ),
             'In the garden there were no chairs.',
             'Im Garten gab es keine Stühle.',
@@ -846,13 +977,24 @@ PAIRS = {
             'Wohin fahren sie?',
         ),
         (
-            ask(do(ANNA, 'cry', time=Adverb('why', 'warum'), tense='progressive'), 'time'),
+            ask(
+                do(ANNA, 'cry', time=Adverb('why', 'warum'), tense='progressive'),
+                'time',
+            ),
             'Why is Anna crying?',
             'Warum weint Anna?',
         ),
         (
             Sentence(
-                (say(YOU, 'know', 'whether', do(HE, 'come back', tense='future'), front='verb'),),
+                (
+                    say(
+                        YOU,
+                        'know',
+                        'whether',
+                        do(HE, 'come back', tense='future'),
+                        front='verb',
+                    ),
+                ),
                 mood='question',
             ),
             'Do you know whether he will come back?',
@@ -872,7 +1014,11 @@ PAIRS = {
             'Lach nicht über das Kind.',
         ),
         (request('wait'), 'Wait.', 'Warte.'),
-        (request('read', 'a book', negative=True), 'Do not read a book.', 'Lies kein Buch.'),
+        (
+            request('read', 'a book', negative=True),
+            'Do not read a book.',
+            'Lies kein Buch.',
+        ),
         (request('hurry', please=True), 'Please hurry.', 'Bitte beeil dich.'),
     ],
     'infinitives': [
@@ -891,7 +1037,13 @@ PAIRS = {
             'Sie ist in die Stadt gegangen, um ihren Bruder abzuholen.',
         ),
         (
-            say('the guests', 'begin', 'to', do('the guests', 'dance', **GARDEN), tense='past'),
+            say(
+                'the guests',
+                'begin',
+                'to',
+                do('the guests', 'dance', **GARDEN),
+                tense='past',
+            ),
             'The guests began to dance in the garden.',
             'Die Gäste haben angefangen, im Garten zu tanzen.',
         ),
@@ -913,7 +1065,9 @@ PAIRS = {
         ),
         (
             join(
-                tail(do(HE, 'sleep'), 'because', be(HE, 'tired')), 'and', do(SHE, 'read', 'a novel')
+                tail(do(HE, 'sleep'), 'because', be(HE, 'tired')),
+                'and',
+                do(SHE, 'read', 'a novel'),
             ),
             'He sleeps because he is tired, and she reads a novel.',
             'Er schläft, weil er müde ist, und sie liest einen Roman.',
@@ -926,7 +1080,11 @@ PAIRS = {
     ],
     'English forms': [
         (do(HE, 'go', direction=HOME), 'He goes home.', 'Er geht nach Hause.'),
-        (do(HE, 'tidy up', 'the cellar'), 'He tidies up the cellar.', 'Er räumt den Keller auf.'),
+        (
+            do(HE, 'tidy up', 'the cellar'),
+            'He tidies up the cellar.',
+            'Er räumt den Keller auf.',
+        ),
         (do(HE, 'watch', 'a film'), 'He watches a film.', 'Er schaut einen Film an.'),
         (do(ME, 'eat', 'a egg'), 'I eat an egg.', 'Ich esse ein Ei.'),
         (
@@ -997,7 +1155,9 @@ three white geese: drei weiße Gänse, drei weiße Gänse, drei weißen Gänsen,
 @pytest.mark.parametrize('row', DECLENSIONS.strip().splitlines())
 def test_declension(row):
     text, forms = row.split(': ')
-    declined = [' '.join(phrase(n(text), case)) for case in ('nom', 'acc', 'dat', 'gen')]
+    declined = [
+        ' '.join(phrase(n(text), case)) for case in ('nom', 'acc', 'dat', 'gen')
+    ]
     assert declined == forms.split(', ')
 
 
@@ -1053,9 +1213,27 @@ def test_conjugation(row):
 
 
 def test_modal_and_irregular_present():
-    assert MODALS['can'].german.present == ('kann', 'kannst', 'kann', 'können', 'können')
-    assert MODALS['have to'].german.present == ('muss', 'musst', 'muss', 'müssen', 'müssen')
-    assert CLAUSE_VERBS['know'].german.present == ('weiß', 'weißt', 'weiß', 'wissen', 'wissen')
+    assert MODALS['can'].german.present == (
+        'kann',
+        'kannst',
+        'kann',
+        'können',
+        'können',
+    )
+    assert MODALS['have to'].german.present == (
+        'muss',
+        'musst',
+        'muss',
+        'müssen',
+        'müssen',
+    )
+    assert CLAUSE_VERBS['know'].german.present == (
+        'weiß',
+        'weißt',
+        'weiß',
+        'wissen',
+        'wissen',
+    )
     assert VERBS['like'].german.present == ('mag', 'magst', 'mag', 'mögen', 'mögen')
 
 
@@ -1074,7 +1252,12 @@ def test_modal_and_irregular_present():
 )
 def test_english_verbs(base, forms):
     verb = VERBS[base].english
-    assert [verb.present[2], verb.past[2], verb.participle, verb.gerund] == forms.split()
+    assert [
+        verb.present[2],
+        verb.past[2],
+        verb.participle,
+        verb.gerund,
+    ] == forms.split()
 
 
 def test_irregular_english_plurals():
@@ -1150,7 +1333,10 @@ _MINE = '(my|your|his|its|our|their)'
 SIGNS = {
     'relative clause': (0, r'\bX (who|whom|whose|that|to whom|(in|on|at) which)\b'),
     'possessive': (0, rf'\b{_MINE} (\w+ )?X\b'),
-    'modal verb': (0, r'\b(can|cannot|could|should|(want|wanted|would like|allowed|have) to) X\b'),
+    'modal verb': (
+        0,
+        r'\b(can|cannot|could|should|(want|wanted|would like|allowed|have) to) X\b',
+    ),
     'negation': (0, r'\bnot ((want|have|like|allowed) to )?X\b'),
     'perfect, verb last': (1, r'\bX (habe|hast|hat|haben|bin|bist|ist|sind)\b'),
     'question': (0, r'^(do|does|did|will|can) (the|a|my|your) (\w+ )?\w+ X\b[^,]*\?'),
@@ -1168,18 +1354,29 @@ def forms_of(construction: str, word: str) -> list[str]:
     if word in NOUNS and construction in ('relative clause', 'possessive'):
         return [NOUNS[word].english, NOUNS[word].english_plural]
     return sorted(
-        {f for v in VERBS.values() if v.english.base == word for f in (word, v.english.gerund)}
+        {
+            f
+            for v in VERBS.values()
+            if v.english.base == word
+            for f in (word, v.english.gerund)
+        }
     )
 
 
 @pytest.mark.parametrize('construction', held_out.HELD_OUT)
-def test_pairs_held_out_are_not_trained_but_their_parts_are(construction, default, train):
+def test_pairs_held_out_are_not_trained_but_their_parts_are(
+    construction, default, train
+):
     side, sign = SIGNS[construction]
     held = held_out.HELD_OUT[construction].split()
     forms = [form for word in held for form in forms_of(construction, word)]
     shown = re.compile(sign.replace('X', f'({"|".join(forms)})'), re.IGNORECASE)
     assert not [pair for pair in train if shown.search(pair[side])]
-    assert [pair for pair in default.evaluation()['compositional'] if shown.search(pair[side])]
+    assert [
+        pair
+        for pair in default.evaluation()['compositional']
+        if shown.search(pair[side])
+    ]
     anything = re.compile(sign.replace('X', r'\w+'), re.IGNORECASE)
     assert sum(bool(anything.search(pair[side])) for pair in train) > 50
     assert set(held) <= vocabulary(train, 0)
@@ -1191,7 +1388,9 @@ def test_each_compositional_sentence_has_a_pair_held_out():
     seen = {pair for tree in trees for pair in held_out.constructions(tree)}
     for construction, text in held_out.HELD_OUT.items():
         assert {c for c, _ in seen if c == construction}
-        assert set(text.split()) <= set(NOUNS) | {v.english.base for v in VERBS.values()}
+        assert set(text.split()) <= set(NOUNS) | {
+            v.english.base for v in VERBS.values()
+        }
 
 
 def test_the_text_is_the_same_everywhere(default, train):
@@ -1217,10 +1416,17 @@ def test_seeds_and_digests_differ(default):
 
 def test_made_by_its_spec():
     source = load('grammar(seed=2, pairs=300)')
-    assert (source.seed, source.pairs, source.source, source.target) == (2, 300, 'en', 'de')
+    assert (source.seed, source.pairs, source.source, source.target) == (
+        2,
+        300,
+        'en',
+        'de',
+    )
 
 
-@pytest.mark.parametrize('fields', [{'pairs': 99}, {'pairs': 10**7}, {'pairs': 1e4}, {'seed': -1}])
+@pytest.mark.parametrize(
+    'fields', [{'pairs': 99}, {'pairs': 10**7}, {'pairs': 1e4}, {'seed': -1}]
+)
 def test_bad_fields(fields):
     (name, value), *_ = fields.items()
     with pytest.raises(UserError, match=f'{name} is {re.escape(repr(value))}'):

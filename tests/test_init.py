@@ -30,7 +30,10 @@ def matrix(text, name='up', **facts):
         ('normal(std=0.5)', 'query', 0.5),
         ('deepnorm', 'query', (2 / 800) ** 0.5),
         ('deepnorm', 'key', (2 / 800) ** 0.5),
-        *(('deepnorm', n, BETA * (2 / 800) ** 0.5) for n in ('value', 'merge', 'up', 'down')),
+        *(
+            ('deepnorm', n, BETA * (2 / 800) ** 0.5)
+            for n in ('value', 'merge', 'up', 'down')
+        ),
     ],
 )
 def test_the_spread_is_the_papers(text, name, std):
@@ -50,7 +53,9 @@ def test_the_spread_is_the_papers(text, name, std):
     ],
 )
 def test_deepnorms_constant_goes_by_the_stacks(facts, beta):
-    ratio = matrix('deepnorm', **facts).std() / matrix('deepnorm', 'query', **facts).std()
+    ratio = (
+        matrix('deepnorm', **facts).std() / matrix('deepnorm', 'query', **facts).std()
+    )
     np.testing.assert_allclose(ratio, beta, rtol=1e-5)
 
 
@@ -63,8 +68,14 @@ def test_embeddings_have_length_one(name):
 
 def test_mu_p_is_xavier_at_its_base():
     init = spec.make('flaxformer_lite.init', 'mu_p(base=64)', **SIZES)
-    np.testing.assert_array_equal(matrix('mu_p(base=64)', 'query'), matrix('xavier', 'query'))
-    paths = [('embedding',), ('encoder', 'query', 'kernel'), ('encoder', 'up', 'kernel')]
+    np.testing.assert_array_equal(
+        matrix('mu_p(base=64)', 'query'), matrix('xavier', 'query')
+    )
+    paths = [
+        ('embedding',),
+        ('encoder', 'query', 'kernel'),
+        ('encoder', 'up', 'kernel'),
+    ]
     assert init.logits == 1 and all(init.rate(path) == 1 for path in paths)
 
 
@@ -96,14 +107,18 @@ def test_mu_ps_rates_at_twice_the_base(path, derived, given):
 def test_mu_p_refuses_a_schedule_that_goes_by_d_model():
     config = wmt_base.get_config()
     config.model.init = 'mu_p'
-    with pytest.raises(UserError, match=r'optimizer.schedule=noam.* model.init=mu_p .*cosine'):
+    with pytest.raises(
+        UserError, match=r'optimizer.schedule=noam.* model.init=mu_p .*cosine'
+    ):
         optimizer.make(config)
 
 
 def change_of_logits(init, width):
     """How far five steps of Adam take the logits, at a rate that does not know the width."""
     config = wmt_base.get_config()
-    sizes = dict(d_model=width, d_ff=2 * width, num_heads=4, num_layers=1, dropout=0.0, init=init)
+    sizes = dict(
+        d_model=width, d_ff=2 * width, num_heads=4, num_layers=1, dropout=0.0, init=init
+    )
     config.model.update(sizes)
     config.optimizer.schedule = 'constant_schedule(value=0.01)'
     update, _ = optimizer.make(config)
@@ -124,7 +139,8 @@ def change_of_logits(init, width):
 def test_with_mu_p_a_rate_means_the_same_at_any_width():
     """The coordinate check of Yang et al. (2021), appendix D.1."""
     mu_p, xavier = (
-        [change_of_logits(init, width) for width in (32, 512)] for init in ('mu_p(base=32)', None)
+        [change_of_logits(init, width) for width in (32, 512)]
+        for init in ('mu_p(base=32)', None)
     )
     assert mu_p[0] == pytest.approx(xavier[0], rel=1e-3)  # the base
     assert 0.5 < mu_p[1] / mu_p[0] < 2

@@ -48,10 +48,14 @@ def test_the_first_layer_is_the_formulas():
     found = record(m, variables, rows)
     pos, segments = (np.asarray(rows[f'source_{n}']) for n in ('positions', 'segments'))
     x = p['embedding'][np.asarray(rows['source'])] * np.sqrt(12) + sinusoids(pos, 12)
-    np.testing.assert_allclose(found.norms['encoder'][0], np.linalg.norm(x, axis=-1), rtol=1e-5)
+    np.testing.assert_allclose(
+        found.norms['encoder'][0], np.linalg.norm(x, axis=-1), rtol=1e-5
+    )
 
     a = p['encoder']['layer_0']['attention']
-    q, k, v = (np.einsum('btd,dhk->bthk', x, a[n]['kernel']) for n in ('query', 'key', 'value'))
+    q, k, v = (
+        np.einsum('btd,dhk->bthk', x, a[n]['kernel']) for n in ('query', 'key', 'value')
+    )
     s = np.einsum('bthk,bshk->bhts', q, k) / np.sqrt(4)
     mask = (segments[:, :, None] == segments[:, None]) & (segments[:, None] != 0)
     e = np.where(mask[:, None], np.exp(s - s.max(-1, keepdims=True)), 0)
@@ -98,7 +102,9 @@ def test_nothing_falls_on_padding_and_all_weights_are_somewhere(name):
     for figures in statistics(m, variables, batch()).values():
         if 'padding' in figures:
             np.testing.assert_array_equal(figures['padding'], 0.0)
-            assert (figures['largest'] > 1 / 13).all() and (figures['entropy'] > 0).all()
+            assert (figures['largest'] > 1 / 13).all() and (
+                figures['entropy'] > 0
+            ).all()
             assert (figures['entropy'] < np.log(13)).all()
     for layers in record(m, variables, batch()).weights.values():
         for w in layers:
@@ -110,7 +116,10 @@ def test_statistics_are_means_over_the_queries_that_are_tokens():
     m = model()
     variables, rows = tiny.all_variables(m), batch()
     found, seen = statistics(m, variables, rows), record(m, variables, rows)
-    pos, valid = np.asarray(rows['target_positions']), np.asarray(rows['target_segments']) != 0
+    pos, valid = (
+        np.asarray(rows['target_positions']),
+        np.asarray(rows['target_segments']) != 0,
+    )
     for layer, head in np.ndindex(2, 2):
         w = float64(seen.weights['decoder'][layer])[:, head][valid]
         distance = (pos[:, None] - pos[..., None])[valid]
@@ -124,7 +133,9 @@ def test_statistics_are_means_over_the_queries_that_are_tokens():
         }
         for name, value in expected.items():
             figure = found['decoder'][name][layer, head]
-            np.testing.assert_allclose(figure, value, rtol=1e-4, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(
+                figure, value, rtol=1e-4, atol=1e-6, err_msg=name
+            )
 
 
 def test_gradient_norms_are_those_of_the_mean_loss():
@@ -145,12 +156,16 @@ def test_gradient_norms_are_those_of_the_mean_loss():
         for i in range(2):
             leaves = jax.tree.leaves(float64(gradient[stack][f'layer_{i}']))
             expected = np.sqrt(sum((x**2).sum() for x in leaves))
-            np.testing.assert_allclose(found[stack]['gradient_norm'][i], expected, rtol=1e-4)
+            np.testing.assert_allclose(
+                found[stack]['gradient_norm'][i], expected, rtol=1e-4
+            )
 
 
 def test_what_holds_no_weights_says_so():
     m = model(attention='blockwise', cross_attention='softmax')
-    with pytest.raises(ValueError, match='attention of encoder never holds its weights'):
+    with pytest.raises(
+        ValueError, match='attention of encoder never holds its weights'
+    ):
         record(m, tiny.all_variables(m), batch())
 
 
@@ -186,7 +201,9 @@ def test_a_head_that_is_off_is_one_whose_rows_of_the_last_matrix_are_zero(kind):
     merge = f'params/decoder/layer_1/{kind}/merge/kernel'
     flat[merge] = flat[merge].at[1].set(0)
     found = logits(m, off(m, 'decoder', 'layer_1', kind, 'heads', 1))
-    np.testing.assert_allclose(found, logits(m, unflatten_dict(flat, sep='/')), atol=1e-5)
+    np.testing.assert_allclose(
+        found, logits(m, unflatten_dict(flat, sep='/')), atol=1e-5
+    )
     assert np.abs(found - logits(m, tiny.all_variables(m))).max() > 1e-2
 
 
@@ -196,7 +213,9 @@ def test_a_layer_that_is_off_is_not_there():
     found = logits(m, off(m, 'encoder', 'leave_1', 'keep', ()))
     stayed = {k: v for k, v in flat.items() if 'encoder/layer_1' not in k}
     shorter = m.clone(encoder=m.encoder.clone(num_layers=1))
-    np.testing.assert_allclose(found, logits(shorter, unflatten_dict(stayed, sep='/')), atol=1e-5)
+    np.testing.assert_allclose(
+        found, logits(shorter, unflatten_dict(stayed, sep='/')), atol=1e-5
+    )
 
 
 def test_switches_change_nothing_while_all_are_on_and_never_compile_again():

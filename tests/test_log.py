@@ -16,7 +16,9 @@ from experiments.errors import UserError
 
 
 def lines(path):
-    return [json.loads(line) for line in (path / 'metrics.jsonl').read_text().splitlines()]
+    return [
+        json.loads(line) for line in (path / 'metrics.jsonl').read_text().splitlines()
+    ]
 
 
 def records(path):
@@ -41,7 +43,14 @@ def test_rows_are_json_lines_in_order(tmp_path):
     assert all(abs(row.pop('time') - time.time()) < 600 for row in rows)
     assert rows == [
         {'step': 10, 'kind': 'train', 'loss': 2.5, 'tokens': 3},
-        {'step': 10, 'kind': 'eval', 'set': 'val', 'loss': None, 'bleu': 12.5, 'note': None},
+        {
+            'step': 10,
+            'kind': 'eval',
+            'set': 'val',
+            'loss': None,
+            'bleu': 12.5,
+            'note': None,
+        },
     ]
 
 
@@ -82,7 +91,9 @@ def test_a_row_that_was_cut_short_is_not_read_and_another_is_named(tmp_path):
     file = tmp_path / 'metrics.jsonl'
     file.write_text('{"step": 1, "kind": "train"}\n{"step": 2, "kind"')
     assert log.read(tmp_path) == [{'step': 1, 'kind': 'train'}]
-    file.write_text('{"step": 1, "kind": "train"}\nnonsense\n{"step": 3, "kind": "train"}\n')
+    file.write_text(
+        '{"step": 1, "kind": "train"}\nnonsense\n{"step": 3, "kind": "train"}\n'
+    )
     with pytest.raises(UserError, match='line 2'):
         log.read(tmp_path)
     assert len(log.read(tmp_path, 1)) == 1
@@ -120,12 +131,16 @@ def test_kills_leave_no_gap_and_no_double(tmp_path):
     assert len([r for r in records(tmp_path) if b'train/loss' in r]) == saved + 1
 
 
-@pytest.mark.skipif(not os.path.exists('/dev/full'), reason='needs a disk that is always full')
+@pytest.mark.skipif(
+    not os.path.exists('/dev/full'), reason='needs a disk that is always full'
+)
 def test_a_full_disk_is_a_user_error(tmp_path):
     metrics = log.Log(tmp_path)
     metrics._files[0].close()
     metrics._files[0] = open('/dev/full', 'ab', buffering=0)
-    with pytest.raises(UserError, match='cannot write /dev/full: No space left on device'):
+    with pytest.raises(
+        UserError, match='cannot write /dev/full: No space left on device'
+    ):
         metrics.write(1, 'train', loss=1.0)
     metrics.close()
 
@@ -135,7 +150,9 @@ def test_events_are_bytes_as_tensorboard_reads_them():
     assert tensorboard.version(1.5).hex() == (
         '1800000000000000a37f4b2209000000000000f83f1a0d627261696e2e4576656e743a322a28646c'
     )
-    assert tensorboard.scalar(1720000000.25, 123456, 'eval/val/loss', 2.71828).hex() == (
+    assert tensorboard.scalar(
+        1720000000.25, 123456, 'eval/val/loss', 2.71828
+    ).hex() == (
         '2500000000000000eabc36f3090000108047a1d94110c0c4072a160a140a0d6576616c2f76616c2f6c6f7373'
         '154df82d40698f3f3d'
     )
@@ -199,7 +216,12 @@ def test_progress_rewrites_its_line_on_a_terminal(monkeypatch):
 
 @pytest.mark.parametrize(
     ('step', 'seconds', 'left'),
-    [(0, 5, '? left'), (1, 10, '16:30 left'), (50, 3600, '1:00:00 left'), (100, 3, '0:00 left')],
+    [
+        (0, 5, '? left'),
+        (1, 10, '16:30 left'),
+        (50, 3600, '1:00:00 left'),
+        (100, 3, '0:00 left'),
+    ],
 )
 def test_time_left(step, seconds, left):
     out, times = io.StringIO(), iter([0.0, seconds])

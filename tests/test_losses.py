@@ -36,7 +36,9 @@ def by_hand(h, table, labels, smoothing):
 
 def sums(h=H, table=TABLE, labels=LABELS, smoothing=0.0, dtype=jnp.float32):
     h, table = jnp.asarray(h, jnp.float32), jnp.asarray(table, jnp.float32)
-    run = jax.jit(functools.partial(smoothed_cross_entropy, smoothing=smoothing, dtype=dtype))
+    run = jax.jit(
+        functools.partial(smoothed_cross_entropy, smoothing=smoothing, dtype=dtype)
+    )
     return run(h, table, jnp.asarray(labels, jnp.int32))
 
 
@@ -86,7 +88,8 @@ def test_of_a_uniform_guess_is_the_logarithm_of_the_vocabulary(smoothing):
 def test_padding_adds_nothing_whatever_stands_there():
     other = np.where((LABELS == 0)[..., None], 50.0, H)
     np.testing.assert_array_equal(
-        jax.tree.leaves(sums(smoothing=0.1)), jax.tree.leaves(sums(other, smoothing=0.1))
+        jax.tree.leaves(sums(smoothing=0.1)),
+        jax.tree.leaves(sums(other, smoothing=0.1)),
     )
     dh, _ = gradients()
     np.testing.assert_array_equal(np.asarray(dh)[LABELS == 0], 0.0)
@@ -95,7 +98,9 @@ def test_padding_adds_nothing_whatever_stands_there():
 
 @pytest.mark.parametrize('smoothing', [0.0, 0.1])
 def test_gradients_are_those_of_the_formula(smoothing):
-    for found, expected in zip(gradients(smoothing), plain_gradients(smoothing), strict=True):
+    for found, expected in zip(
+        gradients(smoothing), plain_gradients(smoothing), strict=True
+    ):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -139,8 +144,14 @@ def test_bfloat16_rounds_operands_and_nothing_else():
 
     s = sums(smoothing=0.1, dtype=jnp.bfloat16)
     expected = by_hand(rounded(H), rounded(TABLE), LABELS, 0.1)
-    np.testing.assert_allclose((s.loss, s.nll, s.correct, s.tokens), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        (s.loss, s.nll, s.correct, s.tokens), expected, rtol=1e-5
+    )
     # The gradients' operands are rounded as well: 8 bits of fraction, a few roundings on the way.
-    for found, expected in zip(gradients(dtype=jnp.bfloat16), plain_gradients(), strict=True):
+    for found, expected in zip(
+        gradients(dtype=jnp.bfloat16), plain_gradients(), strict=True
+    ):
         assert found.dtype == jnp.float32
-        np.testing.assert_allclose(found, expected, atol=4 * 2**-8 * np.abs(expected).max())
+        np.testing.assert_allclose(
+            found, expected, atol=4 * 2**-8 * np.abs(expected).max()
+        )

@@ -30,17 +30,23 @@ def test_the_same_command_is_started_with_the_setting(started):
 def test_other_settings_are_kept(started, monkeypatch):
     monkeypatch.setenv('GLIBC_TUNABLES', 'glibc.malloc.check=3')
     memory.use_huge_pages()
-    assert started[0][2]['GLIBC_TUNABLES'] == 'glibc.malloc.check=3:glibc.malloc.hugetlb=1'
+    assert (
+        started[0][2]['GLIBC_TUNABLES'] == 'glibc.malloc.check=3:glibc.malloc.hugetlb=1'
+    )
 
 
-@pytest.mark.parametrize('setting', ['glibc.malloc.hugetlb=1', 'glibc.malloc.hugetlb=0'])
+@pytest.mark.parametrize(
+    'setting', ['glibc.malloc.hugetlb=1', 'glibc.malloc.hugetlb=0']
+)
 def test_a_process_that_has_the_setting_goes_on(started, monkeypatch, setting):
     monkeypatch.setenv('GLIBC_TUNABLES', setting)
     memory.use_huge_pages()
     assert not started
 
 
-@pytest.mark.parametrize('kernel', [None, '[always] madvise never', 'always madvise [never]'])
+@pytest.mark.parametrize(
+    'kernel', [None, '[always] madvise never', 'always madvise [never]']
+)
 def test_nothing_is_started_where_it_would_change_nothing(started, kernel):
     memory.KERNEL.unlink() if kernel is None else memory.KERNEL.write_text(kernel)
     memory.use_huge_pages()

@@ -43,7 +43,9 @@ def run(x, y, mask, *, positions=None, **sizes):
     attention = Attention(
         MultiHead(**sizes, attend=Softmax(), positions=positions or NoPositions())
     )
-    pos_x, pos_y = (jnp.broadcast_to(jnp.arange(z.shape[1])[None], z.shape[:2]) for z in (x, y))
+    pos_x, pos_y = (
+        jnp.broadcast_to(jnp.arange(z.shape[1])[None], z.shape[:2]) for z in (x, y)
+    )
     arguments = (
         jnp.asarray(x, jnp.float32),
         jnp.asarray(y, jnp.float32),
@@ -64,7 +66,9 @@ def by_hand(p, x, y, mask, rotate=lambda z: z):
             q = rotate(x[b] @ p['query'][:, i])
             k = rotate(y[b] @ p['key'][:, i])
             e = np.exp(q @ k.T / np.sqrt(q.shape[-1])) * mask[b, 0]
-            out[b] += e / e.sum(-1, keepdims=True) @ (y[b] @ p['value'][:, i]) @ p['merge'][i]
+            out[b] += (
+                e / e.sum(-1, keepdims=True) @ (y[b] @ p['value'][:, i]) @ p['merge'][i]
+            )
     return out
 
 
@@ -89,7 +93,11 @@ def test_equals_linen():
     p, out = run(X, Y, MASK, **sizes)
     linen = nn.MultiHeadDotProductAttention(num_heads=4, use_bias=False)
     p = {'query': p['query'], 'key': p['key'], 'value': p['value'], 'out': p['merge']}
-    x, y, mask = jnp.asarray(X, jnp.float32), jnp.asarray(Y, jnp.float32), jnp.asarray(MASK)
+    x, y, mask = (
+        jnp.asarray(X, jnp.float32),
+        jnp.asarray(Y, jnp.float32),
+        jnp.asarray(MASK),
+    )
     expected = apply(linen, {'params': p}, x, y, mask=mask)
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
@@ -112,12 +120,16 @@ def test_positions_turn_queries_and_keys_and_leave_values():
     def rotate(z):
         return z * (1.0 + np.arange(len(z))[:, None])
 
-    np.testing.assert_allclose(out, by_hand(p, X, Y, MASK, rotate), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        out, by_hand(p, X, Y, MASK, rotate), rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
 def test_keys_and_values_are_in_the_compute_dtype_and_the_output_is_float32(dtype):
-    parts = dict(attend=Softmax(), positions=NoPositions(), dense=Dense((), dtype=dtype))
+    parts = dict(
+        attend=Softmax(), positions=NoPositions(), dense=Dense((), dtype=dtype)
+    )
     heads = MultiHead(D, H, K, U, **parts)
     x, pos = jnp.asarray(X, jnp.float32), jnp.broadcast_to(jnp.arange(4)[None], (2, 4))
     p = variables(heads, x, pos, method='keys_values')
@@ -142,14 +154,22 @@ def test_heads_that_share_keys_are_heads_with_equal_ones(name, groups):
     rng = np.random.default_rng(4)
     mask = rng.random((2, 4, 4, 6)) < 0.7
     mask[..., 0] = True
-    bias = None if name == 'linear' else jnp.asarray(rng.normal(size=(1, 4, 4, 6)), jnp.float32)
-    pos_x, pos_y = (jnp.broadcast_to(jnp.arange(z.shape[1])[None], z.shape[:2]) for z in (X, Y))
+    bias = (
+        None
+        if name == 'linear'
+        else jnp.asarray(rng.normal(size=(1, 4, 4, 6)), jnp.float32)
+    )
+    pos_x, pos_y = (
+        jnp.broadcast_to(jnp.arange(z.shape[1])[None], z.shape[:2]) for z in (X, Y)
+    )
     rows = [jnp.asarray(z, jnp.float32) for z in (X, Y)]
     arguments = *rows, pos_x, pos_y, jnp.asarray(mask), bias
 
     def made(**groups):
         attend = spec.make('flaxformer_lite.attention', name)
-        return Biased(MultiHead(D, 4, 5, 2, attend=attend, positions=Louder(), **groups))
+        return Biased(
+            MultiHead(D, 4, 5, 2, attend=attend, positions=Louder(), **groups)
+        )
 
     p = variables(made(num_kv_heads=groups), *arguments)
     y = apply(made(num_kv_heads=groups), p, *arguments)
@@ -163,8 +183,12 @@ def test_heads_that_share_keys_are_heads_with_equal_ones(name, groups):
 
 
 def test_without_projections_heads_are_slices():
-    heads = MultiHead(D, 3, 4, 4, attend=Softmax(), positions=NoPositions(), project=False)
-    pos_x, pos_y = (jnp.broadcast_to(jnp.arange(z.shape[1])[None], z.shape[:2]) for z in (X, Y))
+    heads = MultiHead(
+        D, 3, 4, 4, attend=Softmax(), positions=NoPositions(), project=False
+    )
+    pos_x, pos_y = (
+        jnp.broadcast_to(jnp.arange(z.shape[1])[None], z.shape[:2]) for z in (X, Y)
+    )
     rows = (jnp.asarray(z, jnp.float32) for z in (X, Y))
     y = apply(Attention(heads), {}, *rows, pos_x, pos_y, jnp.asarray(MASK))
     for b, i in np.ndindex(2, 3):

@@ -35,22 +35,30 @@ def test_rms_norm_is_its_formula_with_epsilon_inside_the_root():
     np.testing.assert_allclose(apply(norm, p, jnp.asarray(small)), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(('ours', 'linen'), [(Layer(), nn.LayerNorm()), (Rms(), nn.RMSNorm())])
+@pytest.mark.parametrize(
+    ('ours', 'linen'), [(Layer(), nn.LayerNorm()), (Rms(), nn.RMSNorm())]
+)
 def test_norms_equal_linens(ours, linen):
     x = jnp.asarray(X, jnp.float32)
     p = variables(ours, x)
     np.testing.assert_allclose(apply(ours, p, x), apply(linen, p, x), atol=1e-5)
 
 
-@pytest.mark.parametrize(('ours', 'linen'), [(Layer(), nn.LayerNorm()), (Rms(), nn.RMSNorm())])
+@pytest.mark.parametrize(
+    ('ours', 'linen'), [(Layer(), nn.LayerNorm()), (Rms(), nn.RMSNorm())]
+)
 def test_gradients_equal_linens(ours, linen):
     x, weight = jnp.asarray(X, jnp.float32), jnp.cos(jnp.arange(48.0)).reshape(2, 3, 8)
     p = variables(ours, x)
 
     def gradients(norm):
-        return jax.jit(jax.grad(lambda p, x: (norm.apply(p, x) * weight).sum(), (0, 1)))(p, x)
+        return jax.jit(
+            jax.grad(lambda p, x: (norm.apply(p, x) * weight).sum(), (0, 1))
+        )(p, x)
 
-    for found, expected in zip(*map(jax.tree.leaves, map(gradients, (ours, linen))), strict=True):
+    for found, expected in zip(
+        *map(jax.tree.leaves, map(gradients, (ours, linen))), strict=True
+    ):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -60,7 +68,9 @@ def test_scale_norm_has_one_gain_and_its_length():
     gain = float64(p['params']['scale'])
     expected = gain * X / np.sqrt((X**2).sum(-1, keepdims=True))
     np.testing.assert_allclose(apply(norm, p, jnp.asarray(X)), expected, atol=1e-5)
-    start = jax.jit(norm.init)(jax.random.key(0), jnp.zeros((1, 1, 8)))['params']['scale']
+    start = jax.jit(norm.init)(jax.random.key(0), jnp.zeros((1, 1, 8)))['params'][
+        'scale'
+    ]
     np.testing.assert_allclose(start, np.sqrt(8), rtol=1e-6)
 
 
@@ -85,7 +95,9 @@ def test_layer_norm_keeps_its_precision_far_from_zero():
     x = np.float32([[[4096.0, 4096.5, 4097.0, 4097.5]]])
     norm = Layer()
     y = apply(norm, {'params': {'scale': jnp.ones(4), 'bias': jnp.zeros(4)}}, x)
-    np.testing.assert_allclose(y[0, 0], np.array([-3, -1, 1, 3]) / np.sqrt(5), atol=1e-4)
+    np.testing.assert_allclose(
+        y[0, 0], np.array([-3, -1, 1, 3]) / np.sqrt(5), atol=1e-4
+    )
 
 
 def batches(norm, x, valid, p):
@@ -100,10 +112,15 @@ def test_batch_norm_equals_linens_and_leaves_padding_out():
     p = variables(ours, x)
     theirs = {
         'params': p['params'],
-        'batch_stats': {'mean': p['statistics']['mean'], 'var': p['statistics']['variance']},
+        'batch_stats': {
+            'mean': p['statistics']['mean'],
+            'var': p['statistics']['variance'],
+        },
     }
     y, found = batches(ours, x, valid, p)
-    y_linen, stats = linen.apply(theirs, x, mask=valid[..., None], mutable=['batch_stats'])
+    y_linen, stats = linen.apply(
+        theirs, x, mask=valid[..., None], mutable=['batch_stats']
+    )
     np.testing.assert_allclose(y[valid], y_linen[valid], atol=1e-5)
     for name, theirs in (('mean', 'mean'), ('variance', 'var')):
         expected = stats['batch_stats'][theirs]

@@ -74,10 +74,14 @@ def adam(*, b1, b2, eps, clip=np.inf, decay=0.0):
 
 
 def assert_equal(actual, expected):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=3e-6), actual, expected)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=3e-6), actual, expected
+    )
 
 
-@pytest.mark.parametrize('settings', [{}, {'b1': 0.5, 'b2': 0.7, 'eps': 0.3}, {'b1': 0.0}])
+@pytest.mark.parametrize(
+    'settings', [{}, {'b1': 0.5, 'b2': 0.7, 'eps': 0.3}, {'b1': 0.0}]
+)
 def test_adam_is_the_papers(settings):
     expected = adam(**{'b1': 0.9, 'b2': 0.98, 'eps': 1e-9} | settings)
     assert_equal(run(config(**settings)), expected)
@@ -106,7 +110,9 @@ def test_biases_do_not_decay_whatever_their_shape():
 
 
 def test_the_schedule_is_the_optimizers():
-    _, schedule = optimizer.make(config(schedule='constant_schedule(value=0.25)'), steps=100)
+    _, schedule = optimizer.make(
+        config(schedule='constant_schedule(value=0.25)'), steps=100
+    )
     assert schedule(7) == 0.25
 
 
@@ -124,10 +130,22 @@ NAN = float('nan')
         ({'clip': -1.0}, 'optimizer.clip must be at least 0'),
         ({'clip': float('inf')}, 'optimizer.clip .* not inf'),
         ({'weight_decay': NAN, 'name': 'adamw'}, 'optimizer.weight_decay .* not nan'),
-        ({'weight_decay': 0.1}, 'optimizer.weight_decay=0.1 is for optimizer.name=adamw'),
-        ({'name': 'adamax'}, "optimizer.name must be one of adam, adamw, not 'adamax'; did you"),
-        ({'schedule': 'noah(warmup=4)'}, "optimizer.schedule: 'noah' is not one of noam"),
-        ({'schedule': 'noam(warmup=0)'}, 'optimizer.schedule: warmup must be at least 1'),
+        (
+            {'weight_decay': 0.1},
+            'optimizer.weight_decay=0.1 is for optimizer.name=adamw',
+        ),
+        (
+            {'name': 'adamax'},
+            "optimizer.name must be one of adam, adamw, not 'adamax'; did you",
+        ),
+        (
+            {'schedule': 'noah(warmup=4)'},
+            "optimizer.schedule: 'noah' is not one of noam",
+        ),
+        (
+            {'schedule': 'noam(warmup=0)'},
+            'optimizer.schedule: warmup must be at least 1',
+        ),
         ({'schedule': 'noam(warmup="4")'}, 'optimizer.schedule: '),
         ({'schedule': 'constant_schedule(value="x")'}, 'optimizer.schedule: '),
     ],

@@ -10,7 +10,9 @@ from flaxformer_lite.positions.sinusoidal import Sinusoidal
 
 def table(length, d_model):
     nothing, pos = jnp.zeros((1, length, d_model)), jnp.arange(length)[None]
-    return np.asarray(tiny.apply(Sinusoidal(d_model), {}, nothing, pos, method='embed'))[0]
+    return np.asarray(
+        tiny.apply(Sinusoidal(d_model), {}, nothing, pos, method='embed')
+    )[0]
 
 
 def test_sinusoids_written_out():
@@ -41,8 +43,12 @@ def test_a_shift_is_a_rotation_that_does_not_depend_on_where():
     rows, shift = np.float64(table(60, 16)), 7
     sine, cosine = rows[:, 0::2], rows[:, 1::2]
     s, c = sine[shift], cosine[shift]
-    np.testing.assert_allclose(rows[shift:, 0::2], (sine * c + cosine * s)[:-shift], atol=1e-5)
-    np.testing.assert_allclose(rows[shift:, 1::2], (cosine * c - sine * s)[:-shift], atol=1e-5)
+    np.testing.assert_allclose(
+        rows[shift:, 0::2], (sine * c + cosine * s)[:-shift], atol=1e-5
+    )
+    np.testing.assert_allclose(
+        rows[shift:, 1::2], (cosine * c - sine * s)[:-shift], atol=1e-5
+    )
 
 
 def test_sinusoids_go_by_position_not_by_slot():
@@ -70,7 +76,11 @@ def test_a_position_beyond_the_learned_ones_is_never_another_ones():
     positions = Learned(max_length=5)
     x, pos = jnp.ones((1, 3, 6)), jnp.array([[4, 5, 1000]])
     y = tiny.apply(
-        positions, tiny.variables(positions, x, pos, method='embed'), x, pos, method='embed'
+        positions,
+        tiny.variables(positions, x, pos, method='embed'),
+        x,
+        pos,
+        method='embed',
     )
     assert np.isfinite(y[0, 0]).all() and np.isnan(y[0, 1:]).all()
 
@@ -81,7 +91,9 @@ def test_without_positions_the_order_of_the_source_does_not_matter():
     inputs = jnp.array([[2, 4, 5]])
     source, shuffled = jnp.array([[4, 5, 6, 7]]), jnp.array([[6, 4, 7, 5]])
     np.testing.assert_allclose(
-        tiny.apply(model, p, source, inputs), tiny.apply(model, p, shuffled, inputs), atol=1e-5
+        tiny.apply(model, p, source, inputs),
+        tiny.apply(model, p, shuffled, inputs),
+        atol=1e-5,
     )
 
 
@@ -93,14 +105,22 @@ def test_with_positions_the_order_of_the_source_matters(name):
     p = {'params': tiny.parameters(model)}
     inputs = jnp.array([[2, 4, 5]])
     source, shuffled = jnp.array([[4, 5, 6, 7]]), jnp.array([[6, 4, 7, 5]])
-    difference = tiny.apply(model, p, source, inputs) - tiny.apply(model, p, shuffled, inputs)
+    difference = tiny.apply(model, p, source, inputs) - tiny.apply(
+        model, p, shuffled, inputs
+    )
     assert np.abs(difference).max() > 1e-3
 
 
-@pytest.mark.parametrize(('d_model', 'wavelengths'), [(8, 10000 ** (np.arange(4) / 3)), (2, 1.0)])
-def test_tensor2tensors_sinusoids_are_sines_then_cosines_up_to_10000(d_model, wavelengths):
+@pytest.mark.parametrize(
+    ('d_model', 'wavelengths'), [(8, 10000 ** (np.arange(4) / 3)), (2, 1.0)]
+)
+def test_tensor2tensors_sinusoids_are_sines_then_cosines_up_to_10000(
+    d_model, wavelengths
+):
     x = jnp.zeros((1, 5, d_model))
-    positions = spec.make('flaxformer_lite.positions', 'sinusoidal_t2t', d_model=d_model)
+    positions = spec.make(
+        'flaxformer_lite.positions', 'sinusoidal_t2t', d_model=d_model
+    )
     found = positions.apply({}, x, jnp.arange(5)[None], method='embed')
     angle = np.arange(5)[:, None] / wavelengths
     expected = np.concatenate([np.sin(angle), np.cos(angle)], 1)
@@ -108,9 +128,13 @@ def test_tensor2tensors_sinusoids_are_sines_then_cosines_up_to_10000(d_model, wa
 
 
 def rotated(x, pos, **arguments):
-    rotary = spec.make('flaxformer_lite.positions', 'rotary', d_k=x.shape[-1], **arguments)
+    rotary = spec.make(
+        'flaxformer_lite.positions', 'rotary', d_k=x.shape[-1], **arguments
+    )
     x = jnp.asarray(x, jnp.float32)[None, :, None]
-    return np.asarray(rotary.apply({}, x, jnp.asarray(pos)[None], method='rotate'))[0, :, 0]
+    return np.asarray(rotary.apply({}, x, jnp.asarray(pos)[None], method='rotate'))[
+        0, :, 0
+    ]
 
 
 def test_rotary_turns_neighbouring_features_by_the_papers_angles():
@@ -119,7 +143,9 @@ def test_rotary_turns_neighbouring_features_by_the_papers_angles():
     angle = pos[:, None] * 500.0 ** (-np.arange(0, 8, 2) / 8)
     turned = (x[:, 0::2] + 1j * x[:, 1::2]) * np.exp(1j * angle)
     expected = np.stack([turned.real, turned.imag], -1).reshape(6, 8)
-    np.testing.assert_allclose(rotated(x, pos, max_wavelength=500.0), expected, atol=2e-5)
+    np.testing.assert_allclose(
+        rotated(x, pos, max_wavelength=500.0), expected, atol=2e-5
+    )
 
 
 def test_rotary_products_see_distances_only():
@@ -151,7 +177,9 @@ def buckets(causal):
     p = {'params': {'table': jnp.arange(32.0)[:, None]}}
     distances = jnp.array([-300, -128, -40, -16, -15, -7, -1, 0, 1, 7, 8, 15, 40, 300])
     k = 1000 + distances[None]
-    return np.asarray(t5.apply(p, jnp.array([[1000]]), k, method='bias'))[0, 0, 0].tolist()
+    return np.asarray(t5.apply(p, jnp.array([[1000]]), k, method='bias'))[
+        0, 0, 0
+    ].tolist()
 
 
 def test_t5s_buckets_are_those_of_transformers():

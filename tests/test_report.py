@@ -11,7 +11,11 @@ from experiments.errors import UserError
 
 
 def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1'):
-    config = {'data': 'grammar', 'model': {'num_heads': num_heads}, 'train': {'steps': 1000}}
+    config = {
+        'data': 'grammar',
+        'model': {'num_heads': num_heads},
+        'train': {'steps': 1000},
+    }
     with workdir.open_run(path, config):
         metrics = log.Log(path)
         metrics.write(100, 'train', loss=4.0, tokens_per_second=1000.0)
@@ -52,7 +56,10 @@ def test_table_of_finished_and_unfinished_runs(tmp_path):
 
 
 def test_signatures_that_differ_are_pointed_out(tmp_path):
-    paths = [make_run(tmp_path / 'a', 4, 30.0), make_run(tmp_path / 'b', 8, 40.0, 'nrefs:1|v:2')]
+    paths = [
+        make_run(tmp_path / 'a', 4, 30.0),
+        make_run(tmp_path / 'b', 8, 40.0, 'nrefs:1|v:2'),
+    ]
     lines = report.as_table([report.read_run(path) for path in paths]).splitlines()
     assert 'differ' in lines[-3]
     assert lines[-2] == f'nrefs:1|v:1: {paths[0]}, {paths[1]}'
@@ -72,8 +79,15 @@ def test_csv_holds_the_numbers_as_they_are(tmp_path):
 def test_json_holds_configs_and_evaluations_whole(tmp_path):
     path = make_run(tmp_path / 'a', 4, 30.0)
     (entry,) = json.loads(run(path, '--json').stdout)
-    assert entry['config'] == {'data': 'grammar', 'model.num_heads': 4, 'train.steps': 1000}
-    assert entry['evaluations']['test'] == {'bleu': 30.0, 'bleu_signature': 'nrefs:1|v:1'}
+    assert entry['config'] == {
+        'data': 'grammar',
+        'model.num_heads': 4,
+        'train.steps': 1000,
+    }
+    assert entry['evaluations']['test'] == {
+        'bleu': 30.0,
+        'bleu_signature': 'nrefs:1|v:1',
+    }
     assert (entry['status'], entry['dev_loss']) == ('finished', 3.25)
 
 
@@ -90,7 +104,9 @@ def test_what_is_no_run_is_named_and_the_rest_reported(tmp_path):
     assert [line.split()[2] for line in result.stdout.splitlines()[2:-1]] == ['1,000']
     notes = result.stderr.splitlines()
     assert len(notes) == 4
-    for note, path in zip(notes, (torn, strange, empty, tmp_path / 'missing'), strict=True):
+    for note, path in zip(
+        notes, (torn, strange, empty, tmp_path / 'missing'), strict=True
+    ):
         assert str(path) in note
 
 

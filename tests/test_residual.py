@@ -53,9 +53,19 @@ def made(name, **sizes):
     [
         ('sandwich', lambda p: 10 * X, lambda p: X + 10 * Y, lambda p: 10 * X),
         ('rezero', lambda p: X, lambda p: X + p['alpha'] * Y, lambda p: X),
-        ('layer_scale', lambda p: 10 * X, lambda p: X + p['gamma'] * Y, lambda p: 10 * X),
+        (
+            'layer_scale',
+            lambda p: 10 * X,
+            lambda p: X + p['gamma'] * Y,
+            lambda p: 10 * X,
+        ),
         ('none', lambda p: X, lambda p: Y, lambda p: X),
-        ('deepnorm', lambda p: X, lambda p: 10 * (0.81 * 48 ** (1 / 16) * X + Y), lambda p: X),
+        (
+            'deepnorm',
+            lambda p: X,
+            lambda p: 10 * (0.81 * 48 ** (1 / 16) * X + Y),
+            lambda p: X,
+        ),
     ],
 )
 def test_is_its_formula(name, before, after, finish):
@@ -101,7 +111,9 @@ def test_post_norm_with_layer_norm_in_float64():
     z = (z - z.mean(-1, keepdims=True)) / np.sqrt(z.var(-1, keepdims=True) + 1e-6)
     norm = float64(p['params']['norm'])
     expected = z * norm['scale'] + norm['bias']
-    np.testing.assert_allclose(apply(residual, p, X, Y, method='after'), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        apply(residual, p, X, Y, method='after'), expected, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize('name', spec.available('flaxformer_lite.residual'))
@@ -120,7 +132,8 @@ def test_dropout_falls_on_the_branch_and_spares_the_stream(name):
     p = variables(residual, X, Y, method='after')
     rngs = {'dropout': jax.random.key(0)}
     np.testing.assert_array_equal(
-        apply(residual, p, X, method='before', rngs=rngs), apply(residual, p, X, method='before')
+        apply(residual, p, X, method='before', rngs=rngs),
+        apply(residual, p, X, method='before'),
     )
 
     def after(y):

@@ -53,21 +53,36 @@ def text(tmp_path_factory):
     """A folder of parallel text: 150 training pairs, and two sets of a few."""
     folder = tmp_path_factory.mktemp('text')
     pairs = list(Grammar(pairs=160).train())
-    for stem, part in (('train', pairs[:150]), ('val', pairs[150:154]), ('news', pairs[154:157])):
+    for stem, part in (
+        ('train', pairs[:150]),
+        ('val', pairs[150:154]),
+        ('news', pairs[154:157]),
+    ):
         for language, side in zip(('en', 'de'), zip(*part, strict=True), strict=True):
-            (folder / f'{stem}.{language}').write_text('\n'.join(side) + '\n', encoding='utf-8')
+            (folder / f'{stem}.{language}').write_text(
+                '\n'.join(side) + '\n', encoding='utf-8'
+            )
     return folder
 
 
 def arguments(text, workdir, **changes):
     data = f'text(path="{text.as_posix()}", source="en", target="de")'
-    fields = {'data': data, **SMALL, **{k.replace('__', '.'): v for k, v in changes.items()}}
+    fields = {
+        'data': data,
+        **SMALL,
+        **{k.replace('__', '.'): v for k, v in changes.items()},
+    }
     overrides = [f'--config.{field}={value}' for field, value in fields.items()]
     return ['--config=configs/wmt_small.py', f'--workdir={workdir}', *overrides]
 
 
 def start(text, workdir, environment=None, **changes):
-    command = [sys.executable, '-m', 'experiments.run', *arguments(text, workdir, **changes)]
+    command = [
+        sys.executable,
+        '-m',
+        'experiments.run',
+        *arguments(text, workdir, **changes),
+    ]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
 
@@ -85,7 +100,9 @@ def result(workdir):
 def figures(workdir):
     """The metrics, without what differs from one start to the next: clocks."""
     clocks = ('time', 'tokens_per_second')
-    return [{k: v for k, v in row.items() if k not in clocks} for row in log.read(workdir)]
+    return [
+        {k: v for k, v in row.items() if k not in clocks} for row in log.read(workdir)
+    ]
 
 
 @pytest.fixture(scope='module')
@@ -130,7 +147,11 @@ def test_a_run_leaves_what_it_is_asked_for(whole):
 
 def test_scores_are_what_sacrebleu_and_the_saved_translations_say(whole, text):
     workdir, _ = whole
-    hypotheses = (workdir / 'translations' / 'news.step=12,mean_of=2.txt').read_text().splitlines()
+    hypotheses = (
+        (workdir / 'translations' / 'news.step=12,mean_of=2.txt')
+        .read_text()
+        .splitlines()
+    )
     references = (text / 'news.de').read_text().splitlines()
     import sacrebleu
 
@@ -202,8 +223,14 @@ def translated(monkeypatch, capsys, workdir, lines, *flags):
 def test_translating_keeps_order_and_blank_lines(whole, text, monkeypatch, capsys):
     workdir, _ = whole
     sources = (text / 'news.en').read_text().splitlines()
-    expected = (workdir / 'translations' / 'news.step=12,mean_of=2.txt').read_text().splitlines()
-    lines = ''.join(f'{line}\n' for line in (sources[0], '', sources[1], '  ', sources[2]))
+    expected = (
+        (workdir / 'translations' / 'news.step=12,mean_of=2.txt')
+        .read_text()
+        .splitlines()
+    )
+    lines = ''.join(
+        f'{line}\n' for line in (sources[0], '', sources[1], '  ', sources[2])
+    )
     out = translated(monkeypatch, capsys, workdir, lines)
     assert out == [expected[0], '', expected[1], '', expected[2]]
     out = translated(monkeypatch, capsys, workdir, lines, '--n_best=2', '--scores')
@@ -216,11 +243,15 @@ def test_translating_keeps_order_and_blank_lines(whole, text, monkeypatch, capsy
 def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
     workdir, _ = whole
     command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=news')
-    again = json.loads((workdir / 'translations' / 'news.step=12,mean_of=2.json').read_text())
+    again = json.loads(
+        (workdir / 'translations' / 'news.step=12,mean_of=2.json').read_text()
+    )
     expected = result(workdir)['evaluations']['news']
     assert {k: again[k] for k in expected} == expected
     assert 'nrefs:1' in capsys.readouterr().out
-    with pytest.raises(UserError, match="--set: there is no set 'test'; there is val, news"):
+    with pytest.raises(
+        UserError, match="--set: there is no set 'test'; there is val, news"
+    ):
         command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=test')
 
 
@@ -232,7 +263,9 @@ def test_the_report_reads_it(whole, monkeypatch, capsys):
     assert row['parameters'] == result(workdir)['parameters']
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(text, tmp_path, monkeypatch, capsys):
+def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
+    text, tmp_path, monkeypatch, capsys
+):
     # A rate that throws the weights out of range: the step after it overflows.
     wild = dict(optimizer__schedule='constant_schedule(value=1e30)', train__steps=6)
     with pytest.raises(
@@ -285,7 +318,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(text, tmp_path, m
         (dict(model__positions='learned(max_length=5)'), 'learned positions .* for 5'),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line_and_writes_nothing(changes, message, text, tmp_path, monkeypatch):
+def test_bad_input_is_one_line_and_writes_nothing(
+    changes, message, text, tmp_path, monkeypatch
+):
     with pytest.raises(UserError, match=message) as caught:
         command(monkeypatch, run, *arguments(text, tmp_path / 'run', **changes))
     assert '\n' not in str(caught.value)
@@ -297,7 +332,9 @@ def test_training_pairs_beyond_a_learned_table_are_refused(text, tmp_path, monke
         for language in ('en', 'de'):
             (tmp_path / f'{name}.{language}').write_text('a\n')
     for language in ('en', 'de'):
-        (tmp_path / f'train.{language}').write_text((text / f'train.{language}').read_text())
+        (tmp_path / f'train.{language}').write_text(
+            (text / f'train.{language}').read_text()
+        )
     changes = dict(model__positions='learned(max_length=8)', evaluation__sets='news')
     with pytest.raises(UserError, match='learned positions .* for 8'):
         command(monkeypatch, run, *arguments(tmp_path, tmp_path / 'run', **changes))
@@ -330,7 +367,9 @@ def test_a_directory_of_another_run_is_refused_and_left_alone(whole, text, monke
     before = {p: p.stat().st_mtime_ns for p in workdir.rglob('*') if p.name != '.lock'}
     with pytest.raises(UserError, match='model.d_ff is 32, not 64'):
         command(monkeypatch, run, *arguments(text, workdir, model__d_ff=64))
-    assert {p: p.stat().st_mtime_ns for p in workdir.rglob('*') if p.name != '.lock'} == before
+    assert {
+        p: p.stat().st_mtime_ns for p in workdir.rglob('*') if p.name != '.lock'
+    } == before
 
 
 def test_a_run_of_another_version_is_named_as_such(whole, tmp_path, monkeypatch):
@@ -381,7 +420,10 @@ def test_the_newest_damaged_checkpoint_is_named_and_the_one_before_is_used(
     command(monkeypatch, run, *arguments(text, tmp_path / 'run'))
     out = capsys.readouterr().out
     assert 'step 12 is damaged' in out and 'resuming at step 8' in out
-    assert result(tmp_path / 'run')['parameters_sha256'] == result(whole[0])['parameters_sha256']
+    assert (
+        result(tmp_path / 'run')['parameters_sha256']
+        == result(whole[0])['parameters_sha256']
+    )
     assert figures(tmp_path / 'run') == figures(whole[0])
 
 

@@ -5,7 +5,9 @@ import pytest
 from flaxformer_lite import schedules
 
 
-@pytest.mark.parametrize(('d_model', 'warmup', 'factor'), [(512, 4000, 1.0), (128, 400, 2.5)])
+@pytest.mark.parametrize(
+    ('d_model', 'warmup', 'factor'), [(512, 4000, 1.0), (128, 400, 2.5)]
+)
 def test_noam_is_the_papers_formula_and_its_first_step_is_one(d_model, warmup, factor):
     rate = schedules.noam(d_model, warmup, factor)
     for count in (0, 1, 17, warmup - 2, warmup - 1, warmup, 10 * warmup, 100_000):
@@ -30,7 +32,9 @@ def test_noam_needs_a_warm_up(warmup):
 def test_schedules_are_made_by_name():
     ours = schedules.make('noam(warmup=10, factor=2.0)', 64, 100)
     np.testing.assert_allclose(ours(5), schedules.noam(64, 10, 2.0)(5))
-    cosine = schedules.make('cosine_decay_schedule(init_value=0.1, decay_steps=50)', 64, 100)
+    cosine = schedules.make(
+        'cosine_decay_schedule(init_value=0.1, decay_steps=50)', 64, 100
+    )
     np.testing.assert_allclose(cosine(20), optax.cosine_decay_schedule(0.1, 50)(20))
 
 
@@ -45,12 +49,18 @@ def test_cosine_ends_with_the_training():
 @pytest.mark.parametrize(
     ('text', 'message'),
     [
-        ('nome', "'nome' is not one of noam, cosine, constant_schedule, .*cosine_decay_schedule"),
+        (
+            'nome',
+            "'nome' is not one of noam, cosine, constant_schedule, .*cosine_decay_schedule",
+        ),
         ('noam(warm=3)', 'noam.*warm'),
         ('noam(warmup="x")', 'noam'),
         ('noam(d_model=3)', 'noam.*d_model'),
         ('cosine_decay_schedule(init_value=0.1)', 'cosine_decay_schedule.*decay_steps'),
-        ('cosine(peak=0.1, warmup=100)', 'warmup must be at least 0 and below 1, a share, not 100'),
+        (
+            'cosine(peak=0.1, warmup=100)',
+            'warmup must be at least 0 and below 1, a share, not 100',
+        ),
         ('noam(', 'not a spec'),
         ('_schedule', 'not one of'),
     ],

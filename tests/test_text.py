@@ -13,14 +13,20 @@ def text(segments, pos=None):
     """Tokens of these segments, by default one after the other."""
     segments_BT = jnp.array(segments)
     pos_BT = jnp.broadcast_to(jnp.arange(segments_BT.shape[1])[None], segments_BT.shape)
-    return Text(jnp.ones_like(segments_BT), segments_BT, pos_BT if pos is None else jnp.array(pos))
+    return Text(
+        jnp.ones_like(segments_BT),
+        segments_BT,
+        pos_BT if pos is None else jnp.array(pos),
+    )
 
 
 def test_a_token_sees_its_own_sentence_and_no_padding():
     rows = text([[1, 1, 2, 2, 0]])
     mask_BHTS = rows.sees(rows)
     assert mask_BHTS.shape == (1, 1, 5, 5) and mask_BHTS.dtype == bool
-    np.testing.assert_array_equal(mask_BHTS[0, 0], matrix('xx... xx... ..xx. ..xx. .....'))
+    np.testing.assert_array_equal(
+        mask_BHTS[0, 0], matrix('xx... xx... ..xx. ..xx. .....')
+    )
 
 
 def test_a_target_sees_the_source_of_its_own_sentence():

@@ -45,7 +45,10 @@ def test_a_spec_makes_it(folder):
 
 def test_the_home_directory_may_be_a_tilde(folder, monkeypatch):
     monkeypatch.setenv('HOME', str(folder.parent))
-    assert list(Text(f'~/{folder.name}', 'en', 'de').train()) == [('a', 'x'), ('b', 'y')]
+    assert list(Text(f'~/{folder.name}', 'en', 'de').train()) == [
+        ('a', 'x'),
+        ('b', 'y'),
+    ]
 
 
 def test_reads_gz(folder):
@@ -97,7 +100,9 @@ def test_bad_arguments(arguments, message):
 def test_missing_file_is_named_with_what_is_there(folder, missing):
     (folder / missing).unlink()
     there = 'val' if missing.startswith('train') else 'train'
-    with pytest.raises(UserError, match=rf'{missing} \(or .*gz\) is missing.*there: {there}$'):
+    with pytest.raises(
+        UserError, match=rf'{missing} \(or .*gz\) is missing.*there: {there}$'
+    ):
         make(folder)
 
 
@@ -110,7 +115,9 @@ def test_a_folder_with_one_language(folder):
 
 def test_unequal_lengths_are_told_before_any_pair(folder):
     write(folder, train_en='a\n' * 1200, train_de='x\n' * 1199)
-    with pytest.raises(UserError, match=r'train\.en has 1,200 lines and .*train\.de has 1,199'):
+    with pytest.raises(
+        UserError, match=r'train\.en has 1,200 lines and .*train\.de has 1,199'
+    ):
         next(make(folder).train())
     write(folder, train_en='a\n', train_de='x\n', val_de='z\nz\n')
     with pytest.raises(UserError, match=r'val\.en has 1 lines and .*val\.de has 2'):
@@ -127,7 +134,9 @@ def test_empty_files(folder):
 def test_not_utf8_names_file_and_line(folder, content):
     write(folder, train_en=content, train_de='x\ny\n')
     line = 2 if content.startswith(b'a') else 1
-    with pytest.raises(UserError, match=rf'train\.en, line {line}, is not UTF-8.*iconv'):
+    with pytest.raises(
+        UserError, match=rf'train\.en, line {line}, is not UTF-8.*iconv'
+    ):
         list(make(folder).train())
 
 

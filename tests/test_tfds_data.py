@@ -31,7 +31,10 @@ class TinyTranslate(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, split):
         for i in range(SIZES[split]):
-            yield i, {'de': f'{split} Zeile {i} scho\u0308n', 'en': f'{split}\nline {i}'}
+            yield (
+                i,
+                {'de': f'{split} Zeile {i} scho\u0308n', 'en': f'{split}\nline {i}'},
+            )
 
 
 @pytest.fixture(scope='module')
@@ -51,7 +54,9 @@ def tfrecords(folder, tmp_path_factory):
     (other / relative).mkdir(parents=True)
     shutil.copy(folder / relative / 'features.json', other / relative)
     about = (folder / relative / 'dataset_info.json').read_text()
-    (other / relative / 'dataset_info.json').write_text(about.replace('array_record', 'tfrecord'))
+    (other / relative / 'dataset_info.json').write_text(
+        about.replace('array_record', 'tfrecord')
+    )
     builder = tfds.builder('tiny_translate/de-en', data_dir=folder)
     for split in SIZES:
         raw = decode.DeserializeMethod.RAW_BYTES
@@ -59,7 +64,9 @@ def tfrecords(folder, tmp_path_factory):
         name = f'tiny_translate-{split}.tfrecord-00000-of-00001'
         with (other / relative / name).open('wb') as file:
             for record in records:
-                file.write(struct.pack('<QI', len(record), 0) + record + struct.pack('<I', 0))
+                file.write(
+                    struct.pack('<QI', len(record), 0) + record + struct.pack('<I', 0)
+                )
     return other
 
 
@@ -68,7 +75,9 @@ def make(folder, name='tiny_translate/de-en', source='en', target='de', **argume
 
 
 def expected(split):
-    return {(f'{split} line {i}', f'{split} Zeile {i} schön') for i in range(SIZES[split])}
+    return {
+        (f'{split} line {i}', f'{split} Zeile {i} schön') for i in range(SIZES[split])
+    }
 
 
 @pytest.mark.parametrize('kind', ['folder', 'tfrecords'])
@@ -101,7 +110,9 @@ def test_the_direction_can_be_turned(folder):
 def test_streams(folder, monkeypatch):
     read = []
     text = module._text
-    monkeypatch.setattr(module, '_text', lambda value: read.append(value) or text(value))
+    monkeypatch.setattr(
+        module, '_text', lambda value: read.append(value) or text(value)
+    )
     list(itertools.islice(make(folder).train(), 3))
     assert len(read) == 6
 
@@ -125,12 +136,24 @@ def test_a_spec_makes_it(folder):
     'arguments, message',
     [
         ({'source': 'fr'}, r"tiny_translate/de-en has no 'fr'; it has de, en$"),
-        ({'split': 'nope'}, r"Unknown split 'nope'.*splits are train, validation, test"),
+        (
+            {'split': 'nope'},
+            r"Unknown split 'nope'.*splits are train, validation, test",
+        ),
         ({'dev': 'dev'}, r"Unknown split 'dev'.*dev=\"train\[99%:\]\""),
         ({'split': 'train['}, r'Error parsing split'),
-        ({'dev': 'train[99%:]'}, r"split='train' trains on a part of dev='train\[99%:\]'"),
-        ({'name': 'no_such_set'}, r"name='no_such_set'\): Dataset no_such_set not found"),
-        ({'name': 'tiny_translate/xx'}, r"name='tiny_translate/xx'\): BuilderConfig xx not found"),
+        (
+            {'dev': 'train[99%:]'},
+            r"split='train' trains on a part of dev='train\[99%:\]'",
+        ),
+        (
+            {'name': 'no_such_set'},
+            r"name='no_such_set'\): Dataset no_such_set not found",
+        ),
+        (
+            {'name': 'tiny_translate/xx'},
+            r"name='tiny_translate/xx'\): BuilderConfig xx not found",
+        ),
     ],
 )
 def test_errors_name_what_is_there(folder, arguments, message):

@@ -70,7 +70,9 @@ def test_training_text_comes_back(trained):
         ('a' * 5000, 'a' * 5000),
     ],
 )
-def test_odd_text_comes_back_up_to_white_space_and_unknown_characters(trained, text, back):
+def test_odd_text_comes_back_up_to_white_space_and_unknown_characters(
+    trained, text, back
+):
     ids = trained.encode([text])
     assert trained.decode(ids) == [back]
     assert (UNK in ids[0]) == ('⁇' in back)
@@ -117,11 +119,15 @@ def test_short_text_gives_what_pieces_it_has(tmp_path):
     assert tokenizer.decode(tokenizer.encode(texts)) == texts
 
 
-def test_a_vocabulary_smaller_than_the_characters_is_an_error_that_says_how_many(tmp_path):
+def test_a_vocabulary_smaller_than_the_characters_is_an_error_that_says_how_many(
+    tmp_path,
+):
     data = Words()
     characters = {c for pair in data.pairs for text in pair for c in text}
     needed = len(characters) + 4
-    message = rf'tokenizer\.vocab_size=9 .* {len(characters)} characters.*at least {needed}$'
+    message = (
+        rf'tokenizer\.vocab_size=9 .* {len(characters)} characters.*at least {needed}$'
+    )
     with pytest.raises(UserError, match=message):
         tokenizers.train(data, 9, tmp_path)
     with pytest.raises(UserError, match=r'tokenizer\.vocab_size=1 '):
@@ -156,15 +162,23 @@ def test_tokenize_keeps_every_line(trained):
     corpus = corpora.tokenize([('der Hund', 'a man'), ('', 'dog’s'), ('', '')], trained)
     assert len(corpus) == 3 and corpus.skipped == 0
     assert corpus.source.lengths().tolist()[1:] == [0, 0]
-    rows = [corpus.source[0].tolist(), corpus.target[0].tolist(), corpus.target[1].tolist()]
+    rows = [
+        corpus.source[0].tolist(),
+        corpus.target[0].tolist(),
+        corpus.target[1].tolist(),
+    ]
     assert trained.decode(rows) == ['der Hund', 'a man', 'dog’s']
 
 
-def test_prepare_stores_all_pairs_with_text_on_both_sides(trained, tmp_path, monkeypatch):
+def test_prepare_stores_all_pairs_with_text_on_both_sides(
+    trained, tmp_path, monkeypatch
+):
     monkeypatch.setattr(corpora, '_CHUNK', 64)
     data = Words(300, [('der', ' '), ('', ''), ('die', 'a')])
     corpus = corpora.prepare(data, trained, tmp_path)
-    expected = corpora.tokenize([p for p in data.pairs if p[0].strip() and p[1].strip()], trained)
+    expected = corpora.tokenize(
+        [p for p in data.pairs if p[0].strip() and p[1].strip()], trained
+    )
     assert corpus.skipped == 2 and len(corpus) == 301
     for side in ('source', 'target'):
         stored, wanted = getattr(corpus, side), getattr(expected, side)

@@ -28,7 +28,9 @@ def model(**overrides):
 def make(accumulate=1, **overrides):
     """The compiled step, and how often it was traced."""
     traces = []
-    step = training.make_step(model(**overrides), tiny.adam(RATE), accumulate=accumulate)
+    step = training.make_step(
+        model(**overrides), tiny.adam(RATE), accumulate=accumulate
+    )
 
     def counted(state, batch, key):
         traces.append(jax.tree.map(jnp.shape, batch))
@@ -39,7 +41,9 @@ def make(accumulate=1, **overrides):
 
 @functools.cache
 def compiled_init(**overrides):
-    return jax.jit(functools.partial(training.init, model(**overrides), tiny.adam(RATE)))
+    return jax.jit(
+        functools.partial(training.init, model(**overrides), tiny.adam(RATE))
+    )
 
 
 def start(seed=0):
@@ -66,7 +70,9 @@ def test_a_training_step_is_as_it_was():
     what is computed in which order), put the new ones here, and say so in the changelog: runs
     that resume will differ as well. What the figures should be, PyTorch's golden says."""
     state, metrics = make()[0](start(), batch(), jax.random.key(1))
-    parameters = sum(np.abs(x).sum(dtype=np.float64) for x in jax.tree.leaves(state.params))
+    parameters = sum(
+        np.abs(x).sum(dtype=np.float64) for x in jax.tree.leaves(state.params)
+    )
     found = dict(
         loss=float(metrics.sums.loss),
         nll=float(metrics.sums.nll),
@@ -83,7 +89,9 @@ def test_a_training_step_is_as_it_was():
         gradient_norm=1.797811,
         parameters=622.2702,
     )
-    assert found == pytest.approx(expected, rel=1e-5), test_a_training_step_is_as_it_was.__doc__
+    assert found == pytest.approx(expected, rel=1e-5), (
+        test_a_training_step_is_as_it_was.__doc__
+    )
 
 
 def test_the_gradients_norm_is_that_of_the_mean_gradient():
@@ -97,7 +105,9 @@ def test_the_first_parameters_depend_on_the_key_alone():
     one, two, other = start(0).params, start(0).params, start(1).params
     same(one, two)
     kernels = [
-        (x, y) for x, y in zip(*map(jax.tree.leaves, (one, other)), strict=True) if x.ndim > 1
+        (x, y)
+        for x, y in zip(*map(jax.tree.leaves, (one, other)), strict=True)
+        if x.ndim > 1
     ]
     assert kernels and all((x != y).any() for x, y in kernels)
     assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(one))
@@ -119,7 +129,12 @@ def test_embeddings_begin_with_a_variance_of_one_over_d():
 def test_dropout_follows_its_own_key_and_the_step():
     step, _ = make()
     losses = {}
-    for name, key, count in [('one', 1, 0), ('again', 1, 0), ('key', 2, 0), ('step', 1, 1)]:
+    for name, key, count in [
+        ('one', 1, 0),
+        ('again', 1, 0),
+        ('key', 2, 0),
+        ('step', 1, 1),
+    ]:
         state = start().replace(step=jnp.int32(count))
         losses[name] = float(step(state, batch(), jax.random.key(key))[1].sums.loss)
     assert losses['one'] == losses['again']
@@ -170,7 +185,9 @@ def close(one, other, atol):
 def test_parts_of_a_batch_add_up_to_the_whole():
     # The rows hold 4, 6, 2 and 2 tokens: a mean of the parts' means would be another.
     whole, whole_metrics = make(dropout=0.0)[0](start(), batch(), jax.random.key(1))
-    state, metrics = make(accumulate=2, dropout=0.0)[0](start(), batch(), jax.random.key(1))
+    state, metrics = make(accumulate=2, dropout=0.0)[0](
+        start(), batch(), jax.random.key(1)
+    )
     close(metrics, whole_metrics, 1e-5)
     close(tiny.first_gradient(state), tiny.first_gradient(whole), 1e-6)
 
@@ -199,7 +216,9 @@ def words(optimizer, rows, seed=1, **settings):
 def test_parts_of_a_batch_do_not_share_noise(parts):
     rows = tiny.batch([[tiny.PAIRS[0]]] * 4)
     some = {k: x.at[1:].set(0) for k, x in rows.items()}
-    losses = [words(tiny.adam(RATE), r, accumulate=parts)[2].sums.loss for r in (rows, some)]
+    losses = [
+        words(tiny.adam(RATE), r, accumulate=parts)[2].sums.loss for r in (rows, some)
+    ]
     assert abs(losses[0] - 4 * losses[1]) > 1e-2
 
 
@@ -212,7 +231,9 @@ def test_the_norm_is_that_before_clipping_and_any_optimizer_will_do():
 
 
 def test_a_batch_of_padding_moves_nothing():
-    before, after, metrics = words(optax.sgd(1.0), jax.tree.map(jnp.zeros_like, batch()))
+    before, after, metrics = words(
+        optax.sgd(1.0), jax.tree.map(jnp.zeros_like, batch())
+    )
     same(copy(after.params), copy(before.params))
     assert metrics.sums.tokens == 0 and after.skipped == 0
 
@@ -241,15 +262,21 @@ def test_several_devices_do_as_one_does(overrides):
         state, metrics = step(state, rows, jax.device_put(key, everywhere))
         close(copy(metrics), copy(alone_metrics), 1e-4)
         if i == 0:
-            close(tiny.first_gradient(copy(state)), tiny.first_gradient(copy(alone)), 1e-6)
-    assert all(x.sharding.is_equivalent_to(everywhere, x.ndim) for x in jax.tree.leaves(state))
+            close(
+                tiny.first_gradient(copy(state)), tiny.first_gradient(copy(alone)), 1e-6
+            )
+    assert all(
+        x.sharding.is_equivalent_to(everywhere, x.ndim) for x in jax.tree.leaves(state)
+    )
     # Adam makes a step of the rate of the least gradient, with its rounding: 5 % of two steps.
     close(copy(state.params), copy(alone.params), 0.05 * 2 * RATE)
     close(copy(state.statistics), copy(alone.statistics), 1e-5)
 
 
 def test_parts_that_do_not_divide_the_rows_are_refused():
-    with pytest.raises(ValueError, match='accumulate=3 does not divide the 4 rows of a batch'):
+    with pytest.raises(
+        ValueError, match='accumulate=3 does not divide the 4 rows of a batch'
+    ):
         words(tiny.adam(RATE), batch(), accumulate=3)
 
 
@@ -270,7 +297,9 @@ def test_what_was_learned_by_heart_is_translated():
             return model().apply(p, token_BN, memory, path, method='step')
 
         limits_B = jnp.full(len(source), 8)
-        return decode.greedy(decode.Task(step, grow, memory, limits_B, bos=2, eos=1, length=8))
+        return decode.greedy(
+            decode.Task(step, grow, memory, limits_B, bos=2, eos=1, length=8)
+        )
 
     tokens = translate(rows['source']).tokens_BNL[:, 0, : rows['labels'].shape[1]]
     np.testing.assert_array_equal(tokens, rows['labels'])
@@ -279,7 +308,9 @@ def test_what_was_learned_by_heart_is_translated():
 def once(accumulate=1, rows=None, **overrides):
     """A fresh model's first parameters, and its state and figures after a step."""
     m = model(dropout=0.0, **overrides)
-    first = jax.jit(functools.partial(training.init, m, tiny.adam(RATE)))(jax.random.key(0))
+    first = jax.jit(functools.partial(training.init, m, tiny.adam(RATE)))(
+        jax.random.key(0)
+    )
     step = jax.jit(training.make_step(m, tiny.adam(RATE), accumulate=accumulate))
     return m, first, *step(first, rows or batch(), jax.random.key(1))
 
@@ -293,7 +324,9 @@ def test_evaluation_reads_the_statistics_that_training_leaves():
     variables = first.replace(statistics=state.statistics).variables
     again = learning.loss_sums(m, variables, batch(), label_smoothing=0.1)
     np.testing.assert_allclose(again.loss, metrics.sums.loss, rtol=1e-5)
-    assert not np.allclose(learning.loss_sums(m, first.variables, batch()).nll, metrics.sums.nll)
+    assert not np.allclose(
+        learning.loss_sums(m, first.variables, batch()).nll, metrics.sums.nll
+    )
 
 
 def test_statistics_of_an_accumulated_batch_are_its_last_parts():
@@ -320,7 +353,9 @@ def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
         variables = {'params': tiny.parameters(m)}
         return jax.jit(functools.partial(learning.learn, m))(variables, batch())[0]
 
-    (sums, others, none), (_, _, once), (_, _, twice) = found = [learnt(x) for x in (0.0, 1.0, 2.0)]
+    (sums, others, none), (_, _, once), (_, _, twice) = found = [
+        learnt(x) for x in (0.0, 1.0, 2.0)
+    ]
     assert all(x[0] == sums for x in found)
     assert set(others) == {'balance', 'dropped'}
     expected = jax.tree.map(lambda x, y: x + 2 * (y - x), none, once)
@@ -331,12 +366,17 @@ def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
 
 
 @pytest.mark.parametrize(
-    'residual', ['post_norm', 'pre_norm', 'sandwich', 'deepnorm', 'layer_scale', 'parallel']
+    'residual',
+    ['post_norm', 'pre_norm', 'sandwich', 'deepnorm', 'layer_scale', 'parallel'],
 )
 def test_more_padding_teaches_nothing_else(residual):
     """What goes by all tokens of a batch goes by none of its padding, in every place."""
     parallel = residual == 'parallel'
-    settings = dict(residual='pre_norm', parallel=True) if parallel else dict(residual=residual)
+    settings = (
+        dict(residual='pre_norm', parallel=True)
+        if parallel
+        else dict(residual=residual)
+    )
     m = model(norm='batch', feed_forward='mixture', dropout=0.0, **settings)
     rows = batch()
     wide = {name: jnp.pad(x, ((0, 2), (0, 3))) for name, x in rows.items()}

@@ -36,7 +36,11 @@ def variants():
         dict(architecture='recurrent(cell="lstm")', tie='two'),
         dict(architecture='language_model', attention='linear', tie='none'),
         dict(architecture='language_model', positions='t5', num_kv_heads=1),
-        dict(decoder_attention='linear', decoder_positions='none', cross_attention='local'),
+        dict(
+            decoder_attention='linear',
+            decoder_positions='none',
+            cross_attention='local',
+        ),
         dict(num_kv_heads=1),
         dict(projections=False, d_k=None, d_v=None, positions='rotary'),
         dict(init='mu_p(base=6)'),
@@ -45,9 +49,13 @@ def variants():
         dict(cross_positions='rotary', cross_attention='additive', d_k=6),
         dict(attention='local(window=2)', cross_attention='softmax'),
         dict(attention='softmax(scale=False, temperature=2.0, cap=5.0)'),
-        dict(residual='pre_norm', norm='scale', positions='t5(buckets=4, max_distance=4)'),
+        dict(
+            residual='pre_norm', norm='scale', positions='t5(buckets=4, max_distance=4)'
+        ),
     ):
-        yield pytest.param(overrides, id=', '.join(f'{k}={v}' for k, v in overrides.items()))
+        yield pytest.param(
+            overrides, id=', '.join(f'{k}={v}' for k, v in overrides.items())
+        )
 
 
 every_variant = pytest.mark.parametrize('overrides', list(variants()))
@@ -66,7 +74,9 @@ LENGTH = 6
 
 def all_sorts():
     pair = [4, 5, 1], [4, 5, 6, 7, 8, 1]
-    batch = tiny.batch([*([p] for p in tiny.PAIRS), tiny.PAIRS, [], *[[pair]] * (1 + LENGTH)])
+    batch = tiny.batch(
+        [*([p] for p in tiny.PAIRS), tiny.PAIRS, [], *[[pair]] * (1 + LENGTH)]
+    )
     position = jnp.arange(LENGTH)
     batch['inputs'] = batch['inputs'].at[SAME + 1 + position, position].set(9)
     return batch
@@ -96,7 +106,9 @@ def logits_of(overrides, dtype='float32'):
 
 def same(found, expected, overrides):
     """Equal but for float32's rounding; where no norm keeps logits small, some 30 of theirs."""
-    unbounded = overrides.get('norm') == 'identity' or overrides.get('residual') == 'none'
+    unbounded = (
+        overrides.get('norm') == 'identity' or overrides.get('residual') == 'none'
+    )
     atol = 4e-6 * float(np.abs(expected).max()) if unbounded else 1e-5
     np.testing.assert_allclose(found, expected, atol=atol)
 
@@ -109,7 +121,9 @@ def test_one_token_at_a_time_is_as_all_at_once(overrides):
     (t, b, n), rng = (4, 2, 2), np.random.default_rng(0)
     tokens = rng.integers(3, tiny.VOCAB, (t, b, n), dtype=np.int32)
     tokens[0] = 2
-    parents = np.int32([[[0, 0], [0, 0]], [[0, 1], [0, 1]], [[1, 1], [0, 1]], [[0, 1], [1, 0]]])
+    parents = np.int32(
+        [[[0, 0], [0, 0]], [[0, 1], [0, 1]], [[1, 1], [0, 1]], [[0, 1], [1, 0]]]
+    )
     # The slots of each hypothesis' past, and the tokens that stand there.
     visible, past = np.zeros((t, b, n, t * n), bool), np.zeros((t, b, n, t), np.int32)
     for i, j, k in np.ndindex(t, b, n):
@@ -132,7 +146,9 @@ def test_one_token_at_a_time_is_as_all_at_once(overrides):
         return jax.lax.scan(step, grow(memory, n, t), steps)[1]
 
     every_source = jnp.tile(jnp.repeat(source, n, 0), (t, 1))
-    whole = tiny.apply(model, p, every_source, past.reshape(-1, t)).reshape(t, b, n, t, -1)
+    whole = tiny.apply(model, p, every_source, past.reshape(-1, t)).reshape(
+        t, b, n, t, -1
+    )
     found = step_by_step()
     assert found.shape == (t, b, n, tiny.VOCAB) and found.dtype == jnp.float32
     for i in range(t):
@@ -157,7 +173,9 @@ def test_a_sentence_is_the_same_alone_in_a_padded_batch_and_packed(overrides):
         same(out[row, : len(labels)], packed, overrides)
     # And one of them without a place of padding, nor a word about segments.
     source, labels = tiny.PAIRS[0]
-    alone = tiny.apply(model, p, tiny.padded([source]), tiny.padded([[2, *labels[:-1]]]))
+    alone = tiny.apply(
+        model, p, tiny.padded([source]), tiny.padded([[2, *labels[:-1]]])
+    )
     same(out[0, : len(labels)], alone[0], overrides)
 
 
@@ -185,16 +203,24 @@ def test_bfloat16_rounds_operands_and_leaves_logits_float32(overrides):
 @every_variant
 def test_layers_have_weights_of_their_own(overrides):
     def shapes(layers):
-        tree = flatten_dict(tiny.parameters(tiny.model(**overrides, num_layers=layers)), sep='/')
+        tree = flatten_dict(
+            tiny.parameters(tiny.model(**overrides, num_layers=layers)), sep='/'
+        )
         return {name: x.shape for name, x in tree.items()}
 
     two, three = shapes(2), shapes(3)
     of_second = re.compile('(?<=layer_|coder_|.cell_)1(?=/)')
-    third = {of_second.sub('2', name): x for name, x in two.items() if of_second.search(name)}
+    third = {
+        of_second.sub('2', name): x for name, x in two.items() if of_second.search(name)
+    }
     assert third
     assert {name: three[name] for name in set(three) - set(two)} == third
     # All else stands at the top, or belongs to a stack by its name.
-    rest = {name.split('/')[1] for name in two if re.match('(en|de)coder/(?!.*_[01]/)', name)}
+    rest = {
+        name.split('/')[1]
+        for name in two
+        if re.match('(en|de)coder/(?!.*_[01]/)', name)
+    }
     assert rest <= {'positions', 'final', 'cross_attention'}
 
 
@@ -208,7 +234,9 @@ def changed(p, pattern, change):
     """Parameters with those changed whose path holds the pattern."""
     flat = flatten_dict(p, sep='/')
     assert any(pattern in name for name in flat)
-    return unflatten_dict({k: change(x) if pattern in k else x for k, x in flat.items()}, sep='/')
+    return unflatten_dict(
+        {k: change(x) if pattern in k else x for k, x in flat.items()}, sep='/'
+    )
 
 
 def singles():
@@ -235,7 +263,9 @@ def test_what_stands_at_padding_is_never_looked_at():
     batch = singles()
     # Token 0 stands for padding alone, so its vector decides nothing but its own logit.
     other = changed(p, 'params/embedding', lambda x: x.at[0].add(5.0))
-    out, out_other = (tiny.apply(model, q, batch['source'], batch['inputs']) for q in (p, other))
+    out, out_other = (
+        tiny.apply(model, q, batch['source'], batch['inputs']) for q in (p, other)
+    )
     real = np.asarray(batch['labels'] != 0)
     np.testing.assert_array_equal(out[real][:, 1:], out_other[real][:, 1:])
 
@@ -271,13 +301,18 @@ def test_ties(tie, source, output):
 
 
 def test_an_unknown_tie_is_refused_where_no_config_was_checked():
-    with pytest.raises(ValueError, match="tie must be one of three, two, none, not 'both'"):
+    with pytest.raises(
+        ValueError, match="tie must be one of three, two, none, not 'both'"
+    ):
         tiny.parameters(tiny.model().clone(tie='both'))
 
 
 def test_rows_may_be_padded_beyond_a_learned_table():
     model, p = made(positions='learned(max_length=6)')
-    source, inputs = tiny.padded([[4, 5, 6, 7, 8, 1], [9, 1]]), tiny.padded([[2, 4, 5, 6], [2]])
+    source, inputs = (
+        tiny.padded([[4, 5, 6, 7, 8, 1], [9, 1]]),
+        tiny.padded([[2, 4, 5, 6], [2]]),
+    )
     wide = [jnp.pad(x, ((0, 0), (0, 4))) for x in (source, inputs)]
     logits = tiny.apply(model, p, *wide)
     assert jnp.isfinite(logits).all()
@@ -317,7 +352,9 @@ def test_a_beam_is_as_it_was():
     why = test_a_beam_is_as_it_was.__doc__
     expected = [[8, 8, 8, 8, 8, 9, 9, 9, 11, 1], [1], [8, 8, 8, 8, 8, 8, 1], []]
     np.testing.assert_array_equal(tokens[:, 0], tiny.padded(expected), err_msg=why)
-    np.testing.assert_allclose(scores[:3, 0], [-8.5970, -2.7600, -5.7180], atol=1e-3, err_msg=why)
+    np.testing.assert_allclose(
+        scores[:3, 0], [-8.5970, -2.7600, -5.7180], atol=1e-3, err_msg=why
+    )
 
 
 def test_a_sentence_translates_the_same_alone_and_in_any_batch():
@@ -332,7 +369,9 @@ def test_a_sentence_translates_the_same_alone_and_in_any_batch():
     labels = np.asarray(tokens[:3]).reshape(9, 10)
     inputs = np.insert(labels, 0, 2, axis=1)[:, :-1]
     out = tiny.apply(model, p, jnp.repeat(tiny.padded(SOURCES), 3, axis=0), inputs)
-    log_p = np.take_along_axis(np.asarray(jax.nn.log_softmax(out)), labels[..., None], -1)[..., 0]
+    log_p = np.take_along_axis(
+        np.asarray(jax.nn.log_softmax(out)), labels[..., None], -1
+    )[..., 0]
     lengths = (labels == 1).argmax(-1) + 1
     sums = np.array([row[:n].sum() for row, n in zip(log_p, lengths, strict=True)])
     expected = (sums / ((5 + lengths) / 6) ** 0.6).reshape(3, 3)

@@ -32,7 +32,19 @@ def test_the_order_of_settings_does_not_matter():
 
 def test_different_runs_have_different_names_on_any_file_system():
     long = 'x' * 500
-    values = ['a/b', 'a b', 'a_b', 'A_b', 'ä', 'a.', 'a', long + 'a', long + 'b', '../..', '']
+    values = [
+        'a/b',
+        'a b',
+        'a_b',
+        'A_b',
+        'ä',
+        'a.',
+        'a',
+        long + 'a',
+        long + 'b',
+        '../..',
+        '',
+    ]
     names = [workdir.run_name('wmt', {'data': value}) for value in values]
     assert len({name.lower() for name in names}) == len(values)
     for name in names:
@@ -66,7 +78,9 @@ def test_another_config_is_refused_and_each_difference_named(tmp_path):
     ):
         assert difference in str(error.value)
     assert 'd_model' not in str(error.value)
-    assert {f.name: f.read_bytes() for f in tmp_path.iterdir() if f.name != '.lock'} == before
+    assert {
+        f.name: f.read_bytes() for f in tmp_path.iterdir() if f.name != '.lock'
+    } == before
 
 
 def test_a_config_of_other_fields_is_refused_and_they_are_named(tmp_path):
@@ -86,7 +100,9 @@ def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
     assert (tmp_path / 'file').read_text() == 'mine'
 
 
-@pytest.mark.skipif(os.name != 'posix' or os.geteuid() == 0, reason='root may write everywhere')
+@pytest.mark.skipif(
+    os.name != 'posix' or os.geteuid() == 0, reason='root may write everywhere'
+)
 def test_a_protected_directory_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match='Permission denied'):
@@ -159,7 +175,9 @@ def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):
             'user.email=a',
             *arguments,
         ]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     git('init')
     code = tmp_path / 'environment.py'
@@ -171,7 +189,10 @@ def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):
     assert environment.describe([])['git'] is None
     git('add', '.')
     git('commit', '-m', 'code')
-    assert environment.describe([])['git'] == {'commit': git('rev-parse', 'HEAD'), 'changed': False}
+    assert environment.describe([])['git'] == {
+        'commit': git('rev-parse', 'HEAD'),
+        'changed': False,
+    }
     code.write_text('changed')
     assert environment.describe([])['git']['changed']
 
@@ -179,7 +200,9 @@ def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):
 @pytest.mark.parametrize('name', ['result.json', 'metrics.jsonl', 'tensorboard'])
 def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path, name):
     (tmp_path / name).write_text('mine')
-    with pytest.raises(UserError, match=f'holds {name} and is not the directory of a run'):
+    with pytest.raises(
+        UserError, match=f'holds {name} and is not the directory of a run'
+    ):
         with workdir.open_run(tmp_path, CONFIG):
             pass
     assert (tmp_path / name).read_text() == 'mine'

@@ -36,7 +36,9 @@ def here(field: str) -> list[str]:
     def backend(name: str) -> str | None:
         return getattr(fields.find(field, {field: name}), 'backend', None)
 
-    return [n for n in fields.variants(field) if backend(n) in (None, jax.default_backend())]
+    return [
+        n for n in fields.variants(field) if backend(n) in (None, jax.default_backend())
+    ]
 
 
 def random_like(shapes: Any, seed: int = 0) -> Any:
@@ -61,7 +63,9 @@ def variables(module: nn.Module, *args: Any, seed: int = 0, **kwargs: Any) -> An
 
 
 @functools.partial(jax.jit, static_argnames=('module', 'method'))
-def apply(module: nn.Module, variables: Any, *args: Any, method: Any = None, **kwargs: Any) -> Any:
+def apply(
+    module: nn.Module, variables: Any, *args: Any, method: Any = None, **kwargs: Any
+) -> Any:
     """`module.apply` as one program, which compiles sooner than its operations one by one."""
     return module.apply(variables, *args, method=method, **kwargs)
 

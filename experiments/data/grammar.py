@@ -46,7 +46,9 @@ class Grammar:
 
     def __post_init__(self):
         if type(self.seed) is not int or self.seed < 0:
-            raise UserError(f'grammar: seed is {self.seed!r}; it must be an integer of at least 0')
+            raise UserError(
+                f'grammar: seed is {self.seed!r}; it must be an integer of at least 0'
+            )
         if type(self.pairs) is not int or not FEWEST_PAIRS <= self.pairs <= MOST_PAIRS:
             raise UserError(
                 f'grammar: pairs is {self.pairs!r}; '
@@ -63,7 +65,10 @@ class Grammar:
 
     def digest(self) -> str:
         """Of the code that makes the pairs and of the fields that choose them: reads no pair."""
-        files = [Path(__file__), *sorted((Path(__file__).parent / '_grammar').glob('*.py'))]
+        files = [
+            Path(__file__),
+            *sorted((Path(__file__).parent / '_grammar').glob('*.py')),
+        ]
         content = hashlib.sha256(f'{self.seed} {self.pairs}'.encode())
         for file in files:
             content.update(file.read_bytes())
@@ -87,11 +92,16 @@ class Grammar:
             'val': ordinary,
             'test': ordinary,
             'long': self._distinct(
-                1, long_sentence, LONGER_THAN_TRAINING, lambda tree: not is_held_out(tree)
+                1,
+                long_sentence,
+                LONGER_THAN_TRAINING,
+                lambda tree: not is_held_out(tree),
             ),
             'compositional': self._distinct(2, sentence, words, is_held_out),
         }
-        return {name: list(islice(stream, SIZES[name])) for name, stream in streams.items()}
+        return {
+            name: list(islice(stream, SIZES[name])) for name, stream in streams.items()
+        }
 
     def _distinct(
         self,
@@ -107,6 +117,8 @@ class Grammar:
             if not accepts(tree):
                 continue
             pair = english.sentence(tree), german.sentence(tree)
-            if seen.isdisjoint(pair) and all(len(side.split()) in words for side in pair):
+            if seen.isdisjoint(pair) and all(
+                len(side.split()) in words for side in pair
+            ):
                 seen.update(pair)
                 yield pair

@@ -40,9 +40,13 @@ class Text:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, str) or not value:
-                raise UserError(f'data: text({field.name}={value!r}): give a text such as "en"')
+                raise UserError(
+                    f'data: text({field.name}={value!r}): give a text such as "en"'
+                )
         if self.source == self.target:
-            raise UserError(f'data: source and target are both {self.source!r}; name two languages')
+            raise UserError(
+                f'data: source and target are both {self.source!r}; name two languages'
+            )
         if not self._folder.is_dir():
             raise UserError(
                 f'data: {self._folder} is not a folder; give the one that holds the text'
@@ -77,7 +81,11 @@ class Text:
         """The sets that are there in both languages."""
         files = {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
         stems = [
-            {f.removesuffix(f'.{language}') for f in files if f.endswith(f'.{language}')}
+            {
+                f.removesuffix(f'.{language}')
+                for f in files
+                if f.endswith(f'.{language}')
+            }
             for language in (self.source, self.target)
         ]
         return {stem for stem in stems[0] & stems[1] if not stem.startswith('.')}
@@ -88,7 +96,11 @@ class Text:
         for file in (plain, packed):
             if file.is_file():
                 return file
-        mend = 'what is trained on' if name == 'train' else 'hold back some lines of train for it'
+        mend = (
+            'what is trained on'
+            if name == 'train'
+            else 'hold back some lines of train for it'
+        )
         raise UserError(
             f'data: {plain} (or {packed.name}) is missing: {mend}; '
             f'sets with both languages there: {", ".join(sorted(self._names())) or "none"}'

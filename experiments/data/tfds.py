@@ -14,7 +14,9 @@ from typing import Any
 
 from experiments.errors import UserError
 
-_CHUNK = 1024  # examples read at once: half the time an example that one at a time takes
+_CHUNK = (
+    1024  # examples read at once: half the time an example that one at a time takes
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +52,13 @@ class Tfds:
             value = getattr(self, field.name)
             optional = field.name == 'data_dir' and value is None
             if not optional and (not isinstance(value, str) or not value):
-                raise UserError(f'data: tfds({field.name}={value!r}): give a text, in quotes')
+                raise UserError(
+                    f'data: tfds({field.name}={value!r}): give a text, in quotes'
+                )
         if self.source == self.target:
-            raise UserError(f'data: source and target are both {self.source!r}; name two languages')
+            raise UserError(
+                f'data: source and target are both {self.source!r}; name two languages'
+            )
 
     def train(self) -> Iterator[tuple[str, str]]:
         return self._pairs(self.split)
@@ -65,8 +71,17 @@ class Tfds:
 
     def digest(self) -> str:
         splits = self._builder.info.splits
-        sizes = [(name, splits[name].num_bytes, splits[name].shard_lengths) for name in splits]
-        content = (self._builder.info.full_name, sizes, self.split, self.source, self.target)
+        sizes = [
+            (name, splits[name].num_bytes, splits[name].shard_lengths)
+            for name in splits
+        ]
+        content = (
+            self._builder.info.full_name,
+            sizes,
+            self.split,
+            self.source,
+            self.target,
+        )
         return hashlib.sha256(repr(content).encode()).hexdigest()
 
     @functools.cached_property
@@ -83,7 +98,9 @@ class Tfds:
             self._prepare(builder)
         splits = builder.info.splits
         try:
-            trained, judged = (splits[s].file_instructions for s in (self.split, self.dev))
+            trained, judged = (
+                splits[s].file_instructions for s in (self.split, self.dev)
+            )
         except ValueError as error:
             raise UserError(
                 f'data: {self.name}: {_line(error)} The splits are {", ".join(splits)}; '
@@ -108,9 +125,15 @@ class Tfds:
             if builder.is_prepared():
                 return builder
             # Asked for only now: on a set that is prepared otherwise, TFDS refuses the argument.
-            return tfds.builder(self.name, data_dir=self.data_dir, file_format='array_record')
-        except Exception as error:  # TFDS raises errors of many kinds for a wrong name or version
-            raise UserError(f'data: tfds(name={self.name!r}): {_line(error)}') from error
+            return tfds.builder(
+                self.name, data_dir=self.data_dir, file_format='array_record'
+            )
+        except (
+            Exception
+        ) as error:  # TFDS raises errors of many kinds for a wrong name or version
+            raise UserError(
+                f'data: tfds(name={self.name!r}): {_line(error)}'
+            ) from error
 
     def _prepare(self, builder: Any) -> None:
         if not _online():  # TFDS itself would go on trying for minutes
@@ -120,7 +143,9 @@ class Tfds:
             )
         try:
             builder.download_and_prepare()
-        except Exception as error:  # of whatever kind: the download, the archive, the disk
+        except (
+            Exception
+        ) as error:  # of whatever kind: the download, the archive, the disk
             raise UserError(
                 f'data: {self.name} could not be prepared: {_line(error)}; to see why, run '
                 f'{self._command()} (many archives need: pip install tensorflow)'
@@ -143,11 +168,15 @@ def _examples(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
     if kind == 'array_record':
         records = builder.as_data_source(split)
         for start in range(0, len(records), _CHUNK):
-            yield from records.__getitems__(range(start, min(start + _CHUNK, len(records))))
+            yield from records.__getitems__(
+                range(start, min(start + _CHUNK, len(records)))
+            )
     elif kind == 'tfrecord':
         yield from _tfrecords(builder, split)
     else:
-        raise UserError(f'data: {builder.data_path} holds {kind}; prepare it as array_record')
+        raise UserError(
+            f'data: {builder.data_path} holds {kind}; prepare it as array_record'
+        )
 
 
 def _tfrecords(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
@@ -176,13 +205,17 @@ def _overlap(a: Any, b: Any) -> bool:
 
 def _line(error: Exception) -> str:
     """What TFDS says, as one line of a bearable length and without what it passed to itself."""
-    said = re.sub(r'^Failed to construct dataset .*?}": ', '', str(error) or repr(error))
+    said = re.sub(
+        r'^Failed to construct dataset .*?}": ', '', str(error) or repr(error)
+    )
     return textwrap.shorten(said, 250, placeholder=' …')
 
 
 def _online() -> bool:
     try:
-        urllib.request.urlopen('https://storage.googleapis.com/tfds-data', timeout=5).close()
+        urllib.request.urlopen(
+            'https://storage.googleapis.com/tfds-data', timeout=5
+        ).close()
     except urllib.error.HTTPError:
         return True  # an answer, whatever it says
     except OSError:

@@ -45,10 +45,14 @@ class Model(nn.Module):
             raise ValueError(f'tie must be one of {", ".join(TIES)}, not {self.tie!r}')
 
         def matrix(name):
-            return self.param(name, self.dense.initial.embedding, self.vocab_size, self.d_model)
+            return self.param(
+                name, self.dense.initial.embedding, self.vocab_size, self.d_model
+            )
 
         self.target_VD = matrix('embedding')
-        self.source_VD = self.target_VD if self.tie == 'three' else matrix('source_embedding')
+        self.source_VD = (
+            self.target_VD if self.tie == 'three' else matrix('source_embedding')
+        )
         self.output_VD = matrix('output') if self.tie == 'none' else self.target_VD
 
     @property
@@ -81,7 +85,9 @@ class Model(nn.Module):
 
     def outputs(self, source: Rows, inputs: Rows) -> tuple[jax.Array, jax.Array]:
         """All but the last product: what is behind each logit (BTD) and the output matrix (VD)."""
-        return self._scaled(self.hidden(Text.of(source), Text.of(inputs))), self.output_VD
+        return self._scaled(
+            self.hidden(Text.of(source), Text.of(inputs))
+        ), self.output_VD
 
     def __call__(self, source: Rows, inputs: Rows) -> jax.Array:
         """Teacher-forced logits, float32 BTV: row t predicts the token after `inputs`' t-th.
@@ -90,7 +96,9 @@ class Model(nn.Module):
         """
         return self._logits(self.outputs(source, inputs)[0])
 
-    def step(self, token_BN: jax.Array, memory: Memory, path: Path) -> tuple[jax.Array, Memory]:
+    def step(
+        self, token_BN: jax.Array, memory: Memory, path: Path
+    ) -> tuple[jax.Array, Memory]:
         """The next token of each hypothesis → logits of the one after (float32 BNV), new memory."""
         context, caches = memory
         x_BND = self.embed(self.target_VD, token_BN)

@@ -17,7 +17,9 @@ class EncoderDecoder(Model, kw_only=True):
     @property
     def max_length(self):
         tables = self.encoder.positions, self.decoder.positions
-        return min((x.max_length for x in tables if hasattr(x, 'max_length')), default=None)
+        return min(
+            (x.max_length for x in tables if hasattr(x, 'max_length')), default=None
+        )
 
     def _read(self, source: Text):
         """What each layer of the decoder reads of the encoder's output."""
@@ -38,5 +40,7 @@ class EncoderDecoder(Model, kw_only=True):
     def advance(self, x_BND, context, caches, path):
         kvs, seen_B11S = context
         pos_BN = jnp.broadcast_to(path.step, x_BND.shape[:2])
-        places = Places(pos_BN, None, path.visible_BNS[:, None], seen_B11S, path.slot_steps())
+        places = Places(
+            pos_BN, None, path.visible_BNS[:, None], seen_B11S, path.slot_steps()
+        )
         return self.decoder(x_BND, places, kvs, caches, path)

@@ -29,8 +29,24 @@ class Recurrent(Model, kw_only=True):
     """
 
     idle = (
-        *('attention', 'positions', 'projections', 'num_heads', 'num_kv_heads', 'd_k', 'd_v'),
-        *('d_ff', 'feed_forward', 'norm', 'residual', 'parallel', 'head_dropout', 'layer_drop'),
+        *(
+            'attention',
+            'positions',
+            'projections',
+            'num_heads',
+            'num_kv_heads',
+            'd_k',
+            'd_v',
+        ),
+        *(
+            'd_ff',
+            'feed_forward',
+            'norm',
+            'residual',
+            'parallel',
+            'head_dropout',
+            'layer_drop',
+        ),
     )
     cell: str = 'gru'
     num_layers: int
@@ -40,7 +56,9 @@ class Recurrent(Model, kw_only=True):
     def setup(self):
         super().setup()
         if self.cell not in CELLS:
-            raise ValueError(f'cell must be one of {", ".join(CELLS)}, not {self.cell!r}')
+            raise ValueError(
+                f'cell must be one of {", ".join(CELLS)}, not {self.cell!r}'
+            )
 
         def kernel(key, shape, dtype):
             return self.dense.initial.matrix(key, *shape, 'cell')
@@ -51,8 +69,12 @@ class Recurrent(Model, kw_only=True):
 
         each = range(self.num_layers)
         self.encoder = [_BothWays(cell(), cell()) for _ in each]
-        self.decoder = _Decoder([cell() for _ in each], self.attend.copy(parent=None), self.dropout)
-        self.decoder_first = self.dense.copy(features=(self.num_layers, self.d_model), name=None)
+        self.decoder = _Decoder(
+            [cell() for _ in each], self.attend.copy(parent=None), self.dropout
+        )
+        self.decoder_first = self.dense.copy(
+            features=(self.num_layers, self.d_model), name=None
+        )
         self.decoder_merge = self.dense.copy(features=(self.d_model,), name=None)
 
     def _read(self, source: Text) -> KV:
@@ -66,7 +88,9 @@ class Recurrent(Model, kw_only=True):
     def _begin(self, kv, seen_BNS):
         """Each layer's state before the first word, of the mean of h_j (Sennrich et al. 2017)."""
         w_BNS = seen_BNS / jnp.maximum(seen_BNS.sum(-1, keepdims=True), 1)
-        mean_BNU = jnp.einsum('b...s,bus->b...u', w_BNS, kv.value_BGUS[:, 0].astype(jnp.float32))
+        mean_BNU = jnp.einsum(
+            'b...s,bus->b...u', w_BNS, kv.value_BGUS[:, 0].astype(jnp.float32)
+        )
         states = jnp.unstack(jnp.tanh(self.decoder_first(mean_BNU)), axis=-2)
         # A GRU's state is one array, an LSTM's two.
         return [(x_BND, x_BND) if self.cell == 'lstm' else x_BND for x_BND in states]
@@ -77,7 +101,9 @@ class Recurrent(Model, kw_only=True):
         x_BTND = self.dropout(self.embed(self.target_VD, inputs.tokens_BT))[:, :, None]
         seen_BTNS = inputs.sees(source)[:, 0, :, None]
         begin = self._begin(kv, seen_BTNS)
-        h_BTNU = _along_rows(self.decoder, begin, inputs.segments_BT, (x_BTND, seen_BTNS), kv)
+        h_BTNU = _along_rows(
+            self.decoder, begin, inputs.segments_BT, (x_BTND, seen_BTNS), kv
+        )
         return jnp.tanh(self.decoder_merge(h_BTNU[:, :, 0]))
 
     def start(self, source_BS):
@@ -112,7 +138,9 @@ class _BothWays(nn.Module):
     def __call__(self, x_BSD, segments_BS):
         zeros = self.forwards.initialize_carry(jax.random.key(0), x_BSD.shape)
         h_BSD = _along_rows(self.forwards, zeros, segments_BS, (x_BSD,))
-        back_BSD = _along_rows(self.backwards, zeros, segments_BS[:, ::-1], (x_BSD[:, ::-1],))
+        back_BSD = _along_rows(
+            self.backwards, zeros, segments_BS[:, ::-1], (x_BSD[:, ::-1],)
+        )
         return jnp.concatenate([h_BSD, back_BSD[:, ::-1]], -1)
 
 
@@ -125,8 +153,12 @@ class _Decoder(nn.Module):
 
     def __call__(self, states, x_BND, seen_BNS, kv):
         """One word of each hypothesis → new states, and all that its successor depends on."""
-        query_BNHK = jax.tree.leaves(states[-1])[-1][:, :, None].astype(kv.key_BGKS.dtype)
-        places = dict(pos_BT=jnp.zeros(x_BND.shape[:2], jnp.int32), mask_BHTS=seen_BNS[:, None])
+        query_BNHK = jax.tree.leaves(states[-1])[-1][:, :, None].astype(
+            kv.key_BGKS.dtype
+        )
+        places = dict(
+            pos_BT=jnp.zeros(x_BND.shape[:2], jnp.int32), mask_BHTS=seen_BNS[:, None]
+        )
         c_BNU = self.cross_attention(query_BNHK, kv, **places)[:, :, 0]
         h_BNU = now_BNU = jnp.concatenate([x_BND, c_BNU], -1)
         states = list(states)
@@ -144,9 +176,15 @@ def _along_rows(layer, begin, segments_BT, words, *shared):
         renewed = functools.partial(jax.vmap(jnp.where), first_B)
         return layer(jax.tree.map(renewed, begin, state), *words, *shared)
 
-    settings = dict(variable_broadcast='params', split_rngs={'params': False, 'dropout': True})
+    settings = dict(
+        variable_broadcast='params', split_rngs={'params': False, 'dropout': True}
+    )
     # It takes one tracing more, which only new parameters need.
     settings |= dict(check_constancy_invariants=layer.is_mutable_collection('params'))
-    over = nn.scan(step, variable_axes={'intermediates': 1}, in_axes=1, out_axes=1, **settings)
+    over = nn.scan(
+        step, variable_axes={'intermediates': 1}, in_axes=1, out_axes=1, **settings
+    )
     first_BT = jnp.diff(segments_BT, prepend=0) != 0
-    return over(layer, jax.tree.map(lambda x: x[:, 0], begin), (first_BT, begin, words))[1]
+    return over(
+        layer, jax.tree.map(lambda x: x[:, 0], begin), (first_BT, begin, words)
+    )[1]

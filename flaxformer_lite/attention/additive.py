@@ -19,7 +19,9 @@ class Additive(Attention):
         init = nn.initializers.xavier_uniform(in_axis=1, out_axis=2, batch_axis=0)
         q_HKA = self.param('query', init, (heads, d_k, width))
         k_HKA = self.param('key', init, (heads, kv.key_BGKS.shape[2], width))
-        energy_HA = self.param('energy', nn.initializers.normal(width**-0.5), (heads, width))
+        energy_HA = self.param(
+            'energy', nn.initializers.normal(width**-0.5), (heads, width)
+        )
         q_BHTA = jnp.einsum('bthk,hka->bhta', q_BTHK.astype(jnp.float32), q_HKA)
         k_BHSA = jnp.einsum('bhks,hka->bhsa', kv.key_BGKS.astype(jnp.float32), k_HKA)
         h_BHTSA = jnp.tanh(q_BHTA[:, :, :, None] + k_BHSA[:, :, None])

@@ -11,13 +11,17 @@ from flaxformer_lite.shapes import KV, Cache, Remembered
 
 def dot(q_BTHK: jax.Array, key_BHKS: jax.Array) -> jax.Array:
     """q · k for each pair, float32 BHTS."""
-    return jnp.einsum('bthk,bhks->bhts', q_BTHK, key_BHKS, preferred_element_type=jnp.float32)
+    return jnp.einsum(
+        'bthk,bhks->bhts', q_BTHK, key_BHKS, preferred_element_type=jnp.float32
+    )
 
 
 def weighted_sum(w_BHTS: jax.Array, value_BHUS: jax.Array) -> jax.Array:
     """Σ_s w_s v_s, float32 BTHU."""
     w_BHTS = w_BHTS.astype(value_BHUS.dtype)
-    return jnp.einsum('bhts,bhus->bthu', w_BHTS, value_BHUS, preferred_element_type=jnp.float32)
+    return jnp.einsum(
+        'bhts,bhus->bthu', w_BHTS, value_BHUS, preferred_element_type=jnp.float32
+    )
 
 
 def with_one(value_BHUS: jax.Array) -> jax.Array:
@@ -40,7 +44,9 @@ def masked_softmax(s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
     top = s_BHTS.max(-1, keepdims=True)
     # The finite stand-in keeps -inf − -inf = NaN out of rows that see nothing.
     e_BHTS = jnp.exp(s_BHTS - jnp.where(jnp.isfinite(top), top, 0.0))
-    return e_BHTS / jnp.maximum(e_BHTS.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
+    return e_BHTS / jnp.maximum(
+        e_BHTS.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny
+    )
 
 
 def _softmax_backward(w_BHTS, g_BHTS):
@@ -78,7 +84,14 @@ class Attention(nn.Module):
         return masked_softmax(s_BHTS, mask_BHTS)
 
     def __call__(
-        self, q_BTHK: jax.Array, kv: KV, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None
+        self,
+        q_BTHK: jax.Array,
+        kv: KV,
+        *,
+        pos_BT,
+        mask_BHTS,
+        bias_BHTS=None,
+        relative=None,
     ) -> jax.Array:
         """Queries in the compute dtype, which stand at int32 `pos_BT` → float32 BTHU.
 

@@ -27,5 +27,7 @@ class Cosine(Attention):
         start = nn.initializers.constant(self.start)
         g_H = self.param('temperature', start, q_BTHK.shape[2:3])
         dtype = kv.key_BGKS.dtype
-        cosine_BHTS = dot(unit(q_BTHK, -1).astype(dtype), unit(kv.key_BGKS, -2).astype(dtype))
+        cosine_BHTS = dot(
+            unit(q_BTHK, -1).astype(dtype), unit(kv.key_BGKS, -2).astype(dtype)
+        )
         return cosine_BHTS * g_H[None, :, None, None]

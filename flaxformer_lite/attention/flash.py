@@ -29,10 +29,17 @@ class Flash(Attention):
                 'flash attention needs model.dtype=bfloat16 and d_v = d_k, a multiple of 8, not '
                 f'{q_BTHK.dtype}, {d_v} and {d_k}: choose them so, or attention=blockwise'
             )
-        key_BSHK, value_BSHU = (jnp.moveaxis(x, -1, 1) for x in (kv.key_BGKS, kv.value_BGUS))
+        key_BSHK, value_BSHU = (
+            jnp.moveaxis(x, -1, 1) for x in (kv.key_BGKS, kv.value_BGUS)
+        )
         bias_BHTS = None if bias_BHTS is None else bias_BHTS.astype(q_BTHK.dtype)
         y_BTHU = jax.nn.dot_product_attention(
-            q_BTHK, key_BSHK, value_BSHU, bias_BHTS, mask_BHTS, implementation=self.implementation
+            q_BTHK,
+            key_BSHK,
+            value_BSHU,
+            bias_BHTS,
+            mask_BHTS,
+            implementation=self.implementation,
         )
         sees_BTH1 = jnp.swapaxes(mask_BHTS.any(-1, keepdims=True), 1, 2)
         return jnp.where(sees_BTH1, y_BTHU.astype(jnp.float32), 0.0)

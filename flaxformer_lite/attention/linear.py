@@ -40,7 +40,9 @@ class Linear(Attention):
 
     def weights(self, s_BHTS, mask_BHTS):
         s_BHTS = jnp.where(mask_BHTS, s_BHTS, 0.0)
-        return s_BHTS / jnp.maximum(s_BHTS.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
+        return s_BHTS / jnp.maximum(
+            s_BHTS.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny
+        )
 
     def __call__(self, q_BTHK, kv, *, bias_BHTS=None, relative=None, **others):
         refuse('linear', bias_BHTS, relative)
@@ -53,4 +55,6 @@ class Linear(Attention):
 
     def remember(self, kv, valid_BS):
         key_BHKS = jnp.where(valid_BS[:, None, None], feature(kv.key_BGKS), 0.0)
-        return _Running(jnp.einsum('bhks,bhus->bhku', key_BHKS, with_one(kv.value_BGUS))[:, None])
+        return _Running(
+            jnp.einsum('bhks,bhus->bhku', key_BHKS, with_one(kv.value_BGUS))[:, None]
+        )

@@ -22,4 +22,6 @@ class Local(Attention):
     def __call__(self, q_BTHK, kv, *, pos_BT, mask_BHTS, **others):
         distance_BTS = jnp.abs(pos_BT[:, :, None] - kv.pos_BS[:, None, :])
         mask_BHTS = mask_BHTS & (distance_BTS < self.window)[:, None]
-        return super().__call__(q_BTHK, kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS, **others)
+        return super().__call__(
+            q_BTHK, kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS, **others
+        )

@@ -28,7 +28,9 @@ class Softmax(Attention):
     def __post_init__(self):
         for name in ('temperature', 'cap'):
             if not 0 <= getattr(self, name) < float('inf'):
-                raise ValueError(f'{name} must be at least 0, not {getattr(self, name)}')
+                raise ValueError(
+                    f'{name} must be at least 0, not {getattr(self, name)}'
+                )
         super().__post_init__()
 
     def scores(self, q_BTHK, kv):

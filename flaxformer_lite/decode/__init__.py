@@ -10,4 +10,13 @@ neither it nor the start token is ever chosen, though scores are probabilities a
 from flaxformer_lite.decode.loop import NEVER, Decoded, Task, length_penalty
 from flaxformer_lite.decode.searches import beam, filtered, greedy, sample
 
-__all__ = ['NEVER', 'Decoded', 'Task', 'beam', 'filtered', 'greedy', 'length_penalty', 'sample']
+__all__ = [
+    'NEVER',
+    'Decoded',
+    'Task',
+    'beam',
+    'filtered',
+    'greedy',
+    'length_penalty',
+    'sample',
+]

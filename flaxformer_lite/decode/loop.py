@@ -77,7 +77,9 @@ class State(NamedTuple):
 Choose = Callable[[State, jax.Array, jax.Array], jax.Array]
 
 
-def search(task: Task, choose: Choose, beams: int = 1, alpha: float = 0, best: int = 1) -> Decoded:
+def search(
+    task: Task, choose: Choose, beams: int = 1, alpha: float = 0, best: int = 1
+) -> Decoded:
     """Steps until no sentence is open; of what is chosen each time, the best go on or are results.
 
     Args:
@@ -89,7 +91,9 @@ def search(task: Task, choose: Choose, beams: int = 1, alpha: float = 0, best: i
     def is_open(state):
         # Log-probabilities only fall, so a live one can reach at most this.
         reach_B = state.live.scores_BN.max(-1) / length_penalty(state.limits_B, alpha)
-        return (state.path.step < state.limits_B) & (reach_B > state.done.scores_BN[:, best - 1])
+        return (state.path.step < state.limits_B) & (
+            reach_B > state.done.scores_BN[:, best - 1]
+        )
 
     def advance(state):
         path, cache, logits_BNV = _fed(task, state)
@@ -100,7 +104,9 @@ def search(task: Task, choose: Choose, beams: int = 1, alpha: float = 0, best: i
         allowed_B1V = jnp.where(last_B11, token_V == task.eos, going_on_V)
         offset_BN = state.live.scores_BN - jax.nn.logsumexp(logits_BNV, -1)
         total_BNV = jnp.where(allowed_B1V, logits_BNV + offset_BN[..., None], NEVER)
-        index_BM = choose(state, jnp.where(allowed_B1V, logits_BNV, -jnp.inf), total_BNV)
+        index_BM = choose(
+            state, jnp.where(allowed_B1V, logits_BNV, -jnp.inf), total_BNV
+        )
 
         score_BM = jnp.take_along_axis(total_BNV.reshape(batch, -1), index_BM, 1)
         parent_BM, token_BM = index_BM // vocab, index_BM % vocab
@@ -109,8 +115,12 @@ def search(task: Task, choose: Choose, beams: int = 1, alpha: float = 0, best: i
         final_BM = score_BM / length_penalty(i + 1, alpha)
         final_BM = jnp.where(ended_BM & is_open(state)[:, None], final_BM, NEVER)
         done, _ = _best(beams, state.done, Decoded(tokens_BML, final_BM))
-        live, kept_BN = _best(beams, Decoded(tokens_BML, jnp.where(ended_BM, NEVER, score_BM)))
-        path = path.replace(step=i + 1, parent_BN=jnp.take_along_axis(parent_BM, kept_BN, 1))
+        live, kept_BN = _best(
+            beams, Decoded(tokens_BML, jnp.where(ended_BM, NEVER, score_BM))
+        )
+        path = path.replace(
+            step=i + 1, parent_BN=jnp.take_along_axis(parent_BM, kept_BN, 1)
+        )
         return state._replace(path=path, live=live, done=done, cache=cache)
 
     def run(state, room, enough):
@@ -147,7 +157,9 @@ def _start(task: Task, beams: int) -> State:
     shape = len(task.limits_B), beams
     none = Decoded(jnp.zeros((*shape, task.length), jnp.int32), jnp.full(shape, NEVER))
     return State(
-        path=Path(jnp.int32(0), jnp.zeros(shape, jnp.int32), jnp.zeros((*shape, 0), bool)),
+        path=Path(
+            jnp.int32(0), jnp.zeros(shape, jnp.int32), jnp.zeros((*shape, 0), bool)
+        ),
         row_B=jnp.arange(shape[0], dtype=jnp.int32),
         limits_B=jnp.minimum(task.limits_B, task.length),
         # All hypotheses begin alike, so only the first may be continued.
@@ -159,7 +171,9 @@ def _start(task: Task, beams: int) -> State:
 
 def _grown(task: Task, state: State, room: int) -> State:
     beams, slots = state.path.visible_BNS.shape[1:]
-    visible_BNS = jnp.pad(state.path.visible_BNS, [(0, 0), (0, 0), (0, room * beams - slots)])
+    visible_BNS = jnp.pad(
+        state.path.visible_BNS, [(0, 0), (0, 0), (0, room * beams - slots)]
+    )
     path = state.path.replace(visible_BNS=visible_BNS)
     return state._replace(path=path, cache=task.grow(state.cache, beams, room))
 
@@ -169,8 +183,12 @@ def _fed(task: Task, state: State) -> tuple[Path, Cache, jax.Array]:
     path, (batch, beams) = state.path, state.path.parent_BN.shape
     seen_BNS = take(path.visible_BNS, path.parent_BN) if beams > 1 else path.visible_BNS
     own_BNN = jnp.broadcast_to(jnp.eye(beams, dtype=bool), (batch, beams, beams))
-    seen_BNS = jax.lax.dynamic_update_slice_in_dim(seen_BNS, own_BNN, path.step * beams, 2)
-    last_BN = jnp.where(path.step > 0, state.live.tokens_BNL[:, :, path.step - 1], task.bos)
+    seen_BNS = jax.lax.dynamic_update_slice_in_dim(
+        seen_BNS, own_BNN, path.step * beams, 2
+    )
+    last_BN = jnp.where(
+        path.step > 0, state.live.tokens_BNL[:, :, path.step - 1], task.bos
+    )
     path = path.replace(visible_BNS=seen_BNS)
     logits_BNV, cache = task.step(last_BN, state.cache, path)
     return path, cache, logits_BNV.astype(jnp.float32)

@@ -27,7 +27,9 @@ def beam(task: Task, beams: int = 4, alpha: float = 0.6, best: int = 1) -> Decod
     """
     if not (1 <= best <= beams and alpha >= 0):
         given = f'{best}, {beams} and {alpha}'
-        raise ValueError(f'beam search needs 1 ≤ best ≤ beams and alpha ≥ 0, not {given}')
+        raise ValueError(
+            f'beam search needs 1 ≤ best ≤ beams and alpha ≥ 0, not {given}'
+        )
 
     def choose(state, logits_BNV, total_BNV):
         # At most N of them end, so that N can go on.
@@ -37,7 +39,11 @@ def beam(task: Task, beams: int = 4, alpha: float = 0.6, best: int = 1) -> Decod
 
 
 def sample(
-    task: Task, keys_B: jax.Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+    task: Task,
+    keys_B: jax.Array,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
 ) -> Decoded:
     """A token drawn each time from `filtered` logits.
 
@@ -47,9 +53,13 @@ def sample(
     """
 
     def draw(state, logits_BNV, total_BNV):
-        keys = jax.vmap(jax.random.fold_in, (0, None))(keys_B[state.row_B], state.path.step)
+        keys = jax.vmap(jax.random.fold_in, (0, None))(
+            keys_B[state.row_B], state.path.step
+        )
         logits_BV = filtered(logits_BNV[:, 0], temperature, top_k, top_p)
-        return jax.vmap(jax.random.categorical)(keys, logits_BV)[:, None].astype(jnp.int32)
+        return jax.vmap(jax.random.categorical)(keys, logits_BV)[:, None].astype(
+            jnp.int32
+        )
 
     return search(task, draw)
 
@@ -96,7 +106,13 @@ def _largest(x_BNV: jax.Array, k: int, block: int = 64) -> jax.Array:
     blocks_BCV = x_BV[:, : blocks * block].reshape(len(x_BV), blocks, block)
     # In order, so that equal values come out by index, as top_k's do.
     chosen_BK = jnp.sort(jax.lax.top_k(blocks_BCV.max(-1), k)[1], -1)
-    few_BV = jnp.take_along_axis(blocks_BCV, chosen_BK[..., None], 1).reshape(len(x_BV), -1)
-    index_BK = jax.lax.top_k(jnp.concatenate([few_BV, x_BV[:, blocks * block :]], 1), k)[1]
+    few_BV = jnp.take_along_axis(blocks_BCV, chosen_BK[..., None], 1).reshape(
+        len(x_BV), -1
+    )
+    index_BK = jax.lax.top_k(
+        jnp.concatenate([few_BV, x_BV[:, blocks * block :]], 1), k
+    )[1]
     chosen_BK = jnp.pad(chosen_BK, ((0, 0), (0, 1)), constant_values=blocks)
-    return jnp.take_along_axis(chosen_BK, index_BK // block, 1) * block + index_BK % block
+    return (
+        jnp.take_along_axis(chosen_BK, index_BK // block, 1) * block + index_BK % block
+    )

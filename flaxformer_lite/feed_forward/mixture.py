@@ -27,31 +27,53 @@ class Mixture(FeedForward):
     balance: float = 0.01
 
     def __post_init__(self):
-        if not (1 <= self.top <= self.experts and self.capacity >= 0 and self.balance >= 0):
-            raise ValueError(f'mixture needs 1 ≤ top ≤ experts, capacity and balance ≥ 0: {self}')
+        if not (
+            1 <= self.top <= self.experts and self.capacity >= 0 and self.balance >= 0
+        ):
+            raise ValueError(
+                f'mixture needs 1 ≤ top ≤ experts, capacity and balance ≥ 0: {self}'
+            )
         super().__post_init__()
 
     @nn.compact
     def __call__(self, x_BTD, valid_BT=None):
         x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
         learns, n = self.is_mutable_collection('losses'), len(x_ND)
-        room = min(n, int(-(-self.capacity * self.top * n // self.experts)) or n) if learns else n
-        valid_1N = jnp.ones((1, n), bool) if valid_BT is None else valid_BT.reshape(1, -1)
+        room = (
+            min(n, int(-(-self.capacity * self.top * n // self.experts)) or n)
+            if learns
+            else n
+        )
+        valid_1N = (
+            jnp.ones((1, n), bool) if valid_BT is None else valid_BT.reshape(1, -1)
+        )
         gate = self.layer(self.experts, 'gate', bias=False, dtype=jnp.float32)
         p_NE = jax.nn.softmax(gate(x_ND), -1)
         p_KN, expert_KN = (x_NK.T for x_NK in jax.lax.top_k(p_NE, self.top))
-        p_KN = p_KN / p_KN.sum(0, keepdims=True) if self.top > 1 else p_KN  # alone, p teaches W
-        expert_KN = jnp.where(valid_1N, expert_KN, self.experts)  # out of bounds, so dropped
+        p_KN = (
+            p_KN / p_KN.sum(0, keepdims=True) if self.top > 1 else p_KN
+        )  # alone, p teaches W
+        expert_KN = jnp.where(
+            valid_1N, expert_KN, self.experts
+        )  # out of bounds, so dropped
         chosen_PE = jax.nn.one_hot(expert_KN.reshape(-1), self.experts, dtype=jnp.int32)
-        place_KN = ((jnp.cumsum(chosen_PE, 0) - 1) * chosen_PE).sum(-1).reshape(expert_KN.shape)
-        token_ER = jnp.full((self.experts, room), n).at[expert_KN, place_KN].set(jnp.arange(n))
+        place_KN = (
+            ((jnp.cumsum(chosen_PE, 0) - 1) * chosen_PE)
+            .sum(-1)
+            .reshape(expert_KN.shape)
+        )
+        token_ER = (
+            jnp.full((self.experts, room), n).at[expert_KN, place_KN].set(jnp.arange(n))
+        )
         every = nn.vmap(Relu, variable_axes={'params': 0}, split_rngs={'params': True})
         own = every(self.d_ff, self.dense.copy(parent=None), name='experts')
         y_ERD = own(x_ND.at[token_ER].get(mode='fill', fill_value=0))
         y_KND = y_ERD.at[expert_KN, place_KN].get(mode='fill', fill_value=0)
         if learns and not self.is_initializing():
             choices = jnp.maximum(chosen_PE.sum(), 1)
-            p_E = jnp.where(valid_1N, p_NE.T, 0).sum(-1) / jnp.maximum(valid_1N.sum(), 1)
+            p_E = jnp.where(valid_1N, p_NE.T, 0).sum(-1) / jnp.maximum(
+                valid_1N.sum(), 1
+            )
             balance = self.experts * (chosen_PE.sum(0) / choices * p_E).sum()
             self.sow('losses', 'balance', self.balance * balance)
             self.sow('metrics', 'balance', balance)

@@ -25,11 +25,17 @@ class Deepnorm(Init):
     decoder_layers: int
 
     def matrix(self, key, fan_in, fan_out, name):
-        std = (2 / (fan_in + fan_out)) ** 0.5 * (1.0 if name in ('query', 'key') else self.beta())
+        std = (2 / (fan_in + fan_out)) ** 0.5 * (
+            1.0 if name in ('query', 'key') else self.beta()
+        )
         return std * jax.random.normal(key, (fan_in, fan_out), jnp.float32)
 
     def beta(self) -> float:
         n, m = self.encoder_layers, self.decoder_layers
         if not (n and m):
             return (8 * (n or m)) ** -0.25
-        return 0.87 * (n**4 * m) ** (-1 / 16) if self.stack == 'encoder' else (12 * m) ** -0.25
+        return (
+            0.87 * (n**4 * m) ** (-1 / 16)
+            if self.stack == 'encoder'
+            else (12 * m) ** -0.25
+        )

@@ -10,4 +10,6 @@ class Kaiming(Init):
     """N(0, 2 / fan in), which keeps the mean square through a ReLU."""
 
     def matrix(self, key, fan_in, fan_out, name):
-        return (2 / fan_in) ** 0.5 * jax.random.normal(key, (fan_in, fan_out), jnp.float32)
+        return (2 / fan_in) ** 0.5 * jax.random.normal(
+            key, (fan_in, fan_out), jnp.float32
+        )

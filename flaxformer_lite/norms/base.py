@@ -51,5 +51,7 @@ class Norm(nn.Module):
         features, init = x_BTD.shape[-1:], nn.initializers
         x_BTD *= self.param('scale', init.ones, features)[None, None]
         return (
-            x_BTD + self.param('bias', init.zeros, features)[None, None] if self.biased else x_BTD
+            x_BTD + self.param('bias', init.zeros, features)[None, None]
+            if self.biased
+            else x_BTD
         )

@@ -31,4 +31,6 @@ class Batch(Norm):
             share = jnp.where(w_BT1.sum() > 0, 1 - self.momentum, 0.0)
             mean.value += share * (mean_D - mean.value)
             variance.value += share * (variance_D - variance.value)
-        return (x_BTD - mean_D[None, None]) * jax.lax.rsqrt(variance_D + self.epsilon)[None, None]
+        return (x_BTD - mean_D[None, None]) * jax.lax.rsqrt(variance_D + self.epsilon)[
+            None, None
+        ]

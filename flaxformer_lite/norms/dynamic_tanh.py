@@ -12,4 +12,6 @@ class DynamicTanh(Norm):
     alpha: float = 0.5
 
     def normalized(self, x_BTD, valid_BT):
-        return jnp.tanh(self.param('alpha', nn.initializers.constant(self.alpha), ()) * x_BTD)
+        return jnp.tanh(
+            self.param('alpha', nn.initializers.constant(self.alpha), ()) * x_BTD
+        )

@@ -31,11 +31,15 @@ class Positions(nn.Module):
         """What is added to the scores of each layer, broadcastable to BHTS; None for nothing."""
         return None
 
-    def scores(self, q_BTHK: jax.Array, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
+    def scores(
+        self, q_BTHK: jax.Array, q_pos_BT: jax.Array, k_pos_BS: jax.Array
+    ) -> jax.Array:
         """What one attention adds to its scores, BHTS, by the queries themselves."""
         raise NotImplementedError
 
-    def values(self, w_BHTS: jax.Array, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
+    def values(
+        self, w_BHTS: jax.Array, q_pos_BT: jax.Array, k_pos_BS: jax.Array
+    ) -> jax.Array:
         """What one attention adds to its results, BTHU, by its weights."""
         raise NotImplementedError
 

@@ -23,7 +23,9 @@ class Rotary(Positions):
         super().__post_init__()
 
     def rotate(self, x_BTHK, pos_BT):
-        rate = self.max_wavelength ** (-jnp.arange(0, self.d_k, 2, dtype=jnp.float32) / self.d_k)
+        rate = self.max_wavelength ** (
+            -jnp.arange(0, self.d_k, 2, dtype=jnp.float32) / self.d_k
+        )
         angle = pos_BT[:, :, None, None].astype(jnp.float32) * rate[None, None, None]
         sin, cos = jnp.sin(angle), jnp.cos(angle)
         even, odd = x_BTHK[..., 0::2], x_BTHK[..., 1::2]

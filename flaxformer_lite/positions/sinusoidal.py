@@ -20,6 +20,10 @@ class Sinusoidal(Positions):
         super().__post_init__()
 
     def embed(self, x_BTD, pos_BT):
-        rate = 10000.0 ** (-jnp.arange(0, self.d_model, 2, dtype=jnp.float32) / self.d_model)
+        rate = 10000.0 ** (
+            -jnp.arange(0, self.d_model, 2, dtype=jnp.float32) / self.d_model
+        )
         angle = pos_BT[:, :, None].astype(jnp.float32) * rate[None, None]
-        return x_BTD + jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(x_BTD.shape)
+        return x_BTD + jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(
+            x_BTD.shape
+        )

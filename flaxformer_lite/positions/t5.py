@@ -27,7 +27,9 @@ class T5(Positions):
     def __post_init__(self):
         if self.buckets < 4 or self.max_distance <= self.buckets // 2:
             given = f'{self.buckets} and {self.max_distance}'
-            raise ValueError(f'buckets ≥ 4 and max_distance > buckets / 2 are needed, not {given}')
+            raise ValueError(
+                f'buckets ≥ 4 and max_distance > buckets / 2 are needed, not {given}'
+            )
         super().__post_init__()
 
     @nn.compact
@@ -44,6 +46,10 @@ class T5(Positions):
             buckets //= 2
             after, distance = jnp.where(distance > 0, buckets, 0), jnp.abs(distance)
         exact = buckets // 2
-        share = jnp.log(jnp.maximum(distance, 1) / exact) / math.log(self.max_distance / exact)
+        share = jnp.log(jnp.maximum(distance, 1) / exact) / math.log(
+            self.max_distance / exact
+        )
         far = exact + (share * (buckets - exact)).astype(jnp.int32)
-        return after + jnp.where(distance < exact, distance, jnp.minimum(far, buckets - 1))
+        return after + jnp.where(
+            distance < exact, distance, jnp.minimum(far, buckets - 1)
+        )

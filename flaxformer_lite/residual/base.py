@@ -27,7 +27,9 @@ class Residual(nn.Module):
         """What f gets."""
         return x_BTD
 
-    def after(self, x_BTD: jax.Array, y_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
+    def after(
+        self, x_BTD: jax.Array, y_BTD: jax.Array, valid_BT: Valid = None
+    ) -> jax.Array:
         """The stream, of x and f's result y."""
         return x_BTD + self.dropout(y_BTD)
 

@@ -21,6 +21,10 @@ class Deepnorm(Residual):
 
     def after(self, x_BTD, y_BTD, valid_BT=None):
         n, m = self.encoder_layers, self.decoder_layers
-        beside = 0.81 * (n**4 * m) ** (1 / 16) if self.stack == 'encoder' else (3 * m) ** 0.25
+        beside = (
+            0.81 * (n**4 * m) ** (1 / 16)
+            if self.stack == 'encoder'
+            else (3 * m) ** 0.25
+        )
         alpha = beside if n and m else (2 * (n or m)) ** 0.25
         return self.norm(alpha * x_BTD + self.dropout(y_BTD), valid_BT)

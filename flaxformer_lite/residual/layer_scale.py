@@ -15,5 +15,7 @@ class LayerScale(PreNorm):
 
     @nn.compact
     def after(self, x_BTD, y_BTD, valid_BT=None):
-        gamma_D = self.param('gamma', nn.initializers.constant(self.start), x_BTD.shape[-1:])
+        gamma_D = self.param(
+            'gamma', nn.initializers.constant(self.start), x_BTD.shape[-1:]
+        )
         return x_BTD + gamma_D[None, None] * self.dropout(y_BTD)

@@ -12,4 +12,6 @@ class Rezero(Residual):
 
     @nn.compact
     def after(self, x_BTD, y_BTD, valid_BT=None):
-        return x_BTD + self.param('alpha', nn.initializers.zeros, ()) * self.dropout(y_BTD)
+        return x_BTD + self.param('alpha', nn.initializers.zeros, ()) * self.dropout(
+            y_BTD
+        )

@@ -52,14 +52,21 @@ class Model(nn.Module):
         self.output = self.target if tied else nn.Parameter(torch.empty(VOCAB, D))
         for name, p in self.named_parameters():
             # Attention is without biases in the paper.
-            nn.init.zeros_(p) if is_attention_bias(name) else nn.init.normal_(p, std=0.4)
+            nn.init.zeros_(p) if is_attention_bias(name) else nn.init.normal_(
+                p, std=0.4
+            )
 
     def forward(self, source, inputs):
         padding = source == 0
-        later = torch.triu(torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool), 1)
+        later = torch.triu(
+            torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool), 1
+        )
         memory = self.encoder(embed(self.source, source), src_key_padding_mask=padding)
         y = self.decoder(
-            embed(self.target, inputs), memory, tgt_mask=later, memory_key_padding_mask=padding
+            embed(self.target, inputs),
+            memory,
+            tgt_mask=later,
+            memory_key_padding_mask=padding,
         )
         return y @ self.output.T
 
@@ -77,11 +84,15 @@ def embed(table, tokens):
 
 def ours(model, value) -> dict[str, np.ndarray]:
     """`value(parameter)` for each of PyTorch's parameters, under our names and in our layout."""
-    named = {k: value(p) for k, p in model.named_parameters() if not is_attention_bias(k)}
+    named = {
+        k: value(p) for k, p in model.named_parameters() if not is_attention_bias(k)
+    }
     out = {'embedding': named.pop('target')}
     for name in ('source', 'output'):
         if name in named:
-            out[{'source': 'source_embedding', 'output': 'output'}[name]] = named.pop(name)
+            out[{'source': 'source_embedding', 'output': 'output'}[name]] = named.pop(
+                name
+            )
     for name, x in named.items():
         stack, *rest = name.split('.')
         if rest[0] == 'norm':
@@ -93,8 +104,12 @@ def ours(model, value) -> dict[str, np.ndarray]:
         if part in ('self_attn', 'multihead_attn'):
             attention = 'attention' if part == 'self_attn' else 'cross_attention'
             if kind == 'in_proj_weight':
-                for role, w in zip(('query', 'key', 'value'), np.split(x, 3), strict=True):
-                    out[f'{layer}/{attention}/{role}/kernel'] = w.T.reshape(D, HEADS, -1)
+                for role, w in zip(
+                    ('query', 'key', 'value'), np.split(x, 3), strict=True
+                ):
+                    out[f'{layer}/{attention}/{role}/kernel'] = w.T.reshape(
+                        D, HEADS, -1
+                    )
             else:
                 out[f'{layer}/{attention}/merge/kernel'] = x.T.reshape(HEADS, -1, D)
         elif part.startswith('linear'):

@@ -35,7 +35,9 @@ def sentence(tree: Sentence) -> str:
         words += [*comma, joint, *_main(clause, tree.mood)]
     if tree.please:
         words.insert(0, 'please')
-    text = ' '.join(filter(None, words)).replace(' ,', ',').replace(',,', ',').rstrip(',')
+    text = (
+        ' '.join(filter(None, words)).replace(' ,', ',').replace(',,', ',').rstrip(',')
+    )
     return text[0].upper() + text[1:] + ('?' if tree.mood == 'question' else '.')
 
 
@@ -104,7 +106,9 @@ def _finite(clause: Clause, emphatic: bool) -> tuple[str, list[str], bool]:
         return _BE.present[person], [head.gerund, *rest], True
     if tense == 'perfect':
         return _HAVE.present[person], [head.participle, *rest], True
-    forms, do = (head.past, _DO.past) if tense == 'past' else (head.present, _DO.present)
+    forms, do = (
+        (head.past, _DO.past) if tense == 'past' else (head.present, _DO.present)
+    )
     if emphatic and not auxiliary:
         return do[person], [head.base, *rest], True
     return forms[person], rest, auxiliary
@@ -155,9 +159,17 @@ def _objects(clause: Clause) -> dict[str, list[str]]:
         turned = verb.link or isinstance(thing, Pronoun) or clause.front == 'recipient'
         if person and turned:
             person_words = [verb.link or 'to', *phrase(person, 'other')]
-            return {'object': phrase(thing), 'particle': particle, 'recipient': person_words}
+            return {
+                'object': phrase(thing),
+                'particle': particle,
+                'recipient': person_words,
+            }
         person_words = phrase(person) if person else []
-        return {'recipient': person_words, 'object': phrase(thing), 'particle': particle}
+        return {
+            'recipient': person_words,
+            'object': phrase(thing),
+            'particle': particle,
+        }
     if not thing:
         return {'particle': particle}
     if verb.link:
@@ -199,7 +211,9 @@ def _clause(clause: Clause, inverted: bool = False) -> list[str]:
     """Front, subject, verbs and the rest; `inverted`, as in questions, the subject after a verb."""
     parts = _parts(clause)
     if clause.front == 'object' and clause.verb.link and not clause.recipient:
-        link, *front = parts['object']  # 'What does he look for?', 'the key that he looks for'
+        link, *front = parts[
+            'object'
+        ]  # 'What does he look for?', 'the key that he looks for'
         parts['object'] = [link]
     else:
         front = parts.pop(clause.front, [])

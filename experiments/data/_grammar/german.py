@@ -32,12 +32,16 @@ def sentence(tree: Sentence) -> str:
     """The sentence as it is written: 'Der Hund schläft.'"""
     words: list[str] = []
     for clause, joint in zip(tree.clauses, ('', *tree.joints), strict=True):
-        comma = [','] if joint == 'but' else []  # none before 'und', unless a clause ends there
+        comma = (
+            [','] if joint == 'but' else []
+        )  # none before 'und', unless a clause ends there
         words += [*comma, CONJUNCTIONS.get(joint, ''), *_main(clause, tree.mood)]
     if tree.please:
         words.insert(0, 'bitte')
     text = ' '.join(filter(None, words))
-    while ' , ,' in text:  # each subordinate clause brings the comma before and after it
+    while (
+        ' , ,' in text
+    ):  # each subordinate clause brings the comma before and after it
         text = text.replace(' , ,', ' ,')
     text = text.replace(' ,', ',').rstrip(',')
     return text[0].upper() + text[1:] + ('?' if tree.mood == 'question' else '.')
@@ -52,7 +56,9 @@ def _verbs(clause: Clause) -> tuple[str, list[str]]:
     infinitive = [verb.prefix + verb.infinitive]
     if clause.modal:
         modal = clause.modal.german
-        return (modal.past if clause.tense == 'past' else modal.present)[person], infinitive
+        return (modal.past if clause.tense == 'past' else modal.present)[
+            person
+        ], infinitive
     if clause.tense == 'future':
         return _BECOME.present[person], infinitive
     if clause.tense == 'past' and verb.past:
@@ -93,7 +99,11 @@ def _middle(clause: Clause) -> dict[str, list[str]]:
     """
     parts = _subject(clause)
     objects = _objects(clause)
-    parts |= {n: words for n, words in objects.items() if isinstance(getattr(clause, n), Pronoun)}
+    parts |= {
+        n: words
+        for n, words in objects.items()
+        if isinstance(getattr(clause, n), Pronoun)
+    }
     if clause.time:
         parts['time'] = [clause.time.german]
     parts |= objects
@@ -105,7 +115,11 @@ def _middle(clause: Clause) -> dict[str, list[str]]:
 
 def _subject(clause: Clause) -> dict[str, list[str]]:
     """With the reflexive pronoun, which comes first unless the subject is a pronoun too."""
-    subject = [] if clause.elided else [*phrase(clause.subject, 'nom'), *_relative(clause.subject)]
+    subject = (
+        []
+        if clause.elided
+        else [*phrase(clause.subject, 'nom'), *_relative(clause.subject)]
+    )
     if not clause.verb.german.reflexive:
         return {'subject': subject}
     own = {'reflexive': [reflexive(clause.subject.person)]}
@@ -163,7 +177,11 @@ def _infinitive(clause: Clause) -> list[str]:
     """'die Tür aufzumachen': no subject, and zu before the verb but after its prefix."""
     parts = _middle(clause) | {'subject': []}
     verb = clause.verb.german
-    zu = [f'{verb.prefix}zu{verb.infinitive}'] if verb.prefix else ['zu', verb.infinitive]
+    zu = (
+        [f'{verb.prefix}zu{verb.infinitive}']
+        if verb.prefix
+        else ['zu', verb.infinitive]
+    )
     return [*_flat(parts), *zu, *_after(clause)]
 
 

@@ -23,7 +23,9 @@ def _table(text: str) -> dict[tuple[str, str], str]:
     """(gender or 'pl', case) → ending or word, from lines of m, f, n, plural; '-' is none."""
     return {
         (gender, case): form.strip('-')
-        for gender, line in zip(('m', 'f', 'n', 'pl'), text.strip().splitlines(), strict=True)
+        for gender, line in zip(
+            ('m', 'f', 'n', 'pl'), text.strip().splitlines(), strict=True
+        )
         for case, form in zip(_CASES, line.split(), strict=True)
     }
 
@@ -134,7 +136,9 @@ def _noun_phrase(np: NounPhrase, case: str) -> list[str]:
         determiner, pattern, after = '', 'der', _noun_phrase(np.owner, 'gen')
     elif np.owner:
         name = isinstance(np.owner, Name)
-        determiner = np.owner.german + 's' if name else _RELATIVE[_agreement(np.owner), 'gen']
+        determiner = (
+            np.owner.german + 's' if name else _RELATIVE[_agreement(np.owner), 'gen']
+        )
         pattern = 'none'
     own, of_adjective = _PATTERNS[pattern]
     words = [determiner + own[cell]]
@@ -163,13 +167,19 @@ def adverbial(part: Prepositional | Adverb, case: str) -> list[str]:
     """Where, where to, with whom."""
     if isinstance(part, Adverb):
         return [part.german]
-    return prepositional(part.preposition.german, part.phrase, part.preposition.case or case)
+    return prepositional(
+        part.preposition.german, part.phrase, part.preposition.case or case
+    )
 
 
 def prepositional(preposition: str, nominal: Nominal, case: str) -> list[str]:
     """A preposition contracts with an article, unless a relative clause leans on that: im, zum."""
     words = [preposition, *phrase(nominal, case)]
-    if isinstance(nominal, NounPhrase) and not nominal.relative and _has_article(nominal):
+    if (
+        isinstance(nominal, NounPhrase)
+        and not nominal.relative
+        and _has_article(nominal)
+    ):
         both = ' '.join(words[:2])
         return [_CONTRACTED.get(both, both), *words[2:]]
     return words

@@ -24,7 +24,9 @@ HELD_OUT = {
     'negation': 'open close love steal bring paint thank follow show sleep wash wait',
     'question': 'find hear carry build hunt explain kiss dance drive pay',
 }
-_HELD_OUT = {construction: frozenset(words.split()) for construction, words in HELD_OUT.items()}
+_HELD_OUT = {
+    construction: frozenset(words.split()) for construction, words in HELD_OUT.items()
+}
 POSSESSIVES = frozenset(('my', 'your', 'his', 'her', 'its', 'our', 'their'))
 
 
@@ -42,7 +44,9 @@ def _of_clause(clause: Clause, verb_last: bool) -> Iterator[tuple[str, str]]:
         yield 'modal verb', verb
     if clause.negative:
         yield 'negation', verb
-    perfect = clause.tense == 'perfect' or (clause.tense == 'past' and not clause.verb.german.past)
+    perfect = clause.tense == 'perfect' or (
+        clause.tense == 'past' and not clause.verb.german.past
+    )
     if verb_last and perfect and not clause.modal:
         yield 'perfect, verb last', verb
     for phrase, case in clause.phrases():
@@ -72,4 +76,6 @@ def _of_phrase(phrase: Nominal, case: str) -> Iterator[tuple[str, str]]:
 
 def is_held_out(tree: Sentence) -> bool:
     """Whether the sentence holds one of the pairs."""
-    return any(word in _HELD_OUT[construction] for construction, word in constructions(tree))
+    return any(
+        word in _HELD_OUT[construction] for construction, word in constructions(tree)
+    )

@@ -4,7 +4,18 @@ import re
 
 from experiments.data._grammar.lexemes import EnglishVerb
 
-_DOUBLES = {'begin', 'forget', 'get', 'hug', 'plan', 'put', 'run', 'sit', 'swim', 'travel'}
+_DOUBLES = {
+    'begin',
+    'forget',
+    'get',
+    'hug',
+    'plan',
+    'put',
+    'run',
+    'sit',
+    'swim',
+    'travel',
+}
 _IRREGULAR = {
     'be': ('am', 'are', 'is', 'are', 'are'),
     'have': ('have', 'have', 'has', 'have', 'have'),

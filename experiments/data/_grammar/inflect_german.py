@@ -10,7 +10,13 @@ _PRESENT = {
     'werden': ('werde', 'wirst', 'wird', 'werden', 'werden'),
 }
 _NEEDS_E = '([td]|(ch|[^lrmnhaeiouäöü])[mn])$'  # stems that -st and -t cannot follow: wart-, öffn-
-_KEEPS_E = {'danken', 'folgen', 'jagen', 'reisen', 'umarmen'}  # in the imperative: Reise!
+_KEEPS_E = {
+    'danken',
+    'folgen',
+    'jagen',
+    'reisen',
+    'umarmen',
+}  # in the imperative: Reise!
 
 
 def noun_forms(
@@ -26,7 +32,9 @@ def noun_forms(
         genitive = oblique if weak or gender == 'f' else noun + _genitive_ending(noun)
     singular = {'nom': noun, 'acc': oblique, 'dat': oblique, 'gen': genitive}
     dative = plural if re.search('[ns]$', plural) else plural + 'n'
-    plurals = {'nom': plural, 'acc': plural, 'dat': dative, 'gen': plural} if plural else {}
+    plurals = (
+        {'nom': plural, 'acc': plural, 'dat': dative, 'gen': plural} if plural else {}
+    )
     return {(False, case): form for case, form in singular.items()} | {
         (True, case): form for case, form in plurals.items()
     }
@@ -57,7 +65,9 @@ def _present(infinitive: str, third: str) -> tuple[str, ...]:
     if not third:
         second = stem + link + ('t' if re.search(hissing, stem) else 'st')
         return first, second, stem + link + 't', infinitive, infinitive
-    if not third.endswith('t'):  # können, müssen, wissen, mögen: the first person is the third
+    if not third.endswith(
+        't'
+    ):  # können, müssen, wissen, mögen: the first person is the third
         second = third + ('t' if re.search(hissing, third) else 'st')
         return third, second, third, infinitive, infinitive
     base = third if stem.endswith('t') else third[:-1]

@@ -53,7 +53,9 @@ class EnglishVerb(NamedTuple):
 class GermanVerb(NamedTuple):
     infinitive: str
     present: tuple[str, ...]  # by person, without the prefix
-    past: tuple[str, ...]  # the preterite, where German prefers it to the perfect; else empty
+    past: tuple[
+        str, ...
+    ]  # the preterite, where German prefers it to the perfect; else empty
     participle: str
     auxiliary: str  # haben or sein
     prefix: str  # what separates: an in anrufen

@@ -2,7 +2,13 @@
 
 import re
 
-from experiments.data._grammar import inflect_english, inflect_german, nouns, verbs, words
+from experiments.data._grammar import (
+    inflect_english,
+    inflect_german,
+    nouns,
+    verbs,
+    words,
+)
 from experiments.data._grammar.lexemes import (
     Adjective,
     Adverb,
@@ -20,7 +26,11 @@ from experiments.data._grammar.syntax import Name
 def _lines(table: str) -> list[list[str]]:
     """The fields of each line: what stands between `: ` and `;`."""
     joined = table.replace('\n    ', ' ')
-    return [[f.strip() for f in re.split(': |;', line)] for line in joined.splitlines() if line]
+    return [
+        [f.strip() for f in re.split(': |;', line)]
+        for line in joined.splitlines()
+        if line
+    ]
 
 
 # ---- Nouns --------------------------------------------------------------------------------------
@@ -35,9 +45,13 @@ def _noun(entry: str, kind: str) -> Noun:
     german, _, genitive = german.partition('/')
     gender, mass = _GENDERS[article], plural == '-'
     weak, german = german.endswith('*'), german.rstrip('*')
-    forms = inflect_german.noun_forms(german, gender, '' if mass else plural, weak, genitive)
+    forms = inflect_german.noun_forms(
+        german, gender, '' if mass else plural, weak, genitive
+    )
     english_plural = english_plural or inflect_english.with_s(english)
-    return Noun(english, english_plural, forms, gender, kind, _PRONOUNS.get(kind, 'it'), mass)
+    return Noun(
+        english, english_plural, forms, gender, kind, _PRONOUNS.get(kind, 'it'), mass
+    )
 
 
 NOUNS = {
@@ -67,8 +81,13 @@ def nouns_of(text: str) -> tuple[Noun, ...]:
     return tuple(n for n in NOUNS.values() if n.english in names or n.kind in names)
 
 
-NAMES = [Name(name, gender, name) for gender in 'fm' for name in words.NAMES[gender].split()]
-TOWNS = [Name(english, 'n', german) for english, german in map(str.split, words.TOWNS.split(','))]
+NAMES = [
+    Name(name, gender, name) for gender in 'fm' for name in words.NAMES[gender].split()
+]
+TOWNS = [
+    Name(english, 'n', german)
+    for english, german in map(str.split, words.TOWNS.split(','))
+]
 
 
 # ---- Adjectives, determiners, adverbs, prepositions ---------------------------------------------
@@ -81,21 +100,29 @@ def _adjective(both: str, kinds: str) -> Adjective:
     stem = inflect_german.adjective_stem(german)
     english_more = english_more.replace('-', '') if english_more else 'more ' + english
     suits = frozenset(noun.english for noun in nouns_of(kinds))
-    return Adjective(english, english_more, german, german_more or stem + 'er', stem, suits)
+    return Adjective(
+        english, english_more, german, german_more or stem + 'er', stem, suits
+    )
 
 
 def _determiner(english: str, german: str) -> Determiner:
     singular, _, plural = english.strip('-').partition('/')
     stem, pattern = german.split()
-    return Determiner(singular, plural or singular, stem.strip('-').replace('_', ' '), pattern)
+    return Determiner(
+        singular, plural or singular, stem.strip('-').replace('_', ' '), pattern
+    )
 
 
 def _pairs(text: str, middle: bool = False) -> list[Adverb]:
     return [Adverb(*pair.split(), middle=middle) for pair in text.split(',')]
 
 
-ADJECTIVES = {a.english: a for a in (_adjective(*line) for line in _lines(words.ADJECTIVES))}
-DETERMINERS = {d.english: d for d in (_determiner(*line) for line in _lines(words.DETERMINERS))}
+ADJECTIVES = {
+    a.english: a for a in (_adjective(*line) for line in _lines(words.ADJECTIVES))
+}
+DETERMINERS = {
+    d.english: d for d in (_determiner(*line) for line in _lines(words.DETERMINERS))
+}
 TIMES = [
     Adverb(english, german, tenses=frozenset(' '.join(tenses).split()))
     for english, german, *tenses in _lines(words.TIMES)
@@ -103,9 +130,12 @@ TIMES = [
 FREQUENCIES = _pairs(words.FREQUENCIES, middle=True)
 MANNERS = {name: _pairs(text) for name, text in words.MANNERS.items()}
 PREPOSITIONS = {
-    english: Preposition(english, *german.split()) for english, german in _lines(words.PREPOSITIONS)
+    english: Preposition(english, *german.split())
+    for english, german in _lines(words.PREPOSITIONS)
 }
-ADVERBS_OF_PLACE = {e: Adverb(e, german) for e, german in _lines(words.ADVERBS_OF_PLACE)}
+ADVERBS_OF_PLACE = {
+    e: Adverb(e, german) for e, german in _lines(words.ADVERBS_OF_PLACE)
+}
 
 # Towns have no article, and prepositions of their own: to Rome, nach Rom.
 TOWN_PREPOSITIONS = {
@@ -122,12 +152,16 @@ def _alternatives(text: str) -> list[Place]:
     if text in ADVERBS_OF_PLACE:
         return [ADVERBS_OF_PLACE[text]] * 3
     if text.endswith(' towns'):
-        return [(TOWN_PREPOSITIONS[text.removesuffix(' towns')], town) for town in TOWNS]
+        return [
+            (TOWN_PREPOSITIONS[text.removesuffix(' towns')], town) for town in TOWNS
+        ]
     if text.startswith('site '):
         chosen = nouns_of(text.removeprefix('site '))
         return [(SITES[n.english], n) for n in chosen if n.english in SITES]
     name = max((p for p in PREPOSITIONS if text.startswith(p + ' ')), key=len)
-    return [(PREPOSITIONS[name], noun) for noun in nouns_of(text.removeprefix(name + ' '))]
+    return [
+        (PREPOSITIONS[name], noun) for noun in nouns_of(text.removeprefix(name + ' '))
+    ]
 
 
 def _places(table: str) -> dict[str, list[Place]]:
@@ -160,7 +194,9 @@ def _german(text: str) -> tuple[GermanVerb, str, str]:
     case = case or ('dat' if text.endswith(' dat') else 'acc')
     core = re.sub(r' past=\w+| \w+:\w+| dat$', '', text).split()
     reflexive, auxiliary = 'sich' in core, 'sein' if 'ist' in core else 'haben'
-    infinitive, *third, participle = (word for word in core if word not in ('sich', 'ist'))
+    infinitive, *third, participle = (
+        word for word in core if word not in ('sich', 'ist')
+    )
     prefix, _, stem = infinitive.rpartition('·')
     forms = inflect_german.verb(
         stem,
@@ -196,7 +232,9 @@ def _verb(
 def _verbs(table: str) -> dict[str, Verb]:
     """By base form with what links it: 'wait for', 'look forward to'."""
     made = (_verb(*line) for line in _lines(table))
-    return {' '.join(filter(None, (v.english.base, v.particle, v.link))): v for v in made}
+    return {
+        ' '.join(filter(None, (v.english.base, v.particle, v.link))): v for v in made
+    }
 
 
 VERBS = _verbs(verbs.VERBS)
@@ -219,16 +257,25 @@ def _subjunctive(infinitive: str, first: str) -> GermanVerb:
 _ENGLISH, _GERMAN = inflect_english.verb, inflect_german.verb
 MODALS = {
     'can': Modal(
-        _auxiliary('can', 'could'), (), True, _GERMAN('können', third='kann', past='konnte')
+        _auxiliary('can', 'could'),
+        (),
+        True,
+        _GERMAN('können', third='kann', past='konnte'),
     ),
     'want to': Modal(
         _ENGLISH('want'), ('to',), False, _GERMAN('wollen', third='will', past='wollte')
     ),
     'have to': Modal(
-        _ENGLISH('have', 'had'), ('to',), False, _GERMAN('müssen', third='muss', past='musste')
+        _ENGLISH('have', 'had'),
+        ('to',),
+        False,
+        _GERMAN('müssen', third='muss', past='musste'),
     ),
     'be allowed to': Modal(
-        _ENGLISH('be'), ('allowed', 'to'), True, _GERMAN('dürfen', third='darf', past='durfte')
+        _ENGLISH('be'),
+        ('allowed', 'to'),
+        True,
+        _GERMAN('dürfen', third='darf', past='durfte'),
     ),
     'should': Modal(_auxiliary('should'), (), True, _subjunctive('sollen', 'sollte')),
     'would like to': Modal(

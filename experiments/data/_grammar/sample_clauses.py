@@ -25,9 +25,18 @@ from experiments.data._grammar.sample_phrases import (
 from experiments.data._grammar.syntax import Clause, Nominal, Prepositional, Pronoun
 
 ALL_VERBS = tuple(VERBS.values())
-ACTIONS = [v for v in ALL_VERBS if 'state' not in v.notes]  # what one can do 'while' and 'before'
+ACTIONS = [
+    v for v in ALL_VERBS if 'state' not in v.notes
+]  # what one can do 'while' and 'before'
 
-_TENSES = {'present': 24, 'progressive': 17, 'past': 27, 'perfect': 8, 'future': 10, 'modal': 14}
+_TENSES = {
+    'present': 24,
+    'progressive': 17,
+    'past': 27,
+    'perfect': 8,
+    'future': 10,
+    'modal': 14,
+}
 _STATE_TENSES = {'present': 65, 'past': 35}
 _ADJUNCTS = {*PLACES, *DIRECTIONS, *MANNERS, 'with', 'for'}
 
@@ -60,7 +69,9 @@ def clause(
     return Clause(subject, verb, **parts)
 
 
-def _objects(dice: Dice, verb: Verb, subject: Nominal, determiners: str) -> dict[str, Any]:
+def _objects(
+    dice: Dice, verb: Verb, subject: Nominal, determiners: str
+) -> dict[str, Any]:
     """To what and to whom it is done; who eats can do without a word of food: 'alone'."""
     if not verb.objects or ('alone' in verb.notes and dice.chance(0.2)):
         return {}
@@ -71,7 +82,10 @@ def _objects(dice: Dice, verb: Verb, subject: Nominal, determiners: str) -> dict
         return {'object': Pronoun('they'), 'recipient': recipient}
     if isinstance(recipient, Pronoun):  # 'shows her dogs' would have two meanings
         determiners = 'definite'
-    return {'object': noun_phrase(dice, verb.objects, determiners), 'recipient': recipient}
+    return {
+        'object': noun_phrase(dice, verb.objects, determiners),
+        'recipient': recipient,
+    }
 
 
 def _adjuncts(dice: Dice, verb: Verb, subject: Nominal, extras: bool) -> dict[str, Any]:
@@ -83,14 +97,18 @@ def _adjuncts(dice: Dice, verb: Verb, subject: Nominal, extras: bool) -> dict[st
     return dict(_adjunct(dice, name, subject) for name in chosen)
 
 
-def _adjunct(dice: Dice, name: str, subject: Nominal) -> tuple[str, Adverb | Prepositional]:
+def _adjunct(
+    dice: Dice, name: str, subject: Nominal
+) -> tuple[str, Adverb | Prepositional]:
     if name in MANNERS:
         return 'manner', dice.pick(MANNERS[name])
     if name in PLACES:
         return 'place', place_in(dice, PLACES[name], subject)
     if name in DIRECTIONS:
         return 'direction', place_in(dice, DIRECTIONS[name], subject)
-    return 'companion', Prepositional(PREPOSITIONS[name], other(dice, PEOPLE, subject, 'definite'))
+    return 'companion', Prepositional(
+        PREPOSITIONS[name], other(dice, PEOPLE, subject, 'definite')
+    )
 
 
 def has_past(verb: Verb) -> bool:

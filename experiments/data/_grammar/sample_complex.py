@@ -28,7 +28,18 @@ from experiments.data._grammar.syntax import (
 _PURPOSEFUL = [
     VERBS[name]
     for name in (
-        *('go', 'come', 'drive', 'travel', 'run', 'hurry', 'get up', 'come back', 'stay', 'wait'),
+        *(
+            'go',
+            'come',
+            'drive',
+            'travel',
+            'run',
+            'hurry',
+            'get up',
+            'come back',
+            'stay',
+            'wait',
+        ),
         *('call', 'visit', 'buy', 'order', 'look for', 'turn on', 'help', 'listen to'),
     )
 ]
@@ -37,15 +48,21 @@ _PURPOSEFUL = [
 def short_clause(dice: Dice, tense: str, lasting: bool = False) -> Clause:
     """A short clause, so that a pronoun can speak on of what it names."""
     if lasting:
-        return clause(dice, ACTIONS, None, tense, extras=False, negative=False, modal=None)
+        return clause(
+            dice, ACTIONS, None, tense, extras=False, negative=False, modal=None
+        )
     if dice.chance(0.12):
         return being(dice, tense=tense)
     return clause(dice, tense=tense, extras=False)
 
 
-def _second_clause(dice: Dice, first: Clause, tense: str, lasting: bool = False) -> Clause:
+def _second_clause(
+    dice: Dice, first: Clause, tense: str, lasting: bool = False
+) -> Clause:
     made = about(dice, first, tense) if dice.chance(0.6) else None
-    if made and not (lasting and (made.negative or made.modal or made.verb not in ACTIONS)):
+    if made and not (
+        lasting and (made.negative or made.modal or made.verb not in ACTIONS)
+    ):
         return made
     if not lasting and dice.chance(0.1):
         return weather(dice, tense)
@@ -54,7 +71,14 @@ def _second_clause(dice: Dice, first: Clause, tense: str, lasting: bool = False)
 
 def subordinate(dice: Dice) -> Sentence:
     """'…, because …', or the other way round: 'When …, …'."""
-    kinds = {'because': 30, 'although': 16, 'if': 14, 'when': 18, 'while': 10, 'before': 12}
+    kinds = {
+        'because': 30,
+        'although': 16,
+        'if': 14,
+        'when': 18,
+        'while': 10,
+        'before': 12,
+    }
     conjunction = dice.draw(kinds)
     lasting = conjunction in ('while', 'before')
     tense = 'present' if conjunction == 'if' else dice.pick(('present', 'past'))
@@ -69,8 +93,12 @@ def complement(dice: Dice) -> Sentence:
     """'says that …', 'asks whether …', 'Do you know whether …?'"""
     conjunction = dice.draw({'that': 70, 'whether': 30})
     verb = dice.pick([v for v in CLAUSE_VERBS.values() if conjunction in v.notes])
-    main = Clause(subject_of(dice, verb, 'plain'), verb, dice.draw({'present': 60, 'past': 40}))
-    doubtful = conjunction == 'whether' and 'that' in verb.notes  # one does not know whether …
+    main = Clause(
+        subject_of(dice, verb, 'plain'), verb, dice.draw({'present': 60, 'past': 40})
+    )
+    doubtful = (
+        conjunction == 'whether' and 'that' in verb.notes
+    )  # one does not know whether …
     asked = doubtful and dice.chance(0.5)
     if doubtful or (conjunction == 'that' and dice.chance(0.12)):
         main = replace(main, negative=not asked, front='verb' if asked else 'subject')
@@ -99,7 +127,9 @@ def intention(dice: Dice) -> Sentence:
     while not _is_extended(what):
         what = infinitive(dice, subject)
     tail = Subordinate('to', what)
-    return Sentence((Clause(subject, verb, tense, negative=dice.chance(0.1), tail=tail),))
+    return Sentence(
+        (Clause(subject, verb, tense, negative=dice.chance(0.1), tail=tail),)
+    )
 
 
 def _is_extended(what: Clause) -> bool:

@@ -54,7 +54,9 @@ PEOPLE = lexicon.nouns_of('person')
 _KIN = _names('father mother brother sister son daughter uncle aunt friend neighbour')
 _OWNED = _names('pet goods text room house garden') | _KIN
 _PARTS = _names('part roof')
-_WHOLES = lexicon.nouns_of('house school church hotel shop hospital castle library museum')
+_WHOLES = lexicon.nouns_of(
+    'house school church hotel shop hospital castle library museum'
+)
 
 DESCRIBING = {
     noun.english: [a for a in ADJECTIVES.values() if noun.english in a.kinds]
@@ -86,7 +88,9 @@ def noun_phrase(
     adjectives = DESCRIBING[noun.english]
     adjective = dice.pick(adjectives) if adjectives and dice.chance(0.33) else None
     if noun.english in _OWNED and dice.chance(0.07):
-        return NounPhrase(noun, DETERMINERS['the'], plural, adjective, owner=_owner(dice, subject))
+        return NounPhrase(
+            noun, DETERMINERS['the'], plural, adjective, owner=_owner(dice, subject)
+        )
     if noun.english in _PARTS and dice.chance(0.3):
         whole = NounPhrase(dice.pick(_WHOLES), DETERMINERS['the'])
         return NounPhrase(noun, DETERMINERS['the'], plural, adjective, owner=whole)
@@ -153,17 +157,25 @@ def subject_of(dice: Dice, verb: Verb, determiners: str = 'any') -> Nominal:
     return noun_phrase(dice, verb.subjects, determiners)
 
 
-def other(dice: Dice, nouns: Sequence[Noun], subject: Nominal, determiners: str = 'any') -> Nominal:
+def other(
+    dice: Dice, nouns: Sequence[Noun], subject: Nominal, determiners: str = 'any'
+) -> Nominal:
     """One of the nouns, or a name or pronoun for a person, that is not the subject again."""
     noun = dice.pick(nouns)
     while len(nouns) > 1 and isinstance(subject, NounPhrase) and noun is subject.noun:
         noun = dice.pick(nouns)
-    kind = dice.draw({'noun': 65, 'name': 15, 'pronoun': 20}) if noun.kind in PERSONS else 'noun'
+    kind = (
+        dice.draw({'noun': 65, 'name': 15, 'pronoun': 20})
+        if noun.kind in PERSONS
+        else 'noun'
+    )
     if kind == 'name' and not isinstance(subject, Name | Both):
         return dice.pick(NAMES)
     if kind == 'pronoun':
         same = _FIRST_PERSONS if subject.person in _FIRST_PERSONS else (subject.person,)
-        return dice.pick([p for p in PRONOUNS if p.person not in same or p.person == THIRD])
+        return dice.pick(
+            [p for p in PRONOUNS if p.person not in same or p.person == THIRD]
+        )
     return noun_phrase(dice, [noun], determiners, subject)
 
 
@@ -174,10 +186,14 @@ def time_for(dice: Dice, tense: str, often: bool) -> Adverb:
     """A time that goes with the tense; `often`: it may be a frequency."""
     if often and dice.chance(0.3):
         return dice.pick(FREQUENCIES)
-    return dice.pick([time for time in TIMES if not time.tenses or tense in time.tenses])
+    return dice.pick(
+        [time for time in TIMES if not time.tenses or tense in time.tenses]
+    )
 
 
-def place_in(dice: Dice, places: Sequence[Place], subject: Nominal) -> Prepositional | Adverb:
+def place_in(
+    dice: Dice, places: Sequence[Place], subject: Nominal
+) -> Prepositional | Adverb:
     """One of the places, most often with 'the'."""
     place = dice.pick(places)
     if isinstance(place, Adverb):
@@ -188,4 +204,6 @@ def place_in(dice: Dice, places: Sequence[Place], subject: Nominal) -> Prepositi
     if where.kind in PERSONS:
         return Prepositional(preposition, other(dice, PEOPLE, subject, 'definite'))
     phrase = noun_phrase(dice, [where], 'definite')
-    return Prepositional(preposition, replace(phrase, plural=False) if dice.chance(0.7) else phrase)
+    return Prepositional(
+        preposition, replace(phrase, plural=False) if dice.chance(0.7) else phrase
+    )

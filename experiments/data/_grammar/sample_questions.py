@@ -60,7 +60,9 @@ def question(dice: Dice) -> Sentence:
 
 def _who(dice: Dice) -> Clause:
     if dice.chance(0.5):
-        return clause(dice, HUMAN_VERBS, Interrogative(True), plain=True, negative=False)
+        return clause(
+            dice, HUMAN_VERBS, Interrogative(True), plain=True, negative=False
+        )
     verb = dice.pick(ALL_VERBS)
     return clause(dice, [verb], _which(dice, verb.subjects), plain=True, negative=False)
 
@@ -78,8 +80,12 @@ def _whom_or_what(dice: Dice) -> Clause:
     noun = dice.pick(verb.objects)
     human = noun.kind in PERSONS
     simple = human or (verb.case == 'acc' and not verb.preposition)
-    thing = Interrogative(human) if simple and dice.chance(0.6) else _which(dice, (noun,))
-    return clause(dice, [verb], plain=True, negative=False, object=thing, front='object')
+    thing = (
+        Interrogative(human) if simple and dice.chance(0.6) else _which(dice, (noun,))
+    )
+    return clause(
+        dice, [verb], plain=True, negative=False, object=thing, front='object'
+    )
 
 
 def _to_whom(dice: Dice) -> Clause:

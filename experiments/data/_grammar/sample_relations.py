@@ -23,10 +23,15 @@ from experiments.data._grammar.syntax import (
     RelativePronoun,
 )
 
-BY_SUBJECT = {n.english: [v for v in ALL_VERBS if n in v.subjects] for n in NOUNS.values()}
-BY_OBJECT = {n.english: [v for v in ALL_VERBS if n in v.objects] for n in NOUNS.values()}
+BY_SUBJECT = {
+    n.english: [v for v in ALL_VERBS if n in v.subjects] for n in NOUNS.values()
+}
+BY_OBJECT = {
+    n.english: [v for v in ALL_VERBS if n in v.objects] for n in NOUNS.values()
+}
 _DONE_BY_PEOPLE = {
-    name: [v for v in verbs if NOUNS['woman'] in v.subjects] for name, verbs in BY_OBJECT.items()
+    name: [v for v in verbs if NOUNS['woman'] in v.subjects]
+    for name, verbs in BY_OBJECT.items()
 }
 HUMAN_VERBS = BY_SUBJECT['woman']
 _WILLED = [v for v in HUMAN_VERBS if not {'state', 'chance'} & set(v.notes)]
@@ -44,7 +49,9 @@ def with_relative(dice: Dice, main: Clause) -> Clause:
     if name and dice.chance(0.6):
         part = getattr(main, name)
         if isinstance(part, Prepositional):
-            return replace(main, **{name: part._replace(phrase=_described(dice, part.phrase))})
+            return replace(
+                main, **{name: part._replace(phrase=_described(dice, part.phrase))}
+            )
         return replace(main, **{name: _described(dice, part)})
     if main.front == 'subject':
         return replace(main, subject=_described(dice, main.subject))
@@ -56,21 +63,27 @@ def _last_phrase(main: Clause) -> str:
     time_last = main.time and not main.time.middle and main.front != 'time'
     if time_last or main.manner or main.predicate:
         return ''
-    names = [n for n in ('object', 'direction', 'place', 'companion') if getattr(main, n)]
+    names = [
+        n for n in ('object', 'direction', 'place', 'companion') if getattr(main, n)
+    ]
     if not names or main.front in names:
         return ''
     if main.recipient and (main.verb.link or isinstance(main.object, Pronoun)):
         return ''
     if names[0] == 'object' and main.verb.preposition and len(names) > 1:
         return ''
-    return names[-1] if len(names) == 1 or names[0] == 'object' and len(names) == 2 else ''
+    return (
+        names[-1] if len(names) == 1 or names[0] == 'object' and len(names) == 2 else ''
+    )
 
 
 def _described(dice: Dice, phrase: Nominal) -> Nominal:
     if not isinstance(phrase, NounPhrase) or phrase.owner:
         return phrase
     described = relative(dice, phrase.noun, phrase.plural)
-    adjective = None if described.predicate else phrase.adjective  # 'the green hat that is red'
+    adjective = (
+        None if described.predicate else phrase.adjective
+    )  # 'the green hat that is red'
     return replace(phrase, adjective=adjective, relative=described)
 
 
@@ -94,15 +107,23 @@ def relative(dice: Dice, noun: Noun, plural: bool) -> Clause:
         return being(dice, pronoun, noun, tense)
     if role == 'object':
         verbs = BY_OBJECT[noun.english]
-        return clause(dice, verbs, tense=tense, extras=False, object=pronoun, front='object')
+        return clause(
+            dice, verbs, tense=tense, extras=False, object=pronoun, front='object'
+        )
     if role == 'recipient':
         verbs = RECIPIENT_VERBS
-        return clause(dice, verbs, tense=tense, extras=False, recipient=pronoun, front='recipient')
+        return clause(
+            dice, verbs, tense=tense, extras=False, recipient=pronoun, front='recipient'
+        )
     if role == 'owner':
-        own = NounPhrase(dice.pick(_OWN), DETERMINERS['the'], dice.chance(0.2), owner=pronoun)
+        own = NounPhrase(
+            dice.pick(_OWN), DETERMINERS['the'], dice.chance(0.2), owner=pronoun
+        )
         return being(dice, own, tense=tense)
     place = Prepositional(SITES[noun.english], pronoun)
-    return clause(dice, _PLACE_VERBS, tense=tense, extras=False, place=place, front='place')
+    return clause(
+        dice, _PLACE_VERBS, tense=tense, extras=False, place=place, front='place'
+    )
 
 
 # ---- Speaking on of what was named --------------------------------------------------------------
@@ -150,7 +171,9 @@ def pronoun_for(nominal: Nominal) -> Pronoun | None:
         return None
     if nominal.plural:
         return Pronoun('they')
-    if nominal.noun.pronoun == 'she' and nominal.noun.gender == 'n':  # Mädchen: Germans say both
+    if (
+        nominal.noun.pronoun == 'she' and nominal.noun.gender == 'n'
+    ):  # Mädchen: Germans say both
         return None
     return Pronoun(nominal.noun.pronoun, nominal.noun.gender)
 
@@ -158,7 +181,9 @@ def pronoun_for(nominal: Nominal) -> Pronoun | None:
 def done_to(antecedent: Antecedent, but: Verb, tense: str) -> list[Verb]:
     """The verbs, but for one, whose object the pronoun can be: not 'auf es', which is 'darauf'."""
     noun = antecedent.noun
-    verbs = [v for v in _DONE_BY_PEOPLE[noun.english] if v is not but and not v.recipient]
+    verbs = [
+        v for v in _DONE_BY_PEOPLE[noun.english] if v is not but and not v.recipient
+    ]
     verbs = [v for v in verbs if tense != 'past' or has_past(v)]
     return [v for v in verbs if noun.kind in PERSONS or not v.preposition]
 
@@ -184,7 +209,9 @@ def about(dice: Dice, main: Clause, tense: str) -> Clause | None:
     if kind == 'doing':
         return clause(dice, doing, pronoun, tense, extras=False)
     if kind == 'done':
-        actors = [a.pronoun for a in known if a.noun.kind in PERSONS and a.pronoun != pronoun]
+        actors = [
+            a.pronoun for a in known if a.noun.kind in PERSONS and a.pronoun != pronoun
+        ]
         subject = dice.pick(actors) if actors and dice.chance(0.6) else None
         return clause(dice, done, subject, tense, extras=False, object=pronoun)
     return None

@@ -41,7 +41,9 @@ def existence(dice: Dice) -> Sentence:
 
 def described(dice: Dice) -> Sentence:
     """With a relative clause."""
-    return Sentence((with_relative(dice, _time_first(clause(dice, extras=dice.chance(0.3)))),))
+    return Sentence(
+        (with_relative(dice, _time_first(clause(dice, extras=dice.chance(0.3)))),)
+    )
 
 
 def _time_first(main: Clause) -> Clause:
@@ -77,7 +79,9 @@ KINDS = {
     shared: 5,
 }
 _JOINABLE = {
-    kind: weight for kind, weight in KINDS.items() if kind not in (yes_or_no, question, request)
+    kind: weight
+    for kind, weight in KINDS.items()
+    if kind not in (yes_or_no, question, request)
 }
 
 
@@ -101,7 +105,9 @@ def _statement(dice: Dice) -> Sentence:
     if made.mood != 'statement':
         return _statement(dice)
     *before, last = made.clauses
-    return replace(made, clauses=(*before, _deepened(dice, last) if dice.chance(0.5) else last))
+    return replace(
+        made, clauses=(*before, _deepened(dice, last) if dice.chance(0.5) else last)
+    )
 
 
 def _deepened(dice: Dice, main: Clause) -> Clause:

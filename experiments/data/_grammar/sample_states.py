@@ -47,7 +47,10 @@ _WORKERS = {
 
 
 def being(
-    dice: Dice, subject: Nominal | None = None, noun: Noun | None = None, tense: str = ''
+    dice: Dice,
+    subject: Nominal | None = None,
+    noun: Noun | None = None,
+    tense: str = '',
 ) -> Clause:
     """'is tired', 'is older than the teacher', 'is not a rich doctor'.
 
@@ -63,14 +66,21 @@ def being(
         predicate = _comparison(dice, adjective, subject, noun)
     elif kind == 'worker':
         predicate = _worker(dice, subject)
-    if isinstance(subject, NounPhrase) and (not predicate or subject.adjective is adjective):
+    if isinstance(subject, NounPhrase) and (
+        not predicate or subject.adjective is adjective
+    ):
         subject = replace(subject, adjective=None)  # 'the green shirt is red'
     tense = tense or dice.draw(_BE_TENSES)
     time = None
     if not predicate and adjective.english in _MOODS and dice.chance(0.4):
         time = time_for(dice, tense, often=tense != 'future' and not negative)
     return Clause(
-        subject, BE, tense, negative=negative, predicate=predicate or adjective, time=time
+        subject,
+        BE,
+        tense,
+        negative=negative,
+        predicate=predicate or adjective,
+        time=time,
     )
 
 
@@ -85,7 +95,9 @@ def _comparison(
     alike = [n for n in _SAME_KIND[noun.english] if n.english in adjective.kinds]
     if not adjective.english_more or not alike:
         return None
-    return Comparison(adjective, other(dice, alike, subject, 'definite'), dice.chance(0.35))
+    return Comparison(
+        adjective, other(dice, alike, subject, 'definite'), dice.chance(0.35)
+    )
 
 
 def _worker(dice: Dice, subject: Nominal) -> NounPhrase | None:
@@ -94,7 +106,9 @@ def _worker(dice: Dice, subject: Nominal) -> NounPhrase | None:
     if subject.person != THIRD or noun.kind not in _WORKERS:
         return None
     worker = dice.pick([worker for worker in _WORKERS[noun.kind] if worker is not noun])
-    return NounPhrase(worker, DETERMINERS['a'], adjective=dice.pick(DESCRIBING[worker.english]))
+    return NounPhrase(
+        worker, DETERMINERS['a'], adjective=dice.pick(DESCRIBING[worker.english])
+    )
 
 
 # ---- What there is, and the weather -------------------------------------------------------------
@@ -116,12 +130,16 @@ def there_is(dice: Dice) -> Clause:
     place = place_in(dice, places, seen)
     front = 'place' if dice.chance(0.3) else 'subject'
     tense = dice.draw({'present': 65, 'past': 35})
-    return Clause(Expletive('there'), THERE_BE, tense, object=seen, place=place, front=front)
+    return Clause(
+        Expletive('there'), THERE_BE, tense, object=seen, place=place, front=front
+    )
 
 
 def weather(dice: Dice, tense: str = '') -> Clause:
     """'It is raining in Rome.'"""
     verb = dice.pick(tuple(WEATHER.values()))
     tense = tense or dice.draw({'progressive': 50, 'past': 30, 'future': 20})
-    place = place_in(dice, PLACES['cities'], Expletive('it')) if dice.chance(0.5) else None
+    place = (
+        place_in(dice, PLACES['cities'], Expletive('it')) if dice.chance(0.5) else None
+    )
     return Clause(Expletive('it'), verb, tense, place=place)

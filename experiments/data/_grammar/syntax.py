@@ -21,7 +21,10 @@ from experiments.data._grammar.lexemes import (
 FIRST, SECOND, THIRD, FIRST_PLURAL, THIRD_PLURAL = range(5)
 
 PERSONS = ('man', 'woman', 'child')  # the kinds of noun that 'who' asks for
-INFINITIVES = ('to', 'in order to')  # the conjunctions whose clause has no subject of its own
+INFINITIVES = (
+    'to',
+    'in order to',
+)  # the conjunctions whose clause has no subject of its own
 
 
 # ---- Noun phrases -------------------------------------------------------------------------------
@@ -91,7 +94,9 @@ class Both(NamedTuple):
     person: int = THIRD_PLURAL
 
 
-Nominal = Expletive | Pronoun | Name | Interrogative | RelativePronoun | NounPhrase | Both
+Nominal = (
+    Expletive | Pronoun | Name | Interrogative | RelativePronoun | NounPhrase | Both
+)
 
 
 # ---- What else a clause is made of --------------------------------------------------------------

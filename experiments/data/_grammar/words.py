@@ -82,7 +82,9 @@ last week: letzte Woche; past
 next week: nächste Woche; future
 before breakfast: vor dem Frühstück; present past future
 """
-FREQUENCIES = 'often oft, always immer, sometimes manchmal, usually meistens, rarely selten'
+FREQUENCIES = (
+    'often oft, always immer, sometimes manchmal, usually meistens, rarely selten'
+)
 
 MANNERS = {
     'loud': 'loudly laut, quietly leise',
