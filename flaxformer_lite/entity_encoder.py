@@ -4,26 +4,38 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.dense import Dense
-from flaxformer_lite.shapes import Places
-from flaxformer_lite.stack import Stack
+from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.stack import Stack
+from flaxformer_lite.masks import AttentionContext
 
 
 class EntityEncoder(nn.Module):
-    """Each entity, seen among the others. Their order means nothing: it is equivariant to it.
+    """Encodes each entity of a set in view of the others.
 
-    The encoder is a stack without positions.
+    The order of the entities means nothing: permuting them permutes the result.
+
+    Attributes:
+      embedding: features to d_model.
+      encoder: a stack without positions.
     """
 
     embedding: Dense
     encoder: Stack
 
     def __call__(self, features_BTF: jax.Array, present_BT: jax.Array) -> jax.Array:
-        """What is known of each, and which are there, bool → float32 BTD, zeros for the absent."""
-        pos_BT, mask_BHTS = (
-            jnp.zeros(present_BT.shape, jnp.int32),
-            present_BT[:, None, None],
+        """Encodes sets of up to T entities.
+
+        Args:
+          features_BTF: float, the features of each entity.
+          present_BT: bool, which entities are there.
+
+        Returns:
+          float32 BTD, zeros for entities that are not there.
+        """
+        context = AttentionContext(
+            positions_BT=jnp.zeros(present_BT.shape, jnp.int32),
+            mask_BHTS=present_BT[:, None, None],
+            valid_BT=present_BT,
         )
-        places = Places(pos_BT, present_BT, mask_BHTS)
-        y_BTD, _ = self.encoder(self.embedding(features_BTF), places)
+        y_BTD, _ = self.encoder(self.embedding(features_BTF), context)
         return jnp.where(present_BT[..., None], y_BTD, 0.0)

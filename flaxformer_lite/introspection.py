@@ -1,4 +1,4 @@
-"""What a model does inside: recorded, summed up, or switched off, with no second model to do it."""
+"""What a model does inside: recorded, summed up, or switched off."""
 
 from typing import Any, NamedTuple
 
@@ -6,155 +6,214 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flaxformer_lite import learning
-from flaxformer_lite.architectures.base import Model
-from flaxformer_lite.stack import Stack
+from flaxformer_lite.layers.blocks import Block
+from flaxformer_lite.layers.stack import Stack
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.training.batch import Batch, source_and_inputs
+from flaxformer_lite.training.loss import forward
 
-# What a module of this name is to the stack that it is in; the rest of a kind's name is the stack.
-ATTENTIONS = {'attention': '', 'cross_attention': ' cross'}
+# What an attention is called in a record: the stack's name and this.
+ATTENTION_SUFFIXES = {'self_attention': '', 'cross_attention': ' cross'}
 
 
 class Record(NamedTuple):
-    """What a forward pass went through, layer by layer, float32.
+    """What a forward pass computed, layer by layer, float32.
 
     Attributes:
-      weights: BHTS of each attention: 'encoder', 'decoder', 'decoder cross', or 'stack'.
-      heads: BTHU, each head's result before the last product, by the same names.
-      norms: BT, the length of the residual stream before each layer and after the last, by stack.
-      places: (int32 positions, which of them hold a token) BT, by stack.
+      weights: the weights of each attention, BHTS, by its name: 'encoder', 'decoder' or
+        'decoder cross'.
+      heads: each head's result before the output projection, BTHU, by the same names.
+      norms: the length of the residual stream before the first layer and after each
+        layer, BT, by stack.
+      positions: int32 BT, by stack.
+      valid: bool BT, False for padding, by stack.
     """
 
     weights: dict[str, tuple[jax.Array, ...]]
     heads: dict[str, tuple[jax.Array, ...]]
     norms: dict[str, tuple[jax.Array, ...]]
-    places: dict[str, tuple[jax.Array, jax.Array]]
+    positions: dict[str, jax.Array]
+    valid: dict[str, jax.Array]
 
 
-def record(model: Model, variables: Any, batch: learning.Batch) -> Record:
+def record(model: Model, variables: Any, batch: Batch) -> Record:
     """What happens inside when a batch goes through the model, without dropout.
 
     Args:
-      variables: as `model.apply` takes them: {'params': …}.
-      batch: the arrays of `learning.ARRAYS`.
+      model: the model.
+      variables: what `model.apply` takes: {'params': …}.
+      batch: the arrays of `training.batch.BATCH_ARRAYS`.
 
     Raises:
-      ValueError: an attention does not hold its weights; softmax does, with the same parameters.
+      ValueError: an attention does not hold its weights (`softmax` does, with the same
+        parameters); or `variables` are parameters alone.
     """
-    _, found = learning.forward(model, variables, batch, collected=('intermediates',))
-    weights, heads, norms, places = {}, {}, {}, {}
-    for stack, inside in found['intermediates'].items():
-        if (
-            'norms' not in inside
-        ):  # a recurrent decoder, recorded place by place: BTHNS, N = 1
-            w_BTHNS = inside['cross_attention']['weights'][0]
-            weights['decoder cross'] = (jnp.moveaxis(w_BTHNS[:, :, :, 0], 1, 2),)
-            for name, text in zip(
-                ('encoder', 'decoder'), learning.texts(batch), strict=True
-            ):
-                places[name] = text.pos_BT, text.valid_BT
+    _, written = forward(model, variables, batch, collections=('intermediates',))
+    found = Record({}, {}, {}, {}, {})
+    for stack, inside in written['intermediates'].items():
+        if 'norms' in inside:
+            _add_stack(found, stack, inside)
+        else:
+            _add_recurrent_decoder(found, inside, batch)
+    return found
+
+
+def _add_stack(found: Record, stack: str, inside: Any) -> None:
+    found.norms[stack] = inside['norms']
+    found.positions[stack] = inside['positions']
+    found.valid[stack] = inside['valid']
+    num_layers = len(inside['norms']) - 1
+    layers = [inside[f'layer_{i}'] for i in range(num_layers)]
+    for module, suffix in ATTENTION_SUFFIXES.items():
+        if module not in layers[0]:
             continue
-        norms[stack], places[stack] = inside['norms'], (inside['pos'], inside['valid'])
-        layers = [inside[f'layer_{i}'] for i in range(len(norms[stack]) - 1)]
-        for name in layers[0].keys() & ATTENTIONS:
-            kind = stack + ATTENTIONS[name]
-            heads[kind] = tuple(layer[name]['heads'][0] for layer in layers)
-            weights[kind] = tuple(_weights(layer[name], kind) for layer in layers)
-    return Record(weights, heads, norms, places)
+        name = stack + suffix
+        attentions = [layer[module] for layer in layers]
+        found.heads[name] = tuple(x['heads'][0] for x in attentions)
+        found.weights[name] = tuple(_weights(x, name) for x in attentions)
 
 
-def _weights(attention, kind):
-    if 'weights' not in attention.get('attend', {}):
+def _add_recurrent_decoder(found: Record, inside: Any, batch: Batch) -> None:
+    """Its only attention is to the source, recorded token by token."""
+    weights_BTHNS = inside['cross_attention']['weights'][0]
+    found.weights['decoder cross'] = (jnp.moveaxis(weights_BTHNS[:, :, :, 0], 1, 2),)
+    source, inputs = source_and_inputs(batch)
+    for stack, tokens in (('encoder', source), ('decoder', inputs)):
+        found.positions[stack] = tokens.positions_BT
+        found.valid[stack] = tokens.valid_BT
+
+
+def _weights(attention: Any, name: str) -> jax.Array:
+    if 'weights' not in attention.get('core_attention', {}):
         raise ValueError(
-            f'the attention of {kind} never holds its weights: record it with softmax'
+            f'the attention of {name} never holds its weights: record it with softmax'
         )
-    # Where a group of heads shares keys, their queries come as one head's.
-    (w_BGTS,), (b, t, h, _) = (
-        attention['attend']['weights'],
-        attention['heads'][0].shape,
-    )
-    w_BGTRS = w_BGTS.reshape(b, w_BGTS.shape[1], t, -1, w_BGTS.shape[3])
-    return jnp.swapaxes(w_BGTRS, 2, 3).reshape(b, h, t, -1)
+    (weights_BGTS,) = attention['core_attention']['weights']
+    (heads_BTHU,) = attention['heads']
+    batch, length, num_heads, _ = heads_BTHU.shape
+    # In grouped-query attention the queries of a group come as those of one head.
+    _, groups, _, keys = weights_BGTS.shape
+    weights_BGTRS = weights_BGTS.reshape(batch, groups, length, -1, keys)
+    weights_BGRTS = jnp.swapaxes(weights_BGTRS, 2, 3)
+    return weights_BGRTS.reshape(batch, num_heads, length, keys)
 
 
-def statistics(
-    model: Model, variables: Any, batch: learning.Batch, label_smoothing: float = 0.1
+def attention_stats(
+    model: Model, variables: Any, batch: Batch, label_smoothing: float = 0.1
 ) -> dict[str, dict[str, jax.Array]]:
-    """Figures of each attention's heads, (layers, heads), and of each stack's layers, (layers,).
+    """Figures of each head, (layers, heads), and of each layer, (layers,).
+
+    Args:
+      model, variables, batch: as `record`.
+      label_smoothing: of the loss whose gradient is taken.
 
     Returns:
-      by attention, as `Record.weights` names them, means over the queries that are tokens:
-        entropy, largest: of the weights; entropy in nats.
-        distance: Σ w |key's position − query's|, in tokens.
-        diagonal, previous: what falls on the query's own position, and on the one before it.
-        padding: what falls on places that hold no token. It must be 0.
-      by stack:
-        gradient_norm: of the mean loss of a token, without dropout, over a layer's parameters.
-        norm: the mean length of the residual stream behind a layer.
-    """
-    seen, result = record(model, variables, batch), {}
-    for kind, layers in seen.weights.items():
-        places = seen.places[kind.split()[0]]
-        keys = seen.places['encoder'] if kind.endswith('cross') else places
-        figures = [_of_heads(w_BHTS, *places, *keys) for w_BHTS in layers]
-        result[kind] = jax.tree.map(lambda *x: jnp.stack(x), *figures)
+      By attention, named as in `Record.weights`, means over the queries that are tokens:
+        entropy: of the weights, in nats.
+        largest: the largest weight.
+        distance: Σ w |key's position − query's position|, in tokens.
+        diagonal, previous: the weight of the query's own position, and of the one before.
+        padding: the weight of padding. It must be 0.
+      By stack:
+        gradient_norm: of the mean loss of a token, without dropout, over the parameters
+          of a layer.
+        norm: the mean length of the residual stream after a layer.
 
-    def loss(params):
-        sums, _ = learning.forward(
-            model, variables | {'params': params}, batch, label_smoothing
+    Raises:
+      ValueError: as `record`.
+    """
+    found = record(model, variables, batch)
+    stats = {}
+    for name, layers in found.weights.items():
+        queries = name.removesuffix(' cross')
+        keys = 'encoder' if name.endswith(' cross') else queries
+        by_layer = [
+            _head_stats(
+                weights_BHTS,
+                found.positions[queries],
+                found.valid[queries],
+                found.positions[keys],
+                found.valid[keys],
+            )
+            for weights_BHTS in layers
+        ]
+        stats[name] = jax.tree.map(lambda *x: jnp.stack(x), *by_layer)
+    gradients = _gradients(model, variables, batch, label_smoothing)
+    for stack, (_, *after_layers) in found.norms.items():
+        norms_BLT = jnp.stack(after_layers, 1)
+        stats[stack]['norm'] = _mean_over_tokens(norms_BLT, found.valid[stack])
+        stats[stack]['gradient_norm'] = jnp.stack(
+            [
+                optax.tree.norm(gradients[stack][f'layer_{i}'])
+                for i in range(len(after_layers))
+            ]
         )
+    return stats
+
+
+def _gradients(model, variables, batch, label_smoothing):
+    """Of the mean loss of a token, by the parameters."""
+
+    def mean_loss(params):
+        with_params = variables | {'params': params}
+        sums, _ = forward(model, with_params, batch, label_smoothing)
         return sums.loss / sums.tokens
 
-    gradient = jax.grad(loss)(variables['params'])
-    for stack, (_, *norms) in seen.norms.items():
-        gradients = [
-            optax.tree.norm(gradient[stack][f'layer_{i}']) for i in range(len(norms))
-        ]
-        norm = _mean(jnp.stack(norms, 1), seen.places[stack][1])
-        result[stack] |= dict(norm=norm, gradient_norm=jnp.stack(gradients))
-    return result
+    return jax.grad(mean_loss)(variables['params'])
 
 
-def _of_heads(w_BHTS, pos_BT, valid_BT, key_pos_BS, key_valid_BS):
-    d_BHTS = (key_pos_BS[:, None] - pos_BT[..., None])[:, None]
-    of = dict(
-        distance=jnp.abs(d_BHTS), entropy=-jnp.log(jnp.where(w_BHTS > 0, w_BHTS, 1.0))
-    )
-    of |= dict(
-        diagonal=d_BHTS == 0,
-        previous=d_BHTS == -1,
-        padding=~key_valid_BS[:, None, None],
-    )
-    figures = {name: (w_BHTS * x).sum(-1) for name, x in of.items()} | {
-        'largest': w_BHTS.max(-1)
+def _head_stats(weights_BHTS, positions_BT, valid_BT, key_positions_BS, key_valid_BS):
+    offset_BTS = key_positions_BS[:, None] - positions_BT[..., None]
+    offset_B1TS = offset_BTS[:, None]
+    surprise_BHTS = -jnp.log(jnp.where(weights_BHTS > 0, weights_BHTS, 1.0))
+    # Of each key, what the weights are to be multiplied by and summed.
+    factors = {
+        'entropy': surprise_BHTS,
+        'distance': jnp.abs(offset_B1TS),
+        'diagonal': offset_B1TS == 0,
+        'previous': offset_B1TS == -1,
+        'padding': ~key_valid_BS[:, None, None],
     }
-    return {name: _mean(x_BHT, valid_BT) for name, x_BHT in figures.items()}
+    figures = {name: (weights_BHTS * x).sum(-1) for name, x in factors.items()}
+    figures['largest'] = weights_BHTS.max(-1)
+    return {name: _mean_over_tokens(x, valid_BT) for name, x in figures.items()}
 
 
-def _mean(x_BHT, valid_BT):
+def _mean_over_tokens(x_BHT, valid_BT):
     return jnp.where(valid_BT[:, None], x_BHT, 0).sum((0, 2)) / valid_BT.sum()
 
 
-def switches(model: Model) -> dict[str, Any]:
-    """A switch for each head and layer, all on: a collection beside `params` for `model.apply`.
+def ablation_masks(model: Model) -> dict[str, Any]:
+    """A mask for each head and each layer, all on: a collection for `model.apply`.
 
-    `on['encoder']['layer_0']['attention']['heads']` has what each head's result is multiplied by,
-    `on['decoder']['leave_1']['keep']` is 0 where that layer passes on what it got. To change them
-    compiles nothing, and their gradient is how much each head matters (Michel et al. 2019).
+    `masks['encoder']['layer_0']['self_attention']['heads']` has what the result of each
+    head is multiplied by. Where `masks['encoder']['layer_drop_0']['keep']` is 0, the layer
+    is skipped. They are arrays, so to change one compiles nothing anew. Their gradient
+    says how much each head matters (Michel et al. 2019).
+
+        model.apply(variables | {'ablation_masks': masks}, source, inputs)
     """
+    attributes = vars(model).items()
     return {
-        name: _of_stack(x) for name, x in vars(model).items() if isinstance(x, Stack)
+        name: _stack_masks(value)
+        for name, value in attributes
+        if isinstance(value, Stack)
     }
 
 
-def _of_stack(stack):
-    attentions = {name: getattr(stack.block, name) for name in ATTENTIONS}
-    heads = {
-        name: {'heads': jnp.ones(x.num_heads)} for name, x in attentions.items() if x
-    }
-    on = {'layer': heads, 'leave': {'keep': jnp.ones(())}}
-    # Copies: whoever changes a layer's switches leaves the others' alone.
-    return {
-        f'{x}_{i}': jax.tree.map(jnp.copy, on[x])
-        for i in range(stack.num_layers)
-        for x in on
-    }
+def _stack_masks(stack: Stack) -> dict[str, Any]:
+    masks: dict[str, Any] = {}
+    for i in range(stack.num_layers):
+        # Arrays of its own for each layer: whoever changes one leaves the others alone.
+        masks[f'layer_{i}'] = _head_masks(stack.block)
+        masks[f'layer_drop_{i}'] = {'keep': jnp.ones(())}
+    return masks
+
+
+def _head_masks(block: Block) -> dict[str, Any]:
+    masks = {}
+    for module in ATTENTION_SUFFIXES:
+        attention = getattr(block, module, None)
+        if attention is not None:
+            masks[module] = {'heads': jnp.ones(attention.sizes.num_heads)}
+    return masks

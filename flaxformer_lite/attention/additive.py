@@ -1,28 +1,37 @@
 """Additive attention (Bahdanau et al. 2015), a small network for each head."""
 
+from typing import Annotated
+
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.attention.base import Attention
+from flaxformer_lite.ranges import Range
 
 
 class Additive(Attention):
-    """softmax(vᵀ tanh(W q + U k)): a pair costs as much as its hidden layer is wide; 0: as d_k."""
+    """softmax(vᵀ tanh(W q + U k)).
+
+    Its cost grows with the width of the hidden layer for every pair of query and key.
+
+    Attributes:
+      width: of the hidden layer; 0 for d_k.
+    """
 
     per_head = True
-    width: int = 0
+    width: Annotated[int, Range(at_least=0)] = 0
 
     @nn.compact
     def scores(self, q_BTHK, kv):
-        heads, d_k = q_BTHK.shape[2:]
+        num_heads, d_k = q_BTHK.shape[2:]
         width = self.width or d_k
         init = nn.initializers.xavier_uniform(in_axis=1, out_axis=2, batch_axis=0)
-        q_HKA = self.param('query', init, (heads, d_k, width))
-        k_HKA = self.param('key', init, (heads, kv.key_BGKS.shape[2], width))
-        energy_HA = self.param(
-            'energy', nn.initializers.normal(width**-0.5), (heads, width)
-        )
-        q_BHTA = jnp.einsum('bthk,hka->bhta', q_BTHK.astype(jnp.float32), q_HKA)
-        k_BHSA = jnp.einsum('bhks,hka->bhsa', kv.key_BGKS.astype(jnp.float32), k_HKA)
-        h_BHTSA = jnp.tanh(q_BHTA[:, :, :, None] + k_BHSA[:, :, None])
-        return jnp.einsum('bhtsa,ha->bhts', h_BHTSA, energy_HA)
+        query_HKA = self.param('query', init, (num_heads, d_k, width))
+        key_HKA = self.param('key', init, (num_heads, kv.key_BGKS.shape[2], width))
+        energy_init = nn.initializers.normal(width**-0.5)
+        energy_HA = self.param('energy', energy_init, (num_heads, width))
+
+        q_BHTA = jnp.einsum('bthk,hka->bhta', q_BTHK.astype(jnp.float32), query_HKA)
+        k_BHSA = jnp.einsum('bhks,hka->bhsa', kv.key_BGKS.astype(jnp.float32), key_HKA)
+        hidden_BHTSA = jnp.tanh(q_BHTA[:, :, :, None] + k_BHSA[:, :, None])
+        return jnp.einsum('bhtsa,ha->bhts', hidden_BHTSA, energy_HA)

@@ -1,63 +1,54 @@
-"""What attentions have in common: scores, weights over keys, and the values' weighted sum."""
+"""What attentions have in common: scores, weights over keys, a weighted sum of values."""
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.shapes import KV, Cache, Remembered
+from flaxformer_lite.kv_cache import Cache, CacheState, KeyValues
+from flaxformer_lite.ops.masked_softmax import masked_softmax
+from flaxformer_lite.ranges import Checked
+
+if TYPE_CHECKING:
+    from flaxformer_lite.positions.base import Positions
 
 
-def dot(q_BTHK: jax.Array, key_BHKS: jax.Array) -> jax.Array:
-    """q · k for each pair, float32 BHTS."""
+def dot_products(q_BTHK: jax.Array, key_BHKS: jax.Array) -> jax.Array:
+    """q · k for each pair of a query and a key, float32 BHTS."""
     return jnp.einsum(
         'bthk,bhks->bhts', q_BTHK, key_BHKS, preferred_element_type=jnp.float32
     )
 
 
-def weighted_sum(w_BHTS: jax.Array, value_BHUS: jax.Array) -> jax.Array:
+def weighted_sum(weights_BHTS: jax.Array, value_BHUS: jax.Array) -> jax.Array:
     """Σ_s w_s v_s, float32 BTHU."""
-    w_BHTS = w_BHTS.astype(value_BHUS.dtype)
+    weights_BHTS = weights_BHTS.astype(value_BHUS.dtype)
     return jnp.einsum(
-        'bhts,bhus->bthu', w_BHTS, value_BHUS, preferred_element_type=jnp.float32
+        'bhts,bhus->bthu',
+        weights_BHTS,
+        value_BHUS,
+        preferred_element_type=jnp.float32,
     )
 
 
-def with_one(value_BHUS: jax.Array) -> jax.Array:
-    """[v, 1], so that one sum Σ w [v, 1] holds what `over_last` divides by."""
+def append_one(value_BHUS: jax.Array) -> jax.Array:
+    """[v, 1]: one sum Σ w [v, 1] then holds what `divide_by_last` divides by."""
     return jnp.pad(value_BHUS, [(0, 0), (0, 0), (0, 1), (0, 0)], constant_values=1)
 
 
-def over_last(y_BTHU: jax.Array) -> jax.Array:
-    """Σ w v / Σ w; zeros where no weight is."""
-    return y_BTHU[..., :-1] / jnp.where(y_BTHU[..., -1:] > 0, y_BTHU[..., -1:], 1.0)
+def divide_by_last(y_BTHU: jax.Array) -> jax.Array:
+    """Σ w v / Σ w, of Σ w [v, 1]; zeros where Σ w is 0."""
+    total_BTH1 = y_BTHU[..., -1:]
+    return y_BTHU[..., :-1] / jnp.where(total_BTH1 > 0, total_BTH1, 1.0)
 
 
-@jax.custom_vjp
-def masked_softmax(s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
-    """Softmax over the keys that the mask shows; zeros where it shows none.
+def refuse_positions(name: str, *given: Any) -> None:
+    """Refuses positions that act on scores, in an attention that holds no scores.
 
-    Its gradient, w · (g − Σ w g), needs the weights alone: a third of what would be kept else.
+    Raises:
+      ValueError: any of `given`, biases or relative positions, is not None.
     """
-    s_BHTS = jnp.where(mask_BHTS, s_BHTS, -jnp.inf)
-    top = s_BHTS.max(-1, keepdims=True)
-    # The finite stand-in keeps -inf − -inf = NaN out of rows that see nothing.
-    e_BHTS = jnp.exp(s_BHTS - jnp.where(jnp.isfinite(top), top, 0.0))
-    return e_BHTS / jnp.maximum(
-        e_BHTS.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny
-    )
-
-
-def _softmax_backward(w_BHTS, g_BHTS):
-    return w_BHTS * (g_BHTS - (w_BHTS * g_BHTS).sum(-1, keepdims=True)), None
-
-
-masked_softmax.defvjp(lambda *inputs: (masked_softmax(*inputs),) * 2, _softmax_backward)
-
-
-def refuse(name: str, *given: Any) -> None:
-    """Raises ValueError where positions ask for what an attention without weights cannot do."""
     if any(value is not None for value in given):
         raise ValueError(
             f'{name} attention holds no scores for these positions to act on: choose '
@@ -65,53 +56,73 @@ def refuse(name: str, *given: Any) -> None:
         )
 
 
-class Attention(nn.Module):
-    """Σ_s w_s v_s with w = softmax(q · k_s / √d_k + bias). A variant overrides what it changes.
+class Attention(Checked, nn.Module):
+    """Σ_s w_s v_s with w = softmax(q · k_s / √d_k + bias). A variant overrides a part.
 
-    A query that sees no key gets zeros. Where a group of heads shares keys, the group's queries
-    come as so many queries of one head, or else, where heads have parameters of their own or mix
-    (`per_head`), keys are repeated: heads of queries and of keys are always as many.
+    A query that may attend to no key gets zeros. There are always as many heads of
+    queries as of keys. In grouped-query attention the queries of a group come as more
+    queries of one head; but if an attention has parameters for each head, or mixes
+    heads, it sets `per_head`, and keys and values are repeated for each query head.
     """
 
     per_head: ClassVar[bool] = False
 
-    def scores(self, q_BTHK: jax.Array, kv: KV) -> jax.Array:
+    def scores(self, q_BTHK: jax.Array, kv: KeyValues) -> jax.Array:
         """How well each key fits each query, float32 BHTS."""
-        return dot(q_BTHK * q_BTHK.shape[-1] ** -0.5, kv.key_BGKS)
+        return dot_products(q_BTHK * q_BTHK.shape[-1] ** -0.5, kv.key_BGKS)
 
-    def weights(self, s_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
-        """Of each key, float32 BHTS: 0 where the mask hides it."""
-        return masked_softmax(s_BHTS, mask_BHTS)
+    def weights(self, scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
+        """The weight of each key, float32 BHTS; 0 where the mask is False."""
+        return masked_softmax(scores_BHTS, mask_BHTS)
 
     def __call__(
         self,
         q_BTHK: jax.Array,
-        kv: KV,
+        kv: KeyValues,
         *,
-        pos_BT,
-        mask_BHTS,
-        bias_BHTS=None,
-        relative=None,
+        positions_BT: jax.Array,
+        mask_BHTS: jax.Array,
+        bias_BHTS: jax.Array | None = None,
+        relative_positions: 'Positions | None' = None,
     ) -> jax.Array:
-        """Queries in the compute dtype, which stand at int32 `pos_BT` → float32 BTHU.
+        """Attends from the queries to the keys.
 
         Args:
+          q_BTHK: queries in the compute dtype.
+          kv: keys and values.
+          positions_BT: int32, of the queries.
           mask_BHTS: bool, True = may attend.
-          bias_BHTS: what positions add to the scores.
-          relative: `Positions` that have a part in the scores and the sum of their own.
+          bias_BHTS: added to the scores.
+          relative_positions: a module of `positions/` that adds to the scores by the
+            queries, and to the result by the weights.
+
+        Returns:
+          float32 BTHU.
+
+        Raises:
+          ValueError: a bias or relative positions that this attention has no scores for.
         """
-        s_BHTS = self.scores(q_BTHK, kv)
-        if relative is not None:
-            s_BHTS = s_BHTS + relative.scores(q_BTHK, pos_BT, kv.pos_BS)
+        scores_BHTS = self.scores(q_BTHK, kv)
+        if relative_positions is not None:
+            scores_BHTS += relative_positions.scores(
+                q_BTHK, positions_BT, kv.positions_BS
+            )
         if bias_BHTS is not None:
-            s_BHTS = s_BHTS + bias_BHTS
-        w_BHTS = self.weights(s_BHTS, mask_BHTS)
-        self.sow('intermediates', 'weights', w_BHTS)
-        y_BTHU = weighted_sum(w_BHTS, kv.value_BGUS)
-        if relative is not None:
-            y_BTHU = y_BTHU + relative.values(w_BHTS, pos_BT, kv.pos_BS)
+            scores_BHTS += bias_BHTS
+        weights_BHTS = self.weights(scores_BHTS, mask_BHTS)
+        self.sow('intermediates', 'weights', weights_BHTS)
+        y_BTHU = weighted_sum(weights_BHTS, kv.value_BGUS)
+        if relative_positions is not None:
+            y_BTHU += relative_positions.values(
+                weights_BHTS, positions_BT, kv.positions_BS
+            )
         return y_BTHU
 
-    def remember(self, kv: KV, valid_BS: jax.Array) -> Remembered:
-        """What decoding begins with, where all hypotheses share these keys and values."""
-        return Cache(kv, jax.tree.map(lambda x: x[..., :0], kv))
+    def init_cache(self, prefix: KeyValues, valid_BS: jax.Array) -> CacheState:
+        """The cache that decoding begins with.
+
+        Args:
+          prefix: keys and values that all hypotheses of a sentence share; may be empty.
+          valid_BS: bool, False for padding in the prefix.
+        """
+        return Cache.starting_with(prefix)

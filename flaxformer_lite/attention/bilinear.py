@@ -3,21 +3,22 @@
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.attention.base import Attention, dot
+from flaxformer_lite.attention.base import Attention, dot_products
 
 
 class Bilinear(Attention):
-    """softmax(qᵀ W k / √d_k); W starts as the identity, which is scaled dot-product attention."""
+    """softmax(qᵀ W k / √d_k). W starts as the identity: scaled dot-product attention."""
 
     per_head = True
 
     @nn.compact
     def scores(self, q_BTHK, kv):
-        heads, d_k = q_BTHK.shape[2:]
+        num_heads, d_k = q_BTHK.shape[2:]
 
         def identity(key, shape):
             return jnp.broadcast_to(jnp.eye(d_k), shape)
 
-        w_HKK = self.param('form', identity, (heads, d_k, d_k)) * d_k**-0.5
-        q_BTHK = jnp.einsum('bthk,hkj->bthj', q_BTHK.astype(jnp.float32), w_HKK)
-        return dot(q_BTHK.astype(kv.key_BGKS.dtype), kv.key_BGKS)
+        form_HKK = self.param('form', identity, (num_heads, d_k, d_k))
+        q_BTHK = q_BTHK.astype(jnp.float32)
+        q_BTHK = jnp.einsum('bthk,hkj->bthj', q_BTHK, form_HKK * d_k**-0.5)
+        return dot_products(q_BTHK.astype(kv.key_BGKS.dtype), kv.key_BGKS)

@@ -1,76 +1,105 @@
 """Exact attention in memory linear in length: Rabe and Staats (2021); Dao et al. (2022)."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.attention.base import (
     Attention,
-    dot,
-    over_last,
-    refuse,
+    append_one,
+    divide_by_last,
+    dot_products,
+    refuse_positions,
     weighted_sum,
-    with_one,
 )
-from flaxformer_lite.shapes import blocks
+from flaxformer_lite.ranges import Size
+from flaxformer_lite.shapes import split_into_blocks
+
+# Below any score, and finite: −∞ − −∞ would be NaN where no key has been seen yet.
+LOWEST = -1e30
 
 
 class Blockwise(Attention):
-    """softmax(Q Kᵀ / √d_k + bias) V by `block` queries and keys at a time; no weights are held.
+    """softmax(Q Kᵀ / √d_k + bias) V, a block of queries and a block of keys at a time.
 
-    The softmax is online: a block of keys with a larger score shrinks what was summed before it.
-    The backward pass computes each block again. A mask still is a byte for each pair, a bias four.
+    No weights are stored. The softmax is online: for each block of keys, what was summed
+    before is scaled down to the highest score so far. The backward pass computes each
+    block of queries again. A mask still takes a byte for each pair, a bias four.
 
-    Raises:
-      ValueError: block is below 1.
+    Attributes:
+      block: queries, and keys, in a block.
     """
 
-    block: int = 512
+    block: Size = 512
 
-    def __post_init__(self):
-        if self.block < 1:
-            raise ValueError(f'block must be at least 1, not {self.block}')
-        super().__post_init__()
+    def __call__(
+        self,
+        q_BTHK,
+        kv,
+        *,
+        positions_BT,
+        mask_BHTS,
+        bias_BHTS=None,
+        relative_positions=None,
+    ):
+        refuse_positions('blockwise', relative_positions)
+        batch, length, num_heads, d_k = q_BTHK.shape
 
-    def __call__(self, q_BTHK, kv, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None):
-        refuse('blockwise', relative)
-        b, t, h, k = q_BTHK.shape
+        key_blocks = split_into_blocks(kv.key_BGKS, 3, self.block)
+        value_blocks = split_into_blocks(append_one(kv.value_BGUS), 3, self.block)
+        query_blocks = split_into_blocks(q_BTHK * d_k**-0.5, 1, self.block)
+        pairs = length, kv.positions_BS.shape[1]
+        mask_blocks = self._split_pairs(mask_BHTS, pairs)
+        bias_blocks = None
+        if bias_BHTS is not None:
+            bias_blocks = self._split_pairs(bias_BHTS, pairs)
 
-        def pairs(x_BHTS):  # by queries' blocks, then by keys'
-            x_BHTS = jnp.broadcast_to(
-                x_BHTS, (*x_BHTS.shape[:2], t, kv.pos_BS.shape[1])
-            )
-            return blocks(blocks(x_BHTS, 3, self.block), 3, self.block)
-
-        def add(carry, block):
-            q_BTHK, top_BHT, y_BTHU = carry
-            key_BHKS, value_BHUS, mask_BHTS, bias_BHTS = block
-            s_BHTS = dot(q_BTHK, key_BHKS) + (0.0 if bias_BHTS is None else bias_BHTS)
-            s_BHTS = jnp.where(mask_BHTS, s_BHTS, -jnp.inf)
-            new_BHT = jax.lax.stop_gradient(jnp.maximum(top_BHT, s_BHTS.max(-1)))
-            shrink_BTH = jnp.swapaxes(jnp.exp(top_BHT - new_BHT), 1, 2)
-            more_BTHU = weighted_sum(jnp.exp(s_BHTS - new_BHT[..., None]), value_BHUS)
-            return (q_BTHK, new_BHT, y_BTHU * shrink_BTH[..., None] + more_BTHU), None
-
-        keys = (
-            blocks(kv.key_BGKS, 3, self.block),
-            blocks(with_one(kv.value_BGUS), 3, self.block),
-        )
-
-        @jax.checkpoint
-        def of_queries(block):
-            q_BTHK, *masks_and_biases = block
-            # Below any score, and finite: −∞ − −∞ would be NaN where no key has been seen.
-            lowest_BHT = jnp.full((b, h, q_BTHK.shape[1]), -1e30)
-            start = (
-                q_BTHK,
-                lowest_BHT,
-                jnp.zeros((*q_BTHK.shape[:3], kv.value_BGUS.shape[2] + 1)),
-            )
-            (_, _, y_BTHU), _ = jax.lax.scan(add, start, (*keys, *masks_and_biases))
-            return over_last(y_BTHU)
-
-        masks = pairs(mask_BHTS), None if bias_BHTS is None else pairs(bias_BHTS)
+        attend = functools.partial(_attend_from_block, key_blocks, value_blocks)
         y_CBTHU = jax.lax.map(
-            of_queries, (blocks(q_BTHK * k**-0.5, 1, self.block), *masks)
+            jax.checkpoint(attend), (query_blocks, mask_blocks, bias_blocks)
         )
-        return jnp.moveaxis(y_CBTHU, 0, 1).reshape(b, -1, h, y_CBTHU.shape[-1])[:, :t]
+        y_BTHU = jnp.moveaxis(y_CBTHU, 0, 1)
+        y_BTHU = y_BTHU.reshape(batch, -1, num_heads, y_CBTHU.shape[-1])
+        return y_BTHU[:, :length]
+
+    def _split_pairs(self, x_BHTS, pairs):
+        """A mask or a bias by blocks of queries, then by blocks of keys."""
+        x_BHTS = jnp.broadcast_to(x_BHTS, (*x_BHTS.shape[:2], *pairs))
+        by_keys = split_into_blocks(x_BHTS, 3, self.block)
+        return split_into_blocks(by_keys, 3, self.block)
+
+
+def _attend_from_block(key_blocks, value_blocks, queries):
+    """Attends from one block of queries to all blocks of keys, one after the other."""
+    q_BTHK, mask_blocks, bias_blocks = queries
+    batch, length, num_heads, _ = q_BTHK.shape
+    width = value_blocks.shape[3]
+    highest_BHT = jnp.full((batch, num_heads, length), LOWEST)
+    sum_BTHU = jnp.zeros((batch, length, num_heads, width))
+
+    def add_block(carry, block):
+        return _add_block(q_BTHK, *carry, *block), None
+
+    blocks = key_blocks, value_blocks, mask_blocks, bias_blocks
+    (_, sum_BTHU), _ = jax.lax.scan(add_block, (highest_BHT, sum_BTHU), blocks)
+    return divide_by_last(sum_BTHU)
+
+
+def _add_block(
+    q_BTHK, highest_BHT, sum_BTHU, key_BHKS, value_BHUS, mask_BHTS, bias_BHTS
+):
+    """Adds exp(scores) · [values, 1] of a block of keys to the sums so far.
+
+    Both the sums and what is added are relative to exp(the highest score so far).
+    """
+    scores_BHTS = dot_products(q_BTHK, key_BHKS)
+    if bias_BHTS is not None:
+        scores_BHTS += bias_BHTS
+    scores_BHTS = jnp.where(mask_BHTS, scores_BHTS, -jnp.inf)
+    new_highest_BHT = jnp.maximum(highest_BHT, scores_BHTS.max(-1))
+    new_highest_BHT = jax.lax.stop_gradient(new_highest_BHT)
+    shrink_BTH = jnp.swapaxes(jnp.exp(highest_BHT - new_highest_BHT), 1, 2)
+    exp_BHTS = jnp.exp(scores_BHTS - new_highest_BHT[..., None])
+    new_sum_BTHU = weighted_sum(exp_BHTS, value_BHUS)
+    return new_highest_BHT, sum_BTHU * shrink_BTH[..., None] + new_sum_BTHU

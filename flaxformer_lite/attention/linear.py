@@ -4,57 +4,105 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from flaxformer_lite.attention.base import Attention, dot, over_last, refuse, with_one
-from flaxformer_lite.shapes import KV, Path, for_each, take
+from flaxformer_lite.attention.base import (
+    Attention,
+    append_one,
+    divide_by_last,
+    dot_products,
+    refuse_positions,
+)
+from flaxformer_lite.kv_cache import BeamState, KeyValues, gather_beams, tile_beams
+
+# Scaled features with a smaller product have nothing in common; its inverse is a number.
+SMALLEST_PRODUCT = 1e-30
+# The logarithm of a scale below that of any feature.
+LOWEST = -1e30
 
 
-def feature(x: jax.Array) -> jax.Array:
-    """φ(x) = elu(x) + 1, positive (equation 7)."""
-    return jax.nn.elu(x.astype(jnp.float32)) + 1
+def scaled_feature(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    """φ(x) = elu(x) + 1 (equation 7) as exp(m) φ' → φ', m; φ' is at most 1 where m < 0.
+
+    Far below 0, φ(x) = exp(x) would be rounded to 0. With the largest value along `axis`
+    taken out, the others keep their ratios to it. m is a constant to gradients, for a
+    scale cancels in the attention.
+    """
+    x = x.astype(jnp.float32)
+    largest = jnp.minimum(x.max(axis, keepdims=True), 0.0)
+    log_scale = jax.lax.stop_gradient(largest)
+    feature = jnp.where(x > 0, x + 1, jnp.exp(jnp.minimum(x, 0.0) - log_scale))
+    return feature, log_scale
 
 
-class _Running(struct.PyTreeNode):
-    """All that N hypotheses have seen, in a size that does not grow: Σ φ(k) [v, 1]ᵀ."""
+class _RunningSums(struct.PyTreeNode):
+    """All that N hypotheses have seen, in a size that does not grow with their length.
+
+    Attributes:
+      sum_BNHKU: exp(−m) Σ φ(k) [v, 1]ᵀ.
+      log_scale_BNH: m, the largest of all keys.
+    """
 
     sum_BNHKU: jax.Array
+    log_scale_BNH: jax.Array
 
-    def insert(self, new: KV, path: Path) -> tuple['_Running', '_Running']:
-        """Each hypothesis goes on from its parent's sum."""
-        key_BHKN, value_BHUN = feature(new.key_BGKS), with_one(new.value_BGUS)
-        now_BNHKU = jnp.einsum('bhkn,bhun->bnhku', key_BHKN, value_BHUN)
-        return (_Running(take(self.sum_BNHKU, path.parent_BN) + now_BNHKU),) * 2
+    def append(
+        self, new: KeyValues, beam: BeamState
+    ) -> tuple['_RunningSums', '_RunningSums']:
+        """Adds each hypothesis' new token to the sums of its parent."""
+        key_BHKN, log_scale_BH1N = scaled_feature(new.key_BGKS, axis=2)
+        new_log_scale_BNH = jnp.moveaxis(log_scale_BH1N[:, :, 0], 2, 1)
+        old_log_scale_BNH = gather_beams(self.log_scale_BNH, beam.parent_BN)
+        log_scale_BNH = jnp.maximum(old_log_scale_BNH, new_log_scale_BNH)
 
-    def grow(self, hypotheses: int, tokens: int) -> '_Running':
-        return for_each(hypotheses, self)
+        old_BNHKU = gather_beams(self.sum_BNHKU, beam.parent_BN)
+        old_BNHKU *= jnp.exp(old_log_scale_BNH - log_scale_BNH)[..., None, None]
+        value_BHUN = append_one(new.value_BGUS)
+        new_BNHKU = jnp.einsum('bhkn,bhun->bnhku', key_BHKN, value_BHUN)
+        new_BNHKU *= jnp.exp(new_log_scale_BNH - log_scale_BNH)[..., None, None]
+        sums = _RunningSums(old_BNHKU + new_BNHKU, log_scale_BNH)
+        return sums, sums
+
+    def allocate(self, hypotheses: int, tokens: int) -> '_RunningSums':
+        """The same sums for every hypothesis."""
+        return tile_beams(hypotheses, self)
 
 
 class Linear(Attention):
     """φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k) over the keys that the mask shows.
 
-    While decoding, the sums are carried from token to token; in training, where packing hides keys
-    at will, it is computed pair by pair.
+    Decoding carries the sums from token to token. In training, where packing hides keys
+    in any pattern, it is computed pair by pair, as softmax(log φ(q) · φ(k)), which is the
+    same.
     """
 
     def scores(self, q_BTHK, kv):
-        return dot(feature(q_BTHK), feature(kv.key_BGKS))
+        # The scale of a query is the same for all keys, and falls out.
+        q_BTHK, _ = scaled_feature(q_BTHK, axis=3)
+        key_BHKS, log_scale_BH1S = scaled_feature(kv.key_BGKS, axis=2)
+        product_BHTS = dot_products(q_BTHK, key_BHKS)
+        is_positive_BHTS = product_BHTS > SMALLEST_PRODUCT
+        log_BHTS = jnp.log(jnp.where(is_positive_BHTS, product_BHTS, 1.0))
+        return jnp.where(is_positive_BHTS, log_BHTS + log_scale_BH1S, -jnp.inf)
 
-    def weights(self, s_BHTS, mask_BHTS):
-        s_BHTS = jnp.where(mask_BHTS, s_BHTS, 0.0)
-        return s_BHTS / jnp.maximum(
-            s_BHTS.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny
-        )
-
-    def __call__(self, q_BTHK, kv, *, bias_BHTS=None, relative=None, **others):
-        refuse('linear', bias_BHTS, relative)
-        if isinstance(kv, KV):
+    def __call__(
+        self, q_BTHK, kv, *, bias_BHTS=None, relative_positions=None, **others
+    ):
+        refuse_positions('linear', bias_BHTS, relative_positions)
+        if isinstance(kv, KeyValues):
             return super().__call__(q_BTHK, kv, **others)
-        b, n, h, k, u = kv.sum_BNHKU.shape
-        q_BNRHK = feature(q_BTHK).reshape(b, n, -1, h, k)
+        batch, beams, num_heads, d_k, width = kv.sum_BNHKU.shape
+        q_BTHK, _ = scaled_feature(q_BTHK, axis=3)
+        # Grouped-query attention has several queries for each hypothesis.
+        q_BNRHK = q_BTHK.reshape(batch, beams, -1, num_heads, d_k)
         y_BNRHU = jnp.einsum('bnrhk,bnhku->bnrhu', q_BNRHK, kv.sum_BNHKU)
-        return over_last(y_BNRHU.reshape(b, -1, h, u))
+        return divide_by_last(y_BNRHU.reshape(batch, -1, num_heads, width))
 
-    def remember(self, kv, valid_BS):
-        key_BHKS = jnp.where(valid_BS[:, None, None], feature(kv.key_BGKS), 0.0)
-        return _Running(
-            jnp.einsum('bhks,bhus->bhku', key_BHKS, with_one(kv.value_BGUS))[:, None]
-        )
+    def init_cache(self, prefix, valid_BS):
+        key_BHKS, log_scale_BH1S = scaled_feature(prefix.key_BGKS, axis=2)
+        is_valid_B11S = valid_BS[:, None, None]
+        log_scale_BH1S = jnp.where(is_valid_B11S, log_scale_BH1S, LOWEST)
+        largest_BH11 = log_scale_BH1S.max(3, keepdims=True, initial=LOWEST)
+        scale_BH1S = jnp.exp(log_scale_BH1S - largest_BH11)
+        key_BHKS *= jnp.where(is_valid_B11S, scale_BH1S, 0.0)
+        value_BHUS = append_one(prefix.value_BGUS)
+        sum_BHKU = jnp.einsum('bhks,bhus->bhku', key_BHKS, value_BHUS)
+        return _RunningSums(sum_BHKU[:, None], largest_BH11[:, None, :, 0, 0])

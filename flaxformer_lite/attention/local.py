@@ -3,25 +3,25 @@
 import jax.numpy as jnp
 
 from flaxformer_lite.attention.base import Attention
+from flaxformer_lite.ranges import Size
 
 
 class Local(Attention):
-    """Scaled dot-product attention to keys less than `window` positions away on either side.
+    """Scaled dot-product attention to the keys near the query.
 
-    Raises:
-      ValueError: window is below 1.
+    Attributes:
+      window: keys must be less than so many positions away, on either side.
     """
 
-    window: int = 16
+    window: Size = 16
 
-    def __post_init__(self):
-        if self.window < 1:
-            raise ValueError(f'window must be at least 1, not {self.window}')
-        super().__post_init__()
-
-    def __call__(self, q_BTHK, kv, *, pos_BT, mask_BHTS, **others):
-        distance_BTS = jnp.abs(pos_BT[:, :, None] - kv.pos_BS[:, None, :])
-        mask_BHTS = mask_BHTS & (distance_BTS < self.window)[:, None]
+    def __call__(self, q_BTHK, kv, *, positions_BT, mask_BHTS, **others):
+        distance_BTS = positions_BT[:, :, None] - kv.positions_BS[:, None, :]
+        near_BTS = jnp.abs(distance_BTS) < self.window
         return super().__call__(
-            q_BTHK, kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS, **others
+            q_BTHK,
+            kv,
+            positions_BT=positions_BT,
+            mask_BHTS=mask_BHTS & near_BTS[:, None],
+            **others,
         )

@@ -1,4 +1,4 @@
-"""ReLU attention (Wortsman et al. 2023, "Replacing softmax with ReLU in Vision Transformers")."""
+"""ReLU attention (Wortsman et al. 2023, "Replacing softmax with ReLU in ViTs")."""
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +7,8 @@ from flaxformer_lite.attention.base import Attention
 
 
 class Relu(Attention):
-    """max(0, q · k / √d_k) / n, n the number of keys that a query sees: no softmax."""
+    """max(0, q · k / √d_k) / n without a softmax; n is how many keys a query may see."""
 
-    def weights(self, s_BHTS, mask_BHTS):
+    def weights(self, scores_BHTS, mask_BHTS):
         n_BHT1 = jnp.maximum(mask_BHTS.sum(-1, keepdims=True), 1)
-        return jnp.where(mask_BHTS, jax.nn.relu(s_BHTS), 0.0) / n_BHT1
+        return jnp.where(mask_BHTS, jax.nn.relu(scores_BHTS), 0.0) / n_BHT1

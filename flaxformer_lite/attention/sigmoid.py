@@ -1,4 +1,4 @@
-"""Sigmoid attention (Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for …")."""
+"""Sigmoid attention (Ramapuram et al. 2024, "Theory, Analysis, and Best Practices …")."""
 
 import jax
 import jax.numpy as jnp
@@ -7,11 +7,12 @@ from flaxformer_lite.attention.base import Attention
 
 
 class Sigmoid(Attention):
-    """σ(q · k / √d_k − log n), n the number of keys that a query sees: keys do not compete.
+    """σ(q · k / √d_k − log n); n is how many keys a query may see. Keys do not compete.
 
-    With the bias all weights together begin near 1, as a softmax' do.
+    With the bias −log n the weights of a query sum to about 1 at first, as a softmax's.
     """
 
-    def weights(self, s_BHTS, mask_BHTS):
+    def weights(self, scores_BHTS, mask_BHTS):
         n_BHT1 = jnp.maximum(mask_BHTS.sum(-1, keepdims=True), 1).astype(jnp.float32)
-        return jnp.where(mask_BHTS, jax.nn.sigmoid(s_BHTS - jnp.log(n_BHT1)), 0.0)
+        weights_BHTS = jax.nn.sigmoid(scores_BHTS - jnp.log(n_BHT1))
+        return jnp.where(mask_BHTS, weights_BHTS, 0.0)

@@ -4,24 +4,26 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.attention.base import Attention, masked_softmax
+from flaxformer_lite.attention.base import Attention
+from flaxformer_lite.ops.masked_softmax import masked_softmax
 
 
 class TalkingHeads(Attention):
-    """softmax(P · scores) then P' · weights, P and P' across heads and learned.
+    """P' · softmax(P · scores): P and P' mix heads and are learned.
 
-    Both start near the identity, where heads do not talk.
+    Both start near the identity, where heads do not talk to each other.
     """
 
     per_head = True
 
     @nn.compact
-    def weights(self, s_BHTS, mask_BHTS):
+    def weights(self, scores_BHTS, mask_BHTS):
         def near_identity(key, shape):
             return jnp.eye(shape[0]) + 0.1 * jax.random.normal(key, shape)
 
-        shape = s_BHTS.shape[1], s_BHTS.shape[1]
-        before_HI = self.param('before', near_identity, shape)
-        after_IJ = self.param('after', near_identity, shape)
-        s_BITS = jnp.einsum('bhts,hi->bits', s_BHTS, before_HI)
-        return jnp.einsum('bits,ij->bjts', masked_softmax(s_BITS, mask_BHTS), after_IJ)
+        num_heads = scores_BHTS.shape[1]
+        before_HI = self.param('before', near_identity, (num_heads, num_heads))
+        after_IJ = self.param('after', near_identity, (num_heads, num_heads))
+        scores_BITS = jnp.einsum('bhts,hi->bits', scores_BHTS, before_HI)
+        weights_BITS = masked_softmax(scores_BITS, mask_BHTS)
+        return jnp.einsum('bits,ij->bjts', weights_BITS, after_IJ)

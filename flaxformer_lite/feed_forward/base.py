@@ -1,21 +1,34 @@
 """What feed-forward networks have in common: up, an activation, down (paper §3.3)."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 from flax import linen as nn
 
-from flaxformer_lite.dense import Dense
-from flaxformer_lite.shapes import Valid
+from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.ranges import Checked, Range
+from flaxformer_lite.sizes import Sizes
 
 
-class FeedForward(nn.Module):
-    """f(x W₁ + b₁) W₂ + b₂, the matrices after the pattern `dense`. A variant overrides f."""
+class FeedForward(Checked, nn.Module):
+    """f(x W₁ + b₁) W₂ + b₂. A variant says what f is.
 
-    d_ff: int
-    dense: Dense = Dense(())
+    Attributes:
+      sizes: of the stack.
+      dense: the template of the matrices.
+      d_ff: the inner width; 0 for that of the stack.
+    """
 
-    def layer(self, width: int, name: str, **others: Any) -> Dense:
+    sizes: Sizes = Sizes()
+    dense: Dense = Dense()
+    d_ff: Annotated[int, Range(at_least=0)] = 0
+
+    @property
+    def width(self) -> int:
+        """The inner width."""
+        return self.d_ff or self.sizes.d_ff
+
+    def matrix(self, width: int, name: str, **others: Any) -> Dense:
         """One of the network's matrices."""
         return self.dense.copy(features=(width,), name=name, **others)
 
@@ -24,19 +37,22 @@ class FeedForward(nn.Module):
         raise NotImplementedError
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array, valid_BT: Valid = None) -> jax.Array:
-        h_BTF = self.activation(self.layer(self.d_ff, 'up')(x_BTD))
-        return self.layer(x_BTD.shape[-1], 'down')(h_BTF)
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        h_BTF = self.matrix(self.width, 'up')(x_BTD)
+        h_BTF = self.activation(h_BTF)
+        return self.matrix(x_BTD.shape[-1], 'down')(h_BTF)
 
 
 class Gated(FeedForward):
     """(f(x W) ⊙ x V) W₂, without biases, as in its source (Shazeer 2020, "GLU Variants").
 
-    It has three matrices where the others have two: for the same parameters give it 2/3 of d_ff.
+    It has three matrices where the others have two: for the same number of parameters,
+    give it 2/3 of d_ff.
     """
 
     @nn.compact
-    def __call__(self, x_BTD, valid_BT=None):
-        gate_BTF = self.activation(self.layer(self.d_ff, 'gate', bias=False)(x_BTD))
-        up_BTF = self.layer(self.d_ff, 'up', bias=False)(x_BTD)
-        return self.layer(x_BTD.shape[-1], 'down', bias=False)(gate_BTF * up_BTF)
+    def __call__(self, x_BTD):
+        gate_BTF = self.matrix(self.width, 'gate', bias=False)(x_BTD)
+        gate_BTF = self.activation(gate_BTF)
+        up_BTF = self.matrix(self.width, 'up', bias=False)(x_BTD)
+        return self.matrix(x_BTD.shape[-1], 'down', bias=False)(gate_BTF * up_BTF)

@@ -1,81 +1,131 @@
 """A mixture of experts (Shazeer et al. 2017; Lepikhin et al. 2021; Fedus et al. 2022)."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.feed_forward.relu import Relu
+from flaxformer_lite.masks import padding_mask
+from flaxformer_lite.ranges import NotNegative, Size
 
 
 class Mixture(FeedForward):
-    """Σ p_e FFN_e(x) over the `top` likeliest of E `experts`, p = softmax(x W), made to sum to 1 if
-    top > 1. Training adds `balance` · E Σ f_e P_e to the loss (Fedus et al. 2022, equation 4), f_e
-    the share of choices that fell on e, P_e the mean of p_e; reported with the share `dropped`.
+    """Σ_e p_e FFN_e(x) over the `top` likeliest of E experts, with p = softmax(x W).
+
+    The weights p of the chosen experts are divided by their sum if there is more than
+    one of them. Training adds `balance` · E Σ_e f_e P_e to the loss of a token (Fedus et
+    al. 2022, equation 4): f_e is the share of choices that fell on expert e, P_e the mean
+    of p_e. It reports this sum, and the share of choices that were dropped, as metrics.
 
     Attributes:
-      capacity: while training an expert takes so many times its even share of tokens and drops
-        the rest, last choices first; 0 for no limit, as elsewhere: no sentence depends on others.
+      experts: E.
+      top: experts a token goes to.
+      capacity: while training, an expert takes at most so many times its even share of
+        the choices and drops the rest, second choices first; 0 is no limit. There is
+        none in evaluation and decoding, so that no sentence depends on others.
+      balance: the weight of the balance loss.
 
     Raises:
-      ValueError: top is not in 1 … experts, or capacity or balance is negative.
+      ValueError: top is more than experts.
     """
 
-    experts: int = 4
-    top: int = 2
-    capacity: float = 0.0
-    balance: float = 0.01
+    experts: Size = 4
+    top: Size = 2
+    capacity: NotNegative = 0.0
+    balance: NotNegative = 0.01
 
     def __post_init__(self):
-        if not (
-            1 <= self.top <= self.experts and self.capacity >= 0 and self.balance >= 0
-        ):
-            raise ValueError(
-                f'mixture needs 1 ≤ top ≤ experts, capacity and balance ≥ 0: {self}'
-            )
         super().__post_init__()
+        if self.top > self.experts:
+            raise ValueError(
+                f'top must be at most experts={self.experts}, not {self.top}'
+            )
 
     @nn.compact
-    def __call__(self, x_BTD, valid_BT=None):
-        x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
-        learns, n = self.is_mutable_collection('losses'), len(x_ND)
-        room = (
-            min(n, int(-(-self.capacity * self.top * n // self.experts)) or n)
-            if learns
-            else n
-        )
-        valid_1N = (
-            jnp.ones((1, n), bool) if valid_BT is None else valid_BT.reshape(1, -1)
-        )
-        gate = self.layer(self.experts, 'gate', bias=False, dtype=jnp.float32)
+    def __call__(self, x_BTD):
+        d_model = x_BTD.shape[-1]
+        x_ND = x_BTD.reshape(-1, d_model)
+        valid_N = padding_mask(x_BTD.shape[:2]).reshape(-1)
+        trains = self.is_mutable_collection('losses')
+        capacity = self.slots_per_expert(len(x_ND), trains)
+
+        p_NE, weight_KN, expert_KN = self._route(x_ND, valid_N)
+        slot_KN = _slots(expert_KN, self.experts)
+        x_ECD = _dispatch(x_ND, expert_KN, slot_KN, (self.experts, capacity))
+        y_ECD = self._run_experts(x_ECD)
+        y_ND = _combine(y_ECD, weight_KN, expert_KN, slot_KN)
+        if trains and not self.is_initializing():
+            self._report_balance(p_NE, expert_KN, slot_KN, valid_N, capacity)
+        return y_ND.reshape(x_BTD.shape)
+
+    def slots_per_expert(self, tokens: int, trains: bool) -> int:
+        """How many tokens an expert can take."""
+        if not trains or self.capacity == 0:
+            return tokens
+        even_share = self.top * tokens / self.experts
+        return min(tokens, math.ceil(self.capacity * even_share))
+
+    def _route(self, x_ND, valid_N):
+        """→ p of all experts; of the K chosen ones their weights and numbers.
+
+        The number of a padding token's expert is E, which does not exist.
+        """
+        gate = self.matrix(self.experts, 'gate', bias=False, dtype=jnp.float32)
         p_NE = jax.nn.softmax(gate(x_ND), -1)
-        p_KN, expert_KN = (x_NK.T for x_NK in jax.lax.top_k(p_NE, self.top))
-        p_KN = (
-            p_KN / p_KN.sum(0, keepdims=True) if self.top > 1 else p_KN
-        )  # alone, p teaches W
-        expert_KN = jnp.where(
-            valid_1N, expert_KN, self.experts
-        )  # out of bounds, so dropped
-        chosen_PE = jax.nn.one_hot(expert_KN.reshape(-1), self.experts, dtype=jnp.int32)
-        place_KN = (
-            ((jnp.cumsum(chosen_PE, 0) - 1) * chosen_PE)
-            .sum(-1)
-            .reshape(expert_KN.shape)
+        weight_NK, expert_NK = jax.lax.top_k(p_NE, self.top)
+        weight_KN, expert_KN = weight_NK.T, expert_NK.T
+        if self.top > 1:  # a weight alone would be 1, and W would get no gradient
+            weight_KN = weight_KN / weight_KN.sum(0, keepdims=True)
+        expert_KN = jnp.where(valid_N[None], expert_KN, self.experts)
+        return p_NE, weight_KN, expert_KN
+
+    def _run_experts(self, x_ECD):
+        experts = nn.vmap(
+            Relu, variable_axes={'params': 0}, split_rngs={'params': True}
         )
-        token_ER = (
-            jnp.full((self.experts, room), n).at[expert_KN, place_KN].set(jnp.arange(n))
-        )
-        every = nn.vmap(Relu, variable_axes={'params': 0}, split_rngs={'params': True})
-        own = every(self.d_ff, self.dense.copy(parent=None), name='experts')
-        y_ERD = own(x_ND.at[token_ER].get(mode='fill', fill_value=0))
-        y_KND = y_ERD.at[expert_KN, place_KN].get(mode='fill', fill_value=0)
-        if learns and not self.is_initializing():
-            choices = jnp.maximum(chosen_PE.sum(), 1)
-            p_E = jnp.where(valid_1N, p_NE.T, 0).sum(-1) / jnp.maximum(
-                valid_1N.sum(), 1
-            )
-            balance = self.experts * (chosen_PE.sum(0) / choices * p_E).sum()
-            self.sow('losses', 'balance', self.balance * balance)
-            self.sow('metrics', 'balance', balance)
-            self.sow('metrics', 'dropped', (place_KN >= room).sum() / choices)
-        return (y_KND * p_KN[..., None]).sum(0).reshape(x_BTD.shape)
+        return experts(
+            self.sizes, self.dense.copy(parent=None), self.d_ff, name='experts'
+        )(x_ECD)
+
+    def _report_balance(self, p_NE, expert_KN, slot_KN, valid_N, capacity):
+        choices_E = _one_hot(expert_KN, self.experts).sum(0)
+        choices = jnp.maximum(choices_E.sum(), 1)
+        tokens = jnp.maximum(valid_N.sum(), 1)
+        mean_p_E = jnp.where(valid_N[:, None], p_NE, 0).sum(0) / tokens
+        balance = self.experts * (choices_E / choices * mean_p_E).sum()
+        self.sow('losses', 'balance', self.balance * balance)
+        self.sow('metrics', 'balance', balance)
+        self.sow('metrics', 'dropped', (slot_KN >= capacity).sum() / choices)
+
+
+def _one_hot(expert_KN, experts):
+    """Every first choice, then every second choice, …: int32 (K N, E)."""
+    return jax.nn.one_hot(expert_KN.reshape(-1), experts, dtype=jnp.int32)
+
+
+def _slots(expert_KN, experts):
+    """The place of each choice among those of its expert, first choices first."""
+    chosen_PE = _one_hot(expert_KN, experts)
+    before_PE = jnp.cumsum(chosen_PE, 0) - 1
+    return (before_PE * chosen_PE).sum(-1).reshape(expert_KN.shape)
+
+
+def _dispatch(x_ND, expert_KN, slot_KN, shape):
+    """The tokens of each expert, in their slots: (E, capacity, D), zeros in free slots.
+
+    What has a slot beyond the capacity, or an expert that does not exist, is dropped.
+    """
+    number_of_tokens = len(x_ND)
+    free = jnp.full(shape, number_of_tokens)
+    token_N = jnp.arange(number_of_tokens)
+    token_EC = free.at[expert_KN, slot_KN].set(token_N)
+    return x_ND.at[token_EC].get(mode='fill', fill_value=0)
+
+
+def _combine(y_ECD, weight_KN, expert_KN, slot_KN):
+    """Each token's weighted sum over its experts; a dropped choice adds zero."""
+    y_KND = y_ECD.at[expert_KN, slot_KN].get(mode='fill', fill_value=0)
+    return (y_KND * weight_KN[..., None]).sum(0)

@@ -10,32 +10,23 @@ from flaxformer_lite.init.base import Init
 
 @dataclasses.dataclass(frozen=True)
 class Deepnorm(Init):
-    """Xavier, and β times that for all that goes into the stream: values, outputs, feed-forward.
+    """Xavier, times β for all that flows into the stream: values, outputs, feed-forward.
 
-    β = 0.87 (N⁴ M)^(−1/16) in an encoder of N layers and (12 M)^(−1/4) in a decoder of M;
-    (8 N)^(−1/4) where there is only one of them.
-
-    Attributes:
-      stack: 'encoder' or 'decoder'.
-      encoder_layers, decoder_layers: N and M.
+    β = 0.87 (N⁴ M)^(−1/16) in an encoder of N layers and (12 M)^(−1/4) in a decoder of M
+    layers. In a stack alone, of N layers, β = (8 N)^(−1/4).
     """
 
-    stack: str
-    encoder_layers: int
-    decoder_layers: int
-
     def matrix(self, key, fan_in, fan_out, name):
-        std = (2 / (fan_in + fan_out)) ** 0.5 * (
-            1.0 if name in ('query', 'key') else self.beta()
-        )
+        std = (2 / (fan_in + fan_out)) ** 0.5
+        if name not in ('query', 'key'):
+            std *= self.beta()
         return std * jax.random.normal(key, (fan_in, fan_out), jnp.float32)
 
     def beta(self) -> float:
-        n, m = self.encoder_layers, self.decoder_layers
-        if not (n and m):
-            return (8 * (n or m)) ** -0.25
-        return (
-            0.87 * (n**4 * m) ** (-1 / 16)
-            if self.stack == 'encoder'
-            else (12 * m) ** -0.25
-        )
+        """The factor of the matrices that flow into the stream."""
+        encoder, decoder = self.sizes.encoder_layers, self.sizes.decoder_layers
+        if self.sizes.role == 'encoder':
+            return 0.87 * (encoder**4 * decoder) ** (-1 / 16)
+        if self.sizes.role == 'decoder':
+            return (12 * decoder) ** -0.25
+        return (8 * self.sizes.num_layers) ** -0.25

@@ -1,15 +1,17 @@
 """Kaiming initialisation (He et al. 2015, equation 10)."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.init.base import Init
 
 
+@dataclasses.dataclass(frozen=True)
 class Kaiming(Init):
-    """N(0, 2 / fan in), which keeps the mean square through a ReLU."""
+    """N(0, 2 / fan_in), which keeps the mean square through a ReLU."""
 
     def matrix(self, key, fan_in, fan_out, name):
-        return (2 / fan_in) ** 0.5 * jax.random.normal(
-            key, (fan_in, fan_out), jnp.float32
-        )
+        std = (2 / fan_in) ** 0.5
+        return std * jax.random.normal(key, (fan_in, fan_out), jnp.float32)

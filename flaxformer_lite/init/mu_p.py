@@ -2,58 +2,66 @@
 
 import dataclasses
 
-from flaxformer_lite.init.base import Init, uniform
+from flaxformer_lite.init.base import Init, uniform_with_variance
+from flaxformer_lite.ranges import Size
+
+# What some attentions have of their own, and the weights of recurrent cells.
+ATTENTION_WEIGHTS = ('query', 'key', 'form', 'energy')
 
 
 @dataclasses.dataclass(frozen=True)
 class MuP(Init):
-    """Xavier at the base width; at m times it, rates and scales at which Adam learns alike.
+    """Xavier at the base width; at m times it, rates and scales that keep Adam's updates alike.
 
-    | | begins | its rate | |
+    | | starts as | learning rate | |
     |---|---|---|---|
-    | matrices | as Xavier | 1 / m | |
-    | query | 1 / √m of that | m^−1.5 | so that scores are as if divided by d_k |
-    | embeddings | N(0, 1 / d_model) | 1 / √m | they are scaled by √d_model |
+    | matrices | Xavier | 1 / m | |
+    | query | Xavier / √m | m^−1.5 | so that scores are as if divided by d_k |
+    | embeddings | N(0, 1 / d_model) | 1 / √m | they are multiplied by √d_model |
     | logits | times 1 / √m | | |
     | biases, norms | as ever | 1 | |
 
-    m is of d_model, over the `base` at which the learning rate was found. d_ff is to be given with
-    it, as is num_heads or not: d_k is taken to grow, unless it is given; then scores need nothing.
-    The learning rate's schedule should not depend on d_model, as `cosine` does not and `noam` does.
+    m is d_model / base. d_ff is to grow with d_model. d_k is taken to grow with it, too;
+    the row of the query is for that. Where d_k is given, and stays the same, queries are
+    like other matrices. The schedule of the learning rate should not depend on d_model:
+    `cosine` does not, `noam` does.
 
-    Raises:
-      ValueError: base is below 1.
+    Attributes:
+      base: the d_model at which the learning rate was found.
     """
 
-    d_model: int
-    d_k_given: bool
-    base: int = 128
-
-    def __post_init__(self):
-        if self.base < 1:
-            raise ValueError(f'base must be at least 1, not {self.base}')
+    base: Size = 128
 
     @property
-    def _times(self) -> tuple[float, float]:
-        """m, of d_model, and that of d_k."""
-        m = self.d_model / self.base
-        return m, 1.0 if self.d_k_given else m
+    def width_ratio(self) -> float:
+        """m."""
+        return self.sizes.d_model / self.base
 
     @property
-    def logits(self):
-        return self._times[0] ** -0.5
+    def key_width_ratio(self) -> float:
+        """What d_k is of that at the base width."""
+        return self.width_ratio if self.sizes.d_k_derived else 1.0
+
+    @property
+    def logit_scale(self):
+        return self.width_ratio**-0.5
 
     def matrix(self, key, fan_in, fan_out, name):
-        scale = self._times[1] ** -0.5 if name == 'query' else 1.0
-        return scale * uniform(key, fan_in, fan_out, 2 / (fan_in + fan_out))
+        matrix = uniform_with_variance(key, fan_in, fan_out, 2 / (fan_in + fan_out))
+        if name == 'query':
+            matrix = self.key_width_ratio**-0.5 * matrix
+        return matrix
 
-    def rate(self, path):
-        m, m_k = self._times
-        if len(path) == 1:
-            return m**-0.5
-        if path[-1] == 'kernel':
-            return m**-1 * (m_k**-0.5 if path[-2] == 'query' else 1.0)
-        # What some attentions have of their own: from d_k to d_k, or of a recurrent model's states.
-        if path[-1] in ('query', 'key', 'form', 'energy'):
-            return m_k**-1 if 'attend' in path else m**-1
+    def lr_multiplier(self, path):
+        if len(path) == 1:  # the embeddings, which belong to no layer
+            return self.width_ratio**-0.5
+        layer, name = path[-2:]
+        if name == 'kernel' and layer == 'query':
+            return self.width_ratio**-1 * self.key_width_ratio**-0.5
+        if name == 'kernel':
+            return self.width_ratio**-1
+        if name in ATTENTION_WEIGHTS and 'core_attention' in path:
+            return self.key_width_ratio**-1  # from d_k to d_k
+        if name in ATTENTION_WEIGHTS:
+            return self.width_ratio**-1
         return 1.0

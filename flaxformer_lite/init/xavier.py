@@ -1,10 +1,14 @@
 """Xavier initialisation (Glorot and Bengio 2010, equation 16), tensor2tensor's for the paper."""
 
-from flaxformer_lite.init.base import Init, uniform
+import dataclasses
+
+from flaxformer_lite.init.base import Init, uniform_with_variance
 
 
+@dataclasses.dataclass(frozen=True)
 class Xavier(Init):
-    """Uniform with variance 2 / (fan in + fan out), all heads counted as one matrix."""
+    """Uniform with variance 2 / (fan_in + fan_out), all heads counted as one matrix."""
 
     def matrix(self, key, fan_in, fan_out, name):
-        return uniform(key, fan_in, fan_out, 2 / (fan_in + fan_out))
+        variance = 2 / (fan_in + fan_out)
+        return uniform_with_variance(key, fan_in, fan_out, variance)

@@ -3,34 +3,48 @@
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.masks import padding_mask
 from flaxformer_lite.norms.base import Norm
+from flaxformer_lite.ranges import Epsilon, Rate
 
 
 class Batch(Norm):
-    """(x − μ) / √(σ² + ε) · γ + β, each feature's μ and σ² over all tokens; padding is none.
+    """(x − μ) / √(σ² + ε) · γ + β, each feature's μ and σ² over all tokens but padding.
 
-    While training, of the batch, which is where tokens of one sentence see those of another; else
-    of the running means that training leaves in the collection `statistics`. So it is in decoding,
-    where there is no batch to speak of: a sentence translates alone as among others. A step leaves
-    `momentum` of the running means.
+    Training takes the batch's own μ and σ², so that a sentence sees the others of its
+    batch, and moves the running means in the collection `batch_stats` towards them.
+    Evaluation and decoding take the running means: a sentence translates the same alone
+    as among others.
+
+    Attributes:
+      momentum: what a training step leaves of the running means.
+      epsilon: ε.
     """
 
-    momentum: float = 0.99
-    epsilon: float = 1e-5
+    momentum: Rate = 0.99
+    epsilon: Epsilon = 1e-5
 
-    def normalized(self, x_BTD, valid_BT):
-        mean = self.variable('statistics', 'mean', jnp.zeros, x_BTD.shape[-1:])
-        variance = self.variable('statistics', 'variance', jnp.ones, x_BTD.shape[-1:])
-        mean_D, variance_D = mean.value, variance.value
-        if self.is_mutable_collection('statistics') and not self.is_initializing():
-            w_BT1 = jnp.ones(x_BTD.shape[:2]) if valid_BT is None else valid_BT * 1.0
-            w_BT1 = (w_BT1 / jnp.maximum(w_BT1.sum(), 1.0))[..., None]
-            mean_D = (w_BT1 * x_BTD).sum((0, 1))
-            variance_D = (w_BT1 * jnp.square(x_BTD - mean_D[None, None])).sum((0, 1))
-            # Nothing is learnt of a batch, or a part of one, that is all padding.
-            share = jnp.where(w_BT1.sum() > 0, 1 - self.momentum, 0.0)
-            mean.value += share * (mean_D - mean.value)
-            variance.value += share * (variance_D - variance.value)
-        return (x_BTD - mean_D[None, None]) * jax.lax.rsqrt(variance_D + self.epsilon)[
-            None, None
-        ]
+    def normalize(self, x_BTD):
+        features = x_BTD.shape[-1:]
+        running_mean = self.variable('batch_stats', 'mean', jnp.zeros, features)
+        running_variance = self.variable('batch_stats', 'variance', jnp.ones, features)
+        mean_D, variance_D = running_mean.value, running_variance.value
+        trains = self.is_mutable_collection('batch_stats')
+        if trains and not self.is_initializing():
+            mean_D, variance_D, count = _moments(x_BTD)
+            # A batch, or a part of one, that is all padding leaves the means alone.
+            share = jnp.where(count > 0, 1 - self.momentum, 0.0)
+            running_mean.value += share * (mean_D - running_mean.value)
+            running_variance.value += share * (variance_D - running_variance.value)
+        root_D = jax.lax.rsqrt(variance_D + self.epsilon)
+        return (x_BTD - mean_D[None, None]) * root_D[None, None]
+
+
+def _moments(x_BTD):
+    """→ each feature's mean and variance over the tokens that are not padding; their number."""
+    valid_BT1 = padding_mask(x_BTD.shape[:2]).astype(jnp.float32)[..., None]
+    count = valid_BT1.sum()
+    weight_BT1 = valid_BT1 / jnp.maximum(count, 1.0)
+    mean_D = (weight_BT1 * x_BTD).sum((0, 1))
+    variance_D = (weight_BT1 * jnp.square(x_BTD - mean_D[None, None])).sum((0, 1))
+    return mean_D, variance_D, count

@@ -4,14 +4,18 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.norms.base import Norm
+from flaxformer_lite.ranges import Positive
 
 
 class DynamicTanh(Norm):
-    """tanh(α x) · γ + β, one learned α, `alpha` at first: no statistics at all."""
+    """tanh(α x) ⊙ γ + β, one learned α. There are no statistics.
 
-    alpha: float = 0.5
+    Attributes:
+      alpha: α at first.
+    """
 
-    def normalized(self, x_BTD, valid_BT):
-        return jnp.tanh(
-            self.param('alpha', nn.initializers.constant(self.alpha), ()) * x_BTD
-        )
+    alpha: Positive = 0.5
+
+    def normalize(self, x_BTD):
+        alpha = self.param('alpha', nn.initializers.constant(self.alpha), ())
+        return jnp.tanh(alpha * x_BTD)

@@ -6,5 +6,5 @@ from flax import linen as nn
 class Identity(nn.Module):
     """x."""
 
-    def __call__(self, x_BTD, valid_BT=None):
+    def __call__(self, x_BTD):
         return x_BTD

@@ -1,12 +1,18 @@
 """Layer normalisation (Ba et al. 2016; paper §3.1)."""
 
-from flaxformer_lite.norms.base import Norm, unit
+from flaxformer_lite.norms.base import Norm
+from flaxformer_lite.ops.rms import divide_by_rms
+from flaxformer_lite.ranges import Epsilon
 
 
 class Layer(Norm):
-    """(x − E x) / √(Var x + ε) · γ + β over features, the variance biased, in float32."""
+    """(x − E x) / √(Var x + ε) ⊙ γ + β over features, the variance biased, in float32.
 
-    epsilon: float = 1e-6
+    Attributes:
+      epsilon: ε.
+    """
 
-    def normalized(self, x_BTD, valid_BT):
-        return unit(x_BTD, self.epsilon, centered=True)
+    epsilon: Epsilon = 1e-6
+
+    def normalize(self, x_BTD):
+        return divide_by_rms(x_BTD, self.epsilon, True)

@@ -4,15 +4,22 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxformer_lite.ranges import Checked, Epsilon
 
-class Scale(nn.Module):
-    """g · x / ‖x‖ over features, one learned g, which starts at √d_model; in float32."""
 
-    epsilon: float = 1e-6
+class Scale(Checked, nn.Module):
+    """g · x / ‖x‖ over features, one learned g, which starts at √d_model; in float32.
+
+    Attributes:
+      epsilon: added to ‖x‖² inside the root.
+    """
+
+    epsilon: Epsilon = 1e-6
 
     @nn.compact
-    def __call__(self, x_BTD, valid_BT=None):
+    def __call__(self, x_BTD):
         x_BTD = x_BTD.astype(jnp.float32)
-        g = self.param('scale', nn.initializers.constant(x_BTD.shape[-1] ** 0.5), ())
-        square = jnp.square(x_BTD).sum(-1, keepdims=True)
-        return g * x_BTD * jax.lax.rsqrt(square + self.epsilon)
+        init = nn.initializers.constant(x_BTD.shape[-1] ** 0.5)
+        g = self.param('scale', init, ())
+        square_BT1 = jnp.square(x_BTD).sum(-1, keepdims=True)
+        return g * x_BTD * jax.lax.rsqrt(square_BT1 + self.epsilon)

@@ -8,18 +8,23 @@ from flaxformer_lite.positions.base import Positions, distances
 
 
 class Alibi(Positions):
-    """Scores − m_h · |distance|, m_h fixed for each head: a key counts less the further away.
+    """Scores − m_h · |distance|: a key counts less the further away it is.
 
-    m_h = 2^(−8 i / h) for i = 1 … h, h a power of two; for other h, the paper's code fills the list
-    of the power below with every second one of the power above.
+    The slope m_h of head h is fixed: 2^(−8 i / h) for i = 1 … h if h is a power of two.
+    For other h, as in the paper's code, the slopes are those of the power of two below,
+    then every second one of the power of two above.
     """
 
-    num_heads: int
+    def bias(self, query_positions_BT, key_positions_BS):
+        slopes_H = jnp.array(self.slopes())
+        distance_BTS = jnp.abs(distances(query_positions_BT, key_positions_BS))
+        distance_B1TS = distance_BTS.astype(jnp.float32)[:, None]
+        return -slopes_H[None, :, None, None] * distance_B1TS
 
-    def bias(self, q_pos_BT, k_pos_BS):
-        power = 2 ** math.floor(math.log2(self.num_heads))
+    def slopes(self) -> list[float]:
+        """m_h of each head."""
+        num_heads = self.sizes.num_heads
+        power = 2 ** math.floor(math.log2(num_heads))
         exponents = [8 * i / power for i in range(1, power + 1)]
         exponents += [8 * i / (2 * power) for i in range(1, 2 * power + 1, 2)]
-        slope_H = 2.0 ** -jnp.array(exponents[: self.num_heads])
-        distance_BTS = jnp.abs(distances(q_pos_BT, k_pos_BS)).astype(jnp.float32)
-        return -slope_H[None, :, None, None] * distance_BTS[:, None]
+        return [2.0**-x for x in exponents[:num_heads]]

@@ -1,49 +1,63 @@
-"""The places where positions can enter; a variant overrides those that it uses."""
+"""The ways in which positions can enter a model; a variant overrides those it uses."""
 
 from typing import ClassVar
 
 import jax
 from flax import linen as nn
 
+from flaxformer_lite.ranges import Checked
+from flaxformer_lite.sizes import Sizes
 
-class Positions(nn.Module):
-    """Nothing in any of the places; `pos` are int32.
 
-    An attention is asked for `scores` and `values` only if they are `relative`.
+class Positions(Checked, nn.Module):
+    """Positions that do nothing. All positions are int32.
+
+    Attributes:
+      sizes: of the attention, or of the stack, that the positions are for.
+      adds_scores: whether an attention is to call `scores` and `values`.
     """
 
-    relative: ClassVar[bool] = False
+    adds_scores: ClassVar[bool] = False
+    sizes: Sizes = Sizes()
 
     @property
-    def within(self) -> bool:
-        """Whether an attention by itself sees these positions."""
-        return self.relative or type(self).rotate is not Positions.rotate
+    def in_attention(self) -> bool:
+        """Whether these positions act inside an attention: on queries, keys or scores."""
+        return self.adds_scores or type(self).rotate is not Positions.rotate
 
-    def embed(self, x_BTD: jax.Array, pos_BT: jax.Array) -> jax.Array:
-        """What enters the first layer."""
+    def embed(self, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
+        """The input of the first layer, of token embeddings."""
         return x_BTD
 
-    def rotate(self, x_BTHK: jax.Array, pos_BT: jax.Array) -> jax.Array:
-        """Queries and keys before their product."""
+    def rotate(self, x_BTHK: jax.Array, positions_BT: jax.Array) -> jax.Array:
+        """Queries or keys as their dot product is to see them."""
         return x_BTHK
 
-    def bias(self, q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array | None:
-        """What is added to the scores of each layer, broadcastable to BHTS; None for nothing."""
+    def bias(
+        self, query_positions_BT: jax.Array, key_positions_BS: jax.Array
+    ) -> jax.Array | None:
+        """Added to the scores of every layer: broadcastable to BHTS, or None."""
         return None
 
     def scores(
-        self, q_BTHK: jax.Array, q_pos_BT: jax.Array, k_pos_BS: jax.Array
+        self,
+        q_BTHK: jax.Array,
+        query_positions_BT: jax.Array,
+        key_positions_BS: jax.Array,
     ) -> jax.Array:
-        """What one attention adds to its scores, BHTS, by the queries themselves."""
+        """Added to the scores of one attention, BHTS; depends on its queries."""
         raise NotImplementedError
 
     def values(
-        self, w_BHTS: jax.Array, q_pos_BT: jax.Array, k_pos_BS: jax.Array
+        self,
+        weights_BHTS: jax.Array,
+        query_positions_BT: jax.Array,
+        key_positions_BS: jax.Array,
     ) -> jax.Array:
-        """What one attention adds to its results, BTHU, by its weights."""
+        """Added to the result of one attention, BTHU; depends on its weights."""
         raise NotImplementedError
 
 
-def distances(q_pos_BT: jax.Array, k_pos_BS: jax.Array) -> jax.Array:
-    """How far each key is after each query, in tokens, int32 BTS."""
-    return k_pos_BS[:, None, :] - q_pos_BT[:, :, None]
+def distances(query_positions_BT: jax.Array, key_positions_BS: jax.Array) -> jax.Array:
+    """The position of each key minus that of each query, int32 BTS."""
+    return key_positions_BS[:, None, :] - query_positions_BT[:, :, None]

@@ -4,4 +4,4 @@ from flaxformer_lite.positions.base import Positions
 
 
 class NoPositions(Positions):
-    """The identity in every place."""
+    """Positions that do nothing, wherever they could act."""

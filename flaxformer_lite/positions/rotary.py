@@ -1,32 +1,37 @@
 """Rotary positions (Su et al. 2021, "RoFormer", equation 15)."""
 
+from typing import Annotated
+
 import jax.numpy as jnp
 
 from flaxformer_lite.positions.base import Positions
+from flaxformer_lite.ranges import Range
 
 
 class Rotary(Positions):
-    """Features 2i and 2i + 1 of a query or key at pos turn by pos · max_wavelength^(−2i / d_k).
+    """Features 2i and 2i + 1 of queries and keys turn by pos · max_wavelength^(−2i / d_k).
 
-    The product of a query and a key then depends on their distance alone.
+    The dot product of a query and a key then depends on their distance alone.
 
     Raises:
       ValueError: d_k is odd.
     """
 
-    d_k: int
-    max_wavelength: float = 10000.0
+    max_wavelength: Annotated[float, Range(at_least=1)] = 10000.0
 
     def __post_init__(self):
-        if self.d_k % 2:
-            raise ValueError(f'd_k must be even for rotary positions, not {self.d_k}')
         super().__post_init__()
+        if self.sizes.d_k % 2:
+            raise ValueError(
+                f'd_k must be even for rotary positions, not {self.sizes.d_k}'
+            )
 
-    def rotate(self, x_BTHK, pos_BT):
-        rate = self.max_wavelength ** (
-            -jnp.arange(0, self.d_k, 2, dtype=jnp.float32) / self.d_k
-        )
-        angle = pos_BT[:, :, None, None].astype(jnp.float32) * rate[None, None, None]
+    def rotate(self, x_BTHK, positions_BT):
+        d_k = self.sizes.d_k
+        exponent = -jnp.arange(0, d_k, 2, dtype=jnp.float32) / d_k
+        rate = self.max_wavelength**exponent
+        positions = positions_BT[:, :, None, None].astype(jnp.float32)
+        angle = positions * rate[None, None, None]
         sin, cos = jnp.sin(angle), jnp.cos(angle)
         even, odd = x_BTHK[..., 0::2], x_BTHK[..., 1::2]
         turned = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], -1)

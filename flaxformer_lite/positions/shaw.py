@@ -1,38 +1,49 @@
 """Relative keys and values (Shaw et al. 2018, equations 3 and 4)."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.positions.base import Positions, distances
+from flaxformer_lite.ranges import Range
 
 
 class Shaw(Positions):
-    """Scores + q · a^K_r / √d_k, results + Σ_s w_s a^V_r, r the distance clipped to ±max_distance.
+    """Scores + q · a^K_r / √d_k and results + Σ_s w_s a^V_r, r the distance, clipped.
 
-    The vectors are an attention's own and shared by its heads.
+    Each attention has vectors a of its own, which its heads share.
+
+    Attributes:
+      max_distance: distances are clipped to ± this.
     """
 
-    relative = True
-    d_k: int
-    d_v: int
-    max_distance: int = 16
+    adds_scores = True
+    max_distance: Annotated[int, Range(at_least=0, at_most=2**20)] = 16
 
     def setup(self):
-        init, number = nn.initializers.xavier_uniform(), 2 * self.max_distance + 1
-        self.key_RK = self.param('key', init, (number, self.d_k))
-        self.value_RU = self.param('value', init, (number, self.d_v))
+        init = nn.initializers.xavier_uniform()
+        number = 2 * self.max_distance + 1
+        self.key_RK = self.param('key', init, (number, self.sizes.d_k))
+        self.value_RU = self.param('value', init, (number, self.sizes.d_v))
 
-    def _index(self, q_pos_BT, k_pos_BS):
-        most = self.max_distance
-        return jnp.clip(distances(q_pos_BT, k_pos_BS), -most, most) + most
+    def _index(self, query_positions_BT, key_positions_BS):
+        """The row of a for each pair, int32 BTS."""
+        distance_BTS = distances(query_positions_BT, key_positions_BS)
+        clipped = jnp.clip(distance_BTS, -self.max_distance, self.max_distance)
+        return clipped + self.max_distance
 
-    def scores(self, q_BTHK, q_pos_BT, k_pos_BS):
-        s_BHTR = jnp.einsum('bthk,rk->bhtr', q_BTHK.astype(jnp.float32), self.key_RK)
-        index_BHTS = self._index(q_pos_BT, k_pos_BS)[:, None]
-        return jnp.take_along_axis(s_BHTR * self.d_k**-0.5, index_BHTS, -1)
+    def scores(self, q_BTHK, query_positions_BT, key_positions_BS):
+        q_BTHK = q_BTHK.astype(jnp.float32)
+        by_distance_BHTR = jnp.einsum('bthk,rk->bhtr', q_BTHK, self.key_RK)
+        by_distance_BHTR *= self.sizes.d_k**-0.5
+        index_BTS = self._index(query_positions_BT, key_positions_BS)
+        return jnp.take_along_axis(by_distance_BHTR, index_BTS[:, None], -1)
 
-    def values(self, w_BHTS, q_pos_BT, k_pos_BS):
-        place_BTSR = jax.nn.one_hot(self._index(q_pos_BT, k_pos_BS), len(self.value_RU))
-        w_BTHR = jnp.einsum('bhts,btsr->bthr', w_BHTS.astype(jnp.float32), place_BTSR)
-        return jnp.einsum('bthr,ru->bthu', w_BTHR, self.value_RU)
+    def values(self, weights_BHTS, query_positions_BT, key_positions_BS):
+        index_BTS = self._index(query_positions_BT, key_positions_BS)
+        one_hot_BTSR = jax.nn.one_hot(index_BTS, len(self.value_RU))
+        weights_BHTS = weights_BHTS.astype(jnp.float32)
+        by_distance_BTHR = jnp.einsum('bhts,btsr->bthr', weights_BHTS, one_hot_BTSR)
+        return jnp.einsum('bthr,ru->bthu', by_distance_BTHR, self.value_RU)

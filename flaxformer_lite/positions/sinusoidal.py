@@ -12,18 +12,16 @@ class Sinusoidal(Positions):
       ValueError: d_model is odd, so that a sine would have no cosine.
     """
 
-    d_model: int
-
     def __post_init__(self):
-        if self.d_model % 2:
-            raise ValueError(f'd_model must be even for sinusoids, not {self.d_model}')
+        if self.sizes.d_model % 2:
+            raise ValueError(
+                f'd_model must be even for sinusoids, not {self.sizes.d_model}'
+            )
         super().__post_init__()
 
-    def embed(self, x_BTD, pos_BT):
-        rate = 10000.0 ** (
-            -jnp.arange(0, self.d_model, 2, dtype=jnp.float32) / self.d_model
-        )
-        angle = pos_BT[:, :, None].astype(jnp.float32) * rate[None, None]
-        return x_BTD + jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(
-            x_BTD.shape
-        )
+    def embed(self, x_BTD, positions_BT):
+        d_model = self.sizes.d_model
+        rate = 10000.0 ** (-jnp.arange(0, d_model, 2, dtype=jnp.float32) / d_model)
+        angle = positions_BT[:, :, None].astype(jnp.float32) * rate[None, None]
+        sinusoids = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1)
+        return x_BTD + sinusoids.reshape(x_BTD.shape)

@@ -8,11 +8,13 @@ from flaxformer_lite.positions.sinusoidal import Sinusoidal
 class SinusoidalT2T(Sinusoidal):
     """x + [sin(pos · r_0) … sin(pos · r_n), cos(pos · r_0) … cos(pos · r_n)], n = d/2 − 1.
 
-    r_i = 10000^(−i / n): the last wavelength is 2π · 10000, where the paper's formula ends before.
+    r_i = 10000^(−i / n): the last wavelength is 2π · 10000; the paper's formula ends
+    below that.
     """
 
-    def embed(self, x_BTD, pos_BT):
-        half = self.d_model // 2
-        rate = 10000.0 ** (-jnp.arange(half, dtype=jnp.float32) / max(half - 1, 1))
-        angle = pos_BT[:, :, None].astype(jnp.float32) * rate[None, None]
+    def embed(self, x_BTD, positions_BT):
+        half = self.sizes.d_model // 2
+        last = max(half - 1, 1)
+        rate = 10000.0 ** (-jnp.arange(half, dtype=jnp.float32) / last)
+        angle = positions_BT[:, :, None].astype(jnp.float32) * rate[None, None]
         return x_BTD + jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)

@@ -1,55 +1,57 @@
 """Bucketed relative biases (Raffel et al. 2020, "T5", §2.1)."""
 
 import math
+from typing import Annotated
 
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.positions.base import Positions, distances
+from flaxformer_lite.ranges import Range, Size
 
 
 class T5(Positions):
     """Scores + table[bucket(distance), head], one table for all layers of a stack.
 
-    Half the buckets are for one distance each, the others grow as the logarithm of it up to
-    `max_distance`, beyond which all share the last. Where queries see later keys, which is not
-    `causal`, either side has as many.
+    Half of the buckets hold one distance each. The others grow as the logarithm of the
+    distance, up to `max_distance`; all keys beyond share the last. A stack that is not
+    causal gives half of the buckets to keys before the query, half to keys after it.
 
     Raises:
-      ValueError: buckets or max_distance leave nothing for far or for near keys.
+      ValueError: max_distance leaves no room for far keys.
     """
 
-    num_heads: int
-    causal: bool
-    buckets: int = 32
-    max_distance: int = 128
+    buckets: Annotated[int, Range(at_least=4)] = 32
+    max_distance: Size = 128
 
     def __post_init__(self):
-        if self.buckets < 4 or self.max_distance <= self.buckets // 2:
-            given = f'{self.buckets} and {self.max_distance}'
-            raise ValueError(
-                f'buckets ≥ 4 and max_distance > buckets / 2 are needed, not {given}'
-            )
         super().__post_init__()
+        if self.max_distance <= self.buckets // 2:
+            raise ValueError(
+                f'max_distance must be above half of buckets={self.buckets}, not '
+                f'{self.max_distance}'
+            )
 
     @nn.compact
-    def bias(self, q_pos_BT, k_pos_BS):
-        shape = self.buckets, self.num_heads
+    def bias(self, query_positions_BT, key_positions_BS):
+        shape = self.buckets, self.sizes.num_heads
         table = self.param('table', nn.initializers.normal(0.1), shape)
-        return jnp.moveaxis(table[self._bucket(distances(q_pos_BT, k_pos_BS))], -1, 1)
+        distance_BTS = distances(query_positions_BT, key_positions_BS)
+        bias_BTSH = table[self._bucket(distance_BTS)]
+        return jnp.moveaxis(bias_BTSH, -1, 1)
 
     def _bucket(self, distance):
-        buckets, after = self.buckets, jnp.zeros_like(distance)
-        if self.causal:
-            distance = jnp.maximum(-distance, 0)
-        else:
-            buckets //= 2
-            after, distance = jnp.where(distance > 0, buckets, 0), jnp.abs(distance)
+        if self.sizes.causal:
+            return self._bucket_of(jnp.maximum(-distance, 0), self.buckets)
+        half = self.buckets // 2
+        first = jnp.where(distance > 0, half, 0)
+        return first + self._bucket_of(jnp.abs(distance), half)
+
+    def _bucket_of(self, distance, buckets):
+        """The bucket of a distance ≥ 0, among so many."""
         exact = buckets // 2
-        share = jnp.log(jnp.maximum(distance, 1) / exact) / math.log(
-            self.max_distance / exact
-        )
+        octaves = jnp.log(jnp.maximum(distance, 1) / exact)
+        share = octaves / math.log(self.max_distance / exact)
         far = exact + (share * (buckets - exact)).astype(jnp.int32)
-        return after + jnp.where(
-            distance < exact, distance, jnp.minimum(far, buckets - 1)
-        )
+        far = jnp.minimum(far, buckets - 1)
+        return jnp.where(distance < exact, distance, far)

@@ -4,27 +4,22 @@ from flaxformer_lite.residual.base import Residual
 
 
 class Deepnorm(Residual):
-    """LayerNorm(α x + Dropout(f(x))), with the matrices that `init/deepnorm.py` begins with.
+    """LayerNorm(α x + Dropout(f(x))), with matrices that start as `init/deepnorm.py` says.
 
-    α = 0.81 (N⁴ M)^(1/16) in an encoder of N layers and (3 M)^(1/4) in a decoder of M; (2 N)^(1/4)
-    where there is only one of them.
-
-    Attributes:
-      stack: 'encoder' or 'decoder'.
-      encoder_layers, decoder_layers: N and M.
+    α = 0.81 (N⁴ M)^(1/16) in an encoder of N layers and (3 M)^(1/4) in a decoder of M
+    layers. In a stack alone, of N layers, α = (2 N)^(1/4).
     """
 
-    initial = 'deepnorm'
-    stack: str
-    encoder_layers: int
-    decoder_layers: int
+    default_init = 'deepnorm'
 
-    def after(self, x_BTD, y_BTD, valid_BT=None):
-        n, m = self.encoder_layers, self.decoder_layers
-        beside = (
-            0.81 * (n**4 * m) ** (1 / 16)
-            if self.stack == 'encoder'
-            else (3 * m) ** 0.25
-        )
-        alpha = beside if n and m else (2 * (n or m)) ** 0.25
-        return self.norm(alpha * x_BTD + self.dropout(y_BTD), valid_BT)
+    def after(self, x_BTD, y_BTD):
+        return self.norm(self.alpha() * x_BTD + self.dropout(y_BTD))
+
+    def alpha(self) -> float:
+        """The weight of the stream."""
+        encoder, decoder = self.sizes.encoder_layers, self.sizes.decoder_layers
+        if self.sizes.role == 'encoder':
+            return 0.81 * (encoder**4 * decoder) ** (1 / 16)
+        if self.sizes.role == 'decoder':
+            return (3 * decoder) ** 0.25
+        return (2 * self.sizes.num_layers) ** 0.25

@@ -2,20 +2,21 @@
 
 from flax import linen as nn
 
+from flaxformer_lite.ranges import NotNegative
 from flaxformer_lite.residual.pre_norm import PreNorm
 
 
 class LayerScale(PreNorm):
-    """x + γ ⊙ Dropout(f(LayerNorm(x))), and one norm more at the end of the stack.
+    """x + γ ⊙ Dropout(f(LayerNorm(x))), and one more norm after the last layer.
 
-    γ is `start` at first; its source has 0.1 up to 18 layers, and less above.
+    Attributes:
+      start: every entry of γ at first. The paper has 0.1 up to 18 layers, and less above.
     """
 
-    start: float = 0.1
+    start: NotNegative = 0.1
 
     @nn.compact
-    def after(self, x_BTD, y_BTD, valid_BT=None):
-        gamma_D = self.param(
-            'gamma', nn.initializers.constant(self.start), x_BTD.shape[-1:]
-        )
+    def after(self, x_BTD, y_BTD):
+        init = nn.initializers.constant(self.start)
+        gamma_D = self.param('gamma', init, x_BTD.shape[-1:])
         return x_BTD + gamma_D[None, None] * self.dropout(y_BTD)

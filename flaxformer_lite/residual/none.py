@@ -1,4 +1,4 @@
-"""No residual connection: what attention and networks can do by themselves."""
+"""No residual connection: what attention and feed-forward networks do by themselves."""
 
 from flaxformer_lite.residual.base import Residual
 
@@ -6,7 +6,7 @@ from flaxformer_lite.residual.base import Residual
 class NoResidual(Residual):
     """Dropout(f(x))."""
 
-    idle = ('norm',)
+    unused_fields = ('norm',)
 
-    def after(self, x_BTD, y_BTD, valid_BT=None):
+    def after(self, x_BTD, y_BTD):
         return self.dropout(y_BTD)

@@ -6,5 +6,5 @@ from flaxformer_lite.residual.base import Residual
 class PostNorm(Residual):
     """LayerNorm(x + Dropout(f(x)))."""
 
-    def after(self, x_BTD, y_BTD, valid_BT=None):
-        return self.norm(super().after(x_BTD, y_BTD, valid_BT), valid_BT)
+    def after(self, x_BTD, y_BTD):
+        return self.norm(x_BTD + self.dropout(y_BTD))

@@ -1,13 +1,13 @@
-"""Normalise the branch and leave the stream alone (Xiong et al. 2020)."""
+"""Normalise the input of the sublayer, and leave the stream alone (Xiong et al. 2020)."""
 
 from flaxformer_lite.residual.base import Residual
 
 
 class PreNorm(Residual):
-    """x + Dropout(f(LayerNorm(x))), and one norm more at the end of the stack."""
+    """x + Dropout(f(LayerNorm(x))), and one more norm after the last layer."""
 
-    def before(self, x_BTD, valid_BT=None):
-        return self.norm(x_BTD, valid_BT)
+    def before(self, x_BTD):
+        return self.norm(x_BTD)
 
-    def finish(self, x_BTD, valid_BT=None):
-        return self.norm(x_BTD, valid_BT)
+    def final_norm(self, x_BTD):
+        return self.norm(x_BTD)

@@ -6,12 +6,11 @@ from flaxformer_lite.residual.base import Residual
 
 
 class Rezero(Residual):
-    """x + α · Dropout(f(x)), one α for each sublayer, 0 at first."""
+    """x + α · Dropout(f(x)), one learned α for each sublayer, 0 at first."""
 
-    idle = ('norm',)
+    unused_fields = ('norm',)
 
     @nn.compact
-    def after(self, x_BTD, y_BTD, valid_BT=None):
-        return x_BTD + self.param('alpha', nn.initializers.zeros, ()) * self.dropout(
-            y_BTD
-        )
+    def after(self, x_BTD, y_BTD):
+        alpha = self.param('alpha', nn.initializers.zeros, ())
+        return x_BTD + alpha * self.dropout(y_BTD)

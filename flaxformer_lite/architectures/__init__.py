@@ -1,1 +1,0 @@
-"""Whole models from source and target tokens to logits."""

@@ -1,0 +1,169 @@
+"""A config → modules: the strings of a config become parts here, and nowhere else."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config.schema import DROPOUT_AXES, DTYPES, ModelConfig
+from flaxformer_lite.entity_encoder import EntityEncoder
+from flaxformer_lite.layers.blocks import (
+    Block,
+    DecoderBlock,
+    EncoderBlock,
+    ParallelBlock,
+)
+from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dropout import Dropout
+from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
+from flaxformer_lite.layers.stack import Stack
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.sizes import Role, Sizes
+
+
+def model(config: Mapping[str, Any] | ModelConfig, vocab_size: int) -> Model:
+    """The model that a `model` config describes; source and target share a vocabulary.
+
+    Raises:
+      ValueError: a value that cannot be built; the message names the field.
+    """
+    config = ModelConfig.of(config)
+    variants.check(config)
+    architecture = variants.find(config, 'architecture')
+    with variants.naming('architecture'):
+        name, arguments = spec.parse(config.architecture)
+        others = spec.parameters(architecture).keys() - set(architecture.own_arguments)
+        spec.check(name, architecture, arguments, given=others)
+        return architecture.from_parts(Parts(config), vocab_size, **arguments)
+
+
+def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
+    """The encoder that a `model` config describes, of a set: without positions.
+
+    Raises:
+      ValueError: as `model`.
+    """
+    config = dataclasses.replace(ModelConfig.of(config), positions='none')
+    variants.check(config)
+    parts = Parts(config)
+    embedding = parts.dense('encoder_only').copy(features=(config.d_model,))
+    return EntityEncoder(embedding, parts.stack('encoder_only'))
+
+
+class Parts:
+    """The parts that a config describes. An architecture asks for those it is made of."""
+
+    def __init__(self, config: ModelConfig):
+        self.config = config
+
+    def embeddings(self, role: Role) -> dict[str, Any]:
+        """The attributes that all models have, but for the size of the vocabulary."""
+        return dict(
+            d_model=self.config.d_model,
+            tie=self.config.tie,
+            scale_embeddings=self.config.scale_embeddings,
+            dense=self.dense(role),
+        )
+
+    def stack(self, role: Role) -> Stack:
+        """All layers of an encoder or decoder.
+
+        The role 'decoder' has an encoder beside it, and attends to it; 'encoder_only' and
+        'decoder_only' stand alone.
+        """
+        config = self.config
+        sizes = config.sizes(role)
+        positions = self._make('positions', role, sizes=sizes)
+        if positions.adds_scores:
+            # They act in each attention, and leave nothing for the stack to do.
+            positions = variants.make('positions', 'none', sizes=sizes)
+        return Stack(
+            block=self._block(role, sizes),
+            num_layers=sizes.num_layers,
+            positions=positions,
+            dropout=self.dropout(),
+            layer_drop_rate=config.layer_drop,
+        )
+
+    def dropout(self) -> Dropout:
+        """Of embeddings and of the output of sublayers."""
+        return Dropout(self.config.dropout, DROPOUT_AXES[self.config.dropout_kind])
+
+    def dense(self, role: Role) -> Dense:
+        """The template of a stack's matrices."""
+        init = self.config.init
+        if init is None:
+            init = self._default_init(role)
+        kernel_init = variants.make('init', init, sizes=self.config.sizes(role))
+        return Dense(dtype=DTYPES[self.config.dtype], kernel_init=kernel_init)
+
+    def additive_attention(self) -> Any:
+        """The attention of a recurrent decoder (Bahdanau et al. 2015)."""
+        return variants.make('attention', 'additive')
+
+    def _default_init(self, role: Role) -> str:
+        """What the residual connection asks for, where there is one."""
+        architecture = variants.find(self.config, 'architecture')
+        stands_alone = role.endswith('_only')
+        if 'residual' in architecture.unused_fields and not stands_alone:
+            return 'xavier'
+        field = self.config.deciding_field('residual', role)
+        return variants.find(self.config, field).default_init
+
+    def _block(self, role: Role, sizes: Sizes) -> Block:
+        sublayers: dict[str, Any] = dict(
+            self_attention=self._self_attention(role, sizes),
+            feed_forward=self._make(
+                'feed_forward', role, sizes=sizes, dense=self.dense(role)
+            ),
+            residual=self._make(
+                'residual',
+                role,
+                norm=self._make('norm', role),
+                dropout=self.dropout(),
+                sizes=sizes,
+            ),
+        )
+        if role == 'decoder':
+            sublayers['cross_attention'] = self._cross_attention()
+        if self.config.parallel:
+            return ParallelBlock(**sublayers)
+        if role == 'decoder':
+            return DecoderBlock(**sublayers)
+        return EncoderBlock(**sublayers)
+
+    def _self_attention(self, role: Role, sizes: Sizes) -> MultiHeadAttention:
+        return MultiHeadAttention(
+            sizes=sizes,
+            core_attention=self._make('attention', role),
+            # Not the stack's: a module in two places would share its weights.
+            positions=self._make('positions', role, sizes=sizes),
+            dense=self.dense(role),
+            head_dropout=self._head_dropout(),
+            projections=self.config.projections,
+        )
+
+    def _cross_attention(self) -> MultiHeadAttention:
+        sizes = self.config.cross_sizes()
+        positions = self._make('positions', 'cross', sizes=sizes)
+        named = self.config.cross_positions
+        if not positions.in_attention and spec.parse(named)[0] != 'none':
+            raise ValueError(
+                f'model.cross_positions={named!r} does nothing in cross-attention: choose '
+                'what acts on queries and keys, such as rotary or shaw, or none'
+            )
+        return MultiHeadAttention(
+            sizes=sizes,
+            core_attention=self._make('attention', 'cross'),
+            positions=positions,
+            dense=self.dense('decoder'),
+            head_dropout=self._head_dropout(),
+        )
+
+    def _head_dropout(self) -> Dropout:
+        return Dropout(self.config.head_dropout, (1, 3))
+
+    def _make(self, kind: str, role: str, **given: Any) -> Any:
+        """The variant that the deciding field of a kind names."""
+        field = self.config.deciding_field(kind, role)
+        return variants.make(field, getattr(self.config, field), **given)

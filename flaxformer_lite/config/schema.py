@@ -1,0 +1,182 @@
+"""The fields of a `model` config: of each its type, default, range and meaning, once.
+
+Checks, errors, `--help` and the documentation's table are made from these annotations:
+`Annotated[type, Range or Choices, help]`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+import jax.numpy as jnp
+
+from flaxformer_lite import ranges
+from flaxformer_lite.models.base import TIES
+from flaxformer_lite.ranges import Choices, Range, Rate
+from flaxformer_lite.sizes import Role, Sizes
+
+DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
+# What is dropped together: axes of x_BTD.
+DROPOUT_AXES = {'elements': (), 'tokens': (-1,)}
+
+# Larger widths and depths are mistyped, and tracing takes longer with every layer.
+WIDTH = Range(at_least=1, at_most=2**24)
+DEPTH = Range(at_least=1, at_most=10_000)
+HEADS = Range(at_least=1, at_most=2**16)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """A model; the defaults are the paper's base model. None stands for another field."""
+
+    architecture: Annotated[str, 'a file of models/'] = 'encoder_decoder'
+
+    d_model: Annotated[int, WIDTH, 'width of embeddings and residual stream'] = 512
+    num_layers: Annotated[int, DEPTH, 'depth of the encoder'] = 6
+    num_heads: Annotated[int, HEADS, 'query heads'] = 8
+    num_kv_heads: Annotated[
+        int | None, HEADS, 'key and value heads; empty: num_heads'
+    ] = None
+    d_k: Annotated[
+        int | None, WIDTH, 'width of a query and key; empty: d_model / num_heads'
+    ] = None
+    d_v: Annotated[
+        int | None, WIDTH, 'width of a value; empty: d_model / num_heads'
+    ] = None
+    d_ff: Annotated[int, WIDTH, 'inner width of the feed-forward network'] = 2048
+
+    decoder_num_layers: Annotated[int | None, DEPTH, 'empty: num_layers'] = None
+    decoder_num_heads: Annotated[int | None, HEADS, 'empty: num_heads'] = None
+    decoder_num_kv_heads: Annotated[int | None, HEADS, 'empty: num_kv_heads'] = None
+    decoder_d_k: Annotated[int | None, WIDTH, 'empty: d_k'] = None
+    decoder_d_v: Annotated[int | None, WIDTH, 'empty: d_v'] = None
+    decoder_d_ff: Annotated[int | None, WIDTH, 'empty: d_ff'] = None
+    cross_num_heads: Annotated[int | None, HEADS, "empty: the decoder's"] = None
+    cross_num_kv_heads: Annotated[int | None, HEADS, "empty: the decoder's"] = None
+    cross_d_k: Annotated[int | None, WIDTH, "empty: the decoder's"] = None
+    cross_d_v: Annotated[int | None, WIDTH, "empty: the decoder's"] = None
+
+    attention: Annotated[str, 'a file of attention/'] = 'softmax'
+    decoder_attention: Annotated[
+        str | None, "the decoder's to itself; empty: attention"
+    ] = None
+    cross_attention: Annotated[
+        str | None, "the decoder's to the source; empty: attention"
+    ] = None
+    projections: Annotated[
+        bool, 'False: self-attention has no matrices, a head is a slice'
+    ] = True
+    positions: Annotated[str, 'a file of positions/'] = 'sinusoidal'
+    decoder_positions: Annotated[str | None, 'empty: positions'] = None
+    cross_positions: Annotated[str, 'of queries and keys in cross-attention'] = 'none'
+    norm: Annotated[str, 'a file of norms/'] = 'layer'
+    decoder_norm: Annotated[str | None, 'empty: norm'] = None
+    residual: Annotated[str, 'a file of residual/'] = 'post_norm'
+    decoder_residual: Annotated[str | None, 'empty: residual'] = None
+    feed_forward: Annotated[str, 'a file of feed_forward/'] = 'relu'
+    decoder_feed_forward: Annotated[str | None, 'empty: feed_forward'] = None
+    parallel: Annotated[bool, 'attention and feed-forward side by side'] = False
+
+    dropout: Annotated[Rate, 'of sublayers and embeddings'] = 0.1
+    dropout_kind: Annotated[str, Choices(*DROPOUT_AXES), 'what is dropped together'] = (
+        'elements'
+    )
+    head_dropout: Annotated[Rate, 'of whole heads'] = 0.0
+    layer_drop: Annotated[Rate, 'of whole layers'] = 0.0
+
+    init: Annotated[
+        str | None, 'a file of init/; empty: xavier, or what the residual asks for'
+    ] = None
+    tie: Annotated[str, Choices(*TIES), 'embeddings that share one matrix'] = 'all'
+    scale_embeddings: Annotated[bool, 'times the root of d_model'] = True
+    dtype: Annotated[
+        str, Choices(*DTYPES), 'of the operands of products; sums are float32'
+    ] = 'float32'
+
+    @classmethod
+    def of(cls, config: 'Mapping[str, Any] | ModelConfig') -> Self:
+        """A config from a mapping, checked; fields that it leaves out have their defaults.
+
+        Raises:
+          ValueError: an unknown field, or a value that cannot work; names the field.
+        """
+        if isinstance(config, cls):
+            return config
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in config:
+            if name not in known:
+                raise ValueError(
+                    f'model has no field {name!r}{ranges.nearest(name, known)}'
+                )
+        return cls(**config)
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            ranges.check(f'model.{field.name}', field.type, getattr(self, field.name))
+
+    def deciding_field(self, name: str, role: str) -> str:
+        """Which field decides something for a stack: 'decoder_norm' or 'norm', say.
+
+        All fallbacks are here and nowhere else. The decoder beside an encoder takes its
+        own field, `decoder_…`, else the plain one. Cross-attention takes `cross_…`; else
+        its sizes are the decoder's and its kind of attention is the plain field's.
+
+        Args:
+          name: a plain field.
+          role: 'encoder', 'decoder', 'cross', or a stack alone.
+        """
+        prefixes = _FALLBACKS.get(role, [])
+        if role == 'cross' and name in ('attention', 'positions'):
+            prefixes = ['cross_']
+        for prefix in prefixes:
+            field = prefix + name
+            if getattr(self, field, None) is not None:
+                return field
+        return name
+
+    def value(self, name: str, role: str) -> Any:
+        """The value of the deciding field."""
+        return getattr(self, self.deciding_field(name, role))
+
+    def sizes(self, role: Role) -> Sizes:
+        """The sizes of a stack."""
+        encoder_layers, decoder_layers = self.num_layers, self.num_layers
+        if role == 'encoder_only':
+            decoder_layers = 0
+        elif role == 'decoder_only':
+            encoder_layers = 0
+        else:
+            decoder_layers = self.value('num_layers', 'decoder')
+        return Sizes(
+            d_model=self.d_model,
+            d_ff=self.value('d_ff', role),
+            role=role,
+            encoder_layers=encoder_layers,
+            decoder_layers=decoder_layers,
+            **self._attention_sizes(role),
+        )
+
+    def cross_sizes(self) -> Sizes:
+        """The decoder's sizes, with those of the attention to the source."""
+        return dataclasses.replace(
+            self.sizes('decoder'), **self._attention_sizes('cross')
+        )
+
+    def _attention_sizes(self, role: str) -> dict[str, int]:
+        num_heads = self.value('num_heads', role)
+        num_kv_heads = self.value('num_kv_heads', role)
+        d_k = self.value('d_k', role)
+        d_v = self.value('d_v', role)
+        derived = self.d_model // num_heads
+        return dict(
+            num_heads=num_heads,
+            num_kv_heads=num_heads if num_kv_heads is None else num_kv_heads,
+            d_k=derived if d_k is None else d_k,
+            d_v=derived if d_v is None else d_v,
+            d_k_derived=d_k is None,
+        )
+
+
+# Before the name of a field: which prefixes come first, for the decoder beside an
+# encoder and for its attention to the source.
+_FALLBACKS = {'decoder': ['decoder_'], 'cross': ['cross_', 'decoder_']}

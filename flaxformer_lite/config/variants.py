@@ -1,0 +1,154 @@
+"""The fields of a `model` config that name a file, and what the files need of the others."""
+
+import contextlib
+import dataclasses
+from typing import Any
+
+from flaxformer_lite.config import spec
+from flaxformer_lite.config.schema import ModelConfig
+
+# The folder whose files each kind of field names.
+FOLDERS = {
+    'architecture': 'models',
+    'attention': 'attention',
+    'positions': 'positions',
+    'norm': 'norms',
+    'residual': 'residual',
+    'feed_forward': 'feed_forward',
+    'init': 'init',
+}
+
+
+def folder(field: str) -> str:
+    """`'decoder_norm'` → `'norms'`."""
+    kind = field.removeprefix('decoder_').removeprefix('cross_')
+    return FOLDERS[kind]
+
+
+def fields() -> list[str]:
+    """All fields that name a file."""
+    names = [field.name for field in dataclasses.fields(ModelConfig)]
+    kinds = tuple(FOLDERS)
+    return [
+        name
+        for name in names
+        if name.removeprefix('decoder_').removeprefix('cross_') in kinds
+    ]
+
+
+def names(field: str) -> list[str]:
+    """The files that a field may name."""
+    return spec.available(f'flaxformer_lite.{folder(field)}')
+
+
+def find(config: ModelConfig, field: str) -> type:
+    """The class that a field names.
+
+    Raises:
+      ValueError: there is no such file; the message names the field.
+    """
+    with naming(field):
+        name, _ = spec.parse(getattr(config, field))
+        return spec.find(f'flaxformer_lite.{folder(field)}', name)
+
+
+def make(field: str, text: str, **given: Any) -> Any:
+    """The object that a spec in a field names.
+
+    Args:
+      field: named in errors.
+      text: the spec; its arguments are the user's.
+      given: arguments that every class of this kind takes.
+
+    Raises:
+      ValueError: as `spec.make`; the message names the field.
+    """
+    with naming(field):
+        return spec.make(f'flaxformer_lite.{folder(field)}', text, **given)
+
+
+@contextlib.contextmanager
+def naming(field: str):
+    """Puts the field's name before the message of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f'model.{field}: {error}') from None
+
+
+def unused_fields(config: ModelConfig) -> set[str]:
+    """The fields that change nothing, because of what other fields name.
+
+    Raises:
+      ValueError: there is no such architecture or residual.
+    """
+    architecture = find(config, 'architecture')
+    unused = set(architecture.unused_fields)
+    residual_is_used = 'residual' not in unused
+    own_fields = {
+        field.name
+        for field in dataclasses.fields(config)
+        if field.name.startswith(('decoder_', 'cross_'))
+    }
+    encoder_unused = set()
+    if residual_is_used:
+        encoder_unused = set(find(config, 'residual').unused_fields)
+    if not architecture.has_decoder_beside_encoder:
+        return unused | encoder_unused | own_fields
+    decoder_field = config.deciding_field('residual', 'decoder')
+    decoder_unused = set(find(config, decoder_field).unused_fields)
+    # What the encoder leaves alone, the decoder may use.
+    in_both = {
+        name
+        for name in encoder_unused
+        if name in decoder_unused or getattr(config, f'decoder_{name}') is not None
+    }
+    return unused | in_both | {f'decoder_{name}' for name in decoder_unused}
+
+
+def check(config: ModelConfig) -> None:
+    """Refuses sizes that do not fit each other, by name and before anything is made.
+
+    Raises:
+      ValueError: names the fields, their values and the mend.
+    """
+    architecture = find(config, 'architecture')
+    roles = ['encoder']
+    if architecture.has_decoder_beside_encoder:
+        roles += ['decoder', 'cross']
+    if 'num_heads' not in architecture.unused_fields:
+        for role in roles:
+            _check_heads(config, role)
+    if not config.projections:
+        _check_no_projections(config, roles)
+
+
+def _check_heads(config: ModelConfig, role: str) -> None:
+    heads_field = config.deciding_field('num_heads', role)
+    heads = getattr(config, heads_field)
+    kv_field = config.deciding_field('num_kv_heads', role)
+    kv_heads = getattr(config, kv_field)
+    widths = config.value('d_k', role), config.value('d_v', role)
+    if None in widths and config.d_model % heads:
+        raise ValueError(
+            f'model.d_model={config.d_model} cannot be divided among '
+            f'model.{heads_field}={heads}: change one, or set model.d_k and model.d_v'
+        )
+    if kv_heads is not None and heads % kv_heads:
+        raise ValueError(
+            f'model.{kv_field}={kv_heads} does not divide model.{heads_field}={heads}'
+        )
+
+
+def _check_no_projections(config: ModelConfig, roles: list[str]) -> None:
+    """Without projections a head of self-attention is a slice of d_model."""
+    for role in roles:
+        if role == 'cross':
+            continue
+        for name in ('d_k', 'd_v', 'num_kv_heads'):
+            field = config.deciding_field(name, role)
+            if getattr(config, field) is not None:
+                raise ValueError(
+                    'model.projections=False makes heads slices of d_model: leave '
+                    f'model.{field} empty'
+                )

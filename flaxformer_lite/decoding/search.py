@@ -1,0 +1,295 @@
+"""The loop over positions that greedy, beam search and sampling share."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.kv_cache import BeamState, gather_beams
+
+# A cache begins with room for so many tokens and grows by this factor. Most translations
+# are short, and do not pay for the room that the longest may need.
+FIRST_ROOM = 32
+GROWTH = 4
+# Once at most these shares of the sentences are unfinished, the others leave the batch.
+# Batches of fewer rows than the last number are not worth making smaller.
+SHRINK_AT = (1 / 2, 1 / 4, 1 / 8)
+SMALLEST_BATCH = 8
+
+
+class DecodeInputs(NamedTuple):
+    """What is decoded, and with what.
+
+    Attributes:
+      decode_step: the model's step, as the package describes it.
+      state: what decoding begins with, without room for generated tokens.
+      max_len_B: int32, the most tokens of each sentence, its end token counted; at most
+        `length`. A sentence at its limit ends there, with the end token. 0 for a row that
+        is padding.
+      bos, eos: the start token and the end token.
+      length: the longest result, static.
+    """
+
+    decode_step: Callable[[jax.Array, Any, BeamState], tuple[jax.Array, Any]]
+    state: Any
+    max_len_B: jax.Array
+    bos: int
+    eos: int
+    length: int
+
+
+class DecodeResult(NamedTuple):
+    """N hypotheses of each sentence, the best first.
+
+    Attributes:
+      tokens_BNL: int32, with the end token, then padding.
+      scores_BN: float32, log-probability in nats; in beam search divided by the length
+        penalty. −inf where there is no such hypothesis.
+      exists_BN: bool, False where there is no such hypothesis: fewer than N sentences
+        are possible, the row is padding, or the model's logits are not numbers.
+    """
+
+    tokens_BNL: jax.Array
+    scores_BN: jax.Array
+    exists_BN: jax.Array
+
+    def where(self, keep_BN: jax.Array) -> 'DecodeResult':
+        """These hypotheses, of which those that are not kept exist no longer."""
+        exists_BN = self.exists_BN & keep_BN
+        scores_BN = jnp.where(exists_BN, self.scores_BN, -jnp.inf)
+        return DecodeResult(self.tokens_BNL, scores_BN, exists_BN)
+
+
+class SearchState(NamedTuple):
+    """What the loop carries from step to step, of the sentences still in the batch.
+
+    Attributes:
+      beam: the next step, before its own slots are made visible.
+      row_B: int32, the row of each sentence in the whole batch.
+      max_len_B: int32, the most tokens of each.
+      live: the unfinished hypotheses, scored by log-probability.
+      finished: the best finished ones.
+      model: the model's state.
+    """
+
+    beam: BeamState
+    row_B: jax.Array
+    max_len_B: jax.Array
+    live: DecodeResult
+    finished: DecodeResult
+    model: Any
+
+
+# (state, logits_BNV, total_BNV) → index_BM of M of the N · V continuations of a sentence
+Choose = Callable[[SearchState, jax.Array, jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Decodes until every sentence is finished; each step keeps the best candidates.
+
+    Attributes:
+      inputs: what is decoded.
+      choose: M ≥ N candidates, by the logits of the next token and by the log-probability
+        of all tokens with it; both are −inf for a token that may not come.
+      beams: N, the hypotheses of a sentence.
+      alpha: of the length penalty; 0 for none.
+      n_best: how many results of each sentence must be final.
+    """
+
+    inputs: DecodeInputs
+    choose: Choose
+    beams: int = 1
+    alpha: float = 0.0
+    n_best: int = 1
+
+    def __call__(self) -> DecodeResult:
+        """Runs the search."""
+        state = self._first_state()
+        batch = len(self.inputs.max_len_B)
+        smaller = [int(batch * share) for share in SHRINK_AT]
+        smaller = [rows for rows in smaller if rows >= SMALLEST_BATCH]
+
+        # All sentences, with more room each time, until few enough are unfinished.
+        stops = [*smaller, 0]
+        for room in _rooms(self.inputs.length):
+            state = self._allocate(state, room)
+            state = self._run(state, room, stops[0])
+        result = state.finished
+        # The unfinished ones alone, in smaller and smaller batches.
+        for rows, stop in itertools.pairwise(stops):
+            state = self._keep_unfinished(state, rows)
+            state = self._run(state, self.inputs.length, stop)
+            result = _write_rows(result, state.row_B, state.finished)
+        return result
+
+    def _first_state(self) -> SearchState:
+        inputs = self.inputs
+        batch = len(inputs.max_len_B)
+        shape = batch, self.beams
+        nothing = DecodeResult(
+            tokens_BNL=jnp.zeros((*shape, inputs.length), jnp.int32),
+            scores_BN=jnp.full(shape, -jnp.inf),
+            exists_BN=jnp.zeros(shape, bool),
+        )
+        # All hypotheses begin alike, so only the first one exists.
+        live = DecodeResult(
+            tokens_BNL=nothing.tokens_BNL,
+            scores_BN=nothing.scores_BN.at[:, 0].set(0.0),
+            exists_BN=nothing.exists_BN.at[:, 0].set(True),
+        )
+        beam = BeamState(
+            step=jnp.int32(0),
+            parent_BN=jnp.zeros(shape, jnp.int32),
+            visible_BNS=jnp.zeros((*shape, 0), bool),
+        )
+        return SearchState(
+            beam=beam,
+            row_B=jnp.arange(batch, dtype=jnp.int32),
+            max_len_B=jnp.minimum(inputs.max_len_B, inputs.length),
+            live=live,
+            finished=nothing,
+            model=inputs.state,
+        )
+
+    def _allocate(self, state: SearchState, room: int) -> SearchState:
+        """Makes room for so many tokens of each hypothesis."""
+        slots = state.beam.visible_BNS.shape[2]
+        padding = [(0, 0), (0, 0), (0, room * self.beams - slots)]
+        visible_BNS = jnp.pad(state.beam.visible_BNS, padding)
+        return state._replace(
+            beam=state.beam.replace(visible_BNS=visible_BNS),
+            model=state.model.allocate(self.beams, room),
+        )
+
+    def _run(self, state: SearchState, room: int, stop: int) -> SearchState:
+        """Steps until at most `stop` sentences are unfinished, or room runs out."""
+
+        def goes_on(state):
+            has_room = state.beam.step < room
+            return has_room & (self._is_unfinished(state).sum() > stop)
+
+        return jax.lax.while_loop(goes_on, self._advance, state)
+
+    def _keep_unfinished(self, state: SearchState, rows: int) -> SearchState:
+        """The state of so many sentences, the unfinished ones among them."""
+        stay_B = jnp.argsort(~self._is_unfinished(state))[:rows]
+        return jax.tree.map(lambda x: x[stay_B] if x.ndim else x, state)
+
+    def _is_unfinished(self, state: SearchState) -> jax.Array:
+        """Whether a live hypothesis can still come among the `n_best`, bool B."""
+        # Log-probabilities only fall, so a live hypothesis can reach at most this.
+        penalty_B = length_penalty(state.max_len_B, self.alpha)
+        reachable_B = state.live.scores_BN.max(-1) / penalty_B
+        last = self.n_best - 1
+        is_beaten_B = reachable_B <= state.finished.scores_BN[:, last]
+        is_decided_B = state.finished.exists_BN[:, last] & is_beaten_B
+        is_below_limit_B = state.beam.step < state.max_len_B
+        return is_below_limit_B & ~is_decided_B & state.live.exists_BN.any(-1)
+
+    def _advance(self, state: SearchState) -> SearchState:
+        """One step: feeds the last tokens, and keeps the best of what may follow."""
+        beam, model, logits_BNV = self._feed(state)
+        candidates, parent_BM = self._candidates(state, logits_BNV)
+        length = beam.step + 1
+        ended_BM = candidates.tokens_BNL[:, :, beam.step] == self.inputs.eos
+
+        unfinished_B1 = self._is_unfinished(state)[:, None]
+        results = candidates._replace(
+            scores_BN=candidates.scores_BN / length_penalty(length, self.alpha)
+        ).where(ended_BM & unfinished_B1)
+        finished, _ = _best(self.beams, _concatenate(state.finished, results))
+        live, kept_BN = _best(self.beams, candidates.where(~ended_BM))
+
+        parent_BN = jnp.take_along_axis(parent_BM, kept_BN, 1)
+        return state._replace(
+            beam=beam.replace(step=length, parent_BN=parent_BN),
+            live=live,
+            finished=finished,
+            model=model,
+        )
+
+    def _feed(self, state: SearchState) -> tuple[BeamState, Any, jax.Array]:
+        """Runs the model on the last token of each hypothesis.
+
+        Returns:
+          The step with its own slots visible, the model's state, float32 logits BNV.
+        """
+        beam = state.beam
+        batch, beams = beam.parent_BN.shape
+        visible_BNS = beam.visible_BNS
+        if beams > 1:
+            visible_BNS = gather_beams(visible_BNS, beam.parent_BN)
+        own_BNN = jnp.broadcast_to(jnp.eye(beams, dtype=bool), (batch, beams, beams))
+        visible_BNS = jax.lax.dynamic_update_slice_in_dim(
+            visible_BNS, own_BNN, beam.step * beams, 2
+        )
+        beam = beam.replace(visible_BNS=visible_BNS)
+        last_BN = state.live.tokens_BNL[:, :, beam.step - 1]
+        last_BN = jnp.where(beam.step > 0, last_BN, self.inputs.bos)
+        logits_BNV, model = self.inputs.decode_step(last_BN, state.model, beam)
+        return beam, model, logits_BNV.astype(jnp.float32)
+
+    def _candidates(
+        self, state: SearchState, logits_BNV: jax.Array
+    ) -> tuple[DecodeResult, jax.Array]:
+        """The chosen continuations, and the hypothesis that each one continues."""
+        batch, _, vocab_size = logits_BNV.shape
+        allowed_BV = self._may_follow(state, jnp.arange(vocab_size)[None])
+        log_z_BN = jax.nn.logsumexp(logits_BNV, -1)
+        offset_BN = state.live.scores_BN - log_z_BN
+        total_BNV = logits_BNV + offset_BN[..., None]
+        total_BNV = jnp.where(allowed_BV[:, None], total_BNV, -jnp.inf)
+        logits_BNV = jnp.where(allowed_BV[:, None], logits_BNV, -jnp.inf)
+
+        index_BM = self.choose(state, logits_BNV, total_BNV)
+        parent_BM = index_BM // vocab_size
+        token_BM = index_BM % vocab_size
+        scores_BM = jnp.take_along_axis(total_BNV.reshape(batch, -1), index_BM, 1)
+        # What continues no hypothesis, may not follow or has no probability is none.
+        exists_BM = gather_beams(state.live.exists_BN, parent_BM)
+        exists_BM &= jnp.isfinite(scores_BM)
+        exists_BM &= self._may_follow(state, token_BM)
+        tokens_BML = gather_beams(state.live.tokens_BNL, parent_BM)
+        tokens_BML = tokens_BML.at[:, :, state.beam.step].set(token_BM)
+        return DecodeResult(tokens_BML, scores_BM, exists_BM), parent_BM
+
+    def _may_follow(self, state: SearchState, token_BM: jax.Array) -> jax.Array:
+        """No padding, no start token, and at the limit the end token alone."""
+        is_last_B1 = (state.beam.step + 1 >= state.max_len_B)[:, None]
+        is_text = (token_BM != 0) & (token_BM != self.inputs.bos)
+        return jnp.where(is_last_B1, token_BM == self.inputs.eos, is_text)
+
+
+def _rooms(length: int) -> list[int]:
+    """The tokens that the cache has room for, each time that it has grown."""
+    rooms = []
+    room = FIRST_ROOM
+    while room < length:
+        rooms.append(room)
+        room *= GROWTH
+    return [*rooms, length]
+
+
+def length_penalty(length: jax.Array | int, alpha: float) -> jax.Array | float:
+    """((5 + length) / 6)^α (Wu et al. 2016, equation 14); the end token counts."""
+    return ((5.0 + length) / 6.0) ** alpha
+
+
+def _concatenate(one: DecodeResult, other: DecodeResult) -> DecodeResult:
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1), one, other)
+
+
+def _best(count: int, hypotheses: DecodeResult) -> tuple[DecodeResult, jax.Array]:
+    """The hypotheses of the highest scores, and where they stood: int32 BN."""
+    _, index_BN = jax.lax.top_k(hypotheses.scores_BN, count)
+    return jax.tree.map(lambda x: gather_beams(x, index_BN), hypotheses), index_BN
+
+
+def _write_rows(
+    result: DecodeResult, row_B: jax.Array, rows: DecodeResult
+) -> DecodeResult:
+    return jax.tree.map(lambda x, some: x.at[row_B].set(some), result, rows)

@@ -1,0 +1,73 @@
+"""Several models of one vocabulary as one, for decoding: the mean of their probabilities."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.kv_cache import BeamState
+from flaxformer_lite.models.base import DecodeState, Model
+
+
+class EnsembleState(NamedTuple):
+    """The decoding state of each model."""
+
+    states: tuple[DecodeState, ...]
+
+    def allocate(self, hypotheses: int, tokens: int) -> 'EnsembleState':
+        """Makes room for so many tokens of each hypothesis of a sentence."""
+        return EnsembleState(
+            tuple(state.allocate(hypotheses, tokens) for state in self.states)
+        )
+
+
+class Ensemble(nn.Module):
+    """p(y_t | y_<t, x) = 1/M Σ_m p_m(y_t | y_<t, x): logits are the log of that mean.
+
+    `prefill` and `decode_step` are as those of a `Model`.
+
+    Attributes:
+      models: each an object of its own.
+    """
+
+    models: Sequence[Model]
+
+    @property
+    def max_length(self) -> int | None:
+        """The smallest limit of the models."""
+        limits = [model.max_length for model in self.models]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def prefill(self, source_BS: jax.Array) -> EnsembleState:
+        """Each model reads the source once."""
+        return EnsembleState(tuple(model.prefill(source_BS) for model in self.models))
+
+    def decode_step(
+        self, token_BN: jax.Array, state: EnsembleState, beam: BeamState
+    ) -> tuple[jax.Array, EnsembleState]:
+        """The next token of each hypothesis → log of the mean probability, BNV."""
+        log_p_MBNV = []
+        states = []
+        for model, model_state in zip(self.models, state.states, strict=True):
+            logits_BNV, model_state = model.decode_step(token_BN, model_state, beam)
+            log_p_MBNV.append(jax.nn.log_softmax(logits_BNV))
+            states.append(model_state)
+        log_sum_BNV = jax.nn.logsumexp(jnp.stack(log_p_MBNV), axis=0)
+        log_mean_BNV = log_sum_BNV - jnp.log(len(self.models))
+        return log_mean_BNV, EnsembleState(tuple(states))
+
+
+def ensemble(models: Sequence[Model]) -> Ensemble:
+    """The models as one. One model may be in it several times, with other variables."""
+    return Ensemble(tuple(model.copy(parent=None, name=None) for model in models))
+
+
+def ensemble_variables(of_models: Sequence[Any]) -> Any:
+    """The ensemble's variables, from those of its models in order."""
+    collections: dict[str, Any] = {}
+    for number, variables in enumerate(of_models):
+        for name, tree in variables.items():
+            collections.setdefault(name, {})[f'models_{number}'] = tree
+    return collections

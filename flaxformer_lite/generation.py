@@ -1,0 +1,144 @@
+"""Sources to targets with a model, in one call."""
+
+import functools
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite import decoding
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.training.batch import Sentences, check_variables, pad_rows
+
+# How much longer than its source a target may become (paper §6.1).
+EXTRA_LENGTH = 50
+
+Strategy = Literal['greedy', 'beam', 'sample']
+STRATEGIES = ('greedy', 'beam', 'sample')
+
+
+class _Settings(NamedTuple):
+    """All settings of `generate` that are not arrays."""
+
+    strategy: Strategy
+    length: int
+    bos: int
+    eos: int
+    beams: int
+    alpha: float
+    n_best: int
+    temperature: float
+    top_k: int
+    top_p: float
+
+
+def generate(
+    model: Model,
+    variables: Any,
+    source: Sentences,
+    strategy: Strategy = 'beam',
+    *,
+    max_length: int | None = None,
+    bos: int = 2,
+    eos: int = 1,
+    beams: int = 4,
+    alpha: float = 0.6,
+    n_best: int = 1,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    key: jax.Array | None = None,
+) -> decoding.DecodeResult:
+    """Decodes the targets of sources: tokens, scores, and which of them exist.
+
+    It compiles for each shape of the source: give sources of like length, in batches of
+    one size.
+
+    Args:
+      model: the model.
+      variables: what `model.apply` takes: {'params': …}.
+      source: lists of tokens, or an array (rows, length) padded with 0; with end tokens,
+        if the model was trained with them. A row of nothing has no target.
+      strategy: how the next token is chosen.
+      max_length: the most tokens of a target, its end token counted; None for 50 more
+        than its source has. Learned positions limit it to their number.
+      bos, eos: the start and the end token.
+      beams, alpha, n_best: of 'beam', as `decoding.beam` has them.
+      temperature, top_k, top_p: of 'sample', as `decoding.sample` has them.
+      key: of 'sample'; what a row draws depends on it and the row's number alone.
+
+    Returns:
+      The hypotheses of each source, best first.
+
+    Raises:
+      ValueError: an argument that cannot work, or sources that are too long.
+    """
+    check_variables(variables)
+    source_BS = pad_rows(source, 'source')
+    _check(model, source_BS, strategy, key, bos, eos)
+    longest = source_BS.shape[1] + EXTRA_LENGTH if max_length is None else max_length
+    if longest < 1:
+        raise ValueError(f'max_length must be at least 1, not {max_length}')
+    if model.max_length is not None:
+        longest = min(longest, model.max_length)
+    settings = _Settings(
+        strategy,
+        longest,
+        bos,
+        eos,
+        beams,
+        alpha,
+        n_best,
+        temperature,
+        top_k,
+        top_p,
+    )
+    source_length_B = (source_BS != 0).sum(-1)
+    max_len_B = source_length_B + EXTRA_LENGTH if max_length is None else max_length
+    max_len_B = jnp.where(source_length_B > 0, max_len_B, 0).astype(jnp.int32)
+    if key is None:
+        key = jax.random.key(0)
+    return _generate(model, settings, variables, source_BS, max_len_B, key)
+
+
+def _check(model, source_BS, strategy, key, bos, eos):
+    if strategy not in STRATEGIES:
+        names = ', '.join(STRATEGIES)
+        raise ValueError(f'strategy must be one of {names}, not {strategy!r}')
+    if strategy == 'sample' and key is None:
+        raise ValueError('sampling needs a key, such as key=jax.random.key(0)')
+    if not (0 <= bos < model.vocab_size and 0 < eos < model.vocab_size and bos != eos):
+        raise ValueError(
+            f'bos and eos must be two tokens of the {model.vocab_size}, and eos not 0, '
+            f'which is padding: not {bos} and {eos}'
+        )
+    # The lengths of traced arrays are not known.
+    if model.max_length is None or isinstance(source_BS, jax.core.Tracer):
+        return
+    longest = int((source_BS != 0).sum(-1).max(initial=0))
+    if longest > model.max_length:
+        raise ValueError(
+            f'a source has {longest} tokens, and the model has positions for '
+            f'{model.max_length}'
+        )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _generate(model, settings, variables, source_BS, max_len_B, key):
+    inputs = decoding.DecodeInputs(
+        functools.partial(model.apply, variables, method='decode_step'),
+        model.apply(variables, source_BS, method='prefill'),
+        max_len_B,
+        settings.bos,
+        settings.eos,
+        settings.length,
+    )
+    if settings.strategy == 'greedy':
+        return decoding.greedy(inputs)
+    if settings.strategy == 'beam':
+        return decoding.beam(inputs, settings.beams, settings.alpha, settings.n_best)
+    rows_B = jnp.arange(len(source_BS))
+    keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, rows_B)
+    return decoding.sample(
+        inputs, keys_B, settings.temperature, settings.top_k, settings.top_p
+    )

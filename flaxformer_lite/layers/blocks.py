@@ -1,0 +1,133 @@
+"""One layer of a stack (paper §3.1, figure 1): sublayers, each in a residual connection.
+
+All three kinds are called alike, and each has its own copy of the residual connection
+for every sublayer. Without a cache the tokens attend to each other. With one they are
+the next tokens of the hypotheses of each sentence, are appended to the cache, and
+attend to what it then holds.
+"""
+
+import jax
+from flax import linen as nn
+
+from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
+from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
+from flaxformer_lite.masks import AttentionContext, padding_known
+
+
+class Block(nn.Module):
+    """What the blocks have in common.
+
+    Attributes:
+      self_attention: of the tokens to each other.
+      feed_forward: a module of `feed_forward/`.
+      residual: a module of `residual/`, the template of a sublayer's own.
+    """
+
+    self_attention: MultiHeadAttention
+    feed_forward: nn.Module
+    residual: nn.Module
+
+    def attend_to_self(
+        self,
+        h_BTD: jax.Array,
+        context: AttentionContext,
+        cache: CacheState | None,
+        beam: BeamState | None,
+    ) -> tuple[jax.Array, CacheState]:
+        """Self-attention, with or without a cache → its result, and what to keep."""
+        kv = self.self_attention.project_kv(h_BTD, context.positions_BT)
+        if cache is None:
+            return self.self_attention(h_BTD, kv, context), kv
+        cache, kv = cache.append(kv, beam)
+        return self.self_attention(h_BTD, kv, context), cache
+
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        context: AttentionContext,
+        encoder_kv: KeyValues | None = None,
+        cache: CacheState | None = None,
+        beam: BeamState | None = None,
+    ) -> tuple[jax.Array, CacheState]:
+        """Runs the layer.
+
+        Args:
+          x_BTD: the residual stream, float32.
+          context: the tokens' positions and masks.
+          encoder_kv: the source's keys and values for this layer's cross-attention.
+          cache: this layer's, while decoding.
+          beam: the step and the visible slots, while decoding.
+
+        Returns:
+          The residual stream after the layer, and the layer's new cache; without a
+          cache, the keys and values of the tokens.
+        """
+        raise NotImplementedError
+
+
+# Traced once for all layers of a stack, which differ in their arrays alone: the time to
+# build, describe or compile a model hardly grows with its depth.
+@nn.jit
+class EncoderBlock(Block):
+    """Figure 1, left: self-attention, feed-forward. With a causal mask, a decoder alone."""
+
+    @nn.compact
+    def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
+        residual_1 = self.residual.copy(name='residual_1')
+        residual_2 = self.residual.copy(name='residual_2')
+        with padding_known(context.valid_BT):
+            h_BTD = residual_1.before(x_BTD)
+            h_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam)
+            x_BTD = residual_1.after(x_BTD, h_BTD)
+
+            h_BTD = residual_2.before(x_BTD)
+            x_BTD = residual_2.after(x_BTD, self.feed_forward(h_BTD))
+        return x_BTD, cache
+
+
+@nn.jit
+class DecoderBlock(Block, kw_only=True):
+    """Figure 1, right: masked self-attention, attention to the source, feed-forward."""
+
+    cross_attention: MultiHeadAttention
+
+    @nn.compact
+    def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
+        residual_1 = self.residual.copy(name='residual_1')
+        residual_2 = self.residual.copy(name='residual_2')
+        residual_3 = self.residual.copy(name='residual_3')
+        with padding_known(context.valid_BT):
+            h_BTD = residual_1.before(x_BTD)
+            h_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam)
+            x_BTD = residual_1.after(x_BTD, h_BTD)
+
+            h_BTD = residual_2.before(x_BTD)
+            h_BTD = self.cross_attention(h_BTD, encoder_kv, context.cross)
+            x_BTD = residual_2.after(x_BTD, h_BTD)
+
+            h_BTD = residual_3.before(x_BTD)
+            x_BTD = residual_3.after(x_BTD, self.feed_forward(h_BTD))
+        return x_BTD, cache
+
+
+@nn.jit
+class ParallelBlock(Block, kw_only=True):
+    """All sublayers read the same h, and their sum joins the stream once.
+
+    Wang and Komatsuzaki (2021, "GPT-J"). In a decoder the attention to the source is one
+    of them.
+    """
+
+    cross_attention: MultiHeadAttention | None = None
+
+    @nn.compact
+    def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
+        residual_1 = self.residual.copy(name='residual_1')
+        with padding_known(context.valid_BT):
+            h_BTD = residual_1.before(x_BTD)
+            y_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam)
+            if self.cross_attention is not None:
+                y_BTD += self.cross_attention(h_BTD, encoder_kv, context.cross)
+            y_BTD += self.feed_forward(h_BTD)
+            x_BTD = residual_1.after(x_BTD, y_BTD)
+        return x_BTD, cache

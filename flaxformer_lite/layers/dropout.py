@@ -1,0 +1,63 @@
+"""Dropout (paper §5.4), on exactly when a dropout key is given."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.ops.random_bits import random_bits
+from flaxformer_lite.ranges import Checked, Rate
+
+
+# Traced once for each shape and rate.
+@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
+def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
+    """bool, each True with probability 1 − rate."""
+    return random_bits(key, shape) >= jnp.uint32(round(rate * 2**32))
+
+
+class Dropout(Checked, nn.Module):
+    """Each element is 0 with probability `rate`, else divided by 1 − rate.
+
+    Attributes:
+      rate: in [0, 1).
+      shared_axes: along these, elements are dropped together: (-1,) for whole tokens of
+        x_BTD, (1, 3) for whole heads of y_BTHU.
+
+    Raises:
+      ValueError: the rate is not in [0, 1).
+    """
+
+    rate: Rate
+    shared_axes: tuple[int, ...] = ()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        if self.rate == 0 or not self.has_rng('dropout'):
+            return x
+        shape = list(x.shape)
+        for axis in self.shared_axes:
+            shape[axis] = 1
+        keep = keep_mask(self.make_rng('dropout'), tuple(shape), self.rate)
+        return jnp.where(keep, x / (1 - self.rate), 0)
+
+
+class LayerDrop(Checked, nn.Module):
+    """Skips a whole layer (Fan et al. 2020): the layer's input x instead of its output y.
+
+    It does so with probability `rate` where a dropout key is given, the same for all of a
+    batch; and wherever the collection `ablation_masks` says so.
+    """
+
+    rate: Rate = 0.0
+
+    @nn.compact
+    def __call__(self, x_BTD: jax.Array, y_BTD: jax.Array) -> jax.Array:
+        if self.has_variable('ablation_masks', 'keep'):
+            keep = self.get_variable('ablation_masks', 'keep')
+            y_BTD = jnp.where(keep, y_BTD, x_BTD)
+        if self.rate == 0 or not self.has_rng('dropout'):
+            return y_BTD
+        keep = keep_mask(self.make_rng('dropout'), (1, 1, 1), self.rate)
+        return jnp.where(keep, y_BTD, x_BTD)

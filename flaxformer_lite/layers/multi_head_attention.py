@@ -1,0 +1,140 @@
+"""Multi-head attention (paper §3.2.2): project, rotate, attend, project back."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.kv_cache import KeyValues
+from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.dropout import Dropout
+from flaxformer_lite.masks import AttentionContext
+from flaxformer_lite.sizes import Sizes
+
+
+class MultiHeadAttention(nn.Module):
+    """Concat(head_1, …, head_h) W^O, head_i = Attention(x W_i^Q, y W_i^K, y W_i^V).
+
+    There are no biases. Keys and values are an argument. `project_kv` makes them: of the
+    same tokens in self-attention, of the encoder's output in cross-attention (once a
+    sentence); while decoding, a cache holds them.
+
+    Attributes:
+      sizes: d_model, num_heads, num_kv_heads, d_k and d_v are used. With fewer key and
+        value heads than query heads it is grouped-query attention (Ainslie et al. 2023),
+        with one of them multi-query attention (Shazeer 2019).
+      core_attention: what happens between heads, a module of `attention/`.
+      positions: a module of `positions/`; its `rotate`, `scores` and `values` are used
+        here.
+      dense: the template of the matrices. Keys and values are kept in its dtype.
+      head_dropout: of whole heads.
+      projections: False leaves out all four matrices; a head is a slice of its input.
+    """
+
+    sizes: Sizes
+    core_attention: nn.Module
+    positions: nn.Module
+    dense: Dense = Dense()
+    head_dropout: nn.Module = Dropout(0.0)
+    projections: bool = True
+
+    def setup(self):
+        if not self.projections:
+            return
+        sizes = self.sizes
+        self.query = self._matrix(sizes.num_heads, sizes.d_k)
+        self.key = self._matrix(sizes.num_kv_heads, sizes.d_k)
+        self.value = self._matrix(sizes.num_kv_heads, sizes.d_v)
+        self.out_proj = self._matrix(sizes.d_model, input_axes=2)
+
+    def _matrix(self, *features, input_axes=1):
+        return self.dense.copy(
+            features=features, input_axes=input_axes, bias=False, name=None
+        )
+
+    def _slices(self, x_BTD):
+        return x_BTD.reshape(*x_BTD.shape[:2], self.sizes.num_heads, self.sizes.d_k)
+
+    def project_kv(self, x_BSD: jax.Array, positions_BS: jax.Array) -> KeyValues:
+        """The keys and values of these tokens, in the compute dtype."""
+        if self.projections:
+            key_BSGK, value_BSGU = self.key(x_BSD), self.value(x_BSD)
+        else:
+            key_BSGK = value_BSGU = self._slices(x_BSD)
+        key_BSGK = self.positions.rotate(key_BSGK, positions_BS)
+        dtype = self.dense.dtype
+        key_BGKS = jnp.moveaxis(key_BSGK.astype(dtype), 1, -1)
+        value_BGUS = jnp.moveaxis(value_BSGU.astype(dtype), 1, -1)
+        return KeyValues(key_BGKS, value_BGUS, positions_BS)
+
+    def __call__(
+        self, x_BTD: jax.Array, kv: KeyValues, context: AttentionContext
+    ) -> jax.Array:
+        """Attends from x_BTD to `kv`, which holds what a cache makes of `project_kv`.
+
+        Returns:
+          float32 BTD.
+        """
+        q_BTHK = self.query(x_BTD) if self.projections else self._slices(x_BTD)
+        q_BTHK = self.positions.rotate(q_BTHK, context.positions_BT)
+        q_BTHK = q_BTHK.astype(self.dense.dtype)
+        y_BTHU = self._attend(q_BTHK, kv, context)
+        if self.has_variable('ablation_masks', 'heads'):
+            masks_H = self.get_variable('ablation_masks', 'heads')
+            y_BTHU *= masks_H[None, None, :, None]
+        self.sow('intermediates', 'heads', y_BTHU)
+        y_BTHU = self.head_dropout(y_BTHU)
+        if not self.projections:
+            return y_BTHU.reshape(*x_BTD.shape[:2], -1)
+        return self.out_proj(y_BTHU)
+
+    def _attend(self, q_BTHK, kv, context):
+        """The core attention, with as many heads of queries as of keys.
+
+        Where a group of query heads shares one head of keys, the group's queries become
+        that many queries of one head: groups are folded into the query axis. Where the
+        core attention has parameters for each head, keys and values are repeated instead.
+        """
+        group_size = self.sizes.num_heads // self.sizes.num_kv_heads
+        if group_size > 1 and self.core_attention.per_head:
+            kv = kv.replace(
+                key_BGKS=jnp.repeat(kv.key_BGKS, group_size, 1),
+                value_BGUS=jnp.repeat(kv.value_BGUS, group_size, 1),
+            )
+            group_size = 1
+        y_BTHU = self.core_attention(
+            _fold_groups(q_BTHK, group_size),
+            kv,
+            positions_BT=jnp.repeat(context.positions_BT, group_size, 1),
+            mask_BHTS=_fold_pairs(context.mask_BHTS, group_size),
+            bias_BHTS=_fold_pairs(context.bias_BHTS, group_size),
+            relative_positions=self.positions if self.positions.adds_scores else None,
+        )
+        return _unfold_groups(y_BTHU, group_size)
+
+
+def _fold_groups(q_BTHK, group_size):
+    """(B, T, H, K) → (B, T · group size, H / group size, K)."""
+    b, t, h, k = q_BTHK.shape
+    q_BTGRK = q_BTHK.reshape(b, t, h // group_size, group_size, k)
+    q_BTRGK = jnp.swapaxes(q_BTGRK, 2, 3)
+    return q_BTRGK.reshape(b, t * group_size, h // group_size, k)
+
+
+def _unfold_groups(y_BTHU, group_size):
+    """What `_fold_groups` did, undone."""
+    b, t, g, u = y_BTHU.shape
+    y_BTRGU = y_BTHU.reshape(b, t // group_size, group_size, g, u)
+    y_BTGRU = jnp.swapaxes(y_BTRGU, 2, 3)
+    return y_BTGRU.reshape(b, t // group_size, g * group_size, u)
+
+
+def _fold_pairs(x_BHTS, group_size):
+    """A mask or a bias for queries whose groups are folded."""
+    if x_BHTS is None or group_size == 1:
+        return x_BHTS
+    if x_BHTS.shape[1] > 1:
+        x_BTHS = jnp.swapaxes(x_BHTS, 1, 2)
+        return jnp.swapaxes(_fold_groups(x_BTHS, group_size), 1, 2)
+    if x_BHTS.shape[2] > 1:
+        return jnp.repeat(x_BHTS, group_size, 2)
+    return x_BHTS

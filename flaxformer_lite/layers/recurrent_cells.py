@@ -1,0 +1,123 @@
+"""Recurrent cells: operands in the compute dtype, states and gates in float32."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.ops.matmul import matmul
+
+# A GRU's state is one array, an LSTM's are two: the memory cell and the output.
+CellState = jax.Array | tuple[jax.Array, jax.Array]
+
+
+class Cell(nn.Module):
+    """What cells have in common: a first state, and W x + b of several gates at once.
+
+    Attributes:
+      d_model: the width of the state.
+      dense: the template of matrices: their dtype and first values.
+    """
+
+    d_model: int
+    dense: Dense
+
+    @nn.nowrap
+    def first_state(self, h: jax.Array) -> CellState:
+        """The state with these values, wherever the cell keeps values."""
+        raise NotImplementedError
+
+    def from_input(self, x: jax.Array, names: str, biased: str) -> list[jax.Array]:
+        """W x + b for each gate, float32; W starts as other matrices do.
+
+        Args:
+          x: the input, (…, features).
+          names: a letter for each gate.
+          biased: the gates that have b.
+        """
+
+        def init(key, shape):
+            return self.dense.kernel_init.matrix(key, *shape, 'cell')
+
+        return self._products(x, 'i', names, biased, init)
+
+    def from_state(self, h: jax.Array, names: str, biased: str) -> list[jax.Array]:
+        """U h + b for each gate, float32; U starts as an orthogonal matrix."""
+
+        def init(key, shape):
+            return nn.initializers.orthogonal()(key, shape, jnp.float32)
+
+        return self._products(h, 'h', names, biased, init)
+
+    def _products(self, x, side, names, biased, init):
+        matrices, biases = [], []
+        for name in names:
+            gate = _Gate(self.d_model, init, name in biased, name=side + name)
+            matrix, bias = gate(x.shape[-1])
+            matrices.append(matrix)
+            biases.append(bias)
+        dtype = self.dense.dtype
+        x_ND = x.reshape(-1, x.shape[-1]).astype(dtype)
+        w_DF = jnp.concatenate(matrices, -1).astype(dtype)
+        y_NF = matmul(x_ND, w_DF) + jnp.concatenate(biases)[None]
+        return jnp.split(y_NF.reshape(*x.shape[:-1], -1), len(names), -1)
+
+
+class _Gate(nn.Module):
+    """The parameters of one gate; its bias is constant 0 where it has none."""
+
+    features: int
+    kernel_init: nn.initializers.Initializer
+    biased: bool
+
+    @nn.compact
+    def __call__(self, fan_in: int) -> tuple[jax.Array, jax.Array]:
+        kernel = self.param('kernel', self.kernel_init, (fan_in, self.features))
+        if not self.biased:
+            return kernel, jnp.zeros(self.features)
+        return kernel, self.param('bias', nn.initializers.zeros, (self.features,))
+
+
+class GRU(Cell):
+    """h ← (1 − z) n + z h, n = tanh(W x + r ⊙ (U h + b)) (Cho et al. 2014).
+
+    As in cuDNN, the reset gate r acts after the product U h.
+    """
+
+    @nn.nowrap
+    def first_state(self, h):
+        return h
+
+    @nn.compact
+    def __call__(self, h: jax.Array, x: jax.Array) -> tuple[CellState, jax.Array]:
+        """One token: → the new state, the output."""
+        reset_x, update_x, new_x = self.from_input(x, 'rzn', biased='rzn')
+        reset_h, update_h, new_h = self.from_state(h, 'rzn', biased='n')
+        reset = jax.nn.sigmoid(reset_x + reset_h)
+        update = jax.nn.sigmoid(update_x + update_h)
+        new = jnp.tanh(new_x + reset * new_h)
+        h = (1 - update) * new + update * h
+        return h, h
+
+
+class LSTM(Cell):
+    """c ← f c + i g, h ← o tanh(c) (Hochreiter and Schmidhuber 1997; Gers et al. 2000)."""
+
+    @nn.nowrap
+    def first_state(self, h):
+        return h, h
+
+    @nn.compact
+    def __call__(self, state: CellState, x: jax.Array) -> tuple[CellState, jax.Array]:
+        """One token: → the new state, the output."""
+        c, h = state
+        of_x = self.from_input(x, 'ifgo', biased='')
+        of_h = self.from_state(h, 'ifgo', biased='ifgo')
+        i, f, g, o = (a + b for a, b in zip(of_x, of_h, strict=True))
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (c, h), h
+
+
+# Traced once for all layers that read as much.
+CELLS = {'gru': nn.jit(GRU), 'lstm': nn.jit(LSTM)}

@@ -1,0 +1,120 @@
+"""A stack of equal blocks: the encoder, the decoder (paper §3.1), or a decoder alone."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
+from flaxformer_lite.layers.blocks import Block
+from flaxformer_lite.layers.dropout import LayerDrop
+from flaxformer_lite.masks import AttentionContext, padding_known
+
+
+class Stack(nn.Module):
+    """Blocks of one kind, each with weights of its own.
+
+    Attributes:
+      block: the template of a layer.
+      num_layers: how many.
+      positions: a module of `positions/`; its `embed` and `bias` are used here.
+      dropout: of the sum of embeddings and positions (§5.4).
+      layer_drop_rate: how often a whole layer is skipped while training.
+    """
+
+    block: Block
+    num_layers: int
+    positions: nn.Module
+    dropout: nn.Module
+    layer_drop_rate: float = 0.0
+
+    def setup(self):
+        # Copies, for one template that is called several times would share its weights.
+        each = range(self.num_layers)
+        self.layer = [self.block.copy(name=None) for _ in each]
+        self.layer_drop = [LayerDrop(self.layer_drop_rate) for _ in each]
+        self.final = self.block.residual.copy(name=None)
+
+    def cross_kv(
+        self, encoded_BSD: jax.Array, positions_BS: jax.Array
+    ) -> tuple[KeyValues, ...]:
+        """Each layer's keys and values of the source, projected once a sentence."""
+        return tuple(
+            layer.cross_attention.project_kv(encoded_BSD, positions_BS)
+            for layer in self.layer
+        )
+
+    def init_cache(
+        self, prefix: tuple[KeyValues, ...], valid_BS: jax.Array
+    ) -> tuple[CacheState, ...]:
+        """A cache for each layer that begins with the keys and values of a prefix."""
+        return tuple(
+            layer.self_attention.core_attention.init_cache(kv, valid_BS)
+            for layer, kv in zip(self.layer, prefix, strict=True)
+        )
+
+    def empty_cache(self, batch: int) -> tuple[CacheState, ...]:
+        """A cache for each layer that begins with nothing."""
+        d_model = self.block.self_attention.sizes.d_model
+        x_B0D = jnp.zeros((batch, 0, d_model))
+        positions_B0 = jnp.zeros((batch, 0), jnp.int32)
+        nothing = tuple(
+            layer.self_attention.project_kv(x_B0D, positions_B0) for layer in self.layer
+        )
+        return self.init_cache(nothing, jnp.zeros((batch, 0), bool))
+
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        context: AttentionContext,
+        encoder_kv: tuple[KeyValues, ...] | None = None,
+        caches: tuple[CacheState, ...] | None = None,
+        beam: BeamState | None = None,
+    ) -> tuple[jax.Array, tuple[CacheState, ...]]:
+        """Runs all layers.
+
+        Args:
+          x_BTD: embedded tokens.
+          context: their positions and masks; the positional bias is filled in here.
+          encoder_kv: what `cross_kv` returned, in a decoder.
+          caches: what `init_cache`, `empty_cache` or the call before returned. Without
+            them the tokens attend to each other. With them T is the number of hypotheses
+            and each token is the next of one of them.
+          beam: the step and the visible slots; with `caches`.
+
+        Returns:
+          The output, float32 BTD, and each layer's cache; without caches, each layer's
+          keys and values.
+        """
+        x_BTD = self.positions.embed(x_BTD, context.positions_BT)
+        x_BTD = self.dropout(x_BTD)
+        context = self._with_bias(context)
+        self._sow_stream(context, x_BTD)
+        new_caches = []
+        for i in range(self.num_layers):
+            y_BTD, cache = self.layer[i](
+                x_BTD,
+                context,
+                None if encoder_kv is None else encoder_kv[i],
+                None if caches is None else caches[i],
+                beam,
+            )
+            x_BTD = self.layer_drop[i](x_BTD, y_BTD)
+            self._sow_stream(context, x_BTD)
+            new_caches.append(cache)
+        with padding_known(context.valid_BT):
+            x_BTD = self.final.final_norm(x_BTD)
+        return x_BTD, tuple(new_caches)
+
+    def _with_bias(self, context: AttentionContext) -> AttentionContext:
+        keys_BS = context.key_positions_BS
+        if keys_BS is None:
+            keys_BS = context.positions_BT
+        bias_BHTS = self.positions.bias(context.positions_BT, keys_BS)
+        return context._replace(bias_BHTS=bias_BHTS)
+
+    def _sow_stream(self, context, x_BTD):
+        """Shows `introspection` the tokens' positions and the length of their vectors."""
+        if self.is_mutable_collection('intermediates'):
+            self.put_variable('intermediates', 'positions', context.positions_BT)
+            self.put_variable('intermediates', 'valid', context.valid_BT)
+            self.sow('intermediates', 'norms', jnp.linalg.norm(x_BTD, axis=-1))

@@ -1,0 +1,128 @@
+"""Rows of tokens, and which tokens may attend to which (paper §3.2.3).
+
+Masks are bool, True = may attend.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+
+
+class TokenBatch(NamedTuple):
+    """Rows of tokens, int32 BT each. A row may hold several sentences (packing).
+
+    Attributes:
+      tokens_BT: ids; 0 is padding.
+      segments_BT: counts the sentences of a row from 1; 0 for padding.
+      positions_BT: the position of each token in its own sentence, from 0.
+    """
+
+    tokens_BT: jax.Array
+    segments_BT: jax.Array
+    positions_BT: jax.Array
+
+    @classmethod
+    def from_tokens(cls, tokens_BT: 'jax.Array | TokenBatch') -> 'TokenBatch':
+        """Takes each row as one sentence and token 0 as padding.
+
+        Padding gets position 0, which every model has: rows may be padded beyond the
+        length of a `learned` table. A `TokenBatch` is returned as it is.
+        """
+        if isinstance(tokens_BT, TokenBatch):
+            return tokens_BT
+        return cls._with_valid(tokens_BT, tokens_BT != 0)
+
+    @classmethod
+    def from_inputs(cls, tokens_BT: 'jax.Array | TokenBatch') -> 'TokenBatch':
+        """As `from_tokens`; but the first token of a row is the start token, and no padding.
+
+        So it may have the number of padding: T5 starts with 0.
+        """
+        if isinstance(tokens_BT, TokenBatch):
+            return tokens_BT
+        is_first_T = jnp.arange(tokens_BT.shape[1]) == 0
+        return cls._with_valid(tokens_BT, (tokens_BT != 0) | is_first_T[None])
+
+    @classmethod
+    def _with_valid(cls, tokens_BT, valid_BT):
+        index_T = jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)
+        segments_BT = valid_BT.astype(jnp.int32)
+        return cls(tokens_BT, segments_BT, segments_BT * index_T[None])
+
+    @property
+    def valid_BT(self) -> jax.Array:
+        """bool, False for padding."""
+        return self.segments_BT != 0
+
+    def segment_mask(self, keys: Self) -> jax.Array:
+        """Every token to the keys of the same sentence, B1TS. Nothing sees padding."""
+        query_segment = self.segments_BT[:, None, :, None]
+        key_segment = keys.segments_BT[:, None, None, :]
+        return (query_segment == key_segment) & (key_segment != 0)
+
+    def causal_mask(self) -> jax.Array:
+        """Every token to itself and those before it in the same sentence, B1TT."""
+        query_position = self.positions_BT[:, None, :, None]
+        key_position = self.positions_BT[:, None, None, :]
+        return self.segment_mask(self) & (key_position <= query_position)
+
+
+class AttentionContext(NamedTuple):
+    """Everything that attention needs to know of the tokens beside their vectors.
+
+    Attributes:
+      positions_BT: int32, of the tokens that attend.
+      mask_BHTS: self-attention: which keys each token may attend to.
+      cross_mask_BHTS: the same for attention over the source; None without a source.
+      valid_BT: False for padding; None where no token is padding.
+      key_positions_BS: int32, of the keys of self-attention; None where the keys are
+        those of the tokens themselves.
+      bias_BHTS: what positions add to the scores of self-attention; None for nothing.
+    """
+
+    positions_BT: jax.Array
+    mask_BHTS: jax.Array
+    cross_mask_BHTS: jax.Array | None = None
+    valid_BT: jax.Array | None = None
+    key_positions_BS: jax.Array | None = None
+    bias_BHTS: jax.Array | None = None
+
+    @property
+    def cross(self) -> 'AttentionContext':
+        """The context of attention over the source: its mask, and no bias."""
+        assert self.cross_mask_BHTS is not None
+        return AttentionContext(self.positions_BT, self.cross_mask_BHTS)
+
+
+_valid: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar(
+    'valid', default=None
+)
+
+
+@contextlib.contextmanager
+def padding_known(valid_BT: jax.Array | None) -> Iterator[None]:
+    """Within it, `padding_mask` returns this mask.
+
+    Only two modules ask whether a token is padding: batch normalisation and the mixture
+    of experts, whose results depend on all tokens of a batch. Like a dropout key, the
+    mask reaches them through the scope they run in, and not through the signature of
+    every layer between. A block opens the scope with its own argument, so what is
+    traced inside reads an array of the same trace.
+    """
+    token = _valid.set(valid_BT)
+    try:
+        yield
+    finally:
+        _valid.reset(token)
+
+
+def padding_mask(shape: tuple[int, int]) -> jax.Array:
+    """bool BT of this shape, False for padding; all True where nothing is known."""
+    valid_BT = _valid.get()
+    if valid_BT is None:
+        return jnp.ones(shape, bool)
+    return valid_BT

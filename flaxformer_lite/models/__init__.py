@@ -1,0 +1,1 @@
+"""Models: tokens to logits. One file an architecture."""

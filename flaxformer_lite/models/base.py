@@ -1,0 +1,165 @@
+"""What models of text have in common: embeddings, logits, and how they are decoded."""
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.kv_cache import BeamState, CacheState
+from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.masks import TokenBatch
+from flaxformer_lite.ops.matmul import matmul
+from flaxformer_lite.ranges import Checked, Choices, Size
+
+if TYPE_CHECKING:
+    from flaxformer_lite.config.build import Parts
+
+TIES = ('all', 'decoder', 'none')
+
+# Tokens, int32 BT; or rows that may be packed.
+Tokens = jax.Array | TokenBatch
+
+
+class DecodeState(NamedTuple):
+    """What a model carries from one decoding step to the next.
+
+    Attributes:
+      encoder_state: what it reads of the source, shared by a sentence's hypotheses.
+      caches: one a layer.
+    """
+
+    encoder_state: Any
+    caches: tuple[CacheState, ...]
+
+    def allocate(self, hypotheses: int, tokens: int) -> 'DecodeState':
+        """Makes room for so many tokens of each hypothesis of a sentence."""
+        caches = tuple(cache.allocate(hypotheses, tokens) for cache in self.caches)
+        return self._replace(caches=caches)
+
+
+class Model(Checked, nn.Module):
+    """Tokens to logits. Token 0 is padding.
+
+    A variant overrides `decode_hidden`, `prefill` and `step_hidden`.
+
+    Attributes:
+      d_model: the width of embeddings and of the residual stream.
+      vocab_size: source and target have one vocabulary.
+      tie: which embeddings share one matrix (paper §3.4): 'all' (source, target and
+        pre-softmax), 'decoder' (target and pre-softmax) or 'none'.
+      scale_embeddings: whether they are multiplied by √d_model (§3.4).
+      dense: the template of matrices. The residual stream and the logits are float32
+        whatever its dtype.
+      unused_fields: fields of a `model` config that change nothing in this architecture.
+      own_arguments: attributes that a spec may give, such as recurrent(cell='lstm').
+      has_decoder_beside_encoder: whether it has two stacks, of which the decoder may have
+        fields of its own.
+    """
+
+    unused_fields: ClassVar[tuple[str, ...]] = ()
+    own_arguments: ClassVar[tuple[str, ...]] = ()
+    has_decoder_beside_encoder: ClassVar[bool] = False
+    d_model: Size
+    vocab_size: Size
+    tie: Annotated[str, Choices(*TIES)] = 'all'
+    scale_embeddings: bool = True
+    dense: Dense = Dense()
+
+    @classmethod
+    def from_parts(cls, parts: 'Parts', vocab_size: int, **arguments: Any) -> Self:
+        """The model made of the parts that a config describes.
+
+        Args:
+          parts: makes stacks and other parts on demand.
+          vocab_size: of source and target.
+          arguments: the architecture's own, from its spec.
+        """
+        raise NotImplementedError
+
+    def setup(self):
+        self.target_VD = self._table('embedding')
+        self.source_VD = self.target_VD
+        self.output_VD = self.target_VD
+        if self.tie != 'all':
+            self.source_VD = self._table('source_embedding')
+        if self.tie == 'none':
+            self.output_VD = self._table('output')
+
+    def _table(self, name):
+        init = self.dense.kernel_init.embedding
+        return self.param(name, init, self.vocab_size, self.d_model)
+
+    @property
+    def max_length(self) -> int | None:
+        """How many tokens a sentence may have; None for any number."""
+        return None
+
+    def embed(self, table_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
+        """Tokens to vectors, float32 BTD."""
+        x_BTD = jnp.take(table_VD, tokens_BT, axis=0)
+        if self.scale_embeddings:
+            x_BTD *= self.d_model**0.5
+        return x_BTD
+
+    def decode_hidden(self, source: TokenBatch, inputs: TokenBatch) -> jax.Array:
+        """The hidden states before the output matrix, of a whole target: float32 BTD."""
+        raise NotImplementedError
+
+    def prefill(self, source_BS: jax.Array) -> DecodeState:
+        """Reads the source once; the caches have no room for generated tokens yet."""
+        raise NotImplementedError
+
+    def step_hidden(
+        self, x_BND: jax.Array, state: DecodeState, beam: BeamState
+    ) -> tuple[jax.Array, tuple[CacheState, ...]]:
+        """The embedded next token of each hypothesis → its hidden state, the new caches.
+
+        The hypotheses of a sentence are queries of one row: the source is held and read
+        once for all of them.
+        """
+        raise NotImplementedError
+
+    def logit_factors(
+        self, source: Tokens, inputs: Tokens
+    ) -> tuple[jax.Array, jax.Array]:
+        """The two factors of the logits: hidden states (BTD) and output matrix (VD).
+
+        Both are float32. A loss that never holds all logits takes these.
+        """
+        source = TokenBatch.from_tokens(source)
+        inputs = TokenBatch.from_inputs(inputs)
+        hidden_BTD = self._scale_logits(self.decode_hidden(source, inputs))
+        return hidden_BTD, self.output_VD
+
+    def __call__(self, source: Tokens, inputs: Tokens) -> jax.Array:
+        """Teacher-forced logits, float32 BTV: row t predicts the token after `inputs`' t-th.
+
+        Args:
+          source: the source's tokens.
+          inputs: the target's, shifted right behind a start token. Of tokens alone, the
+            first of each row is taken as the start token, even if it is 0.
+        """
+        hidden_BTD, _ = self.logit_factors(source, inputs)
+        return self._logits(hidden_BTD)
+
+    def decode_step(
+        self, token_BN: jax.Array, state: DecodeState, beam: BeamState
+    ) -> tuple[jax.Array, DecodeState]:
+        """The next token of each hypothesis → logits of the one after, float32 BNV."""
+        x_BND = self.embed(self.target_VD, token_BN)
+        hidden_BND, caches = self.step_hidden(x_BND, state, beam)
+        logits_BNV = self._logits(self._scale_logits(hidden_BND))
+        return logits_BNV, state._replace(caches=caches)
+
+    def _scale_logits(self, hidden_BTD):
+        scale = self.dense.kernel_init.logit_scale
+        if scale == 1:
+            return hidden_BTD
+        return hidden_BTD * scale
+
+    def _logits(self, hidden_BTD):
+        dtype = self.dense.dtype
+        hidden_ND = hidden_BTD.reshape(-1, self.d_model).astype(dtype)
+        logits_NV = matmul(hidden_ND, self.output_VD.astype(dtype).T)
+        return logits_NV.reshape(*hidden_BTD.shape[:-1], self.vocab_size)

@@ -1,0 +1,240 @@
+"""The recurrent encoder-decoder with additive attention (Bahdanau et al. 2015)."""
+
+import functools
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from flaxformer_lite.kv_cache import KeyValues, gather_beams, tile_beams
+from flaxformer_lite.layers.dropout import Dropout
+from flaxformer_lite.layers.recurrent_cells import CELLS, Cell
+from flaxformer_lite.masks import TokenBatch
+from flaxformer_lite.models.base import DecodeState, Model
+from flaxformer_lite.ranges import Choices, Size
+
+
+class _Encoded(NamedTuple):
+    """What decoding reads of the source.
+
+    Attributes:
+      kv: the states at each token, as one head's keys and values.
+      mask_B1S: bool, False for padding.
+    """
+
+    kv: KeyValues
+    mask_B1S: jax.Array
+
+
+class _CellStates(struct.PyTreeNode):
+    """The layers' states of N hypotheses: all that a recurrent decoder remembers."""
+
+    states: list
+
+    def allocate(self, hypotheses: int, tokens: int) -> '_CellStates':
+        """The same states for every hypothesis."""
+        return tile_beams(hypotheses, self)
+
+
+class Recurrent(Model, kw_only=True):
+    """What the Transformer replaced: on the same text, for the same loss, decoded alike.
+
+    Attributes:
+      cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).
+      encoder_layers: each reads in both directions.
+      decoder_layers: of the decoder.
+      core_attention: a module of `attention/`, by which the decoder reads the source.
+      dropout: of embeddings and of each layer's output.
+    """
+
+    unused_fields = (
+        'attention',
+        'positions',
+        'projections',
+        'num_heads',
+        'num_kv_heads',
+        'd_k',
+        'd_v',
+        'd_ff',
+        'feed_forward',
+        'norm',
+        'residual',
+        'parallel',
+        'head_dropout',
+        'layer_drop',
+    )
+    own_arguments = ('cell',)
+    cell: Annotated[str, Choices(*CELLS)] = 'gru'
+    encoder_layers: Size
+    decoder_layers: Size
+    core_attention: nn.Module
+    dropout: Dropout
+
+    @classmethod
+    def from_parts(cls, parts, vocab_size, **arguments):
+        sizes = parts.config.sizes('encoder')
+        return cls(
+            encoder_layers=sizes.encoder_layers,
+            decoder_layers=sizes.decoder_layers,
+            core_attention=parts.additive_attention(),
+            dropout=parts.dropout(),
+            vocab_size=vocab_size,
+            **parts.embeddings('encoder'),
+            **arguments,
+        )
+
+    def setup(self):
+        super().setup()
+        self.encoder = [
+            _BothDirections(self._cell(), self._cell())
+            for _ in range(self.encoder_layers)
+        ]
+        cells = [self._cell() for _ in range(self.decoder_layers)]
+        attention = self.core_attention.copy(parent=None)
+        self.decoder = _Decoder(cells, attention, self.dropout)
+        first = (self.decoder_layers, self.d_model)
+        self.first_state = self.dense.copy(features=first, name=None)
+        self.merge = self.dense.copy(features=(self.d_model,), name=None)
+
+    @nn.nowrap
+    def _cell(self) -> Cell:
+        return CELLS[self.cell](self.d_model, self.dense.copy(parent=None), parent=None)
+
+    def _encode(self, source: TokenBatch) -> KeyValues:
+        """h_j: the states at each token of the source, of both directions (equation 7)."""
+        h_BSU = self.dropout(self.embed(self.source_VD, source.tokens_BT))
+        for layer in self.encoder:
+            h_BSU = self.dropout(layer(h_BSU, source.segments_BT))
+        h_BSU = h_BSU.astype(self.dense.dtype)
+        h_BGUS = jnp.moveaxis(h_BSU, 1, -1)[:, None]
+        return KeyValues(h_BGUS, h_BGUS, source.positions_BT)
+
+    def _first_states(self, kv: KeyValues, mask_BNS: jax.Array) -> list:
+        """Each layer's state before the first token, from the mean of h_j.
+
+        The mean is Sennrich et al.'s (2017). The mask may have more axes for N.
+        """
+        count = jnp.maximum(mask_BNS.sum(-1, keepdims=True), 1)
+        h_BUS = kv.value_BGUS[:, 0].astype(jnp.float32)
+        mean_BNU = jnp.einsum('b...s,bus->b...u', mask_BNS / count, h_BUS)
+        states = jnp.unstack(jnp.tanh(self.first_state(mean_BNU)), axis=-2)
+        return [
+            cell.first_state(h_BND)
+            for cell, h_BND in zip(self.decoder.cell, states, strict=True)
+        ]
+
+    def decode_hidden(self, source, inputs):
+        kv = self._encode(source)
+        x_BTD = self.dropout(self.embed(self.target_VD, inputs.tokens_BT))
+        # Each token is the only hypothesis of its place: N = 1.
+        x_BTND = x_BTD[:, :, None]
+        mask_BTNS = inputs.segment_mask(source)[:, 0, :, None]
+        first_states = self._first_states(kv, mask_BTNS)
+        h_BTNU = _scan_tokens(
+            self.decoder, first_states, inputs.segments_BT, (x_BTND, mask_BTNS), kv
+        )
+        return jnp.tanh(self.merge(h_BTNU[:, :, 0]))
+
+    def prefill(self, source_BS):
+        source = TokenBatch.from_tokens(source_BS)
+        encoded = _Encoded(self._encode(source), source.valid_BT[:, None])
+        states = self._first_states(encoded.kv, encoded.mask_B1S)
+        return DecodeState(encoded, (_CellStates(states),))
+
+    def step_hidden(self, x_BND, state, beam):
+        encoded: _Encoded = state.encoder_state
+        (cache,) = state.caches
+        states = jax.tree.map(lambda x: gather_beams(x, beam.parent_BN), cache.states)
+        states, h_BNU = self.decoder(states, x_BND, encoded.mask_B1S, encoded.kv)
+        return jnp.tanh(self.merge(h_BNU)), (_CellStates(states),)
+
+
+# Traced once for all layers that read as much.
+@nn.jit
+class _BothDirections(nn.Module):
+    """Reads each sentence of a row forwards and backwards → float32 BSU, U = 2 D."""
+
+    forwards: Cell
+    backwards: Cell
+
+    def __call__(self, x_BSD, segments_BS):
+        zeros_BSD = jnp.zeros((*x_BSD.shape[:2], self.forwards.d_model))
+        zeros = self.forwards.first_state(zeros_BSD)
+        h_BSD = _scan_tokens(self.forwards, zeros, segments_BS, (x_BSD,))
+        reversed_BSD = _scan_tokens(
+            self.backwards, zeros, segments_BS[:, ::-1], (x_BSD[:, ::-1],)
+        )
+        return jnp.concatenate([h_BSD, reversed_BSD[:, ::-1]], -1)
+
+
+class _Decoder(nn.Module):
+    """s_i = f(s_{i−1}, y_{i−1}, c_i), c_i = Σ_j α_ij h_j, α_ij by s_{i−1} and h_j.
+
+    Bahdanau et al. (2015), appendix A.
+    """
+
+    cell: list[Cell]
+    cross_attention: nn.Module
+    dropout: nn.Module
+
+    def __call__(self, states, x_BND, mask_BNS, kv):
+        """One token of each hypothesis → the new states, and what its logits depend on."""
+        c_BNU = self._attend(states, x_BND, mask_BNS, kv)
+        inputs_BNU = jnp.concatenate([x_BND, c_BNU], -1)
+        h_BNU = inputs_BNU
+        new_states = []
+        for cell, state in zip(self.cell, states, strict=True):
+            state, h_BNU = cell(state, h_BNU)
+            h_BNU = self.dropout(h_BNU)
+            new_states.append(state)
+        return new_states, jnp.concatenate([h_BNU, inputs_BNU], -1)
+
+    def _attend(self, states, x_BND, mask_BNS, kv):
+        """c_i, by the last layer's state."""
+        query_BND = jax.tree.leaves(states[-1])[-1]
+        query_BNHK = query_BND[:, :, None].astype(kv.key_BGKS.dtype)
+        c_BNHU = self.cross_attention(
+            query_BNHK,
+            kv,
+            positions_BT=jnp.zeros(x_BND.shape[:2], jnp.int32),
+            mask_BHTS=mask_BNS[:, None],
+        )
+        return c_BNHU[:, :, 0]
+
+
+def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
+    """Runs a layer from token to token, anew from its first state for each sentence.
+
+    Args:
+      layer: (state, *arrays at a token, *shared) → (state, output).
+      first_states: the state that a sentence would begin with at each token, BT….
+      segments_BT: tells where sentences begin.
+      arrays: what the layer reads at each token, BT….
+      shared: what it reads at all of them.
+
+    Returns:
+      The outputs, BT….
+    """
+
+    def step(layer, state, at_token):
+        begins_B, first_state, arrays = at_token
+        choose = functools.partial(jax.vmap(jnp.where), begins_B)
+        state = jax.tree.map(choose, first_state, state)
+        return layer(state, *arrays, *shared)
+
+    scan = nn.scan(
+        step,
+        variable_broadcast='params',
+        variable_axes={'intermediates': 1},
+        split_rngs={'params': False, 'dropout': True},
+        in_axes=1,
+        out_axes=1,
+        # The check traces once more, which only new parameters need.
+        check_constancy_invariants=layer.is_mutable_collection('params'),
+    )
+    begins_BT = jnp.diff(segments_BT, prepend=0) != 0
+    start = jax.tree.map(lambda x: x[:, 0], first_states)
+    _, outputs = scan(layer, start, (begins_BT, first_states, arrays))
+    return outputs

@@ -1,0 +1,53 @@
+"""The k largest values of each row."""
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.ops.choose import choose
+
+BLOCK = 64
+
+
+def top_k_indices(x_BV: jax.Array, k: int) -> jax.Array:
+    """Where the k largest of each row are, the largest first: int32 Bk.
+
+    Of equal values, the first comes first; −0 equals 0.
+    """
+    # `jax.lax.top_k` takes −0 for less than 0.
+    x_BV = jnp.where(x_BV == 0, 0.0, x_BV)
+    chosen = choose(
+        lambda x_BV: reference(x_BV, k), lambda x_BV: tuned(x_BV, k), only_on='cpu'
+    )
+    return chosen(x_BV)
+
+
+def reference(x_BV: jax.Array, k: int) -> jax.Array:
+    """`jax.lax.top_k`'s indices."""
+    return jax.lax.top_k(x_BV, k)[1]
+
+
+def tuned(x_BV: jax.Array, k: int, block: int = BLOCK) -> jax.Array:
+    """The same, several times faster on CPU, where `top_k` sorts whole rows.
+
+    The k largest values lie in the k blocks with the largest maxima, or in the rest
+    behind the last whole block. Only those are sorted.
+    """
+    batch, size = x_BV.shape
+    blocks = size // block
+    if blocks < 2 * k:
+        return reference(x_BV, k)
+    whole_BCV = x_BV[:, : blocks * block].reshape(batch, blocks, block)
+    rest_BV = x_BV[:, blocks * block :]
+
+    # 1. The k blocks with the largest maxima, in the order in which they stand in the
+    #    row, so that equal values keep their order.
+    best_Bk = jnp.sort(reference(whole_BCV.max(-1), k), -1)
+    # 2. Their values and the rest are the candidates.
+    best_BkV = jnp.take_along_axis(whole_BCV, best_Bk[..., None], 1)
+    candidates_BV = jnp.concatenate([best_BkV.reshape(batch, -1), rest_BV], 1)
+    # 3. The k largest candidates, and the block of each; the rest counts as the last.
+    candidate_Bk = reference(candidates_BV, k)
+    block_of_candidate = jnp.pad(best_Bk, ((0, 0), (0, 1)), constant_values=blocks)
+    block_Bk = jnp.take_along_axis(block_of_candidate, candidate_Bk // block, 1)
+    # 4. Back to indices into the row.
+    return block_Bk * block + candidate_Bk % block

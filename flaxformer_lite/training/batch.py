@@ -1,0 +1,124 @@
+"""Sentences as the arrays that a model is trained on."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.masks import TokenBatch
+
+# The arrays of a batch, int32 (rows, length) each. A row may hold several pairs of a
+# source and a target (packing).
+# - source, inputs, labels: tokens, 0 for padding; the inputs are the labels shifted right
+#   behind a start token.
+# - source_segments, target_segments: count the pairs of a row from 1; 0 for padding.
+# - source_positions, target_positions: of each token in its own sentence, from 0.
+Batch = Mapping[str, jax.Array]
+BATCH_ARRAYS = (
+    'source',
+    'source_segments',
+    'source_positions',
+    'inputs',
+    'labels',
+    'target_segments',
+    'target_positions',
+)
+# Sentences, one a row: lists of tokens, or an array (rows, length) padded with 0.
+Sentences = Sequence[Sequence[int]] | jax.Array
+
+
+def make_batch(
+    source: Sentences, target: Sentences, bos: int = 2
+) -> dict[str, jax.Array]:
+    """The arrays of `BATCH_ARRAYS` for pairs of sentences, one pair a row.
+
+    Args:
+      source, target: as many rows each, of the tokens that the model reads and writes,
+        end tokens included; 0 is padding.
+      bos: the start token, which stands before each target in `inputs`.
+
+    Returns:
+      int32 arrays: the source's are (rows, longest source), the others (rows, longest
+      target).
+
+    Raises:
+      ValueError: these are no rows of tokens, or not as many sources as targets.
+    """
+    source_BS = pad_rows(source, 'source')
+    labels_BT = pad_rows(target, 'target')
+    if len(source_BS) != len(labels_BT):
+        raise ValueError(
+            f'there must be a target for each source: {len(source_BS)} sources and '
+            f'{len(labels_BT)} targets were given'
+        )
+    bos_B1 = jnp.full((len(labels_BT), 1), bos, jnp.int32)
+    shifted_BT = jnp.concatenate([bos_B1, labels_BT[:, :-1]], 1)
+    sources = TokenBatch.from_tokens(source_BS)
+    targets = TokenBatch.from_tokens(labels_BT)
+    return {
+        'source': source_BS,
+        'source_segments': sources.segments_BT,
+        'source_positions': sources.positions_BT,
+        'inputs': jnp.where(targets.valid_BT, shifted_BT, 0),
+        'labels': labels_BT,
+        'target_segments': targets.segments_BT,
+        'target_positions': targets.positions_BT,
+    }
+
+
+def source_and_inputs(batch: Batch) -> tuple[TokenBatch, TokenBatch]:
+    """What a model is called with."""
+    source = TokenBatch(
+        batch['source'], batch['source_segments'], batch['source_positions']
+    )
+    inputs = TokenBatch(
+        batch['inputs'], batch['target_segments'], batch['target_positions']
+    )
+    return source, inputs
+
+
+def pad_rows(sentences: Sentences, name: str) -> jax.Array:
+    """Sentences as one int32 array (rows, length), padded with 0.
+
+    Args:
+      sentences: lists of tokens, or such an array.
+      name: what messages call them.
+
+    Raises:
+      ValueError: these are no rows of tokens.
+    """
+    if hasattr(sentences, 'ndim'):
+        is_integer = jnp.issubdtype(sentences.dtype, jnp.integer)
+        if sentences.ndim != 2 or sentences.shape[1] == 0 or not is_integer:
+            raise ValueError(
+                f'{name} must be whole numbers (rows, length), not '
+                f'{sentences.dtype} {sentences.shape}'
+            )
+        return jnp.asarray(sentences, jnp.int32)
+    try:
+        rows = [[operator.index(token) for token in row] for row in sentences]
+    except TypeError:
+        raise ValueError(f'{name} must be rows of tokens, a list for each') from None
+    for i, row in enumerate(rows):
+        if row and not 0 < min(row) <= max(row) < 2**31:
+            raise ValueError(
+                f'{name}, row {i}: tokens must be above 0, which is padding'
+            )
+    length = max([1, *map(len, rows)])
+    padded = [row + [0] * (length - len(row)) for row in rows]
+    return jnp.asarray(padded, jnp.int32).reshape(len(rows), length)
+
+
+def check_variables(variables: Any) -> None:
+    """Refuses parameters alone.
+
+    Raises:
+      ValueError: these are not what `model.init` and `TrainState.variables` give.
+    """
+    if not (isinstance(variables, Mapping) and 'params' in variables):
+        raise ValueError(
+            "variables are wanted, {'params': …}, as model.init and TrainState.variables "
+            'give them; parameters alone were given'
+        )

@@ -1,0 +1,105 @@
+"""The loss of a batch, and its gradients."""
+
+from typing import Any, NamedTuple
+
+import jax
+from flax import traverse_util
+
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.ops.cross_entropy import LossSums, label_smoothed_cross_entropy
+from flaxformer_lite.training.batch import Batch, check_variables, source_and_inputs
+
+# What parts of a model may write while it trains: running statistics, which evaluation
+# reads; additions to the loss of a token; and metrics.
+TRAINING_COLLECTIONS = ('batch_stats', 'losses', 'metrics')
+
+
+class StepOutput(NamedTuple):
+    """What one batch gives.
+
+    Attributes:
+      sums: of the loss over the batch's tokens.
+      aux_metrics: what parts report, by name, each the mean over layers.
+      gradients: of the sum of the loss and of what parts add to it.
+    """
+
+    sums: LossSums
+    aux_metrics: dict[str, jax.Array]
+    gradients: Any
+
+
+def loss_sums(
+    model: Model,
+    variables: Any,
+    batch: Batch,
+    label_smoothing: float = 0.0,
+    dropout_key: jax.Array | None = None,
+) -> LossSums:
+    """The loss of a batch; dropout is on if a key is given."""
+    sums, _ = forward(model, variables, batch, label_smoothing, dropout_key)
+    return sums
+
+
+def forward(
+    model: Model,
+    variables: Any,
+    batch: Batch,
+    label_smoothing: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    collections: tuple[str, ...] = (),
+) -> tuple[LossSums, Any]:
+    """The loss of a batch, and these collections of variables as parts wrote them.
+
+    Raises:
+      ValueError: `variables` are parameters alone.
+    """
+    check_variables(variables)
+    rngs = {} if dropout_key is None else {'dropout': dropout_key}
+    (hidden_BTD, table_VD), written = model.apply(
+        variables,
+        *source_and_inputs(batch),
+        method='logit_factors',
+        rngs=rngs,
+        mutable=list(collections),
+    )
+    sums = label_smoothed_cross_entropy(
+        hidden_BTD, table_VD, batch['labels'], label_smoothing, model.dense.dtype
+    )
+    return sums, written
+
+
+def loss_and_grads(
+    model: Model,
+    variables: Any,
+    batch: Batch,
+    label_smoothing: float = 0.0,
+    dropout_key: jax.Array | None = None,
+) -> tuple[StepOutput, Any]:
+    """The loss of a batch with its gradients, and the new running statistics."""
+
+    def total_loss(params):
+        sums, written = forward(
+            model,
+            variables | {'params': params},
+            batch,
+            label_smoothing,
+            dropout_key,
+            TRAINING_COLLECTIONS,
+        )
+        total = sums.loss
+        for addition in jax.tree.leaves(written.get('losses', {})):
+            total += sums.tokens * addition
+        return total, (sums, written)
+
+    grad = jax.grad(total_loss, has_aux=True)
+    gradients, (sums, written) = grad(variables['params'])
+    aux_metrics = _means_by_name(written.get('metrics', {}))
+    return StepOutput(sums, aux_metrics, gradients), written.get('batch_stats', {})
+
+
+def _means_by_name(metrics: Any) -> dict[str, jax.Array]:
+    """The mean over layers of each metric that layers report."""
+    by_name: dict[str, list[jax.Array]] = {}
+    for path, (value,) in traverse_util.flatten_dict(metrics).items():
+        by_name.setdefault(path[-1], []).append(value)
+    return {name: sum(values) / len(values) for name, values in by_name.items()}

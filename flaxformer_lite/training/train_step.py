@@ -1,0 +1,180 @@
+"""The training step as a pure function of a state, a batch and a key."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.ops.cross_entropy import LossSums
+from flaxformer_lite.training.batch import Batch
+from flaxformer_lite.training.loss import StepOutput, loss_and_grads
+
+
+class TrainState(struct.PyTreeNode):
+    """All that training carries from one step to the next.
+
+    Attributes:
+      step: int32, updates tried so far.
+      params: the parameters.
+      opt_state: the optimizer's state.
+      skipped: int32, how many updates were not finite, and so were not made.
+      batch_stats: running statistics of norms over a batch; {} without one.
+    """
+
+    step: jax.Array
+    params: Any
+    opt_state: optax.OptState
+    skipped: jax.Array
+    batch_stats: Any = struct.field(default_factory=dict)
+
+    @property
+    def variables(self) -> Any:
+        """What `model.apply` takes."""
+        if not self.batch_stats:
+            return {'params': self.params}
+        return {'params': self.params, 'batch_stats': self.batch_stats}
+
+
+class Metrics(struct.PyTreeNode):
+    """The figures of one step.
+
+    Attributes:
+      sums: of the loss.
+      gradient_norm: of the mean loss of a token, before clipping.
+      aux_metrics: what parts of the model report, by name.
+    """
+
+    sums: LossSums
+    gradient_norm: jax.Array
+    aux_metrics: dict[str, jax.Array] = struct.field(default_factory=dict)
+
+
+TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
+
+
+def init_variables(model: Model, key: jax.Array) -> Any:
+    """The first parameters and running statistics, by the key and the model alone."""
+    token_BT = jnp.ones((1, 1), jnp.int32)
+    return model.init(
+        key,
+        token_BT,
+        token_BT,
+        method='logit_factors',
+        mutable=['params', 'batch_stats'],
+    )
+
+
+def init_state(
+    model: Model, optimizer: optax.GradientTransformation, key: jax.Array
+) -> TrainState:
+    """The first state."""
+    variables = init_variables(model, key)
+    opt_state = optimizer.init(variables['params'])
+    return TrainState(
+        # One array in two places cannot be donated. So these are two zeros, and what an
+        # optimizer keeps of the first parameters (Prodigy does) is copied.
+        step=jnp.zeros((), jnp.int32),
+        skipped=jnp.zeros((), jnp.int32),
+        opt_state=jax.tree.map(jnp.copy, opt_state),
+        **variables,
+    )
+
+
+def make_train_step(
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    *,
+    label_smoothing: float = 0.1,
+    accumulate: int = 1,
+) -> TrainStep:
+    """The training step: (state, batch, dropout key) → (state, metrics).
+
+    The loss is the mean over the batch's tokens. An update that is not finite is not
+    made, so the state stays good; `skipped` counts it.
+
+    Args:
+      model: the model.
+      optimizer: updates the parameters.
+      label_smoothing: ε of the loss.
+      accumulate: the batch is worked through in so many parts, and their gradients are
+        summed: the same update in a part of the memory. Only what depends on all tokens
+        of a batch (norm `batch`, feed-forward `mixture`) sees those of a part instead.
+
+    Raises:
+      ValueError: when the step is traced, if `accumulate` does not divide the rows.
+    """
+
+    def of_batch(state, batch, key):
+        return loss_and_grads(model, state.variables, batch, label_smoothing, key)
+
+    def train_step(state, batch, key):
+        key = jax.random.fold_in(key, state.step)
+        if accumulate == 1:
+            output, batch_stats = of_batch(state, batch, key)
+        else:
+            output, batch_stats = _sum_over_parts(
+                of_batch, accumulate, state, batch, key
+            )
+        return _update(optimizer, state, output, batch_stats)
+
+    return train_step
+
+
+def _update(
+    optimizer: optax.GradientTransformation,
+    state: TrainState,
+    output: StepOutput,
+    batch_stats: Any,
+) -> tuple[TrainState, Metrics]:
+    """Applies the mean gradient of a token, if it is finite."""
+    tokens = jnp.maximum(output.sums.tokens, 1)
+    gradients = jax.tree.map(lambda g: g / tokens, output.gradients)
+    norm = optax.tree.norm(gradients)
+    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+    updated = state.replace(
+        params=optax.apply_updates(state.params, updates),
+        opt_state=opt_state,
+        batch_stats=batch_stats,
+    )
+    is_finite = jnp.isfinite(output.sums.loss) & jnp.isfinite(norm)
+    kept = jax.tree.map(lambda x, old: jnp.where(is_finite, x, old), updated, state)
+    kept = kept.replace(step=state.step + 1, skipped=state.skipped + ~is_finite)
+    return kept, Metrics(output.sums, norm, output.aux_metrics)
+
+
+def _sum_over_parts(
+    of_batch: Callable, count: int, state: TrainState, batch: Batch, key: jax.Array
+) -> tuple[StepOutput, Any]:
+    """The sums and gradients of a batch that is worked through in so many parts."""
+    parts = jax.tree.map(lambda x_BT: _split_rows(x_BT, count), batch)
+    keys = jax.random.split(key, count)
+
+    def add_part(carry, part):
+        total, batch_stats = carry
+        part_state = state.replace(batch_stats=batch_stats)
+        output, batch_stats = of_batch(part_state, *part)
+        return (jax.tree.map(jnp.add, total, output), batch_stats), None
+
+    first_part = jax.tree.map(lambda x: x[0], (parts, keys))
+    shapes, _ = jax.eval_shape(of_batch, state, *first_part)
+    zeros = jax.tree.map(jnp.zeros_like, shapes)
+    start = zeros, state.batch_stats
+    (total, batch_stats), _ = jax.lax.scan(add_part, start, (parts, keys))
+    means = jax.tree.map(lambda x: x / count, total.aux_metrics)
+    return total._replace(aux_metrics=means), batch_stats
+
+
+def _split_rows(x_BT: jax.Array, count: int) -> jax.Array:
+    """(B, T) → (count, B / count, T). Neighbours go to different parts, so that every
+    device has some rows of each part."""
+    rows = len(x_BT)
+    if rows % count:
+        raise ValueError(
+            f'accumulate={count} does not divide the {rows} rows of a batch'
+        )
+    x_BCT = x_BT.reshape(rows // count, count, *x_BT.shape[1:])
+    return jnp.swapaxes(x_BCT, 0, 1)
