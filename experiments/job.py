@@ -60,7 +60,7 @@ def prepare(config: ConfigDict, path: Path) -> Job:
     chosen = evaluate.chosen(sets, config.evaluation.sets, 'evaluation.sets')
     dev = evaluate.chosen(sets, next(iter(sets)), 'data')
     words = tokenizer.train(source, config.tokenizer.vocab_size, devices.cache())
-    _same_text(words, path)
+    tokenizer.check_same(words, path / trained.TOKENIZER)
     model = _model(config, words)
     pairs = corpus.prepare(source, words, devices.cache())
     batches = Batches(
@@ -119,13 +119,19 @@ def _steps(config: ConfigDict, batches: Batches) -> int:
     return min(limit for limit in (config.train.steps, epochs) if limit)
 
 
-def _same_text(words: Tokenizer, path: Path) -> None:
+def mend(config: ConfigDict, path: Path) -> None:
+    """Writes the tokenizer of a finished run anew where its file is damaged.
+
+    Raises:
+      UserError: the training text is not there, or is another.
+    """
     file = path / trained.TOKENIZER
-    if file.exists() and tokenizer.load(file).digest != words.digest:
-        raise UserError(
-            f'the training text is not what {path} was begun with: its tokenizer differs. Restore '
-            'the text, or begin a new run with another --workdir'
-        )
+    if tokenizer.damage(file):
+        source = data.load(config.data)
+        size = config.tokenizer.vocab_size
+        words = tokenizer.train(source, size, devices.cache())
+        tokenizer.check_same(words, file)
+        words.save(file)
 
 
 def begin(job: Job, path: Path) -> None:
