@@ -53,16 +53,17 @@ def prepare(config: ConfigDict, path: Path) -> Job:
     Raises:
       UserError: a field, a file or a text that cannot be worked with.
     """
+    cache = devices.cache()
     devices.keep_programs()
     check.check(config)
     source = data.load(config.data)
     sets = source.evaluation()
     chosen = evaluate.chosen(sets, config.evaluation.sets, 'evaluation.sets')
     dev = evaluate.chosen(sets, next(iter(sets)), 'data')
-    words = tokenizer.train(source, config.tokenizer.vocab_size, devices.cache())
+    words = tokenizer.train(source, config.tokenizer.vocab_size, cache)
     tokenizer.check_same(words, path / trained.TOKENIZER)
     model = _model(config, words)
-    pairs = corpus.prepare(source, words, devices.cache())
+    pairs = corpus.prepare(source, words, cache)
     batches = Batches(
         pairs,
         tokens=config.batch.tokens,
