@@ -19,6 +19,7 @@ from experiments import (
     environment,
     evaluate,
     optimizer,
+    set_names,
     tokenizer,
     trained,
     translator,
@@ -60,6 +61,7 @@ def prepare(config: ConfigDict, path: Path) -> Job:
     sets = source.evaluation()
     chosen = evaluate.chosen(sets, config.evaluation.sets, 'evaluation.sets')
     dev = evaluate.chosen(sets, next(iter(sets)), 'data')
+    set_names.check(dev | chosen)
     words = tokenizer.train(source, config.tokenizer.vocab_size, cache)
     tokenizer.check_same(words, path / trained.TOKENIZER)
     model = _model(config, words)
