@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from experiments import memory
+from experiments import memory, programs
 from experiments.errors import UserError, warn
 
 
@@ -95,6 +95,4 @@ def keep_programs() -> None:
     except UserError as error:
         warn(f'compiled programs are not kept, for {error}')
         return
-    jax.config.update('jax_compilation_cache_dir', str(folder))
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
-    jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+    programs.keep(folder)
