@@ -348,7 +348,7 @@ SOURCES = [source for source, _ in tiny.PAIRS]
 def test_a_beam_is_as_it_was():
     """If the model or the search was changed on purpose, put the new beam here: that it is the
     right one, the exhaustive search in test_decode and the scores below say."""
-    tokens, scores = translate(*listening(), tiny.padded([*SOURCES, []]))
+    tokens, scores, _ = translate(*listening(), tiny.padded([*SOURCES, []]))
     why = test_a_beam_is_as_it_was.__doc__
     expected = [[8, 8, 8, 8, 8, 9, 9, 9, 11, 1], [1], [8, 8, 8, 8, 8, 8, 1], []]
     np.testing.assert_array_equal(tokens[:, 0], tiny.padded(expected), err_msg=why)
@@ -359,8 +359,9 @@ def test_a_beam_is_as_it_was():
 
 def test_a_sentence_translates_the_same_alone_and_in_any_batch():
     model, p = listening()
-    tokens, scores = translate(model, p, tiny.padded([*SOURCES, []]))
+    tokens, scores, exists = translate(model, p, tiny.padded([*SOURCES, []]))
     np.testing.assert_array_equal(tokens[-1], 0)
+    np.testing.assert_array_equal(exists.all(1), [True, True, True, False])
     alone = translate(model, p, tiny.padded(SOURCES[1:2]))
     np.testing.assert_array_equal(alone.tokens_BNL[0], tokens[1])
     np.testing.assert_allclose(alone.scores_BN[0], scores[1], atol=1e-5)

@@ -7,11 +7,10 @@ in it, each array by their axis first: those that have ended leave the batch. To
 neither it nor the start token is ever chosen, though scores are probabilities among all.
 """
 
-from flaxformer_lite.decode.loop import NEVER, Decoded, Task, length_penalty
+from flaxformer_lite.decode.loop import Decoded, Task, length_penalty
 from flaxformer_lite.decode.searches import beam, filtered, greedy, sample
 
 __all__ = [
-    'NEVER',
     'Decoded',
     'Task',
     'beam',
