@@ -11,6 +11,7 @@ import pytest
 import tiny
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.extend import core
 
 from configs import wmt_base
 from flaxformer_lite import decode, fields, learning, training
@@ -198,6 +199,29 @@ def test_bfloat16_rounds_operands_and_leaves_logits_float32(overrides):
     error = np.abs(out - exact)[SAME].max() / np.std(exact[SAME])
     # 8 bits of fraction, and some ten roundings between tokens and logits.
     assert 0 < error < 10 * 2**-8 * 4
+
+
+def every_equation(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from every_equation(inner)
+
+
+@every_variant
+def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
+    """Forward and backward, though their operands are bfloat16."""
+    model, p = made(**overrides, dtype='bfloat16', num_layers=1)
+
+    def loss(params):
+        sums = learning.loss_sums(model, p | {'params': params}, all_sorts())
+        return sums.loss
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(p['params']).jaxpr
+    products = [e for e in every_equation(jaxpr) if e.primitive.name == 'dot_general']
+    assert {e.outvars[0].aval.dtype for e in products} == {jnp.dtype('float32')}
+    operands = {x.aval.dtype for e in products for x in e.invars}
+    assert jnp.dtype('bfloat16') in operands
 
 
 @every_variant
