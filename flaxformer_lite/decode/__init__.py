@@ -4,7 +4,8 @@ A step is `(token_BN, cache, path) → (logits_BNV, cache)`: the token at positi
 of a sentence's N hypotheses, to the logits of the next. What a cache is only the step knows, and
 `grow(cache, hypotheses, tokens)`, which makes room in it. All that belongs to sentences has to be
 in it, each array by their axis first: those that have ended leave the batch. Token 0 is padding;
-neither it nor the start token is ever chosen, though scores are probabilities among all.
+neither it nor the start token is ever chosen, though scores are probabilities among all. The start
+token may be 0, as T5's is.
 """
 
 from flaxformer_lite.decode.loop import Decoded, Task, length_penalty
