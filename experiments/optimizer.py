@@ -8,6 +8,7 @@ import jax
 import optax
 
 from experiments.errors import UserError
+from experiments.weight_decay import decays
 from flaxformer_lite import build, schedules
 from flaxformer_lite.init.base import Init
 
@@ -31,8 +32,8 @@ def make(
     for who asks before it is known.
 
     `adam` is Kingma and Ba's (2015); `adamw` also takes learning rate · weight_decay · w from each
-    weight w (Loshchilov and Hutter 2019). A gradient whose norm over all parameters is above `clip`
-    is scaled down to it; 0 leaves it as it is.
+    weight w that `decays` is true of (Loshchilov and Hutter 2019). A gradient whose norm over all
+    parameters is above `clip` is scaled down to it; 0 leaves it as it is.
 
     Raises:
       UserError: names the field of `optimizer`, its value and what it may be.
@@ -44,7 +45,7 @@ def make(
     if settings.name == 'adam':
         update = optax.adam(*adam)
     else:
-        update = optax.adamw(*adam, weight_decay=settings.weight_decay, mask=_matrices)
+        update = optax.adamw(*adam, weight_decay=settings.weight_decay, mask=decays)
     if settings.clip:
         update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
     return _at_own_rates(update, config), schedule
@@ -72,15 +73,6 @@ def _at_own_rates(update: optax.GradientTransformation, config: Any) -> Any:
         return jax.tree_util.tree_map_with_path(of_leaf, updates)
 
     return optax.chain(update, optax.stateless(scale))
-
-
-def _matrices(params: Any) -> Any:
-    """True for what decays: matrices, whose entries are many and can overfit. An entry of a bias or
-    of a norm's scale sets the level of one feature, which pulling it to 0 would take away.
-    """
-    return jax.tree_util.tree_map_with_path(
-        lambda path, w: w.ndim >= 2 and path[-1].key != 'bias', params
-    )
 
 
 def _check(settings: Any) -> None:
