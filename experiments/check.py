@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from experiments import optimizer
+from experiments import optax_specs, optimizer
 from experiments.errors import UserError
 from flaxformer_lite import fields
 
@@ -104,6 +104,10 @@ def check_overrides(config: Any, overrides: Iterable[str]) -> None:
     for other, names in SEARCHES.items():
         if other != decode:
             idle |= dict.fromkeys(names, f'evaluation.decode={decode}')
+    name, _ = optax_specs.split(config.optimizer.name)
+    if name not in optimizer.BY_FIELDS:
+        own = (f'optimizer.{field}' for field in optimizer.FIELDS)
+        idle |= dict.fromkeys(own, f'optimizer.name={name} takes arguments of its own')
     for field in sorted(idle.keys() & set(overrides)):
         raise UserError(
             f'{field}={_get(config, field)} changes nothing where {idle[field]}: leave it out'
