@@ -28,7 +28,7 @@ def main() -> None:
     )
     stopping = _signals()
     # From here on, for it imports JAX: a mistyped flag is answered at once.
-    from experiments import check, train
+    from experiments import check, eval_params, train
     from experiments import job as jobs
 
     if (path / RESULT).exists():
@@ -43,8 +43,9 @@ def main() -> None:
             with contextlib.closing(train.Trainer(job, path, stopping)) as trainer:
                 state = trainer.run()
                 progress = trainer.figures.progress
+                variables = eval_params.variables(state)
                 result = jobs.finish(
-                    job, path, state.variables, trainer.checkpoints, progress
+                    job, path, variables, trainer.checkpoints, progress
                 )
         except train.Stopped as stopped:
             print(

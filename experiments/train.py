@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from experiments import batching, console, devices, evaluate, trained
+from experiments import batching, console, devices, eval_params, evaluate, trained
 from experiments.batching import Position
 from experiments.checkpoint import Checkpoints
 from experiments.errors import UserError
@@ -80,7 +80,7 @@ class Trainer:
     def _first_or_restored(
         self, abstract: training.State
     ) -> tuple[training.State, Progress]:
-        restored = self.checkpoints.restore(abstract)
+        restored = self.checkpoints.restore(eval_params.to_restore(abstract))
         if restored is None:
             first = jax.jit(self._first, out_shardings=devices.everywhere())
             key = _key(self.job, 'init_seed')
@@ -93,7 +93,7 @@ class Trainer:
                 'resume it on as many as before, or choose another --workdir'
             )
         print(f'resuming at step {restored.step:,}')
-        return restored.state, progress
+        return eval_params.restored(restored.state), progress
 
     def run(self) -> training.State:
         """Trains to the last step → the final state, which is saved.
@@ -179,7 +179,8 @@ class Trainer:
     def _evaluate(self, step: int) -> float:
         """Scores the dev set, and shows three translations of it."""
         name, pairs = self.job.dev
-        result = self.evaluator(self.state.variables, name, pairs, step)
+        variables = eval_params.variables(self.state)
+        result = self.evaluator(variables, name, pairs, step)
         self.log.write(step, 'eval', set=name, **result)
         self.bar.say(evaluate.summary(name, step, result))
         self.bar.say(evaluate.examples(self.path, name, step, pairs))
@@ -188,9 +189,8 @@ class Trainer:
     def _save(self, step: int, score: float | None, due: bool) -> None:
         progress = self.figures.progress
         progress.rows = self.log.flush()
-        self.checkpoints.save(
-            step, self.state, dataclasses.asdict(progress), score, due
-        )
+        saved = eval_params.to_save(self.state)
+        self.checkpoints.save(step, saved, dataclasses.asdict(progress), score, due)
 
 
 def _key(job: Job, name: str) -> jax.Array:
