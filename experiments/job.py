@@ -26,6 +26,7 @@ from experiments import (
 from experiments.batching import Batches
 from experiments.errors import UserError
 from experiments.figures import Progress
+from experiments.log import Log
 from experiments.tokenizer import Tokenizer
 from flaxformer_lite import build
 from flaxformer_lite.architectures.base import Model
@@ -153,9 +154,17 @@ def begin(job: Job, path: Path) -> None:
 
 
 def finish(
-    job: Job, path: Path, variables: Any, checkpoints: Any, progress: Progress
+    job: Job,
+    path: Path,
+    variables: Any,
+    checkpoints: Any,
+    progress: Progress,
+    log: Log,
 ) -> dict:
-    """Scores the chosen sets with the averaged parameters → the run's result."""
+    """Scores the chosen sets with the averaged parameters → the run's result.
+
+    The scores are the last rows of the metrics, of the kind `final`.
+    """
     steps = trained.average_steps(job.config, checkpoints)
     averaged = variables
     if len(steps) > 1 or job.config.evaluation.average_of == 'best':
@@ -164,6 +173,8 @@ def finish(
         job.model, job.tokenizer, job.config, path, job.direction
     )
     evaluations = evaluator.every(averaged, job.sets, steps)
+    for name, scores in evaluations.items():
+        log.write(job.steps, 'final', set=name, **scores)
     return {
         'status': 'finished',
         'step': job.steps,

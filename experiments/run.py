@@ -45,7 +45,7 @@ def main() -> None:
                 progress = trainer.figures.progress
                 variables = eval_params.variables(state)
                 result = jobs.finish(
-                    job, path, variables, trainer.checkpoints, progress
+                    job, path, variables, trainer.checkpoints, progress, trainer.log
                 )
         except train.Stopped as stopped:
             print(

@@ -145,18 +145,57 @@ def test_a_run_leaves_what_it_is_asked_for(whole):
     assert losses[-1] < losses[0]
 
 
-def test_scores_are_what_sacrebleu_and_the_saved_translations_say(whole, text):
+def test_scores_are_what_sacrebleus_command_says(whole, text, tmp_path):
     workdir, _ = whole
-    hypotheses = (
-        (workdir / 'translations' / 'news.step=12,mean_of=2.txt')
-        .read_text()
-        .splitlines()
-    )
-    references = (text / 'news.de').read_text().splitlines()
-    import sacrebleu
+    folder = workdir / 'translations'
+    for language, kind in (('en', 'source'), ('de', 'reference')):
+        saved = (folder / f'news.{kind}.txt').read_text(encoding='utf-8')
+        assert saved == (text / f'news.{language}').read_text(encoding='utf-8')
+    scores = result(workdir)['evaluations']['news']
+    compare_with_sacrebleu(folder, folder / 'news.step=12,mean_of=2.txt', scores)
+    # The run is too short for a BLEU above 0.
+    references = (folder / 'news.reference.txt').read_text('utf-8').splitlines()
+    outputs = [' '.join(line.split()[:-1]) for line in references]
+    (tmp_path / 'cut.txt').write_text('\n'.join(outputs) + '\n', encoding='utf-8')
+    scores = evaluate.score(outputs, references)
+    assert 0 < scores['bleu'] < 100
+    compare_with_sacrebleu(folder, tmp_path / 'cut.txt', scores)
 
-    bleu = sacrebleu.corpus_bleu(hypotheses, [references]).score
-    assert result(workdir)['evaluations']['news']['bleu'] == bleu
+
+def compare_with_sacrebleu(folder, outputs, scores):
+    command = [
+        *(sys.executable, '-m', 'sacrebleu', folder / 'news.reference.txt'),
+        *('-i', outputs, '-m', 'bleu', 'chrf', '--format', 'json', '-w', '12'),
+    ]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    bleu, chrf = json.loads(out)
+    assert round(scores['bleu'], 12) == bleu['score']
+    assert round(scores['chrf'], 12) == chrf['score']
+    assert bleu['signature'] == scores['bleu_signature']
+
+
+def test_the_final_scores_are_the_last_metrics(whole):
+    workdir, _ = whole
+    rows = [r for r in figures(workdir) if r['kind'] == 'final']
+    expected = [
+        {'step': 12, 'kind': 'final', 'set': name, **scores}
+        for name, scores in result(workdir)['evaluations'].items()
+    ]
+    assert figures(workdir)[-2:] == rows
+    assert sorted(rows, key=lambda r: r['set']) == sorted(
+        expected, key=lambda r: r['set']
+    )
+    (events,) = (workdir / 'tensorboard').iterdir()
+    for name in ('val', 'news'):
+        assert f'final/{name}/bleu'.encode() in events.read_bytes()
+
+
+def test_a_line_end_within_a_sentence_does_not_part_it_in_the_saved_files(tmp_path):
+    pairs = [('a\nb', 'c\r\nd'), ('e\u2028f', 'g')]
+    assert evaluate.texts(tmp_path, 'x', pairs) == (['a b', 'e f'], ['c d', 'g'])
+    for kind, lines in (('source', ['a b', 'e f']), ('reference', ['c d', 'g'])):
+        file = tmp_path / 'translations' / f'x.{kind}.txt'
+        assert file.read_text(encoding='utf-8').splitlines() == lines
 
 
 def test_the_same_command_again_shows_the_result(whole, text):
