@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from experiments import optax_specs, optimizer
+from experiments import early_stopping, optax_specs, optimizer
 from experiments.errors import UserError
 from flaxformer_lite import fields
 
@@ -15,6 +15,7 @@ RANGES = {
     'batch.max_length': (2, math.inf),
     'train.steps': (0, math.inf),
     'train.epochs': (0, math.inf),
+    'train.patience': (0, math.inf),
     'train.label_smoothing': (0, 1),
     'train.seed': (0, 2**32),
     'train.init_seed': (0, 2**32),
@@ -78,7 +79,8 @@ def check(config: Any) -> None:
         raise UserError(
             f'evaluation.top_p must be above 0 and at most 1, not {config.evaluation.top_p}'
         )
-    which = 'keep' if config.evaluation.average_of == 'last' else 'keep_best'
+    early_stopping.check(config)
+    which = 'keep_best' if early_stopping.takes_best(config) else 'keep'
     needed, kept = config.evaluation.average, config.checkpoint[which]
     if needed > kept:
         raise UserError(
