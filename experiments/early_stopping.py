@@ -26,8 +26,7 @@ def is_due(progress: Progress, patience: int) -> bool:
 
 def takes_best(config: Any) -> bool:
     """Whether the best checkpoints are scored at the end, and not the last."""
-    # A run of an earlier version has no such field.
-    return config.evaluation.average_of == 'best' or config.train.get('patience', 0) > 0
+    return config.evaluation.average_of == 'best' or config.train.patience > 0
 
 
 def check(config: Any) -> None:

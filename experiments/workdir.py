@@ -129,6 +129,9 @@ def read_config(path: Path) -> dict[str, Any]:
     config = files.read_json(path / 'config.json')
     if not isinstance(config, dict):
         raise UserError(f'{path / "config.json"} is not the config of a run')
+    if isinstance(config.get('train'), dict):
+        # Earlier versions had no such field, and never stopped early.
+        config['train'].setdefault('patience', 0)
     return config
 
 

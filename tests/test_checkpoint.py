@@ -381,7 +381,8 @@ def test_the_last_checkpoints_are_averaged_or_the_best(tmp_path):
 
     def chosen(number, which, patience=0):
         settings = SimpleNamespace(average=number, average_of=which)
-        config = SimpleNamespace(evaluation=settings, train={'patience': patience})
+        train = SimpleNamespace(patience=patience)
+        config = SimpleNamespace(evaluation=settings, train=train)
         return trained.average_steps(config, checkpoints)
 
     assert list(chosen(2, 'last')) == [3, 4]

@@ -1,19 +1,28 @@
 """The whole path as a user walks it: the real config, shrunk, in processes of their own."""
 
-import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments import evaluate, files, log, report, run, trained, translate
+from experiments import (
+    evaluate,
+    files,
+    log,
+    report,
+    run,
+    tokenizer,
+    trained,
+    translate,
+)
 from experiments.data.grammar import Grammar
 from experiments.errors import UserError
 
@@ -252,10 +261,13 @@ def command(monkeypatch, module, *argv):
 
 
 def translated(monkeypatch, capsys, workdir, lines, *flags):
-    stdin = io.TextIOWrapper(io.BytesIO(lines.encode()), encoding='utf-8')
-    monkeypatch.setattr(sys, 'stdin', stdin)
-    capsys.readouterr()
-    command(monkeypatch, translate, f'--workdir={workdir}', *flags)
+    data = lines if isinstance(lines, bytes) else lines.encode()
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.seek(0)
+        monkeypatch.setattr(sys, 'stdin', file)
+        capsys.readouterr()
+        command(monkeypatch, translate, f'--workdir={workdir}', *flags)
     return capsys.readouterr().out.split('\n')[:-1]
 
 
@@ -277,6 +289,71 @@ def test_translating_keeps_order_and_blank_lines(whole, text, monkeypatch, capsy
     scores = [float(line.split('\t')[0]) for line in out]
     assert scores[0] >= scores[1] and scores[4] >= scores[5]
     assert out[0].split('\t')[1] == expected[0]
+
+
+def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
+    workdir, _ = whole
+    lines = (text / 'news.en').read_text()
+    flags = ('--decode=sample', '--seed=3', '--scores')
+    one = translated(monkeypatch, capsys, workdir, lines, *flags)
+    out = translated(monkeypatch, capsys, workdir, lines, *flags, '--n_best=3')
+    assert len(one) == 3 and len(out) == 9
+    for i, line in enumerate(one):
+        found = out[3 * i : 3 * i + 3]
+        assert line in found and len(set(found)) == 3
+        scores = [float(x.split('\t')[0]) for x in found]
+        assert scores == sorted(scores, reverse=True)
+    for decode, message in (
+        ('greedy', 'finds 1; use --decode=beam'),
+        ('beam', '2 that'),
+    ):
+        with pytest.raises(UserError, match=message):
+            translated(
+                monkeypatch, capsys, workdir, '', f'--decode={decode}', '--n_best=3'
+            )
+
+
+def test_a_run_beside_itself_translates_as_it_does_alone(
+    whole, text, tmp_path, monkeypatch, capsys
+):
+    workdir, _ = whole
+    lines = (text / 'news.en').read_text()
+    alone = translated(monkeypatch, capsys, workdir, lines)
+    beside = f'--workdir={workdir}'
+    assert translated(monkeypatch, capsys, workdir, lines, beside) == alone
+    shutil.copytree(workdir, tmp_path / 'other')
+    other = tokenizer.train(Grammar(pairs=100), 300, tmp_path)
+    other.save(tmp_path / 'other' / 'tokenizer.model')
+    with pytest.raises(UserError, match='its tokenizer is another than that of'):
+        translated(
+            monkeypatch, capsys, workdir, lines, f'--workdir={tmp_path / "other"}'
+        )
+
+
+def test_lines_before_one_that_cannot_be_translated_are_translated(
+    whole, text, monkeypatch, capsys
+):
+    workdir, _ = whole
+    lines = (text / 'news.en').read_bytes().splitlines(keepends=True)
+    expected = translated(monkeypatch, capsys, workdir, b''.join(lines[:2]))
+    bad = b''.join([*lines[:2], b'caf\xe9\n', lines[2]])
+    with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
+        translated(monkeypatch, capsys, workdir, bad)
+    assert capsys.readouterr().out.split('\n')[:-1] == expected
+
+
+def test_a_line_is_answered_when_it_comes(whole, text):
+    workdir, _ = whole
+    command = [sys.executable, '-m', 'experiments.translate', f'--workdir={workdir}']
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(command, cwd=ROOT, **pipes)
+    lines = (text / 'news.en').read_bytes().splitlines(keepends=True)
+    for line in lines[:2]:
+        process.stdin.write(line)
+        process.stdin.flush()
+        assert process.stdout.readline().endswith(b'\n')
+    out, _ = process.communicate(lines[2], timeout=120)
+    assert process.returncode == 0 and out.count(b'\n') == 1
 
 
 def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
