@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from experiments import optimizer
+from experiments import early_stopping, optax_specs, optimizer
 from experiments.errors import UserError
 from flaxformer_lite import fields
 
@@ -15,6 +15,7 @@ RANGES = {
     'batch.max_length': (2, math.inf),
     'train.steps': (0, math.inf),
     'train.epochs': (0, math.inf),
+    'train.patience': (0, math.inf),
     'train.label_smoothing': (0, 1),
     'train.seed': (0, 2**32),
     'train.init_seed': (0, 2**32),
@@ -78,7 +79,8 @@ def check(config: Any) -> None:
         raise UserError(
             f'evaluation.top_p must be above 0 and at most 1, not {config.evaluation.top_p}'
         )
-    which = 'keep' if config.evaluation.average_of == 'last' else 'keep_best'
+    early_stopping.check(config)
+    which = 'keep_best' if early_stopping.takes_best(config) else 'keep'
     needed, kept = config.evaluation.average, config.checkpoint[which]
     if needed > kept:
         raise UserError(
@@ -104,6 +106,10 @@ def check_overrides(config: Any, overrides: Iterable[str]) -> None:
     for other, names in SEARCHES.items():
         if other != decode:
             idle |= dict.fromkeys(names, f'evaluation.decode={decode}')
+    name, _ = optax_specs.split(config.optimizer.name)
+    if name not in optimizer.BY_FIELDS:
+        own = (f'optimizer.{field}' for field in optimizer.FIELDS)
+        idle |= dict.fromkeys(own, f'optimizer.name={name} takes arguments of its own')
     for field in sorted(idle.keys() & set(overrides)):
         raise UserError(
             f'{field}={_get(config, field)} changes nothing where {idle[field]}: leave it out'

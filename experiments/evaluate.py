@@ -91,8 +91,11 @@ class Evaluator:
     def __call__(
         self, variables: Any, name: str, pairs: Pairs, step: int, mean_of: int = 1
     ) -> dict[str, Any]:
-        """All of a set's scores, and its translations, both saved where `translations` says."""
-        sources, references = zip(*pairs, strict=True)
+        """All of a set's scores, and its translations, both saved where `translations` says.
+
+        Beside them are its sources and references, as `texts` says.
+        """
+        sources, references = texts(self._path, name, pairs)
         outputs = [best[0].text for best in self._translate(variables, sources)]
         file = translations(self._path, name, step, mean_of)
         files.write(file, ''.join(f'{line}\n' for line in outputs))
@@ -106,6 +109,24 @@ class Evaluator:
             file.with_suffix('.json'), result | {'set': name, 'step': step}
         )
         return result
+
+
+def texts(path: Path, name: str, pairs: Pairs) -> tuple[list[str], list[str]]:
+    """A set's sources and references, a line each, which are kept beside its translations.
+
+    sacrebleu's and COMET's own commands read them: `sacrebleu val.reference.txt -i …`.
+    """
+    sides = []
+    for kind, side in zip(
+        ('source', 'reference'), zip(*pairs, strict=True), strict=True
+    ):
+        # Line ends within a sentence would part it, of whichever kind.
+        lines = [' '.join(text.splitlines()) for text in side]
+        file = path / 'translations' / f'{name}.{kind}.txt'
+        files.write(file, ''.join(f'{line}\n' for line in lines))
+        sides.append(lines)
+    sources, references = sides
+    return sources, references
 
 
 def translations(path: Path, name: str, step: int, mean_of: int = 1) -> Path:

@@ -17,19 +17,23 @@ from experiments import (
     data,
     devices,
     environment,
+    eval_params,
     evaluate,
     optimizer,
     set_names,
     tokenizer,
     trained,
     translator,
+    workdir,
 )
 from experiments.batching import Batches
 from experiments.errors import UserError
 from experiments.figures import Progress
+from experiments.log import Log
 from experiments.tokenizer import Tokenizer
 from flaxformer_lite import build
 from flaxformer_lite.architectures.base import Model
+from flaxformer_lite.training import State
 
 
 class Job(NamedTuple):
@@ -80,7 +84,7 @@ def prepare(config: ConfigDict, path: Path) -> Job:
             translator.check_lengths(
                 model, (len(s) + 1 for s in words.encode(list(texts)))
             )
-    steps = _steps(config, batches)
+    steps = length(config, batches)
     update, schedule = optimizer.make(config, steps)
     return Job(
         config=config,
@@ -116,8 +120,8 @@ def _sides(sets: dict[str, evaluate.Pairs]):
     return (side for pairs in sets.values() for side in zip(*pairs, strict=True))
 
 
-def _steps(config: ConfigDict, batches: Batches) -> int:
-    """Until `train.steps` or `train.epochs`, whichever is sooner; 0 is no limit."""
+def length(config: ConfigDict, batches: Batches) -> int:
+    """Steps until `train.steps` or `train.epochs`, whichever is sooner; 0 is no limit."""
     epochs = config.train.epochs * batches.batches_per_epoch
     return min(limit for limit in (config.train.steps, epochs) if limit)
 
@@ -162,25 +166,38 @@ def begin(job: Job, path: Path) -> None:
 
 
 def finish(
-    job: Job, path: Path, variables: Any, checkpoints: Any, progress: Progress
+    job: Job,
+    path: Path,
+    state: State,
+    checkpoints: Any,
+    progress: Progress,
+    log: Log,
 ) -> dict:
-    """Scores the chosen sets with the averaged parameters → the run's result."""
+    """Scores the chosen sets with the averaged parameters → the run's result.
+
+    The scores are the last rows of the metrics, of the kind `final`.
+    """
+    step = int(state.step)
     steps = trained.average_steps(job.config, checkpoints)
-    averaged = variables
-    if len(steps) > 1 or job.config.evaluation.average_of == 'best':
+    averaged = variables = eval_params.variables(state)
+    if list(steps) != [step]:
         averaged = checkpoints.average(steps, trained.abstract_variables(job.model))
     evaluator = evaluate.Evaluator(
         job.model, job.tokenizer, job.config, path, job.direction
     )
     evaluations = evaluator.every(averaged, job.sets, steps)
+    for name, scores in evaluations.items():
+        log.write(step, 'final', set=name, **scores)
     return {
         'status': 'finished',
-        'step': job.steps,
+        'step': step,
+        'stopped_early': step < job.steps,
         'parameters': parameters(variables['params']),
         'train_seconds': progress.seconds,
         'tokens_per_second': progress.tokens / progress.seconds,
         'parameters_sha256': sha256(variables['params']),
         'averaged_steps': list(steps),
+        'extensions': workdir.extensions(path),
         'evaluations': evaluations,
     }
 
@@ -202,7 +219,11 @@ def sha256(params: Any) -> str:
 
 def ending(path: Path, result: dict[str, Any]) -> str:
     """What a finished run prints: its scores, its speed and where its files are."""
-    return '\n'.join(
+    early = ''
+    if result.get('stopped_early'):  # earlier versions never did
+        best = ', '.join(map(str, result['averaged_steps']))
+        early = f'stopped early: the dev score rises no more; best at step {best}\n'
+    return early + '\n'.join(
         [
             f'finished: step {result["step"]:,}, {result["parameters"]:,} parameters, '
             f'{result["train_seconds"]:,.0f} s of training, '

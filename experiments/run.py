@@ -11,7 +11,7 @@ from pathlib import Path
 
 from experiments import files, flags, memory, workdir
 
-RESULT = 'result.json'
+RESULT = workdir.RESULT
 
 
 def main() -> None:
@@ -21,6 +21,11 @@ def main() -> None:
         type=Path,
         help='default: runs/<config>,<what differs from the config>',
     )
+    parser.add_argument(
+        '--extend',
+        action='store_true',
+        help='go on to a larger train.steps although the learning rates would have been others',
+    )
     args, settings = flags.parse(parser)
     config = settings.config
     path = args.workdir or Path('runs') / workdir.run_name(
@@ -28,24 +33,26 @@ def main() -> None:
     )
     stopping = _signals()
     # From here on, for it imports JAX: a mistyped flag is answered at once.
-    from experiments import check, train
+    from experiments import check, extension, train
     from experiments import job as jobs
 
-    if (path / RESULT).exists():
+    longer = workdir.asks_for_more(path, config.to_dict())
+    if (path / RESULT).exists() and not longer:
         with workdir.open_run(path, config.to_dict()):
             print(jobs.ending(path, files.read_json(path / RESULT)))
             jobs.mend(config, path)
             return
     check.check_overrides(config, settings.overrides)
     job = jobs.prepare(config, path)
-    with workdir.open_run(path, config.to_dict()):
+    extended = extension.check(job, path, args.extend) if longer else None
+    with workdir.open_run(path, config.to_dict(), extended):
         jobs.begin(job, path)
         try:
             with contextlib.closing(train.Trainer(job, path, stopping)) as trainer:
                 state = trainer.run()
                 progress = trainer.figures.progress
                 result = jobs.finish(
-                    job, path, state.variables, trainer.checkpoints, progress
+                    job, path, state, trainer.checkpoints, progress, trainer.log
                 )
         except train.Stopped as stopped:
             print(

@@ -8,7 +8,15 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from experiments import batching, console, devices, evaluate, trained
+from experiments import (
+    batching,
+    console,
+    devices,
+    early_stopping,
+    eval_params,
+    evaluate,
+    trained,
+)
 from experiments.batching import Position
 from experiments.checkpoint import Checkpoints
 from experiments.errors import UserError
@@ -80,7 +88,7 @@ class Trainer:
     def _first_or_restored(
         self, abstract: training.State
     ) -> tuple[training.State, Progress]:
-        restored = self.checkpoints.restore(abstract)
+        restored = self.checkpoints.restore(eval_params.to_restore(abstract))
         if restored is None:
             first = jax.jit(self._first, out_shardings=devices.everywhere())
             key = _key(self.job, 'init_seed')
@@ -93,10 +101,10 @@ class Trainer:
                 'resume it on as many as before, or choose another --workdir'
             )
         print(f'resuming at step {restored.step:,}')
-        return restored.state, progress
+        return eval_params.restored(restored.state), progress
 
     def run(self) -> training.State:
-        """Trains to the last step → the final state, which is saved.
+        """Trains to the last step, or until it stops early → the final state, which is saved.
 
         Raises:
           Stopped: the run was asked to stop.
@@ -106,13 +114,19 @@ class Trainer:
         position = self.figures.progress.position
         self.figures.start_clock()
         for batch, after in batching.prefetch(self.job.batches.iterate(position)):
-            if step >= self.job.steps:
+            if step >= self.job.steps or self.stops_early:
                 break
             step += 1
             self._train(step, jax.device_put(batch, devices.rows()), after)
             self._afterwards(step)
         self.checkpoints.wait()
         return self.state
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the dev score has not risen for as many evaluations as `train.patience`."""
+        patience = self.config.train.patience
+        return early_stopping.is_due(self.figures.progress, patience)
 
     def close(self) -> None:
         """Ends the progress line and the threads, and closes the files."""
@@ -179,18 +193,19 @@ class Trainer:
     def _evaluate(self, step: int) -> float:
         """Scores the dev set, and shows three translations of it."""
         name, pairs = self.job.dev
-        result = self.evaluator(self.state.variables, name, pairs, step)
+        variables = eval_params.variables(self.state)
+        result = self.evaluator(variables, name, pairs, step)
         self.log.write(step, 'eval', set=name, **result)
         self.bar.say(evaluate.summary(name, step, result))
         self.bar.say(evaluate.examples(self.path, name, step, pairs))
+        early_stopping.count(self.figures.progress, result['bleu'])
         return result['bleu']
 
     def _save(self, step: int, score: float | None, due: bool) -> None:
         progress = self.figures.progress
         progress.rows = self.log.flush()
-        self.checkpoints.save(
-            step, self.state, dataclasses.asdict(progress), score, due
-        )
+        saved = eval_params.to_save(self.state)
+        self.checkpoints.save(step, saved, dataclasses.asdict(progress), score, due)
 
 
 def _key(job: Job, name: str) -> jax.Array:

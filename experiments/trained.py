@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from experiments import devices, tokenizer, workdir
+from experiments import devices, early_stopping, tokenizer, workdir
 from experiments.checkpoint import Checkpoints
 from experiments.errors import UserError
 from experiments.tokenizer import Tokenizer
@@ -56,9 +56,12 @@ def open_trained(path: Path) -> Trained:
 
 
 def average_steps(config: ConfigDict, checkpoints: Checkpoints) -> Sequence[int]:
-    """The checkpoints whose mean is to be scored: the last or the best, as the config says."""
+    """The checkpoints whose mean is to be scored: the last or the best, as the config says.
+
+    Where training stops early the best are meant, whatever `evaluation.average_of` says.
+    """
     number = config.evaluation.average
-    if config.evaluation.average_of == 'best':
+    if early_stopping.takes_best(config):
         # Without a score there is no best one; the last then stands for it.
         return checkpoints.best_steps(number) or checkpoints.last_steps(1)
     return checkpoints.last_steps(number)

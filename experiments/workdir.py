@@ -19,6 +19,11 @@ except ImportError:  # Windows, where nothing keeps two processes apart
     fcntl = None
 
 LONGEST_NAME = 100
+RESULT = 'result.json'
+EXTENSIONS = 'extensions.json'
+# What may be raised on a run that is there, for it to go on further; 0 is no limit. How often it
+# logs, evaluates and saves may not change: no one config would then have the result.
+LIMITS = ('train.steps', 'train.epochs', 'train.patience')
 
 
 def run_name(config_name: str, overrides: Mapping[str, Any]) -> str:
@@ -41,8 +46,16 @@ def _as_text(value: Any) -> str:
 
 
 @contextmanager
-def open_run(path: Path, config: Mapping[str, Any]) -> Iterator[bool]:
+def open_run(
+    path: Path,
+    config: Mapping[str, Any],
+    extension: Mapping[str, Any] | None = None,
+) -> Iterator[bool]:
     """Holds a run's directory for this process, and yields whether the run was there before.
+
+    Args:
+      extension: what is to be kept of it where `config` raises limits of the run that is there;
+        its result is then set aside, as `result.step=12.json`.
 
     Raises:
       UserError: the directory cannot be written to, another process works in it, it belongs to a
@@ -50,12 +63,57 @@ def open_run(path: Path, config: Mapping[str, Any]) -> Iterator[bool]:
     """
     with _locked(path):
         resumes = (path / 'config.json').exists()
-        if resumes:
+        if resumes and extension and asks_for_more(path, config):
+            _extend(path, config, extension)
+        elif resumes:
             _refuse_other(path, config)
         else:
             _refuse_strange(path)
             files.write_json(path / 'config.json', config)
         yield resumes
+
+
+def asks_for_more(path: Path, config: Mapping[str, Any]) -> bool:
+    """Whether there is a run whose config is this one but for limits, which this one raises."""
+    if not (path / 'config.json').exists():
+        return False
+    old, new = flatten(read_config(path)), flatten(config)
+    if old.keys() != new.keys():
+        return False
+    different = {k for k in old if _field(old, k) != _field(new, k)}
+    return bool(different) and different == raised(old, new).keys()
+
+
+def raised(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The limits that one config raises above another's: `{'train.steps': [12, 24]}`."""
+    old, new = flatten(old), flatten(new)
+    pairs = {k: [old[k], new[k]] for k in LIMITS if k in old and k in new}
+    return {k: pair for k, pair in pairs.items() if _is_more(*pair)}
+
+
+def _is_more(old: Any, new: Any) -> bool:
+    if not isinstance(old, int) or not isinstance(new, int) or old == 0:
+        return False
+    return new == 0 or new > old
+
+
+def _extend(
+    path: Path, config: Mapping[str, Any], extension: Mapping[str, Any]
+) -> None:
+    """Has a run go on; a kill in between leaves it resumable, and never called finished."""
+    if (path / RESULT).exists():
+        step = files.read_json(path / RESULT).get('step')
+        os.replace(path / RESULT, path / f'result.step={step}.json')
+    there = extensions(path)
+    if there[-1:] != [extension]:
+        files.write_json(path / EXTENSIONS, [*there, extension])
+    files.write_json(path / 'config.json', config)
+
+
+def extensions(path: Path) -> list[dict[str, Any]]:
+    """How a run was extended, the first time first."""
+    file = path / EXTENSIONS
+    return files.read_json(file) if file.exists() else []
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -71,6 +129,9 @@ def read_config(path: Path) -> dict[str, Any]:
     config = files.read_json(path / 'config.json')
     if not isinstance(config, dict):
         raise UserError(f'{path / "config.json"} is not the config of a run')
+    if isinstance(config.get('train'), dict):
+        # Earlier versions had no such field, and never stopped early.
+        config['train'].setdefault('patience', 0)
     return config
 
 

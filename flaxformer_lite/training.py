@@ -55,9 +55,10 @@ def init(
 ) -> State:
     """The first state."""
     variables = init_variables(model, key)
-    # Two zeros: one array in two places could not be donated.
+    # Two zeros, and copies of what an optimizer keeps of the first parameters (Prodigy does): one
+    # array in two places could not be donated.
     step, skipped = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
-    opt_state = optimizer.init(variables['params'])
+    opt_state = jax.tree.map(jnp.copy, optimizer.init(variables['params']))
     return State(step=step, opt_state=opt_state, skipped=skipped, **variables)
 
 

@@ -379,12 +379,15 @@ def test_the_last_checkpoints_are_averaged_or_the_best(tmp_path):
         checkpoints.save(step, make_state(step), {}, score)
     checkpoints.close()
 
-    def chosen(number, which):
+    def chosen(number, which, patience=0):
         settings = SimpleNamespace(average=number, average_of=which)
-        return trained.average_steps(SimpleNamespace(evaluation=settings), checkpoints)
+        train = SimpleNamespace(patience=patience)
+        config = SimpleNamespace(evaluation=settings, train=train)
+        return trained.average_steps(config, checkpoints)
 
     assert list(chosen(2, 'last')) == [3, 4]
     assert sorted(chosen(2, 'best')) == [2, 4]
+    assert list(chosen(1, 'last', patience=3)) == [2]
 
 
 def test_a_checkpoint_of_a_stop_goes_when_the_next_is_there_and_counts_as_none(

@@ -1,19 +1,28 @@
 """The whole path as a user walks it: the real config, shrunk, in processes of their own."""
 
-import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments import evaluate, files, log, report, run, trained, translate
+from experiments import (
+    evaluate,
+    files,
+    log,
+    report,
+    run,
+    tokenizer,
+    trained,
+    translate,
+)
 from experiments.data.grammar import Grammar
 from experiments.errors import UserError
 
@@ -145,18 +154,57 @@ def test_a_run_leaves_what_it_is_asked_for(whole):
     assert losses[-1] < losses[0]
 
 
-def test_scores_are_what_sacrebleu_and_the_saved_translations_say(whole, text):
+def test_scores_are_what_sacrebleus_command_says(whole, text, tmp_path):
     workdir, _ = whole
-    hypotheses = (
-        (workdir / 'translations' / 'news.step=12,mean_of=2.txt')
-        .read_text()
-        .splitlines()
-    )
-    references = (text / 'news.de').read_text().splitlines()
-    import sacrebleu
+    folder = workdir / 'translations'
+    for language, kind in (('en', 'source'), ('de', 'reference')):
+        saved = (folder / f'news.{kind}.txt').read_text(encoding='utf-8')
+        assert saved == (text / f'news.{language}').read_text(encoding='utf-8')
+    scores = result(workdir)['evaluations']['news']
+    compare_with_sacrebleu(folder, folder / 'news.step=12,mean_of=2.txt', scores)
+    # The run is too short for a BLEU above 0.
+    references = (folder / 'news.reference.txt').read_text('utf-8').splitlines()
+    outputs = [' '.join(line.split()[:-1]) for line in references]
+    (tmp_path / 'cut.txt').write_text('\n'.join(outputs) + '\n', encoding='utf-8')
+    scores = evaluate.score(outputs, references)
+    assert 0 < scores['bleu'] < 100
+    compare_with_sacrebleu(folder, tmp_path / 'cut.txt', scores)
 
-    bleu = sacrebleu.corpus_bleu(hypotheses, [references]).score
-    assert result(workdir)['evaluations']['news']['bleu'] == bleu
+
+def compare_with_sacrebleu(folder, outputs, scores):
+    command = [
+        *(sys.executable, '-m', 'sacrebleu', folder / 'news.reference.txt'),
+        *('-i', outputs, '-m', 'bleu', 'chrf', '--format', 'json', '-w', '12'),
+    ]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    bleu, chrf = json.loads(out)
+    assert round(scores['bleu'], 12) == bleu['score']
+    assert round(scores['chrf'], 12) == chrf['score']
+    assert bleu['signature'] == scores['bleu_signature']
+
+
+def test_the_final_scores_are_the_last_metrics(whole):
+    workdir, _ = whole
+    rows = [r for r in figures(workdir) if r['kind'] == 'final']
+    expected = [
+        {'step': 12, 'kind': 'final', 'set': name, **scores}
+        for name, scores in result(workdir)['evaluations'].items()
+    ]
+    assert figures(workdir)[-2:] == rows
+    assert sorted(rows, key=lambda r: r['set']) == sorted(
+        expected, key=lambda r: r['set']
+    )
+    (events,) = (workdir / 'tensorboard').iterdir()
+    for name in ('val', 'news'):
+        assert f'final/{name}/bleu'.encode() in events.read_bytes()
+
+
+def test_a_line_end_within_a_sentence_does_not_part_it_in_the_saved_files(tmp_path):
+    pairs = [('a\nb', 'c\r\nd'), ('e\u2028f', 'g')]
+    assert evaluate.texts(tmp_path, 'x', pairs) == (['a b', 'e f'], ['c d', 'g'])
+    for kind, lines in (('source', ['a b', 'e f']), ('reference', ['c d', 'g'])):
+        file = tmp_path / 'translations' / f'x.{kind}.txt'
+        assert file.read_text(encoding='utf-8').splitlines() == lines
 
 
 def test_the_same_command_again_shows_the_result(whole, text):
@@ -213,10 +261,13 @@ def command(monkeypatch, module, *argv):
 
 
 def translated(monkeypatch, capsys, workdir, lines, *flags):
-    stdin = io.TextIOWrapper(io.BytesIO(lines.encode()), encoding='utf-8')
-    monkeypatch.setattr(sys, 'stdin', stdin)
-    capsys.readouterr()
-    command(monkeypatch, translate, f'--workdir={workdir}', *flags)
+    data = lines if isinstance(lines, bytes) else lines.encode()
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.seek(0)
+        monkeypatch.setattr(sys, 'stdin', file)
+        capsys.readouterr()
+        command(monkeypatch, translate, f'--workdir={workdir}', *flags)
     return capsys.readouterr().out.split('\n')[:-1]
 
 
@@ -238,6 +289,71 @@ def test_translating_keeps_order_and_blank_lines(whole, text, monkeypatch, capsy
     scores = [float(line.split('\t')[0]) for line in out]
     assert scores[0] >= scores[1] and scores[4] >= scores[5]
     assert out[0].split('\t')[1] == expected[0]
+
+
+def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
+    workdir, _ = whole
+    lines = (text / 'news.en').read_text()
+    flags = ('--decode=sample', '--seed=3', '--scores')
+    one = translated(monkeypatch, capsys, workdir, lines, *flags)
+    out = translated(monkeypatch, capsys, workdir, lines, *flags, '--n_best=3')
+    assert len(one) == 3 and len(out) == 9
+    for i, line in enumerate(one):
+        found = out[3 * i : 3 * i + 3]
+        assert line in found and len(set(found)) == 3
+        scores = [float(x.split('\t')[0]) for x in found]
+        assert scores == sorted(scores, reverse=True)
+    for decode, message in (
+        ('greedy', 'finds 1; use --decode=beam'),
+        ('beam', '2 that'),
+    ):
+        with pytest.raises(UserError, match=message):
+            translated(
+                monkeypatch, capsys, workdir, '', f'--decode={decode}', '--n_best=3'
+            )
+
+
+def test_a_run_beside_itself_translates_as_it_does_alone(
+    whole, text, tmp_path, monkeypatch, capsys
+):
+    workdir, _ = whole
+    lines = (text / 'news.en').read_text()
+    alone = translated(monkeypatch, capsys, workdir, lines)
+    beside = f'--workdir={workdir}'
+    assert translated(monkeypatch, capsys, workdir, lines, beside) == alone
+    shutil.copytree(workdir, tmp_path / 'other')
+    other = tokenizer.train(Grammar(pairs=100), 300, tmp_path)
+    other.save(tmp_path / 'other' / 'tokenizer.model')
+    with pytest.raises(UserError, match='its tokenizer is another than that of'):
+        translated(
+            monkeypatch, capsys, workdir, lines, f'--workdir={tmp_path / "other"}'
+        )
+
+
+def test_lines_before_one_that_cannot_be_translated_are_translated(
+    whole, text, monkeypatch, capsys
+):
+    workdir, _ = whole
+    lines = (text / 'news.en').read_bytes().splitlines(keepends=True)
+    expected = translated(monkeypatch, capsys, workdir, b''.join(lines[:2]))
+    bad = b''.join([*lines[:2], b'caf\xe9\n', lines[2]])
+    with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
+        translated(monkeypatch, capsys, workdir, bad)
+    assert capsys.readouterr().out.split('\n')[:-1] == expected
+
+
+def test_a_line_is_answered_when_it_comes(whole, text):
+    workdir, _ = whole
+    command = [sys.executable, '-m', 'experiments.translate', f'--workdir={workdir}']
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(command, cwd=ROOT, **pipes)
+    lines = (text / 'news.en').read_bytes().splitlines(keepends=True)
+    for line in lines[:2]:
+        process.stdin.write(line)
+        process.stdin.flush()
+        assert process.stdout.readline().endswith(b'\n')
+    out, _ = process.communicate(lines[2], timeout=120)
+    assert process.returncode == 0 and out.count(b'\n') == 1
 
 
 def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
