@@ -194,8 +194,7 @@ def main() -> None:
     run = trained.open_trained(args.workdir)
     source = data.load(run.config.data)
     sets = chosen(source.evaluation(), args.set, '--set')
-    steps = trained.average_steps(run.config, run.checkpoints)
-    variables = run.checkpoints.average(steps, trained.abstract_variables(run.model))
+    variables, steps, _ = trained.average(run.config, run.checkpoints, run.model)
     direction = f'{source.source}-{source.target}'
     evaluator = Evaluator(run.model, run.tokenizer, run.config, args.workdir, direction)
     print(f'{args.workdir}, mean of the checkpoints {", ".join(map(str, steps))}')

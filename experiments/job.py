@@ -24,6 +24,7 @@ from experiments import (
     translator,
 )
 from experiments.batching import Batches
+from experiments.checkpoint import Mean
 from experiments.errors import UserError
 from experiments.figures import Progress
 from experiments.tokenizer import Tokenizer
@@ -157,13 +158,13 @@ def finish(
 ) -> dict:
     """Scores the chosen sets with the averaged parameters → the run's result."""
     steps = trained.average_steps(job.config, checkpoints)
-    averaged = variables
+    mean = Mean(variables, list(steps), left_out=[])
     if len(steps) > 1 or job.config.evaluation.average_of == 'best':
-        averaged = checkpoints.average(steps, trained.abstract_variables(job.model))
+        mean = trained.average(job.config, checkpoints, job.model, print)
     evaluator = evaluate.Evaluator(
         job.model, job.tokenizer, job.config, path, job.direction
     )
-    evaluations = evaluator.every(averaged, job.sets, steps)
+    evaluations = evaluator.every(mean.variables, job.sets, mean.steps)
     return {
         'status': 'finished',
         'step': job.steps,
@@ -171,7 +172,8 @@ def finish(
         'train_seconds': progress.seconds,
         'tokens_per_second': progress.tokens / progress.seconds,
         'parameters_sha256': sha256(variables['params']),
-        'averaged_steps': list(steps),
+        'averaged_steps': mean.steps,
+        'left_out_steps': mean.left_out,  # of the mean, for they are damaged
         'evaluations': evaluations,
     }
 

@@ -48,10 +48,7 @@ def main() -> None:
         raise UserError(
             f'--n_best={args.n_best} must be from 1 to the {most} that are searched for'
         )
-    variables = run.checkpoints.average(
-        trained.average_steps(run.config, run.checkpoints),
-        trained.abstract_variables(run.model),
-    )
+    variables = trained.average(run.config, run.checkpoints, run.model).variables
     translate = translator.Translator(
         run.model, run.tokenizer, settings, seed=args.seed, best=args.n_best
     )
