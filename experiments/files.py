@@ -117,6 +117,12 @@ def parse_json(data: bytes) -> Any:
     return value
 
 
+def shown(value: Any) -> str:
+    """A value of JSON as a message shows it: in one line, and not all of a long one."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f'{text[:40]}…'
+
+
 def exists(path: Path) -> bool:
     """Whether there is a file or folder.
 

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments import files, flags, memory, workdir
+from experiments import files, flags, memory, results, workdir
 
-RESULT = 'result.json'
+RESULT = workdir.RESULT
 
 
 def main() -> None:
@@ -26,6 +26,7 @@ def main() -> None:
     path = args.workdir or Path('runs') / workdir.run_name(
         settings.name, settings.overrides
     )
+    workdir.check(path, config.to_dict())
     stopping = _signals()
     # From here on, for it imports JAX: a mistyped flag is answered at once.
     from experiments import check, train
@@ -33,7 +34,7 @@ def main() -> None:
 
     if (path / RESULT).exists():
         with workdir.open_run(path, config.to_dict()):
-            print(jobs.ending(path, files.read_json(path / RESULT)))
+            print(jobs.ending(path, results.read(path)))
             return
     check.check_overrides(config, settings.overrides)
     job = jobs.prepare(config, path)
