@@ -4,7 +4,8 @@ python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
 """
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ class Evaluator:
       config: the run's.
       path: the run's directory; translations are saved there.
       direction: the languages, such as 'en-de'.
+      warn: is told where translations cannot be saved; without it, that is an error.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class Evaluator:
         config: ConfigDict,
         path: Path,
         direction: str,
+        warn: Callable[[str], None] | None = None,
     ):
+        self._warn = warn
         self._model, self._tokenizer, self._path = model, tokenizer, path
         self._direction, self._tokens = direction, config.evaluation.batch_tokens
         self._translate = translator.Translator(model, tokenizer, config.evaluation)
@@ -93,18 +97,24 @@ class Evaluator:
         """All of a set's scores, and its translations, both saved where `translations` says."""
         sources, references = zip(*pairs, strict=True)
         outputs = [best[0].text for best in self._translate(variables, sources)]
-        file = translations(self._path, name, step, mean_of)
-        files.write(file, ''.join(f'{line}\n' for line in outputs))
         result = {
             'direction': self._direction,
             'sentences': len(pairs),
             **self.loss(variables, pairs),
             **score(outputs, references),
         }
-        files.write_json(
-            file.with_suffix('.json'), result | {'set': name, 'step': step}
-        )
+        file = translations(self._path, name, step, mean_of)
+        self._save(file, outputs, result | {'set': name, 'step': step})
         return result
+
+    def _save(self, file: Path, outputs: Sequence[str], scores: dict[str, Any]) -> None:
+        try:
+            files.write(file, ''.join(f'{line}\n' for line in outputs))
+            files.write_json(file.with_suffix('.json'), scores)
+        except UserError as error:
+            if self._warn is None:
+                raise
+            self._warn(f'translations and scores are not saved: {error}')
 
 
 def translations(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
@@ -196,7 +206,14 @@ def main() -> None:
     sets = chosen(source.evaluation(), args.set, '--set')
     variables, steps, _ = trained.average(run.config, run.checkpoints, run.model)
     direction = f'{source.source}-{source.target}'
-    evaluator = Evaluator(run.model, run.tokenizer, run.config, args.workdir, direction)
+    evaluator = Evaluator(
+        run.model,
+        run.tokenizer,
+        run.config,
+        args.workdir,
+        direction,
+        warn=lambda text: print(text, file=sys.stderr),
+    )
     print(f'{args.workdir}, mean of the checkpoints {", ".join(map(str, steps))}')
     print(table(evaluator.every(variables, sets, steps)))
 
