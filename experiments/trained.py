@@ -57,6 +57,8 @@ def _config(path: Path) -> ConfigDict:
     try:
         config = ConfigDict(stored)
         check.check(config)
+        if not isinstance(config.data, str):
+            raise TypeError(f'data is {config.data!r}')
     except UserError as error:
         raise UserError(f'{path / workdir.CONFIG}: {error}') from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
