@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import files
+from experiments.errors import UserError
 
 PACKAGES = (
     *('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy'),
@@ -37,12 +38,22 @@ def record(path: Path, devices: Sequence[str]) -> None:
     """
     file = path / 'environment.json'
     now, earlier = describe(devices), []
-    if file.exists():
-        before = files.read_json(file)
+    if files.exists(file):
+        before = _read(file)
         earlier = before.pop('earlier', [])
         if before != now:
             earlier.append(before)
     files.write_json(file, now | ({'earlier': earlier} if earlier else {}))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    before = files.read_json(file)
+    earlier = before.get('earlier', []) if isinstance(before, dict) else None
+    if not isinstance(earlier, list):
+        raise UserError(
+            f'{file} does not tell what a run ran on: move it away, and a new one is written'
+        )
+    return before
 
 
 def _version(package: str) -> str | None:

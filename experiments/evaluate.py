@@ -4,7 +4,8 @@ python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
 """
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class Evaluator:
       config: the run's.
       path: the run's directory; translations are saved there.
       direction: the languages, such as 'en-de'.
+      warn: is told where translations cannot be saved; without it, that is an error.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class Evaluator:
         config: ConfigDict,
         path: Path,
         direction: str,
+        warn: Callable[[str], None] | None = None,
     ):
+        self._warn = warn
         self._model, self._tokenizer, self._path = model, tokenizer, path
         self._direction, self._tokens = direction, config.evaluation.batch_tokens
         self._translate = translator.Translator(model, tokenizer, config.evaluation)
@@ -97,18 +101,24 @@ class Evaluator:
         """
         sources, references = texts(self._path, name, pairs)
         outputs = [best[0].text for best in self._translate(variables, sources)]
-        file = translations(self._path, name, step, mean_of)
-        files.write(file, ''.join(f'{line}\n' for line in outputs))
         result = {
             'direction': self._direction,
             'sentences': len(pairs),
             **self.loss(variables, pairs),
             **score(outputs, references),
         }
-        files.write_json(
-            file.with_suffix('.json'), result | {'set': name, 'step': step}
-        )
+        file = translations(self._path, name, step, mean_of)
+        self._save(file, outputs, result | {'set': name, 'step': step})
         return result
+
+    def _save(self, file: Path, outputs: Sequence[str], scores: dict[str, Any]) -> None:
+        try:
+            files.write(file, ''.join(f'{line}\n' for line in outputs))
+            files.write_json(file.with_suffix('.json'), scores)
+        except UserError as error:
+            if self._warn is None:
+                raise
+            self._warn(f'translations and scores are not saved: {error}')
 
 
 def texts(path: Path, name: str, pairs: Pairs) -> tuple[list[str], list[str]]:
@@ -217,10 +227,16 @@ def main() -> None:
     run = trained.open_trained(args.workdir)
     source = data.load(run.config.data)
     sets = chosen(source.evaluation(), args.set, '--set')
-    steps = trained.average_steps(run.config, run.checkpoints)
-    variables = run.checkpoints.average(steps, trained.abstract_variables(run.model))
+    variables, steps, _ = trained.average(run.config, run.checkpoints, run.model)
     direction = f'{source.source}-{source.target}'
-    evaluator = Evaluator(run.model, run.tokenizer, run.config, args.workdir, direction)
+    evaluator = Evaluator(
+        run.model,
+        run.tokenizer,
+        run.config,
+        args.workdir,
+        direction,
+        warn=lambda text: print(text, file=sys.stderr),
+    )
     print(f'{args.workdir}, mean of the checkpoints {", ".join(map(str, steps))}')
     print(table(evaluator.every(variables, sets, steps)))
 

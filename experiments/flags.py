@@ -32,6 +32,25 @@ class Settings(NamedTuple):
     overrides: dict[str, Any]  # what differs from the file: {'model.num_heads': 8}
 
 
+def directory(text: str) -> Path:
+    """The type of a flag that names one; that none is named may not pass for the one here."""
+    if not text:
+        raise argparse.ArgumentTypeError('is empty; to name the directory here, give .')
+    return Path(text)
+
+
+class Once(argparse._StoreAction):
+    """Refuses a flag that is given twice, of which one would be dropped."""
+
+    _seen: argparse.Namespace | None = None
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        if self._seen is namespace:
+            raise argparse.ArgumentError(self, 'is given twice')
+        self._seen = namespace
+        super().__call__(parser, namespace, values, option_string)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse that takes flags by their whole name only and reports mistakes as UserErrors."""
 
@@ -41,6 +60,9 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        for name in (None, 'store'):
+            self.register('action', name, Once)
+        self.register('type', Path, directory)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f'{message} (--help lists the flags)')

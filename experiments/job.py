@@ -16,6 +16,7 @@ from experiments import (
     corpus,
     data,
     devices,
+    early_stopping,
     environment,
     eval_params,
     evaluate,
@@ -27,6 +28,7 @@ from experiments import (
     workdir,
 )
 from experiments.batching import Batches
+from experiments.checkpoint import Mean
 from experiments.errors import UserError
 from experiments.figures import Progress
 from experiments.log import Log
@@ -179,13 +181,14 @@ def finish(
     """
     step = int(state.step)
     steps = trained.average_steps(job.config, checkpoints)
-    averaged = variables = eval_params.variables(state)
-    if list(steps) != [step]:
-        averaged = checkpoints.average(steps, trained.abstract_variables(job.model))
+    variables = eval_params.variables(state)
+    mean = Mean(variables, list(steps), left_out=[])
+    if mean.steps != [step] or early_stopping.takes_best(job.config):
+        mean = trained.average(job.config, checkpoints, job.model, print)
     evaluator = evaluate.Evaluator(
         job.model, job.tokenizer, job.config, path, job.direction
     )
-    evaluations = evaluator.every(averaged, job.sets, steps)
+    evaluations = evaluator.every(mean.variables, job.sets, mean.steps)
     for name, scores in evaluations.items():
         log.write(step, 'final', set=name, **scores)
     return {
@@ -196,7 +199,8 @@ def finish(
         'train_seconds': progress.seconds,
         'tokens_per_second': progress.tokens / progress.seconds,
         'parameters_sha256': sha256(variables['params']),
-        'averaged_steps': list(steps),
+        'averaged_steps': mean.steps,
+        'left_out_steps': mean.left_out,  # of the mean, for they are damaged
         'extensions': workdir.extensions(path),
         'evaluations': evaluations,
     }

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments import files, flags, memory, workdir
+from experiments import files, flags, memory, results, workdir
 
 RESULT = workdir.RESULT
 
@@ -31,6 +31,7 @@ def main() -> None:
     path = args.workdir or Path('runs') / workdir.run_name(
         settings.name, settings.overrides
     )
+    workdir.check(path, config.to_dict())
     stopping = _signals()
     # From here on, for it imports JAX: a mistyped flag is answered at once.
     from experiments import check, extension, train
@@ -39,7 +40,7 @@ def main() -> None:
     longer = workdir.asks_for_more(path, config.to_dict())
     if (path / RESULT).exists() and not longer:
         with workdir.open_run(path, config.to_dict()):
-            print(jobs.ending(path, files.read_json(path / RESULT)))
+            print(jobs.ending(path, results.read(path)))
             jobs.mend(config, path)
             return
     check.check_overrides(config, settings.overrides)

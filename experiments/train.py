@@ -65,7 +65,7 @@ class Trainer:
         }
         self.state, progress = self._first_or_restored(abstract)
         self.figures = Figures(progress)
-        self.log = Log(path, progress.rows)
+        self.log = Log(path, progress.rows, int(self.state.step))
         self.bar = console.Progress(job.steps, int(self.state.step))
 
     def _compile(

@@ -102,10 +102,7 @@ def _check_number(number: int, settings: Any) -> None:
 def _model(runs: Sequence[Trained]) -> tuple[Any, Any]:
     """The model and the variables of one run, or of an ensemble."""
     variables = [
-        run.checkpoints.average(
-            trained.average_steps(run.config, run.checkpoints),
-            trained.abstract_variables(run.model),
-        )
+        trained.average(run.config, run.checkpoints, run.model).variables
         for run in runs
     ]
     if len(runs) == 1:

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -194,3 +195,19 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         process.stdout.close()
         assert process.stderr.read() == b''
         assert process.wait() == 1
+
+
+def test_a_flag_given_twice_and_an_empty_directory_are_refused():
+    parser = flags.Parser('test')
+    parser.add_argument('--workdir', type=Path)
+    parser.add_argument('--set', default='')
+    parser.add_argument('--each', action='append')
+    for arguments in (['--workdir=a', '--workdir=a'], ['--set=', '--set', 'b']):
+        name = arguments[0].split('=')[0]
+        with pytest.raises(UserError, match=f'argument {name}: is given twice'):
+            parser.parse_args(arguments)
+    with pytest.raises(UserError, match='argument --workdir: is empty'):
+        parser.parse_args(['--workdir='])
+    for _ in range(2):  # what was parsed before counts for nothing
+        args = parser.parse_args(['--workdir=a', '--set=b', '--each=1', '--each=2'])
+    assert (args.workdir, args.set, args.each) == (Path('a'), 'b', ['1', '2'])

@@ -1,5 +1,6 @@
 """The whole path as a user walks it: the real config, shrunk, in processes of their own."""
 
+import errno
 import json
 import os
 import shutil
@@ -560,6 +561,67 @@ def test_the_newest_damaged_checkpoint_is_named_and_the_one_before_is_used(
         == result(whole[0])['parameters_sha256']
     )
     assert figures(tmp_path / 'run') == figures(whole[0])
+
+
+def test_a_damaged_older_checkpoint_is_left_out_of_the_mean_and_said(
+    whole, text, tmp_path, monkeypatch, capsys
+):
+    workdir = tmp_path / 'run'
+    shutil.copytree(whole[0], workdir)
+    (workdir / 'result.json').unlink()
+    shutil.rmtree(workdir / trained.CHECKPOINTS / '8' / 'state')
+    command(monkeypatch, run, *arguments(text, workdir))
+    assert 'step 8 is damaged and left out' in capsys.readouterr().out
+    end = result(workdir)
+    assert (end['averaged_steps'], end['left_out_steps']) == ([12], [8])
+    assert set(end['evaluations']) == {'val', 'news'}
+
+    # Nothing can be written any more: it is shown, scored and translated all the same.
+    before = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+
+    def commit(*paths):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(files, 'commit', commit)
+    command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=news')
+    out, err = capsys.readouterr()
+    assert 'mean of the checkpoints 12\n' in out and 'nrefs:1' in out
+    assert 'step 8 is damaged' in err and 'not saved: cannot write' in err
+    command(monkeypatch, run, *arguments(text, workdir))
+    assert 'finished: step 12' in capsys.readouterr().out
+    lines = translated(monkeypatch, capsys, workdir, 'a\n')
+    assert len(lines) == 1
+    after = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ('part', 'value'),
+    [
+        ('model', []),
+        ('model', 3),
+        ('evaluation', None),
+        ('model.d_model', 'wide'),
+        ('model.num_layers', None),
+        ('model.norm', 7),
+        ('model.attention', ['softmax']),
+        ('evaluation.beams', 'many'),
+        ('evaluation.average', []),
+        ('evaluation.average_of', 'worst'),
+        ('data', 1),
+        ('model.a.b', 1),
+    ],
+)
+def test_a_config_of_another_shape_is_one_line(whole, tmp_path, part, value):
+    config = files.read_json(whole[0] / 'config.json')
+    *folders, name = part.split('.', 1)
+    (config[folders[0]] if folders else config)[name] = value
+    files.write_json(tmp_path / 'config.json', config)
+    for kept in (trained.TOKENIZER, trained.CHECKPOINTS):
+        (tmp_path / kept).symlink_to(whole[0] / kept)
+    with pytest.raises(UserError) as error:
+        trained.open_trained(tmp_path)
+    assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
 
 
 def test_runs_of_one_and_of_four_devices_agree(whole, text, tmp_path):
