@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -71,11 +71,19 @@ def tokenize(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Corpus:
     )
 
 
-def prepare(data: Source, tokenizer: Tokenizer, cache: Path) -> Corpus:
+def prepare(
+    data: Source,
+    tokenizer: Tokenizer,
+    cache: Path,
+    progress: Callable[[int], None] | None = None,
+) -> Corpus:
     """The training pairs, without those that have a blank side.
 
     Streamed into files under `cache`, in memory that does not grow with the text, unless they are
     there for this text and tokenizer. Several processes may do so at once.
+
+    Args:
+      progress: is told how many pairs are done, now and then; what it raises ends the work.
 
     Raises:
       UserError: there is no pair with text on both sides.
@@ -86,7 +94,7 @@ def prepare(data: Source, tokenizer: Tokenizer, cache: Path) -> Corpus:
         try:
             with files.replacing(folder) as draft:
                 draft.mkdir(exist_ok=True)  # one that was killed may have left it
-                _write(draft, data.train(), tokenizer)
+                _write(draft, data.train(), tokenizer, progress)
         except UserError:
             if (
                 not folder.exists()
@@ -96,7 +104,10 @@ def prepare(data: Source, tokenizer: Tokenizer, cache: Path) -> Corpus:
 
 
 def _write(
-    folder: Path, pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer
+    folder: Path,
+    pairs: Iterable[tuple[str, str]],
+    tokenizer: Tokenizer,
+    progress: Callable[[int], None] | None,
 ) -> None:
     dtype, kept, skipped = _dtype(tokenizer), 0, 0
     with (
@@ -112,6 +123,8 @@ def _write(
                 writer.add(rows)
             kept += len(full)
             skipped += len(chunk) - len(full)
+            if progress:
+                progress(kept + skipped)
     if not kept:
         raise UserError('data: no training pair has text on both sides')
     files.write_json(folder / 'corpus.json', {'dtype': dtype, 'skipped': skipped})

@@ -4,7 +4,7 @@ python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ from flaxformer_lite import learning
 from flaxformer_lite.architectures.base import Model
 
 Pairs = Sequence[tuple[str, str]]
+# Told the set's name, how many of its sentences are translated, and how many it has; what
+# it raises ends the evaluation.
+Tell = Callable[[str, int, int], None]
 
 
 class Evaluator:
@@ -41,6 +44,7 @@ class Evaluator:
       config: the run's.
       path: the run's directory; translations are saved there.
       direction: the languages, such as 'en-de'.
+      tell: of progress.
     """
 
     def __init__(
@@ -50,8 +54,12 @@ class Evaluator:
         config: ConfigDict,
         path: Path,
         direction: str,
+        tell: Tell = lambda name, done, total: None,
     ):
         self._model, self._tokenizer, self._path = model, tokenizer, path
+        self._tell = tell
+        # A step's parameters are always the same in a run, and so are their scores.
+        self._known: dict[tuple[str, int], dict[str, Any]] = {}
         self._direction, self._tokens = direction, config.evaluation.batch_tokens
         self._translate = translator.Translator(model, tokenizer, config.evaluation)
         self._sums = jax.jit(
@@ -63,8 +71,12 @@ class Evaluator:
         self, variables: Any, sets: dict[str, Pairs], steps: Sequence[int]
     ) -> dict[str, dict[str, Any]]:
         """The scores of each set by the mean of some checkpoints."""
-        of = max(steps), len(steps)
-        return {name: self(variables, name, pairs, *of) for name, pairs in sets.items()}
+        step, mean_of = max(steps), len(steps)
+        results = {}
+        for name, pairs in sets.items():
+            known = self._known.get((name, step)) if mean_of == 1 else None
+            results[name] = known or self(variables, name, pairs, step, mean_of)
+        return results
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
         """Loss (nats a token, without smoothing), perplexity and token accuracy over all pairs."""
@@ -92,7 +104,10 @@ class Evaluator:
     ) -> dict[str, Any]:
         """All of a set's scores, and its translations, both saved where `translations` says."""
         sources, references = zip(*pairs, strict=True)
-        outputs = [best[0].text for best in self._translate(variables, sources)]
+        translated = self._translate(
+            variables, sources, lambda done: self._tell(name, done, len(pairs))
+        )
+        outputs = [best[0].text for best in translated]
         file = translations(self._path, name, step, mean_of)
         files.write(file, ''.join(f'{line}\n' for line in outputs))
         result = {
@@ -104,6 +119,8 @@ class Evaluator:
         files.write_json(
             file.with_suffix('.json'), result | {'set': name, 'step': step}
         )
+        if mean_of == 1:
+            self._known[name, step] = result
         return result
 
 
@@ -178,7 +195,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         r[f'{m}_signature']: m for r in results.values() for m in ('bleu', 'chrf')
     }
     lines = [f'{metric}: {signature}' for signature, metric in signatures.items()]
-    return '\n'.join([console.table(['set', *columns, 'direction'], rows), *lines])
+    table = console.table(['set', *columns, 'direction'], rows, ('bleu', 'chrf'))
+    return '\n'.join([table, *lines])
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ class Progress:
       tokens: target tokens trained on.
       rows: of metrics that are on disk.
       window: sums over the steps since the last row of metrics.
+      owes_evaluation: a stop cut the dev set's evaluation at this step short.
     """
 
     shapes: list[list[int]] = dataclasses.field(default_factory=list)
@@ -34,6 +35,7 @@ class Progress:
     tokens: int = 0
     rows: int = 0
     window: dict[str, float] = dataclasses.field(default_factory=dict)
+    owes_evaluation: bool = False
 
     @classmethod
     def of(cls, metadata: dict[str, Any]) -> 'Progress':

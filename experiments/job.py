@@ -26,6 +26,8 @@ from experiments import (
 from experiments.batching import Batches
 from experiments.errors import UserError
 from experiments.figures import Progress
+from experiments.screen import Screen
+from experiments.stopping import Stop
 from experiments.tokenizer import Tokenizer
 from flaxformer_lite import build
 from flaxformer_lite.architectures.base import Model
@@ -47,29 +49,33 @@ class Job(NamedTuple):
     steps: int
 
 
-def prepare(config: ConfigDict, path: Path) -> Job:
+def prepare(config: ConfigDict, path: Path, screen: Screen, stop: Stop) -> Job:
     """Makes all that training needs, and writes nothing but caches.
 
     Raises:
       UserError: a field, a file or a text that cannot be worked with.
+      Stopped: a stop was asked for.
     """
     devices.keep_programs()
     check.check(config)
+    screen.begin('loading data', quiet=True)
     source = data.load(config.data)
     sets = source.evaluation()
     chosen = evaluate.chosen(sets, config.evaluation.sets, 'evaluation.sets')
     dev = evaluate.chosen(sets, next(iter(sets)), 'data')
+    screen.begin('making the tokenizer', quiet=True)
     words = tokenizer.train(source, config.tokenizer.vocab_size, devices.cache())
     _same_text(words, path)
     model = _model(config, words)
-    pairs = corpus.prepare(source, words, devices.cache())
+    pairs = _tokenised(source, words, screen, stop)
     batches = Batches(
         pairs,
         tokens=config.batch.tokens,
         max_length=config.batch.max_length,
         packed=config.batch.packed,
         seed=seed(config, 'data_seed'),
-        rows_multiple=jax.device_count() * config.train.accumulate,
+        rows_multiple=jax.device_count(),
+        accumulate=config.train.accumulate,
     )
     if model.max_length is not None:
         translator.check_lengths(model, [batches.longest])
@@ -100,6 +106,17 @@ def seed(config: ConfigDict, name: str) -> int:
     return config.train.seed if own is None else own
 
 
+def _tokenised(
+    source: data.Source, words: Tokenizer, screen: Screen, stop: Stop
+) -> corpus.Corpus:
+    def progress(pairs: int) -> None:
+        stop.check()
+        screen.begin('tokenising')
+        screen.count(pairs, None, 'pairs')
+
+    return corpus.prepare(source, words, devices.cache(), progress=progress)
+
+
 def _model(config: ConfigDict, words: Tokenizer) -> Model:
     try:
         model = build.model(config.model, words.vocab_size)
@@ -128,8 +145,8 @@ def _same_text(words: Tokenizer, path: Path) -> None:
         )
 
 
-def begin(job: Job, path: Path) -> None:
-    """Writes what belongs in the directory of a run that begins, and prints what will run."""
+def begin(job: Job, path: Path) -> str:
+    """Writes what belongs in the directory of a run that begins → what will run, as text."""
     job.tokenizer.save(path / trained.TOKENIZER)
     kinds = [device.device_kind for device in jax.devices()]
     environment.record(path, kinds)
@@ -149,20 +166,21 @@ def begin(job: Job, path: Path) -> None:
         'steps': f'{job.steps:,} ({job.steps / job.batches.batches_per_epoch:.1f} epochs)',
         'devices': f'{len(kinds)} × {kinds[0]}',
     }
-    print(console.facts(facts), flush=True)
+    return console.facts(facts)
 
 
 def finish(
-    job: Job, path: Path, variables: Any, checkpoints: Any, progress: Progress
+    job: Job,
+    evaluator: evaluate.Evaluator,
+    variables: Any,
+    checkpoints: Any,
+    progress: Progress,
 ) -> dict:
     """Scores the chosen sets with the averaged parameters → the run's result."""
     steps = trained.average_steps(job.config, checkpoints)
     averaged = variables
     if len(steps) > 1 or job.config.evaluation.average_of == 'best':
         averaged = checkpoints.average(steps, trained.abstract_variables(job.model))
-    evaluator = evaluate.Evaluator(
-        job.model, job.tokenizer, job.config, path, job.direction
-    )
     evaluations = evaluator.every(averaged, job.sets, steps)
     return {
         'status': 'finished',

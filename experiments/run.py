@@ -4,12 +4,13 @@ python -m experiments.run --config=configs/wmt_small.py --config.model.num_heads
 """
 
 import contextlib
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from experiments import files, flags, memory, workdir
+from experiments.screen import Output, Screen
+from experiments.stopping import Stop, Stopped
 
 RESULT = 'result.json'
 
@@ -22,50 +23,71 @@ def main() -> None:
         help='default: runs/<config>,<what differs from the config>',
     )
     args, settings = flags.parse(parser)
-    config = settings.config
     path = args.workdir or Path('runs') / workdir.run_name(
         settings.name, settings.overrides
     )
-    stopping = _signals()
-    # From here on, for it imports JAX: a mistyped flag is answered at once.
+    stop = Stop()
+    with (
+        contextlib.redirect_stdout(Output(sys.stdout)),
+        stop.listening(),
+        contextlib.closing(Screen()) as screen,
+    ):
+        try:
+            _run(settings, path, stop, screen)
+        except Stopped as stopped:
+            screen.close()
+            _leave(str(stopped), path, stop, screen)
+
+
+def _run(settings: flags.Settings, path: Path, stop: Stop, screen: Screen) -> None:
+    stop.wait_for(_import_jax)
     from experiments import check, train
     from experiments import job as jobs
 
+    config = settings.config
     if (path / RESULT).exists():
         with workdir.open_run(path, config.to_dict()):
-            print(jobs.ending(path, files.read_json(path / RESULT)))
+            screen.say(jobs.ending(path, files.read_json(path / RESULT)))
             return
     check.check_overrides(config, settings.overrides)
-    job = jobs.prepare(config, path)
+    job = stop.wait_for(lambda: jobs.prepare(config, path, screen, stop))
     with workdir.open_run(path, config.to_dict()):
-        jobs.begin(job, path)
-        try:
-            with contextlib.closing(train.Trainer(job, path, stopping)) as trainer:
-                state = trainer.run()
-                progress = trainer.figures.progress
-                result = jobs.finish(
-                    job, path, state.variables, trainer.checkpoints, progress
+        screen.say(jobs.begin(job, path))
+        with contextlib.closing(train.Trainer(job, path, screen, stop)) as trainer:
+            state = trainer.run()
+            progress = trainer.figures.progress
+            screen.begin('scoring')
+            result = stop.wait_for(
+                lambda: jobs.finish(
+                    job,
+                    trainer.evaluator,
+                    state.variables,
+                    trainer.checkpoints,
+                    progress,
                 )
-        except train.Stopped as stopped:
-            print(
-                f'stopped and saved at step {stopped}; the same command goes on from there'
             )
-            sys.exit(128 + signal.SIGTERM)
         files.write_json(path / RESULT, result)
-        print(jobs.ending(path, result))
+        screen.say(jobs.ending(path, result))
 
 
-def _signals() -> Callable[[], bool]:
-    """Has SIGTERM, and the first Ctrl-C, ask the run to stop; → whether it was asked."""
-    asked = []
+def _import_jax() -> None:
+    """What comes after the flags, for it imports JAX: a mistyped flag is answered at once."""
+    from experiments import train  # noqa: F401
 
-    def ask(number: int, frame: object) -> None:
-        asked.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    signal.signal(signal.SIGTERM, ask)
-    signal.signal(signal.SIGINT, ask)
-    return lambda: bool(asked)
+def _leave(saved: str, path: Path, stop: Stop, screen: Screen) -> NoReturn:
+    """Says what goes on from where, and ends the process."""
+    checkpoints = (path / 'checkpoints').glob('[0-9]*')
+    steps = [int(folder.name) for folder in checkpoints if folder.name.isdigit()]
+    goes_on = f'goes on from step {max(steps):,}' if steps else 'begins again'
+    if saved:
+        print(f'stopped and {saved}; the same command goes on from there')
+    else:
+        print(
+            f'stopped while {screen.phase}; nothing was lost: the same command '
+            f'{goes_on}'
+        )
+    stop.leave()
 
 
 if __name__ == '__main__':

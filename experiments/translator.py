@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -49,20 +49,30 @@ class Translator:
         self._search = jax.jit(self._decode, out_shardings=devices.everywhere())
 
     def __call__(
-        self, variables: Any, texts: Iterable[str]
+        self,
+        variables: Any,
+        texts: Iterable[str],
+        tell: Callable[[int], None] = lambda done: None,
     ) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each text, best first; a blank text has one, which is blank.
+
+        Args:
+          tell: is told how many texts are translated, now and then; what it raises ends it.
 
         Raises:
           UserError: a text has more tokens than the model has positions.
         """
         first = 0
         for window in chunks(texts, _WINDOW):
-            yield from self._window(variables, window, first)
+            yield from self._window(variables, window, first, tell)
             first += len(window)
 
     def _window(
-        self, variables: Any, texts: list[str], first: int
+        self,
+        variables: Any,
+        texts: list[str],
+        first: int,
+        tell: Callable[[int], None],
     ) -> list[list[Hypothesis]]:
         sentences = self._tokenizer.encode(texts)
         check_lengths(self._model, [len(s) + 1 for s in sentences])
@@ -80,11 +90,15 @@ class Translator:
             )
 
         batches = list(batches)
+        done = first
+        tell(done)
         with ThreadPoolExecutor(self._at_once()) as pool:
             for (_, index), found in zip(
                 batches, pool.map(decoded, batches), strict=True
             ):
                 self._read(found, index, results)
+                done += len(index)
+                tell(done)
         blank = [Hypothesis('', 0.0)]
         return [r if s else blank for s, r in zip(sentences, results, strict=True)]
 
