@@ -18,6 +18,7 @@ from experiments import (
     devices,
     environment,
     evaluate,
+    memory,
     optimizer,
     tokenizer,
     trained,
@@ -181,6 +182,7 @@ def finish(
     averaged = variables
     if len(steps) > 1 or job.config.evaluation.average_of == 'best':
         averaged = checkpoints.average(steps, trained.abstract_variables(job.model))
+    memory.keep()  # from here on nothing is trained
     evaluations = evaluator.every(averaged, job.sets, steps)
     return {
         'status': 'finished',
