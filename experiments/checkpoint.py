@@ -95,6 +95,19 @@ class Checkpoints:
             raise self._failure(error) from error
         self._pending = self._background.submit(self._finish, nameless, step, content)
 
+    def set_score(self, step: int, score: float) -> None:
+        """Gives a score to a checkpoint that was saved without one.
+
+        Raises:
+          UserError: its record cannot be read or written.
+        """
+        if not math.isfinite(score):
+            return
+        try:
+            record.amend(self._path(step), score=score)
+        except Damaged as error:
+            raise UserError(f'checkpoint {self._path(step)}: {error}') from error
+
     def wait(self) -> None:
         """Returns when the checkpoint that was begun is whole.
 

@@ -86,7 +86,7 @@ def prepare(
     there for this text and tokenizer, as they were written. Several processes may do so at once.
 
     Args:
-      progress: is told how many pairs are tokenised so far, after each chunk of them.
+      progress: is told how many pairs are done, now and then; what it raises ends the work.
 
     Raises:
       UserError: there is no pair with text on both sides.

@@ -32,6 +32,9 @@ from flaxformer_lite import learning
 from flaxformer_lite.architectures.base import Model
 
 Pairs = Sequence[tuple[str, str]]
+# Told the set's name, how many of its sentences are translated, and how many it has; what
+# it raises ends the evaluation.
+Tell = Callable[[str, int, int], None]
 
 
 class Evaluator:
@@ -44,6 +47,7 @@ class Evaluator:
       path: the run's directory; translations are saved there.
       direction: the languages, such as 'en-de'.
       warn: is told where translations cannot be saved; without it, that is an error.
+      tell: of progress.
     """
 
     def __init__(
@@ -54,9 +58,13 @@ class Evaluator:
         path: Path,
         direction: str,
         warn: Callable[[str], None] | None = None,
+        tell: Tell = lambda name, done, total: None,
     ):
         self._warn = warn
         self._model, self._tokenizer, self._path = model, tokenizer, path
+        self._tell = tell
+        # A step's parameters are always the same in a run, and so are their scores.
+        self._known: dict[tuple[str, int], dict[str, Any]] = {}
         self._direction, self._tokens = direction, config.evaluation.batch_tokens
         self._translate = translator.Translator(model, tokenizer, config.evaluation)
         self._sums = jax.jit(
@@ -68,8 +76,12 @@ class Evaluator:
         self, variables: Any, sets: dict[str, Pairs], steps: Sequence[int]
     ) -> dict[str, dict[str, Any]]:
         """The scores of each set by the mean of some checkpoints."""
-        of = max(steps), len(steps)
-        return {name: self(variables, name, pairs, *of) for name, pairs in sets.items()}
+        step, mean_of = max(steps), len(steps)
+        results = {}
+        for name, pairs in sets.items():
+            known = self._known.get((name, step)) if mean_of == 1 else None
+            results[name] = known or self(variables, name, pairs, step, mean_of)
+        return results
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
         """Loss (nats a token, without smoothing), perplexity and token accuracy over all pairs."""
@@ -100,7 +112,10 @@ class Evaluator:
         Beside them are its sources and references, as `texts` says.
         """
         sources, references = texts(self._path, name, pairs)
-        outputs = [best[0].text for best in self._translate(variables, sources)]
+        translated = self._translate(
+            variables, sources, tell=lambda done: self._tell(name, done, len(pairs))
+        )
+        outputs = [best[0].text for best in translated]
         result = {
             'direction': self._direction,
             'sentences': len(pairs),
@@ -109,6 +124,8 @@ class Evaluator:
         }
         file = translations(self._path, name, step, mean_of)
         self._save(file, outputs, result | {'set': name, 'step': step})
+        if mean_of == 1:
+            self._known[name, step] = result
         return result
 
     def _save(self, file: Path, outputs: Sequence[str], scores: dict[str, Any]) -> None:
@@ -211,7 +228,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         r[f'{m}_signature']: m for r in results.values() for m in ('bleu', 'chrf')
     }
     lines = [f'{metric}: {signature}' for signature, metric in signatures.items()]
-    return '\n'.join([console.table(['set', *columns, 'direction'], rows), *lines])
+    table = console.table(['set', *columns, 'direction'], rows, ('bleu', 'chrf'))
+    return '\n'.join([table, *lines])
 
 
 def main() -> None:

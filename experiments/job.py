@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from experiments import (
     environment,
     eval_params,
     evaluate,
+    memory,
     optimizer,
     set_names,
     tokenizer,
@@ -32,6 +34,8 @@ from experiments.checkpoint import Mean
 from experiments.errors import UserError
 from experiments.figures import Progress
 from experiments.log import Log
+from experiments.screen import Screen
+from experiments.stopping import Stop
 from experiments.tokenizer import Tokenizer
 from flaxformer_lite import build
 from flaxformer_lite.architectures.base import Model
@@ -54,31 +58,35 @@ class Job(NamedTuple):
     steps: int
 
 
-def prepare(config: ConfigDict, path: Path) -> Job:
+def prepare(config: ConfigDict, path: Path, screen: Screen, stop: Stop) -> Job:
     """Makes all that training needs, and writes nothing but caches.
 
     Raises:
       UserError: a field, a file or a text that cannot be worked with.
+      Stopped: a stop was asked for.
     """
     cache = devices.cache()
     devices.keep_programs()
     check.check(config)
+    screen.begin('loading data', quiet=True)
     source = data.load(config.data)
     sets = source.evaluation()
     chosen = evaluate.chosen(sets, config.evaluation.sets, 'evaluation.sets')
     dev = evaluate.chosen(sets, next(iter(sets)), 'data')
     set_names.check(dev | chosen)
+    screen.begin('making the tokenizer', quiet=True)
     words = tokenizer.train(source, config.tokenizer.vocab_size, cache)
     tokenizer.check_same(words, path / trained.TOKENIZER)
     model = _model(config, words)
-    pairs = corpus.prepare(source, words, cache)
+    pairs = _tokenised(source, words, screen, stop)
     batches = Batches(
         pairs,
         tokens=config.batch.tokens,
         max_length=config.batch.max_length,
         packed=config.batch.packed,
         seed=seed(config, 'data_seed'),
-        rows_multiple=jax.device_count() * config.train.accumulate,
+        rows_multiple=jax.device_count(),
+        accumulate=config.train.accumulate,
     )
     if model.max_length is not None:
         translator.check_lengths(model, [batches.longest])
@@ -107,6 +115,17 @@ def seed(config: ConfigDict, name: str) -> int:
     """One of `train`'s seeds: its own, or `train.seed` where it is empty."""
     own = config.train[name]
     return config.train.seed if own is None else own
+
+
+def _tokenised(
+    source: data.Source, words: Tokenizer, screen: Screen, stop: Stop
+) -> corpus.Corpus:
+    def progress(pairs: int) -> None:
+        stop.check()
+        screen.begin('tokenising')
+        screen.count(pairs, None, 'pairs')
+
+    return corpus.prepare(source, words, devices.cache(), progress=progress)
 
 
 def _model(config: ConfigDict, words: Tokenizer) -> Model:
@@ -143,8 +162,8 @@ def mend(config: ConfigDict, path: Path) -> None:
         words.save(file)
 
 
-def begin(job: Job, path: Path) -> None:
-    """Writes what belongs in the directory of a run that begins, and prints what will run."""
+def begin(job: Job, path: Path) -> str:
+    """Writes what belongs in the directory of a run that begins → what will run, as text."""
     job.tokenizer.save(path / trained.TOKENIZER)
     kinds = [device.device_kind for device in jax.devices()]
     environment.record(path, kinds)
@@ -164,16 +183,18 @@ def begin(job: Job, path: Path) -> None:
         'steps': f'{job.steps:,} ({job.steps / job.batches.batches_per_epoch:.1f} epochs)',
         'devices': f'{len(kinds)} × {kinds[0]}',
     }
-    print(console.facts(facts), flush=True)
+    return console.facts(facts)
 
 
 def finish(
     job: Job,
     path: Path,
     state: State,
+    evaluator: evaluate.Evaluator,
     checkpoints: Any,
     progress: Progress,
     log: Log,
+    warn: Callable[[str], None],
 ) -> dict:
     """Scores the chosen sets with the averaged parameters → the run's result.
 
@@ -184,10 +205,8 @@ def finish(
     variables = eval_params.variables(state)
     mean = Mean(variables, list(steps), left_out=[])
     if mean.steps != [step] or early_stopping.takes_best(job.config):
-        mean = trained.average(job.config, checkpoints, job.model, print)
-    evaluator = evaluate.Evaluator(
-        job.model, job.tokenizer, job.config, path, job.direction
-    )
+        mean = trained.average(job.config, checkpoints, job.model, warn)
+    memory.keep()  # from here on nothing is trained
     evaluations = evaluator.every(mean.variables, job.sets, mean.steps)
     for name, scores in evaluations.items():
         log.write(step, 'final', set=name, **scores)

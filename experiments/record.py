@@ -47,6 +47,17 @@ def write(folder: Path, content: Mapping[str, Any]) -> None:
     files.write_json(folder / NAME, record | {'sha256': _seal(record)})
 
 
+def amend(folder: Path, **values: Any) -> None:
+    """Writes some of what is written about a folder anew.
+
+    Raises:
+      Damaged: as `read`.
+      UserError: as `files.write`.
+    """
+    record = read(folder) | values
+    files.write_json(folder / NAME, record | {'sha256': _seal(record)})
+
+
 def read(folder: Path) -> dict[str, Any]:
     """What was written about a folder.
 

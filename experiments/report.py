@@ -89,7 +89,8 @@ def as_table(runs: Sequence[dict[str, Any]]) -> str:
     shown = {
         name: v for name, v in columns(runs).items() if not name.endswith('_signature')
     }
-    table = console.table(list(shown), list(zip(*shown.values(), strict=True)))
+    scores = [name for name in shown if name.endswith(' bleu')]
+    table = console.table(list(shown), list(zip(*shown.values(), strict=True)), scores)
     return '\n'.join([table, *_signatures(runs)])
 
 

@@ -1,5 +1,6 @@
 """What a run's directory holds, made into a model again."""
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -120,6 +121,7 @@ def average_steps(config: ConfigDict, checkpoints: Checkpoints) -> Sequence[int]
     return checkpoints.last_steps(number)
 
 
+@functools.cache  # a trace of the whole model, which a run asks for again and again
 def abstract_variables(model: Model) -> Any:
     """Shapes and dtypes of the model's parameters and statistics, placed on every device."""
     return devices.placed(

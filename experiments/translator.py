@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -52,12 +52,17 @@ class Translator:
         self._search = jax.jit(self._decode, out_shardings=devices.everywhere())
 
     def __call__(
-        self, variables: Any, texts: Iterable[str], first: int = 0
+        self,
+        variables: Any,
+        texts: Iterable[str],
+        first: int = 0,
+        tell: Callable[[int], None] = lambda done: None,
     ) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each text, best first; a blank text has one, which is blank.
 
         Args:
           first: the number of the first text, by which sampling draws.
+          tell: is told how many texts are translated, now and then; what it raises ends it.
 
         Raises:
           UserError: a text has more tokens than the model has positions; those before it are
@@ -67,12 +72,16 @@ class Translator:
             sentences = self._tokenizer.encode(window)
             lengths = [len(s) + 1 for s in sentences]
             fitting = _fitting(self._model, lengths)
-            yield from self._window(variables, sentences[:fitting], first)
+            yield from self._window(variables, sentences[:fitting], first, tell)
             check_lengths(self._model, lengths)
             first += len(window)
 
     def _window(
-        self, variables: Any, sentences: list[list[int]], first: int
+        self,
+        variables: Any,
+        sentences: list[list[int]],
+        first: int,
+        tell: Callable[[int], None],
     ) -> list[list[Hypothesis]]:
         settings = self._settings
         hypotheses = settings.beams if settings.decode == 'beam' else 1
@@ -88,11 +97,15 @@ class Translator:
             )
 
         batches = list(batches)
+        done = first
+        tell(done)
         with ThreadPoolExecutor(self._at_once()) as pool:
             for (_, index), found in zip(
                 batches, pool.map(decoded, batches), strict=True
             ):
                 self._read(found, index, results)
+                done += len(index)
+                tell(done)
         blank = [Hypothesis('', 0.0)]
         return [r if s else blank for s, r in zip(sentences, results, strict=True)]
 

@@ -1,4 +1,3 @@
-import io
 import json
 import os
 import random
@@ -241,56 +240,18 @@ def test_table_aligns_and_shows_what_is_missing():
     assert console.table(['run'], []) == 'run\n---'
 
 
+def test_scores_have_two_decimals():
+    rows = [['a', 8.685e-61, 0.5], ['b', 31.25678, 0.25], ['c', None, 1e-9]]
+    assert console.table(['run', 'bleu', 'loss'], rows, scores=['bleu']) == (
+        'run   bleu   loss\n'
+        '---  -----  -----\n'
+        'a     0.00    0.5\n'
+        'b    31.26   0.25\n'
+        'c        -  1e-09'
+    )
+
+
 def test_facts_stand_below_each_other():
     assert console.facts({'data': 'grammar', 'parameters': 1234567}) == (
         'data        grammar\nparameters  1,234,567'
     )
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_writes_plain_lines_to_a_file():
-    out, times = io.StringIO(), iter([0.0, 10.0, 20.0])
-    bar = console.Progress(1000, 100, out, lambda: next(times))
-    bar.update(200, loss=3.14159, tokens_per_second=12345.6)
-    bar.say('hello')
-    bar.update(1000, loss=1)
-    bar.close()
-    assert out.getvalue() == (
-        'step 200/1,000  loss 3.142  tokens per second 12,346  1:20 left\n'
-        'hello\n'
-        'step 1,000/1,000  loss 1  0:00 left\n'
-    )
-
-
-def test_progress_rewrites_its_line_on_a_terminal(monkeypatch):
-    monkeypatch.setenv('COLUMNS', '60')
-    out, times = Terminal(), iter([0.0, 3600.0])
-    bar = console.Progress(100, 0, out, lambda: next(times))
-    bar.update(50, loss=3.0, more='x' * 100)
-    (line,) = out.getvalue().split('\r\x1b[K')[1:]
-    assert line.startswith('[==========          ] step 50/100  loss 3')
-    assert len(line) == 59
-    out.seek(out.truncate(0) or 0)
-    bar.say('hello')
-    assert out.getvalue() == f'\r\x1b[Khello\n\r\x1b[K{line}'
-    bar.close()
-    assert out.getvalue().endswith(f'{line}\n')
-
-
-@pytest.mark.parametrize(
-    ('step', 'seconds', 'left'),
-    [
-        (0, 5, '? left'),
-        (1, 10, '16:30 left'),
-        (50, 3600, '1:00:00 left'),
-        (100, 3, '0:00 left'),
-    ],
-)
-def test_time_left(step, seconds, left):
-    out, times = io.StringIO(), iter([0.0, seconds])
-    console.Progress(100, 0, out, lambda: next(times)).update(step)
-    assert out.getvalue().rstrip().endswith(left)

@@ -24,6 +24,7 @@ from experiments import (
     trained,
     translate,
 )
+from experiments.checkpoint import Checkpoints
 from experiments.data.grammar import Grammar
 from experiments.errors import UserError
 
@@ -253,6 +254,81 @@ def test_sigterm_saves_and_leaves(whole, text, tmp_path):
     assert end['averaged_steps'] == expected['averaged_steps']
     assert end['evaluations'] == expected['evaluations']
     assert figures(tmp_path / 'run') == figures(workdir)
+
+
+# Has one function of the runner keep its thread in C, where no signal interrupts it.
+STUCK = """
+import hashlib, importlib, sys
+from experiments import flags, run
+module, owner, name = sys.argv.pop(1).split(':')
+owner = getattr(importlib.import_module(module), owner)
+def stuck(*args, **kwargs):
+    print('stuck', flush=True)
+    hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)
+setattr(owner, name, stuck)
+flags.main(run.main)
+"""
+
+
+def stopped_in(where, number, text, workdir):
+    """Starts a run that sticks in a function, stops it → status, output, seconds."""
+    command = [sys.executable, '-c', STUCK, where, *arguments(text, workdir)]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if 'stuck' in line:
+                break
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=30)
+    return process.returncode, ''.join(lines) + out
+
+
+@pytest.mark.parametrize(
+    ('where', 'phase'),
+    [
+        ('experiments.job:data:load', 'loading data'),
+        ('experiments.job:tokenizer:train', 'making the tokenizer'),
+        ('experiments.train:devices:compiled', 'compiling'),
+    ],
+)
+def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
+    code, out = stopped_in(where, signal.SIGTERM, text, tmp_path / 'run')
+    assert code == 128 + signal.SIGTERM, out
+    assert out.endswith(
+        f'stopped while {phase}; nothing was lost: the same command begins again\n'
+    )
+    assert phase == 'compiling' or not (tmp_path / 'run').exists()
+
+
+def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
+    whole, text, tmp_path
+):
+    workdir, _ = whole
+    path = tmp_path / 'run'
+    evaluating = 'experiments.evaluate:Evaluator:loss'
+    code, out = stopped_in(evaluating, signal.SIGTERM, text, path)
+    assert code == 128 + signal.SIGTERM, out
+    assert 'stopped and saved at step 6; the same command goes on from there' in out
+    assert [row['kind'] for row in log.read(path)] == ['train', 'train', 'train']
+    scoring = 'experiments.trained:Checkpoints:average'
+    code, out = stopped_in(scoring, signal.SIGINT, text, path)
+    assert code == 128 + signal.SIGINT, out
+    assert 'resuming at step 6' in out
+    assert out.endswith('lost: the same command goes on from step 12\n')
+    # The score that came later is the checkpoint's all the same.
+    assert Checkpoints(path / 'checkpoints').best_steps(2) == Checkpoints(
+        workdir / 'checkpoints'
+    ).best_steps(2)
+    # And this one is read by somebody who has soon seen enough.
+    process = start(text, path)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=120) == 0
+    assert result(path)['parameters_sha256'] == result(workdir)['parameters_sha256']
+    assert result(path)['evaluations'] == result(workdir)['evaluations']
+    assert figures(path) == figures(workdir)
 
 
 def command(monkeypatch, module, *argv):

@@ -1,5 +1,6 @@
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -243,7 +244,37 @@ def test_the_environment_names_versions_and_devices(tmp_path):
     assert stored['packages']['jax'] == jax.__version__
     assert stored['python'] == '.'.join(map(str, sys.version_info[:3]))
     assert stored['devices'] == {'cpu': 2}
-    assert set(stored) == {'python', 'packages', 'platform', 'devices', 'git'}
+    expected = {'python', 'packages', 'platform', 'processor', 'devices', 'git'}
+    assert set(stored) == expected
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        (
+            'processor\t: 0\nmodel name\t: AMD EPYC 7B13\n'
+            'flags\t\t: fpu sse4_2 smep avx2 avx512f amx_tile fma\n\nmodel name\t: B\n',
+            {
+                'name': 'AMD EPYC 7B13',
+                'vectors': ['amx_tile', 'avx2', 'avx512f', 'fma', 'sse4_2'],
+            },
+        ),
+        (
+            'processor\t: 0\nFeatures\t: fp asimd sve2 sme sme2 crc32\n',
+            {
+                'name': platform.processor() or platform.machine(),
+                'vectors': ['asimd', 'sme', 'sme2', 'sve2'],
+            },
+        ),
+        (None, {'name': platform.processor() or platform.machine(), 'vectors': []}),
+    ],
+    ids=['x86', 'arm', 'not Linux'],
+)
+def test_the_environment_names_the_processor(text, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, 'CPUINFO', tmp_path / 'cpuinfo')
+    if text:
+        (tmp_path / 'cpuinfo').write_text(text)
+    assert environment.describe([])['processor'] == expected
 
 
 def test_a_run_that_moves_keeps_its_earlier_environments(tmp_path):
