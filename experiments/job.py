@@ -55,6 +55,7 @@ def prepare(config: ConfigDict, path: Path) -> Job:
     """
     devices.keep_programs()
     check.check(config)
+    optimizer.check_rates(config)
     source = data.load(config.data)
     sets = source.evaluation()
     chosen = evaluate.chosen(sets, config.evaluation.sets, 'evaluation.sets')

@@ -1,29 +1,32 @@
 """The optimizer that a config describes (paper §5.3)."""
 
 import difflib
-import math
 from typing import Any
 
 import jax
 import optax
 
 from experiments.errors import UserError
-from flaxformer_lite import build, schedules
+from flaxformer_lite import build, ranges, schedules
 from flaxformer_lite.init.base import Init
+from flaxformer_lite.ranges import NotNegative, Positive, Rate
 
 NAMES = ('adam', 'adamw')
-# field: the least it may be, and what it must stay below.
-RANGES = {
-    'b1': (0, 1),
-    'b2': (0, 1),
-    'eps': (0, math.inf),
-    'weight_decay': (0, math.inf),
-    'clip': (0, math.inf),
+LONG = 1 << 30  # steps, more than any training has
+# What each field of `optimizer` may be.
+FIELDS = {
+    'name': str,
+    'b1': Rate,
+    'b2': Rate,
+    'eps': Positive,  # or a gradient of 0 makes a step of 0 / 0
+    'weight_decay': NotNegative,
+    'clip': NotNegative,
+    'schedule': str,
 }
 
 
 def make(
-    config: Any, steps: int = 1 << 30
+    config: Any, steps: int = LONG
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """What a whole config's `optimizer` says, and its learning rate by the count of updates so far.
 
@@ -48,6 +51,20 @@ def make(
     if settings.clip:
         update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
     return _at_own_rates(update, config), schedule
+
+
+def check_rates(config: Any) -> None:
+    """Refuses a schedule that gives negative or infinite rates; it computes them, on a device.
+
+    Raises:
+      UserError: names the schedule, the rate and its step.
+    """
+    steps = config.train.steps or LONG
+    schedule, d_model = config.optimizer.schedule, config.model.d_model
+    try:
+        schedules.check_rates(schedule, d_model, steps)
+    except ValueError as error:
+        raise UserError(f'optimizer.schedule: {error}') from None
 
 
 def _at_own_rates(update: optax.GradientTransformation, config: Any) -> Any:
@@ -90,16 +107,11 @@ def _check(settings: Any) -> None:
         raise UserError(
             f'optimizer.name must be one of {", ".join(NAMES)}, not {settings.name!r}{hint}'
         )
-    for field, (least, below) in RANGES.items():
-        if not least <= settings[field] < below:  # so written, NaN is refused too
-            most = 'finite' if below == math.inf else f'below {below}'
-            raise UserError(
-                f'optimizer.{field} must be at least {least} and {most}, not {settings[field]}'
-            )
-    if settings.eps == 0:
-        raise UserError(
-            'optimizer.eps must be above 0, or a gradient of 0 makes a step of 0 / 0'
-        )
+    for field, annotation in FIELDS.items():
+        try:
+            ranges.check(f'optimizer.{field}', annotation, settings[field])
+        except ValueError as error:
+            raise UserError(str(error)) from None
     if settings.name == 'adam' and settings.weight_decay:
         raise UserError(
             f'optimizer.weight_decay={settings.weight_decay} is for optimizer.name=adamw: '
