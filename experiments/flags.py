@@ -1,13 +1,12 @@
 """The command line: a config file, its overrides `--config.a.b=value`, and errors of one line."""
 
 import argparse
-import difflib
 import os
 import re
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,7 +14,7 @@ from absl import flags
 from ml_collections import config_dict, config_flags
 
 from experiments import utf8
-from experiments.errors import UserError
+from experiments.errors import UserError, line, nearest
 from experiments.workdir import flatten
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -74,7 +73,7 @@ def main(run: Callable[[], None]) -> None:
     try:
         run()
     except UserError as error:
-        print('error:', ' '.join(str(error).split('\n')), file=sys.stderr)
+        print('error:', line(error), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)  # as the shell says it
@@ -95,14 +94,9 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
     """
     parser.add_argument('--config', required=True, help=CONFIG_HELP)
     args, overrides = parser.parse_known_args(argv)
-    unknown = [
-        o for o in overrides if re.match('--?[a-z]', o) and not OVERRIDE.match(o)
-    ]
-    if unknown:
-        flag = unknown[0].split('=')[0]
-        raise UserError(
-            f'there is no flag {flag}{_nearest(flag, [f"--{a}" for a in vars(args)])}'
-        )
+    for flag in overrides:
+        if re.match('--?[a-zA-Z]', flag) and not OVERRIDE.match(flag):
+            _refuse(flag.split('=')[0], [f'--{name}' for name in vars(args)])
     file = _find(args.config)
     config = _load(file)
     before = flatten(config.to_dict())
@@ -113,14 +107,30 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
     )
 
 
+def _refuse(flag: str, known: list[str]) -> NoReturn:
+    hint = nearest(flag.split('.')[0], known)
+    raise UserError(f'there is no flag {flag}{hint}')
+
+
+def available() -> list[str]:
+    """The names of the project's configs."""
+    return sorted(file.stem for file in (PROJECT / 'configs').glob('[a-z]*.py'))
+
+
 def _find(path: str) -> Path:
-    places = [Path(path), PROJECT / path, PROJECT / 'configs' / path]
-    for place in places:
-        for file in (place, place.with_name(place.name + '.py')):
-            if file.is_file():
+    for place in (Path(), PROJECT, PROJECT / 'configs'):
+        for file in (place / path, place / f'{path}.py'):
+            if _is_file(file, path):
                 return file
-    there = ', '.join(sorted(p.stem for p in (PROJECT / 'configs').glob('[a-z]*.py')))
+    there = ', '.join(available())
     raise UserError(f'--config={path}: no such file; the project has {there}')
+
+
+def _is_file(file: Path, path: str) -> bool:
+    try:
+        return file.is_file()
+    except OSError as error:  # a name too long, or a folder without permission
+        raise UserError(f'--config={path}: {error.strerror}') from None
 
 
 def _load(file: Path) -> config_dict.ConfigDict:
@@ -149,21 +159,25 @@ def _where(error: Exception, file: Path) -> str:
 def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
     """Puts `['--config.a.b=value', …]` in the config, each as its field's type."""
     fields = flatten(config.to_dict())
-    for key in [match[1] for match in map(OVERRIDE.match, overrides) if match]:
+    for flag, key in [(m[0], m[1]) for m in map(OVERRIDE.match, overrides) if m]:
         if key not in fields:
-            raise UserError(f'the config has no field {key!r}{_nearest(key, fields)}')
+            hint = _section(key, list(fields)) or nearest(key, fields)
+            raise UserError(f'the config has no field {key!r}{hint}')
+        if 'noconfig' in flag and not isinstance(fields[key], bool):
+            raise UserError(f'{flag}: {key} is no switch; give --config.{key}=value')
     values, argv = flags.FlagValues(), ['', *overrides]
     try:
         config_flags.DEFINE_config_dict(
             'config', config, flag_values=values, sys_argv=argv
         )
         stray = values(argv)[1:]
-    except flags.Error as error:
+    except (flags.Error, ValueError) as error:
         raise UserError(str(error).removeprefix('flag ')) from error
     if stray:
         raise UserError(f'{stray[0]!r} belongs to no flag')
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.3)
-    return f'; did you mean {near[0]!r}?' if near else ''
+def _section(key: str, fields: list[str]) -> str:
+    """What to add where a section is named, and none of its fields."""
+    own = [field for field in fields if field.startswith(f'{key}.')]
+    return f': it is a section, of {", ".join(own)}' if own else ''

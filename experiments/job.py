@@ -68,6 +68,7 @@ def prepare(config: ConfigDict, path: Path, screen: Screen, stop: Stop) -> Job:
     cache = devices.cache()
     devices.keep_programs()
     check.check(config)
+    optimizer.check_rates(config)
     screen.begin('loading data', quiet=True)
     source = data.load(config.data)
     sets = source.evaluation()

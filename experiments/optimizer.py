@@ -1,6 +1,5 @@
 """The optimizer that a config describes (paper §5.3)."""
 
-import math
 from typing import Any
 
 import jax
@@ -9,12 +8,14 @@ import optax
 from experiments import optax_specs
 from experiments.errors import UserError
 from experiments.weight_decay import decays
-from flaxformer_lite import build, schedules
+from flaxformer_lite import build, ranges, schedules
 from flaxformer_lite.init.base import Init
+from flaxformer_lite.ranges import NotNegative, Positive, Rate
 
+LONG = 1 << 30  # steps, more than any training has
 # Those that the fields b1, b2, eps and weight_decay are for; others have arguments of their own.
 BY_FIELDS = ('adam', 'adamw')
-FIELDS = ('b1', 'b2', 'eps', 'weight_decay')
+ADAMS = ('b1', 'b2', 'eps', 'weight_decay')
 # A step of theirs is as long as the learning rate says, whatever a gradient's size: the rates of
 # an initialisation hold for them. An update that was scaled would also part schedule-free
 # optimizers from the sequences that they keep.
@@ -22,18 +23,20 @@ _OF_ONE_LENGTH = (
     *('adabelief', 'adam', 'adamax', 'adamaxw', 'adamw', 'amsgrad', 'lion', 'radam'),
     *('sign_sgd', 'signum', 'yogi'),
 )
-# field: the least it may be, and what it must stay below.
-RANGES = {
-    'b1': (0, 1),
-    'b2': (0, 1),
-    'eps': (0, math.inf),
-    'weight_decay': (0, math.inf),
-    'clip': (0, math.inf),
+# What each field of `optimizer` may be.
+FIELDS = {
+    'name': str,
+    'b1': Rate,
+    'b2': Rate,
+    'eps': Positive,  # or a gradient of 0 makes a step of 0 / 0
+    'weight_decay': NotNegative,
+    'clip': NotNegative,
+    'schedule': str,
 }
 
 
 def make(
-    config: Any, steps: int = 1 << 30
+    config: Any, steps: int = LONG
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """What a whole config's `optimizer` says, and its learning rate by the count of updates so far.
 
@@ -62,7 +65,7 @@ def _named(settings: Any) -> tuple[str, dict[str, Any]]:
     name, arguments = optax_specs.split(settings.name)
     if name not in BY_FIELDS:
         return name, arguments
-    fields = FIELDS if name == 'adamw' else FIELDS[:-1]
+    fields = ADAMS if name == 'adamw' else ADAMS[:-1]
     for field in fields:
         if field in arguments:
             raise UserError(
@@ -70,6 +73,20 @@ def _named(settings: Any) -> tuple[str, dict[str, Any]]:
                 f'optimizer.{field}'
             )
     return name, arguments | {field: settings[field] for field in fields}
+
+
+def check_rates(config: Any) -> None:
+    """Refuses a schedule that gives negative or infinite rates; it computes them, on a device.
+
+    Raises:
+      UserError: names the schedule, the rate and its step.
+    """
+    steps = config.train.steps or LONG
+    schedule, d_model = config.optimizer.schedule, config.model.d_model
+    try:
+        schedules.check_rates(schedule, d_model, steps)
+    except ValueError as error:
+        raise UserError(f'optimizer.schedule: {error}') from None
 
 
 def _at_own_rates(update: optax.GradientTransformation, config: Any) -> Any:
@@ -105,16 +122,11 @@ def _at_own_rates(update: optax.GradientTransformation, config: Any) -> Any:
 def _check(settings: Any) -> None:
     name, _ = optax_specs.split(settings.name)
     optax_specs.find(name)
-    for field, (least, below) in RANGES.items():
-        if not least <= settings[field] < below:  # so written, NaN is refused too
-            most = 'finite' if below == math.inf else f'below {below}'
-            raise UserError(
-                f'optimizer.{field} must be at least {least} and {most}, not {settings[field]}'
-            )
-    if settings.eps == 0:
-        raise UserError(
-            'optimizer.eps must be above 0, or a gradient of 0 makes a step of 0 / 0'
-        )
+    for field, annotation in FIELDS.items():
+        try:
+            ranges.check(f'optimizer.{field}', annotation, settings[field])
+        except ValueError as error:
+            raise UserError(str(error)) from None
     if name != 'adamw' and settings.weight_decay:
         raise UserError(
             f'optimizer.weight_decay={settings.weight_decay} is for optimizer.name=adamw: '

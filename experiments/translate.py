@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument('--top_p', type=float, help='of sampling, likewise')
     parser.add_argument('--seed', type=int, default=0, help='of sampling')
     args = parser.parse_args()
+    check.check_value('--seed', check.FIELDS['train.seed'], args.seed)
 
     devices.keep_programs()
     memory.keep()

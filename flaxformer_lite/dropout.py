@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxformer_lite.ranges import Checked, Rate
+
 
 def _mix(x):
     """A bijection of 32-bit words in which each input bit flips every output bit half the time
@@ -38,23 +40,18 @@ def kept(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
     return random_words(key, shape) >= jnp.uint32(round(rate * 2**32))
 
 
-class Dropout(nn.Module):
+class Dropout(Checked, nn.Module):
     """x with each element zeroed with probability `rate` and the others divided by 1 − rate.
 
     Along axes that are `shared` elements live and die together: (-1,) for whole tokens of x_BTD,
     (1, 3) for whole heads of y_BTHU.
-
-    Raises:
-      ValueError: the rate is not in [0, 1).
     """
 
-    rate: float
+    rate: Rate
     shared: tuple[int, ...] = ()
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        if not 0 <= self.rate < 1:
-            raise ValueError(f'dropout must be at least 0 and below 1, not {self.rate}')
         if self.rate == 0 or not self.has_rng('dropout'):
             return x
         shared = [axis % x.ndim for axis in self.shared]
@@ -64,14 +61,14 @@ class Dropout(nn.Module):
         )
 
 
-class Skip(nn.Module):
+class Skip(Checked, nn.Module):
     """A whole layer left out (Fan et al. 2020, "LayerDrop"): x instead of its result y.
 
     With probability `rate` where a dropout key is given, the same for all of a batch; and wherever
     the collection `switches` says so.
     """
 
-    rate: float = 0.0
+    rate: Rate = 0.0
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, y_BTD: jax.Array) -> jax.Array:

@@ -1,13 +1,13 @@
 """The fields of a `model` config: what those that name files name, and what the others may be."""
 
 import contextlib
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 
-from flaxformer_lite import spec
+from flaxformer_lite import ranges, spec
 from flaxformer_lite.architectures.base import TIES
+from flaxformer_lite.ranges import Choices, Range, Rate
 
 # The folder whose files a field names. Of the first five a decoder may have its own.
 FOLDERS = {
@@ -17,12 +17,36 @@ FOLDERS |= {'norm': 'norms'}
 FOLDERS |= {f'decoder_{kind}': folder for kind, folder in FOLDERS.items()}
 FOLDERS |= {f'cross_{kind}': kind for kind in ('attention', 'positions')}
 FOLDERS |= {'architecture': 'architectures', 'init': 'init'}
-SIZES = ('d_model', 'num_layers', 'num_heads', 'num_kv_heads', 'd_k', 'd_v', 'd_ff')
-RATES = ('dropout', 'head_dropout', 'layer_drop')
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 # What lives and dies together in dropout: axes of x_BTD.
 DROPOUTS = {'elements': (), 'tokens': (-1,)}
-CHOICES = {'tie': TIES, 'dtype': DTYPES, 'dropout_kind': DROPOUTS}
+# More is mistyped; and each layer takes a tenth of a second to trace.
+Width = Annotated[int, Range(at_least=1, at_most=2**24)]
+WidthOrEmpty = Annotated[int | None, Range(at_least=1, at_most=2**24)]
+HEADS = Range(at_least=1, at_most=2**16)
+# What each field may be.
+FIELDS: dict[str, Any] = {
+    'd_model': Width,
+    'num_layers': Annotated[int, Range(at_least=1, at_most=1000)],
+    'num_heads': Annotated[int, HEADS],
+    'num_kv_heads': Annotated[int | None, HEADS],
+    'd_k': WidthOrEmpty,
+    'd_v': WidthOrEmpty,
+    'd_ff': Width,
+    'dropout': Rate,
+    'head_dropout': Rate,
+    'layer_drop': Rate,
+    'dropout_kind': Annotated[str, Choices(*DROPOUTS)],
+    'tie': Annotated[str, Choices(*TIES)],
+    'dtype': Annotated[str, Choices(*DTYPES)],
+    'projections': bool,
+    'parallel': bool,
+    'scale_embeddings': bool,
+}
+_EMPTY = ('init', 'cross_attention', *(x for x in FOLDERS if x.startswith('decoder_')))
+FIELDS |= {field: str | None if field in _EMPTY else str for field in FOLDERS}
+# All else that parts are told of the model is one for them all. This, a stack may have its own.
+OWN = ('d_ff',)
 
 
 def variants(field: str) -> list[str]:
@@ -43,12 +67,18 @@ def find(field: str, config: Any) -> Any:
 
 
 def make(field: str, text: str, **defaults: Any) -> Any:
-    """The object that a spec in a field names, as `spec.make`.
+    """The object that a spec in a field names, as `spec.make`; `defaults` are the model's.
 
     Raises:
-      ValueError: as `spec.make`; the message names the field.
+      ValueError: as `spec.make`, and where the spec gives what is the model's, such as `d_k`; the
+        message names the field.
     """
     with _naming(field):
+        for argument in spec.parse(text)[1]:
+            if argument in defaults and argument not in OWN:
+                raise ValueError(
+                    f'{argument} is that of the whole model: leave it out here'
+                )
         return spec.make(f'flaxformer_lite.{FOLDERS[field]}', text, **defaults)
 
 
@@ -89,19 +119,8 @@ def check(config: Any) -> None:
     Raises:
       ValueError: names the field, the value and what it may be.
     """
-    for field in (*SIZES, *RATES):
-        least, below = (1, math.inf) if field in SIZES else (0, 1)
-        if config[field] is not None and not least <= config[field] < below:
-            upper = '' if field in SIZES else ' and below 1'
-            raise ValueError(
-                f'model.{field} must be at least {least}{upper}, not {config[field]}'
-            )
-    for field, names in CHOICES.items():
-        if config[field] not in names:
-            names = ', '.join(names)
-            raise ValueError(
-                f'model.{field} must be one of {names}, not {config[field]!r}'
-            )
+    for field, annotation in FIELDS.items():
+        ranges.check(f'model.{field}', annotation, config[field])
     heads, kv_heads = config['num_heads'], config['num_kv_heads']
     derived = config['d_k'] is None or config['d_v'] is None
     if derived and config['d_model'] % heads and 'num_heads' not in idle(config):

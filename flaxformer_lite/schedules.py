@@ -1,21 +1,32 @@
 """Learning rates over the steps: the paper's (§5.3), one for short runs, and optax's by name."""
 
 import functools
+import math
+import re
+from typing import Annotated, Any
 
+import jax
 import jax.numpy as jnp
 import optax
 
-from flaxformer_lite import spec
+from flaxformer_lite import ranges, spec
+from flaxformer_lite.ranges import Positive, Range, Rate, Size
+
+OURS = ('noam', 'cosine')
+_OPTAX = re.compile('[a-z].*_schedule')
 
 
-def noam(d_model: int, warmup: int = 4000, factor: float = 1.0) -> optax.Schedule:
+@ranges.checked
+def noam(
+    d_model: Size,
+    warmup: Annotated[int, Range(at_least=1)] = 4000,
+    factor: Positive = 1.0,
+) -> optax.Schedule:
     """factor · d_model^−0.5 · min(s^−0.5, s · warmup^−1.5), s = 1 at the first update (equation 3).
 
     Raises:
-      ValueError: warmup is below 1.
+      ValueError: an argument out of range.
     """
-    if not warmup >= 1:
-        raise ValueError(f'warmup must be at least 1, not {warmup}')
 
     def rate(count):
         s = jnp.asarray(count, jnp.float32) + 1
@@ -24,7 +35,8 @@ def noam(d_model: int, warmup: int = 4000, factor: float = 1.0) -> optax.Schedul
     return rate
 
 
-def cosine(steps: int, peak: float, warmup: float = 0.1) -> optax.Schedule:
+@ranges.checked
+def cosine(steps: Size, peak: Positive, warmup: Rate = 0.1) -> optax.Schedule:
     """In w updates, a share `warmup` of the steps, to `peak`; then along half a cosine towards 0.
 
     The first update has peak / w, the w-th the peak, and 0 would be that after the last: each
@@ -32,12 +44,8 @@ def cosine(steps: int, peak: float, warmup: float = 0.1) -> optax.Schedule:
     Hutter 2017).
 
     Raises:
-      ValueError: warmup is not in [0, 1).
+      ValueError: an argument out of range.
     """
-    if not 0 <= warmup < 1:
-        raise ValueError(
-            f'warmup must be at least 0 and below 1, a share, not {warmup}'
-        )
     w = max(1, round(warmup * steps))
 
     def rate(count):
@@ -54,21 +62,65 @@ def make(text: str, d_model: int, steps: int) -> optax.Schedule:
     `noam` depends on d_model, and `cosine` ends with the steps of the whole training.
 
     Raises:
-      ValueError: no schedule has that name, or its arguments are wrong.
+      ValueError: no schedule has that name, its arguments are wrong, or it gives no number.
     """
-    known = {
+    name, arguments = spec.parse(text)
+    ours = {
         'noam': functools.partial(noam, d_model),
         'cosine': functools.partial(cosine, steps),
     }
-    known |= {
-        n: make
-        for n, make in vars(optax.schedules).items()
-        if n[1:].endswith('_schedule')
-    }
-    name, arguments = spec.parse(text)
-    if name not in known:
-        raise ValueError(f'{name!r} is not one of {", ".join(known)}')
+    if name in ours:
+        spec.check(name, ours[name], arguments)
+    elif name not in available():
+        known = ', '.join(available())
+        raise ValueError(f'{ranges.shown(name)} is not one of {known}')
+    else:
+        _refuse_long(arguments)
+    function = ours.get(name) or getattr(optax.schedules, name)
     try:
-        return known[name](**arguments)
-    except TypeError as error:
-        raise ValueError(f'{text!r}: {error}') from None
+        schedule = function(**arguments)
+        rate = jax.eval_shape(schedule, 0)
+    # Optax looks at few of its arguments: what its arithmetic makes of the others may be any error.
+    except Exception as error:
+        reason = str(error).split('\n')[0] or type(error).__name__
+        raise ValueError(f'{ranges.shown(text)}: {reason}') from None
+    if not _is_number(rate):
+        raise ValueError(f'{ranges.shown(text)} gives no number for a rate')
+    return schedule
+
+
+def available() -> list[str]:
+    """The names that `make` knows."""
+    return [*OURS, *(name for name in vars(optax.schedules) if _OPTAX.fullmatch(name))]
+
+
+def check_rates(text: str, d_model: int, steps: int) -> None:
+    """Refuses a schedule by the rates that it gives over so many steps, which a device computes.
+
+    Raises:
+      ValueError: as `make`; or a rate is negative or not finite.
+    """
+    schedule = make(text, d_model, steps)
+    if spec.parse(text)[0] in OURS:
+        return  # the ranges of their arguments leave no such rate
+    counts = [steps * i // 100 for i in range(101)]
+    rates = jax.jit(jax.vmap(schedule))(jnp.asarray(counts, jnp.int32))
+    for count, rate in zip(counts, rates.tolist(), strict=True):
+        if not 0 <= rate < math.inf:
+            raise ValueError(
+                f'{ranges.shown(text)} gives a rate of {rate:g} at step {count:,}; '
+                'it must be at least 0 and finite'
+            )
+
+
+def _refuse_long(arguments: dict[str, Any]) -> None:
+    for argument, value in arguments.items():
+        for number in spec.numbers_in(value):
+            if isinstance(number, int):
+                ranges.check(argument, Annotated[int | bool, Range()], number)
+
+
+def _is_number(rate: Any) -> bool:
+    if not isinstance(rate, jax.ShapeDtypeStruct) or rate.shape:
+        return False
+    return jnp.issubdtype(rate.dtype, jnp.number)

@@ -5,13 +5,16 @@ it: this is the library's only import by name.
 """
 
 import ast
+import cmath
 import difflib
 import importlib
 import inspect
 import pkgutil
-import types
-import typing
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from flaxformer_lite import ranges
 
 
 def parse(spec: str) -> tuple[str, dict[str, Any]]:
@@ -21,20 +24,43 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
       ValueError: the text is not a name, or a name with keyword arguments that are literals.
     """
     try:
+        name, arguments = _read(spec)
+    # What nests too deep is one of the last two, by the version of Python.
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        given = ranges.shown(spec)
+        raise ValueError(
+            f'{given} is not a spec: write name or name(argument=value, …)'
+        ) from None
+    for argument, value in arguments.items():
+        floats = (x for x in numbers_in(value) if not isinstance(x, int))
+        if not all(map(cmath.isfinite, floats)):  # such as 1e999
+            raise ValueError(f'{argument} must be finite, not {ranges.shown(value)}')
+    return name, arguments
+
+
+def _read(spec: str) -> tuple[str, dict[str, Any]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # of Python's style, such as an unknown escape
         node = ast.parse(spec.strip(), mode='eval').body
-        if isinstance(node, ast.Name):
-            return node.id, {}
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and not node.args
-        ):
-            arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
-            if None not in arguments and len(arguments) == len(node.keywords):
-                return node.func.id, arguments
-    except (SyntaxError, ValueError, TypeError):
-        pass
-    raise ValueError(f'{spec!r} is not a spec: write name or name(argument=value, …)')
+    if isinstance(node, ast.Name):
+        return node.id, {}
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError('no name in front')
+    arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords if k.arg}
+    if node.args or len(arguments) != len(node.keywords):
+        raise ValueError('an argument without a name, or one given twice')
+    return node.func.id, arguments
+
+
+def numbers_in(value: Any) -> Iterator[complex]:
+    """The numbers of a literal, however deep they stand in it."""
+    if isinstance(value, dict):
+        value = (*value.keys(), *value.values())
+    if isinstance(value, (tuple, list, set)):
+        for part in value:
+            yield from numbers_in(part)
+    if isinstance(value, (int, float, complex)):
+        yield value
 
 
 def available(package: str) -> list[str]:
@@ -45,17 +71,23 @@ def available(package: str) -> list[str]:
     )
 
 
+def check_name(package: str, name: str) -> None:
+    """Raises ValueError where `make` finds no such name; the message lists those that are there."""
+    names = available(package)
+    if name in names:
+        return
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f'; did you mean {near[0]!r}?' if near else ''
+    raise ValueError(f'{ranges.shown(name)} is not one of {", ".join(names)}{hint}')
+
+
 def find(package: str, name: str) -> type:
     """The one public class that `<package>/<name>.py` defines.
 
     Raises:
       ValueError: there is no such file; the message lists those that are there.
     """
-    names = available(package)
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f'; did you mean {near[0]!r}?' if near else ''
-        raise ValueError(f'{name!r} is not one of {", ".join(names)}{hint}')
+    check_name(package, name)
     module = importlib.import_module(f'{package}.{name}')
     public = [
         v
@@ -66,11 +98,10 @@ def find(package: str, name: str) -> type:
     return cls
 
 
-def parameters(cls: type) -> dict[str, Any]:
-    """What a class takes, by name, and of which type."""
-    found = {
-        name: p.annotation for name, p in inspect.signature(cls).parameters.items()
-    }
+def parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    """What a class or function takes, by name, and of which type."""
+    signature = inspect.signature(function)
+    found = {name: p.annotation for name, p in signature.parameters.items()}
     linens = (
         ('parent', 'name') if 'parent' in found else ()
     )  # added to every module's own
@@ -86,34 +117,28 @@ def make(package: str, spec: str, **defaults: Any) -> Any:
     """The object that a spec names. `defaults` fill the arguments that the spec leaves out.
 
     Raises:
-      ValueError: the spec cannot be read, the name is unknown, or an argument is unknown, missing
-        or of another type; and what the class itself raises for a bad value.
+      ValueError: the spec cannot be read, the name is unknown, or an argument is unknown, missing,
+        of another type or out of its range; and what the class itself raises for a bad value.
     """
     name, arguments = parse(spec)
     cls = find(package, name)
-    takes = parameters(cls)
-    for argument, value in arguments.items():
-        if argument not in takes:
-            names = ', '.join(takes) or 'no arguments'
-            raise ValueError(
-                f'{spec!r}: unknown argument {argument!r}; {name} takes {names}'
-            )
-        if not _is(value, takes[argument]):
-            kind = getattr(takes[argument], '__name__', takes[argument])
-            raise ValueError(
-                f'{spec!r}: {argument} must be of type {kind}, not {value!r}'
-            )
+    check(name, cls, arguments)
     try:
         return fill(cls, **defaults | arguments)
     except TypeError as error:
-        raise ValueError(f'{spec!r}: {error}') from None
+        raise ValueError(f'{ranges.shown(spec)}: {error}') from None
 
 
-def _is(value: Any, kind: Any) -> bool:
-    """Whether a literal may be of a type: whole numbers are numbers, True and False are not."""
-    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if inspect.Parameter.empty in kinds or not all(isinstance(k, type) for k in kinds):
-        return True
-    if isinstance(value, bool):
-        return bool in kinds
-    return isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
+def check(name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    """Refuses arguments that a class or function does not take, or whose values it does not.
+
+    Raises:
+      ValueError: names the argument and what there is, or what it may be.
+    """
+    takes = parameters(function)
+    for argument, value in arguments.items():
+        if argument not in takes:
+            names = ', '.join(takes) or 'no arguments'
+            unknown = ranges.shown(argument)
+            raise ValueError(f'unknown argument {unknown}; {name} takes {names}')
+        ranges.check(argument, takes[argument], value)

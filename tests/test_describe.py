@@ -285,7 +285,7 @@ def test_the_printed_table():
             {'attention': 'softmux'},
             "model.attention: 'softmux' is not one of .*softmax",
         ),
-        ('model', {'num_heads': 0}, 'model.num_heads must be at least 1, not 0'),
+        ('model', {'num_heads': 0}, 'model.num_heads must be at least 1 and .* not 0'),
         ('optimizer', {'eps': 0.0}, 'optimizer.eps'),
     ],
 )

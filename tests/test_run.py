@@ -475,7 +475,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        (dict(model__num_heads=0), 'model.num_heads must be at least 1, not 0'),
+        (dict(model__num_heads=0), 'model.num_heads must be at least 1 and at most 65536, not 0'),
         (dict(model__d_model=18, model__num_heads=4), 'model.d_model=18 cannot be divided among'),
         (dict(model__d_model=9, model__num_heads=3), 'model.positions: d_model must be even'),
         (dict(model__dropout=-0.1), 'model.dropout must be at least 0 and below 1, not -0.1'),
@@ -606,7 +606,7 @@ def test_an_error_is_one_line_and_exit_status_2(text, tmp_path):
     process = start(text, tmp_path / 'run', model__num_heads=0)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 2
-    assert out == 'error: model.num_heads must be at least 1, not 0\n'
+    assert out == 'error: model.num_heads must be at least 1 and at most 65536, not 0\n'
 
 
 def test_a_second_process_in_the_same_directory_is_refused(whole, text, monkeypatch):

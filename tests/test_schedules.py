@@ -23,9 +23,12 @@ def test_noam_peaks_at_the_end_of_the_warm_up(d_model, peak):
     assert rate(3998) < rate(3999) > rate(4000)
 
 
-@pytest.mark.parametrize('warmup', [0, float('nan')])
-def test_noam_needs_a_warm_up(warmup):
-    with pytest.raises(ValueError, match=f'warmup must be at least 1, not {warmup}'):
+@pytest.mark.parametrize(
+    ('warmup', 'message'),
+    [(0, 'at least 1, not 0'), (float('nan'), 'of type int, not')],
+)
+def test_noam_needs_a_warm_up(warmup, message):
+    with pytest.raises(ValueError, match=f'warmup must be {message}'):
         schedules.noam(512, warmup=warmup)
 
 
@@ -67,12 +70,12 @@ def test_every_update_of_cosine_teaches_and_one_has_the_peak(steps, warmup):
             "'nome' is not one of noam, cosine, constant_schedule, .*cosine_decay_schedule",
         ),
         ('noam(warm=3)', 'noam.*warm'),
-        ('noam(warmup="x")', 'noam'),
-        ('noam(d_model=3)', 'noam.*d_model'),
+        ('noam(warmup="x")', "warmup must be of type int, not 'x'"),
+        ('noam(d_model=3)', "unknown argument 'd_model'; noam takes warmup, factor"),
         ('cosine_decay_schedule(init_value=0.1)', 'cosine_decay_schedule.*decay_steps'),
         (
             'cosine(peak=0.1, warmup=100)',
-            'warmup must be at least 0 and below 1, a share, not 100',
+            'warmup must be at least 0 and below 1, not 100',
         ),
         ('noam(', 'not a spec'),
         ('_schedule', 'not one of'),

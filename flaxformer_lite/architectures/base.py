@@ -1,12 +1,13 @@
 """What models of text have in common: embeddings, logits, and what they are asked for."""
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.dense import Dense, product
+from flaxformer_lite.ranges import Checked, Choices, Size
 from flaxformer_lite.shapes import Path, Remembered
 from flaxformer_lite.text import Text
 
@@ -19,7 +20,7 @@ TIES = ('three', 'two', 'none')
 Rows = jax.Array | Text
 
 
-class Model(nn.Module):
+class Model(Checked, nn.Module):
     """Tokens to logits. Token 0 is padding; a variant overrides `hidden`, `start` and `advance`.
 
     Attributes:
@@ -28,22 +29,16 @@ class Model(nn.Module):
       scale_embeddings: times √d_model (§3.4).
       dense: the pattern of matrices; the residual stream and logits are float32 whatever its dtype.
       idle: the fields of a `model` config that change nothing, but those of a decoder it has not.
-
-    Raises:
-      ValueError: an unknown `tie`.
     """
 
     idle: ClassVar[tuple[str, ...]] = ()
-    d_model: int
-    vocab_size: int
-    tie: str = 'three'
+    d_model: Size
+    vocab_size: Size
+    tie: Annotated[str, Choices(*TIES)] = 'three'
     scale_embeddings: bool = True
     dense: Dense = Dense(())
 
     def setup(self):
-        if self.tie not in TIES:
-            raise ValueError(f'tie must be one of {", ".join(TIES)}, not {self.tie!r}')
-
         def matrix(name):
             return self.param(
                 name, self.dense.initial.embedding, self.vocab_size, self.d_model

@@ -1,6 +1,7 @@
 """The recurrent encoder-decoder with additive attention (Bahdanau et al. 2015)."""
 
 import functools
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from flax import struct
 from flaxformer_lite.architectures._cells import CELLS
 from flaxformer_lite.architectures.base import Model
 from flaxformer_lite.dropout import Dropout
+from flaxformer_lite.ranges import Choices, Size
 from flaxformer_lite.shapes import KV, for_each, take
 from flaxformer_lite.text import Text
 
@@ -22,9 +24,6 @@ class Recurrent(Model, kw_only=True):
       num_layers: of the encoder, each in both directions, and of the decoder.
       attend: a module of `attention/`, by which the decoder looks at the source.
       dropout: of embeddings and of each layer's output.
-
-    Raises:
-      ValueError: an unknown cell.
     """
 
     idle = (
@@ -47,17 +46,13 @@ class Recurrent(Model, kw_only=True):
             'layer_drop',
         ),
     )
-    cell: str = 'gru'
-    num_layers: int
+    cell: Annotated[str, Choices(*CELLS)] = 'gru'
+    num_layers: Size
     attend: nn.Module
     dropout: Dropout
 
     def setup(self):
         super().setup()
-        if self.cell not in CELLS:
-            raise ValueError(
-                f'cell must be one of {", ".join(CELLS)}, not {self.cell!r}'
-            )
 
         def cell():
             dense = self.dense.copy(parent=None)

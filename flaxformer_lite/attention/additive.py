@@ -1,16 +1,19 @@
 """Additive attention (Bahdanau et al. 2015), a small network for each head."""
 
+from typing import Annotated
+
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.attention.base import Attention
+from flaxformer_lite.ranges import Range
 
 
 class Additive(Attention):
     """softmax(vᵀ tanh(W q + U k)): a pair costs as much as its hidden layer is wide; 0: as d_k."""
 
     per_head = True
-    width: int = 0
+    width: Annotated[int, Range(at_least=0)] = 0
 
     @nn.compact
     def scores(self, q_BTHK, kv):

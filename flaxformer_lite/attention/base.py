@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxformer_lite.ranges import Checked
 from flaxformer_lite.shapes import KV, Cache, Remembered
 
 
@@ -65,7 +66,7 @@ def refuse(name: str, *given: Any) -> None:
         )
 
 
-class Attention(nn.Module):
+class Attention(Checked, nn.Module):
     """Σ_s w_s v_s with w = softmax(q · k_s / √d_k + bias). A variant overrides what it changes.
 
     A query that sees no key gets zeros. Where a group of heads shares keys, the group's queries

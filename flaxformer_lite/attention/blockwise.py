@@ -11,6 +11,7 @@ from flaxformer_lite.attention.base import (
     weighted_sum,
     with_one,
 )
+from flaxformer_lite.ranges import Size
 from flaxformer_lite.shapes import blocks
 
 
@@ -19,17 +20,9 @@ class Blockwise(Attention):
 
     The softmax is online: a block of keys with a larger score shrinks what was summed before it.
     The backward pass computes each block again. A mask still is a byte for each pair, a bias four.
-
-    Raises:
-      ValueError: block is below 1.
     """
 
-    block: int = 512
-
-    def __post_init__(self):
-        if self.block < 1:
-            raise ValueError(f'block must be at least 1, not {self.block}')
-        super().__post_init__()
+    block: Size = 512
 
     def __call__(self, q_BTHK, kv, *, pos_BT, mask_BHTS, bias_BHTS=None, relative=None):
         refuse('blockwise', relative)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.attention.base import Attention, dot
+from flaxformer_lite.ranges import Positive
 
 
 def unit(x: jax.Array, axis: int) -> jax.Array:
@@ -20,7 +21,7 @@ class Cosine(Attention):
     """
 
     per_head = True
-    start: float = 10.0
+    start: Positive = 10.0
 
     @nn.compact
     def scores(self, q_BTHK, kv):

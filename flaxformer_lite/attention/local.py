@@ -3,21 +3,13 @@
 import jax.numpy as jnp
 
 from flaxformer_lite.attention.base import Attention
+from flaxformer_lite.ranges import Size
 
 
 class Local(Attention):
-    """Scaled dot-product attention to keys less than `window` positions away on either side.
+    """Scaled dot-product attention to keys less than `window` positions away on either side."""
 
-    Raises:
-      ValueError: window is below 1.
-    """
-
-    window: int = 16
-
-    def __post_init__(self):
-        if self.window < 1:
-            raise ValueError(f'window must be at least 1, not {self.window}')
-        super().__post_init__()
+    window: Size = 16
 
     def __call__(self, q_BTHK, kv, *, pos_BT, mask_BHTS, **others):
         distance_BTS = jnp.abs(pos_BT[:, :, None] - kv.pos_BS[:, None, :])

@@ -1,10 +1,13 @@
 """Scaled dot-product attention (paper §3.2.1, equation 1) and the knobs that others gave it."""
 
+from typing import Annotated
+
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.attention.base import Attention, dot, masked_softmax
 from flaxformer_lite.dropout import Dropout
+from flaxformer_lite.ranges import NotNegative, Range, Rate
 
 
 class Softmax(Attention):
@@ -15,23 +18,12 @@ class Softmax(Attention):
       temperature: T; 0 gives all weight to the likeliest keys, ties evenly.
       cap: scores s become cap · tanh(s / cap) (Gemma Team 2024); 0 for none.
       dropout: of the weights, each by itself; the paper has none.
-
-    Raises:
-      ValueError: temperature or cap is negative or no number.
     """
 
-    scale: bool | float = True
-    temperature: float = 1.0
-    cap: float = 0.0
-    dropout: float = 0.0
-
-    def __post_init__(self):
-        for name in ('temperature', 'cap'):
-            if not 0 <= getattr(self, name) < float('inf'):
-                raise ValueError(
-                    f'{name} must be at least 0, not {getattr(self, name)}'
-                )
-        super().__post_init__()
+    scale: Annotated[bool | float, Range(at_least=0)] = True
+    temperature: NotNegative = 1.0
+    cap: NotNegative = 0.0
+    dropout: Rate = 0.0
 
     def scores(self, q_BTHK, kv):
         named = {True: q_BTHK.shape[-1] ** -0.5, False: 1.0}

@@ -6,13 +6,14 @@ import jax
 from flax import linen as nn
 
 from flaxformer_lite.dense import Dense
+from flaxformer_lite.ranges import Checked, Size
 from flaxformer_lite.shapes import Valid
 
 
-class FeedForward(nn.Module):
+class FeedForward(Checked, nn.Module):
     """f(x W₁ + b₁) W₂ + b₂, the matrices after the pattern `dense`. A variant overrides f."""
 
-    d_ff: int
+    d_ff: Size
     dense: Dense = Dense(())
 
     def layer(self, width: int, name: str, **others: Any) -> Dense:

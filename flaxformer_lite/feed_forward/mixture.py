@@ -6,6 +6,7 @@ from flax import linen as nn
 
 from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.feed_forward.relu import Relu
+from flaxformer_lite.ranges import NotNegative, Size
 
 
 class Mixture(FeedForward):
@@ -18,22 +19,20 @@ class Mixture(FeedForward):
         the rest, last choices first; 0 for no limit, as elsewhere: no sentence depends on others.
 
     Raises:
-      ValueError: top is not in 1 … experts, or capacity or balance is negative.
+      ValueError: top is more than experts.
     """
 
-    experts: int = 4
-    top: int = 2
-    capacity: float = 0.0
-    balance: float = 0.01
+    experts: Size = 4
+    top: Size = 2
+    capacity: NotNegative = 0.0
+    balance: NotNegative = 0.01
 
     def __post_init__(self):
-        if not (
-            1 <= self.top <= self.experts and self.capacity >= 0 and self.balance >= 0
-        ):
-            raise ValueError(
-                f'mixture needs 1 ≤ top ≤ experts, capacity and balance ≥ 0: {self}'
-            )
         super().__post_init__()
+        if self.top > self.experts:
+            raise ValueError(
+                f'top must be at most experts={self.experts}, not {self.top}'
+            )
 
     @nn.compact
     def __call__(self, x_BTD, valid_BT=None):

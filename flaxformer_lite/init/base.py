@@ -5,9 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.ranges import Checked
+
 
 @dataclasses.dataclass(frozen=True)
-class Init:
+class Init(Checked):
     """Embeddings N(0, 1 / d_model), to be scaled by √d_model; a variant says how matrices begin."""
 
     @property

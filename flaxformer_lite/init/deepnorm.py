@@ -1,11 +1,13 @@
 """The initialisation of `residual/deepnorm.py` (Wang et al. 2022, "DeepNet", figure 2)."""
 
 import dataclasses
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.init.base import Init
+from flaxformer_lite.ranges import Choices, Range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +22,9 @@ class Deepnorm(Init):
       encoder_layers, decoder_layers: N and M.
     """
 
-    stack: str
-    encoder_layers: int
-    decoder_layers: int
+    stack: Annotated[str, Choices('encoder', 'decoder')]
+    encoder_layers: Annotated[int, Range(at_least=0)]
+    decoder_layers: Annotated[int, Range(at_least=0)]
 
     def matrix(self, key, fan_in, fan_out, name):
         std = (2 / (fan_in + fan_out)) ** 0.5 * (

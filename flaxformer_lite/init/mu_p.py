@@ -3,6 +3,7 @@
 import dataclasses
 
 from flaxformer_lite.init.base import Init, uniform
+from flaxformer_lite.ranges import Size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,18 +21,11 @@ class MuP(Init):
     m is of d_model, over the `base` at which the learning rate was found. d_ff is to be given with
     it, as is num_heads or not: d_k is taken to grow, unless it is given; then scores need nothing.
     The learning rate's schedule should not depend on d_model, as `cosine` does not and `noam` does.
-
-    Raises:
-      ValueError: base is below 1.
     """
 
-    d_model: int
+    d_model: Size
     d_k_given: bool
-    base: int = 128
-
-    def __post_init__(self):
-        if self.base < 1:
-            raise ValueError(f'base must be at least 1, not {self.base}')
+    base: Size = 128
 
     @property
     def _times(self) -> tuple[float, float]:

@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.init.base import Init
+from flaxformer_lite.ranges import Positive
 
 
 @dataclasses.dataclass(frozen=True)
 class Normal(Init):
     """N(0, std²) whatever the shape."""
 
-    std: float = 0.02
+    std: Positive = 0.02
 
     def matrix(self, key, fan_in, fan_out, name):
         return self.std * jax.random.normal(key, (fan_in, fan_out), jnp.float32)

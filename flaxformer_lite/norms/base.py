@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from flaxformer_lite.ranges import Checked
 from flaxformer_lite.shapes import Valid
 
 
@@ -36,7 +37,7 @@ def _unit_backward(epsilon, centered, kept, g):
 unit.defvjp(_unit, _unit_backward)
 
 
-class Norm(nn.Module):
+class Norm(Checked, nn.Module):
     """x̂ · γ + β, float32. A variant says what x̂ is."""
 
     biased: ClassVar[bool] = True  # False leaves out β

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.norms.base import Norm
+from flaxformer_lite.ranges import Positive, Rate
 
 
 class Batch(Norm):
@@ -15,8 +16,8 @@ class Batch(Norm):
     `momentum` of the running means.
     """
 
-    momentum: float = 0.99
-    epsilon: float = 1e-5
+    momentum: Rate = 0.99
+    epsilon: Positive = 1e-5
 
     def normalized(self, x_BTD, valid_BT):
         mean = self.variable('statistics', 'mean', jnp.zeros, x_BTD.shape[-1:])

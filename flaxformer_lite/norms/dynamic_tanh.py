@@ -4,12 +4,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.norms.base import Norm
+from flaxformer_lite.ranges import Positive
 
 
 class DynamicTanh(Norm):
     """tanh(α x) · γ + β, one learned α, `alpha` at first: no statistics at all."""
 
-    alpha: float = 0.5
+    alpha: Positive = 0.5
 
     def normalized(self, x_BTD, valid_BT):
         return jnp.tanh(

@@ -5,6 +5,7 @@ import math
 import jax.numpy as jnp
 
 from flaxformer_lite.positions.base import Positions, distances
+from flaxformer_lite.ranges import Size
 
 
 class Alibi(Positions):
@@ -14,7 +15,7 @@ class Alibi(Positions):
     of the power below with every second one of the power above.
     """
 
-    num_heads: int
+    num_heads: Size
 
     def bias(self, q_pos_BT, k_pos_BS):
         power = 2 ** math.floor(math.log2(self.num_heads))

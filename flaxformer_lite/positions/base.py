@@ -5,8 +5,10 @@ from typing import ClassVar
 import jax
 from flax import linen as nn
 
+from flaxformer_lite.ranges import Checked
 
-class Positions(nn.Module):
+
+class Positions(Checked, nn.Module):
     """Nothing in any of the places; `pos` are int32.
 
     An attention is asked for `scores` and `values` only if they are `relative`.

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.positions.base import Positions
+from flaxformer_lite.ranges import Size
 
 
 class Learned(Positions):
@@ -13,7 +14,7 @@ class Learned(Positions):
     compiled program: its row is NaN, never another position's vector. Who feeds it checks first.
     """
 
-    max_length: int = 1024
+    max_length: Size = 1024
 
     @nn.compact
     def embed(self, x_BTD, pos_BT):

@@ -1,8 +1,11 @@
 """Rotary positions (Su et al. 2021, "RoFormer", equation 15)."""
 
+from typing import Annotated
+
 import jax.numpy as jnp
 
 from flaxformer_lite.positions.base import Positions
+from flaxformer_lite.ranges import Range, Size
 
 
 class Rotary(Positions):
@@ -14,8 +17,8 @@ class Rotary(Positions):
       ValueError: d_k is odd.
     """
 
-    d_k: int
-    max_wavelength: float = 10000.0
+    d_k: Size
+    max_wavelength: Annotated[float, Range(at_least=1)] = 10000.0
 
     def __post_init__(self):
         if self.d_k % 2:

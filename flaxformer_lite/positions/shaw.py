@@ -1,10 +1,13 @@
 """Relative keys and values (Shaw et al. 2018, equations 3 and 4)."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.positions.base import Positions, distances
+from flaxformer_lite.ranges import Range, Size
 
 
 class Shaw(Positions):
@@ -14,9 +17,9 @@ class Shaw(Positions):
     """
 
     relative = True
-    d_k: int
-    d_v: int
-    max_distance: int = 16
+    d_k: Size
+    d_v: Size
+    max_distance: Annotated[int, Range(at_least=0, at_most=2**20)] = 16
 
     def setup(self):
         init, number = nn.initializers.xavier_uniform(), 2 * self.max_distance + 1

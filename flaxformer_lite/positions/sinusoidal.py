@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from flaxformer_lite.positions.base import Positions
+from flaxformer_lite.ranges import Size
 
 
 class Sinusoidal(Positions):
@@ -12,7 +13,7 @@ class Sinusoidal(Positions):
       ValueError: d_model is odd, so that a sine would have no cosine.
     """
 
-    d_model: int
+    d_model: Size
 
     def __post_init__(self):
         if self.d_model % 2:

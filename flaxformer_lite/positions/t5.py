@@ -1,11 +1,13 @@
 """Bucketed relative biases (Raffel et al. 2020, "T5", §2.1)."""
 
 import math
+from typing import Annotated
 
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.positions.base import Positions, distances
+from flaxformer_lite.ranges import Range, Size
 
 
 class T5(Positions):
@@ -16,21 +18,21 @@ class T5(Positions):
     `causal`, either side has as many.
 
     Raises:
-      ValueError: buckets or max_distance leave nothing for far or for near keys.
+      ValueError: max_distance leaves nothing for far keys.
     """
 
-    num_heads: int
+    num_heads: Size
     causal: bool
-    buckets: int = 32
-    max_distance: int = 128
+    buckets: Annotated[int, Range(at_least=4)] = 32
+    max_distance: Size = 128
 
     def __post_init__(self):
-        if self.buckets < 4 or self.max_distance <= self.buckets // 2:
-            given = f'{self.buckets} and {self.max_distance}'
-            raise ValueError(
-                f'buckets ≥ 4 and max_distance > buckets / 2 are needed, not {given}'
-            )
         super().__post_init__()
+        if self.max_distance <= self.buckets // 2:
+            raise ValueError(
+                f'max_distance must be above half of buckets={self.buckets}, '
+                f'not {self.max_distance}'
+            )
 
     @nn.compact
     def bias(self, q_pos_BT, k_pos_BS):

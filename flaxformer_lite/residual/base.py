@@ -5,10 +5,11 @@ from typing import ClassVar
 import jax
 from flax import linen as nn
 
+from flaxformer_lite.ranges import Checked
 from flaxformer_lite.shapes import Valid
 
 
-class Residual(nn.Module):
+class Residual(Checked, nn.Module):
     """x + Dropout(f(x)). A variant overrides what it changes; each sublayer has a copy of its own.
 
     Attributes:

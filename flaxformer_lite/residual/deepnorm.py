@@ -1,5 +1,8 @@
 """Post-norm for a thousand layers (Wang et al. 2022, "DeepNet", figure 2)."""
 
+from typing import Annotated
+
+from flaxformer_lite.ranges import Choices, Range
 from flaxformer_lite.residual.base import Residual
 
 
@@ -15,9 +18,9 @@ class Deepnorm(Residual):
     """
 
     initial = 'deepnorm'
-    stack: str
-    encoder_layers: int
-    decoder_layers: int
+    stack: Annotated[str, Choices('encoder', 'decoder')]
+    encoder_layers: Annotated[int, Range(at_least=0)]
+    decoder_layers: Annotated[int, Range(at_least=0)]
 
     def after(self, x_BTD, y_BTD, valid_BT=None):
         n, m = self.encoder_layers, self.decoder_layers

@@ -2,6 +2,7 @@
 
 from flax import linen as nn
 
+from flaxformer_lite.ranges import NotNegative
 from flaxformer_lite.residual.pre_norm import PreNorm
 
 
@@ -11,7 +12,7 @@ class LayerScale(PreNorm):
     γ is `start` at first; its source has 0.1 up to 18 layers, and less above.
     """
 
-    start: float = 0.1
+    start: NotNegative = 0.1
 
     @nn.compact
     def after(self, x_BTD, y_BTD, valid_BT=None):
