@@ -104,7 +104,7 @@ def check_overrides(config: Any, overrides: Iterable[str]) -> None:
             idle |= dict.fromkeys(names, f'evaluation.decode={decode}')
     name, _ = optax_specs.split(config.optimizer.name)
     if name not in optimizer.BY_FIELDS:
-        own = (f'optimizer.{field}' for field in optimizer.FIELDS)
+        own = (f'optimizer.{field}' for field in optimizer.ADAMS)
         idle |= dict.fromkeys(own, f'optimizer.name={name} takes arguments of its own')
     for field in sorted(idle.keys() & set(overrides)):
         raise UserError(
