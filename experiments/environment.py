@@ -66,7 +66,9 @@ def _git_commit() -> dict[str, Any] | None:
 def _git(*arguments: str) -> str | None:
     command = ['git', '-C', str(Path(__file__).parent), *arguments]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        result = subprocess.run(
+            command, capture_output=True, encoding='utf-8', errors='replace', timeout=20
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() if result.returncode == 0 else None

@@ -21,6 +21,7 @@ from experiments import (
     files,
     flags,
     memory,
+    set_names,
     trained,
     translator,
 )
@@ -156,7 +157,7 @@ def chosen(sets: dict[str, Pairs], names: str, field: str) -> dict[str, Pairs]:
     """The sets with these comma-separated names; all, if none is named.
 
     Raises:
-      UserError: a named set is not there; or a set is empty.
+      UserError: a named set is not there; or a set is empty, or can have no file of its name.
     """
     wanted = [name.strip() for name in names.split(',') if name.strip()] or list(sets)
     missing = [name for name in wanted if name not in sets]
@@ -167,6 +168,7 @@ def chosen(sets: dict[str, Pairs], names: str, field: str) -> dict[str, Pairs]:
     empty = [name for name in wanted if not len(sets[name])]
     if empty:
         raise UserError(f'{field}: the set {empty[0]!r} holds no sentences')
+    set_names.check(wanted)
     return {name: sets[name] for name in wanted}
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from absl import flags
 from ml_collections import config_dict, config_flags
 
+from experiments import utf8
 from experiments.errors import UserError
 from experiments.workdir import flatten
 
@@ -47,6 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(run: Callable[[], None]) -> None:
     """Runs a command; what the user can mend is one line on stderr and exit status 2."""
+    utf8.use(run)
     try:
         run()
     except UserError as error:

@@ -20,6 +20,7 @@ from experiments import (
     eval_params,
     evaluate,
     optimizer,
+    set_names,
     tokenizer,
     trained,
     translator,
@@ -57,16 +58,18 @@ def prepare(config: ConfigDict, path: Path) -> Job:
     Raises:
       UserError: a field, a file or a text that cannot be worked with.
     """
+    cache = devices.cache()
     devices.keep_programs()
     check.check(config)
     source = data.load(config.data)
     sets = source.evaluation()
     chosen = evaluate.chosen(sets, config.evaluation.sets, 'evaluation.sets')
     dev = evaluate.chosen(sets, next(iter(sets)), 'data')
-    words = tokenizer.train(source, config.tokenizer.vocab_size, devices.cache())
-    _same_text(words, path)
+    set_names.check(dev | chosen)
+    words = tokenizer.train(source, config.tokenizer.vocab_size, cache)
+    tokenizer.check_same(words, path / trained.TOKENIZER)
     model = _model(config, words)
-    pairs = corpus.prepare(source, words, devices.cache())
+    pairs = corpus.prepare(source, words, cache)
     batches = Batches(
         pairs,
         tokens=config.batch.tokens,
@@ -123,13 +126,19 @@ def length(config: ConfigDict, batches: Batches) -> int:
     return min(limit for limit in (config.train.steps, epochs) if limit)
 
 
-def _same_text(words: Tokenizer, path: Path) -> None:
+def mend(config: ConfigDict, path: Path) -> None:
+    """Writes the tokenizer of a finished run anew where its file is damaged.
+
+    Raises:
+      UserError: the training text is not there, or is another.
+    """
     file = path / trained.TOKENIZER
-    if file.exists() and tokenizer.load(file).digest != words.digest:
-        raise UserError(
-            f'the training text is not what {path} was begun with: its tokenizer differs. Restore '
-            'the text, or begin a new run with another --workdir'
-        )
+    if tokenizer.damage(file):
+        source = data.load(config.data)
+        size = config.tokenizer.vocab_size
+        words = tokenizer.train(source, size, devices.cache())
+        tokenizer.check_same(words, file)
+        words.save(file)
 
 
 def begin(job: Job, path: Path) -> None:

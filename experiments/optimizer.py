@@ -8,6 +8,7 @@ import optax
 
 from experiments import optax_specs
 from experiments.errors import UserError
+from experiments.weight_decay import decays
 from flaxformer_lite import build, schedules
 from flaxformer_lite.init.base import Init
 
@@ -40,9 +41,9 @@ def make(
     for who asks before it is known.
 
     `adam` is Kingma and Ba's (2015); `adamw` also takes learning rate · weight_decay · w from each
-    weight w (Loshchilov and Hutter 2019). Both go by the fields. Any other is optax's own, by its
-    spec. A gradient whose norm over all parameters is above `clip` is scaled down to it; 0 leaves
-    it as it is.
+    weight w that `decays` is true of (Loshchilov and Hutter 2019). Both go by the fields. Any other
+    is optax's own, by its spec. A gradient whose norm over all parameters is above `clip` is scaled
+    down to it; 0 leaves it as it is.
 
     Raises:
       UserError: names the field of `optimizer`, its value and what it may be.
@@ -50,7 +51,7 @@ def make(
     settings = config.optimizer
     _check(settings)
     schedule = _schedule(settings.schedule, config.model.d_model, steps)
-    update = optax_specs.make(*_named(settings), schedule, _matrices)
+    update = optax_specs.make(*_named(settings), schedule, decays)
     if settings.clip:
         update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
     return _at_own_rates(update, config), schedule
@@ -99,15 +100,6 @@ def _at_own_rates(update: optax.GradientTransformation, config: Any) -> Any:
         return jax.tree_util.tree_map_with_path(of_leaf, updates)
 
     return optax.chain(update, optax.stateless(scale))
-
-
-def _matrices(params: Any) -> Any:
-    """True for what decays: matrices, whose entries are many and can overfit. An entry of a bias or
-    of a norm's scale sets the level of one feature, which pulling it to 0 would take away.
-    """
-    return jax.tree_util.tree_map_with_path(
-        lambda path, w: w.ndim >= 2 and path[-1].key != 'bias', params
-    )
 
 
 def _check(settings: Any) -> None:

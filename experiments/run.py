@@ -40,6 +40,7 @@ def main() -> None:
     if (path / RESULT).exists() and not longer:
         with workdir.open_run(path, config.to_dict()):
             print(jobs.ending(path, files.read_json(path / RESULT)))
+            jobs.mend(config, path)
             return
     check.check_overrides(config, settings.overrides)
     job = jobs.prepare(config, path)

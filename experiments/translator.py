@@ -154,8 +154,7 @@ class Translator:
         return jax.tree.map(lambda x: take(x, order_BN), found)
 
     def _read(self, decoded: decode.Decoded, index: np.ndarray, results: list) -> None:
-        tokens_BNL, scores_BN = (x[: len(index)] for x in decoded)
-        found_BN = scores_BN > decode.NEVER / 2
+        tokens_BNL, scores_BN, found_BN = (x[: len(index)] for x in decoded)
         texts = iter(
             self._tokenizer.decode(tokens_BNL[found_BN].tolist())
         )  # all in one call

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flaxformer_lite import fields, spec
+from flaxformer_lite import defaults, fields, spec
 from flaxformer_lite.architectures.base import Model
 from flaxformer_lite.dense import Dense
 from flaxformer_lite.dropout import Dropout, Skip
@@ -14,11 +14,16 @@ from flaxformer_lite.stack import Block, Stack
 def model(config: Any, vocab_size: int) -> Model:
     """The model that a `model` config describes, source and target with one vocabulary.
 
-    `configs/wmt_base.py` says what each field is, and what it means that one is None.
+    Args:
+      config: a mapping, such as `dict(d_model=256, attention='local(window=64)')`; what it leaves
+        out is the paper's base model's. `configs/wmt_base.py` says what each field is, and what it
+        means that one is None.
+      vocab_size: tokens are 0, padding, to vocab_size − 1.
 
     Raises:
-      ValueError: a value that cannot be built; the message names the field.
+      ValueError: a field or a value that there is not; the message names the field.
     """
+    config = defaults.complete(config)
     fields.check(config)
     encoder = _Parts(config, 'encoder')
     # Only what the architecture takes is made: the fields of what it does not may not even fit.
@@ -38,9 +43,12 @@ def model(config: Any, vocab_size: int) -> Model:
 def entity_encoder(config: Any) -> EntityEncoder:
     """The encoder that a `model` config describes, over a set: without positions.
 
+    What the config leaves out is as for `model`.
+
     Raises:
       ValueError: as `model`.
     """
+    config = defaults.complete(config)
     fields.check(config)
     parts = _Parts({**config, 'positions': 'none'}, 'encoder', alone=True)
     embedding = parts.facts['dense'].copy(features=(config['d_model'],))

@@ -38,7 +38,8 @@ def record(model: Model, variables: Any, batch: learning.Batch) -> Record:
       batch: the arrays of `learning.ARRAYS`.
 
     Raises:
-      ValueError: an attention does not hold its weights; softmax does, with the same parameters.
+      ValueError: an attention does not hold its weights (softmax does, with the same parameters);
+        or `variables` are parameters alone.
     """
     _, found = learning.forward(model, variables, batch, collected=('intermediates',))
     weights, heads, norms, places = {}, {}, {}, {}
@@ -135,7 +136,7 @@ def _mean(x_BHT, valid_BT):
 
 
 def switches(model: Model) -> dict[str, Any]:
-    """A switch for each head and layer, all on: a collection beside `params` for `model.apply`.
+    """A switch for each head and layer, all on: `variables | {'switches': on}` for `model.apply`.
 
     `on['encoder']['layer_0']['attention']['heads']` has what each head's result is multiplied by,
     `on['decoder']['leave_1']['keep']` is 0 where that layer passes on what it got. To change them

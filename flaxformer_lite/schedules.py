@@ -25,9 +25,11 @@ def noam(d_model: int, warmup: int = 4000, factor: float = 1.0) -> optax.Schedul
 
 
 def cosine(steps: int, peak: float, warmup: float = 0.1) -> optax.Schedule:
-    """From 0 to `peak` in a share `warmup` of the steps, then along half a cosine to 0 at the last.
+    """In w updates, a share `warmup` of the steps, to `peak`; then along half a cosine towards 0.
 
-    For runs too short for the paper's, which ends high (Loshchilov and Hutter 2017).
+    The first update has peak / w, the w-th the peak, and 0 would be that after the last: each
+    teaches something. For runs too short for the paper's schedule, which ends high (Loshchilov and
+    Hutter 2017).
 
     Raises:
       ValueError: warmup is not in [0, 1).
@@ -36,7 +38,14 @@ def cosine(steps: int, peak: float, warmup: float = 0.1) -> optax.Schedule:
         raise ValueError(
             f'warmup must be at least 0 and below 1, a share, not {warmup}'
         )
-    return optax.warmup_cosine_decay_schedule(0.0, peak, round(warmup * steps), steps)
+    w = max(1, round(warmup * steps))
+
+    def rate(count):
+        s = jnp.asarray(count, jnp.float32) + 1
+        done = jnp.clip((s - w) / (steps + 1 - w), 0, 1)
+        return peak * jnp.where(s < w, s / w, (1 + jnp.cos(jnp.pi * done)) / 2)
+
+    return rate
 
 
 def make(text: str, d_model: int, steps: int) -> optax.Schedule:

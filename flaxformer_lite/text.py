@@ -24,12 +24,24 @@ class Text(NamedTuple):
 
         That has position 0, which every model has: rows may be padded beyond a `learned` table.
         """
+        return rows if isinstance(rows, Text) else cls._of(rows, rows != 0)
+
+    @classmethod
+    def of_inputs(cls, rows: 'jax.Array | Text') -> 'Text':
+        """As `of`; the first token of each row is the start token, whatever its number.
+
+        T5, for one, starts with 0, its padding.
+        """
         if isinstance(rows, Text):
             return rows
-        valid_BT = (rows != 0).astype(jnp.int32)
-        return cls(
-            rows, valid_BT, valid_BT * jnp.arange(rows.shape[1], dtype=jnp.int32)[None]
-        )
+        is_first_1T = jnp.arange(rows.shape[1])[None] == 0
+        return cls._of(rows, (rows != 0) | is_first_1T)
+
+    @classmethod
+    def _of(cls, tokens_BT, valid_BT):
+        pos_1T = jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)[None]
+        segments_BT = valid_BT.astype(jnp.int32)
+        return cls(tokens_BT, segments_BT, segments_BT * pos_1T)
 
     @property
     def valid_BT(self) -> jax.Array:

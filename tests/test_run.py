@@ -498,6 +498,25 @@ def test_a_run_of_another_version_is_named_as_such(whole, tmp_path, monkeypatch)
         command(monkeypatch, translate, f'--workdir={copy}')
 
 
+def test_a_damaged_tokenizer_is_named_and_the_same_command_mends_it(
+    whole, text, tmp_path, monkeypatch, capsys
+):
+    shutil.copytree(whole[0], tmp_path / 'run')
+    file = tmp_path / 'run' / 'tokenizer.model'
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b'er', b'et'))
+    assert file.read_bytes() != content
+    for module in (translate, evaluate):
+        with pytest.raises(UserError, match='tokenizer.model is damaged .*same comm'):
+            command(monkeypatch, module, f'--workdir={file.parent}')
+    capsys.readouterr()
+    command(monkeypatch, run, *arguments(text, file.parent))
+    out, err = capsys.readouterr()
+    assert 'finished: step 12' in out
+    assert 'tokenizer.model is damaged' in err and 'written anew' in err
+    assert file.read_bytes() == content
+
+
 def test_translating_needs_a_finished_checkpoint(whole, tmp_path, monkeypatch):
     with pytest.raises(UserError, match='is not the directory of a run'):
         command(monkeypatch, translate, f'--workdir={tmp_path}')

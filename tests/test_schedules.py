@@ -40,10 +40,23 @@ def test_schedules_are_made_by_name():
 
 def test_cosine_ends_with_the_training():
     rate = schedules.make('cosine(peak=0.2, warmup=0.2)', 64, 100)
-    s = np.arange(101)
-    down = 0.1 * (1 + np.cos(np.pi * (s - 20) / 80))
+    s = np.arange(1, 102)
+    down = 0.1 * (1 + np.cos(np.pi * (s - 20) / 81))
     expected = np.where(s < 20, 0.2 * s / 20, down)
-    np.testing.assert_allclose([rate(i) for i in s], expected, atol=1e-7)
+    np.testing.assert_allclose([rate(i - 1) for i in s], expected, atol=1e-7)
+    assert rate(100) == rate(1000) == 0
+
+
+@pytest.mark.parametrize('warmup', [0.0, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize('steps', [1, 2, 3, 10, 1300])
+def test_every_update_of_cosine_teaches_and_one_has_the_peak(steps, warmup):
+    rate = schedules.cosine(steps, peak=0.25, warmup=warmup)
+    rates = np.array([rate(count) for count in range(steps)])
+    w = max(1, round(warmup * steps))
+    assert (rates > 0).all()
+    assert rates.argmax() == w - 1 and rates.max() == 0.25
+    np.testing.assert_allclose(rates[0], 0.25 / w, rtol=1e-6)
+    assert (np.diff(rates[:w]) > 0).all() and (np.diff(rates[w - 1 :]) < 0).all()
 
 
 @pytest.mark.parametrize(

@@ -85,14 +85,14 @@ class Model(nn.Module):
 
     def outputs(self, source: Rows, inputs: Rows) -> tuple[jax.Array, jax.Array]:
         """All but the last product: what is behind each logit (BTD) and the output matrix (VD)."""
-        return self._scaled(
-            self.hidden(Text.of(source), Text.of(inputs))
-        ), self.output_VD
+        h_BTD = self.hidden(Text.of(source), Text.of_inputs(inputs))
+        return self._scaled(h_BTD), self.output_VD
 
     def __call__(self, source: Rows, inputs: Rows) -> jax.Array:
         """Teacher-forced logits, float32 BTV: row t predicts the token after `inputs`' t-th.
 
-        The inputs are the target, shifted right behind a start token.
+        The inputs are the target, shifted right behind a start token. That may be 0: of inputs that
+        are tokens alone, the first of each row is no padding, whatever its number.
         """
         return self._logits(self.outputs(source, inputs)[0])
 

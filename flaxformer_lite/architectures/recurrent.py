@@ -7,12 +7,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from flaxformer_lite.architectures._cells import CELLS
 from flaxformer_lite.architectures.base import Model
 from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.shapes import KV, for_each, take
 from flaxformer_lite.text import Text
-
-CELLS = {'gru': nn.jit(nn.GRUCell), 'lstm': nn.jit(nn.OptimizedLSTMCell)}
 
 
 class Recurrent(Model, kw_only=True):
@@ -60,12 +59,9 @@ class Recurrent(Model, kw_only=True):
                 f'cell must be one of {", ".join(CELLS)}, not {self.cell!r}'
             )
 
-        def kernel(key, shape, dtype):
-            return self.dense.initial.matrix(key, *shape, 'cell')
-
         def cell():
-            settings = dict(dtype=self.dense.dtype, kernel_init=kernel, parent=None)
-            return CELLS[self.cell](self.d_model, **settings)
+            dense = self.dense.copy(parent=None)
+            return CELLS[self.cell](self.d_model, dense, parent=None)
 
         each = range(self.num_layers)
         self.encoder = [_BothWays(cell(), cell()) for _ in each]
@@ -92,8 +88,8 @@ class Recurrent(Model, kw_only=True):
             'b...s,bus->b...u', w_BNS, kv.value_BGUS[:, 0].astype(jnp.float32)
         )
         states = jnp.unstack(jnp.tanh(self.decoder_first(mean_BNU)), axis=-2)
-        # A GRU's state is one array, an LSTM's two.
-        return [(x_BND, x_BND) if self.cell == 'lstm' else x_BND for x_BND in states]
+        cells = self.decoder.cell
+        return [c.begin(x_BND) for c, x_BND in zip(cells, states, strict=True)]
 
     def hidden(self, source, inputs):
         kv = self._read(source)
@@ -136,7 +132,8 @@ class _BothWays(nn.Module):
     backwards: nn.Module
 
     def __call__(self, x_BSD, segments_BS):
-        zeros = self.forwards.initialize_carry(jax.random.key(0), x_BSD.shape)
+        shape = (*x_BSD.shape[:2], self.forwards.d_model)
+        zeros = self.forwards.begin(jnp.zeros(shape))
         h_BSD = _along_rows(self.forwards, zeros, segments_BS, (x_BSD,))
         back_BSD = _along_rows(
             self.backwards, zeros, segments_BS[:, ::-1], (x_BSD[:, ::-1],)

@@ -10,8 +10,6 @@ from flaxformer_lite.shapes import Path, take
 
 Cache = Any
 
-# Far below any sum of log-probabilities, and finite, so that differences stay numbers.
-NEVER = -1.0e9
 # A cache begins with room for so many tokens and grows by this factor: short translations, the most
 # of them, don't pay for the room that the longest one may need.
 ROOM, GROWTH = 32, 4
@@ -47,12 +45,15 @@ class Decoded(NamedTuple):
 
     Attributes:
       tokens_BNL: int32, with their end token, then padding.
-      scores_BN: float32, log-probability in nats; beam search's is over the length penalty. Below
-        NEVER / 2 where there is no such result.
+      scores_BN: float32, log-probability in nats; beam search's is over the length penalty. −inf
+        where there is no such result.
+      exists_BN: bool, False where there is no such result: fewer than N sentences are possible, a
+        row is padding, or the model's logits are not numbers.
     """
 
     tokens_BNL: jax.Array
     scores_BN: jax.Array
+    exists_BN: jax.Array
 
 
 class State(NamedTuple):
@@ -83,41 +84,44 @@ def search(
     """Steps until no sentence is open; of what is chosen each time, the best go on or are results.
 
     Args:
-      choose: M ≥ N continuations to consider, by the logits of the next token, −inf where it may
-        not come, and by the log-probability of all tokens with it, there NEVER.
+      choose: M ≥ N continuations to consider, by the logits of the next token and by the
+        log-probability of all tokens with it; both are −inf where it may not come.
       beams, alpha, best: as `beam`.
     """
 
     def is_open(state):
         # Log-probabilities only fall, so a live one can reach at most this.
         reach_B = state.live.scores_BN.max(-1) / length_penalty(state.limits_B, alpha)
-        return (state.path.step < state.limits_B) & (
-            reach_B > state.done.scores_BN[:, best - 1]
-        )
+        beaten_B = reach_B <= state.done.scores_BN[:, best - 1]
+        wanted_B = ~(state.done.exists_BN[:, best - 1] & beaten_B)
+        goes_on_B = state.path.step < state.limits_B
+        return goes_on_B & wanted_B & state.live.exists_BN.any(-1)
 
     def advance(state):
         path, cache, logits_BNV = _fed(task, state)
         i, (batch, _, vocab) = path.step, logits_BNV.shape
-        # No padding and no start token, and at the limit only the end.
-        token_V, last_B11 = jnp.arange(vocab), (i + 1 >= state.limits_B)[:, None, None]
-        going_on_V = (token_V != 0) & (token_V != task.bos)
-        allowed_B1V = jnp.where(last_B11, token_V == task.eos, going_on_V)
+        allowed_BV = _may_come(task, jnp.arange(vocab)[None], i, state.limits_B)
+        allowed_B1V = allowed_BV[:, None]
         offset_BN = state.live.scores_BN - jax.nn.logsumexp(logits_BNV, -1)
-        total_BNV = jnp.where(allowed_B1V, logits_BNV + offset_BN[..., None], NEVER)
+        total_BNV = logits_BNV + offset_BN[..., None]
+        total_BNV = jnp.where(allowed_B1V, total_BNV, -jnp.inf)
         index_BM = choose(
             state, jnp.where(allowed_B1V, logits_BNV, -jnp.inf), total_BNV
         )
 
         score_BM = jnp.take_along_axis(total_BNV.reshape(batch, -1), index_BM, 1)
         parent_BM, token_BM = index_BM // vocab, index_BM % vocab
+        # A token that follows no hypothesis, may not come or has no probability continues nothing.
+        exists_BM = take(state.live.exists_BN, parent_BM) & jnp.isfinite(score_BM)
+        exists_BM &= _may_come(task, token_BM, i, state.limits_B)
         tokens_BML = take(state.live.tokens_BNL, parent_BM).at[:, :, i].set(token_BM)
         ended_BM = token_BM == task.eos
         final_BM = score_BM / length_penalty(i + 1, alpha)
-        final_BM = jnp.where(ended_BM & is_open(state)[:, None], final_BM, NEVER)
-        done, _ = _best(beams, state.done, Decoded(tokens_BML, final_BM))
-        live, kept_BN = _best(
-            beams, Decoded(tokens_BML, jnp.where(ended_BM, NEVER, score_BM))
-        )
+        result_BM = exists_BM & ended_BM & is_open(state)[:, None]
+        results = _where(result_BM, Decoded(tokens_BML, final_BM, exists_BM))
+        done, _ = _best(beams, state.done, results)
+        going_on = _where(~ended_BM, Decoded(tokens_BML, score_BM, exists_BM))
+        live, kept_BN = _best(beams, going_on)
         path = path.replace(
             step=i + 1, parent_BN=jnp.take_along_axis(parent_BM, kept_BN, 1)
         )
@@ -155,7 +159,11 @@ def length_penalty(length: jax.Array | int, alpha: float) -> jax.Array | float:
 
 def _start(task: Task, beams: int) -> State:
     shape = len(task.limits_B), beams
-    none = Decoded(jnp.zeros((*shape, task.length), jnp.int32), jnp.full(shape, NEVER))
+    none = Decoded(
+        jnp.zeros((*shape, task.length), jnp.int32),
+        jnp.full(shape, -jnp.inf),
+        jnp.zeros(shape, bool),
+    )
     return State(
         path=Path(
             jnp.int32(0), jnp.zeros(shape, jnp.int32), jnp.zeros((*shape, 0), bool)
@@ -163,7 +171,10 @@ def _start(task: Task, beams: int) -> State:
         row_B=jnp.arange(shape[0], dtype=jnp.int32),
         limits_B=jnp.minimum(task.limits_B, task.length),
         # All hypotheses begin alike, so only the first may be continued.
-        live=none._replace(scores_BN=none.scores_BN.at[:, 0].set(0.0)),
+        live=none._replace(
+            scores_BN=none.scores_BN.at[:, 0].set(0.0),
+            exists_BN=none.exists_BN.at[:, 0].set(True),
+        ),
         done=none,
         cache=task.cache,
     )
@@ -194,7 +205,24 @@ def _fed(task: Task, state: State) -> tuple[Path, Cache, jax.Array]:
     return path, cache, logits_BNV.astype(jnp.float32)
 
 
+def _may_come(
+    task: Task, token_BM: jax.Array, step: jax.Array, limits_B: jax.Array
+) -> jax.Array:
+    """Which tokens may come next: no padding, no start token, and at the limit only the end."""
+    is_last_B1 = (step + 1 >= limits_B)[:, None]
+    going_on_BM = (token_BM != 0) & (token_BM != task.bos)
+    return jnp.where(is_last_B1, token_BM == task.eos, going_on_BM)
+
+
+def _where(keep_BM: jax.Array, some: Decoded) -> Decoded:
+    """Of some hypotheses those that are to be kept; the others exist no longer."""
+    exists_BM = some.exists_BN & keep_BM
+    scores_BM = jnp.where(exists_BM, some.scores_BN, -jnp.inf)
+    return Decoded(some.tokens_BNL, scores_BM, exists_BM)
+
+
 def _best(count: int, *some: Decoded) -> tuple[Decoded, jax.Array]:
-    tokens_BML, scores_BM = (jnp.concatenate(x, 1) for x in zip(*some, strict=True))
-    scores_BN, index_BN = jax.lax.top_k(scores_BM, count)
-    return Decoded(take(tokens_BML, index_BN), scores_BN), index_BN
+    """The best of all that are given, and their places among them."""
+    together = Decoded(*(jnp.concatenate(x, 1) for x in zip(*some, strict=True)))
+    _, index_BN = jax.lax.top_k(together.scores_BN, count)
+    return jax.tree.map(lambda x: take(x, index_BN), together), index_BN
