@@ -21,9 +21,11 @@ _LEFT_OUT += ('rprop', 'sm3', 'optimistic_adam', 'contrib.cocob')
 _LEFT_OUT += ('contrib.galore',)
 # What weight decay leaves out is the same whatever the optimizer.
 _MASKS = ('mask', 'weight_decay_mask')
+# Which axes of a kernel are its input's and which its output's: what Muon goes by.
+_DIMENSIONS = 'muon_weight_dimension_numbers'
 # What no literal can be.
 _UNNAMEABLE = ('seed', 'base_optimizer', 'clip_value_fn', 'trust_ratio_mask')
-_UNNAMEABLE += ('weight_dimension_numbers', 'muon_weight_dimension_numbers')
+_UNNAMEABLE += ('weight_dimension_numbers', _DIMENSIONS)
 # Shares of what was before, which must die out.
 _DECAYS = ('b1', 'b2', 'b3', 'beta', 'beta3', 'betas', 'decay', 'momentum', 'rho')
 _DECAYS += ('adam_b1', 'adam_b2')
@@ -87,9 +89,11 @@ def make(
     takes = {x: p.default for x, p in known.items() if _can_be_given(x, p.default)}
     for argument, value in given.items():
         _check(name, takes, argument, value)
-    masks = {x: mask for x in _MASKS if x in known}
+    ours: dict[str, Any] = {x: mask for x in _MASKS if x in known}
+    if _DIMENSIONS in known:
+        ours[_DIMENSIONS] = _dimensions
     try:
-        update = maker(learning_rate=schedule, **masks, **given)
+        update = maker(learning_rate=schedule, **ours, **given)
         _try(update)
     except Exception as error:  # whatever optax and JAX say to a value of a wrong kind
         reason = ' '.join(str(error).split())
@@ -174,6 +178,26 @@ def _is(value: Any, kind: str) -> bool:
     if kind == 'a number, or a name in quotes':
         return number or isinstance(value, str)
     return isinstance(value, tuple) and kind.startswith(f'{len(value)} values')
+
+
+def _dimensions(params: Any) -> Any:
+    """Muon orthogonalises the kernels of dense layers; what has no such axes is left to Adam.
+
+    Without it optax takes what has two axes for a kernel: it would leave the projections of
+    attention out, whose heads are an axis of their own, and put embeddings in.
+    """
+
+    def of_leaf(path: Any, x: jax.Array) -> Any:
+        names = [entry.key for entry in path]
+        if names[-1] != 'kernel' or x.ndim < 2:
+            return None
+        if 'experts' in names:  # the first axis: each is a network of its own
+            return optax.contrib.MuonDimensionNumbers(1, 2)
+        inputs = x.ndim - 1 if 'merge' in names else 1  # of all heads
+        axes = tuple(range(x.ndim))
+        return optax.contrib.MuonDimensionNumbers(axes[:inputs], axes[inputs:])
+
+    return jax.tree_util.tree_map_with_path(of_leaf, params)
 
 
 def _try(update: optax.GradientTransformation) -> None:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from experiments import lines
+from experiments import lines, translator
 from experiments.errors import UserError
 
 
@@ -60,3 +60,24 @@ def test_what_is_not_utf_8_is_named_after_the_lines_before_it(tmp_path):
         assert next(windows) == ['ä\u2028b', 'c']
         with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
             next(windows)
+
+
+class Stub:
+    """A model with room for so many tokens, and a tokenizer of letters."""
+
+    max_length = 4
+
+    def encode(self, texts):
+        return [list(map(ord, text)) for text in texts]
+
+
+def test_texts_before_one_that_is_too_long_are_translated(monkeypatch):
+    monkeypatch.setattr(
+        translator.Translator,
+        '_window',
+        lambda self, variables, sentences, first: [(first, s) for s in sentences],
+    )
+    found = translator.Translator(Stub(), Stub(), None)(None, ['abc', 'a', 'abcd', ''])
+    assert [next(found), next(found)] == [(0, [97, 98, 99]), (0, [97])]
+    with pytest.raises(UserError, match='a sentence has 5 tokens'):
+        next(found)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from configs import wmt_base
 from experiments import check, optax_specs, optimizer
@@ -199,11 +200,57 @@ def test_lion_is_chen_et_als_with_our_mask_of_decay():
         rate = D_MODEL**-0.5 * min(t**-0.5, t * WARMUP**-1.5)
         for name, w in params.items():
             direction = np.sign(0.8 * m[name] + 0.2 * gradient[name])
-            decay = 0.5 * w if name != 'scale' else 0.0
+            decay = 0.5 * w if name in ('kernel', 'embedding') else 0.0
             m[name] = 0.99 * m[name] + 0.01 * gradient[name]
             params = params | {name: w - rate * (direction + decay)}
         history.append(params)
     assert_equal(run(config(name='lion(b1=0.8, weight_decay=0.5)')), history)
+
+
+def test_muon_is_for_the_kernels_of_dense_layers_and_adam_for_the_rest():
+    """A kernel of heads moves as the matrix that it is would; optax says how a matrix moves."""
+    rng = np.random.default_rng(0)
+    heads, width, d_model, d_ff = 2, 3, 5, 7
+    shapes = {
+        ('attention', 'query', 'kernel'): (d_model, heads, width),
+        ('attention', 'merge', 'kernel'): (heads, width, d_model),
+        ('feed_forward', 'up', 'kernel'): (d_model, d_ff),
+    }
+    as_matrices = {
+        ('attention', 'query', 'kernel'): (d_model, heads * width),
+        ('attention', 'merge', 'kernel'): (heads * width, d_model),
+        ('feed_forward', 'up', 'kernel'): (d_model, d_ff),
+    }
+    kernels = {path: rng.standard_normal(shape) for path, shape in shapes.items()}
+    each = rng.standard_normal((2, d_model, d_ff))
+    others = {('embedding',): rng.standard_normal((6, d_model))}
+    others |= {('feed_forward', 'up', 'bias'): rng.standard_normal(d_ff)}
+
+    def moved(update, params):
+        params = jax.tree.map(jnp.float32, unflatten_dict(params))
+        return flatten_dict(
+            jax.jit(update.update)(params, update.init(params), params)[0]
+        )
+
+    constant = config(
+        name='contrib.muon(weight_decay=0.1)', schedule='constant_schedule(value=0.5)'
+    )
+    ours, _ = optimizer.make(constant)
+    experts = {('feed_forward', 'experts', 'up', 'kernel'): each}
+    found = moved(ours, kernels | others | experts)
+    rate = optax.constant_schedule(0.5)
+    muon = optax.contrib.muon(rate, weight_decay=0.1)
+    matrices = {
+        path: kernels[path].reshape(shape) for path, shape in as_matrices.items()
+    }
+    for path, x in moved(muon, matrices).items():
+        np.testing.assert_allclose(found[path], x.reshape(shapes[path]), atol=1e-5)
+    for one, x in zip(each, found[next(iter(experts))], strict=True):
+        (expected,) = moved(muon, {('kernel',): one}).values()
+        np.testing.assert_allclose(x, expected, atol=1e-5)
+    adam = optax.adam(rate, nesterov=True)
+    for path, x in moved(adam, others).items():
+        np.testing.assert_allclose(found[path], x, atol=1e-5)
 
 
 def test_fields_of_adam_are_refused_for_others_and_other_arguments_are_not_for_adam():
@@ -215,7 +262,7 @@ def test_fields_of_adam_are_refused_for_others_and_other_arguments_are_not_for_a
     check.check_overrides(lion, ['optimizer.name', 'optimizer.clip'])
     check.check_overrides(config(b1=0.5), ['optimizer.b1'])
     (nesterov, *_), (plain, *_) = run(config(name='adam(nesterov=True)')), run(config())
-    assert jnp.any(nesterov['matrix'] != plain['matrix'])
+    assert jnp.any(nesterov['kernel'] != plain['kernel'])
 
 
 def test_rates_of_an_initialisation_are_adams():
