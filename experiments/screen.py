@@ -154,7 +154,7 @@ class Screen:
 
 def _live(out: TextIO) -> Progress:
     columns = (
-        RenderableColumn(Spinner('dots')),  # it turns also when all is counted
+        RenderableColumn(Spinner('line')),  # it turns also when all is counted
         TextColumn('{task.description}', markup=False),
         BarColumn(bar_width=20),
         TextColumn('{task.fields[figures]}', markup=False),

@@ -1,13 +1,16 @@
 """A stop is asked for by a signal, and obeyed while C code runs that no signal interrupts."""
 
 import hashlib
+import io
 import os
 import signal
 import threading
+import time
 from concurrent.futures import Future
 
 import pytest
 
+from experiments.screen import Screen
 from experiments.stopping import Stop, Stopped
 
 
@@ -58,6 +61,7 @@ def test_work_that_looks_ends_in_order(stop):
             while True:
                 stop.check()
         finally:
+            time.sleep(0.2)
             cleared.append(True)
 
     ask_soon(signal.SIGTERM)
@@ -73,6 +77,30 @@ def test_a_future_is_waited_for_until_a_stop(stop):
     ask_soon(signal.SIGTERM)
     with pytest.raises(Stopped):
         stop.result(Future())
+
+
+def test_tokenising_ends_and_leaves_no_draft(stop, tmp_path, monkeypatch):
+    from experiments import corpus, job, tokenizer
+    from experiments.data.grammar import Grammar
+
+    monkeypatch.setattr(job.devices, 'cache', lambda: tmp_path / 'cache')
+    monkeypatch.setattr(corpus, '_CHUNK', 10)
+    data, out = Grammar(pairs=100), io.StringIO()
+    words = tokenizer.train(data, 200, tmp_path)
+    pairs = data.train()
+
+    class Asking(Grammar):
+        def train(self):
+            for number, pair in enumerate(pairs):
+                if number == 25:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                yield pair
+
+    with pytest.raises(Stopped):
+        job._tokenised(Asking(pairs=100), words, Screen(out), stop)
+    assert out.getvalue() == 'tokenising …\n'  # once
+    assert len(list(pairs)) == 70  # the chunk is ended, and no other begun
+    assert list((tmp_path / 'cache').iterdir()) == []
 
 
 def test_handlers_are_put_back():
