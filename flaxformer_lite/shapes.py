@@ -135,5 +135,8 @@ def take(x_BN: jax.Array, index_BM: jax.Array) -> jax.Array:
 
 
 def for_each(hypotheses: int, tree: Any) -> Any:
-    """States that a sentence's hypotheses all begin with, for each of them: B1… → BN…."""
-    return jax.tree.map(lambda x: jnp.repeat(x, hypotheses, 1), tree)
+    """States that a sentence's hypotheses all begin with, for each of them: B1… → BN….
+
+    States that are there for each hypothesis already stay what they are.
+    """
+    return jax.tree.map(lambda x: jnp.repeat(x, hypotheses // x.shape[1], 1), tree)

@@ -16,6 +16,7 @@ from jax.extend import core
 from configs import wmt_base
 from flaxformer_lite import decode, fields, learning, training
 from flaxformer_lite.architectures.base import grow
+from flaxformer_lite.decode import loop
 from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.residual.pre_norm import PreNorm
 from flaxformer_lite.shapes import Path, Places
@@ -431,6 +432,29 @@ PYTORCH = {
     'post_norm': dict(residual='post_norm', feed_forward='relu', tie='three'),
     'pre_norm': dict(residual='pre_norm', feed_forward='gelu', tie='none'),
 }
+
+
+@pytest.mark.parametrize(
+    'overrides',
+    [{}, {'attention': 'linear'}, {'architecture': 'recurrent'}],
+    ids=str,
+)
+def test_a_cache_may_grow_again_and_again(overrides, monkeypatch):
+    model, p = made(**overrides)
+    source = tiny.padded([s for s, _ in tiny.PAIRS])
+
+    def step(token_BN, memory, path):
+        return model.apply(p, token_BN, memory, path, method='step')
+
+    def search(room):
+        monkeypatch.setattr(loop, 'ROOM', room)
+        memory = model.apply(p, source, method='start')
+        limits = jnp.full(len(source), 8)
+        task = decode.Task(step, grow, memory, limits, 2, 1, 8)
+        return jax.jit(lambda: decode.beam(task, beams=3, alpha=0.6))()
+
+    monkeypatch.setattr(loop, 'GROWTH', 2)
+    jax.tree.map(np.testing.assert_array_equal, search(room=2), search(room=8))
 
 
 @pytest.mark.parametrize('name', PYTORCH)
