@@ -9,7 +9,7 @@ import optax
 from experiments.errors import UserError
 from flaxformer_lite import build, ranges, schedules
 from flaxformer_lite.init.base import Init
-from flaxformer_lite.ranges import NotNegative, Positive, Rate
+from flaxformer_lite.ranges import Epsilon, NotNegative, Rate
 
 NAMES = ('adam', 'adamw')
 LONG = 1 << 30  # steps, more than any training has
@@ -18,7 +18,7 @@ FIELDS = {
     'name': str,
     'b1': Rate,
     'b2': Rate,
-    'eps': Positive,  # or a gradient of 0 makes a step of 0 / 0
+    'eps': Epsilon,  # or a gradient of 0 makes a step of 0 / 0
     'weight_decay': NotNegative,
     'clip': NotNegative,
     'schedule': str,
