@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from absl import flags
 from ml_collections import config_dict, config_flags
 
-from experiments import utf8
+from experiments import usage, utf8
 from experiments.errors import UserError, line, nearest
 from experiments.workdir import flatten
 
@@ -93,6 +93,9 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
       UserError: an unknown flag or field, a value of the wrong type, or no such config.
     """
     parser.add_argument('--config', required=True, help=CONFIG_HELP)
+    argv = sys.argv[1:] if argv is None else argv
+    if {'-h', '--help'} & set(argv):
+        parser.epilog = _help(argv)
     args, overrides = parser.parse_known_args(argv)
     for flag in overrides:
         if re.match('--?[a-zA-Z]', flag) and not OVERRIDE.match(flag):
@@ -105,6 +108,14 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
     return args, Settings(
         config, file.stem, {k: v for k, v in after.items() if v != before[k]}
     )
+
+
+def _help(argv: Sequence[str]) -> str:
+    """What `--help` says of the config that is named, or else of the one with every field."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument('--config', nargs='?')
+    file = _find(parser.parse_known_args(argv)[0].config or 'wmt_base')
+    return usage.text(file.stem, _load(file), available())
 
 
 def _refuse(flag: str, known: list[str]) -> NoReturn:

@@ -39,6 +39,7 @@ from experiments.stopping import Stop
 from experiments.tokenizer import Tokenizer
 from flaxformer_lite import build
 from flaxformer_lite.architectures.base import Model
+from flaxformer_lite.ranges import LARGEST_INT
 from flaxformer_lite.training import State
 
 
@@ -145,7 +146,13 @@ def _sides(sets: dict[str, evaluate.Pairs]):
 def length(config: ConfigDict, batches: Batches) -> int:
     """Steps until `train.steps` or `train.epochs`, whichever is sooner; 0 is no limit."""
     epochs = config.train.epochs * batches.batches_per_epoch
-    return min(limit for limit in (config.train.steps, epochs) if limit)
+    steps = min(limit for limit in (config.train.steps, epochs) if limit)
+    if steps > LARGEST_INT:
+        raise UserError(
+            f'train.epochs={config.train.epochs} are {steps:,} steps, and more than '
+            f'{LARGEST_INT:,} cannot be counted: give fewer'
+        )
+    return steps
 
 
 def mend(config: ConfigDict, path: Path) -> None:

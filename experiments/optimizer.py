@@ -10,7 +10,7 @@ from experiments.errors import UserError
 from experiments.weight_decay import decays
 from flaxformer_lite import build, ranges, schedules
 from flaxformer_lite.init.base import Init
-from flaxformer_lite.ranges import NotNegative, Positive, Rate
+from flaxformer_lite.ranges import Epsilon, NotNegative, Rate
 
 LONG = 1 << 30  # steps, more than any training has
 # Those that the fields b1, b2, eps and weight_decay are for; others have arguments of their own.
@@ -28,7 +28,7 @@ FIELDS = {
     'name': str,
     'b1': Rate,
     'b2': Rate,
-    'eps': Positive,  # or a gradient of 0 makes a step of 0 / 0
+    'eps': Epsilon,  # or a gradient of 0 makes a step of 0 / 0
     'weight_decay': NotNegative,
     'clip': NotNegative,
     'schedule': str,

@@ -45,8 +45,10 @@ FIELDS: dict[str, Any] = {
 }
 _EMPTY = ('init', 'cross_attention', *(x for x in FOLDERS if x.startswith('decoder_')))
 FIELDS |= {field: str | None if field in _EMPTY else str for field in FOLDERS}
-# All else that parts are told of the model is one for them all. This, a stack may have its own.
-OWN = ('d_ff',)
+# What parts are told of the model, and a spec cannot give: it is one for them all. d_ff is not.
+TOLD = ('d_model', 'num_heads', 'num_kv_heads', 'd_k', 'd_k_given', 'd_v', 'vocab_size')
+TOLD += ('stack', 'causal', 'encoder_layers', 'decoder_layers', 'num_layers')
+TOLD += ('tie', 'scale_embeddings')
 
 
 def variants(field: str) -> list[str]:
@@ -67,7 +69,7 @@ def find(field: str, config: Any) -> Any:
 
 
 def make(field: str, text: str, **defaults: Any) -> Any:
-    """The object that a spec in a field names, as `spec.make`; `defaults` are the model's.
+    """The object that a spec in a field names, as `spec.make`.
 
     Raises:
       ValueError: as `spec.make`, and where the spec gives what is the model's, such as `d_k`; the
@@ -75,7 +77,7 @@ def make(field: str, text: str, **defaults: Any) -> Any:
     """
     with _naming(field):
         for argument in spec.parse(text)[1]:
-            if argument in defaults and argument not in OWN:
+            if argument in TOLD:
                 raise ValueError(
                     f'{argument} is that of the whole model: leave it out here'
                 )

@@ -48,13 +48,20 @@ class Range:
             allowed.append(f'{bound.replace("_", " ")} {limit}')
             if not holds(number, limit if whole else _float32(limit)):
                 refused = True
-        bounded = whole and (self.at_most is not None or self.below is not None)
-        if not refused and not bounded and not _fits(number, whole):
-            allowed.append(f'at most {LARGEST_INT}' if whole else 'finite in float32')
-            refused = True
-        if refused:
+        if not refused:
+            allowed.append(self._fitting(value, whole))
+        if refused or allowed[-1]:
             words = ' and '.join(allowed)
             raise ValueError(f'{name} must be {words}, not {shown(value)}')
+
+    def _fitting(self, value: Any, whole: bool) -> str:
+        """What a number must be for JAX to hold it; nothing where it is that."""
+        # In the place of a float too, JAX reads a whole number as one.
+        if not isinstance(value, numbers.Integral):
+            return '' if math.isfinite(_float32(value)) else 'finite in float32'
+        bounded = whole and (self.at_most is not None or self.below is not None)
+        fits = bounded or -LARGEST_INT <= value <= LARGEST_INT
+        return '' if fits else f'within ±{LARGEST_INT}'
 
 
 _BOUNDS = {
@@ -85,6 +92,7 @@ class Choices:
 Size = Annotated[int, Range(at_least=1)]
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(at_least=0)]
+Epsilon = Annotated[float, Range(above=0, at_most=1)]  # added to what is divided by
 Rate = Annotated[float, Range(at_least=0, below=1)]  # of what is dropped, or kept
 
 
@@ -111,6 +119,11 @@ def limit_of(annotation: Any) -> Range | Choices | None:
         if isinstance(note, (Range, Choices)):
             return note
     return None
+
+
+def is_literal(annotation: Any) -> bool:
+    """Whether an argument's values are numbers, words or switches: what a spec can write."""
+    return bool({int, float, str, bool} & set(_kinds(annotation)))
 
 
 class Checked:
@@ -168,8 +181,8 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
 
 def _is(value: Any, kind: Any) -> bool:
     """Whether a value is of a type: whole numbers are numbers, True and False are not."""
-    if not isinstance(kind, type) or kind is inspect.Parameter.empty:
-        return True  # such as typing.Any
+    if not isinstance(kind, type) or kind in (Any, inspect.Parameter.empty):
+        return True
     if isinstance(value, bool):
         return kind in (bool, object)
     if kind is float:
@@ -183,15 +196,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _fits(number: Any, whole: bool) -> bool:
-    if whole:
-        return -LARGEST_INT <= number <= LARGEST_INT
-    return math.isfinite(number)
-
-
 def _float32(value: Any) -> float:
     try:
         (number,) = struct.unpack('f', struct.pack('f', value))
     except (OverflowError, struct.error):
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
     return 0.0 if abs(number) < SMALLEST_FLOAT else number

@@ -105,8 +105,10 @@ def check_rates(text: str, d_model: int, steps: int) -> None:
         return  # the ranges of their arguments leave no such rate
     counts = [steps * i // 100 for i in range(101)]
     rates = jax.jit(jax.vmap(schedule))(jnp.asarray(counts, jnp.int32))
-    for count, rate in zip(counts, rates.tolist(), strict=True):
-        if not 0 <= rate < math.inf:
+    rates = rates.tolist()
+    least = -1e-6 * max(rates)  # by rounding, one that ends at 0 may end below it
+    for count, rate in zip(counts, rates, strict=True):
+        if not min(least, 0) <= rate < math.inf:
             raise ValueError(
                 f'{ranges.shown(text)} gives a rate of {rate:g} at step {count:,}; '
                 'it must be at least 0 and finite'

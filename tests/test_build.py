@@ -274,7 +274,7 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
         ),
         (
             dict(architecture='recurrent(attend="softmax")'),
-            'model.architecture: attend is that of the whole model',
+            'attend must be of type Module, not',
         ),
         (
             dict(positions='t5(buckets=2)'),

@@ -79,8 +79,56 @@ def test_every_update_of_cosine_teaches_and_one_has_the_peak(steps, warmup):
         ),
         ('noam(', 'not a spec'),
         ('_schedule', 'not one of'),
+        ('constant_schedule(value=None)', 'gives no number for a rate'),
+        ('constant_schedule(value=True)', 'gives no number for a rate'),
+        ('constant_schedule(value=(1, 2))', 'gives no number for a rate'),
+        ('constant_schedule(value="x")', 'constant_schedule'),
+        ('constant_schedule(value=1e999)', 'value must be finite, not inf'),
+        ('sgdr_schedule(cosine_kwargs=[{"peak_value": -1e999}])', 'must be finite'),
+        ('sgdr_schedule(cosine_kwargs=None)', "NoneType' object is not iterable"),
+        (
+            'cosine_decay_schedule(init_value=1.0, decay_steps=100000000000000000000)',
+            'decay_steps must be within',
+        ),
+        ('noam(factor=-1)', 'factor must be above 0, not -1'),
+        ('noam(factor=1e39)', 'factor must be above 0 and finite in float32'),
+        ('cosine(peak=-1)', 'peak must be above 0, not -1'),
+        ('cosine(peak=0)', 'peak must be above 0, not 0'),
     ],
 )
 def test_a_schedule_that_cannot_be_made_is_refused_by_name(text, message):
     with pytest.raises(ValueError, match=message):
         schedules.make(text, 64, 100)
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('constant_schedule(value=-1)', 'gives a rate of -1 at step 0; it must be at'),
+        (
+            'linear_schedule(init_value=1.0, end_value=-1.0, transition_steps=1000)',
+            'gives a rate of .* at step 510',
+        ),
+        (
+            'polynomial_schedule(init_value=1.0, end_value=0.0, power=-200, '
+            'transition_steps=1000)',
+            'gives a rate of inf at step',
+        ),
+    ],
+)
+def test_a_schedule_of_negative_or_infinite_rates_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        schedules.check_rates(text, 64, 1000)
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        'noam',
+        'cosine(peak=0.1)',
+        'constant_schedule(value=0)',
+        'constant_schedule(value=1)',
+    ],
+)
+def test_a_schedule_of_good_rates_passes(text):
+    schedules.check_rates(text, 64, 1000)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.norms.base import Norm
-from flaxformer_lite.ranges import Positive, Rate
+from flaxformer_lite.ranges import Epsilon, Rate
 
 
 class Batch(Norm):
@@ -17,7 +17,7 @@ class Batch(Norm):
     """
 
     momentum: Rate = 0.99
-    epsilon: Positive = 1e-5
+    epsilon: Epsilon = 1e-5
 
     def normalized(self, x_BTD, valid_BT):
         mean = self.variable('statistics', 'mean', jnp.zeros, x_BTD.shape[-1:])

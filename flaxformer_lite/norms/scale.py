@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.ranges import Checked, Positive
+from flaxformer_lite.ranges import Checked, Epsilon
 
 
 class Scale(Checked, nn.Module):
     """g · x / ‖x‖ over features, one learned g, which starts at √d_model; in float32."""
 
-    epsilon: Positive = 1e-6
+    epsilon: Epsilon = 1e-6
 
     @nn.compact
     def __call__(self, x_BTD, valid_BT=None):
