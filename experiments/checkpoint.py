@@ -286,12 +286,7 @@ class Checkpoints:
         """Reads `abstract`, the state or part of it, at a step."""
         path = self._folder.path(step)
         content = record.read(path)
-        for name, here in record.kinds(abstract).items():
-            there = content['leaves'].get(name, 'missing')
-            if there != here:
-                raise UserError(
-                    f'checkpoint {path} is of another model: {name} is {there}, not {here}'
-                )
+        record.compare_kinds(path, content, abstract)
         record.compare_files(path, content)
         try:
             state = self._files.restore(path / 'state', abstract)

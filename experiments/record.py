@@ -76,6 +76,16 @@ def read(folder: Path) -> dict[str, Any]:
     return _decoded(record)
 
 
+def compare_kinds(folder: Path, record: Mapping[str, Any], abstract: Any) -> None:
+    """Raises UserError if the leaves of a tree are not there, or not of the same kind."""
+    for name, here in kinds(abstract).items():
+        there = record['leaves'].get(name, 'missing')
+        if there != here:
+            raise UserError(
+                f'checkpoint {folder} is of another model: {name} is {there}, not {here}'
+            )
+
+
 def compare_files(folder: Path, record: Mapping[str, Any]) -> None:
     """Has every file of a folder read and compared with what was written.
 
