@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments import checkpoint_folder, files, hold, record, space
-from experiments.averaging import average
+from experiments.averaging import Mean, average
 from experiments.checkpoint_folder import CheckpointFolder
 from experiments.errors import UserError
 from experiments.record import Damaged
@@ -22,12 +22,6 @@ class Restored(NamedTuple):
     step: int
     state: Any
     metadata: dict[str, Any]
-
-
-class Mean(NamedTuple):
-    variables: Any
-    steps: list[int]  # whose mean they are
-    left_out: list[int]  # those that are damaged
 
 
 class Checkpoints:

@@ -29,8 +29,8 @@ from experiments import (
     translator,
     workdir,
 )
+from experiments.averaging import Mean
 from experiments.batching import Batches
-from experiments.checkpoint import Mean
 from experiments.errors import UserError
 from experiments.figures import Progress
 from experiments.log import Log

@@ -10,7 +10,8 @@ import jax
 from ml_collections import ConfigDict
 
 from experiments import check, devices, early_stopping, hold, tokenizer, workdir
-from experiments.checkpoint import Checkpoints, Mean
+from experiments.averaging import Mean
+from experiments.checkpoint import Checkpoints
 from experiments.errors import UserError
 from experiments.tokenizer import Tokenizer
 from flaxformer_lite import build, training
