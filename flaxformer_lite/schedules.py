@@ -106,9 +106,10 @@ def check_rates(text: str, d_model: int, steps: int) -> None:
     counts = [steps * i // 100 for i in range(101)]
     rates = jax.jit(jax.vmap(schedule))(jnp.asarray(counts, jnp.int32))
     rates = rates.tolist()
-    least = -1e-6 * max(rates)  # by rounding, one that ends at 0 may end below it
+    # By rounding, one that ends at 0 may end below it.
+    least = -1e-6 * max((x for x in rates if 0 < x < math.inf), default=0.0)
     for count, rate in zip(counts, rates, strict=True):
-        if not min(least, 0) <= rate < math.inf:
+        if not least <= rate < math.inf:
             raise ValueError(
                 f'{ranges.shown(text)} gives a rate of {rate:g} at step {count:,}; '
                 'it must be at least 0 and finite'

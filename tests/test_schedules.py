@@ -132,3 +132,8 @@ def test_a_schedule_of_negative_or_infinite_rates_is_refused(text, message):
 )
 def test_a_schedule_of_good_rates_passes(text):
     schedules.check_rates(text, 64, 1000)
+
+
+def test_a_rate_below_0_by_rounding_alone_passes():
+    text = 'linear_schedule(init_value=1.0, end_value=-1.0, transition_steps=1000)'
+    schedules.check_rates(text, 64, 500)
