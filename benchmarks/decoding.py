@@ -116,8 +116,7 @@ def export(args: argparse.Namespace) -> dict[str, float]:
     from experiments import trained
 
     run = trained.open_trained(args.workdir)
-    steps = trained.average_steps(run.config, run.checkpoints)
-    variables = run.checkpoints.average(steps, trained.abstract_variables(run.model))
+    variables = trained.average(run.config, run.checkpoints, run.model).variables
     flat = traverse_util.flatten_dict(jax.device_get(variables['params']), sep='/')
     np.savez(args.share / 'params.npz', **flat)
     pairs = corpus.tokenize(_pairs(args)[:COMPARED], run.tokenizer)

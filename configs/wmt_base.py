@@ -64,7 +64,9 @@ def get_config() -> ConfigDict:
     model.dtype = 'float32'
 
     config.optimizer = optimizer = ConfigDict()
+    # Or 'adamw', or any other of optax with its own arguments: 'lion(b1=0.95)', 'contrib.muon'.
     optimizer.name = 'adam'
+    # Of adam and adamw only.
     optimizer.b1 = 0.9
     optimizer.b2 = 0.98
     optimizer.eps = 1e-9
@@ -76,6 +78,9 @@ def get_config() -> ConfigDict:
     # Training ends at the sooner of the two; 0: no limit.
     train.steps = 100_000
     train.epochs = 0
+    # Or after so many evaluations without a better BLEU of the dev set; 0: never. Then the best
+    # checkpoints are scored at the end.
+    train.patience = 0
     train.label_smoothing = 0.1
     # One seed each; None: `seed`.
     train.seed = 0

@@ -1,11 +1,17 @@
 """The mean of several checkpoints' parameters."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+
+class Mean(NamedTuple):
+    variables: Any
+    steps: list[int]  # whose mean they are
+    left_out: list[int]  # those that are damaged
 
 
 def average(trees: Iterable[Any]) -> Any:

@@ -45,7 +45,8 @@ class Batches:
       max_length: tokens of a side, EOS included, above which a pair is left out.
       packed: several pairs a row instead of buckets.
       seed: of the order; not negative.
-      rows_multiple: what the rows of each batch are a multiple of, such as the number of devices.
+      rows_multiple: the number of devices, among which the rows of a batch are divided.
+      accumulate: the parts that each of them takes its rows in.
       window: pairs planned at once, at most.
 
     Attributes:
@@ -69,6 +70,7 @@ class Batches:
         packed: bool = False,
         seed: int = 0,
         rows_multiple: int = 1,
+        accumulate: int = 1,
         window: int = 1 << 17,
     ):
         self._corpus, self._seed, self._max_length, self._packed = (
@@ -90,15 +92,12 @@ class Batches:
             lengths = [planning.packed_length(counts, max_length)]
         else:
             lengths = planning.bucket_lengths(counts, tokens, self._windows, max_length)
-        if tokens < lengths[-1] * rows_multiple:
+        multiple = rows_multiple * accumulate
+        if tokens < lengths[-1] * multiple:
             raise UserError(
-                f'batch.tokens={tokens} is less than a row of {lengths[-1]} tokens for each of '
-                f'{rows_multiple} devices; give at least {lengths[-1] * rows_multiple} or lower '
-                f'batch.max_length={max_length}'
+                _too_few(tokens, lengths[-1], rows_multiple, accumulate, max_length)
             )
-        self.shapes = [
-            (tokens // n // rows_multiple * rows_multiple, n) for n in lengths
-        ]
+        self.shapes = [(tokens // n // multiple * multiple, n) for n in lengths]
         self._first = self._plan(0, 0)
         self._measure()
 
@@ -163,6 +162,21 @@ class Batches:
         cuts = np.searchsorted(rows, np.arange(0, rows.max(initial=-1) + 1, shape[0]))
         parts = zip(np.split(pairs, cuts)[1:], np.split(rows, cuts)[1:], strict=True)
         return [_Plan(shape, part, row % shape[0]) for part, row in parts]
+
+
+def _too_few(
+    tokens: int, length: int, devices: int, accumulate: int, max_length: int
+) -> str:
+    each = '1 device' if devices == 1 else f'{devices} devices'
+    lower = f'batch.max_length={max_length}'
+    if accumulate > 1:
+        each += f' in each of train.accumulate={accumulate} parts'
+        lower = f'train.accumulate or {lower}'
+    least = length * devices * accumulate
+    return (
+        f'batch.tokens={tokens} is less than a row of {length} tokens for each of '
+        f'{each}; give at least {least} or lower {lower}'
+    )
 
 
 def evaluation_batches(

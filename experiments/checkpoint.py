@@ -1,24 +1,21 @@
 """Checkpoints: a training state and what belongs to it, saved as one and checked when read."""
 
-import logging
+import contextlib
 import math
-import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import orbax.checkpoint as ocp
 
-from experiments import files, record
-from experiments.averaging import average
+from experiments import checkpoint_folder, files, hold, record, space
+from experiments.averaging import Mean, average
+from experiments.checkpoint_folder import CheckpointFolder
 from experiments.errors import UserError
 from experiments.record import Damaged
-
-# Each thread of Orbax that fails prints a traceback; what matters is raised, and reported here.
-logging.getLogger('absl').addFilter(lambda message: 'orbax' not in message.pathname)
+from experiments.state_files import Failed, StateFiles
 
 
 class Restored(NamedTuple):
@@ -32,6 +29,7 @@ class Checkpoints:
 
     Each is a folder, which gets its name, the step, when all in it is on disk: `state`, by Orbax,
     and a record of what it holds. Orbax restores a flipped byte without a word; the record tells.
+    What is read is held, so that the process that trains does not remove it meanwhile.
 
     Args:
       directory: gets a folder for each step.
@@ -47,16 +45,14 @@ class Checkpoints:
         keep_best: int = 0,
         read_only: bool = False,
     ):
-        self._directory = (
-            directory.absolute()
-        )  # with a relative path Orbax saves nothing
+        self._folder = CheckpointFolder(directory)
         self._keep, self._keep_best = keep, keep_best
-        self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
+        self._read_only = read_only
+        self._files = StateFiles()
         self._background = ThreadPoolExecutor(1)
         self._pending: Future[None] | None = None
         if not read_only:
-            for nameless in self._directory.glob('.[0-9]*'):
-                shutil.rmtree(nameless)
+            self._folder.remove_nameless()
 
     def save(
         self,
@@ -80,17 +76,31 @@ class Checkpoints:
           UserError: this checkpoint, or the one before it, cannot be written.
         """
         self.wait()
-        self._refuse(step, state)
+        self._refuse(step)
         if score is not None and not math.isfinite(score):
             score = None
         kinds = record.kinds(state)
         content = {'metadata': metadata, 'score': score, 'due': due, 'leaves': kinds}
-        nameless = self._nameless(step)
+        nameless = self._folder.nameless(step)
         try:
-            self._orbax.save(nameless / 'state', args=ocp.args.PyTreeSave(state))
-        except Exception as error:
+            self._files.save(nameless / 'state', state)
+        except Failed as error:
+            files.remove(nameless)
             raise self._failure(error) from error
         self._pending = self._background.submit(self._finish, nameless, step, content)
+
+    def set_score(self, step: int, score: float) -> None:
+        """Gives a score to a checkpoint that was saved without one.
+
+        Raises:
+          UserError: its record cannot be read or written.
+        """
+        if not math.isfinite(score):
+            return
+        try:
+            record.amend(self._path(step), score=score)
+        except Damaged as error:
+            raise UserError(f'checkpoint {self._path(step)}: {error}') from error
 
     def wait(self) -> None:
         """Returns when the checkpoint that was begun is whole.
@@ -107,157 +117,183 @@ class Checkpoints:
 
     def close(self) -> None:
         """Waits, as `wait`, and ends the threads."""
-        self.wait()
-        self._background.shutdown()
-        self._orbax.close()
+        try:
+            self.wait()
+        finally:
+            self._background.shutdown()
+            self._files.close()
+            if not self._read_only:
+                self._folder.remove_nameless()
 
     def steps(self) -> list[int]:
         """The steps of all whole checkpoints, in order."""
-        there = self._directory.iterdir() if self._directory.is_dir() else ()
-        return sorted(int(path.name) for path in there if path.name.isdigit())
+        return self._folder.steps()
 
     def last_steps(self, number: int) -> list[int]:
         """The latest steps that were due, in order; the latest of all where none was yet."""
-        due = [step for step in self.steps() if self._recorded(step, 'due', True)]
-        return due[-number:] or self.steps()[-1:]
+        records = self._folder.records()
+        return checkpoint_folder.last(records, number) or list(records)[-1:]
 
     def best_steps(self, number: int) -> list[int]:
         """The steps of the highest scores, the best first; of equal scores the latest."""
-        scores = [(self._recorded(step, 'score', None), step) for step in self.steps()]
-        scored = [(score, step) for score, step in scores if score is not None]
-        return [step for _, step in sorted(scored, reverse=True)][:number]
+        return checkpoint_folder.best(self._folder.records(), number)
+
+    def unknown_steps(self) -> list[int]:
+        """Those so damaged that not even their scores are known."""
+        return [step for step, content in self._folder.records().items() if not content]
 
     def restore(
         self, abstract_state: Any, warn: Callable[[str], None] = print
     ) -> Restored | None:
         """The latest checkpoint that is what was written, or None where there is none yet.
 
-        Those after it, which are damaged, are removed.
+        Those after it, which are damaged, are set aside under other names.
 
         Args:
           abstract_state: a tree of shapes and dtypes, whose shardings say where the leaves go.
           warn: is told of each damaged checkpoint.
 
         Raises:
-          UserError: all are damaged, or they are of another model.
+          UserError: all are damaged, or they are of another model; or one cannot be read now, and
+            may be good.
         """
         self.wait()
-        damaged = []
+        damaged: dict[int, Damaged] = {}
         for step in reversed(self.steps()):
             try:
                 restored = self._load(step, abstract_state)
             except Damaged as error:
-                damaged.append(step)
-                warn(f'the checkpoint of step {step} is damaged: {error}')
+                damaged[step] = error
                 continue
-            for late in damaged:
-                self._remove(late)
+            for late, error in damaged.items():
+                name = self._folder.set_aside(late)
+                warn(
+                    f'the checkpoint of step {late} is damaged: {error}; '
+                    f'it is kept as {name}'
+                )
             return restored
-        if damaged:
-            raise UserError(
-                f'all checkpoints in {self._directory} are damaged; '
-                'remove that folder to begin the run again'
-            )
-        return None
+        if not damaged:
+            return None
+        for step, error in damaged.items():
+            warn(f'the checkpoint of step {step} is damaged: {error}')
+        raise UserError(
+            f'all checkpoints in {self._folder.directory} are damaged; '
+            'move that folder away to begin the run again'
+        )
 
     def load_variables(self, step: int, abstract: Any) -> Any:
         """What a model needs of the state that was saved at a step: its params, and statistics.
 
         Raises:
-          UserError: there is no such checkpoint, it is damaged, or it is of another model.
+          UserError: there is no such checkpoint, it is damaged, it is of another model, or it
+            cannot be read now.
         """
+        path = self._folder.path(step)
         try:
-            return self._load(step, abstract).state
+            with self._folder.reading(step):
+                return self._load(step, abstract).state
         except Damaged as error:
-            raise UserError(f'checkpoint {self._path(step)}: {error}') from error
+            raise UserError(f'checkpoint {path}: {error}') from error
+        except hold.Gone:
+            raise UserError(f'checkpoint {path} is not there') from None
 
-    def average(self, steps: Iterable[int], abstract: Any) -> Any:
-        """The mean of the variables that were saved at some steps.
+    def average(
+        self,
+        steps: Sequence[int],
+        abstract: Any,
+        warn: Callable[[str], None] = print,
+    ) -> Mean:
+        """The mean of the variables that were saved at some steps; what is damaged is left out.
+
+        Args:
+          warn: is told of each damaged checkpoint.
 
         Raises:
-          UserError: as `load_variables`.
+          UserError: none is good, one is of another model, or one cannot be read now.
+          hold.Gone: one was removed before it could be read.
         """
-        mean = average(self.load_variables(step, abstract) for step in steps)
-        return jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), mean, abstract)
+        good: list[int] = []
+        damaged: dict[int, Damaged] = {}
+        with contextlib.ExitStack() as held:
+            for step in steps:
+                held.enter_context(self._folder.reading(step))
+            mean = average(self._good(steps, abstract, good, damaged))
+        for step, error in damaged.items():
+            warn(f'the checkpoint of step {step} is damaged and left out: {error}')
+        placed = jax.tree.map(
+            lambda x, a: jax.device_put(x, a.sharding), mean, abstract
+        )
+        return Mean(placed, good, list(damaged))
 
-    def _path(self, step: int) -> Path:
-        return self._directory / str(step)
+    def _good(
+        self,
+        steps: Sequence[int],
+        abstract: Any,
+        good: list[int],
+        damaged: dict[int, Damaged],
+    ) -> Iterator[Any]:
+        """Loads one after the other, and notes which are good and what is wrong with others."""
+        for step in steps:
+            try:
+                variables = self._load(step, abstract).state
+            except Damaged as error:
+                damaged[step] = error
+                continue
+            good.append(step)
+            yield variables
+        if not good:
+            reasons = '; '.join(f'{step}: {error}' for step, error in damaged.items())
+            raise UserError(
+                f'all checkpoints that are to be used, in {self._folder.directory}, are damaged '
+                f'({reasons}): restore one from a copy, or train again in another --workdir'
+            )
 
-    def _nameless(self, step: int) -> Path:
-        """Where a checkpoint is while it is written and while it is removed."""
-        return self._directory / f'.{step}'
-
-    def _refuse(self, step: int, state: Any) -> None:
-        if (steps := self.steps()) and step <= steps[-1]:
+    def _refuse(self, step: int) -> None:
+        steps = self.steps()
+        if steps and step <= steps[-1]:
             raise self._failure(f'step {step} is not later than those there')
-        # Found out here it takes one line; in the midst of writing, Orbax's threads have their say.
-        needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        self._directory.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self._directory).free
+        directory = self._folder.directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(directory).free
+        except OSError as error:
+            raise self._failure(error) from error
+        # Not the arrays' bytes, for they are compressed. Of the first nothing is known before.
+        needed = space.taken(self._folder.path(steps[-1])) if steps else 0
         if free < needed:
             raise self._failure(
-                f'it takes {needed / 1e6:,.0f} MB and {free / 1e6:,.0f} MB are free'
+                f'it takes about {space.text(needed)}, {space.text(needed - free)} more '
+                'than are free'
             )
 
     def _finish(self, nameless: Path, step: int, content: dict[str, Any]) -> None:
         """Names a checkpoint when it is whole, and removes those that need not stay."""
         try:
-            self._orbax.wait_until_finished()
+            self._files.wait()
             record.write(nameless, content)
-            files.commit(nameless, self._path(step))
+            files.commit(nameless, self._folder.path(step))
         finally:
-            shutil.rmtree(nameless, ignore_errors=True)
-        kept = {*self.last_steps(self._keep), *self.best_steps(self._keep_best), step}
-        for old in set(self.steps()) - kept:
-            self._remove(old)
-
-    def _remove(self, step: int) -> None:
-        # At once without a name, lest a kill leave half a checkpoint.
-        os.replace(self._path(step), self._nameless(step))
-        shutil.rmtree(self._nameless(step))
+            files.remove(nameless)
+        self._folder.remove_old(self._keep, self._keep_best)
 
     def _load(self, step: int, abstract: Any) -> Restored:
         """Reads `abstract`, the state or part of it, at a step."""
-        path = self._path(step)
+        path = self._folder.path(step)
         content = record.read(path)
-        for name, here in record.kinds(abstract).items():
-            there = content['leaves'].get(name, 'missing')
-            if there != here:
-                raise UserError(
-                    f'checkpoint {path} is of another model: {name} is {there}, not {here}'
-                )
+        record.compare_kinds(path, content, abstract)
         record.compare_files(path, content)
-        state = self._orbax.restore(path / 'state', args=_restore_args(abstract))
-        return Restored(step, state, content['metadata'])
-
-    def _recorded(self, step: int, name: str, otherwise: Any) -> Any:
         try:
-            return record.read(self._path(step)).get(name, otherwise)
-        except Damaged:
-            return otherwise
+            state = self._files.restore(path / 'state', abstract)
+        except Failed as error:
+            # It is not damaged, for what is there is what was written.
+            raise UserError(f'cannot read checkpoint {path}: {error}') from error
+        return Restored(step, state, content['metadata'])
 
     def _failure(self, reason: Exception | str) -> UserError:
         steps = self.steps()
-        good = (
-            f'the one of step {steps[-1]} stays good' if steps else 'there is none yet'
-        )
-        # Of a long reason the end, where Orbax has the system's own words.
-        text = ' '.join(str(reason).split())
-        text = text if len(text) <= 200 else f'…{text[-200:]}'
+        good = 'there is none yet'
+        if steps:
+            good = f'the one of step {steps[-1]} stays good'
         return UserError(
-            f'cannot write a checkpoint to {self._directory} ({good}): {text}'
+            f'cannot write a checkpoint to {self._folder.directory} ({good}): {reason}'
         )
-
-
-def _restore_args(abstract: Any) -> ocp.args.PyTreeRestore:
-    # Without a sharding Orbax takes the one that was saved, whose devices need not be here.
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    abstract = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or here),
-        abstract,
-    )
-    return ocp.args.PyTreeRestore(
-        abstract,
-        restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
-        partial_restore=True,
-    )

@@ -3,19 +3,22 @@
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from experiments import files
+from experiments import checksums, files
 from experiments.data import Source
 from experiments.errors import UserError
 from experiments.tokenizer import Tokenizer
 
 T = TypeVar('T')
 _CHUNK = 8192  # pairs tokenised at once
+_ABOUT = 'corpus.json'
+_SIDES = ('source', 'target')
+_FILES = (_ABOUT, *(f'{s}.{of}' for s in _SIDES for of in ('tokens', 'offsets')))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,32 +74,38 @@ def tokenize(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Corpus:
     )
 
 
-def prepare(data: Source, tokenizer: Tokenizer, cache: Path) -> Corpus:
+def prepare(
+    data: Source,
+    tokenizer: Tokenizer,
+    cache: Path,
+    progress: Callable[[int], None] | None = None,
+) -> Corpus:
     """The training pairs, without those that have a blank side.
 
     Streamed into files under `cache`, in memory that does not grow with the text, unless they are
-    there for this text and tokenizer. Several processes may do so at once.
+    there for this text and tokenizer, as they were written. Several processes may do so at once.
+
+    Args:
+      progress: is told how many pairs are done, now and then; what it raises ends the work.
 
     Raises:
       UserError: there is no pair with text on both sides.
     """
     key = hashlib.sha256(f'{data.digest()} {tokenizer.digest}'.encode()).hexdigest()
     folder = cache / f'corpus-{key[:32]}'
-    if not folder.exists():
-        try:
-            with files.replacing(folder) as draft:
-                draft.mkdir(exist_ok=True)  # one that was killed may have left it
-                _write(draft, data.train(), tokenizer)
-        except UserError:
-            if (
-                not folder.exists()
-            ):  # else another process was first, with the same content
-                raise
+
+    def make(draft: Path) -> None:
+        _write(draft, data.train(), tokenizer, progress)
+
+    checksums.keep(folder, _FILES, make)
     return _read(folder)
 
 
 def _write(
-    folder: Path, pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer
+    folder: Path,
+    pairs: Iterable[tuple[str, str]],
+    tokenizer: Tokenizer,
+    progress: Callable[[int], None] | None,
 ) -> None:
     dtype, kept, skipped = _dtype(tokenizer), 0, 0
     with (
@@ -112,9 +121,11 @@ def _write(
                 writer.add(rows)
             kept += len(full)
             skipped += len(chunk) - len(full)
+            if progress:
+                progress(kept + skipped)
     if not kept:
         raise UserError('data: no training pair has text on both sides')
-    files.write_json(folder / 'corpus.json', {'dtype': dtype, 'skipped': skipped})
+    files.write_json(folder / _ABOUT, {'dtype': dtype, 'skipped': skipped})
 
 
 class _Writer:
@@ -141,13 +152,13 @@ class _Writer:
 
 
 def _read(folder: Path) -> Corpus:
-    about = files.read_json(folder / 'corpus.json')
+    about = files.read_json(folder / _ABOUT)
     source, target = (
         Ragged(
             np.asarray(np.memmap(folder / f'{side}.tokens', about['dtype'], 'r')),
             np.asarray(np.memmap(folder / f'{side}.offsets', np.int64, 'r')),
         )
-        for side in ('source', 'target')
+        for side in _SIDES
     )
     return Corpus(source, target, about['skipped'])
 

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from experiments import memory
+from experiments import memory, programs
+from experiments.errors import UserError, warn
 
 
 @functools.cache
@@ -53,16 +54,45 @@ def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.C
 
 def cache() -> Path:
     """What can be made again, so that a second run starts at once: compiled programs, tokenised
-    text. `$FLAXFORMER_LITE_CACHE`, or a folder of the user's cache directory."""
-    default = (
-        Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache')
-        / 'flaxformer_lite'
-    )
-    return Path(os.environ.get('FLAXFORMER_LITE_CACHE') or default)
+    text. `$FLAXFORMER_LITE_CACHE`, or a folder of the user's cache directory.
+
+    Raises:
+      UserError: there is no such folder, and it cannot be made, or it cannot be written to.
+    """
+    path = _cache_path()
+    mend = 'name a folder that can be written to with FLAXFORMER_LITE_CACHE'
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f'the cache {path} cannot be made ({error.strerror}): {mend}'
+        ) from error
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise UserError(f'the cache {path} cannot be written to: {mend}')
+    return path
+
+
+def _cache_path() -> Path:
+    named = os.environ.get('FLAXFORMER_LITE_CACHE')
+    if named:
+        return Path(named)
+    caches = os.environ.get('XDG_CACHE_HOME')
+    if caches:
+        return Path(caches) / 'flaxformer_lite'
+    try:
+        return Path.home() / '.cache' / 'flaxformer_lite'
+    except RuntimeError:  # no $HOME, and a user that the system does not know
+        raise UserError(
+            'there is no home directory to keep a cache in: name a folder for it '
+            'with FLAXFORMER_LITE_CACHE'
+        ) from None
 
 
 def keep_programs() -> None:
-    """Has JAX keep compiled programs on disk."""
-    jax.config.update('jax_compilation_cache_dir', str(cache() / 'programs'))
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
-    jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+    """Has JAX keep compiled programs on disk; without a disk for them it compiles again."""
+    try:
+        folder = cache() / 'programs'
+    except UserError as error:
+        warn(f'compiled programs are not kept, for {error}')
+        return
+    programs.keep(folder)

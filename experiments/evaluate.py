@@ -4,7 +4,8 @@ python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
 """
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from experiments import (
     files,
     flags,
     memory,
+    set_names,
     trained,
     translator,
 )
@@ -30,6 +32,9 @@ from flaxformer_lite import learning
 from flaxformer_lite.architectures.base import Model
 
 Pairs = Sequence[tuple[str, str]]
+# Told the set's name, how many of its sentences are translated, and how many it has; what
+# it raises ends the evaluation.
+Tell = Callable[[str, int, int], None]
 
 
 class Evaluator:
@@ -41,6 +46,8 @@ class Evaluator:
       config: the run's.
       path: the run's directory; translations are saved there.
       direction: the languages, such as 'en-de'.
+      warn: is told where translations cannot be saved; without it, that is an error.
+      tell: of progress.
     """
 
     def __init__(
@@ -50,8 +57,14 @@ class Evaluator:
         config: ConfigDict,
         path: Path,
         direction: str,
+        warn: Callable[[str], None] | None = None,
+        tell: Tell = lambda name, done, total: None,
     ):
+        self._warn = warn
         self._model, self._tokenizer, self._path = model, tokenizer, path
+        self._tell = tell
+        # A step's parameters are always the same in a run, and so are their scores.
+        self._known: dict[tuple[str, int], dict[str, Any]] = {}
         self._direction, self._tokens = direction, config.evaluation.batch_tokens
         self._translate = translator.Translator(model, tokenizer, config.evaluation)
         self._sums = jax.jit(
@@ -63,8 +76,12 @@ class Evaluator:
         self, variables: Any, sets: dict[str, Pairs], steps: Sequence[int]
     ) -> dict[str, dict[str, Any]]:
         """The scores of each set by the mean of some checkpoints."""
-        of = max(steps), len(steps)
-        return {name: self(variables, name, pairs, *of) for name, pairs in sets.items()}
+        step, mean_of = max(steps), len(steps)
+        results = {}
+        for name, pairs in sets.items():
+            known = self._known.get((name, step)) if mean_of == 1 else None
+            results[name] = known or self(variables, name, pairs, step, mean_of)
+        return results
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
         """Loss (nats a token, without smoothing), perplexity and token accuracy over all pairs."""
@@ -90,21 +107,53 @@ class Evaluator:
     def __call__(
         self, variables: Any, name: str, pairs: Pairs, step: int, mean_of: int = 1
     ) -> dict[str, Any]:
-        """All of a set's scores, and its translations, both saved where `translations` says."""
-        sources, references = zip(*pairs, strict=True)
-        outputs = [best[0].text for best in self._translate(variables, sources)]
-        file = translations(self._path, name, step, mean_of)
-        files.write(file, ''.join(f'{line}\n' for line in outputs))
+        """All of a set's scores, and its translations, both saved where `translations` says.
+
+        Beside them are its sources and references, as `texts` says.
+        """
+        sources, references = texts(self._path, name, pairs)
+        translated = self._translate(
+            variables, sources, tell=lambda done: self._tell(name, done, len(pairs))
+        )
+        outputs = [best[0].text for best in translated]
         result = {
             'direction': self._direction,
             'sentences': len(pairs),
             **self.loss(variables, pairs),
             **score(outputs, references),
         }
-        files.write_json(
-            file.with_suffix('.json'), result | {'set': name, 'step': step}
-        )
+        file = translations(self._path, name, step, mean_of)
+        self._save(file, outputs, result | {'set': name, 'step': step})
+        if mean_of == 1:
+            self._known[name, step] = result
         return result
+
+    def _save(self, file: Path, outputs: Sequence[str], scores: dict[str, Any]) -> None:
+        try:
+            files.write(file, ''.join(f'{line}\n' for line in outputs))
+            files.write_json(file.with_suffix('.json'), scores)
+        except UserError as error:
+            if self._warn is None:
+                raise
+            self._warn(f'translations and scores are not saved: {error}')
+
+
+def texts(path: Path, name: str, pairs: Pairs) -> tuple[list[str], list[str]]:
+    """A set's sources and references, a line each, which are kept beside its translations.
+
+    sacrebleu's and COMET's own commands read them: `sacrebleu val.reference.txt -i …`.
+    """
+    sides = []
+    for kind, side in zip(
+        ('source', 'reference'), zip(*pairs, strict=True), strict=True
+    ):
+        # Line ends within a sentence would part it, of whichever kind.
+        lines = [' '.join(text.splitlines()) for text in side]
+        file = path / 'translations' / f'{name}.{kind}.txt'
+        files.write(file, ''.join(f'{line}\n' for line in lines))
+        sides.append(lines)
+    sources, references = sides
+    return sources, references
 
 
 def translations(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
@@ -135,7 +184,7 @@ def chosen(sets: dict[str, Pairs], names: str, field: str) -> dict[str, Pairs]:
     """The sets with these comma-separated names; all, if none is named.
 
     Raises:
-      UserError: a named set is not there; or a set is empty.
+      UserError: a named set is not there; or a set is empty, or can have no file of its name.
     """
     wanted = [name.strip() for name in names.split(',') if name.strip()] or list(sets)
     missing = [name for name in wanted if name not in sets]
@@ -146,6 +195,7 @@ def chosen(sets: dict[str, Pairs], names: str, field: str) -> dict[str, Pairs]:
     empty = [name for name in wanted if not len(sets[name])]
     if empty:
         raise UserError(f'{field}: the set {empty[0]!r} holds no sentences')
+    set_names.check(wanted)
     return {name: sets[name] for name in wanted}
 
 
@@ -178,7 +228,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         r[f'{m}_signature']: m for r in results.values() for m in ('bleu', 'chrf')
     }
     lines = [f'{metric}: {signature}' for signature, metric in signatures.items()]
-    return '\n'.join([console.table(['set', *columns, 'direction'], rows), *lines])
+    table = console.table(['set', *columns, 'direction'], rows, ('bleu', 'chrf'))
+    return '\n'.join([table, *lines])
 
 
 def main() -> None:
@@ -194,10 +245,16 @@ def main() -> None:
     run = trained.open_trained(args.workdir)
     source = data.load(run.config.data)
     sets = chosen(source.evaluation(), args.set, '--set')
-    steps = trained.average_steps(run.config, run.checkpoints)
-    variables = run.checkpoints.average(steps, trained.abstract_variables(run.model))
+    variables, steps, _ = trained.average(run.config, run.checkpoints, run.model)
     direction = f'{source.source}-{source.target}'
-    evaluator = Evaluator(run.model, run.tokenizer, run.config, args.workdir, direction)
+    evaluator = Evaluator(
+        run.model,
+        run.tokenizer,
+        run.config,
+        args.workdir,
+        direction,
+        warn=lambda text: print(text, file=sys.stderr),
+    )
     print(f'{args.workdir}, mean of the checkpoints {", ".join(map(str, steps))}')
     print(table(evaluator.every(variables, sets, steps)))
 

@@ -26,6 +26,8 @@ class Progress:
       tokens: target tokens trained on.
       rows: of metrics that are on disk.
       window: sums over the steps since the last row of metrics.
+      best_score, since_best: of the dev set so far, and how many evaluations had none better since.
+      owes_evaluation: a stop cut the dev set's evaluation at this step short.
     """
 
     shapes: list[list[int]] = dataclasses.field(default_factory=list)
@@ -34,6 +36,9 @@ class Progress:
     tokens: int = 0
     rows: int = 0
     window: dict[str, float] = dataclasses.field(default_factory=dict)
+    best_score: float | None = None
+    since_best: int = 0
+    owes_evaluation: bool = False
 
     @classmethod
     def of(cls, metadata: dict[str, Any]) -> 'Progress':

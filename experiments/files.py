@@ -1,7 +1,9 @@
 """Files that are there whole or not at all, whenever the process or the machine stops."""
 
 import json
+import math
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
+
+# What the system says of a path where there is nothing.
+MISSING = (FileNotFoundError, NotADirectoryError)
+_TEMPORARY = re.compile(r'\..*\.(\d+)\.tmp', re.DOTALL)
 
 
 @contextmanager
@@ -29,7 +35,7 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise UserError(f'cannot write {path}: {error.strerror or error}') from error
     finally:
-        _remove(temporary)
+        remove(temporary)
 
 
 def commit(temporary: Path, path: Path) -> None:
@@ -53,9 +59,34 @@ def write_json(path: Path, value: Any) -> None:
     """Writes readable JSON, equal bytes for equal values.
 
     Raises:
-      UserError: as `replacing`.
+      UserError: as `replacing`; or a text of the value is not UTF-8.
     """
-    write(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + '\n')
+    try:
+        data = json_text(value).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f'cannot write {path}: {error.object!r} is not UTF-8'
+        ) from error
+    write(path, data)
+
+
+def json_text(value: Any) -> str:
+    """Readable JSON of a value. A number that is not finite is null, for JSON has none."""
+    value = _finite(value)
+    text = json.dumps(
+        value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False
+    )
+    return text + '\n'
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return value
 
 
 def read_json(path: Path) -> Any:
@@ -65,11 +96,71 @@ def read_json(path: Path) -> Any:
       UserError: the file cannot be read or is not JSON.
     """
     try:
-        return json.loads(path.read_text(encoding='utf-8'))
+        return parse_json(path.read_bytes())
     except OSError as error:
         raise UserError(f'cannot read {path}: {error.strerror or error}') from error
     except ValueError as error:
         raise UserError(f'{path} is not JSON: {error}') from error
+
+
+def parse_json(data: bytes) -> Any:
+    """The value of UTF-8 JSON, which can be written as such again.
+
+    Raises:
+      ValueError: it is not JSON, or nested too deep, or holds half a character.
+    """
+    try:
+        value = json.loads(data.decode())
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError('nested too deep') from None
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value of JSON as a message shows it: in one line, and not all of a long one."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f'{text[:40]}…'
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file or folder.
+
+    Raises:
+      UserError: the system does not say: no permission, too long a name, a failing disk.
+    """
+    try:
+        path.stat()
+    except MISSING:
+        return False
+    except OSError as error:
+        raise UserError(f'cannot read {path}: {error.strerror}') from error
+    return True
+
+
+def sweep(folder: Path, held: bool) -> None:
+    """Removes what `replacing` left in a folder when a process was killed.
+
+    Args:
+      held: nobody else writes there; without it, what a living process may be writing stays.
+    """
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            match = _TEMPORARY.fullmatch(entry.name)
+            if match and (held or not _lives(int(match[1]))):
+                remove(Path(entry.path))
+
+
+def _lives(process: int) -> bool:
+    if os.name != 'posix':
+        return True  # there, to ask is to kill
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return process != os.getpid()
 
 
 def _sync(path: Path) -> None:
@@ -93,7 +184,8 @@ def _sync_entry(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Removes a file, or a folder with all in it, as far as that can be done."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,19 +17,30 @@ from experiments import (
     corpus,
     data,
     devices,
+    early_stopping,
     environment,
+    eval_params,
     evaluate,
+    memory,
     optimizer,
+    set_names,
     tokenizer,
     trained,
     translator,
+    workdir,
 )
+from experiments.averaging import Mean
 from experiments.batching import Batches
 from experiments.errors import UserError
 from experiments.figures import Progress
+from experiments.log import Log
+from experiments.screen import Screen
+from experiments.stopping import Stop
 from experiments.tokenizer import Tokenizer
 from flaxformer_lite import build
 from flaxformer_lite.architectures.base import Model
+from flaxformer_lite.ranges import LARGEST_INT
+from flaxformer_lite.training import State
 
 
 class Job(NamedTuple):
@@ -47,29 +59,36 @@ class Job(NamedTuple):
     steps: int
 
 
-def prepare(config: ConfigDict, path: Path) -> Job:
+def prepare(config: ConfigDict, path: Path, screen: Screen, stop: Stop) -> Job:
     """Makes all that training needs, and writes nothing but caches.
 
     Raises:
       UserError: a field, a file or a text that cannot be worked with.
+      Stopped: a stop was asked for.
     """
+    cache = devices.cache()
     devices.keep_programs()
     check.check(config)
+    optimizer.check_rates(config)
+    screen.begin('loading data', quiet=True)
     source = data.load(config.data)
     sets = source.evaluation()
     chosen = evaluate.chosen(sets, config.evaluation.sets, 'evaluation.sets')
     dev = evaluate.chosen(sets, next(iter(sets)), 'data')
-    words = tokenizer.train(source, config.tokenizer.vocab_size, devices.cache())
-    _same_text(words, path)
+    set_names.check(dev | chosen)
+    screen.begin('making the tokenizer', quiet=True)
+    words = tokenizer.train(source, config.tokenizer.vocab_size, cache)
+    tokenizer.check_same(words, path / trained.TOKENIZER)
     model = _model(config, words)
-    pairs = corpus.prepare(source, words, devices.cache())
+    pairs = _tokenised(source, words, screen, stop)
     batches = Batches(
         pairs,
         tokens=config.batch.tokens,
         max_length=config.batch.max_length,
         packed=config.batch.packed,
         seed=seed(config, 'data_seed'),
-        rows_multiple=jax.device_count() * config.train.accumulate,
+        rows_multiple=jax.device_count(),
+        accumulate=config.train.accumulate,
     )
     if model.max_length is not None:
         translator.check_lengths(model, [batches.longest])
@@ -77,7 +96,7 @@ def prepare(config: ConfigDict, path: Path) -> Job:
             translator.check_lengths(
                 model, (len(s) + 1 for s in words.encode(list(texts)))
             )
-    steps = _steps(config, batches)
+    steps = length(config, batches)
     update, schedule = optimizer.make(config, steps)
     return Job(
         config=config,
@@ -100,6 +119,17 @@ def seed(config: ConfigDict, name: str) -> int:
     return config.train.seed if own is None else own
 
 
+def _tokenised(
+    source: data.Source, words: Tokenizer, screen: Screen, stop: Stop
+) -> corpus.Corpus:
+    def progress(pairs: int) -> None:
+        stop.check()
+        screen.begin('tokenising')
+        screen.count(pairs, None, 'pairs')
+
+    return corpus.prepare(source, words, devices.cache(), progress=progress)
+
+
 def _model(config: ConfigDict, words: Tokenizer) -> Model:
     try:
         model = build.model(config.model, words.vocab_size)
@@ -113,23 +143,35 @@ def _sides(sets: dict[str, evaluate.Pairs]):
     return (side for pairs in sets.values() for side in zip(*pairs, strict=True))
 
 
-def _steps(config: ConfigDict, batches: Batches) -> int:
-    """Until `train.steps` or `train.epochs`, whichever is sooner; 0 is no limit."""
+def length(config: ConfigDict, batches: Batches) -> int:
+    """Steps until `train.steps` or `train.epochs`, whichever is sooner; 0 is no limit."""
     epochs = config.train.epochs * batches.batches_per_epoch
-    return min(limit for limit in (config.train.steps, epochs) if limit)
-
-
-def _same_text(words: Tokenizer, path: Path) -> None:
-    file = path / trained.TOKENIZER
-    if file.exists() and tokenizer.load(file).digest != words.digest:
+    steps = min(limit for limit in (config.train.steps, epochs) if limit)
+    if steps > LARGEST_INT:
         raise UserError(
-            f'the training text is not what {path} was begun with: its tokenizer differs. Restore '
-            'the text, or begin a new run with another --workdir'
+            f'train.epochs={config.train.epochs} are {steps:,} steps, and more than '
+            f'{LARGEST_INT:,} cannot be counted: give fewer'
         )
+    return steps
 
 
-def begin(job: Job, path: Path) -> None:
-    """Writes what belongs in the directory of a run that begins, and prints what will run."""
+def mend(config: ConfigDict, path: Path) -> None:
+    """Writes the tokenizer of a finished run anew where its file is damaged.
+
+    Raises:
+      UserError: the training text is not there, or is another.
+    """
+    file = path / trained.TOKENIZER
+    if tokenizer.damage(file):
+        source = data.load(config.data)
+        size = config.tokenizer.vocab_size
+        words = tokenizer.train(source, size, devices.cache())
+        tokenizer.check_same(words, file)
+        words.save(file)
+
+
+def begin(job: Job, path: Path) -> str:
+    """Writes what belongs in the directory of a run that begins → what will run, as text."""
     job.tokenizer.save(path / trained.TOKENIZER)
     kinds = [device.device_kind for device in jax.devices()]
     environment.record(path, kinds)
@@ -149,29 +191,44 @@ def begin(job: Job, path: Path) -> None:
         'steps': f'{job.steps:,} ({job.steps / job.batches.batches_per_epoch:.1f} epochs)',
         'devices': f'{len(kinds)} × {kinds[0]}',
     }
-    print(console.facts(facts), flush=True)
+    return console.facts(facts)
 
 
 def finish(
-    job: Job, path: Path, variables: Any, checkpoints: Any, progress: Progress
+    job: Job,
+    path: Path,
+    state: State,
+    evaluator: evaluate.Evaluator,
+    checkpoints: Any,
+    progress: Progress,
+    log: Log,
+    warn: Callable[[str], None],
 ) -> dict:
-    """Scores the chosen sets with the averaged parameters → the run's result."""
+    """Scores the chosen sets with the averaged parameters → the run's result.
+
+    The scores are the last rows of the metrics, of the kind `final`.
+    """
+    step = int(state.step)
     steps = trained.average_steps(job.config, checkpoints)
-    averaged = variables
-    if len(steps) > 1 or job.config.evaluation.average_of == 'best':
-        averaged = checkpoints.average(steps, trained.abstract_variables(job.model))
-    evaluator = evaluate.Evaluator(
-        job.model, job.tokenizer, job.config, path, job.direction
-    )
-    evaluations = evaluator.every(averaged, job.sets, steps)
+    variables = eval_params.variables(state)
+    mean = Mean(variables, list(steps), left_out=[])
+    if mean.steps != [step] or early_stopping.takes_best(job.config):
+        mean = trained.average(job.config, checkpoints, job.model, warn)
+    memory.keep()  # from here on nothing is trained
+    evaluations = evaluator.every(mean.variables, job.sets, mean.steps)
+    for name, scores in evaluations.items():
+        log.write(step, 'final', set=name, **scores)
     return {
         'status': 'finished',
-        'step': job.steps,
+        'step': step,
+        'stopped_early': step < job.steps,
         'parameters': parameters(variables['params']),
         'train_seconds': progress.seconds,
         'tokens_per_second': progress.tokens / progress.seconds,
         'parameters_sha256': sha256(variables['params']),
-        'averaged_steps': list(steps),
+        'averaged_steps': mean.steps,
+        'left_out_steps': mean.left_out,  # of the mean, for they are damaged
+        'extensions': workdir.extensions(path),
         'evaluations': evaluations,
     }
 
@@ -193,7 +250,11 @@ def sha256(params: Any) -> str:
 
 def ending(path: Path, result: dict[str, Any]) -> str:
     """What a finished run prints: its scores, its speed and where its files are."""
-    return '\n'.join(
+    early = ''
+    if result.get('stopped_early'):  # earlier versions never did
+        best = ', '.join(map(str, result['averaged_steps']))
+        early = f'stopped early: the dev score rises no more; best at step {best}\n'
+    return early + '\n'.join(
         [
             f'finished: step {result["step"]:,}, {result["parameters"]:,} parameters, '
             f'{result["train_seconds"]:,.0f} s of training, '

@@ -3,8 +3,9 @@
 import json
 import math
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -12,6 +13,11 @@ from typing import Any
 
 from experiments import files, tensorboard
 from experiments.errors import UserError
+
+NAME = 'metrics.jsonl'
+_LARGEST_STEP = 2**63 - 1  # of TensorBoard
+_LARGEST_TIME = 1e15  # seconds
+_MEND = ': delete this line'
 
 
 class Log:
@@ -24,26 +30,35 @@ class Log:
     Args:
       path: the run's directory.
       rows: how many rows to keep, as `flush` returned it before the checkpoint; 0 begins.
+      step: the checkpoint's; later rows are none of those to keep, even where some are lost.
+      warn: is told of rows that are lost.
 
     Raises:
       UserError: the disk is full, or the directory cannot be written to; so do all methods.
     """
 
-    def __init__(self, path: Path, rows: int = 0):
+    def __init__(
+        self,
+        path: Path,
+        rows: int = 0,
+        step: int | None = None,
+        warn: Callable[[str], None] = print,
+    ):
         kept = read(path, rows)
+        if step is not None:
+            kept = [row for row in kept if row['step'] <= step]
+        if len(kept) < rows:
+            warn(_loss(path / NAME, kept, rows))
         self._rows = len(kept)
-        files.write(path / 'metrics.jsonl', ''.join(map(_line, kept)))
-        for file in (path / 'tensorboard').glob('events.out.tfevents.*'):
-            file.unlink()
+        files.write(path / NAME, ''.join(map(_line, kept)))
+        _remove_events(path / 'tensorboard')
         # One file a start, for TensorBoard does not notice when one that it reads grows shorter.
         events = path / 'tensorboard' / f'events.out.tfevents.{time.time_ns()}'
         files.write(
             events, tensorboard.version(time.time()) + b''.join(map(_events, kept))
         )
         # Not buffered: a kill loses nothing, only a power cut could.
-        self._files = [
-            open(file, 'ab', buffering=0) for file in (path / 'metrics.jsonl', events)
-        ]
+        self._files = [_open(path / NAME), _open(events)]
 
     def write(self, step: int, kind: str, **values: Any) -> None:
         """Adds a row `{"step": …, "kind": "train" or "eval" or …, "time": …, **values}`.
@@ -74,6 +89,31 @@ class Log:
                     part = part[file.write(part) :]
 
 
+def _open(file: Path) -> FileIO:
+    try:
+        return open(file, 'ab', buffering=0)
+    except OSError as error:
+        raise UserError(f'cannot write {file}: {error.strerror}') from error
+
+
+def _remove_events(folder: Path) -> None:
+    for file in folder.glob('events.out.tfevents.*'):
+        try:
+            file.unlink()
+        except OSError as error:
+            raise UserError(f'cannot remove {file}: {error.strerror}') from error
+
+
+def _loss(file: Path, kept: list[dict[str, Any]], rows: int) -> str:
+    there = 'none is there'
+    if kept:
+        there = f'{len(kept):,} are there, the last of step {kept[-1]["step"]:,}'
+    return (
+        f'{file} was cut or changed: of the {rows:,} rows before the checkpoint {there}; '
+        f'{rows - len(kept):,} are lost. Training goes on without them'
+    )
+
+
 @contextmanager
 def _errors_of(file: FileIO) -> Iterator[None]:
     try:
@@ -88,8 +128,8 @@ def read(path: Path, rows: int | None = None) -> list[dict[str, Any]]:
     Raises:
       UserError: the file cannot be read, or a line is not a row.
     """
-    file = path / 'metrics.jsonl'
-    if not file.exists():
+    file = path / NAME
+    if not files.exists(file):
         return []
     try:
         *lines, _ = file.read_bytes().split(
@@ -102,10 +142,33 @@ def read(path: Path, rows: int | None = None) -> list[dict[str, Any]]:
 
 def _row(line: bytes, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-        return row | {'step': int(row['step']), 'kind': str(row['kind'])}
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f'{where}: not a row of metrics') from error
+        row = files.parse_json(line)
+    except ValueError as error:
+        raise UserError(f'{where}: not a row of metrics ({error}){_MEND}') from error
+    if not isinstance(row, dict):
+        raise UserError(f'{where}: not a row of metrics{_MEND}')
+    for name, value in row.items():
+        if not _may_be(name, value):
+            raise UserError(f'{where}: {name} cannot be {files.shown(value)}{_MEND}')
+    for name in ('step', 'kind'):
+        if name not in row:
+            raise UserError(
+                f'{where}: not a row of metrics, for it has no {name}{_MEND}'
+            )
+    return row
+
+
+def _may_be(name: str, value: Any) -> bool:
+    """Whether a row can have the value: what `write` writes, and TensorBoard can show."""
+    if name == 'kind':
+        return isinstance(value, str)
+    if name == 'step':
+        return type(value) is int and 0 <= value <= _LARGEST_STEP
+    if name == 'time':
+        return isinstance(value, int | float) and abs(value) <= _LARGEST_TIME
+    if isinstance(value, int | float):
+        return abs(value) <= sys.float_info.max
+    return value is None or isinstance(value, str)
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -121,7 +184,7 @@ def _events(row: dict[str, Any]) -> bytes:
     """A TensorBoard record for each number of a row, named `train/loss` or `eval/val/loss`."""
     group = '/'.join(str(row[k]) for k in ('kind', 'set') if row.get(k))
     return b''.join(
-        tensorboard.scalar(row['time'], row['step'], f'{group}/{name}', value)
+        tensorboard.scalar(row.get('time', 0), row['step'], f'{group}/{name}', value)
         for name, value in row.items()
         if name not in ('step', 'time') and isinstance(value, int | float)
     )

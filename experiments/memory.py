@@ -26,7 +26,7 @@ def use_huge_pages() -> None:
     if (
         SETTING in settings
         or not KERNEL.exists()
-        or '[madvise]' not in KERNEL.read_text()
+        or '[madvise]' not in KERNEL.read_text(encoding='ascii')
     ):
         return
     settings = ':'.join(filter(None, [settings, f'{SETTING}=1']))

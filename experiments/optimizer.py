@@ -1,29 +1,42 @@
 """The optimizer that a config describes (paper §5.3)."""
 
-import difflib
-import math
 from typing import Any
 
 import jax
 import optax
 
+from experiments import optax_specs
 from experiments.errors import UserError
-from flaxformer_lite import build, schedules
+from experiments.weight_decay import decays
+from flaxformer_lite import build, ranges, schedules
 from flaxformer_lite.init.base import Init
+from flaxformer_lite.ranges import Epsilon, NotNegative, Rate
 
-NAMES = ('adam', 'adamw')
-# field: the least it may be, and what it must stay below.
-RANGES = {
-    'b1': (0, 1),
-    'b2': (0, 1),
-    'eps': (0, math.inf),
-    'weight_decay': (0, math.inf),
-    'clip': (0, math.inf),
+LONG = 1 << 30  # steps, more than any training has
+# Those that the fields b1, b2, eps and weight_decay are for; others have arguments of their own.
+BY_FIELDS = ('adam', 'adamw')
+ADAMS = ('b1', 'b2', 'eps', 'weight_decay')
+# A step of theirs is as long as the learning rate says, whatever a gradient's size: the rates of
+# an initialisation hold for them. An update that was scaled would also part schedule-free
+# optimizers from the sequences that they keep.
+_OF_ONE_LENGTH = (
+    *('adabelief', 'adam', 'adamax', 'adamaxw', 'adamw', 'amsgrad', 'lion', 'radam'),
+    *('sign_sgd', 'signum', 'yogi'),
+)
+# What each field of `optimizer` may be.
+FIELDS = {
+    'name': str,
+    'b1': Rate,
+    'b2': Rate,
+    'eps': Epsilon,  # or a gradient of 0 makes a step of 0 / 0
+    'weight_decay': NotNegative,
+    'clip': NotNegative,
+    'schedule': str,
 }
 
 
 def make(
-    config: Any, steps: int = 1 << 30
+    config: Any, steps: int = LONG
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """What a whole config's `optimizer` says, and its learning rate by the count of updates so far.
 
@@ -31,8 +44,9 @@ def make(
     for who asks before it is known.
 
     `adam` is Kingma and Ba's (2015); `adamw` also takes learning rate · weight_decay · w from each
-    weight w (Loshchilov and Hutter 2019). A gradient whose norm over all parameters is above `clip`
-    is scaled down to it; 0 leaves it as it is.
+    weight w that `decays` is true of (Loshchilov and Hutter 2019). Both go by the fields. Any other
+    is optax's own, by its spec. A gradient whose norm over all parameters is above `clip` is scaled
+    down to it; 0 leaves it as it is.
 
     Raises:
       UserError: names the field of `optimizer`, its value and what it may be.
@@ -40,14 +54,39 @@ def make(
     settings = config.optimizer
     _check(settings)
     schedule = _schedule(settings.schedule, config.model.d_model, steps)
-    adam = schedule, settings.b1, settings.b2, settings.eps
-    if settings.name == 'adam':
-        update = optax.adam(*adam)
-    else:
-        update = optax.adamw(*adam, weight_decay=settings.weight_decay, mask=_matrices)
+    update = optax_specs.make(*_named(settings), schedule, decays)
     if settings.clip:
         update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
     return _at_own_rates(update, config), schedule
+
+
+def _named(settings: Any) -> tuple[str, dict[str, Any]]:
+    """The optimizer's name and arguments, those that are fields among them."""
+    name, arguments = optax_specs.split(settings.name)
+    if name not in BY_FIELDS:
+        return name, arguments
+    fields = ADAMS if name == 'adamw' else ADAMS[:-1]
+    for field in fields:
+        if field in arguments:
+            raise UserError(
+                f'optimizer.name={settings.name}: for {name}, {field} is the field '
+                f'optimizer.{field}'
+            )
+    return name, arguments | {field: settings[field] for field in fields}
+
+
+def check_rates(config: Any) -> None:
+    """Refuses a schedule that gives negative or infinite rates; it computes them, on a device.
+
+    Raises:
+      UserError: names the schedule, the rate and its step.
+    """
+    steps = config.train.steps or LONG
+    schedule, d_model = config.optimizer.schedule, config.model.d_model
+    try:
+        schedules.check_rates(schedule, d_model, steps)
+    except ValueError as error:
+        raise UserError(f'optimizer.schedule: {error}') from None
 
 
 def _at_own_rates(update: optax.GradientTransformation, config: Any) -> Any:
@@ -58,6 +97,12 @@ def _at_own_rates(update: optax.GradientTransformation, config: Any) -> Any:
         raise UserError(str(error)) from None
     if type(initial).rate is Init.rate:
         return update
+    name, _ = optax_specs.split(config.optimizer.name)
+    if name not in _OF_ONE_LENGTH:
+        raise UserError(
+            f'optimizer.name={name}: the rates that model.init={config.model.init} gives each '
+            f'parameter are for Adam and its like: choose one of {", ".join(_OF_ONE_LENGTH)}'
+        )
     if config.optimizer.schedule.startswith('noam'):
         raise UserError(
             f'optimizer.schedule={config.optimizer.schedule} goes by d_model, and model.init='
@@ -74,33 +119,15 @@ def _at_own_rates(update: optax.GradientTransformation, config: Any) -> Any:
     return optax.chain(update, optax.stateless(scale))
 
 
-def _matrices(params: Any) -> Any:
-    """True for what decays: matrices, whose entries are many and can overfit. An entry of a bias or
-    of a norm's scale sets the level of one feature, which pulling it to 0 would take away.
-    """
-    return jax.tree_util.tree_map_with_path(
-        lambda path, w: w.ndim >= 2 and path[-1].key != 'bias', params
-    )
-
-
 def _check(settings: Any) -> None:
-    if settings.name not in NAMES:
-        near = difflib.get_close_matches(settings.name, NAMES, n=1)
-        hint = f'; did you mean {near[0]!r}?' if near else ''
-        raise UserError(
-            f'optimizer.name must be one of {", ".join(NAMES)}, not {settings.name!r}{hint}'
-        )
-    for field, (least, below) in RANGES.items():
-        if not least <= settings[field] < below:  # so written, NaN is refused too
-            most = 'finite' if below == math.inf else f'below {below}'
-            raise UserError(
-                f'optimizer.{field} must be at least {least} and {most}, not {settings[field]}'
-            )
-    if settings.eps == 0:
-        raise UserError(
-            'optimizer.eps must be above 0, or a gradient of 0 makes a step of 0 / 0'
-        )
-    if settings.name == 'adam' and settings.weight_decay:
+    name, _ = optax_specs.split(settings.name)
+    optax_specs.find(name)
+    for field, annotation in FIELDS.items():
+        try:
+            ranges.check(f'optimizer.{field}', annotation, settings[field])
+        except ValueError as error:
+            raise UserError(str(error)) from None
+    if name != 'adamw' and settings.weight_decay:
         raise UserError(
             f'optimizer.weight_decay={settings.weight_decay} is for optimizer.name=adamw: '
             'choose that, or set weight_decay to 0'

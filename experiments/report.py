@@ -4,15 +4,14 @@ python -m experiments.report runs/wmt_small* [--csv | --json]
 """
 
 import csv
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import console, files, flags, log
+from experiments import console, files, flags, log, results
 from experiments.errors import UserError
-from experiments.workdir import flatten, read_config
+from experiments.workdir import RESULT, flatten, read_config
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -23,10 +22,8 @@ def read_run(path: Path) -> dict[str, Any]:
     """
     config = flatten(read_config(path))
     rows = log.read(path)
-    finished = (path / 'result.json').exists()
-    result = files.read_json(path / 'result.json') if finished else _so_far(rows)
-    if not isinstance(result, dict) or not isinstance(result.get('evaluations'), dict):
-        raise UserError(f'{path / "result.json"} is not the result of a run')
+    finished = files.exists(path / RESULT)
+    result = results.read(path, whole=False) if finished else _so_far(rows)
     return {
         'run': str(path),
         'status': 'finished' if finished else 'unfinished',
@@ -92,7 +89,8 @@ def as_table(runs: Sequence[dict[str, Any]]) -> str:
     shown = {
         name: v for name, v in columns(runs).items() if not name.endswith('_signature')
     }
-    table = console.table(list(shown), list(zip(*shown.values(), strict=True)))
+    scores = [name for name in shown if name.endswith(' bleu')]
+    table = console.table(list(shown), list(zip(*shown.values(), strict=True)), scores)
     return '\n'.join([table, *_signatures(runs)])
 
 
@@ -135,7 +133,7 @@ def main() -> None:
     if not runs:
         raise UserError('there is no run to report')
     if args.json:
-        print(json.dumps(runs, indent=2, sort_keys=True, ensure_ascii=False))
+        print(files.json_text(runs), end='')
     elif args.csv:
         table = columns(runs)
         writer = csv.writer(sys.stdout, lineterminator='\n')

@@ -4,14 +4,15 @@ python -m experiments.run --config=configs/wmt_small.py --config.model.num_heads
 """
 
 import contextlib
-import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
-from experiments import files, flags, memory, workdir
+from experiments import files, flags, memory, results, workdir
+from experiments.screen import Output, Screen
+from experiments.stopping import Stop, Stopped
 
-RESULT = 'result.json'
+RESULT = workdir.RESULT
 
 
 def main() -> None:
@@ -21,51 +22,85 @@ def main() -> None:
         type=Path,
         help='default: runs/<config>,<what differs from the config>',
     )
+    parser.add_argument(
+        '--extend',
+        action='store_true',
+        help='go on to a larger train.steps although the learning rates would have been others',
+    )
     args, settings = flags.parse(parser)
-    config = settings.config
     path = args.workdir or Path('runs') / workdir.run_name(
         settings.name, settings.overrides
     )
-    stopping = _signals()
-    # From here on, for it imports JAX: a mistyped flag is answered at once.
-    from experiments import check, train
+    stop = Stop()
+    with (
+        contextlib.redirect_stdout(Output(sys.stdout)),
+        stop.listening(),
+        contextlib.closing(Screen()) as screen,
+    ):
+        try:
+            _run(settings, path, args.extend, stop, screen)
+        except Stopped as stopped:
+            screen.close()
+            _leave(str(stopped), path, stop, screen)
+
+
+def _run(
+    settings: flags.Settings, path: Path, extend: bool, stop: Stop, screen: Screen
+) -> None:
+    config = settings.config
+    workdir.check(path, config.to_dict())
+    stop.wait_for(_import_jax)
+    from experiments import check, extension, train
     from experiments import job as jobs
 
-    if (path / RESULT).exists():
+    longer = workdir.asks_for_more(path, config.to_dict())
+    if (path / RESULT).exists() and not longer:
         with workdir.open_run(path, config.to_dict()):
-            print(jobs.ending(path, files.read_json(path / RESULT)))
+            screen.say(jobs.ending(path, results.read(path)))
+            jobs.mend(config, path)
             return
     check.check_overrides(config, settings.overrides)
-    job = jobs.prepare(config, path)
-    with workdir.open_run(path, config.to_dict()):
-        jobs.begin(job, path)
-        try:
-            with contextlib.closing(train.Trainer(job, path, stopping)) as trainer:
-                state = trainer.run()
-                progress = trainer.figures.progress
-                result = jobs.finish(
-                    job, path, state.variables, trainer.checkpoints, progress
+    job = stop.wait_for(lambda: jobs.prepare(config, path, screen, stop))
+    extended = extension.check(job, path, extend) if longer else None
+    with workdir.open_run(path, config.to_dict(), extended):
+        screen.say(jobs.begin(job, path))
+        with contextlib.closing(train.Trainer(job, path, screen, stop)) as trainer:
+            state = trainer.run()
+            screen.begin('scoring')
+            result = stop.wait_for(
+                lambda: jobs.finish(
+                    job,
+                    path,
+                    state,
+                    trainer.evaluator,
+                    trainer.checkpoints,
+                    trainer.figures.progress,
+                    trainer.log,
+                    screen.say,
                 )
-        except train.Stopped as stopped:
-            print(
-                f'stopped and saved at step {stopped}; the same command goes on from there'
             )
-            sys.exit(128 + signal.SIGTERM)
         files.write_json(path / RESULT, result)
-        print(jobs.ending(path, result))
+        screen.say(jobs.ending(path, result))
 
 
-def _signals() -> Callable[[], bool]:
-    """Has SIGTERM, and the first Ctrl-C, ask the run to stop; → whether it was asked."""
-    asked = []
+def _import_jax() -> None:
+    """What comes after the flags, for it imports JAX: a mistyped flag is answered at once."""
+    from experiments import train  # noqa: F401
 
-    def ask(number: int, frame: object) -> None:
-        asked.append(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    signal.signal(signal.SIGTERM, ask)
-    signal.signal(signal.SIGINT, ask)
-    return lambda: bool(asked)
+def _leave(saved: str, path: Path, stop: Stop, screen: Screen) -> NoReturn:
+    """Says what goes on from where, and ends the process."""
+    checkpoints = (path / 'checkpoints').glob('[0-9]*')
+    steps = [int(folder.name) for folder in checkpoints if folder.name.isdigit()]
+    goes_on = f'goes on from step {max(steps):,}' if steps else 'begins again'
+    if saved:
+        print(f'stopped and {saved}; the same command goes on from there')
+    else:
+        print(
+            f'stopped while {screen.phase}; nothing was lost: the same command '
+            f'{goes_on}'
+        )
+    stop.leave()
 
 
 if __name__ == '__main__':

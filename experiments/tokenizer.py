@@ -7,14 +7,14 @@ import io
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import sentencepiece
 
-from experiments import files
+from experiments import checksums, files
 from experiments.data import Source
-from experiments.errors import UserError
+from experiments.errors import UserError, warn
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 
@@ -38,6 +38,8 @@ _SETTINGS = dict(
     minloglevel=2,
 )
 _SAMPLE = 1_000_000  # pairs; more text moves the merges little and costs memory
+_COUNTED = 8192  # pairs read between two reports of progress
+_MODEL = 'tokenizer.model'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +79,9 @@ class Tokenizer:
         )
 
     def save(self, path: Path) -> None:
-        """Writes the model, whole or not at all."""
+        """Writes the model, whole or not at all, and beside it the sum that `load` checks."""
         files.write(path, self.model)
+        checksums.write(_sums(path), [path])
 
 
 def normalize(text: str) -> str:
@@ -90,7 +93,50 @@ def normalize(text: str) -> str:
 
 
 def load(path: Path) -> Tokenizer:
-    """Raises UserError if there is no file or if it is no SentencePiece model."""
+    """Raises UserError if there is no file, or if it is not what was saved."""
+    wrong = damage(path)
+    if wrong:
+        raise UserError(
+            f'{path} is damaged ({wrong}): start its run again with the same command '
+            'and training text, which writes it anew'
+        )
+    return _parse(path)
+
+
+def damage(path: Path) -> str:
+    """What is wrong with a saved model; empty if nothing is, or if no sum was saved with it."""
+    sums = _sums(path)
+    return checksums.damage(sums, [path.name]) if sums.exists() else ''
+
+
+def check_same(tokenizer: Tokenizer, path: Path) -> None:
+    """Refuses a tokenizer of other text than the one that was saved in `path`, if one was.
+
+    Where the file is damaged and yet this tokenizer is known to be the same by the sum beside it,
+    that is said on stderr: to save it again mends the file.
+
+    Raises:
+      UserError: the tokenizer is another one, as far as can be told.
+    """
+    recorded = checksums.read(_sums(path)).get(path.name)
+    found = checksums.sha256(path)
+    if recorded is None and found is None:
+        return
+    if tokenizer.digest not in (recorded, found):
+        raise UserError(
+            f'the training text is not what {path.parent} was begun with: its tokenizer differs. '
+            'Restore the text, or begin a new run with another --workdir. If the text is the '
+            f'same, {path.name} is damaged: remove it, with {_sums(path).name}'
+        )
+    if damage(path):
+        warn(f'{path} is damaged ({damage(path)}): it is written anew')
+
+
+def _sums(path: Path) -> Path:
+    return path.with_name(f'{path.name}.sha256')
+
+
+def _parse(path: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer(path.read_bytes())
         tokenizer.vocab_size  # noqa: B018 (parses the model)
@@ -99,20 +145,44 @@ def load(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def train(data: Source, vocab_size: int, cache: Path) -> Tokenizer:
+def train(
+    data: Source,
+    vocab_size: int,
+    cache: Path,
+    progress: Callable[[int], None] | None = None,
+) -> Tokenizer:
     """The tokenizer of the data's training text, made once and kept in `cache` by that content.
 
     Of more than a million pairs, pairs spaced evenly over all of them are used. Text that is too
     short for `vocab_size` pieces gives as many as it has.
 
+    Args:
+      progress: is told how many pairs are read so far, now and then; what takes time after that,
+        the merging of pieces, does not say how far it is.
+
     Raises:
       UserError: `vocab_size` is less than the text has characters, or there is no text.
     """
     key = repr((data.digest(), vocab_size, _SAMPLE, sorted(_SETTINGS.items())))
-    path = cache / f'tokenizer-{hashlib.sha256(key.encode()).hexdigest()[:32]}.model'
-    if not path.exists():
-        Tokenizer(_train(_sample(data.train(), _SAMPLE), vocab_size)).save(path)
-    return load(path)
+    folder = cache / f'tokenizer-{hashlib.sha256(key.encode()).hexdigest()[:32]}'
+
+    def make(draft: Path) -> None:
+        pairs = _counted(data.train(), progress) if progress else data.train()
+        (draft / _MODEL).write_bytes(_train(_sample(pairs, _SAMPLE), vocab_size))
+
+    checksums.keep(folder, [_MODEL], make)
+    return _parse(folder / _MODEL)
+
+
+def _counted(
+    pairs: Iterable[tuple[str, str]], progress: Callable[[int], None]
+) -> Iterator[tuple[str, str]]:
+    count = 0
+    for count, pair in enumerate(pairs, 1):
+        yield pair
+        if count % _COUNTED == 0:
+            progress(count)
+    progress(count)
 
 
 def _sample(pairs: Iterable[tuple[str, str]], limit: int) -> list[tuple[str, str]]:

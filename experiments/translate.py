@@ -1,19 +1,31 @@
 """A trained run translates standard input, a line each: order is kept, blank lines stay blank.
 
 python -m experiments.translate --workdir=runs/wmt_small <in.en >out.de
+
+A line that comes alone is answered at once. Several --workdir are an ensemble, whose runs share a
+tokenizer: tokens are chosen by the mean of their probabilities, as the first run's config decodes.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from experiments import check, devices, flags, memory, trained, translator
+from experiments import check, devices, flags, lines, memory, trained, translator
 from experiments.errors import UserError
+from experiments.trained import Trained
+from flaxformer_lite import ensemble
 
 
 def main() -> None:
     parser = flags.Parser(__doc__)
-    parser.add_argument('--workdir', type=Path, required=True, help='of the run')
+    parser.add_argument(
+        '--workdir',
+        type=Path,
+        required=True,
+        action='append',
+        help='of the run; several runs are an ensemble',
+    )
     parser.add_argument(
         '--n_best', type=int, default=1, help='translations of each line'
     )
@@ -32,47 +44,81 @@ def main() -> None:
     parser.add_argument('--top_p', type=float, help='of sampling, likewise')
     parser.add_argument('--seed', type=int, default=0, help='of sampling')
     args = parser.parse_args()
+    check.check_value('--seed', check.FIELDS['train.seed'], args.seed)
 
     devices.keep_programs()
     memory.keep()
-    run = trained.open_trained(args.workdir)
-    settings = run.config.evaluation
+    runs = _runs(args.workdir)
+    config = runs[0].config
+    settings = config.evaluation
     names = ('beams', 'alpha', 'decode', 'temperature', 'top_k', 'top_p')
     given = [name for name in names if getattr(args, name) is not None]
     for name in given:
         settings[name] = getattr(args, name)
-    check.check(run.config)
-    check.check_overrides(run.config, (f'evaluation.{name}' for name in given))
-    most = settings.beams if settings.decode == 'beam' else 1
-    if not 1 <= args.n_best <= most:
-        raise UserError(
-            f'--n_best={args.n_best} must be from 1 to the {most} that are searched for'
-        )
-    variables = run.checkpoints.average(
-        trained.average_steps(run.config, run.checkpoints),
-        trained.abstract_variables(run.model),
-    )
+    check.check(config)
+    check.check_overrides(config, (f'evaluation.{name}' for name in given))
+    _check_number(args.n_best, settings)
+    if sys.stdin is None:
+        raise UserError('there is no standard input to translate')
+    model, variables = _model(runs)
     translate = translator.Translator(
-        run.model, run.tokenizer, settings, seed=args.seed, best=args.n_best
+        model, runs[0].tokenizer, settings, seed=args.seed, best=args.n_best
     )
-    for hypotheses in translate(variables, _lines()):
-        # A line always has as many lines of output, so that they can be told apart.
-        padding = [translator.Hypothesis('', float('-inf'))] * (
-            args.n_best - len(hypotheses)
-        )
-        for text, score in [*hypotheses[: args.n_best], *padding]:
-            print(f'{score:.4f}\t{text}' if args.scores else text, flush=False)
+    number = 0
+    for texts in lines.windows(sys.stdin.fileno(), translator.WINDOW):
+        for hypotheses in translate(variables, texts, number):
+            _show(hypotheses, args.n_best, args.scores)
+        # Who sent a line may wait for the answer before the next one.
+        sys.stdout.flush()
+        number += len(texts)
 
 
-def _lines() -> Iterator[str]:
-    """Standard input's lines, ended by \\n alone, as UTF-8 whatever the locale."""
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.decode('utf-8').rstrip('\n').rstrip('\r')
-        except UnicodeDecodeError as error:
+def _runs(paths: Sequence[Path]) -> list[Trained]:
+    """The runs in some directories, which have one tokenizer."""
+    runs = [trained.open_trained(path) for path in paths]
+    for path, run in zip(paths, runs, strict=True):
+        if run.tokenizer.digest != runs[0].tokenizer.digest:
             raise UserError(
-                f'standard input, line {number}: not UTF-8 ({error.reason})'
-            ) from None
+                f'--workdir={path}: its tokenizer is another than that of {paths[0]}, and only '
+                'runs that share one can be an ensemble'
+            )
+    return runs
+
+
+def _check_number(number: int, settings: Any) -> None:
+    """Refuses more translations of a line than the search finds."""
+    if number < 1:
+        raise UserError(f'--n_best={number} must be at least 1')
+    if settings.decode == 'beam' and number > settings.beams:
+        raise UserError(
+            f'--n_best={number} must be from 1 to the {settings.beams} that are searched for: '
+            'raise --beams'
+        )
+    if settings.decode == 'greedy' and number > 1:
+        raise UserError(
+            f'--n_best={number}: greedy decoding finds 1; use --decode=beam or --decode=sample'
+        )
+
+
+def _model(runs: Sequence[Trained]) -> tuple[Any, Any]:
+    """The model and the variables of one run, or of an ensemble."""
+    variables = [
+        trained.average(run.config, run.checkpoints, run.model).variables
+        for run in runs
+    ]
+    if len(runs) == 1:
+        return runs[0].model, variables[0]
+    model = ensemble.ensemble([run.model for run in runs])
+    return model, ensemble.variables(variables)
+
+
+def _show(
+    hypotheses: Sequence[translator.Hypothesis], number: int, scores: bool
+) -> None:
+    # A line always has as many lines of output, so that they can be told apart.
+    padding = [translator.Hypothesis('', float('-inf'))] * (number - len(hypotheses))
+    for text, score in [*hypotheses[:number], *padding]:
+        print(f'{score:.4f}\t{text}' if scores else text, flush=False)
 
 
 if __name__ == '__main__':

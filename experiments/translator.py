@@ -2,11 +2,12 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from experiments import batching, devices
@@ -15,8 +16,10 @@ from experiments.errors import UserError
 from experiments.tokenizer import BOS, EOS, Tokenizer
 from flaxformer_lite import decode
 from flaxformer_lite.architectures.base import Model, grow
+from flaxformer_lite.ensemble import Ensemble
+from flaxformer_lite.shapes import take
 
-_WINDOW = 4096  # sentences read ahead, to be put in order of length
+WINDOW = 4096  # sentences read ahead, to be put in order of length
 
 
 class Hypothesis(NamedTuple):
@@ -28,17 +31,17 @@ class Translator:
     """Translates text in memory that does not grow with it.
 
     Args:
-      model: the Transformer.
+      model: the Transformer, or an `Ensemble`.
       tokenizer: of both languages.
       settings: a config's `evaluation`: decode, beams, alpha, extra_length, temperature, top_k,
         top_p and batch_tokens.
       seed: of sampling.
-      best: how many hypotheses of a beam search must be final.
+      best: how many hypotheses of a beam search must be final; of sampling, how many are drawn.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: Model | Ensemble,
         tokenizer: Tokenizer,
         settings: Any,
         seed: int = 0,
@@ -49,26 +52,40 @@ class Translator:
         self._search = jax.jit(self._decode, out_shardings=devices.everywhere())
 
     def __call__(
-        self, variables: Any, texts: Iterable[str]
+        self,
+        variables: Any,
+        texts: Iterable[str],
+        first: int = 0,
+        tell: Callable[[int], None] = lambda done: None,
     ) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each text, best first; a blank text has one, which is blank.
 
+        Args:
+          first: the number of the first text, by which sampling draws.
+          tell: is told how many texts are translated, now and then; what it raises ends it.
+
         Raises:
-          UserError: a text has more tokens than the model has positions.
+          UserError: a text has more tokens than the model has positions; those before it are
+            translated.
         """
-        first = 0
-        for window in chunks(texts, _WINDOW):
-            yield from self._window(variables, window, first)
+        for window in chunks(texts, WINDOW):
+            sentences = self._tokenizer.encode(window)
+            lengths = [len(s) + 1 for s in sentences]
+            fitting = _fitting(self._model, lengths)
+            yield from self._window(variables, sentences[:fitting], first, tell)
+            check_lengths(self._model, lengths)
             first += len(window)
 
     def _window(
-        self, variables: Any, texts: list[str], first: int
+        self,
+        variables: Any,
+        sentences: list[list[int]],
+        first: int,
+        tell: Callable[[int], None],
     ) -> list[list[Hypothesis]]:
-        sentences = self._tokenizer.encode(texts)
-        check_lengths(self._model, [len(s) + 1 for s in sentences])
         settings = self._settings
         hypotheses = settings.beams if settings.decode == 'beam' else 1
-        results: list[list[Hypothesis]] = [[] for _ in texts]
+        results: list[list[Hypothesis]] = [[] for _ in sentences]
         batches = batching.source_batches(
             sentences, max(1, settings.batch_tokens // hypotheses), jax.device_count()
         )
@@ -80,11 +97,15 @@ class Translator:
             )
 
         batches = list(batches)
+        done = first
+        tell(done)
         with ThreadPoolExecutor(self._at_once()) as pool:
             for (_, index), found in zip(
                 batches, pool.map(decoded, batches), strict=True
             ):
                 self._read(found, index, results)
+                done += len(index)
+                tell(done)
         blank = [Hypothesis('', 0.0)]
         return [r if s else blank for s, r in zip(sentences, results, strict=True)]
 
@@ -123,15 +144,30 @@ class Translator:
         if settings.decode == 'greedy':
             return decode.greedy(task)
         if settings.decode == 'sample':
-            keys_B = jax.vmap(jax.random.fold_in, (None, 0))(self._key, numbers_B)
+            return self._samples(task, numbers_B)
+        return decode.beam(task, settings.beams, settings.alpha, self._best)
+
+    def _samples(self, task: decode.Task, numbers_B: jax.Array) -> decode.Decoded:
+        """As many translations of each sentence as are asked for, drawn one after another."""
+        settings = self._settings
+
+        def draw(key):
+            keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers_B)
             return decode.sample(
                 task, keys_B, settings.temperature, settings.top_k, settings.top_p
             )
-        return decode.beam(task, settings.beams, settings.alpha, self._best)
+
+        # The first is what is drawn where one is asked for; sentences' numbers end before 2³¹.
+        others = [
+            jax.random.fold_in(self._key, (1 << 32) - i) for i in range(1, self._best)
+        ]
+        drawn = jax.lax.map(draw, jnp.stack([self._key, *others]))
+        found = jax.tree.map(lambda x: jnp.swapaxes(x[:, :, 0], 0, 1), drawn)
+        order_BN = jnp.argsort(-found.scores_BN, axis=1)
+        return jax.tree.map(lambda x: take(x, order_BN), found)
 
     def _read(self, decoded: decode.Decoded, index: np.ndarray, results: list) -> None:
-        tokens_BNL, scores_BN = (x[: len(index)] for x in decoded)
-        found_BN = scores_BN > decode.NEVER / 2
+        tokens_BNL, scores_BN, found_BN = (x[: len(index)] for x in decoded)
         texts = iter(
             self._tokenizer.decode(tokens_BNL[found_BN].tolist())
         )  # all in one call
@@ -144,7 +180,15 @@ class Translator:
             ]
 
 
-def check_lengths(model: Model, lengths: Iterable[int]) -> None:
+def _fitting(model: Model | Ensemble, lengths: list[int]) -> int:
+    """How many sentences come before the first that the model has no positions for."""
+    if model.max_length is None:
+        return len(lengths)
+    most = model.max_length
+    return next((i for i, x in enumerate(lengths) if x > most), len(lengths))
+
+
+def check_lengths(model: Model | Ensemble, lengths: Iterable[int]) -> None:
     """Refuses sentences, by their tokens with EOS, that the model has no positions for.
 
     Raises:

@@ -19,6 +19,17 @@ except ImportError:  # Windows, where nothing keeps two processes apart
     fcntl = None
 
 LONGEST_NAME = 100
+CONFIG = 'config.json'
+RESULT = 'result.json'
+EXTENSIONS = 'extensions.json'
+# What may be raised on a run that is there, for it to go on further; 0 is no limit. How often it
+# logs, evaluates and saves may not change: no one config would then have the result.
+LIMITS = ('train.steps', 'train.epochs', 'train.patience')
+# What a run would write over.
+_OURS = (
+    *(RESULT, 'metrics.jsonl', 'environment.json', 'tokenizer.model'),
+    *('checkpoints', 'tensorboard', 'translations', EXTENSIONS),
+)
 
 
 def run_name(config_name: str, overrides: Mapping[str, Any]) -> str:
@@ -33,29 +44,109 @@ def run_name(config_name: str, overrides: Mapping[str, Any]) -> str:
     safe = re.sub(r'[^a-z0-9._=,+-]+', '_', name.lower())
     if safe == name and len(safe) <= LONGEST_NAME and not safe.endswith('.'):
         return safe
-    return f'{safe[:LONGEST_NAME].rstrip("._")}~{hashlib.sha256(name.encode()).hexdigest()[:8]}'
+    return f'{safe[:LONGEST_NAME].rstrip("._")}~{_digest(name)}'
+
+
+def _digest(name: str) -> str:
+    # The command line may hold bytes that are no text.
+    return hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]
 
 
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-@contextmanager
-def open_run(path: Path, config: Mapping[str, Any]) -> Iterator[bool]:
-    """Holds a run's directory for this process, and yields whether the run was there before.
+def check(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuses a directory that no run of this config can have; writes nothing.
 
     Raises:
-      UserError: the directory cannot be written to, another process works in it, it belongs to a
-        run of another config, or to something that is no run; then it is left as it was.
+      UserError: it cannot be written to or has a name that is not UTF-8, it belongs to a run of
+        another config (limits may be raised), or to something that is no run.
     """
+    _check_name(path)
+    extends = asks_for_more(path, config)
+    if not files.exists(path / CONFIG):
+        _refuse_strange(path)
+    elif not extends:
+        _refuse_other(path, config)
+    if extends or not files.exists(path / RESULT):  # what has ended is only shown
+        _check_rights(path)
+
+
+@contextmanager
+def open_run(
+    path: Path,
+    config: Mapping[str, Any],
+    extension: Mapping[str, Any] | None = None,
+) -> Iterator[bool]:
+    """Holds a run's directory for this process, and yields whether the run was there before.
+
+    That of a run that has ended need not be one that can be written to.
+
+    Args:
+      extension: what is to be kept of it where `config` raises limits of the run that is there;
+        its result is then set aside, as `result.step=12.json`.
+
+    Raises:
+      UserError: as `check`; or another process works in it. Then it is left as it was.
+    """
+    check(path, config)
     with _locked(path):
-        resumes = (path / 'config.json').exists()
-        if resumes:
+        check(path, config)  # again, for now nobody else begins there
+        resumes = files.exists(path / CONFIG)
+        extends = asks_for_more(path, config)
+        if extends and extension is None:
             _refuse_other(path, config)
-        else:
-            _refuse_strange(path)
-            files.write_json(path / 'config.json', config)
+        if extends or not files.exists(path / RESULT):
+            _sweep(path)
+        if extends:
+            _extend(path, config, extension)
+        if not resumes:
+            files.write_json(path / CONFIG, config)
         yield resumes
+
+
+def asks_for_more(path: Path, config: Mapping[str, Any]) -> bool:
+    """Whether there is a run whose config is this one but for limits, which this one raises."""
+    if not files.exists(path / CONFIG):
+        return False
+    old, new = flatten(read_config(path)), flatten(config)
+    if old.keys() != new.keys():
+        return False
+    different = {k for k in old if _field(old, k) != _field(new, k)}
+    return bool(different) and different == raised(old, new).keys()
+
+
+def raised(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The limits that one config raises above another's: `{'train.steps': [12, 24]}`."""
+    old, new = flatten(old), flatten(new)
+    pairs = {k: [old[k], new[k]] for k in LIMITS if k in old and k in new}
+    return {k: pair for k, pair in pairs.items() if _is_more(*pair)}
+
+
+def _is_more(old: Any, new: Any) -> bool:
+    if not isinstance(old, int) or not isinstance(new, int) or old == 0:
+        return False
+    return new == 0 or new > old
+
+
+def _extend(
+    path: Path, config: Mapping[str, Any], extension: Mapping[str, Any]
+) -> None:
+    """Has a run go on; a kill in between leaves it resumable, and never called finished."""
+    if (path / RESULT).exists():
+        step = files.read_json(path / RESULT).get('step')
+        os.replace(path / RESULT, path / f'result.step={step}.json')
+    there = extensions(path)
+    if there[-1:] != [extension]:
+        files.write_json(path / EXTENSIONS, [*there, extension])
+    files.write_json(path / CONFIG, config)
+
+
+def extensions(path: Path) -> list[dict[str, Any]]:
+    """How a run was extended, the first time first."""
+    file = path / EXTENSIONS
+    return files.read_json(file) if file.exists() else []
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -64,13 +155,22 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
       UserError: this is not the directory of a run.
     """
-    if not (path / 'config.json').exists():
+    _check_name(path)
+    file = path / CONFIG
+    if not files.exists(file):
         raise UserError(
             f'{path} is not the directory of a run: it holds no config.json'
         )
-    config = files.read_json(path / 'config.json')
-    if not isinstance(config, dict):
-        raise UserError(f'{path / "config.json"} is not the config of a run')
+    config = files.read_json(file)
+    if not isinstance(config, dict) or not config:
+        raise UserError(f'{file} is not the config of a run')
+    try:
+        flatten(config)
+    except RecursionError:
+        raise UserError(f'{file} is not the config of a run') from None
+    if isinstance(config.get('train'), dict):
+        # Earlier versions had no such field, and never stopped early.
+        config['train'].setdefault('patience', 0)
     return config
 
 
@@ -107,19 +207,51 @@ def _refuse_other(path: Path, config: Mapping[str, Any]) -> None:
 
 def _refuse_strange(path: Path) -> None:
     """What a run would write over may not be there before it begins."""
-    ours = (
-        'result.json',
-        'metrics.jsonl',
-        'checkpoints',
-        'tensorboard',
-        'translations',
-    )
-    there = [name for name in ours if (path / name).exists()]
+    there = [name for name in _OURS if files.exists(path / name)]
     if there:
         raise UserError(
             f'{path} holds {there[0]} and is not the directory of a run, for it holds no '
             'config.json: choose another --workdir'
         )
+
+
+def _check_name(path: Path) -> None:
+    """Orbax, TensorBoard and JSON take names in UTF-8 only."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        shown = str(path.absolute()).encode(errors='backslashreplace').decode()
+        raise UserError(
+            f'{shown} has a name that is not UTF-8: choose another --workdir'
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f'there is no directory to work in: {error.strerror}'
+        ) from error
+
+
+def _check_rights(path: Path) -> None:
+    """Refuses a place where the directory cannot be made or written to."""
+    place = path.absolute()
+    while not files.exists(place):
+        place = place.parent
+    effective = os.access in os.supports_effective_ids
+    reason = None
+    if not place.is_dir():
+        reason = f'{place} is not a directory'
+    elif not os.access(place, os.W_OK | os.X_OK, effective_ids=effective):
+        reason = f'there is no permission to write in {place}'
+    if reason is not None:
+        raise UserError(
+            f'cannot write to {path}: {reason}; name another directory with --workdir'
+        )
+
+
+def _sweep(path: Path) -> None:
+    """Removes what was half written when a process of this run was killed."""
+    files.sweep(path, held=True)
+    files.sweep(path / 'tensorboard', held=True)
+    files.sweep(path / 'translations', held=False)  # another process may evaluate
 
 
 def _field(config: Mapping[str, Any], key: str) -> str:
@@ -134,6 +266,9 @@ def _locked(path: Path) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
         file = open(path / '.lock', 'a+', encoding='utf-8')
     except OSError as error:
+        if files.exists(path / RESULT):
+            yield  # it has ended, and may be on a disk that is only read
+            return
         raise UserError(
             f'cannot write to {path}: {error.strerror}; name another directory with --workdir'
         ) from error

@@ -5,11 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from flax import linen as nn
 from flax.traverse_util import flatten_dict
 from tiny import float64
 
 from configs import wmt_base
 from flaxformer_lite import build, fields
+from flaxformer_lite.architectures._cells import CELLS
+from flaxformer_lite.dense import Dense
 
 
 def sigmoid(x):
@@ -76,6 +79,28 @@ def test_recurrent_is_its_equations(cell):
     sizes = cell, tiny.SIZES['num_layers'], tiny.SIZES['d_model']
     expected = recurrent(float64(params), source, inputs, *sizes)
     np.testing.assert_allclose(found[0], expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ('name', 'theirs'), [('gru', nn.GRUCell), ('lstm', nn.OptimizedLSTMCell)]
+)
+def test_a_cell_is_flaxs(name, theirs):
+    rng = np.random.default_rng(0)
+    x, h = (jnp.asarray(rng.normal(size=(2, 3, n)), jnp.float32) for n in (7, 5))
+    cell = CELLS[name](5, Dense(()))
+    state = cell.begin(h)
+    p = tiny.variables(cell, state, x)
+    expected = tiny.apply(theirs(5), p, state, x)
+    found = tiny.apply(cell, p, state, x)
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+    # In bfloat16 only operands are rounded: states and gates are as fine as ever.
+    coarse = tiny.apply(CELLS[name](5, Dense((), dtype=jnp.bfloat16)), p, state, x)
+    for one, other in zip(*map(jax.tree.leaves, (coarse, expected)), strict=True):
+        assert one.dtype == jnp.float32
+        assert (one != one.astype(jnp.bfloat16)).any()
+        np.testing.assert_allclose(one, other, atol=0.05)
 
 
 def test_recurrent_knows_its_cells():

@@ -8,7 +8,7 @@ from flaxformer_lite import spec
 from flaxformer_lite.attention.flash import Flash
 from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.positions.shaw import Shaw
-from flaxformer_lite.shapes import KV
+from flaxformer_lite.shapes import KV, Path
 
 # A worked example, to eight digits: three tokens, one head, d_k = 3.
 X = np.array([[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
@@ -335,6 +335,78 @@ def test_blocks_change_neither_results_nor_gradients(block):
     found = both(spec.make('flaxformer_lite.attention', f'blockwise(block={block})'))
     for one, other in zip(*map(jax.tree.leaves, (found, both(Softmax()))), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def linear64(q, key, value):
+    """What `linear` gives causally; numbers far below 0 are numbers in float64."""
+    s = LAWS['linear']({}, q, key) * np.tri(q.shape[1])
+    return np.einsum('bhts,bshu->bthu', s / s.sum(-1, keepdims=True), value)
+
+
+# φ(x) = exp(x) where x < 0: exp(x) − 1 is −1 from −17 on, and exp(x) is no float32 from −104 on.
+BELOW = pytest.mark.parametrize(
+    ('q_level', 'key_level'), [(-20, 0), (0, -20), (-20, -20), (-50, -50), (-120, -200)]
+)
+
+
+def far_below(q_level, key_level):
+    q, key = random(2, 5, 2, 4) + q_level, random(2, 5, 2, 4, seed=1) + key_level
+    key[:, 2] -= 3.0
+    return q, key, random(2, 5, 2, 6, seed=2)
+
+
+@BELOW
+def test_linear_holds_however_far_below_zero_its_features_are(q_level, key_level):
+    attention = spec.make('flaxformer_lite.attention', 'linear')
+    mask = np.tri(5, dtype=bool)[None, None]
+    arrays = far_below(q_level, key_level)
+    y = attend(*arrays, mask, attention=attention)
+    np.testing.assert_allclose(y, linear64(*arrays), atol=1e-4)
+
+    direction = random(*y.shape, seed=3)
+
+    def loss(*arrays):
+        return (direction * attend(*arrays, mask, attention=attention)).sum()
+
+    inputs = [jnp.asarray(x, jnp.float32) for x in arrays]
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*inputs)
+    for i, gradient in enumerate(gradients):
+        for at in np.ndindex(1, 5, 1, 2):
+            step = np.zeros_like(arrays[i])
+            step[at] = 1e-5
+            ends = (
+                [*arrays[:i], arrays[i] + d, *arrays[i + 1 :]] for d in (step, -step)
+            )
+            above, below = ((direction * linear64(*end)).sum() for end in ends)
+            slope = (above - below) / 2e-5
+            np.testing.assert_allclose(gradient[at], slope, atol=1e-3, err_msg=f'{at}')
+
+
+@BELOW
+def test_linears_sums_hold_as_far_below_zero(q_level, key_level):
+    """Word by word: two keys that all begin with, one of them hidden, then the others in turn."""
+    attention = spec.make('flaxformer_lite.attention', 'linear')
+    q, key, value = far_below(q_level, key_level)
+    kv = keys_values(key, value)
+
+    @jax.jit
+    def decoded(q, kv):
+        first = jax.tree.map(lambda x: x[..., :2], kv)
+        valid_BS = jnp.asarray([[True, False]] * 2)
+        running = attention.remember(first, valid_BS).grow(1, 3)
+        outputs = []
+        for i in range(2, 5):
+            path = Path(i, jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1, 5), bool))
+            now = jax.tree.map(lambda x, i=i: x[..., i : i + 1], kv)
+            running, seen = running.insert(now, path)
+            arguments = dict(pos_BT=path.parent_BN, mask_BHTS=path.visible_BNS[:, None])
+            outputs.append(attention.apply({}, q[:, i : i + 1], seen, **arguments))
+        return jnp.concatenate(outputs, 1)
+
+    y = decoded(jnp.asarray(q, jnp.float32), kv)
+    seen = [0, 2, 3, 4]
+    expected = linear64(q[:, seen], key[:, seen], value[:, seen])
+    np.testing.assert_allclose(y, expected[:, 1:], atol=1e-4)
 
 
 @pytest.mark.parametrize('name', ['linear', 'blockwise'])

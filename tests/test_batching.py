@@ -250,6 +250,12 @@ def test_errors_name_the_field_and_the_mend():
         UserError, match=r'batch\.tokens=100 .*for each of 4 devices.*at least 160'
     ):
         Batches(corpus, tokens=100, max_length=256, rows_multiple=4)
+    with pytest.raises(
+        UserError,
+        match=r'each of 2 devices in each of train\.accumulate=3 parts; give at least '
+        r'240 or lower train\.accumulate or batch\.max_length=256',
+    ):
+        Batches(corpus, tokens=100, max_length=256, rows_multiple=2, accumulate=3)
 
 
 def test_evaluation_leaves_nothing_out():

@@ -88,7 +88,7 @@ class Toy:
 
 
 def run(search, model, limits, **settings):
-    """A search, compiled → tokens and scores as NumPy arrays."""
+    """A search, compiled → tokens, scores and whether they exist, as NumPy arrays."""
     step, grow, cache = model
     length, keys = settings.pop('length', LENGTH), settings.pop('keys', None)
 
@@ -98,10 +98,8 @@ def run(search, model, limits, **settings):
         return search(task, *keys, **settings)
 
     arrays = cache, jnp.asarray(limits, jnp.int32)
-    tokens_BNL, scores_BN = (
-        searched(*arrays) if keys is None else searched(*arrays, keys)
-    )
-    return np.asarray(tokens_BNL), np.asarray(scores_BN)
+    found = searched(*arrays) if keys is None else searched(*arrays, keys)
+    return tuple(np.asarray(x) for x in found)
 
 
 def cut(tokens_L):
@@ -156,11 +154,11 @@ def by_beam(toy, sentence, limit, beams, alpha):
     return max(done, key=lambda c: c[1])
 
 
-@pytest.mark.parametrize('alpha', [0.0, 0.6, 1.5])
+@pytest.mark.parametrize('alpha', [0.0, 0.6, 1.5, 3.0])
 @pytest.mark.parametrize('cache', [Toy.by_slots, Toy.by_parents])
 def test_a_wide_beam_finds_the_best_of_all_sentences(alpha, cache):
     toy, limits, best = Toy(), [5, 3, 1, 0, 4, 5], 6
-    tokens, scores = run(
+    tokens, scores, exists = run(
         decode.beam,
         cache(toy, np.arange(6), EVERYTHING),
         limits,
@@ -179,8 +177,35 @@ def test_a_wide_beam_finds_the_best_of_all_sentences(alpha, cache):
         np.testing.assert_allclose(
             scores[sentence, : len(order)], np.array(penalised)[order], rtol=1e-5
         )
-        # Where fewer sentences are possible than results, the rest is empty and far below.
-        assert (scores[sentence, len(ended) :] < 0.1 * decode.NEVER).all()
+        # Where fewer sentences are possible than results, the rest does not exist.
+        assert exists[sentence, : len(order)].all()
+        assert not exists[sentence, len(ended) :].any()
+
+
+@pytest.mark.parametrize('alpha', [0.0, 2.0, 3.0])
+@pytest.mark.parametrize('cache', [Toy.by_slots, Toy.by_parents])
+def test_there_are_as_many_results_as_sentences_are_possible(alpha, cache):
+    """Two tokens go on: 15, 7, 3, 1 and no sentences end within these limits, and 20 are sought."""
+    toy, limits, beams = Toy(vocab=5), [4, 3, 2, 1, 0], 20
+    model = cache(toy, np.arange(5), beams)
+    settings = dict(beams=beams, best=beams, alpha=alpha)
+    tokens, scores, exists = run(decode.beam, model, limits, **settings)
+    assert exists.sum(1).tolist() == [15, 7, 3, 1, 0]
+    for sentence, limit in enumerate(limits):
+        penalised = {
+            tuple(t): toy.score(sentence, t) / ((5 + len(t)) / 6) ** alpha
+            for t in everything(toy, limit)
+        }
+        expected = sorted(penalised, key=penalised.get, reverse=True)
+        found = [tuple(cut(t)) for t in tokens[sentence, exists[sentence]]]
+        assert found == expected
+        np.testing.assert_allclose(
+            scores[sentence, exists[sentence]],
+            [penalised[t] for t in expected],
+            rtol=1e-5,
+        )
+    np.testing.assert_array_equal(tokens[~exists], 0)
+    np.testing.assert_array_equal(scores[~exists], -np.inf)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +221,7 @@ def test_a_wide_beam_finds_the_best_of_all_sentences(alpha, cache):
 def test_a_narrow_beam_is_the_textbooks(toy, alpha, cache):
     limits = [2 + i % 4 for i in range(len(toy.S))]
     model = cache(toy, np.arange(len(limits)), 3)
-    tokens, scores = run(decode.beam, model, limits, beams=3, alpha=alpha)
+    tokens, scores, _ = run(decode.beam, model, limits, beams=3, alpha=alpha)
     for sentence, limit in enumerate(limits):
         expected, score = by_beam(toy, sentence, limit, beams=3, alpha=alpha)
         assert cut(tokens[sentence, 0]) == expected
@@ -209,7 +234,9 @@ def test_a_narrow_beam_is_the_textbooks(toy, alpha, cache):
 def test_greedy_takes_the_likeliest_token_each_time(cache, sentences):
     toy = Toy(sentences=sentences, eos_bias=1.0)
     limits = [[5, 3, 1, 4, 2, 5][i % 6] for i in range(sentences)]
-    tokens, scores = run(decode.greedy, cache(toy, np.arange(sentences), 1), limits)
+    model = cache(toy, np.arange(sentences), 1)
+    tokens, scores, exists = run(decode.greedy, model, limits)
+    assert exists.all()
     for sentence, limit in enumerate(limits):
         expected = greedily(toy, sentence, limit)
         assert cut(tokens[sentence, 0]) == expected
@@ -222,9 +249,8 @@ def test_of_equally_likely_tokens_greedy_takes_the_first():
     def step(token_BN, cache, path):
         return jnp.asarray([[[0.0, -9.0, 0.0, 2.0, 2.0]]]), cache
 
-    tokens, _ = run(
-        decode.greedy, (step, lambda cache, *room: cache, jnp.zeros(1)), [3]
-    )
+    model = step, lambda cache, *room: cache, jnp.zeros(1)
+    tokens, *_ = run(decode.greedy, model, [3])
     assert cut(tokens[0, 0]) == [3, 3, EOS]
 
 
@@ -237,21 +263,21 @@ def test_padding_and_the_start_token_are_never_chosen(name):
     search, beams, own = SEARCHES[name]
     if name == 'sample':
         own = own | dict(keys=jax.random.split(jax.random.key(0), 1))
-    tokens, _ = run(
-        search, (step, lambda cache, *room: cache, jnp.zeros(1)), [5], **own
-    )
+    model = step, lambda cache, *room: cache, jnp.zeros(1)
+    tokens, *_ = run(search, model, [5], **own)
     assert set(cut(tokens[0, 0])) <= {3, 4, EOS}
 
 
-@pytest.mark.parametrize('name', ['greedy', 'sample'])
-def test_logits_that_are_not_numbers_give_tokens_of_the_vocabulary(name):
+@pytest.mark.parametrize('name', ['greedy', 'beam', 'sample'])
+def test_logits_that_are_not_numbers_give_no_result(name):
     def step(token_BN, cache, path):
         return jnp.full((*token_BN.shape, 5), jnp.nan), cache
 
     keys = dict(keys=jax.random.split(jax.random.key(0), 1)) if name == 'sample' else {}
     model = step, lambda cache, *room: cache, jnp.zeros(1)
-    tokens, _ = run(SEARCHES[name][0], model, [3], **keys)
-    assert tokens.min() >= 0 and tokens.max() < 5
+    tokens, scores, exists = run(SEARCHES[name][0], model, [3], **keys)
+    assert not exists.any() and not tokens.any()
+    np.testing.assert_array_equal(scores, -np.inf)
 
 
 @pytest.mark.parametrize('name', ['greedy', 'beam', 'sample'])
@@ -290,7 +316,7 @@ def search_rows(name, toy, rows, limits, **settings):
 @pytest.mark.parametrize('name', SEARCHES)
 def test_a_row_does_not_depend_on_the_rows_beside_it(name):
     toy, limits = Toy(), np.array([5, 2, 4, 1, 5, 3])
-    tokens, scores = search_rows(name, toy, range(6), limits)
+    tokens, scores, _ = search_rows(name, toy, range(6), limits)
     for rows in ([4], [5, 0, 3, 1]):
         alone = search_rows(name, toy, rows, limits[rows])
         np.testing.assert_array_equal(tokens[rows], alone[0])
@@ -299,6 +325,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(name):
     beside = search_rows(name, toy, [0, 4, 0], [0, 5, 0])
     np.testing.assert_array_equal(tokens[[4]], beside[0][[1]])
     np.testing.assert_array_equal(beside[0][[0, 2]], 0)
+    assert not beside[2][[0, 2]].any()
 
 
 @pytest.mark.parametrize('name', SEARCHES)
@@ -319,7 +346,7 @@ def test_room_is_made_as_sentences_grow(name, monkeypatch):
 @pytest.mark.parametrize('name', SEARCHES)
 def test_scores_are_the_log_probabilities_of_the_tokens(name):
     toy = Toy(seed=3)
-    tokens, scores = search_rows(name, toy, range(6), [5] * 6)
+    tokens, scores, _ = search_rows(name, toy, range(6), [5] * 6)
     for sentence in range(6):
         path = cut(tokens[sentence, 0])
         penalty = ((5 + len(path)) / 6) ** 0.6 if name == 'beam' else 1.0
@@ -328,7 +355,7 @@ def test_scores_are_the_log_probabilities_of_the_tokens(name):
 
 
 def test_results_come_best_first():
-    _, scores = search_rows('beam', Toy(), range(6), [5] * 6, best=3)
+    _, scores, _ = search_rows('beam', Toy(), range(6), [5] * 6, best=3)
     assert (np.diff(scores, axis=1) <= 0).all()
 
 
@@ -434,7 +461,7 @@ def drawn(**settings):
     rows = 6_000
     keys = jax.random.split(jax.random.key(0), rows)
     model = step, lambda cache, *room: cache, jnp.zeros(rows)
-    tokens, _ = run(decode.sample, model, [4] * rows, keys=keys, length=4, **settings)
+    tokens, *_ = run(decode.sample, model, [4] * rows, keys=keys, length=4, **settings)
     return tokens[:, 0, :3] - 3
 
 

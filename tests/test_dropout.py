@@ -34,7 +34,7 @@ def test_is_on_exactly_when_a_key_is_given():
 @pytest.mark.parametrize('rate', [-0.1, float('nan'), 1.0, 1.5])
 def test_a_rate_out_of_range_is_refused_rather_than_switched_off(rate):
     for rngs in ({}, {'dropout': jax.random.key(0)}):
-        with pytest.raises(ValueError, match='dropout must be at least 0 and below 1'):
+        with pytest.raises(ValueError, match='rate must be at least 0 and below 1'):
             Dropout(rate).apply({}, ONES, rngs=rngs)
 
 

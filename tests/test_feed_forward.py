@@ -186,9 +186,17 @@ def test_what_an_expert_has_no_room_for_is_counted_and_only_in_training():
     np.testing.assert_allclose(y[0, valid[0]], np.repeat(y[0, :1], 7, 0), atol=1e-6)
 
 
-@pytest.mark.parametrize('text', ['top=5', 'top=0', 'capacity=-1.0', 'balance=-0.1'])
-def test_a_mixture_that_cannot_be_is_refused(text):
-    with pytest.raises(ValueError, match='1 ≤ top ≤ experts, capacity and balance ≥ 0'):
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('top=5', 'top must be at most experts=4, not 5'),
+        ('top=0', 'top must be at least 1, not 0'),
+        ('capacity=-1.0', 'capacity must be at least 0, not -1.0'),
+        ('balance=-0.1', 'balance must be at least 0, not -0.1'),
+    ],
+)
+def test_a_mixture_that_cannot_be_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
         spec.make('flaxformer_lite.feed_forward', f'mixture({text})', d_ff=10)
 
 

@@ -1,4 +1,8 @@
+import json
+import math
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -80,3 +84,46 @@ def test_json_is_readable_and_the_same_for_equal_values(tmp_path):
         files.read_json(path)
     with pytest.raises(UserError, match='cannot read .*none.json: No such file'):
         files.read_json(tmp_path / 'none.json')
+
+
+def test_a_number_that_is_not_finite_is_null(tmp_path):
+    path = tmp_path / 'a.json'
+    files.write_json(path, {'a': float('nan'), 'b': [float('inf'), (-math.inf, 1.5)]})
+    assert json.loads(path.read_text(), parse_constant=pytest.fail) == {
+        'a': None,
+        'b': [None, [None, 1.5]],
+    }
+
+
+def test_text_that_is_not_utf8_is_not_written(tmp_path):
+    with pytest.raises(
+        UserError, match=r'cannot write .*a.json: .*udcff.* is not UTF-8'
+    ):
+        files.write_json(tmp_path / 'a.json', {'a': 'x\udcff'})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whether_there_is_a_file_may_not_be_known(tmp_path):
+    assert files.exists(tmp_path) and not files.exists(tmp_path / 'a')
+    (tmp_path / 'file').write_text('')
+    assert not files.exists(tmp_path / 'file' / 'a')
+    with pytest.raises(UserError, match='File name too long'):
+        files.exists(tmp_path / ('x' * 5000))
+
+
+def test_what_killed_processes_have_left_is_swept_away(tmp_path):
+    with subprocess.Popen([sys.executable, '-c', '']) as ended:
+        pass
+    ended, alive, own = ended.pid, os.getppid(), os.getpid()
+    for name in (f'.a.{ended}.tmp', f'.b.json.{alive}.tmp', f'.c.{own}.tmp'):
+        (tmp_path / name).write_text('half')
+    for name in ('.tmp', 'a.1.tmp', '.a.tmp', '.a.x.tmp', 'kept'):
+        (tmp_path / name).write_text('of others')
+    (tmp_path / f'.folder.{ended}.tmp').mkdir()
+    files.sweep(tmp_path, held=False)
+    left = {path.name for path in tmp_path.iterdir()}
+    others = {'.tmp', 'a.1.tmp', '.a.tmp', '.a.x.tmp', 'kept'}
+    assert left == others | {f'.b.json.{alive}.tmp'}
+    files.sweep(tmp_path, held=True)
+    assert {path.name for path in tmp_path.iterdir()} == others
+    files.sweep(tmp_path / 'missing', held=True)

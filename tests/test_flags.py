@@ -1,11 +1,14 @@
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from experiments import flags, workdir
 from experiments.errors import UserError
+from flaxformer_lite import fields
 
 CONFIG = """
 from ml_collections import config_dict
@@ -93,7 +96,27 @@ def test_the_last_of_two_overrides_counts(file):
             "no field 'model.num_head'; did you mean 'model.num_heads'?",
         ),
         ('--config.num_heads=4', "did you mean 'model.num_heads'?"),
-        ('--config.model=4', "no field 'model'"),
+        (
+            '--config.model=4',
+            "no field 'model': it is a section, of model.d_k, model.dr",
+        ),
+        ('--config.model.=4', "no field 'model.'"),
+        ('--config.=4', "no field ''"),
+        ('--config.', "no field ''"),
+        ('--noconfig.', "no field ''"),
+        ('--noconfig.model', "no field 'model': it is a section"),
+        ('--noconfig', "no flag --noconfig; did you mean '--config'"),
+        (
+            '--noconfig.model.num_heads',
+            'no switch; give --config.model.num_heads=value',
+        ),
+        (
+            '--noconfig.model.packed=3',
+            'noconfig.model.packed=3 does not take an argument',
+        ),
+        ('--Foo=3', 'there is no flag --Foo$'),
+        ('-x', 'there is no flag -x$'),
+        ('--config.model.foo=3', "no field 'model.foo'$"),
         ('--config.model.num_heads=abc', "--config.model.num_heads=abc: .*int.*'abc'"),
         ('--config.model.num_heads=4.5', '--config.model.num_heads=4.5: .*int'),
         ('--config.model.num_heads=true', '--config.model.num_heads=true: .*int'),
@@ -160,6 +183,57 @@ def test_a_config_file_that_fails_is_named_with_the_line(tmp_path, code, message
         parse(tmp_path / 'bad.py')
 
 
+@pytest.mark.parametrize('given', [[], ['--config=wmt_small']], ids=['alone', 'config'])
+def test_help_names_configs_fields_and_variants(given, capsys):
+    with pytest.raises(SystemExit) as exit:
+        flags.parse(flags.Parser('test'), [*given, '--help'])
+    out = capsys.readouterr().out
+    assert exit.value.code == 0
+    assert 'configs: wmt_base, wmt_big, wmt_small' in out
+    rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    for field, value in workdir.flatten(parse('wmt_small').config.to_dict()).items():
+        assert field in rows
+        if given and value not in (None, ''):
+            assert str(value) in out
+    assert 'three (three, two, none)' in rows['model.tie']
+    words = set(out.replace(',', ' ').split())
+    for kind in fields.FOLDERS:
+        bare = {word.split('(')[0] for word in words}
+        assert set(fields.variants(kind)) <= bare
+    assert {'local(window)', 'layer(epsilon)', 'grammar(seed', 'cosine'} <= words
+    assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--config='], '--config=: no such file'),
+        (['--config=.'], '--config=.: no such file'),
+        (['--config=/'], '--config=/: no such file'),
+        (['--config=~nosuchuser'], '--config=~nosuchuser: no such file'),
+        (['--config=~nosuchuser/x'], '--config=~nosuchuser/x: no such file'),
+        (['--config=' + 'x' * 300], 'x: File name too long'),
+        (['--config=' + 'x/' * 5000], 'File name too long'),
+        (['--config=a\0b'], 'no such file'),
+        (['--config'], 'argument --config: expected one argument'),
+        (['--config', '--help'], 'argument --config: expected one argument'),
+        (['--config=nowhere', '--help'], '--config=nowhere: no such file'),
+    ],
+)
+def test_a_path_that_names_no_config_is_refused(arguments, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        flags.parse(flags.Parser('test'), arguments)
+
+
+def test_a_config_that_cannot_be_looked_at_is_refused(file, monkeypatch):
+    def denied(path):
+        raise PermissionError(13, 'Permission denied')
+
+    monkeypatch.setattr(flags.Path, 'is_file', denied)
+    with pytest.raises(UserError, match='small.py: Permission denied'):
+        parse(file)
+
+
 def test_a_mistake_is_one_line_and_a_status(capsys):
     def run():
         raise UserError('num_heads=0:\nmust be at least 1')
@@ -194,3 +268,19 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         process.stdout.close()
         assert process.stderr.read() == b''
         assert process.wait() == 1
+
+
+def test_a_flag_given_twice_and_an_empty_directory_are_refused():
+    parser = flags.Parser('test')
+    parser.add_argument('--workdir', type=Path)
+    parser.add_argument('--set', default='')
+    parser.add_argument('--each', action='append')
+    for arguments in (['--workdir=a', '--workdir=a'], ['--set=', '--set', 'b']):
+        name = arguments[0].split('=')[0]
+        with pytest.raises(UserError, match=f'argument {name}: is given twice'):
+            parser.parse_args(arguments)
+    with pytest.raises(UserError, match='argument --workdir: is empty'):
+        parser.parse_args(['--workdir='])
+    for _ in range(2):  # what was parsed before counts for nothing
+        args = parser.parse_args(['--workdir=a', '--set=b', '--each=1', '--each=2'])
+    assert (args.workdir, args.set, args.each) == (Path('a'), 'b', ['1', '2'])

@@ -42,7 +42,6 @@ from experiments.data._grammar.syntax import (
     Subordinate,
 )
 from experiments.data.grammar import LONGEST, SHORTEST, Grammar
-from experiments.errors import UserError
 
 # ---- Trees from words ---------------------------------------------------------------------------
 
@@ -210,8 +209,8 @@ PAIRS = {
             'Ich sehe ein dunkles Zimmer.',
         ),
         (
-            do(SHE, 'draw', 'the high tree'),
-            'She draws the high tree.',
+            do(SHE, 'draw', 'the tall tree'),
+            'She draws the tall tree.',
             'Sie zeichnet den hohen Baum.',
         ),
         (
@@ -897,6 +896,16 @@ PAIRS = {
             'Dieser Mantel ist nicht teurer als die Schuhe.',
         ),
         (
+            be('the trees', Comparison(ADJECTIVES['tall'], n('the tree'))),
+            'The trees are taller than the tree.',
+            'Die Bäume sind höher als der Baum.',
+        ),
+        (
+            be(HE, Comparison(ADJECTIVES['sick'], n('the boy'))),
+            'He is sicker than the boy.',
+            'Er ist kränker als der Junge.',
+        ),
+        (
             be(ME, Comparison(ADJECTIVES['old'], HE, equal=True)),
             'I am as old as him.',
             'Ich bin so alt wie er.',
@@ -1266,6 +1275,41 @@ def test_irregular_english_plurals():
     assert [NOUNS[noun].english_plural for noun in nouns] == plurals
 
 
+def syllables(word: str) -> int:
+    return len(re.findall('[aeiouy]+', re.sub('[^aeiouy]e$', '', word)))
+
+
+@pytest.mark.parametrize(
+    'adjective', [a for a in ADJECTIVES.values() if a.english_more], ids=lambda a: a[0]
+)
+def test_short_english_adjectives_are_compared_by_an_ending(adjective):
+    """One syllable, or two of which the last is -y: -er. Else 'more', or -er as in cleverer."""
+    word, more = adjective.english, adjective.english_more
+    stem = re.sub('y$', 'i', word.removesuffix('e'))
+    short = {'good': {'better'}}.get(word, {f'{stem}er', f'{stem}{stem[-1]}er'})
+    is_short = syllables(word) == 1 or (syllables(word) == 2 and word.endswith('y'))
+    assert more in (short if is_short else short | {f'more {word}'})
+
+
+@pytest.mark.parametrize(
+    ('adjective', 'suits', 'not_so'),
+    [
+        ('tall', 'tree', 'mountain wall bridge man'),
+        ('high', 'mountain wall bridge', 'tree man church'),
+        ('big', 'tree dog house', 'man woman child'),  # whom German calls groß, too
+        ('sweet', 'apple tea', 'potato meat sausage water'),  # Süßkartoffel, Süßwasser
+        ('long', 'coat river film', 'hat cap shoe'),
+        ('difficult', 'question game', 'dream secret mistake story'),
+        ('easy', 'question game', 'dream secret mistake story'),
+        ('new', 'film game', 'party'),
+    ],
+)
+def test_adjectives_are_said_of_what_they_are_said_of(adjective, suits, not_so):
+    kinds = ADJECTIVES[adjective].kinds
+    assert set(suits.split()) <= kinds
+    assert not kinds & set(not_so.split())
+
+
 # ---- The sets -----------------------------------------------------------------------------------
 
 
@@ -1398,7 +1442,7 @@ def test_the_text_is_the_same_everywhere(default, train):
     sets = {'train': train} | default.evaluation()
     lines = ['\t'.join(pair) for pairs in sets.values() for pair in pairs]
     digest = hashlib.sha256('\n'.join(lines).encode()).hexdigest()
-    assert digest[:16] == '63d57ccb01203edf'
+    assert digest[:16] == '7d7c33a80b7c237b'
 
 
 def test_fewer_pairs_are_the_first_of_more_and_evaluation_stays(default, train):
@@ -1429,5 +1473,7 @@ def test_made_by_its_spec():
 )
 def test_bad_fields(fields):
     (name, value), *_ = fields.items()
-    with pytest.raises(UserError, match=f'{name} is {re.escape(repr(value))}'):
+    with pytest.raises(
+        ValueError, match=f'{name} must be .* not {re.escape(repr(value))}'
+    ):
         Grammar(**fields)

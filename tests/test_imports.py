@@ -10,18 +10,20 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = 'flaxformer_lite'
 KINDS = ('attention', 'positions', 'norms', 'residual', 'feed_forward')
 # What parts are made of; they know nothing of the parts.
-GROUND = {'shapes', 'dropout', 'spec'}
+GROUND = {'shapes', 'ranges'}
 INIT = {'init.base', 'init.xavier'}
 MAY_IMPORT = {
+    'spec': {'ranges'},
+    'dropout': {'ranges'},
     'dense': INIT,
     'stack': {'shapes', 'dense', 'dropout'},
     'entity_encoder': {'shapes', 'dense', 'stack'},
     'text': {'shapes'},
-    'architectures': {'shapes', 'text', 'dense', 'dropout', 'stack'},
+    'architectures': {'shapes', 'ranges', 'text', 'dense', 'dropout', 'stack'},
     'multi_head': {'shapes', 'dense', 'dropout'},
     'decode': {'shapes'},
     'losses': {'dense', 'shapes'},
-    'schedules': {'spec'},
+    'schedules': {'spec', 'ranges'},
 }
 
 
@@ -99,7 +101,7 @@ def test_parts_import_only_what_they_may(path):
     elif module.split('.')[0] in KINDS:
         kind = module.split('.')[0]
         own = {p for p in parts if p.startswith(f'{kind}.')}
-        allowed = {'shapes', 'dense', 'dropout', *own}
+        allowed = {'shapes', 'ranges', 'dense', 'dropout', *own}
     elif module.split('.')[0] in MAY_IMPORT:
         folder = module.split('.')[0]
         allowed = MAY_IMPORT[folder] | {p for p in parts if p.startswith(f'{folder}.')}

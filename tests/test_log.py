@@ -1,4 +1,3 @@
-import io
 import json
 import os
 import random
@@ -99,6 +98,73 @@ def test_a_row_that_was_cut_short_is_not_read_and_another_is_named(tmp_path):
     assert len(log.read(tmp_path, 1)) == 1
 
 
+@pytest.mark.parametrize(
+    ('lines', 'lost'),
+    [
+        ([0, 1], 'of the 4 rows before the checkpoint 2 are there, the last of step 2; 2 '),
+        ([], 'of the 4 rows before the checkpoint none is there; 4 are lost'),
+        ([0, 2, 3, 4], 'of the 4 rows before the checkpoint 3 are there, the last of step 4; 1 '),
+        ([0, 1, 2, 3, 4], None),
+    ],
+)  # fmt: skip
+def test_rows_that_are_lost_are_told(tmp_path, lines, lost):
+    first = log.Log(tmp_path)
+    for step in range(1, 6):
+        first.write(step, 'train', loss=1.0)
+    first.close()
+    file = tmp_path / 'metrics.jsonl'
+    rows, told = file.read_text().splitlines(keepends=True), []
+    file.unlink()
+    if lines:
+        file.write_text(''.join(rows[i] for i in lines))
+    second = log.Log(tmp_path, 4, 4, told.append)
+    assert second.flush() == len([i for i in lines if i < 4])
+    second.close()
+    assert [row['step'] for row in log.read(tmp_path)] == [
+        i + 1 for i in lines if i < 4
+    ]
+    assert len(told) == (lost is not None)
+    assert lost is None or lost in told[0]
+
+
+@pytest.mark.parametrize(
+    ('line', 'message'),
+    [
+        ('{"step": -1, "kind": "train"}', 'line 2: step cannot be -1'),
+        ('{"step": 1e400, "kind": "train"}', 'line 2: step cannot be Infinity'),
+        ('{"step": 1.5, "kind": "train"}', 'line 2: step cannot be 1.5'),
+        ('{"step": true, "kind": "train"}', 'line 2: step cannot be true'),
+        (f'{{"step": 1{"0" * 30}, "kind": "train"}}', 'line 2: step cannot be 1000'),
+        ('{"step": 1, "kind": []}', r'line 2: kind cannot be \[\]'),
+        ('{"step": 1, "kind": "train", "time": "now"}', 'line 2: time cannot be "now"'),
+        ('{"step": 1, "kind": "train", "loss": 1e400}', 'loss cannot be Infinity'),
+        ('{"step": 1, "kind": "train", "loss": NaN}', 'loss cannot be NaN'),
+        (f'{{"step": 1, "kind": "train", "n": 1{"0" * 400}}}', 'n cannot be 1000'),
+        ('{"step": 1, "kind": "eval", "set": ["val"]}', 'set cannot be'),
+        ('{"step": 1, "kind": "\\ud800"}', 'line 2: not a row of metrics'),
+        ('[' * 100_000, 'line 2: not a row of metrics .nested too deep'),
+        ('9' * 5000, 'line 2: not a row of metrics'),
+        ('[]', 'line 2: not a row of metrics'),
+        ('{"kind": "train"}', 'line 2: not a row of metrics, for it has no step'),
+    ],
+)
+def test_a_row_that_cannot_be_is_one_line(tmp_path, line, message):
+    good = '{"step": 1, "kind": "train"}'
+    (tmp_path / 'metrics.jsonl').write_text(f'{good}\n{line}\n')
+    with pytest.raises(UserError, match=message) as error:
+        log.Log(tmp_path, 2)
+    assert len(str(error.value)) < 300 + len(str(tmp_path))
+    assert (tmp_path / 'metrics.jsonl').read_text() == f'{good}\n{line}\n'
+
+
+def test_whatever_may_be_in_a_row_can_be_shown(tmp_path):
+    row = {'step': 2**63 - 1, 'kind': 'ä', 'x': 1e308, 'n': -(10**300), 'b': True}
+    (tmp_path / 'metrics.jsonl').write_text(json.dumps(row) + '\n')
+    log.Log(tmp_path, 1).close()
+    assert log.read(tmp_path) == [row]
+    assert len(records(tmp_path)) == 4
+
+
 WRITER = """
 import pathlib, sys
 from experiments.log import Log
@@ -174,56 +240,18 @@ def test_table_aligns_and_shows_what_is_missing():
     assert console.table(['run'], []) == 'run\n---'
 
 
+def test_scores_have_two_decimals():
+    rows = [['a', 8.685e-61, 0.5], ['b', 31.25678, 0.25], ['c', None, 1e-9]]
+    assert console.table(['run', 'bleu', 'loss'], rows, scores=['bleu']) == (
+        'run   bleu   loss\n'
+        '---  -----  -----\n'
+        'a     0.00    0.5\n'
+        'b    31.26   0.25\n'
+        'c        -  1e-09'
+    )
+
+
 def test_facts_stand_below_each_other():
     assert console.facts({'data': 'grammar', 'parameters': 1234567}) == (
         'data        grammar\nparameters  1,234,567'
     )
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_writes_plain_lines_to_a_file():
-    out, times = io.StringIO(), iter([0.0, 10.0, 20.0])
-    bar = console.Progress(1000, 100, out, lambda: next(times))
-    bar.update(200, loss=3.14159, tokens_per_second=12345.6)
-    bar.say('hello')
-    bar.update(1000, loss=1)
-    bar.close()
-    assert out.getvalue() == (
-        'step 200/1,000  loss 3.142  tokens per second 12,346  1:20 left\n'
-        'hello\n'
-        'step 1,000/1,000  loss 1  0:00 left\n'
-    )
-
-
-def test_progress_rewrites_its_line_on_a_terminal(monkeypatch):
-    monkeypatch.setenv('COLUMNS', '60')
-    out, times = Terminal(), iter([0.0, 3600.0])
-    bar = console.Progress(100, 0, out, lambda: next(times))
-    bar.update(50, loss=3.0, more='x' * 100)
-    (line,) = out.getvalue().split('\r\x1b[K')[1:]
-    assert line.startswith('[==========          ] step 50/100  loss 3')
-    assert len(line) == 59
-    out.seek(out.truncate(0) or 0)
-    bar.say('hello')
-    assert out.getvalue() == f'\r\x1b[Khello\n\r\x1b[K{line}'
-    bar.close()
-    assert out.getvalue().endswith(f'{line}\n')
-
-
-@pytest.mark.parametrize(
-    ('step', 'seconds', 'left'),
-    [
-        (0, 5, '? left'),
-        (1, 10, '16:30 left'),
-        (50, 3600, '1:00:00 left'),
-        (100, 3, '0:00 left'),
-    ],
-)
-def test_time_left(step, seconds, left):
-    out, times = io.StringIO(), iter([0.0, seconds])
-    console.Progress(100, 0, out, lambda: next(times)).update(step)
-    assert out.getvalue().rstrip().endswith(left)

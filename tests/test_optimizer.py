@@ -1,14 +1,18 @@
 """The optimizer against its papers, stated in float64 NumPy."""
 
+import contextlib
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-import tiny
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from configs import wmt_base
-from experiments import optimizer
+from experiments import check, optax_specs, optimizer
+from experiments.checkpoint import Checkpoints
 from experiments.errors import UserError
 
 STEPS = 6
@@ -24,9 +28,9 @@ def config(**settings):
 
 
 def problem():
-    """Parameters of three ranks, and gradients whose size changes from step to step."""
+    """Parameters of some names, and gradients whose size changes from step to step."""
     rng = np.random.default_rng(0)
-    shapes = {'matrix': (3, 4), 'scale': (4,), 'heads': (2, 3, 2)}
+    shapes = {'kernel': (3, 4), 'scale': (4,), 'embedding': (5, 2), 'form': (2, 3)}
 
     def draw():
         return {name: rng.standard_normal(shape) for name, shape in shapes.items()}
@@ -55,7 +59,7 @@ def run(config):
 
 def adam(*, b1, b2, eps, clip=np.inf, decay=0.0):
     """Kingma and Ba (2015), algorithm 1, at the learning rate of "Attention Is All You Need", §5.3;
-    with the decay of Loshchilov and Hutter (2019), algorithm 2, of what has two axes or more."""
+    with the decay of Loshchilov and Hutter (2019), algorithm 2, of matrices and embeddings."""
     params, gradients = problem()
     m, v = ({name: 0.0 * w for name, w in params.items()} for _ in 'mv')
     history = []
@@ -67,7 +71,7 @@ def adam(*, b1, b2, eps, clip=np.inf, decay=0.0):
             m[name] = b1 * m[name] + (1 - b1) * g
             v[name] = b2 * v[name] + (1 - b2) * g**2
             direction = m[name] / (1 - b1**t) / (np.sqrt(v[name] / (1 - b2**t)) + eps)
-            kept = decay * w if name != 'scale' else 0.0
+            kept = decay * w if name in ('kernel', 'embedding') else 0.0
             params = params | {name: w - rate * (direction + kept)}
         history.append(params)
     return history
@@ -93,20 +97,9 @@ def test_a_gradient_is_scaled_down_to_the_norm_of_clip():
     assert_equal(run(config(**settings)), adam(**settings))
 
 
-def test_adamw_decays_what_has_two_axes_or_more_and_nothing_else():
+def test_adamw_decays_matrices_and_embeddings_and_nothing_else():
     expected = adam(b1=0.9, b2=0.98, eps=1e-9, decay=0.4)
     assert_equal(run(config(name='adamw', weight_decay=0.4)), expected)
-
-
-def test_biases_do_not_decay_whatever_their_shape():
-    for overrides in (dict(architecture='recurrent'), dict(feed_forward='mixture')):
-        params = tiny.parameters(tiny.model(**overrides))
-        update, _ = optimizer.make(config(name='adamw', weight_decay=0.5))
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        moved, _ = jax.jit(update.update)(zeros, update.init(params), params)
-        for path, x in flatten_dict(moved, sep='/').items():
-            decays = x.ndim > 1 and not path.endswith('bias')
-            assert bool(jnp.any(x != 0)) == decays, path
 
 
 def test_the_schedule_is_the_optimizers():
@@ -114,6 +107,171 @@ def test_the_schedule_is_the_optimizers():
         config(schedule='constant_schedule(value=0.25)'), steps=100
     )
     assert schedule(7) == 0.25
+
+
+def gradients():
+    return jax.tree.map(jnp.float32, problem()[1])
+
+
+def trained(update, params, state, gradients):
+    """The parameters and the state after updates by these gradients, compiled once."""
+
+    @jax.jit
+    def step(gradient, state, params):
+        updates, state = update.update(gradient, state, params)
+        return optax.apply_updates(params, updates), state
+
+    for gradient in gradients:
+        params, state = step(gradient, state, params)
+    return params, state
+
+
+def same(one, other):
+    if jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
+        one, other = map(jax.random.key_data, (one, other))
+    np.testing.assert_array_equal(one, other)
+
+
+def every_optimizer():
+    seeded = {'noisy_sgd': 'noisy_sgd(key=1)'}
+    return [seeded.get(name, name) for name in optax_specs.names()]
+
+
+def test_what_people_ask_for_is_there():
+    asked = {'adam', 'adamw', 'lion', 'adafactor', 'sgd', 'lamb', 'rmsprop', 'radam'}
+    asked |= {'contrib.muon', 'contrib.schedule_free_adamw', 'contrib.prodigy'}
+    assert asked <= set(optax_specs.names())
+
+
+def test_every_optimizer_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(tmp_path):
+    """With arguments, a clip and a schedule; what is restored gives the same next update."""
+    params = jax.tree.map(jnp.float32, problem()[0])
+    updates, saved = {}, {}
+    for name in every_optimizer():
+        updates[name], _ = optimizer.make(config(name=name, clip=5.0), steps=100)
+        first = jax.jit(updates[name].init)(params)
+        saved[name] = trained(updates[name], params, first, gradients()[:3])
+    with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
+        checkpoints.save(3, saved, {})
+        restored = checkpoints.restore(jax.eval_shape(lambda x: x, saved)).state
+    for name, update in updates.items():
+        on, back = (
+            trained(update, *x[name], gradients()[3:]) for x in (saved, restored)
+        )
+        jax.tree.map(same, on, back)
+        moved = jax.tree.map(lambda x, y: bool(jnp.any(x != y)), on[0], params)
+        assert all(jax.tree.leaves(moved)), name
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(on[0])), name
+
+
+def test_the_rate_of_every_optimizer_is_the_schedules():
+    """A schedule near 0 moves next to nothing: no learning rate of optax's own is left anywhere."""
+    params = jax.tree.map(jnp.float32, problem()[0])
+    for name in every_optimizer():
+        still = config(name=name, schedule='constant_schedule(value=1e-8)')
+        update, _ = optimizer.make(still)
+        after, _ = trained(update, params, update.init(params), gradients()[:2])
+        jax.tree.map(
+            functools.partial(np.testing.assert_allclose, atol=1e-4, err_msg=name),
+            after,
+            params,
+        )
+
+
+def test_sgd_with_momentum_is_the_heavy_ball():
+    made = config(name='sgd(momentum=0.9)', schedule='constant_schedule(value=0.01)')
+    params, gradients = problem()
+    velocity = {name: 0.0 * w for name, w in params.items()}
+    history = []
+    for gradient in gradients:
+        for name, w in params.items():
+            velocity[name] = 0.9 * velocity[name] + gradient[name]
+            params = params | {name: w - 0.01 * velocity[name]}
+        history.append(params)
+    assert_equal(run(made), history)
+
+
+def test_lion_is_chen_et_als_with_our_mask_of_decay():
+    """Algorithm 2 of Chen et al. (2023), at the paper's schedule of learning rates."""
+    params, gradients = problem()
+    m = {name: 0.0 * w for name, w in params.items()}
+    history = []
+    for t, gradient in enumerate(gradients, 1):
+        rate = D_MODEL**-0.5 * min(t**-0.5, t * WARMUP**-1.5)
+        for name, w in params.items():
+            direction = np.sign(0.8 * m[name] + 0.2 * gradient[name])
+            decay = 0.5 * w if name in ('kernel', 'embedding') else 0.0
+            m[name] = 0.99 * m[name] + 0.01 * gradient[name]
+            params = params | {name: w - rate * (direction + decay)}
+        history.append(params)
+    assert_equal(run(config(name='lion(b1=0.8, weight_decay=0.5)')), history)
+
+
+def test_muon_is_for_the_kernels_of_dense_layers_and_adam_for_the_rest():
+    """A kernel of heads moves as the matrix that it is would; optax says how a matrix moves."""
+    rng = np.random.default_rng(0)
+    heads, width, d_model, d_ff = 2, 3, 5, 7
+    shapes = {
+        ('attention', 'query', 'kernel'): (d_model, heads, width),
+        ('attention', 'merge', 'kernel'): (heads, width, d_model),
+        ('feed_forward', 'up', 'kernel'): (d_model, d_ff),
+    }
+    as_matrices = {
+        ('attention', 'query', 'kernel'): (d_model, heads * width),
+        ('attention', 'merge', 'kernel'): (heads * width, d_model),
+        ('feed_forward', 'up', 'kernel'): (d_model, d_ff),
+    }
+    kernels = {path: rng.standard_normal(shape) for path, shape in shapes.items()}
+    each = rng.standard_normal((2, d_model, d_ff))
+    others = {('embedding',): rng.standard_normal((6, d_model))}
+    others |= {('feed_forward', 'up', 'bias'): rng.standard_normal(d_ff)}
+
+    def moved(update, params):
+        params = jax.tree.map(jnp.float32, unflatten_dict(params))
+        return flatten_dict(
+            jax.jit(update.update)(params, update.init(params), params)[0]
+        )
+
+    constant = config(
+        name='contrib.muon(weight_decay=0.1)', schedule='constant_schedule(value=0.5)'
+    )
+    ours, _ = optimizer.make(constant)
+    experts = {('feed_forward', 'experts', 'up', 'kernel'): each}
+    found = moved(ours, kernels | others | experts)
+    rate = optax.constant_schedule(0.5)
+    muon = optax.contrib.muon(rate, weight_decay=0.1)
+    matrices = {
+        path: kernels[path].reshape(shape) for path, shape in as_matrices.items()
+    }
+    for path, x in moved(muon, matrices).items():
+        np.testing.assert_allclose(found[path], x.reshape(shapes[path]), atol=1e-5)
+    for one, x in zip(each, found[next(iter(experts))], strict=True):
+        (expected,) = moved(muon, {('kernel',): one}).values()
+        np.testing.assert_allclose(x, expected, atol=1e-5)
+    adam = optax.adam(rate, nesterov=True)
+    for path, x in moved(adam, others).items():
+        np.testing.assert_allclose(found[path], x, atol=1e-5)
+
+
+def test_fields_of_adam_are_refused_for_others_and_other_arguments_are_not_for_adam():
+    lion = config(name='lion')
+    with pytest.raises(
+        UserError, match='optimizer.b1=0.9 changes nothing where optimi'
+    ):
+        check.check_overrides(lion, ['optimizer.name', 'optimizer.b1'])
+    check.check_overrides(lion, ['optimizer.name', 'optimizer.clip'])
+    check.check_overrides(config(b1=0.5), ['optimizer.b1'])
+    (nesterov, *_), (plain, *_) = run(config(name='adam(nesterov=True)')), run(config())
+    assert jnp.any(nesterov['kernel'] != plain['kernel'])
+
+
+def test_rates_of_an_initialisation_are_adams():
+    wide = config(name='contrib.schedule_free_sgd', schedule='cosine(peak=1e-3)')
+    wide.model.init = 'mu_p'
+    with pytest.raises(UserError, match='model.init=mu_p gives each .* choose one of'):
+        optimizer.make(wide)
+    wide.optimizer.name = 'lion'
+    optimizer.make(wide)
 
 
 NAN = float('nan')
@@ -135,9 +293,34 @@ NAN = float('nan')
             'optimizer.weight_decay=0.1 is for optimizer.name=adamw',
         ),
         (
-            {'name': 'adamax'},
-            "optimizer.name must be one of adam, adamw, not 'adamax'; did you",
+            {'name': 'muon'},
+            "optimizer.name must be one of adabelief, .*not 'muon'; did you mean "
+            "'contrib.muon'",
         ),
+        ({'name': 'sgd('}, 'optimizer.name: .*not a spec'),
+        ({'name': 'adamw(b1=0.5)'}, 'for adamw, b1 is the field optimizer.b1'),
+        ({'name': 'lion', 'weight_decay': 0.1}, 'optimizer.weight_decay=0.1 is for'),
+        (
+            {'name': 'sgd(b1=0.5)'},
+            r'sgd\(b1=0.5\): unknown argument; sgd takes momentum',
+        ),
+        ({'name': 'sgd(learning_rate=0.5)'}, 'the learning rate is what'),
+        ({'name': 'sgd(nesterov=1)'}, 'it must be True or False'),
+        ({'name': 'sgd(momentum=True)'}, 'it must be a number'),
+        ({'name': 'sgd(momentum=1.5)'}, 'it must be at least 0 and below 1'),
+        (
+            {'name': 'sgd(momentum=0.9, accumulator_dtype="int99")'},
+            'sgd: optax refuses it: .*int99',
+        ),
+        ({'name': 'lion(b1="x")'}, r"lion\(b1='x'\): it must be a number"),
+        ({'name': 'lion(b1=1e999)'}, 'it must be finite'),
+        ({'name': 'lion(weight_decay=-1)'}, 'it must not be below 0'),
+        ({'name': 'lion(mask=None)'}, 'unknown argument; lion takes b1, b2, mu_dtype'),
+        ({'name': 'contrib.muon(ns_steps=0)'}, 'it must be above 0'),
+        ({'name': 'contrib.muon(ns_steps=1.5)'}, 'it must be a whole number'),
+        ({'name': 'contrib.prodigy(betas=0.9)'}, 'it must be 2 values'),
+        ({'name': 'contrib.schedule_free_sgd(b1=0)'}, 'it must be above 0'),
+        ({'name': 'noisy_sgd'}, 'noisy_sgd: optax refuses it'),
         (
             {'schedule': 'noah(warmup=4)'},
             "optimizer.schedule: 'noah' is not one of noam",

@@ -1,12 +1,14 @@
 import csv
 import io
 import json
+import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
-from experiments import files, log, report, workdir
+from experiments import files, log, report, results, workdir
 from experiments.errors import UserError
 
 
@@ -49,8 +51,8 @@ def test_table_of_finished_and_unfinished_runs(tmp_path):
     names = 'run status step steps model.num_heads parameters tokens_per_second dev_loss'.split()
     assert head.split() == [*names, 'test', 'bleu', 'val', 'bleu']
     assert [row.split() for row in rows] == [
-        [str(paths[0]), *'finished 1,000 1,000 4 5,000 3,000 3.25 30 20'.split()],
-        [str(paths[1]), *'unfinished 300 1,000 8 - 2,000 3.25 1 12'.split()],
+        [str(paths[0]), *'finished 1,000 1,000 4 5,000 3,000 3.25 30.00 20.00'.split()],
+        [str(paths[1]), *'unfinished 300 1,000 8 - 2,000 3.25 1.00 12.00'.split()],
     ]
     assert signature == 'bleu: nrefs:1|v:1'
 
@@ -124,3 +126,86 @@ def test_a_run_that_has_only_begun_is_reported(tmp_path):
     entry = report.read_run(tmp_path / 'a')
     assert (entry['step'], entry['steps'], entry['dev_loss']) == (0, None, None)
     assert '-' in report.as_table([entry])
+
+
+WHOLE = {
+    'step': 5,
+    'parameters': 9,
+    'train_seconds': 1.5,
+    'tokens_per_second': 3,
+    'evaluations': {
+        'val': {
+            **dict(direction='en-de', sentences=4, loss=None, perplexity=2.0),
+            **dict(accuracy=0.5, bleu=1.0, chrf=2.0),
+            **dict(bleu_signature='a', chrf_signature='b'),
+        }
+    },
+}
+
+
+def changed(name, value):
+    return WHOLE | {'evaluations': {'val': WHOLE['evaluations']['val'] | {name: value}}}
+
+
+@pytest.mark.parametrize(
+    'result',
+    [
+        *([], None, 3, 'text', {}),
+        *(WHOLE | {name: 'text'} for name in WHOLE),
+        WHOLE | {'evaluations': {'val': []}},
+        changed('bleu', 'high'),
+        changed('bleu_signature', ['a']),
+        changed('sentences', True),
+    ],
+)
+def test_a_result_of_another_shape_is_one_line_and_left_out(tmp_path, result):
+    path = make_run(tmp_path / 'a', 4)
+    (path / 'result.json').write_text(json.dumps(result))
+    for read in (report.read_run, results.read):
+        with pytest.raises(UserError, match='result.json is not the result of a run'):
+            read(path)
+
+
+def test_a_result_that_lacks_something_is_reported_and_not_shown(tmp_path):
+    path = make_run(tmp_path / 'a', 4)
+    (path / 'result.json').write_text(json.dumps(WHOLE))
+    assert results.read(path) == WHOLE
+    for name in set(WHOLE) - {'evaluations'}:
+        less = {key: value for key, value in WHOLE.items() if key != name}
+        (path / 'result.json').write_text(json.dumps(less))
+        report.as_table([report.read_run(path)])
+        with pytest.raises(UserError, match=f'{name} is missing.*start the run again'):
+            results.read(path)
+
+
+def test_one_bad_run_does_not_take_the_table_down(tmp_path):
+    good = make_run(tmp_path / 'good', 4, 30.0)
+    bad = {
+        'config.json': ['[]', '[' * 100_000, '\\', '"\\ud800"'],
+        'metrics.jsonl': ['[' * 100_000 + '\n', '{"step": 1e400, "kind": "x"}\n'],
+        'result.json': ['{"evaluations": {"val": 3}}', '{"evaluations": []}'],
+    }
+    paths = []
+    for name, texts in bad.items():
+        for text in texts:
+            paths.append(make_run(tmp_path / f'bad{len(paths)}', 4, 30.0))
+            (paths[-1] / name).write_text(text)
+    paths.append(make_run(tmp_path / 'folder', 4, 30.0))
+    (paths[-1] / 'result.json').unlink()
+    (paths[-1] / 'result.json').mkdir()
+    strange = os.fsencode(tmp_path) + b'/\xff'
+    shutil.copytree(os.fsencode(good), strange)
+    result = run(*paths, os.fsdecode(strange), good, tmp_path / ('x' * 5000))
+    assert result.returncode == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()[2:-1]] == [str(good)]
+    notes = result.stderr.splitlines()
+    assert len(notes) == len(paths) + 2
+    assert all(note.startswith('left out: ') for note in notes)
+
+
+def test_json_holds_no_nan(tmp_path):
+    path = make_run(tmp_path / 'a', 4)
+    result = json.dumps(WHOLE | {'tokens_per_second': float('nan')})
+    (path / 'result.json').write_text(result)  # as earlier versions wrote it
+    (entry,) = json.loads(run(path, '--json').stdout, parse_constant=pytest.fail)
+    assert entry['tokens_per_second'] is None

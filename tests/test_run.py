@@ -1,19 +1,30 @@
 """The whole path as a user walks it: the real config, shrunk, in processes of their own."""
 
-import io
+import errno
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments import evaluate, files, log, report, run, trained, translate
+from experiments import (
+    evaluate,
+    files,
+    log,
+    report,
+    run,
+    tokenizer,
+    trained,
+    translate,
+)
+from experiments.checkpoint import Checkpoints
 from experiments.data.grammar import Grammar
 from experiments.errors import UserError
 
@@ -145,18 +156,57 @@ def test_a_run_leaves_what_it_is_asked_for(whole):
     assert losses[-1] < losses[0]
 
 
-def test_scores_are_what_sacrebleu_and_the_saved_translations_say(whole, text):
+def test_scores_are_what_sacrebleus_command_says(whole, text, tmp_path):
     workdir, _ = whole
-    hypotheses = (
-        (workdir / 'translations' / 'news.step=12,mean_of=2.txt')
-        .read_text()
-        .splitlines()
-    )
-    references = (text / 'news.de').read_text().splitlines()
-    import sacrebleu
+    folder = workdir / 'translations'
+    for language, kind in (('en', 'source'), ('de', 'reference')):
+        saved = (folder / f'news.{kind}.txt').read_text(encoding='utf-8')
+        assert saved == (text / f'news.{language}').read_text(encoding='utf-8')
+    scores = result(workdir)['evaluations']['news']
+    compare_with_sacrebleu(folder, folder / 'news.step=12,mean_of=2.txt', scores)
+    # The run is too short for a BLEU above 0.
+    references = (folder / 'news.reference.txt').read_text('utf-8').splitlines()
+    outputs = [' '.join(line.split()[:-1]) for line in references]
+    (tmp_path / 'cut.txt').write_text('\n'.join(outputs) + '\n', encoding='utf-8')
+    scores = evaluate.score(outputs, references)
+    assert 0 < scores['bleu'] < 100
+    compare_with_sacrebleu(folder, tmp_path / 'cut.txt', scores)
 
-    bleu = sacrebleu.corpus_bleu(hypotheses, [references]).score
-    assert result(workdir)['evaluations']['news']['bleu'] == bleu
+
+def compare_with_sacrebleu(folder, outputs, scores):
+    command = [
+        *(sys.executable, '-m', 'sacrebleu', folder / 'news.reference.txt'),
+        *('-i', outputs, '-m', 'bleu', 'chrf', '--format', 'json', '-w', '12'),
+    ]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    bleu, chrf = json.loads(out)
+    assert round(scores['bleu'], 12) == bleu['score']
+    assert round(scores['chrf'], 12) == chrf['score']
+    assert bleu['signature'] == scores['bleu_signature']
+
+
+def test_the_final_scores_are_the_last_metrics(whole):
+    workdir, _ = whole
+    rows = [r for r in figures(workdir) if r['kind'] == 'final']
+    expected = [
+        {'step': 12, 'kind': 'final', 'set': name, **scores}
+        for name, scores in result(workdir)['evaluations'].items()
+    ]
+    assert figures(workdir)[-2:] == rows
+    assert sorted(rows, key=lambda r: r['set']) == sorted(
+        expected, key=lambda r: r['set']
+    )
+    (events,) = (workdir / 'tensorboard').iterdir()
+    for name in ('val', 'news'):
+        assert f'final/{name}/bleu'.encode() in events.read_bytes()
+
+
+def test_a_line_end_within_a_sentence_does_not_part_it_in_the_saved_files(tmp_path):
+    pairs = [('a\nb', 'c\r\nd'), ('e\u2028f', 'g')]
+    assert evaluate.texts(tmp_path, 'x', pairs) == (['a b', 'e f'], ['c d', 'g'])
+    for kind, lines in (('source', ['a b', 'e f']), ('reference', ['c d', 'g'])):
+        file = tmp_path / 'translations' / f'x.{kind}.txt'
+        assert file.read_text(encoding='utf-8').splitlines() == lines
 
 
 def test_the_same_command_again_shows_the_result(whole, text):
@@ -206,6 +256,81 @@ def test_sigterm_saves_and_leaves(whole, text, tmp_path):
     assert figures(tmp_path / 'run') == figures(workdir)
 
 
+# Has one function of the runner keep its thread in C, where no signal interrupts it.
+STUCK = """
+import hashlib, importlib, sys
+from experiments import flags, run
+module, owner, name = sys.argv.pop(1).split(':')
+owner = getattr(importlib.import_module(module), owner)
+def stuck(*args, **kwargs):
+    print('stuck', flush=True)
+    hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)
+setattr(owner, name, stuck)
+flags.main(run.main)
+"""
+
+
+def stopped_in(where, number, text, workdir):
+    """Starts a run that sticks in a function, stops it → status, output, seconds."""
+    command = [sys.executable, '-c', STUCK, where, *arguments(text, workdir)]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if 'stuck' in line:
+                break
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=30)
+    return process.returncode, ''.join(lines) + out
+
+
+@pytest.mark.parametrize(
+    ('where', 'phase'),
+    [
+        ('experiments.job:data:load', 'loading data'),
+        ('experiments.job:tokenizer:train', 'making the tokenizer'),
+        ('experiments.train:devices:compiled', 'compiling'),
+    ],
+)
+def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
+    code, out = stopped_in(where, signal.SIGTERM, text, tmp_path / 'run')
+    assert code == 128 + signal.SIGTERM, out
+    assert out.endswith(
+        f'stopped while {phase}; nothing was lost: the same command begins again\n'
+    )
+    assert phase == 'compiling' or not (tmp_path / 'run').exists()
+
+
+def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
+    whole, text, tmp_path
+):
+    workdir, _ = whole
+    path = tmp_path / 'run'
+    evaluating = 'experiments.evaluate:Evaluator:loss'
+    code, out = stopped_in(evaluating, signal.SIGTERM, text, path)
+    assert code == 128 + signal.SIGTERM, out
+    assert 'stopped and saved at step 6; the same command goes on from there' in out
+    assert [row['kind'] for row in log.read(path)] == ['train', 'train', 'train']
+    scoring = 'experiments.trained:Checkpoints:average'
+    code, out = stopped_in(scoring, signal.SIGINT, text, path)
+    assert code == 128 + signal.SIGINT, out
+    assert 'resuming at step 6' in out
+    assert out.endswith('lost: the same command goes on from step 12\n')
+    # The score that came later is the checkpoint's all the same.
+    assert Checkpoints(path / 'checkpoints').best_steps(2) == Checkpoints(
+        workdir / 'checkpoints'
+    ).best_steps(2)
+    # And this one is read by somebody who has soon seen enough.
+    process = start(text, path)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=120) == 0
+    assert result(path)['parameters_sha256'] == result(workdir)['parameters_sha256']
+    assert result(path)['evaluations'] == result(workdir)['evaluations']
+    assert figures(path) == figures(workdir)
+
+
 def command(monkeypatch, module, *argv):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, 'argv', ['command', *map(str, argv)])
@@ -213,10 +338,13 @@ def command(monkeypatch, module, *argv):
 
 
 def translated(monkeypatch, capsys, workdir, lines, *flags):
-    stdin = io.TextIOWrapper(io.BytesIO(lines.encode()), encoding='utf-8')
-    monkeypatch.setattr(sys, 'stdin', stdin)
-    capsys.readouterr()
-    command(monkeypatch, translate, f'--workdir={workdir}', *flags)
+    data = lines if isinstance(lines, bytes) else lines.encode()
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.seek(0)
+        monkeypatch.setattr(sys, 'stdin', file)
+        capsys.readouterr()
+        command(monkeypatch, translate, f'--workdir={workdir}', *flags)
     return capsys.readouterr().out.split('\n')[:-1]
 
 
@@ -238,6 +366,71 @@ def test_translating_keeps_order_and_blank_lines(whole, text, monkeypatch, capsy
     scores = [float(line.split('\t')[0]) for line in out]
     assert scores[0] >= scores[1] and scores[4] >= scores[5]
     assert out[0].split('\t')[1] == expected[0]
+
+
+def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
+    workdir, _ = whole
+    lines = (text / 'news.en').read_text()
+    flags = ('--decode=sample', '--seed=3', '--scores')
+    one = translated(monkeypatch, capsys, workdir, lines, *flags)
+    out = translated(monkeypatch, capsys, workdir, lines, *flags, '--n_best=3')
+    assert len(one) == 3 and len(out) == 9
+    for i, line in enumerate(one):
+        found = out[3 * i : 3 * i + 3]
+        assert line in found and len(set(found)) == 3
+        scores = [float(x.split('\t')[0]) for x in found]
+        assert scores == sorted(scores, reverse=True)
+    for decode, message in (
+        ('greedy', 'finds 1; use --decode=beam'),
+        ('beam', '2 that'),
+    ):
+        with pytest.raises(UserError, match=message):
+            translated(
+                monkeypatch, capsys, workdir, '', f'--decode={decode}', '--n_best=3'
+            )
+
+
+def test_a_run_beside_itself_translates_as_it_does_alone(
+    whole, text, tmp_path, monkeypatch, capsys
+):
+    workdir, _ = whole
+    lines = (text / 'news.en').read_text()
+    alone = translated(monkeypatch, capsys, workdir, lines)
+    beside = f'--workdir={workdir}'
+    assert translated(monkeypatch, capsys, workdir, lines, beside) == alone
+    shutil.copytree(workdir, tmp_path / 'other')
+    other = tokenizer.train(Grammar(pairs=100), 300, tmp_path)
+    other.save(tmp_path / 'other' / 'tokenizer.model')
+    with pytest.raises(UserError, match='its tokenizer is another than that of'):
+        translated(
+            monkeypatch, capsys, workdir, lines, f'--workdir={tmp_path / "other"}'
+        )
+
+
+def test_lines_before_one_that_cannot_be_translated_are_translated(
+    whole, text, monkeypatch, capsys
+):
+    workdir, _ = whole
+    lines = (text / 'news.en').read_bytes().splitlines(keepends=True)
+    expected = translated(monkeypatch, capsys, workdir, b''.join(lines[:2]))
+    bad = b''.join([*lines[:2], b'caf\xe9\n', lines[2]])
+    with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
+        translated(monkeypatch, capsys, workdir, bad)
+    assert capsys.readouterr().out.split('\n')[:-1] == expected
+
+
+def test_a_line_is_answered_when_it_comes(whole, text):
+    workdir, _ = whole
+    command = [sys.executable, '-m', 'experiments.translate', f'--workdir={workdir}']
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(command, cwd=ROOT, **pipes)
+    lines = (text / 'news.en').read_bytes().splitlines(keepends=True)
+    for line in lines[:2]:
+        process.stdin.write(line)
+        process.stdin.flush()
+        assert process.stdout.readline().endswith(b'\n')
+    out, _ = process.communicate(lines[2], timeout=120)
+    assert process.returncode == 0 and out.count(b'\n') == 1
 
 
 def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
@@ -282,7 +475,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        (dict(model__num_heads=0), 'model.num_heads must be at least 1, not 0'),
+        (dict(model__num_heads=0), 'model.num_heads must be at least 1 and at most 65536, not 0'),
         (dict(model__d_model=18, model__num_heads=4), 'model.d_model=18 cannot be divided among'),
         (dict(model__d_model=9, model__num_heads=3), 'model.positions: d_model must be even'),
         (dict(model__dropout=-0.1), 'model.dropout must be at least 0 and below 1, not -0.1'),
@@ -382,6 +575,25 @@ def test_a_run_of_another_version_is_named_as_such(whole, tmp_path, monkeypatch)
         command(monkeypatch, translate, f'--workdir={copy}')
 
 
+def test_a_damaged_tokenizer_is_named_and_the_same_command_mends_it(
+    whole, text, tmp_path, monkeypatch, capsys
+):
+    shutil.copytree(whole[0], tmp_path / 'run')
+    file = tmp_path / 'run' / 'tokenizer.model'
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b'er', b'et'))
+    assert file.read_bytes() != content
+    for module in (translate, evaluate):
+        with pytest.raises(UserError, match='tokenizer.model is damaged .*same comm'):
+            command(monkeypatch, module, f'--workdir={file.parent}')
+    capsys.readouterr()
+    command(monkeypatch, run, *arguments(text, file.parent))
+    out, err = capsys.readouterr()
+    assert 'finished: step 12' in out
+    assert 'tokenizer.model is damaged' in err and 'written anew' in err
+    assert file.read_bytes() == content
+
+
 def test_translating_needs_a_finished_checkpoint(whole, tmp_path, monkeypatch):
     with pytest.raises(UserError, match='is not the directory of a run'):
         command(monkeypatch, translate, f'--workdir={tmp_path}')
@@ -394,7 +606,7 @@ def test_an_error_is_one_line_and_exit_status_2(text, tmp_path):
     process = start(text, tmp_path / 'run', model__num_heads=0)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 2
-    assert out == 'error: model.num_heads must be at least 1, not 0\n'
+    assert out == 'error: model.num_heads must be at least 1 and at most 65536, not 0\n'
 
 
 def test_a_second_process_in_the_same_directory_is_refused(whole, text, monkeypatch):
@@ -425,6 +637,67 @@ def test_the_newest_damaged_checkpoint_is_named_and_the_one_before_is_used(
         == result(whole[0])['parameters_sha256']
     )
     assert figures(tmp_path / 'run') == figures(whole[0])
+
+
+def test_a_damaged_older_checkpoint_is_left_out_of_the_mean_and_said(
+    whole, text, tmp_path, monkeypatch, capsys
+):
+    workdir = tmp_path / 'run'
+    shutil.copytree(whole[0], workdir)
+    (workdir / 'result.json').unlink()
+    shutil.rmtree(workdir / trained.CHECKPOINTS / '8' / 'state')
+    command(monkeypatch, run, *arguments(text, workdir))
+    assert 'step 8 is damaged and left out' in capsys.readouterr().out
+    end = result(workdir)
+    assert (end['averaged_steps'], end['left_out_steps']) == ([12], [8])
+    assert set(end['evaluations']) == {'val', 'news'}
+
+    # Nothing can be written any more: it is shown, scored and translated all the same.
+    before = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+
+    def commit(*paths):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(files, 'commit', commit)
+    command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=news')
+    out, err = capsys.readouterr()
+    assert 'mean of the checkpoints 12\n' in out and 'nrefs:1' in out
+    assert 'step 8 is damaged' in err and 'not saved: cannot write' in err
+    command(monkeypatch, run, *arguments(text, workdir))
+    assert 'finished: step 12' in capsys.readouterr().out
+    lines = translated(monkeypatch, capsys, workdir, 'a\n')
+    assert len(lines) == 1
+    after = {p: p.read_bytes() for p in workdir.rglob('*') if p.is_file()}
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ('part', 'value'),
+    [
+        ('model', []),
+        ('model', 3),
+        ('evaluation', None),
+        ('model.d_model', 'wide'),
+        ('model.num_layers', None),
+        ('model.norm', 7),
+        ('model.attention', ['softmax']),
+        ('evaluation.beams', 'many'),
+        ('evaluation.average', []),
+        ('evaluation.average_of', 'worst'),
+        ('data', 1),
+        ('model.a.b', 1),
+    ],
+)
+def test_a_config_of_another_shape_is_one_line(whole, tmp_path, part, value):
+    config = files.read_json(whole[0] / 'config.json')
+    *folders, name = part.split('.', 1)
+    (config[folders[0]] if folders else config)[name] = value
+    files.write_json(tmp_path / 'config.json', config)
+    for kept in (trained.TOKENIZER, trained.CHECKPOINTS):
+        (tmp_path / kept).symlink_to(whole[0] / kept)
+    with pytest.raises(UserError) as error:
+        trained.open_trained(tmp_path)
+    assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
 
 
 def test_runs_of_one_and_of_four_devices_agree(whole, text, tmp_path):

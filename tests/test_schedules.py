@@ -23,9 +23,12 @@ def test_noam_peaks_at_the_end_of_the_warm_up(d_model, peak):
     assert rate(3998) < rate(3999) > rate(4000)
 
 
-@pytest.mark.parametrize('warmup', [0, float('nan')])
-def test_noam_needs_a_warm_up(warmup):
-    with pytest.raises(ValueError, match=f'warmup must be at least 1, not {warmup}'):
+@pytest.mark.parametrize(
+    ('warmup', 'message'),
+    [(0, 'at least 1, not 0'), (float('nan'), 'of type int, not')],
+)
+def test_noam_needs_a_warm_up(warmup, message):
+    with pytest.raises(ValueError, match=f'warmup must be {message}'):
         schedules.noam(512, warmup=warmup)
 
 
@@ -40,10 +43,23 @@ def test_schedules_are_made_by_name():
 
 def test_cosine_ends_with_the_training():
     rate = schedules.make('cosine(peak=0.2, warmup=0.2)', 64, 100)
-    s = np.arange(101)
-    down = 0.1 * (1 + np.cos(np.pi * (s - 20) / 80))
+    s = np.arange(1, 102)
+    down = 0.1 * (1 + np.cos(np.pi * (s - 20) / 81))
     expected = np.where(s < 20, 0.2 * s / 20, down)
-    np.testing.assert_allclose([rate(i) for i in s], expected, atol=1e-7)
+    np.testing.assert_allclose([rate(i - 1) for i in s], expected, atol=1e-7)
+    assert rate(100) == rate(1000) == 0
+
+
+@pytest.mark.parametrize('warmup', [0.0, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize('steps', [1, 2, 3, 10, 1300])
+def test_every_update_of_cosine_teaches_and_one_has_the_peak(steps, warmup):
+    rate = schedules.cosine(steps, peak=0.25, warmup=warmup)
+    rates = np.array([rate(count) for count in range(steps)])
+    w = max(1, round(warmup * steps))
+    assert (rates > 0).all()
+    assert rates.argmax() == w - 1 and rates.max() == 0.25
+    np.testing.assert_allclose(rates[0], 0.25 / w, rtol=1e-6)
+    assert (np.diff(rates[:w]) > 0).all() and (np.diff(rates[w - 1 :]) < 0).all()
 
 
 @pytest.mark.parametrize(
@@ -54,17 +70,70 @@ def test_cosine_ends_with_the_training():
             "'nome' is not one of noam, cosine, constant_schedule, .*cosine_decay_schedule",
         ),
         ('noam(warm=3)', 'noam.*warm'),
-        ('noam(warmup="x")', 'noam'),
-        ('noam(d_model=3)', 'noam.*d_model'),
+        ('noam(warmup="x")', "warmup must be of type int, not 'x'"),
+        ('noam(d_model=3)', "unknown argument 'd_model'; noam takes warmup, factor"),
         ('cosine_decay_schedule(init_value=0.1)', 'cosine_decay_schedule.*decay_steps'),
         (
             'cosine(peak=0.1, warmup=100)',
-            'warmup must be at least 0 and below 1, a share, not 100',
+            'warmup must be at least 0 and below 1, not 100',
         ),
         ('noam(', 'not a spec'),
         ('_schedule', 'not one of'),
+        ('constant_schedule(value=None)', 'gives no number for a rate'),
+        ('constant_schedule(value=True)', 'gives no number for a rate'),
+        ('constant_schedule(value=(1, 2))', 'gives no number for a rate'),
+        ('constant_schedule(value="x")', 'constant_schedule'),
+        ('constant_schedule(value=1e999)', 'value must be finite, not inf'),
+        ('sgdr_schedule(cosine_kwargs=[{"peak_value": -1e999}])', 'must be finite'),
+        ('sgdr_schedule(cosine_kwargs=None)', "NoneType' object is not iterable"),
+        (
+            'cosine_decay_schedule(init_value=1.0, decay_steps=100000000000000000000)',
+            'decay_steps must be within',
+        ),
+        ('noam(factor=-1)', 'factor must be above 0, not -1'),
+        ('noam(factor=1e39)', 'factor must be above 0 and finite in float32'),
+        ('cosine(peak=-1)', 'peak must be above 0, not -1'),
+        ('cosine(peak=0)', 'peak must be above 0, not 0'),
     ],
 )
 def test_a_schedule_that_cannot_be_made_is_refused_by_name(text, message):
     with pytest.raises(ValueError, match=message):
         schedules.make(text, 64, 100)
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('constant_schedule(value=-1)', 'gives a rate of -1 at step 0; it must be at'),
+        (
+            'linear_schedule(init_value=1.0, end_value=-1.0, transition_steps=1000)',
+            'gives a rate of .* at step 510',
+        ),
+        (
+            'polynomial_schedule(init_value=1.0, end_value=0.0, power=-200, '
+            'transition_steps=1000)',
+            'gives a rate of inf at step',
+        ),
+    ],
+)
+def test_a_schedule_of_negative_or_infinite_rates_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        schedules.check_rates(text, 64, 1000)
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        'noam',
+        'cosine(peak=0.1)',
+        'constant_schedule(value=0)',
+        'constant_schedule(value=1)',
+    ],
+)
+def test_a_schedule_of_good_rates_passes(text):
+    schedules.check_rates(text, 64, 1000)
+
+
+def test_a_rate_below_0_by_rounding_alone_passes():
+    text = 'linear_schedule(init_value=1.0, end_value=-1.0, transition_steps=1000)'
+    schedules.check_rates(text, 64, 500)

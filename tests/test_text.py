@@ -59,3 +59,16 @@ def test_rows_of_tokens_are_one_sentence_each_with_positions_counted_along_it():
     np.testing.assert_array_equal(rows.pos_BT, [[0, 1, 0], [0, 0, 0], [0, 1, 2]])
     np.testing.assert_array_equal(rows.segments_BT, [[1, 1, 0], [1, 0, 0], [1, 1, 1]])
     assert Text.of(rows) is rows
+
+
+def test_inputs_begin_with_a_start_token_whatever_its_number():
+    tokens = jnp.array([[0, 7, 8, 0], [2, 7, 0, 0], [0, 0, 0, 0]])
+    rows = Text.of_inputs(tokens)
+    np.testing.assert_array_equal(
+        rows.segments_BT, [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
+    )
+    np.testing.assert_array_equal(
+        rows.pos_BT, [[0, 1, 2, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    )
+    np.testing.assert_array_equal(rows.tokens_BT, tokens)
+    assert Text.of_inputs(rows) is rows

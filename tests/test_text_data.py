@@ -1,7 +1,9 @@
 """Parallel files: what is read, and what is said when they do not fit together."""
 
+import errno
 import gzip
 import unicodedata
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +96,42 @@ def test_digest_follows_the_training_text_alone(folder, tmp_path_factory):
 def test_bad_arguments(arguments, message):
     with pytest.raises(UserError, match=message):
         Text(*arguments)
+
+
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        (('~nosuchuser/x', 'en', 'de'), r"text\(path\) is '~nosuchuser/x': .*home dir"),
+        (('x' * 5000, 'en', 'de'), r'x cannot be read: File name too long'),
+        (('.', 'x' * 5000, 'de'), r'train\.x+ cannot be read: File name too long'),
+        (('a\0b', 'en', 'de'), r"text\(path\) is 'a\\x00b': no name of a file"),
+        (('a\ud800', 'en', 'de'), r"'a\\ud800': no name of a file"),
+        (('.', 'e\nn', 'de'), r"text\(source\) is 'e\\nn': no name of a file"),
+    ],
+)
+def test_paths_that_no_file_system_knows(arguments, message):
+    with pytest.raises(UserError, match=message) as raised:
+        Text(*arguments)
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize('forbidden', ['is_dir', 'iterdir', 'is_file', 'open'])
+def test_a_folder_or_file_without_permission_is_named(folder, monkeypatch, forbidden):
+    # As the system refuses it; the owner of the tests may be allowed everything.
+    def refuse(self, *_):
+        raise PermissionError(errno.EACCES, 'Permission denied', str(self))
+
+    def read():
+        text = make(folder)
+        text.digest()
+        text.evaluation()
+
+    read()
+    monkeypatch.setattr(Path, forbidden, refuse)
+    with pytest.raises(
+        UserError, match=rf'{folder}.* cannot be read: Permission denied$'
+    ):
+        read()
 
 
 @pytest.mark.parametrize('missing', ['train.en', 'train.de', 'val.en', 'val.de'])

@@ -117,6 +117,13 @@ def test_streams(folder, monkeypatch):
     assert len(read) == 6
 
 
+@pytest.mark.parametrize('end', ['\n', '\r', '\r\n'])
+def test_a_line_break_of_any_system_becomes_one_space(end):
+    assert module._text(f'first{end}second{end}{end}third'.encode()) == (
+        'first second  third'
+    )
+
+
 def test_digest_tells_sets_splits_and_directions_apart(folder, tfrecords):
     digests = [
         make(folder).digest(),
@@ -173,6 +180,38 @@ def test_errors_name_what_is_there(folder, arguments, message):
 def test_bad_arguments(arguments, message):
     with pytest.raises(UserError, match=message):
         Tfds(*arguments)
+
+
+@pytest.mark.parametrize(
+    'data_dir, message',
+    [
+        ('~nosuchuser/x', r"tfds\(data_dir\) is '~nosuchuser/x': .*home directory"),
+        ('x' * 5000, r'x cannot be read: File name too long'),
+        ('a\0b', r"tfds\(data_dir\) is 'a\\x00b': no name of a file"),
+        (__file__, r'test_tfds_data\.py is not a folder'),
+    ],
+)
+def test_a_folder_that_cannot_be_one_is_refused(data_dir, message):
+    with pytest.raises(UserError, match=message):
+        make(data_dir)
+
+
+@pytest.mark.parametrize('content', [None, b'', b'\xff' * 131072])
+@pytest.mark.parametrize('split', ['train', 'validation', 'test'])
+def test_a_damaged_file_is_named(folder, tmp_path, split, content):
+    copy = shutil.copytree(folder, tmp_path / 'copy')
+    (file,) = copy.rglob(f'*-{split}.array_record-*')
+    file.unlink() if content is None else file.write_bytes(content)
+    message = rf"{file.parent}, split '{split}', cannot be read: .*prepared anew$"
+    with pytest.raises(UserError, match=message) as raised:
+        source = make(copy)
+        list(source.train())
+        source.evaluation()
+    assert '\n' not in str(raised.value)
+
+
+def test_a_slice_of_nothing_holds_no_pairs(folder):
+    assert list(make(folder, split='train[:0]').train()) == []
 
 
 def test_without_a_network_it_says_how_to_prepare_elsewhere(tmp_path, monkeypatch):

@@ -151,10 +151,13 @@ def test_the_step_is_traced_once_and_its_state_is_given_away():
     assert len(traces) == 1
 
 
-def test_a_state_that_was_made_without_compiling_can_be_given_away_too():
+@pytest.mark.parametrize(
+    'optimizer', [tiny.adam(RATE), optax.contrib.prodigy()], ids=['adam', 'prodigy']
+)
+def test_a_state_that_was_made_without_compiling_can_be_given_away_too(optimizer):
     # An array that stands in two places cannot be donated.
     parts = SimpleNamespace(init=lambda *_, **__: {'params': {'w': jnp.ones(3)}})
-    state = training.init(parts, tiny.adam(RATE), jax.random.key(0))
+    state = training.init(parts, optimizer, jax.random.key(0))
     state = jax.jit(lambda x: jax.tree.map(lambda x: x + 1, x), donate_argnums=0)(state)
     assert state.step == state.skipped == 1
 

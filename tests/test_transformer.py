@@ -11,10 +11,12 @@ import pytest
 import tiny
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.extend import core
 
 from configs import wmt_base
 from flaxformer_lite import decode, fields, learning, training
 from flaxformer_lite.architectures.base import grow
+from flaxformer_lite.decode import loop
 from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.residual.pre_norm import PreNorm
 from flaxformer_lite.shapes import Path, Places
@@ -200,6 +202,29 @@ def test_bfloat16_rounds_operands_and_leaves_logits_float32(overrides):
     assert 0 < error < 10 * 2**-8 * 4
 
 
+def every_equation(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from every_equation(inner)
+
+
+@every_variant
+def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
+    """Forward and backward, though their operands are bfloat16."""
+    model, p = made(**overrides, dtype='bfloat16', num_layers=1)
+
+    def loss(params):
+        sums = learning.loss_sums(model, p | {'params': params}, all_sorts())
+        return sums.loss
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(p['params']).jaxpr
+    products = [e for e in every_equation(jaxpr) if e.primitive.name == 'dot_general']
+    assert {e.outvars[0].aval.dtype for e in products} == {jnp.dtype('float32')}
+    operands = {x.aval.dtype for e in products for x in e.invars}
+    assert jnp.dtype('bfloat16') in operands
+
+
 @every_variant
 def test_layers_have_weights_of_their_own(overrides):
     def shapes(layers):
@@ -282,6 +307,25 @@ def test_the_loss_reads_inputs_and_not_the_labels_it_predicts():
         np.testing.assert_allclose(found.nll, nll, rtol=1e-5)
 
 
+@pytest.mark.parametrize('architecture', fields.variants('architecture'))
+def test_a_start_token_may_have_the_number_of_padding(architecture):
+    """T5's has. Start token 0 with the vector that 2 has is start token 2."""
+    model = tiny.model(architecture=architecture, tie='none')
+    p = {'params': tiny.parameters(model)}
+    table = p['params']['embedding']
+    zero = {'params': p['params'] | {'embedding': table.at[0].set(table[2])}}
+    source = tiny.padded([[4, 5, 6, 1], [7, 1]])
+    targets = [[8, 9, 3], [5]]
+    expected = tiny.apply(model, p, source, tiny.padded([[2, *t] for t in targets]))
+    found = tiny.apply(model, zero, source, tiny.padded([[0, *t] for t in targets]))
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
+    np.testing.assert_allclose(found[1, :2], expected[1, :2], atol=1e-5)
+
+    tokens, scores, _ = translate(model, zero, source, bos=0)
+    forced = teacher_forced(model, zero, source, tokens, bos=0)
+    np.testing.assert_allclose(scores, forced, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ('tie', 'source', 'output'),
     [
@@ -322,7 +366,7 @@ def test_rows_may_be_padded_beyond_a_learned_table():
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def translate(model, p, source):
+def translate(model, p, source, bos=2):
     memory = model.apply(p, source, method='start')
 
     def step(token_BN, memory, path):
@@ -330,8 +374,21 @@ def translate(model, p, source):
 
     words_B = (source != 0).sum(-1)
     limits_B = jnp.where(words_B > 0, words_B + 5, 0)
-    task = decode.Task(step, grow, memory, limits_B, bos=2, eos=1, length=10)
+    task = decode.Task(step, grow, memory, limits_B, bos=bos, eos=1, length=10)
     return decode.beam(task, beams=3, best=3)
+
+
+def teacher_forced(model, p, source, tokens, bos=2):
+    """The scores of three translations each by the model's logits of whole targets."""
+    labels = np.asarray(tokens).reshape(-1, 10)
+    inputs = np.insert(labels, 0, bos, axis=1)[:, :-1]
+    out = tiny.apply(model, p, jnp.repeat(source, 3, axis=0), inputs)
+    log_p = np.take_along_axis(
+        np.asarray(jax.nn.log_softmax(out)), labels[..., None], -1
+    )[..., 0]
+    lengths = (labels == 1).argmax(-1) + 1
+    sums = np.array([row[:n].sum() for row, n in zip(log_p, lengths, strict=True)])
+    return (sums / ((5 + lengths) / 6) ** 0.6).reshape(-1, 3)
 
 
 def listening():
@@ -348,7 +405,7 @@ SOURCES = [source for source, _ in tiny.PAIRS]
 def test_a_beam_is_as_it_was():
     """If the model or the search was changed on purpose, put the new beam here: that it is the
     right one, the exhaustive search in test_decode and the scores below say."""
-    tokens, scores = translate(*listening(), tiny.padded([*SOURCES, []]))
+    tokens, scores, _ = translate(*listening(), tiny.padded([*SOURCES, []]))
     why = test_a_beam_is_as_it_was.__doc__
     expected = [[8, 8, 8, 8, 8, 9, 9, 9, 11, 1], [1], [8, 8, 8, 8, 8, 8, 1], []]
     np.testing.assert_array_equal(tokens[:, 0], tiny.padded(expected), err_msg=why)
@@ -359,22 +416,15 @@ def test_a_beam_is_as_it_was():
 
 def test_a_sentence_translates_the_same_alone_and_in_any_batch():
     model, p = listening()
-    tokens, scores = translate(model, p, tiny.padded([*SOURCES, []]))
+    tokens, scores, exists = translate(model, p, tiny.padded([*SOURCES, []]))
     np.testing.assert_array_equal(tokens[-1], 0)
+    np.testing.assert_array_equal(exists.all(1), [True, True, True, False])
     alone = translate(model, p, tiny.padded(SOURCES[1:2]))
     np.testing.assert_array_equal(alone.tokens_BNL[0], tokens[1])
     np.testing.assert_allclose(alone.scores_BN[0], scores[1], atol=1e-5)
 
     # A translation's score is what the whole model says of its tokens.
-    labels = np.asarray(tokens[:3]).reshape(9, 10)
-    inputs = np.insert(labels, 0, 2, axis=1)[:, :-1]
-    out = tiny.apply(model, p, jnp.repeat(tiny.padded(SOURCES), 3, axis=0), inputs)
-    log_p = np.take_along_axis(
-        np.asarray(jax.nn.log_softmax(out)), labels[..., None], -1
-    )[..., 0]
-    lengths = (labels == 1).argmax(-1) + 1
-    sums = np.array([row[:n].sum() for row, n in zip(log_p, lengths, strict=True)])
-    expected = (sums / ((5 + lengths) / 6) ** 0.6).reshape(3, 3)
+    expected = teacher_forced(model, p, tiny.padded(SOURCES), tokens[:3])
     np.testing.assert_allclose(scores[:3], expected, rtol=1e-4)
 
 
@@ -382,6 +432,29 @@ PYTORCH = {
     'post_norm': dict(residual='post_norm', feed_forward='relu', tie='three'),
     'pre_norm': dict(residual='pre_norm', feed_forward='gelu', tie='none'),
 }
+
+
+@pytest.mark.parametrize(
+    'overrides',
+    [{}, {'attention': 'linear'}, {'architecture': 'recurrent'}],
+    ids=str,
+)
+def test_a_cache_may_grow_again_and_again(overrides, monkeypatch):
+    model, p = made(**overrides)
+    source = tiny.padded([s for s, _ in tiny.PAIRS])
+
+    def step(token_BN, memory, path):
+        return model.apply(p, token_BN, memory, path, method='step')
+
+    def search(room):
+        monkeypatch.setattr(loop, 'ROOM', room)
+        memory = model.apply(p, source, method='start')
+        limits = jnp.full(len(source), 8)
+        task = decode.Task(step, grow, memory, limits, 2, 1, 8)
+        return jax.jit(lambda: decode.beam(task, beams=3, alpha=0.6))()
+
+    monkeypatch.setattr(loop, 'GROWTH', 2)
+    jax.tree.map(np.testing.assert_array_equal, search(room=2), search(room=8))
 
 
 @pytest.mark.parametrize('name', PYTORCH)

@@ -1,8 +1,12 @@
 import json
 import os
+import platform
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +85,10 @@ def test_another_config_is_refused_and_each_difference_named(tmp_path):
     assert {
         f.name: f.read_bytes() for f in tmp_path.iterdir() if f.name != '.lock'
     } == before
+    (tmp_path / '.lock').unlink()
+    with pytest.raises(UserError), workdir.open_run(tmp_path, other):
+        pass
+    assert not (tmp_path / '.lock').exists()
 
 
 def test_a_config_of_other_fields_is_refused_and_they_are_named(tmp_path):
@@ -100,14 +108,99 @@ def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
     assert (tmp_path / 'file').read_text() == 'mine'
 
 
-@pytest.mark.skipif(
-    os.name != 'posix' or os.geteuid() == 0, reason='root may write everywhere'
-)
-def test_a_protected_directory_is_refused(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(UserError, match='Permission denied'):
-        with workdir.open_run(tmp_path / 'run', CONFIG):
+@pytest.fixture
+def nobody(tmp_path):
+    """A directory of a user who is not root, for whom permissions count."""
+    if os.name != 'posix':
+        pytest.skip('permissions as POSIX has them')
+    if os.geteuid() != 0:
+        yield tmp_path
+        return
+    path = Path(tempfile.mkdtemp())  # pytest's own is closed to others
+    os.chown(path, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        yield path
+    finally:
+        os.seteuid(0)
+        shutil.rmtree(path)
+
+
+def test_a_protected_directory_is_refused_before_anything_is_done(nobody):
+    nobody.chmod(0o500)
+    message = f'no permission to write in {nobody}; name another'
+    for place in (nobody, nobody / 'run', nobody / 'runs' / 'a'):
+        with pytest.raises(UserError, match=message):
+            workdir.check(place, CONFIG)
+    nobody.chmod(0)
+    with pytest.raises(UserError, match='cannot read .*: Permission denied'):
+        workdir.check(nobody / 'run', CONFIG)
+    with pytest.raises(UserError, match='cannot read .*: Permission denied'):
+        workdir.read_config(nobody)
+    nobody.chmod(0o700)
+    assert list(nobody.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_a_run_s_is_refused(tmp_path, monkeypatch):
+    strange = Path(os.fsdecode(os.fsencode(tmp_path) + b'/\xff'))
+    with pytest.raises(UserError, match=r'udcff has a name that is not UTF-8') as error:
+        workdir.check(strange, CONFIG)
+    assert str(error.value).isascii()
+    with pytest.raises(UserError, match='not UTF-8'):
+        workdir.read_config(strange)
+    with pytest.raises(UserError, match='File name too long'):
+        workdir.check(tmp_path / ('x' * 5000), CONFIG)
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(UserError, match='file is not a directory'):
+        workdir.check(tmp_path / 'file' / 'run', CONFIG)
+    assert workdir.run_name('wmt', {'data': 'text(path="\udcff")'})
+
+
+def test_a_run_that_has_ended_is_held_where_nothing_can_be_written(nobody):
+    with workdir.open_run(nobody, CONFIG):
+        (nobody / 'result.json').write_text('{}')
+    (nobody / '.lock').unlink()
+    nobody.chmod(0o500)
+    with workdir.open_run(nobody, CONFIG) as resumes:
+        assert resumes
+    with pytest.raises(UserError, match='a run of another config'):
+        with workdir.open_run(nobody, CONFIG | {'data': 'text'}):
             pass
+    nobody.chmod(0o700)
+    (nobody / 'result.json').unlink()
+    nobody.chmod(0o500)
+    with pytest.raises(UserError, match='no permission to write'):
+        with workdir.open_run(nobody, CONFIG):
+            pass
+    nobody.chmod(0o700)
+
+
+def test_what_a_kill_left_half_written_goes_at_the_next_start(tmp_path):
+    with workdir.open_run(tmp_path, CONFIG):
+        pass
+    for folder in ('.', 'tensorboard', 'translations'):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / f'.events.1.{os.getpid()}.tmp').write_text('half')
+    with workdir.open_run(tmp_path, CONFIG):
+        assert not list(tmp_path.rglob('.*.tmp'))
+
+
+@pytest.mark.parametrize('text', ['[]', '{}', 'null', '{"a": ' * 90_000, '"\\ud800"'])
+def test_a_config_of_another_shape_is_one_line(tmp_path, text):
+    (tmp_path / 'config.json').write_text(text)
+    for look in (workdir.read_config, lambda path: workdir.check(path, CONFIG)):
+        with pytest.raises(UserError, match='config.json is not') as error:
+            look(tmp_path)
+        assert len(str(error.value)) < 200 + len(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ['config.json']
+
+
+@pytest.mark.parametrize('text', ['[]', 'null', '3', '{"earlier": {}}', '{'])
+def test_an_environment_of_another_shape_is_one_line(tmp_path, text):
+    (tmp_path / 'environment.json').write_text(text)
+    with pytest.raises(UserError, match='environment.json '):
+        environment.record(tmp_path, ['cpu'])
+    assert (tmp_path / 'environment.json').read_text() == text
 
 
 def test_what_is_no_run_has_no_config(tmp_path):
@@ -151,7 +244,37 @@ def test_the_environment_names_versions_and_devices(tmp_path):
     assert stored['packages']['jax'] == jax.__version__
     assert stored['python'] == '.'.join(map(str, sys.version_info[:3]))
     assert stored['devices'] == {'cpu': 2}
-    assert set(stored) == {'python', 'packages', 'platform', 'devices', 'git'}
+    expected = {'python', 'packages', 'platform', 'processor', 'devices', 'git'}
+    assert set(stored) == expected
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        (
+            'processor\t: 0\nmodel name\t: AMD EPYC 7B13\n'
+            'flags\t\t: fpu sse4_2 smep avx2 avx512f amx_tile fma\n\nmodel name\t: B\n',
+            {
+                'name': 'AMD EPYC 7B13',
+                'vectors': ['amx_tile', 'avx2', 'avx512f', 'fma', 'sse4_2'],
+            },
+        ),
+        (
+            'processor\t: 0\nFeatures\t: fp asimd sve2 sme sme2 crc32\n',
+            {
+                'name': platform.processor() or platform.machine(),
+                'vectors': ['asimd', 'sme', 'sme2', 'sve2'],
+            },
+        ),
+        (None, {'name': platform.processor() or platform.machine(), 'vectors': []}),
+    ],
+    ids=['x86', 'arm', 'not Linux'],
+)
+def test_the_environment_names_the_processor(text, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, 'CPUINFO', tmp_path / 'cpuinfo')
+    if text:
+        (tmp_path / 'cpuinfo').write_text(text)
+    assert environment.describe([])['processor'] == expected
 
 
 def test_a_run_that_moves_keeps_its_earlier_environments(tmp_path):
@@ -197,7 +320,10 @@ def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):
     assert environment.describe([])['git']['changed']
 
 
-@pytest.mark.parametrize('name', ['result.json', 'metrics.jsonl', 'tensorboard'])
+@pytest.mark.parametrize(
+    'name',
+    ['result.json', 'metrics.jsonl', 'tensorboard', 'tokenizer.model', 'environment.json'],
+)  # fmt: skip
 def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path, name):
     (tmp_path / name).write_text('mine')
     with pytest.raises(
@@ -206,4 +332,4 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path, name)
         with workdir.open_run(tmp_path, CONFIG):
             pass
     assert (tmp_path / name).read_text() == 'mine'
-    assert not (tmp_path / 'config.json').exists()
+    assert [path.name for path in tmp_path.iterdir()] == [name]

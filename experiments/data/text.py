@@ -6,11 +6,11 @@ import functools
 import gzip
 import hashlib
 import unicodedata
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from experiments.data import _paths
 from experiments.errors import UserError
 
 
@@ -43,14 +43,12 @@ class Text:
                 raise UserError(
                     f'data: text({field.name}={value!r}): give a text such as "en"'
                 )
+            _paths.check(f'text({field.name})', value)
         if self.source == self.target:
             raise UserError(
                 f'data: source and target are both {self.source!r}; name two languages'
             )
-        if not self._folder.is_dir():
-            raise UserError(
-                f'data: {self._folder} is not a folder; give the one that holds the text'
-            )
+        _paths.folder('text(path)', self.path)
         for name in ('train', 'val'):
             for language in (self.source, self.target):
                 self._file(name, language)
@@ -69,17 +67,19 @@ class Text:
     def _digest(self) -> str:
         digest = hashlib.sha256()
         for language in (self.source, self.target):
-            with self._file('train', language).open('rb') as file:
+            path = self._file('train', language)
+            with _paths.reading(path), path.open('rb') as file:
                 digest.update(hashlib.file_digest(file, 'sha256').digest())
         return digest.hexdigest()
 
     @property
     def _folder(self) -> Path:
-        return Path(self.path).expanduser()
+        return _paths.expanded('text(path)', self.path)
 
     def _names(self) -> set[str]:
         """The sets that are there in both languages."""
-        files = {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
+        with _paths.reading(self._folder):
+            files = {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
         stems = [
             {
                 f.removesuffix(f'.{language}')
@@ -94,8 +94,9 @@ class Text:
         plain = self._folder / f'{name}.{language}'
         packed = plain.with_name(f'{plain.name}.gz')
         for file in (plain, packed):
-            if file.is_file():
-                return file
+            with _paths.reading(file):
+                if file.is_file():
+                    return file
         mend = (
             'what is trained on'
             if name == 'train'
@@ -122,11 +123,11 @@ class Text:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[BinaryIO]:
-    try:
-        with gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file:
-            yield file
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f'data: {path} cannot be read: {error}') from None
+    with (
+        _paths.reading(path),
+        gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file,
+    ):
+        yield file
 
 
 def _lines(path: Path) -> Iterator[str]:

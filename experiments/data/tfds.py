@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+from experiments.data import _paths
 from experiments.errors import UserError
 
 _CHUNK = (
@@ -55,10 +56,24 @@ class Tfds:
                 raise UserError(
                     f'data: tfds({field.name}={value!r}): give a text, in quotes'
                 )
+            if value is not None:
+                _paths.check(f'tfds({field.name})', value)
         if self.source == self.target:
             raise UserError(
                 f'data: source and target are both {self.source!r}; name two languages'
             )
+        if (
+            self.data_dir and '://' not in self.data_dir
+        ):  # else gs://…, which TFDS knows
+            self._check_folder(self.data_dir)
+
+    def _check_folder(self, data_dir: str) -> None:
+        """TFDS makes a folder that is not there, and one named '~nobody' as well."""
+        path = _paths.expanded('tfds(data_dir)', data_dir)
+        with _paths.reading(path):
+            is_there = path.exists()
+        if is_there:
+            _paths.folder('tfds(data_dir)', data_dir)
 
     def train(self) -> Iterator[tuple[str, str]]:
         return self._pairs(self.split)
@@ -159,12 +174,23 @@ class Tfds:
         )
 
     def _pairs(self, split: str) -> Iterator[tuple[str, str]]:
-        for example in _examples(self._builder, split):
-            yield _text(example[self.source]), _text(example[self.target])
+        builder = self._builder
+        try:
+            for example in _examples(builder, split):
+                yield _text(example[self.source]), _text(example[self.target])
+        except UserError:
+            raise
+        except Exception as error:  # each kind of file has errors of its own
+            raise UserError(
+                f'data: {builder.data_path}, split {split!r}, cannot be read: {_line(error)}; '
+                'if it is damaged, remove that folder and have it prepared anew'
+            ) from error
 
 
 def _examples(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
     kind = builder.info.file_format.value
+    if not builder.info.splits[split].file_instructions:
+        return  # a slice such as train[:0], of which TFDS makes an error of its own
     if kind == 'array_record':
         records = builder.as_data_source(split)
         for start in range(0, len(records), _CHUNK):
@@ -190,7 +216,8 @@ def _tfrecords(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
 
 
 def _text(value: bytes) -> str:
-    return unicodedata.normalize('NFC', value.decode('utf-8')).replace('\n', ' ')
+    text = unicodedata.normalize('NFC', value.decode('utf-8'))
+    return re.sub('\r\n|\r|\n', ' ', text)
 
 
 def _whole(split: str) -> set[str]:

@@ -10,7 +10,7 @@ small/smaller klein/kleiner: child animal thing furniture vehicle building room 
 good/better gut/besser: food drink media sound teacher doctor student friend singer answer
 beautiful schön: woman animal goods building landscape plant sound
 ugly/uglier hässlich: goods building
-new/newer neu: goods text building entertainment
+new/newer neu: goods text building film game
 expensive teuer: goods food drink
 cheap/cheaper billig: goods food drink
 heavy/heavier schwer: thing furniture machine
@@ -18,8 +18,9 @@ light/lighter leicht: thing garment
 clean/cleaner sauber: garment vehicle room street
 dirty/dirtier schmutzig: garment vehicle room pet street
 broken/- kaputt: machine furniture vehicle part
-long/longer lang/länger: text media garment street bridge river
-short/shorter kurz/kürzer: text media garment answer
+long/longer lang/länger: media coat shirt dress jacket scarf glove street bridge
+    river
+short/shorter kurz/kürzer: media coat shirt dress jacket scarf glove answer
 red/- rot: goods part plant
 blue/- blau: goods part
 green/- grün: goods part
@@ -29,7 +30,7 @@ white/- weiß: animal goods part
 happy/happier glücklich: person
 sad/sadder traurig: person sound story film
 tired müde: person animal
-sick krank/kränker: person animal
+sick/sicker krank/kränker: person animal
 healthy/healthier gesund/gesünder: person animal food
 rich/richer reich: person
 poor/poorer arm/ärmer: person
@@ -44,7 +45,8 @@ hungry/hungrier hungrig: person animal
 wild/- wild: beast horse
 dangerous gefährlich: beast street bridge river game
 fresh/fresher frisch: food milk
-sweet/sweeter süß: food drink
+sweet/sweeter süß: apple cake banana orange strawberry tomato chocolate milk tea
+    coffee wine
 warm/warmer warm/wärmer: water milk soup garment room
 cold/colder kalt/kälter: drink soup room lake river
 hot/hotter heiß: soup tea coffee water meat
@@ -53,11 +55,12 @@ interesting interessant: media thought building
 boring langweilig: media music
 funny/funnier lustig: media story song dream
 important wichtig: text thought
-difficult schwierig: thought game
-easy/easier einfach: thought game
+difficult schwierig: question problem word answer game
+easy/easier einfach: question problem word answer game
 quiet/quieter ruhig: building landscape child
 dark/darker dunkel: room forest street
-high/higher hoch/höher: mountain tree wall bridge
+high/higher hoch/höher: mountain wall bridge
+tall/taller hoch/höher: tree
 useful nützlich: thing machine book answer
 empty/- leer: bottle glass box basket street room
 """

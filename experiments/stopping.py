@@ -1,0 +1,94 @@
+"""Stopping when asked to: SIGTERM and Ctrl-C end a run soon, and nothing that it has is lost."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from typing import NoReturn, TypeVar
+
+T = TypeVar('T')
+
+_LOOK = 0.1  # seconds between two looks at whether a stop was asked for
+_GRACE = 0.5  # seconds in which work may end by itself, and take away its drafts
+
+
+class Stopped(Exception):
+    """The run was asked to stop. The message says what was saved, if anything was."""
+
+
+class Stop:
+    """Whether a run was asked to stop.
+
+    Python runs signal handlers in the main thread, between two of its instructions: none
+    runs while that thread compiles or waits for a device, and one that raised there would
+    raise anywhere. So the handler takes a note and nothing else. The main thread looks at
+    it after each step of training; long work is done by another thread (`wait_for`), which
+    the main thread waits for only until a stop is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._signal: int | None = None
+
+    @property
+    def asked(self) -> bool:
+        return self._signal is not None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Has SIGTERM and Ctrl-C ask for a stop; a second Ctrl-C ends the process."""
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, self._ask) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raises Stopped if a stop was asked for; for work that can end at this point."""
+        if self.asked:
+            raise Stopped
+
+    def wait_for(self, work: Callable[[], T]) -> T:
+        """What some work returns, which a thread does.
+
+        Raises:
+          Stopped: a stop was asked for. The work is left to itself: see `leave`.
+        """
+        self.check()
+        future: Future[T] = Future()
+        threading.Thread(target=_do, args=(work, future), daemon=True).start()
+        return self.result(future)
+
+    def result(self, future: Future[T]) -> T:
+        """What a future gives, as `wait_for`."""
+        while not wait([future], _LOOK).done:
+            if self.asked:
+                wait([future], _GRACE)
+                raise Stopped
+        return future.result()
+
+    def leave(self) -> NoReturn:
+        """Ends the process as a signal would, with the status that a shell gives it.
+
+        At once, for nothing can end a thread that compiles: an orderly exit waits for it.
+        """
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(128 + (self._signal or signal.SIGTERM))
+
+    def _ask(self, number: int, frame: object) -> None:
+        if self.asked and number == signal.SIGINT:
+            os._exit(128 + number)
+        self._signal = number
+
+
+def _do(work: Callable[[], T], future: Future[T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:
+        future.set_exception(error)

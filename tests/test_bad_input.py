@@ -1,0 +1,293 @@
+"""Whatever is given is either used or refused in one line that names it."""
+
+import os
+import random
+import types
+import warnings
+
+import pytest
+
+from configs import wmt_base
+from experiments import check, data, flags, job, translate
+from experiments.errors import UserError, line, nearest
+from experiments.ledger import ledger
+from experiments.workdir import flatten
+from flaxformer_lite import fields, ranges, spec
+
+SEED = int(os.environ.get('BAD_INPUT_SEED', random.randrange(10**6)))
+SMALL = {
+    'model.num_layers': 1,
+    'model.d_model': 12,
+    'model.num_heads': 2,
+    'model.d_ff': 16,
+    'tokenizer.vocab_size': 13,
+    'batch.tokens': 64,
+    'batch.max_length': 8,
+}
+NUMBERS = ['-1', '0', '1', '2', '3', '2147483647', '2147483648', '4294967296', '1e999']
+NUMBERS += ['100000000000000000000', '-1e999', 'nan', '1e300', '3e38', '1e-300', '0.9']
+NUMBERS += ['0.99999999999', '1j', '9' * 5000, '0x' + 'f' * 9000]
+TEXTS = [
+    '',
+    ' ',
+    '(',
+    'x' * 5000,
+    'a(' * 10_000,
+    '-' * 50_000 + '1',
+    'é',
+    '\x00',
+    'a\nb',
+]
+TEXTS += [
+    '\udcff',
+    'None',
+    'True',
+    '"x"',
+    '[1]',
+    '{}',
+    'local(**{})',
+    'none',
+    '\x1b[2J',
+]
+
+
+def answer(overrides, described):
+    """'' where a config with these overrides can be worked with, or else the line that says why.
+
+    Any other error is a failure, and is said with what was given.
+    """
+    arguments = [f'--config.{field}={value}' for field, value in overrides.items()]
+    try:
+        parser = flags.Parser('test')
+        settings = flags.parse(parser, ['--config=wmt_base', *arguments])[1]
+        check.check_overrides(settings.config, settings.overrides)
+        check.check(settings.config)
+        if described:
+            ledger(settings.config)
+    except UserError as error:
+        return line(error)
+    except Exception as error:
+        given = {field: ranges.shown(value) for field, value in overrides.items()}
+        raise AssertionError(
+            f'{given} gives {type(error).__name__}: {error}'
+        ) from error
+    return ''
+
+
+def is_a_line(text):
+    return text.isprintable() and len(text) < 1100
+
+
+@pytest.mark.parametrize('field', flatten(wmt_base.get_config().to_dict()))
+def test_any_value_of_any_field_is_used_or_refused_in_a_line(field):
+    for value in [*NUMBERS, *TEXTS]:
+        text = answer({field: value}, described=False)
+        assert is_a_line(text), ranges.shown(value)
+        # By its name, or by that of the other field that it does not fit.
+        assert not text or '.' in text.split(':')[0] or 'data' in text, text
+
+
+@pytest.mark.parametrize(
+    'field', [f for f, kind in check.FIELDS.items() if ranges.limit_of(kind)]
+)
+def test_no_number_is_beyond_all_bounds(field):
+    limit = ranges.limit_of(check.FIELDS[field])
+    if not isinstance(limit, ranges.Range):
+        return
+    beyond = ['-1', 'nan', '1e999', '-1e999']
+    # 1e20 is a float32 like another.
+    if not isinstance(flatten(wmt_base.get_config().to_dict())[field], float):
+        beyond += ['100000000000000000000']
+    for value in beyond:
+        assert answer({field: value}, described=False), (field, value)
+
+
+ARGUMENTS = [
+    (field, name, argument)
+    for field in ('architecture', 'attention', 'positions', 'norm', 'residual')
+    + ('feed_forward', 'init')
+    for name in fields.variants(field)
+    for argument in spec.parameters(fields.find(field, {field: name}))
+]
+
+
+@pytest.mark.parametrize(('field', 'name', 'argument'), ARGUMENTS)
+def test_any_value_of_any_argument_of_a_variant(field, name, argument):
+    """One that is drawn anew each time is traced as well: what is accepted can be built."""
+    rng = random.Random(f'{SEED}/{field}/{name}/{argument}')
+    literals = [x for x in TEXTS if x not in ('', ' ')]
+    traced = rng.choice(NUMBERS)
+    for value in [*NUMBERS, *literals]:
+        sizes = dict(SMALL)
+        if name == 'recurrent':
+            del sizes['model.num_heads'], sizes['model.d_ff']
+        given = sizes | {f'model.{field}': f'{name}({argument}={value})'}
+        text = answer(given, described=value == traced)
+        assert is_a_line(text), f'seed {SEED}: {value[:40]}'
+
+
+@pytest.mark.parametrize(
+    'overrides',
+    [
+        {'model.norm': 'layer(epsilon=-1)'},
+        {'model.norm': 'rms(epsilon=-5)'},
+        {'model.norm': 'batch(momentum=2)'},
+        {'model.init': 'normal(std=-1)'},
+        {'model.positions': 'learned(max_length=0)'},
+        {'model.positions': 'learned(max_length=-1)'},
+        {'model.positions': 'learned(max_length=1000000000000)'},
+        {'model.positions': 'shaw(max_distance=-1)'},
+        {'model.positions': 'rotary(d_k=3)'},
+        {'model.residual': 'deepnorm(encoder_layers=0, decoder_layers=0)'},
+        {'model.attention': 'local(window=100000000000000000000)'},
+        {'optimizer.schedule': 'noam(factor=-1)'},
+        {'optimizer.schedule': 'cosine(peak=-1)'},
+        {'optimizer.schedule': 'cosine(peak=1e999)'},
+        {'optimizer.schedule': 'constant_schedule(value=None)'},
+        {'optimizer.schedule': 'constant_schedule(value=True)'},
+        {'optimizer.schedule': 'constant_schedule(value=(1, 2))'},
+        {'optimizer.eps': '1e-60'},
+        {'evaluation.decode': 'sample', 'evaluation.temperature': 'inf'},
+        {'model.d_model': '100000000000000000000'},
+        {'model.num_layers': '100000000000000000000'},
+        {'data': 'a(' * 10_000},
+        {'data': 'txt'},
+    ],
+    ids=lambda overrides: ' '.join(f'{k}={v[:50]}' for k, v in overrides.items()),
+)
+def test_what_is_senseless_is_refused(overrides):
+    text = answer(overrides, described=False)
+    assert next(reversed(overrides)) in text
+
+
+def test_the_largest_model_is_described_without_an_array():
+    sizes = {'model.d_model': 2**24, 'model.d_ff': 2**24, 'model.num_heads': 2**16}
+    sizes |= {'model.d_k': 2**24, 'model.d_v': 2**24, 'model.num_layers': 1}
+    sizes |= {'tokenizer.vocab_size': 2**31 - 1, 'batch.tokens': 2**31 - 1}
+    sizes |= {'batch.max_length': 2**20, 'model.positions': 'alibi'}
+    assert answer(sizes, described=True) == ''
+
+
+@pytest.mark.parametrize('seed', range(10))
+def test_any_settings_together_are_described_or_refused(seed):
+    rng = random.Random(f'{SEED}/{seed}')
+    names = [
+        f for f in check.FIELDS if f.startswith(('model.', 'batch.', 'tokenizer.'))
+    ]
+    chosen = {name: rng.choice(NUMBERS + TEXTS) for name in rng.sample(names, 2)}
+    for name in rng.sample([f for f in names if f[6:] in fields.FOLDERS], 3):
+        chosen[name] = rng.choice(fields.variants(name[6:]))
+    text = answer(SMALL | chosen, described=True)
+    assert is_a_line(text), f'seed {SEED}/{seed}: {chosen}'
+
+
+def test_epochs_of_more_steps_than_can_be_counted_are_refused():
+    config = wmt_base.get_config()
+    config.train.steps, config.train.epochs = 0, 2**20
+    batches = types.SimpleNamespace(batches_per_epoch=2**11 - 1)
+    assert job._steps(config, batches) == 2**31 - 2**20
+    batches.batches_per_epoch += 1
+    with pytest.raises(UserError, match='train.epochs=1048576 are 2,147,483,648 steps'):
+        job._steps(config, batches)
+
+
+LONG = 'x' * 5000
+
+
+@pytest.mark.parametrize(
+    ('source', 'message'),
+    [
+        ('text(path="~nosuchuser/x", source="en", target="de")', 'home directory'),
+        (f'text(path="{LONG}", source="en", target="de")', 'File name too long'),
+        (f'text(path="/", source="{LONG}", target="de")', 'File name too long'),
+        ('text(path="/", source="en")', "missing 1 required .* 'target'"),
+        ('text(path=3, source="en", target="de")', 'path must be of type str, not 3'),
+        ('grammar(seed=-1)', 'data: seed must be at least 0'),
+        (f'grammar(seed=0x{"f" * 9000})', 'seed must be .* a number of thousands of'),
+        ('grammar(pairs=1000000000)', 'pairs must be at least 100 and at most 1000000'),
+    ],
+    ids=lambda text: text[:50],
+)
+def test_a_source_that_cannot_be_is_refused(source, message):
+    with pytest.raises(UserError, match=message) as caught:
+        data.load(source)
+    assert is_a_line(line(caught.value))
+
+
+@pytest.mark.parametrize('seed', [2**32, -1, 10**20])
+def test_a_seed_of_translate_is_looked_at_before_the_run_is(seed, monkeypatch):
+    argv = ['translate', '--workdir=nowhere', f'--seed={seed}']
+    monkeypatch.setattr('sys.argv', argv)
+    with pytest.raises(
+        UserError, match='--seed must be at least 0 and below 4294967296'
+    ):
+        translate.main()
+
+
+def test_python_s_warnings_of_a_spec_do_not_stand_beside_the_line():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        assert spec.parse(r'text(path="a\d")')[1] == {'path': r'a\d'}
+    assert not caught
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (lambda c: c.train.__delattr__('steps'), 'no field train.steps: give it one'),
+        (lambda c: setattr(c, 'model', 3), 'the config has no field model'),
+        (
+            lambda c: setattr(c.model, 'num_head', 4),
+            'nothing reads .* model.num_head of',
+        ),
+        (lambda c: setattr(c, 'seed', 4), "field seed .* did you mean 'train.seed'"),
+    ],
+)
+def test_a_config_of_other_fields_is_refused(change, message):
+    config = wmt_base.get_config()
+    with config.ignore_type():
+        change(config)
+    for look in (check.check, lambda c: check.check_overrides(c, [])):
+        with pytest.raises(UserError, match=message):
+            look(config)
+
+
+@pytest.mark.parametrize('value', ['512', 512.0, True, None, [512]])
+def test_a_config_of_other_types_is_refused(value):
+    config = wmt_base.get_config()
+    with config.ignore_type():
+        config.model.d_model = value
+    with pytest.raises(UserError, match='model.d_model must be of type int, not'):
+        check.check(config)
+
+
+@pytest.mark.parametrize(
+    ('name', 'meant'),
+    [
+        ('model.num_head', 'model.num_heads'),
+        ('num_heads', 'model.num_heads'),
+        ('modle.num_heads', 'model.num_heads'),
+        ('model.layers', 'model.num_layers'),
+        ('train.dropout', 'model.dropout'),
+        ('model.dropuot', 'model.dropout'),
+        ('train.step', 'train.steps'),
+        ('seed', 'train.seed'),
+        ('evaluation.beam', 'evaluation.beams'),
+        ('decoder_atention', 'model.decoder_attention'),
+        ('model.foo', None),
+        ('model.hidden_size', None),
+        ('learning_rate', None),
+        ('model.', None),
+        ('x', None),
+        ('', None),
+    ],
+)
+def test_a_field_is_proposed_where_its_own_name_is_alike(name, meant):
+    expected = f'; did you mean {meant!r}?' if meant else ''
+    assert nearest(name, check.FIELDS) == expected
+
+
+def test_a_line_is_one_whatever_is_in_it():
+    text = line(UserError('a\nb\r\nc\x1b[2J\u2028d\x00\udcff' + 'x' * 5000))
+    assert text.startswith('a b c\\x1b[2J d\\x00\\udcff')
+    assert is_a_line(text)

@@ -1,0 +1,84 @@
+"""An ensemble is the mean of its models' probabilities, stated in float64 NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from flaxformer_lite import decode, ensemble
+from flaxformer_lite.architectures.base import grow
+
+SOURCE = tiny.padded([source for source, _ in tiny.PAIRS])
+LENGTH = 7
+
+
+def softmax(logits):
+    p = np.exp(np.float64(logits) - np.float64(logits).max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+def search(model, variables, beams=3):
+    """Beam search's tokens and scores."""
+
+    @jax.jit
+    def run(variables, source_BS):
+        memory = model.apply(variables, source_BS, method='start')
+
+        def step(token_BN, memory, path):
+            return model.apply(variables, token_BN, memory, path, method='step')
+
+        limits_B = jnp.full(len(source_BS), LENGTH)
+        task = decode.Task(step, grow, memory, limits_B, 2, 1, LENGTH)
+        return decode.beam(task, beams, 0.6, best=beams)
+
+    return run(variables, SOURCE)
+
+
+def several():
+    """Two equal configs with other parameters, one that reads otherwise, one with statistics."""
+    models = [
+        tiny.model(),
+        tiny.model(),
+        tiny.model(architecture='recurrent'),
+        tiny.model(norm='batch'),
+    ]
+    return models, [tiny.all_variables(m, seed=i) for i, m in enumerate(models)]
+
+
+def test_a_model_beside_itself_finds_what_it_finds_alone():
+    model = tiny.model()
+    own = tiny.all_variables(model)
+    alone = search(model, own)
+    both = ensemble.ensemble([model, model])
+    together = search(both, ensemble.variables([own, own]))
+    np.testing.assert_array_equal(together.tokens_BNL, alone.tokens_BNL)
+    np.testing.assert_allclose(together.scores_BN, alone.scores_BN, atol=1e-4)
+
+
+def test_a_score_is_the_log_of_the_mean_probability_token_by_token():
+    models, each = several()
+    found = search(ensemble.ensemble(models), ensemble.variables(each))
+    checked = 0
+    for row, (tokens_NL, scores_N) in enumerate(
+        zip(found.tokens_BNL, found.scores_BN, strict=True)
+    ):
+        for tokens, score in zip(np.asarray(tokens_NL), scores_N, strict=True):
+            tokens = tokens[: list(tokens).index(1) + 1]
+            inputs = jnp.asarray([[2, *tokens[:-1]]], jnp.int32)
+            p = [
+                softmax(tiny.apply(m, v, SOURCE[row : row + 1], inputs))[0]
+                for m, v in zip(models, each, strict=True)
+            ]
+            mean = np.mean(p, axis=0)[np.arange(len(tokens)), tokens]
+            penalty = ((5 + len(tokens)) / 6) ** 0.6
+            assert score == pytest.approx(np.log(mean).sum() / penalty, abs=1e-3)
+            checked += 1
+    assert checked == 9
+
+
+def test_it_has_room_for_what_the_least_of_its_models_has_room_for():
+    short, shorter = (tiny.model(positions=f'learned(max_length={n})') for n in (9, 6))
+    made = ensemble.ensemble([short, tiny.model(), shorter])
+    assert made.max_length == 6
+    assert ensemble.ensemble([tiny.model()]).max_length is None

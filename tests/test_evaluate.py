@@ -1,0 +1,65 @@
+"""What is scored once in a process is not scored again, and progress is told."""
+
+import pytest
+
+from configs import wmt_base
+from experiments import evaluate, files
+from experiments.translator import Hypothesis
+
+PAIRS = [('a b', 'x y'), ('c', 'z')]
+
+
+@pytest.fixture
+def evaluator(tmp_path, monkeypatch):
+    """One whose model is not asked; `translated` counts what it is to translate."""
+    told = []
+    evaluator = evaluate.Evaluator(
+        None,
+        None,
+        wmt_base.get_config(),
+        tmp_path,
+        'en-de',
+        tell=lambda *x: told.append(x),
+    )
+
+    def translate(variables, texts, tell):
+        evaluator.translated.append(list(texts))
+        tell(len(texts))
+        return [[Hypothesis(f'{text} {variables}', 0.0)] for text in texts]
+
+    evaluator.told, evaluator.translated = told, []
+    monkeypatch.setattr(evaluator, '_translate', translate)
+    monkeypatch.setattr(evaluator, 'loss', lambda variables, pairs: {'loss': variables})
+    return evaluator
+
+
+def test_the_same_step_is_not_scored_twice(evaluator, tmp_path):
+    first = evaluator(1.0, 'val', PAIRS, 6)
+    results = evaluator.every(1.0, {'val': PAIRS, 'test': PAIRS[:1]}, [6])
+    assert results['val'] == first
+    assert [len(texts) for texts in evaluator.translated] == [2, 1]
+    files_there = {path.name for path in (tmp_path / 'translations').glob('*.txt')}
+    assert files_there == {'val.step=6.txt', 'test.step=6.txt'}
+
+
+def test_other_parameters_are_scored(evaluator, tmp_path):
+    """Those of another step, and the mean of several of which the last was scored alone."""
+    evaluator(1.0, 'val', PAIRS, 6)
+    assert evaluator.every(2.0, {'val': PAIRS}, [5])['val']['loss'] == 2.0
+    assert evaluator.every(3.0, {'val': PAIRS}, [5, 6])['val']['loss'] == 3.0
+    stored = files.read_json(tmp_path / 'translations' / 'val.step=6,mean_of=2.json')
+    assert stored['loss'] == 3.0
+    # Nor is a mean taken for another mean, or for a step.
+    assert evaluator.every(4.0, {'val': PAIRS}, [4, 6])['val']['loss'] == 4.0
+    assert evaluator.every(1.0, {'val': PAIRS}, [6])['val']['loss'] == 1.0
+
+
+def test_the_set_and_its_sentences_are_told(evaluator):
+    evaluator(1.0, 'val', PAIRS, 6)
+    assert evaluator.told == [('val', 2, 2)]
+
+
+def test_a_table_shows_scores_with_two_decimals(evaluator):
+    result = evaluator(1.0, 'val', PAIRS, 6) | {'perplexity': 1.0, 'accuracy': 1.0}
+    row = evaluate.table({'val': result | {'bleu': 8.685e-61, 'chrf': 12.345}})
+    assert row.split('\n')[2].split()[-3:] == ['0.00', '12.35', 'en-de']

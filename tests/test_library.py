@@ -1,0 +1,188 @@
+"""The library alone, as the README uses it: no files, no flags, no config."""
+
+import re
+from importlib import metadata
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+import flaxformer_lite
+from configs import wmt_base
+from flaxformer_lite import decode, defaults, learning
+from flaxformer_lite.architectures.base import grow
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_readmes_examples_run():
+    text = (ROOT / 'README.md').read_text('utf-8')
+    after = text[text.index('As a library') :]
+    examples = re.findall(r'```python\n(.*?)```', after, re.DOTALL)
+    assert len(examples) == 3
+    names = {}
+    for example in examples:
+        exec(example, names)
+    assert names['logits'].shape == (2, 3, 8_000)
+    assert names['tokens'].shape == (2, 4, 20) and names['exists'].all()
+    assert int(names['state'].step) == 1 and int(names['state'].skipped) == 0
+    assert names['figures']['encoder']['entropy'].shape == (2, 8)
+
+
+def test_the_defaults_are_the_papers_base_model():
+    assert dict(defaults.MODEL) == wmt_base.get_config().model.to_dict()
+
+
+def test_a_config_says_what_differs_from_the_default():
+    config = wmt_base.get_config().model
+    config.update(tiny.SIZES)
+    built = flaxformer_lite.build.model(dict(tiny.SIZES), 13)
+    assert built == flaxformer_lite.build.model(config, 13)
+    with pytest.raises(ValueError, match="no field 'd_modle'; did you mean 'd_model'"):
+        flaxformer_lite.build.model(dict(d_modle=12), 13)
+
+
+def test_the_version_is_said_once():
+    assert re.fullmatch(r'\d+\.\d+\.\d+\S*', flaxformer_lite.__version__)
+    project = (ROOT / 'pyproject.toml').read_text('utf-8')
+    assert 'dynamic = ["version"]' in project
+    assert not re.search(r'^version = "', project, re.MULTILINE)
+    assert metadata.version('flaxformer-lite') == flaxformer_lite.__version__
+
+
+def test_a_batch_is_one_pair_a_row():
+    sources = [source for source, _ in tiny.PAIRS]
+    targets = [target for _, target in tiny.PAIRS]
+    found = flaxformer_lite.batch(sources, targets)
+    expected = tiny.batch([[pair] for pair in tiny.PAIRS])
+    assert found.keys() == set(learning.ARRAYS)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        assert found[name].dtype == jnp.int32
+    # Arrays that are filled up are the same, also while they are traced.
+    padded = tiny.padded(sources), np.asarray(tiny.padded(targets))
+    again = jax.jit(flaxformer_lite.batch)(*padded)
+    jax.tree.map(np.testing.assert_array_equal, again, found)
+
+
+def test_a_batch_may_begin_with_padding_and_have_empty_rows():
+    found = flaxformer_lite.batch([[4, 1], []], [[5, 1], []], bos=0)
+    np.testing.assert_array_equal(found['inputs'], [[0, 5], [0, 0]])
+    np.testing.assert_array_equal(found['target_segments'], [[1, 1], [0, 0]])
+    np.testing.assert_array_equal(found['source_segments'], [[1, 1], [0, 0]])
+
+
+@pytest.mark.parametrize(
+    ('source', 'target', 'message'),
+    [
+        ([[4], [5]], [[6]], '2 sources and 1 targets were given'),
+        ([[4, 0, 5]], [[6]], 'source, row 0: tokens must be above 0'),
+        ([[4]], [[6], [-1]], 'target, row 1: tokens must be above 0'),
+        ([4, 5], [[6]], 'source must be rows of tokens, a list for each'),
+        ([[4.5]], [[6]], 'source must be rows of tokens'),
+        (np.ones((2, 3)), [[6]], r'source must be whole numbers .* float64 \(2, 3\)'),
+        (np.ones(3, int), [[6]], r'source must be whole numbers .* \(3,\)'),
+    ],
+)
+def test_a_batch_refuses_what_is_no_rows_of_tokens(source, target, message):
+    with pytest.raises(ValueError, match=message):
+        flaxformer_lite.batch(source, target)
+
+
+SOURCES = [[4, 5, 6, 7, 1], [10, 4, 1], [], [9, 1]]
+
+
+def made(**overrides):
+    model = tiny.model(num_layers=1, **overrides)
+    return model, tiny.all_variables(model)
+
+
+def by_task(model, variables, search, limits, length, **settings):
+    """What `decode` gives for the sources, its task written out."""
+
+    @jax.jit
+    def run(source):
+        def step(token_BN, memory, path):
+            return model.apply(variables, token_BN, memory, path, method='step')
+
+        memory = model.apply(variables, source, method='start')
+        limits_B = jnp.asarray(limits)
+        task = decode.Task(step, grow, memory, limits_B, bos=2, eos=1, length=length)
+        return search(task, **settings)
+
+    return run(tiny.padded(SOURCES))
+
+
+def assert_same(found, expected):
+    np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
+    np.testing.assert_array_equal(found.exists_BN, expected.exists_BN)
+    np.testing.assert_allclose(found.scores_BN, expected.scores_BN, atol=1e-5)
+
+
+def test_generate_is_the_search_that_it_names():
+    model, variables = made()
+    limits = [55, 53, 0, 52]
+    settings = dict(beams=3, alpha=1.0, best=2)
+    found = flaxformer_lite.generate(model, variables, SOURCES, 'beam', **settings)
+    expected = by_task(model, variables, decode.beam, limits, 55, **settings)
+    assert_same(found, expected)
+    assert found.exists_BN.all(1).tolist() == [True, True, False, True]
+
+    key, filters = jax.random.key(3), dict(temperature=0.7, top_k=5, top_p=0.9)
+    found = flaxformer_lite.generate(
+        model,
+        variables,
+        tiny.padded(SOURCES),
+        'sample',
+        key=key,
+        max_length=6,
+        **filters,
+    )
+    keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(4))
+    expected = by_task(
+        model, variables, decode.sample, [6, 6, 0, 6], 6, keys_B=keys_B, **filters
+    )
+    assert_same(found, expected)
+
+
+def test_generate_stays_within_learned_positions():
+    model, variables = made(positions='learned(max_length=6)')
+    found = flaxformer_lite.generate(model, variables, SOURCES, 'greedy')
+    assert found.tokens_BNL.shape == (4, 1, 6)
+    with pytest.raises(ValueError, match='a source has 7 tokens, .* positions for 6'):
+        flaxformer_lite.generate(model, variables, [[4] * 7])
+
+
+@pytest.mark.parametrize(
+    ('settings', 'message'),
+    [
+        (dict(search='beams'), "must be one of greedy, beam, sample, not 'beams'"),
+        (dict(search='sample'), 'sampling needs a key'),
+        (dict(max_length=0), 'max_length must be at least 1, not 0'),
+        (dict(eos=0), 'eos not 0'),
+        (dict(bos=1), 'two tokens of the 13'),
+        (dict(eos=13), 'two tokens of the 13'),
+        (dict(beams=0), 'beam search needs 1 ≤ best ≤ beams'),
+        (dict(source=[[4, 0]]), 'source, row 0'),
+    ],
+)
+def test_generate_refuses_what_it_cannot_do(settings, message):
+    model, variables = made()
+    with pytest.raises(ValueError, match=message):
+        flaxformer_lite.generate(model, variables, **dict(source=SOURCES) | settings)
+
+
+def test_parameters_alone_are_no_variables():
+    model, variables = made()
+    params, rows = variables['params'], tiny.batch([[pair] for pair in tiny.PAIRS])
+    for ask in (
+        lambda: flaxformer_lite.record(model, params, rows),
+        lambda: flaxformer_lite.statistics(model, params, rows),
+        lambda: flaxformer_lite.generate(model, params, SOURCES),
+        lambda: learning.loss_sums(model, params, rows),
+    ):
+        with pytest.raises(ValueError, match="variables are wanted, {'params': …}"):
+            ask()

@@ -1,0 +1,83 @@
+"""Lines come at once where they come one by one, and many together where all are there."""
+
+import os
+
+import pytest
+
+from experiments import lines, translator
+from experiments.errors import UserError
+
+
+@pytest.fixture
+def pipe():
+    reading, writing = os.pipe()
+    yield reading, writing
+    for end in (reading, writing):
+        try:
+            os.close(end)
+        except OSError:
+            pass
+
+
+def test_a_line_comes_while_the_pipe_stays_open(pipe):
+    reading, writing = pipe
+    windows = lines.windows(reading, 100)
+    os.write(writing, b'one\n')
+    assert next(windows) == ['one']
+    os.write(writing, b'two\nthree\nhal')
+    assert next(windows) == ['two', 'three']
+    os.write(writing, b'f\n\n')
+    assert next(windows) == ['half', '']
+    os.write(writing, b'last')
+    os.close(writing)
+    assert list(windows) == [['last']]
+
+
+def test_a_file_comes_in_whole_windows(tmp_path):
+    file = tmp_path / 'text'
+    all_lines = [f'line {i} ' + 'x' * (i % 90) for i in range(5_000)]
+    file.write_bytes(('\r\n'.join(all_lines)).encode())
+    with open(file, 'rb') as stream:
+        found = list(lines.windows(stream.fileno(), 2_000))
+    assert [len(window) for window in found] == [2_000, 2_000, 1_000]
+    assert sum(found, []) == all_lines
+
+
+@pytest.mark.parametrize(
+    ('data', 'expected'),
+    [(b'', []), (b'\n', ['']), (b'a\n', ['a']), (b'a', ['a']), (b'a\n\n', ['a', ''])],
+)
+def test_as_many_lines_come_out_as_went_in(tmp_path, data, expected):
+    (tmp_path / 'text').write_bytes(data)
+    with open(tmp_path / 'text', 'rb') as stream:
+        assert sum(lines.windows(stream.fileno(), 10), []) == expected
+
+
+def test_what_is_not_utf_8_is_named_after_the_lines_before_it(tmp_path):
+    (tmp_path / 'text').write_bytes('ä\u2028b\nc\n'.encode() + b'\xff\nd\n')
+    with open(tmp_path / 'text', 'rb') as stream:
+        windows = lines.windows(stream.fileno(), 10)
+        assert next(windows) == ['ä\u2028b', 'c']
+        with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
+            next(windows)
+
+
+class Stub:
+    """A model with room for so many tokens, and a tokenizer of letters."""
+
+    max_length = 4
+
+    def encode(self, texts):
+        return [list(map(ord, text)) for text in texts]
+
+
+def test_texts_before_one_that_is_too_long_are_translated(monkeypatch):
+    monkeypatch.setattr(
+        translator.Translator,
+        '_window',
+        lambda self, variables, sentences, first: [(first, s) for s in sentences],
+    )
+    found = translator.Translator(Stub(), Stub(), None)(None, ['abc', 'a', 'abcd', ''])
+    assert [next(found), next(found)] == [(0, [97, 98, 99]), (0, [97])]
+    with pytest.raises(UserError, match='a sentence has 5 tokens'):
+        next(found)

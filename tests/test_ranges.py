@@ -1,0 +1,184 @@
+"""What arguments may be: how a Range judges numbers, and that every argument has one."""
+
+import dataclasses
+import inspect
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+
+from configs import wmt_base
+from experiments import check
+from experiments.workdir import flatten
+from flaxformer_lite import build, fields, ranges, schedules, spec
+from flaxformer_lite.attention.local import Local
+from flaxformer_lite.dropout import Dropout
+from flaxformer_lite.init.normal import Normal
+from flaxformer_lite.norms.layer import Layer
+from flaxformer_lite.ranges import Choices, Range
+
+INF, NAN = float('inf'), float('nan')
+Whole = Annotated[int, Range(at_least=1)]
+Share = Annotated[float, Range(at_least=0, below=1)]
+Positive = Annotated[float, Range(above=0)]
+
+
+@pytest.mark.parametrize(
+    ('annotation', 'value'),
+    [
+        (Whole, 1),
+        (Whole, 2**31 - 1),
+        (Whole, np.int64(3)),
+        (Annotated[int | None, Range(at_least=1)], None),
+        (Annotated[int, Range(at_least=0, below=2**32)], 2**32 - 1),
+        (Share, 0),
+        (Share, 0.9999999),
+        (Positive, 1e-37),
+        (Annotated[float, Range(at_least=1e-6)], 1e-6),
+        (Annotated[float, Range(at_most=0.1)], 0.1),
+        (Annotated[bool | float, Range(at_least=0)], True),
+        (Annotated[str, Choices('one', 'other')], 'other'),
+        (bool, False),
+        (Any, [object()]),
+    ],
+)
+def test_what_is_allowed(annotation, value):
+    ranges.check('size', annotation, value)
+
+
+@pytest.mark.parametrize(
+    ('annotation', 'value', 'message'),
+    [
+        (Whole, 0, 'size must be at least 1, not 0'),
+        (
+            Whole,
+            10**20,
+            f'size must be at least 1 and within ±{2**31 - 1}, not {10**20}',
+        ),
+        (Whole, 1.5, 'size must be of type int, not 1.5'),
+        (Whole, True, 'size must be of type int, not True'),
+        (Whole, 'x', "size must be of type int, not 'x'"),
+        (Whole, None, 'size must be of type int, not None'),
+        (Annotated[int, Range()], -(2**31), f'size must be within ±{2**31 - 1}, not'),
+        (Annotated[int, Range(at_most=5)], 6, 'size must be at most 5, not 6'),
+        (Share, 1.0, 'size must be at least 0 and below 1, not 1.0'),
+        (Share, NAN, 'size must be at least 0 and below 1, not nan'),
+        # The nearest float32 is 1, of which the whole would be dropped.
+        (Share, 1 - 1e-9, 'size must be at least 0 and below 1, not 0.999999999'),
+        (Positive, 1e-50, 'size must be above 0, not 1e-50'),
+        (Positive, 2.0**-130, 'size must be above 0, not 7.3'),
+        (Positive, 1e39, 'size must be above 0 and finite in float32, not 1e\\+39'),
+        (Positive, INF, 'size must be above 0 and finite in float32, not inf'),
+        (Positive, 10**20, f'size must be above 0 and within ±{2**31 - 1}, not 10'),
+        (Annotated[float, Range()], -INF, 'size must be finite in float32, not -inf'),
+        (Annotated[str, Choices('a', 'b')], 'c', "size must be one of a, b, not 'c'"),
+        (Annotated[str, Choices('a', 'b')], 1, 'size must be of type str, not 1'),
+        (bool, 1, 'size must be of type bool, not 1'),
+    ],
+)
+def test_what_is_refused(annotation, value, message):
+    with pytest.raises(ValueError, match=message):
+        ranges.check('size', annotation, value)
+
+
+def test_a_long_number_is_not_written_out():
+    for value, words in (
+        (10**500, r'501 characters'),
+        (16**9000, 'thousands of digits'),
+    ):
+        with pytest.raises(ValueError, match=f'size must be above 0 and .*{words}'):
+            ranges.check('size', Positive, value)
+
+
+@pytest.mark.parametrize(
+    ('make', 'message'),
+    [
+        (lambda: Local(window=0), 'window must be at least 1, not 0'),
+        (lambda: Local().clone(window=-1), 'window must be at least 1, not -1'),
+        (lambda: Layer(epsilon=-1.0), 'epsilon must be above 0 and at most 1, not -1'),
+        (lambda: Normal(std=0.0), 'std must be above 0, not 0.0'),
+        (lambda: Dropout(1.0), 'rate must be at least 0 and below 1, not 1.0'),
+        (lambda: schedules.noam(512, factor=-1), 'factor must be above 0, not -1'),
+        (lambda: schedules.cosine(10, INF), 'peak must be above 0 and finite'),
+    ],
+)
+def test_what_is_made_in_python_is_held_to_the_same(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_dataclass_that_is_checked_still_has_a_post_init_of_its_own():
+    @dataclasses.dataclass(frozen=True)
+    class Pair(ranges.Checked):
+        small: Whole = 1
+        large: int = 2
+
+        def __post_init__(self):
+            super().__post_init__()
+            if self.small > self.large:
+                raise ValueError('the wrong way round')
+
+    Pair(1, 2)
+    with pytest.raises(ValueError, match='small must be'):
+        Pair(0, 2)
+    with pytest.raises(ValueError, match='the wrong way round'):
+        Pair(3, 2)
+
+
+def limited(kind):
+    """Whether an annotation is of numbers or words, whose type alone says too little."""
+    if ranges.limit_of(kind) is not None:
+        return False
+    return ranges.is_literal(kind) and kind is not bool
+
+
+VARIANTS = [
+    (folder, name)
+    for folder in sorted(set(fields.FOLDERS.values()))
+    for name in spec.available(f'flaxformer_lite.{folder}')
+]
+
+
+@pytest.mark.parametrize(('folder', 'name'), VARIANTS)
+def test_every_argument_of_a_variant_that_is_a_number_or_a_word_has_a_range(
+    folder, name
+):
+    """Modules, which are parts, and switches need none: their types say all."""
+    cls = spec.find(f'flaxformer_lite.{folder}', name)
+    for argument, kind in spec.parameters(cls).items():
+        assert kind is not inspect.Parameter.empty, f'{argument} has no type'
+        assert not isinstance(kind, str), f'{argument}: a type, not its name as text'
+        assert not limited(kind), f'{argument}: give {kind} a Range or Choices'
+    ranged = [
+        x for x in spec.parameters(cls).values() if ranges.limit_of(x) is not None
+    ]
+    assert issubclass(cls, ranges.Checked) or not ranged, 'nothing checks its ranges'
+
+
+def test_what_parts_are_told_of_the_model_is_not_for_a_spec_to_say():
+    config = wmt_base.get_config().model
+    config.positions, config.residual = 't5', 'deepnorm'
+    told = build._Parts(config, 'encoder').facts.keys() - {'dense', 'd_ff'}
+    assert told <= set(fields.TOLD)
+    for argument in told & {'num_heads', 'causal'}:
+        config.positions = f't5({argument}=1)'
+        with pytest.raises(
+            ValueError, match=f'positions: {argument} is that of the whole'
+        ):
+            build.model(config, 9)
+    config.positions, config.feed_forward = 't5', 'relu(d_ff=7)'
+    assert build.model(config, 9).encoder.block.feed_forward.d_ff == 7
+
+
+@pytest.mark.parametrize('name', schedules.OURS)
+def test_every_argument_of_a_schedule_has_a_range(name):
+    for argument, kind in spec.parameters(getattr(schedules, name)).items():
+        assert ranges.limit_of(kind) is not None, argument
+
+
+def test_every_field_of_a_config_has_a_type_and_every_number_a_range():
+    assert set(check.FIELDS) == set(flatten(wmt_base.get_config().to_dict()))
+    # What is free text, and what is a spec, is looked at by who reads it.
+    text = {'data', 'evaluation.sets', 'optimizer.name', 'optimizer.schedule'}
+    text |= {f'model.{field}' for field in fields.FOLDERS}
+    assert {field for field, kind in check.FIELDS.items() if limited(kind)} == text

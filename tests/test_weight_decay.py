@@ -1,0 +1,74 @@
+"""What weight decay draws to 0, by every variant's parameters."""
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from flax.traverse_util import flatten_dict
+
+from experiments.weight_decay import decays
+from flaxformer_lite import fields, training
+
+
+def shapes(**overrides):
+    """The shape of each parameter, by path."""
+    model = tiny.model(**overrides, num_layers=1)
+    first = jax.eval_shape(lambda: training.init_variables(model, jax.random.key(0)))
+    return first['params']
+
+
+def masks(**overrides):
+    """Which parameters decay, by path."""
+    return flatten_dict(decays(shapes(**overrides)), sep='/')
+
+
+FIELDS = [f for f in fields.FOLDERS if not f.startswith(('decoder_', 'cross_', 'init'))]
+VARIANTS = [{field: name} for field in FIELDS for name in tiny.here(field)]
+
+
+@pytest.mark.parametrize('overrides', [*VARIANTS, dict(tie='none')], ids=str)
+def test_matrices_and_embeddings_decay_and_nothing_else(overrides):
+    found = masks(**overrides)
+    decaying = {path for path, is_decaying in found.items() if is_decaying}
+    names = ('kernel', 'embedding', 'source_embedding', 'output')
+    assert decaying == {path for path in found if path.split('/')[-1] in names}
+    assert not [path for path in decaying if 'positions' in path.split('/')]
+    sizes = flatten_dict(shapes(**overrides), sep='/')
+    assert all(sizes[path].ndim > 1 for path in decaying)
+
+
+@pytest.mark.parametrize(
+    ('overrides', 'own'),
+    [
+        (dict(attention='bilinear'), ['form']),
+        (dict(attention='talking_heads'), ['before', 'after']),
+        (dict(attention='additive'), ['attend/query', 'attend/key', 'attend/energy']),
+        (dict(positions='learned'), ['positions/table']),
+        (dict(positions='t5'), ['positions/table']),
+        (dict(positions='shaw'), ['positions/key', 'positions/value']),
+        (dict(architecture='recurrent'), ['ir/bias', 'hn/bias']),
+        (dict(feed_forward='mixture'), ['up/bias', 'down/bias']),
+        (dict(), ['scale', 'up/bias']),
+    ],
+    ids=str,
+)
+def test_what_sets_a_level_or_says_where_tokens_stand_stays(overrides, own):
+    found = masks(**overrides)
+    for name in own:
+        some = [
+            is_decaying for path, is_decaying in found.items() if path.endswith(name)
+        ]
+        assert some and not any(some), name
+
+
+@pytest.mark.parametrize(
+    'overrides', [dict(tie='none'), dict(architecture='recurrent')]
+)
+def test_what_decays_begins_around_zero(overrides):
+    model = tiny.model(**overrides, num_layers=1)
+    first = jax.jit(lambda: training.init_variables(model, jax.random.key(0)))()
+    is_decaying = masks(**overrides)
+    for path, x in flatten_dict(first['params'], sep='/').items():
+        if is_decaying[path]:
+            error = np.std(x) / np.sqrt(x.size)
+            assert abs(np.mean(x)) < 5 * error, path
