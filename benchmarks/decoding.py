@@ -19,7 +19,9 @@ import numpy as np
 
 from benchmarks import turns
 from benchmarks.turns import Side
-from experiments import corpus, data, layout, tokenizer, workdir
+from experiments.data import collate, corpus, tokenizer
+from experiments.data import sources as data
+from experiments.runs import directory
 
 MODULE = 'benchmarks.decoding'
 EXTRA = 50  # tokens that a translation may be longer than its source
@@ -87,7 +89,7 @@ def _fastest(name: str, arguments: tuple[str, ...], sizes: list[int]) -> Side:
 
 
 def _pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
-    source = data.load(workdir.read_config(args.workdir)['data'])
+    source = data.load(directory.read_config(args.workdir)['data'])
     return source.evaluation()[args.set] * args.copies
 
 
@@ -113,10 +115,10 @@ def export(args: argparse.Namespace) -> dict[str, float]:
     import jax
     from flax import traverse_util
 
-    from experiments import trained
+    from experiments.runs import trained_run
 
-    run = trained.open_trained(args.workdir)
-    variables = trained.average(run.config, run.checkpoints, run.model).variables
+    run = trained_run.open_trained(args.workdir)
+    variables = trained_run.average(run.config, run.checkpoints, run.model).variables
     flat = traverse_util.flatten_dict(jax.device_get(variables['params']), sep='/')
     np.savez(args.share / 'params.npz', **flat)
     pairs = corpus.tokenize(_pairs(args)[:COMPARED], run.tokenizer)
@@ -124,7 +126,7 @@ def export(args: argparse.Namespace) -> dict[str, float]:
         int(max(side.lengths().max() for side in (pairs.source, pairs.target))) + 1
     )
     rows = np.arange(len(pairs))
-    batch = layout.pairs_batch(pairs, (len(rows), longest), rows, rows)
+    batch = collate.pairs_batch(pairs, (len(rows), longest), rows, rows)
     logits = _model(args, 'float32').apply(variables, batch['source'], batch['inputs'])
     np.savez(args.share / 'logits.npz', logits=logits, **batch)
     return {}
@@ -136,7 +138,7 @@ def _model(args: argparse.Namespace, dtype: str) -> Any:
 
     from flaxformer_lite import build
 
-    config = ConfigDict(workdir.read_config(args.workdir)).model
+    config = ConfigDict(directory.read_config(args.workdir)).model
     config.dtype = dtype
     words = tokenizer.load(args.workdir / 'tokenizer.model')
     return build.model(config, words.vocab_size)
@@ -147,11 +149,12 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     from flax import traverse_util
     from ml_collections import ConfigDict
 
-    from experiments import devices, memory, translator
+    from experiments.evaluation import translator
+    from experiments.runtime import devices, malloc
 
     devices.keep_programs()
-    memory.keep()  # as `translate` does
-    settings = ConfigDict(workdir.read_config(args.workdir)).evaluation
+    malloc.keep()  # as `translate` does
+    settings = ConfigDict(directory.read_config(args.workdir)).evaluation
     settings.update(
         decode='greedy' if args.beams == 1 else 'beam',
         beams=args.beams,
@@ -177,7 +180,7 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
     from benchmarks import marian
 
     words = tokenizer.load(args.workdir / 'tokenizer.model')
-    sizes = workdir.read_config(args.workdir)['model']
+    sizes = directory.read_config(args.workdir)['model']
     model = marian.make(
         words.vocab_size,
         **{

@@ -12,8 +12,8 @@ import time
 import jax
 
 from benchmarks.variants import name, variants
-from experiments import console, flags
-from experiments.ledger import ledger
+from experiments.command_line import console, flags
+from experiments.costs.ledger import ledger
 
 
 def main() -> None:

@@ -48,10 +48,10 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     """One variant's forward and backward pass, causal, of one sentence."""
     import jax
     import jax.numpy as jnp
+    from flaxformer_lite.text import Text
 
     from flaxformer_lite import spec
     from flaxformer_lite.shapes import KV
-    from flaxformer_lite.text import Text
 
     if args.worker == 'nothing':
         jax.block_until_ready(jax.jit(jnp.square)(jnp.ones(8)))

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import turns
 from benchmarks.training import HUGE
-from experiments import console
+from experiments.command_line import console
 
 CONFIGS: tuple[dict[str, Any], ...] = (
     {},
@@ -82,14 +82,15 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
     import jax
 
     from configs import wmt_small
-    from experiments import devices, job
-    from experiments.batching import Position
-    from experiments.ledger import ledger
+    from experiments.costs.ledger import ledger
+    from experiments.data.batches import Position
+    from experiments.runtime import devices
+    from experiments.training import setup
     from flaxformer_lite import training
 
     config = wmt_small.get_config()
     config.update_from_flattened_dict(changes)
-    made = job.prepare(config, Path('nowhere'))  # there is no run to go on with
+    made = setup.prepare(config, Path('nowhere'))  # there is no run to go on with
     init = functools.partial(training.init, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = training.make_step(made.model, made.optimizer, label_smoothing=0.1)

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from experiments import console
+from experiments.command_line import console
 
 LIMIT = 600  # seconds, after which something must be wrong
 

@@ -22,8 +22,10 @@ import numpy as np
 
 from benchmarks import turns
 from benchmarks.turns import Side
-from experiments import batching, corpus, data, layout, memory, tokenizer
-from experiments.batching import Position
+from experiments.data import batches as batching
+from experiments.data import collate, corpus, sources, tokenizer
+from experiments.data.batches import Position
+from experiments.runtime import malloc
 
 VOCABULARY = 8000
 TOKENS = 4096  # target positions a batch
@@ -34,7 +36,7 @@ WARM_UP = 3  # steps that are not timed
 
 # glibc gives large blocks back to the system when they are freed, and fresh pages cost time in each
 # step. It can be told to take huge ones, as the runner tells it for itself, and to keep them.
-HUGE = {'GLIBC_TUNABLES': f'{memory.SETTING}=1'}
+HUGE = {'GLIBC_TUNABLES': f'{malloc.SETTING}=1'}
 TUNED = HUGE | {
     'MALLOC_TRIM_THRESHOLD_': str(1 << 40),
     'MALLOC_MMAP_THRESHOLD_': str(1 << 40),
@@ -82,7 +84,7 @@ def _sides(dtype: str) -> Iterator[Side]:
 
 def _prepare(args: argparse.Namespace) -> tuple[corpus.Corpus, int]:
     """The tokenised pairs and the size of the vocabulary, made once and then read."""
-    source = data.load(args.data)
+    source = sources.load(args.data)
     words = tokenizer.train(source, VOCABULARY, args.cache)
     return corpus.prepare(source, words, args.cache), words.vocab_size
 
@@ -91,11 +93,12 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     """The runner's own parts: its batches, the thread that makes them, its step and its clock."""
     import jax
 
-    from experiments import devices, job
-    from experiments.figures import Figures, Progress
+    from experiments.runtime import devices
+    from experiments.training import setup
+    from experiments.training.metrics import Figures, Progress
     from flaxformer_lite import training
 
-    work = job.prepare(_config(args), args.cache)
+    work = setup.prepare(_config(args), args.cache)
     init = functools.partial(training.init, work.model, work.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = training.make_step(work.model, work.optimizer, label_smoothing=SMOOTHING)
@@ -200,7 +203,7 @@ def _of_like_length(pairs: corpus.Corpus) -> Iterator[tuple[np.ndarray, ...]]:
     for i in np.random.default_rng(0).permutation(len(groups)):
         source, target = lengths[groups[i]].max(0)
         shape = len(groups[i]), max(source, target)
-        batch = layout.pairs_batch(pairs, shape, groups[i], np.arange(len(groups[i])))
+        batch = collate.pairs_batch(pairs, shape, groups[i], np.arange(len(groups[i])))
         yield (
             batch['source'][:, :source],
             batch['inputs'][:, :target],

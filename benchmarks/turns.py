@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any, NamedTuple
 
-from experiments import console
+from experiments.command_line import console
 
 
 class Side(NamedTuple):

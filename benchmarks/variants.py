@@ -99,21 +99,24 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     """Trains one variant with the runner's own parts, and scores the dev set."""
     import jax
 
-    from experiments import batching, devices, evaluate, job
-    from experiments.batching import Position
-    from experiments.figures import Figures, Progress
+    from experiments.data import batches
+    from experiments.data.batches import Position
+    from experiments.evaluation import evaluator
+    from experiments.runtime import devices
+    from experiments.training import setup
+    from experiments.training.metrics import Figures, Progress
     from flaxformer_lite import training
 
     devices.keep_programs()
     config = _config(args)
-    made = job.prepare(config, Path('nowhere'))  # there is no run to go on with
+    made = setup.prepare(config, Path('nowhere'))  # there is no run to go on with
     init = functools.partial(training.init, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = training.make_step(made.model, made.optimizer, label_smoothing=0.1)
     jitted = jax.jit(step, donate_argnums=0)
     programs, figures = {}, Figures(Progress())
     for batch, after in itertools.islice(
-        batching.prefetch(made.batches.iterate(Position())), args.steps
+        batches.prefetch(made.batches.iterate(Position())), args.steps
     ):
         batch, shape = jax.device_put(batch, devices.rows()), batch['labels'].shape
         if shape not in programs:
@@ -125,12 +128,12 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     figures.settle()
     progress, peak = figures.progress, turns.peak_megabytes()
     with tempfile.TemporaryDirectory() as folder:
-        score = evaluate.Evaluator(
+        score = evaluator.Evaluator(
             made.model, made.tokenizer, config, Path(folder), made.direction
         )
         dev = score.loss(state.variables, made.dev[1])
     return {
-        'parameters': job.parameters(state.params),
+        'parameters': setup.parameters(state.params),
         'ms a step': 1000 * progress.seconds / args.steps,
         'tokens/s': progress.tokens / progress.seconds,
         'tokens': progress.tokens,

@@ -5,7 +5,7 @@ python -m experiments.describe --config=configs/wmt_base.py --config.model.d_k=1
 
 import json
 
-from experiments import console, flags
+from experiments.command_line import console, flags
 
 
 def main() -> None:
@@ -15,8 +15,8 @@ def main() -> None:
     )
     args, settings = flags.parse(parser)
     # From here on, for it imports JAX: a mistyped flag is answered at once.
-    from experiments import check
-    from experiments.ledger import ledger
+    from experiments.config import check
+    from experiments.costs.ledger import ledger
 
     check.check_overrides(settings.config, settings.overrides)
     costs = ledger(settings.config)

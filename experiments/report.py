@@ -9,9 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import console, files, flags, log, results
-from experiments.errors import UserError
-from experiments.workdir import RESULT, flatten, read_config
+from experiments.command_line import console, flags
+from experiments.command_line.errors import UserError
+from experiments.runs import metrics_log
+from experiments.runs import result as results
+from experiments.runs.directory import RESULT, flatten, read_config
+from experiments.storage import files
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -21,7 +24,7 @@ def read_run(path: Path) -> dict[str, Any]:
       UserError: this is not the directory of a run, or a file of it cannot be read.
     """
     config = flatten(read_config(path))
-    rows = log.read(path)
+    rows = metrics_log.read(path)
     finished = files.exists(path / RESULT)
     result = results.read(path, whole=False) if finished else _so_far(rows)
     return {

@@ -8,11 +8,15 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from experiments import files, flags, memory, results, workdir
-from experiments.screen import Output, Screen
-from experiments.stopping import Stop, Stopped
+from experiments.command_line import flags
+from experiments.command_line.screen import Output, Screen
+from experiments.command_line.stopping import Stop, Stopped
+from experiments.runs import directory
+from experiments.runs import result as results
+from experiments.runtime import malloc
+from experiments.storage import files
 
-RESULT = workdir.RESULT
+RESULT = directory.RESULT
 
 
 def main() -> None:
@@ -28,7 +32,7 @@ def main() -> None:
         help='go on to a larger train.steps although the learning rates would have been others',
     )
     args, settings = flags.parse(parser)
-    path = args.workdir or Path('runs') / workdir.run_name(
+    path = args.workdir or Path('runs') / directory.run_name(
         settings.name, settings.overrides
     )
     stop = Stop()
@@ -48,23 +52,25 @@ def _run(
     settings: flags.Settings, path: Path, extend: bool, stop: Stop, screen: Screen
 ) -> None:
     config = settings.config
-    workdir.check(path, config.to_dict())
+    directory.check(path, config.to_dict())
     stop.wait_for(_import_jax)
-    from experiments import check, extension, train
-    from experiments import job as jobs
+    from experiments.config import check
+    from experiments.runs import extension
+    from experiments.training import loop
+    from experiments.training import setup as jobs
 
-    longer = workdir.asks_for_more(path, config.to_dict())
+    longer = directory.asks_for_more(path, config.to_dict())
     if (path / RESULT).exists() and not longer:
-        with workdir.open_run(path, config.to_dict()):
+        with directory.open_run(path, config.to_dict()):
             screen.say(jobs.ending(path, results.read(path)))
             jobs.mend(config, path)
             return
     check.check_overrides(config, settings.overrides)
     job = stop.wait_for(lambda: jobs.prepare(config, path, screen, stop))
     extended = extension.check(job, path, extend) if longer else None
-    with workdir.open_run(path, config.to_dict(), extended):
+    with directory.open_run(path, config.to_dict(), extended):
         screen.say(jobs.begin(job, path))
-        with contextlib.closing(train.Trainer(job, path, screen, stop)) as trainer:
+        with contextlib.closing(loop.Trainer(job, path, screen, stop)) as trainer:
             state = trainer.run()
             screen.begin('scoring')
             result = stop.wait_for(
@@ -85,7 +91,7 @@ def _run(
 
 def _import_jax() -> None:
     """What comes after the flags, for it imports JAX: a mistyped flag is answered at once."""
-    from experiments import train  # noqa: F401
+    from experiments.training import loop  # noqa: F401
 
 
 def _leave(saved: str, path: Path, stop: Stop, screen: Screen) -> NoReturn:
@@ -104,5 +110,5 @@ def _leave(saved: str, path: Path, stop: Stop, screen: Screen) -> NoReturn:
 
 
 if __name__ == '__main__':
-    memory.use_huge_pages()
+    malloc.use_huge_pages()
     flags.main(main)

@@ -11,9 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments import check, devices, flags, lines, memory, trained, translator
-from experiments.errors import UserError
-from experiments.trained import Trained
+from experiments.command_line import flags, lines
+from experiments.command_line.errors import UserError
+from experiments.config import check
+from experiments.evaluation import translator
+from experiments.runs import trained_run
+from experiments.runs.trained_run import Trained
+from experiments.runtime import devices, malloc
 from flaxformer_lite import ensemble
 
 
@@ -47,7 +51,7 @@ def main() -> None:
     check.check_value('--seed', check.FIELDS['train.seed'], args.seed)
 
     devices.keep_programs()
-    memory.keep()
+    malloc.keep()
     runs = _runs(args.workdir)
     config = runs[0].config
     settings = config.evaluation
@@ -75,7 +79,7 @@ def main() -> None:
 
 def _runs(paths: Sequence[Path]) -> list[Trained]:
     """The runs in some directories, which have one tokenizer."""
-    runs = [trained.open_trained(path) for path in paths]
+    runs = [trained_run.open_trained(path) for path in paths]
     for path, run in zip(paths, runs, strict=True):
         if run.tokenizer.digest != runs[0].tokenizer.digest:
             raise UserError(
@@ -103,7 +107,7 @@ def _check_number(number: int, settings: Any) -> None:
 def _model(runs: Sequence[Trained]) -> tuple[Any, Any]:
     """The model and the variables of one run, or of an ensemble."""
     variables = [
-        trained.average(run.config, run.checkpoints, run.model).variables
+        trained_run.average(run.config, run.checkpoints, run.model).variables
         for run in runs
     ]
     if len(runs) == 1:

@@ -7,12 +7,12 @@ import pytest
 import tiny
 from flax import linen as nn
 from flax.traverse_util import flatten_dict
+from flaxformer_lite.architectures._cells import CELLS
+from flaxformer_lite.dense import Dense
 from tiny import float64
 
 from configs import wmt_base
 from flaxformer_lite import build, fields
-from flaxformer_lite.architectures._cells import CELLS
-from flaxformer_lite.dense import Dense
 
 
 def sigmoid(x):

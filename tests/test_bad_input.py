@@ -8,10 +8,14 @@ import warnings
 import pytest
 
 from configs import wmt_base
-from experiments import check, data, flags, job, translate
-from experiments.errors import UserError, line, nearest
-from experiments.ledger import ledger
-from experiments.workdir import flatten
+from experiments import translate
+from experiments.command_line import flags
+from experiments.command_line.errors import UserError, line, nearest
+from experiments.config import check
+from experiments.costs.ledger import ledger
+from experiments.data import sources
+from experiments.runs.directory import flatten
+from experiments.training import setup
 from flaxformer_lite import fields, ranges, spec
 
 SEED = int(os.environ.get('BAD_INPUT_SEED', random.randrange(10**6)))
@@ -185,10 +189,10 @@ def test_epochs_of_more_steps_than_can_be_counted_are_refused():
     config = wmt_base.get_config()
     config.train.steps, config.train.epochs = 0, 2**20
     batches = types.SimpleNamespace(batches_per_epoch=2**11 - 1)
-    assert job._steps(config, batches) == 2**31 - 2**20
+    assert setup._steps(config, batches) == 2**31 - 2**20
     batches.batches_per_epoch += 1
     with pytest.raises(UserError, match='train.epochs=1048576 are 2,147,483,648 steps'):
-        job._steps(config, batches)
+        setup._steps(config, batches)
 
 
 LONG = 'x' * 5000
@@ -210,7 +214,7 @@ LONG = 'x' * 5000
 )
 def test_a_source_that_cannot_be_is_refused(source, message):
     with pytest.raises(UserError, match=message) as caught:
-        data.load(source)
+        sources.load(source)
     assert is_a_line(line(caught.value))
 
 

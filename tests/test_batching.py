@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import tiny
 
-from experiments import layout, planning
-from experiments.batching import (
+from experiments.command_line.errors import UserError
+from experiments.data import collate, packing
+from experiments.data.batches import (
     Batches,
     Position,
     evaluation_batches,
     prefetch,
     source_batches,
 )
-from experiments.corpus import Corpus, Ragged
-from experiments.errors import UserError
+from experiments.data.corpus import Corpus, Ragged
 from flaxformer_lite import learning
 
 BOS, EOS = 2, 1
@@ -87,7 +87,9 @@ def test_layout_is_as_written_out():
         Ragged.of([[10, 11], [], [12, 13, 14], [15]]),
         Ragged.of([[20], [21, 22], [23], [24, 25, 26]]),
     )
-    batch = layout.pairs_batch(corpus, (3, 7), np.array([3, 0, 2]), np.array([0, 0, 2]))
+    batch = collate.pairs_batch(
+        corpus, (3, 7), np.array([3, 0, 2]), np.array([0, 0, 2])
+    )
     expected = {
         'source': [[15, 1, 10, 11, 1, 0, 0], [0] * 7, [12, 13, 14, 1, 0, 0, 0]],
         'source_segments': [[1, 1, 2, 2, 2, 0, 0], [0] * 7, [1, 1, 1, 1, 0, 0, 0]],
@@ -190,44 +192,44 @@ def test_what_is_reported_is_what_is_there(packed):
 def test_packed_rows_are_nearly_full():
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(2.7, 0.4, 10_000), 3, 64).astype(int)
-    rows = planning.first_fit(np.stack([lengths, lengths], axis=1), 64)
+    rows = packing.first_fit(np.stack([lengths, lengths], axis=1), 64)
     assert lengths.sum() / (64 * (rows.max() + 1)) > 0.95
     assert np.bincount(rows, lengths).max() <= 64
 
 
 def test_first_fit_asks_for_room_on_both_sides():
     lengths = np.array([[5, 2], [2, 7], [3, 1], [5, 7], [1, 1]])
-    assert planning.first_fit(lengths, 8).tolist() == [0, 1, 0, 2, 1]
+    assert packing.first_fit(lengths, 8).tolist() == [0, 1, 0, 2, 1]
 
 
 def test_bucket_lengths_are_where_the_pairs_are():
     counts = np.zeros(101, int)
     counts[[8, 21, 90]] = 1000, 1000, 10
-    assert planning.bucket_lengths(counts, tokens=960, windows=1, most=100) == [
+    assert packing.bucket_lengths(counts, tokens=960, windows=1, most=100) == [
         8,
         24,
         96,
     ]
     # Nothing is gained where one batch holds all.
-    assert planning.bucket_lengths(
-        counts // 10, tokens=96_000, windows=1, most=100
-    ) == [96]
+    assert packing.bucket_lengths(counts // 10, tokens=96_000, windows=1, most=100) == [
+        96
+    ]
     # The length limit is never exceeded, be it a multiple of 8 or not.
-    assert planning.bucket_lengths(counts, tokens=960, windows=1, most=91)[-1] == 91
+    assert packing.bucket_lengths(counts, tokens=960, windows=1, most=91)[-1] == 91
 
 
 @pytest.mark.parametrize('size', [1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 1000])
 def test_permute_reaches_each_index_once(size):
     index = np.arange(size)
-    assert sorted(planning.permute(index, size, (3, 1)).tolist()) == index.tolist()
+    assert sorted(packing.permute(index, size, (3, 1)).tolist()) == index.tolist()
 
 
 def test_permute_gives_any_part_and_mixes_well():
     size = 100_000
-    whole = planning.permute(np.arange(size), size, (0, 0))
+    whole = packing.permute(np.arange(size), size, (0, 0))
     part = np.array([7, 99_999, 31_415])
-    assert planning.permute(part, size, (0, 0)).tolist() == whole[part].tolist()
-    other = planning.permute(np.arange(size), size, (0, 1))
+    assert packing.permute(part, size, (0, 0)).tolist() == whole[part].tolist()
+    other = packing.permute(np.arange(size), size, (0, 1))
     assert (whole == other).sum() < 20
     for a, b in ((whole, np.arange(size)), (whole, other), (whole[1:], whole[:-1])):
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.02

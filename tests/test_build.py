@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tiny
 from flax.traverse_util import flatten_dict
+from flaxformer_lite.dropout import Dropout
 from ml_collections import ConfigDict
 
 from configs import wmt_base, wmt_big
 from flaxformer_lite import build, fields
-from flaxformer_lite.dropout import Dropout
 
 VOCAB = 37_000
 

@@ -15,9 +15,10 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import averaging, record, trained
-from experiments.checkpoint import Checkpoints
-from experiments.errors import UserError
+from experiments.checkpoints import averaging, manifest
+from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.command_line.errors import UserError
+from experiments.runs import trained_run
 
 
 class State(NamedTuple):
@@ -50,7 +51,7 @@ PARAMS = {'params': ABSTRACT.params}
 
 def assert_equal(a, b):
     assert jax.tree.structure(a) == jax.tree.structure(b)
-    assert record.kinds(a) == record.kinds(b)
+    assert manifest.kinds(a) == manifest.kinds(b)
     for leaf, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf, other = jax.random.key_data(leaf), jax.random.key_data(other)
@@ -387,7 +388,7 @@ def test_the_last_checkpoints_are_averaged_or_the_best(tmp_path):
         settings = SimpleNamespace(average=number, average_of=which)
         train = SimpleNamespace(patience=patience)
         config = SimpleNamespace(evaluation=settings, train=train)
-        return trained.average_steps(config, checkpoints)
+        return trained_run.average_steps(config, checkpoints)
 
     assert list(chosen(2, 'last')) == [3, 4]
     assert sorted(chosen(2, 'best')) == [2, 4]

@@ -6,10 +6,10 @@ import subprocess
 import numpy as np
 import pytest
 
-from experiments import checksums
-from experiments import corpus as corpora
-from experiments import tokenizer as tokenizers
-from experiments.errors import UserError
+from experiments.command_line.errors import UserError
+from experiments.data import corpus as corpora
+from experiments.data import tokenizer as tokenizers
+from experiments.storage import checksums
 from tests.test_tokenizer import Words
 
 DATA = Words(40)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from flaxformer_lite.architectures.base import grow
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import wmt_base
 from flaxformer_lite import fields, learning
-from flaxformer_lite.architectures.base import grow
 from flaxformer_lite.shapes import Path
 
 NUMBER = 100

@@ -17,9 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import files, hold, record, space, trained
-from experiments.checkpoint import Checkpoints
-from experiments.errors import UserError
+from experiments.checkpoints import manifest
+from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.command_line.errors import UserError
+from experiments.runs import trained_run
+from experiments.storage import files, hold, space
 
 STATE = {'params': {'kernel': jnp.arange(1000.0), 'bias': jnp.ones(3)}}
 ABSTRACT = jax.eval_shape(lambda: STATE)
@@ -63,7 +65,7 @@ def failing(monkeypatch, name, number):
 @pytest.mark.parametrize(
     'number', [errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE]
 )
-@pytest.mark.parametrize('name', [record.NAME, '_METADATA'])
+@pytest.mark.parametrize('name', [manifest.NAME, '_METADATA'])
 def test_what_cannot_be_read_now_stops_and_stays(tmp_path, monkeypatch, name, number):
     save(tmp_path, 10, 20)
     before = tree(tmp_path)
@@ -79,9 +81,9 @@ def test_what_cannot_be_read_now_stops_and_stays(tmp_path, monkeypatch, name, nu
 
 def test_what_cannot_be_read_or_is_damaged_is_not_removed_as_old(tmp_path, monkeypatch):
     save(tmp_path, 1, 2, 3)
-    (tmp_path / '2' / record.NAME).write_text('{}')
+    (tmp_path / '2' / manifest.NAME).write_text('{}')
     with monkeypatch.context() as patch:
-        failing(patch, record.NAME, errno.EIO)
+        failing(patch, manifest.NAME, errno.EIO)
         save(tmp_path, 4, keep=1)
     assert Checkpoints(tmp_path, read_only=True).steps() == [1, 2, 3, 4]
     save(tmp_path, 5, keep=1)
@@ -124,7 +126,7 @@ def test_a_file_in_the_place_of_all_checkpoints_is_named(tmp_path):
 
 def test_the_mean_is_of_those_that_are_good(tmp_path):
     save(tmp_path, 1, 2, 3, 4)
-    file = tmp_path / '2' / record.NAME
+    file = tmp_path / '2' / manifest.NAME
     file.write_text(file.read_text().replace('bias', 'bios'))
     next((tmp_path / '3' / 'state').rglob('d/*')).unlink()
     warnings = []
@@ -147,14 +149,14 @@ def config(number, which):
 @pytest.fixture
 def shapes(monkeypatch):
     """Has the mean of this file's states be taken, for no model is needed."""
-    monkeypatch.setattr(trained, 'abstract_variables', lambda model: ABSTRACT)
+    monkeypatch.setattr(trained_run, 'abstract_variables', lambda model: ABSTRACT)
 
 
 @pytest.mark.parametrize(('which', 'steps'), [('last', [2, 4]), ('best', [4, 2, 1])])
 def test_what_is_left_out_of_a_mean_is_told(tmp_path, shapes, capsys, which, steps):
     save(tmp_path, 1, 2, 3, 4, scores=[1, 2, 3, 4])
-    (tmp_path / '3' / record.NAME).unlink()
-    mean = trained.average(
+    (tmp_path / '3' / manifest.NAME).unlink()
+    mean = trained_run.average(
         config(3, which), Checkpoints(tmp_path, read_only=True), None
     )
     assert (mean.steps, mean.left_out) == (steps, [3])
@@ -164,7 +166,7 @@ def test_what_is_left_out_of_a_mean_is_told(tmp_path, shapes, capsys, which, ste
 @pytest.mark.skipif(hold.fcntl is None, reason='this system has no such locks')
 def test_what_is_read_is_not_removed_until_it_is_read(tmp_path):
     save(tmp_path, 1)
-    with hold.reading(tmp_path / '1' / record.NAME):
+    with hold.reading(tmp_path / '1' / manifest.NAME):
         save(tmp_path, 2, keep=1)
         assert Checkpoints(tmp_path, read_only=True).steps() == [1, 2]
     save(tmp_path, 3, keep=1)
@@ -175,13 +177,13 @@ def test_what_goes_while_it_is_read_counts_for_nothing(tmp_path):
     """As on a file system without locks."""
     save(tmp_path, 1, 2)
     with pytest.raises(hold.Gone):
-        with hold.reading(tmp_path / '1' / record.NAME):
+        with hold.reading(tmp_path / '1' / manifest.NAME):
             os.replace(tmp_path / '1', tmp_path / '.1')
     with pytest.raises(hold.Gone):
-        with hold.reading(tmp_path / '2' / record.NAME):
+        with hold.reading(tmp_path / '2' / manifest.NAME):
             shutil.rmtree(tmp_path / '2')
             raise ValueError('what Orbax says of it')
-    with pytest.raises(hold.Gone), hold.reading(tmp_path / '3' / record.NAME):
+    with pytest.raises(hold.Gone), hold.reading(tmp_path / '3' / manifest.NAME):
         pass
 
 
@@ -200,7 +202,7 @@ def test_a_run_that_trains_can_be_read_at_any_time(
 ):
     if not locks:
         monkeypatch.setattr(hold, 'fcntl', None)
-        monkeypatch.setattr(trained, '_ATTEMPTS', 1000)
+        monkeypatch.setattr(trained_run, '_ATTEMPTS', 1000)
     save(tmp_path, 1)
     stop = threading.Event()
     trainer = threading.Thread(target=save_ever_more, args=(tmp_path, stop))
@@ -208,7 +210,9 @@ def test_a_run_that_trains_can_be_read_at_any_time(
     try:
         checkpoints, read = Checkpoints(tmp_path, read_only=True), []
         while len(set(read)) < 8:
-            mean = trained.average(config(2, 'last'), checkpoints, None, pytest.fail)
+            mean = trained_run.average(
+                config(2, 'last'), checkpoints, None, pytest.fail
+            )
             read.append(mean.steps[-1])
             kernel = np.asarray(mean.variables['params']['kernel'])
             np.testing.assert_array_equal(
@@ -228,7 +232,9 @@ def test_checkpoints_that_always_go_end_in_one_line(tmp_path, shapes, monkeypatc
 
     monkeypatch.setattr(Checkpoints, 'average', gone)
     with pytest.raises(UserError, match='let it end'):
-        trained.average(config(1, 'last'), Checkpoints(tmp_path, read_only=True), None)
+        trained_run.average(
+            config(1, 'last'), Checkpoints(tmp_path, read_only=True), None
+        )
 
 
 def test_numbers_that_are_not_finite_come_back(tmp_path):
@@ -238,7 +244,7 @@ def test_numbers_that_are_not_finite_come_back(tmp_path):
     metadata = checkpoints.restore(ABSTRACT).metadata
     checkpoints.close()
     assert str(metadata) == str({'window': window})
-    text = (tmp_path / '1' / record.NAME).read_text()
+    text = (tmp_path / '1' / manifest.NAME).read_text()
     assert 'NaN' not in text and 'Infinity' not in text
 
 
@@ -316,8 +322,8 @@ def test_a_failure_of_a_thread_that_no_one_waits_for_is_not_printed(tmp_path, ca
 
 def test_json_that_is_nested_too_deep_is_damage(tmp_path):
     save(tmp_path, 1, 2)
-    (tmp_path / '2' / record.NAME).write_text('[' * 100_000)
+    (tmp_path / '2' / manifest.NAME).write_text('[' * 100_000)
     warnings = []
     assert restore(tmp_path, warnings).step == 1
     with pytest.raises(UserError, match='is not JSON: nested too deep'):
-        files.read_json(tmp_path / 'damaged-2' / record.NAME)
+        files.read_json(tmp_path / 'damaged-2' / manifest.NAME)

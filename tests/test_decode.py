@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-from flaxformer_lite import decode
 from flaxformer_lite.decode import loop
 from flaxformer_lite.decode.searches import _largest
+
+from flaxformer_lite import decode
 
 PAD, EOS, BOS = 0, 1, 2
 LENGTH = 5

@@ -2,9 +2,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import apply, float64, variables
-
 from flaxformer_lite.dense import Dense, product
+from tiny import apply, float64, variables
 
 
 def random(*shape, seed=0):

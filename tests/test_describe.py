@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import pytest
 
 from configs import wmt_base, wmt_small
-from experiments import cost, describe
-from experiments.errors import UserError
-from experiments.ledger import _peak, ledger
+from experiments import describe
+from experiments.command_line.errors import UserError
+from experiments.costs import flops as cost
+from experiments.costs.ledger import _peak, ledger
 from flaxformer_lite import build, learning, training
 
 # Sizes that differ, so that none can stand for another.

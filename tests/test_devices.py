@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import devices, programs
-from experiments.errors import UserError
+from experiments.command_line.errors import UserError
+from experiments.runtime import devices, programs
 
 VARIABLES = ('FLAXFORMER_LITE_CACHE', 'XDG_CACHE_HOME', 'HOME')
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import tiny
 from flax import traverse_util
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
 from flaxformer_lite.dropout import Dropout, Skip, random_words
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 ONES = jnp.ones((40, 50, 30))
 

@@ -7,20 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from configs import wmt_base
-from experiments import (
-    early_stopping,
-    evaluate,
-    extension,
-    files,
-    log,
-    optimizer,
-    run,
-    workdir,
-)
-from experiments import flags as flags_module
-from experiments.data.grammar import Grammar
-from experiments.errors import UserError
-from experiments.figures import Progress
+from experiments import run
+from experiments.command_line import flags as flags_module
+from experiments.command_line.errors import UserError
+from experiments.data.sources.grammar import Grammar
+from experiments.evaluation import evaluator
+from experiments.runs import directory, extension, metrics_log
+from experiments.storage import files
+from experiments.training import early_stopping, optimizer
+from experiments.training.metrics import Progress
 
 SMALL = {
     'tokenizer.vocab_size': 200,
@@ -79,7 +74,7 @@ def same_end(path, other):
 
     results = [json.loads((p / 'result.json').read_text()) for p in (path, other)]
     assert plain(results[0]) == plain(results[1])
-    rows = [list(map(plain, log.read(p))) for p in (path, other)]
+    rows = [list(map(plain, metrics_log.read(p))) for p in (path, other)]
     assert rows[0] == rows[1]
 
 
@@ -183,23 +178,25 @@ CONFIG = {'train': {'steps': 12, 'epochs': 0, 'patience': 2}, 'd_ff': 8}
 )
 def test_only_limits_that_are_raised_ask_for_more(tmp_path, changes, more):
     new = {**CONFIG, 'train': CONFIG['train'] | changes}
-    assert not workdir.asks_for_more(tmp_path, new)  # no run is there yet
-    with workdir.open_run(tmp_path, CONFIG):
+    assert not directory.asks_for_more(tmp_path, new)  # no run is there yet
+    with directory.open_run(tmp_path, CONFIG):
         pass
-    assert workdir.asks_for_more(tmp_path, new) == more
-    assert not workdir.asks_for_more(tmp_path, new | {'d_ff': 16})
+    assert directory.asks_for_more(tmp_path, new) == more
+    assert not directory.asks_for_more(tmp_path, new | {'d_ff': 16})
     if changes:
         with pytest.raises(UserError, match='holds a run of another config'):
-            with workdir.open_run(tmp_path, new):
+            with directory.open_run(tmp_path, new):
                 pass
 
 
 def test_a_run_of_a_version_without_early_stopping_goes_on_and_is_read(tmp_path):
     config = {'train': {'steps': 12}}
     files.write_json(tmp_path / 'config.json', config)
-    with workdir.open_run(tmp_path, {'train': {'steps': 12, 'patience': 0}}) as resumes:
+    with directory.open_run(
+        tmp_path, {'train': {'steps': 12, 'patience': 0}}
+    ) as resumes:
         assert resumes
-    assert workdir.read_config(tmp_path)['train']['patience'] == 0
+    assert directory.read_config(tmp_path)['train']['patience'] == 0
 
 
 def test_a_score_that_is_no_better_is_waited_for_so_long_and_no_longer():
@@ -222,7 +219,7 @@ def test_a_run_stops_early_and_scores_its_best_also_when_it_is_killed(
 ):
     scores = {2: 10.0, 4: 30.0, 6: 20.0, 8: 30.0, 10: 99.0}
     killed_at = []
-    evaluated = evaluate.Evaluator.__call__
+    evaluated = evaluator.Evaluator.__call__
 
     def scripted(self, variables, name, pairs, step, *more):
         if killed_at == [step]:
@@ -231,7 +228,7 @@ def test_a_run_stops_early_and_scores_its_best_also_when_it_is_killed(
         result = evaluated(self, variables, name, pairs, step, *more)
         return result | {'bleu': scores[step]}
 
-    monkeypatch.setattr(evaluate.Evaluator, '__call__', scripted)
+    monkeypatch.setattr(evaluator.Evaluator, '__call__', scripted)
     patient = dict(train__steps=10, train__patience=2, checkpoint__keep_best=1)
     result = start(data, tmp_path / 'whole', **patient)
     assert (result['step'], result['stopped_early']) == (8, True)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from flaxformer_lite.architectures.base import grow
 
 from flaxformer_lite import decode, ensemble
-from flaxformer_lite.architectures.base import grow
 
 SOURCE = tiny.padded([source for source, _ in tiny.PAIRS])
 LENGTH = 7

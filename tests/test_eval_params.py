@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments import eval_params
-from experiments.checkpoint import Checkpoints
+from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.training import eval_params
 from flaxformer_lite import training
 
 RATE, B1 = 0.1, 0.8

@@ -3,8 +3,9 @@
 import pytest
 
 from configs import wmt_base
-from experiments import evaluate, files
-from experiments.translator import Hypothesis
+from experiments.evaluation import evaluator as evaluate
+from experiments.evaluation.translator import Hypothesis
+from experiments.storage import files
 
 PAIRS = [('a b', 'x y'), ('c', 'z')]
 

@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flaxformer_lite.dense import Dense
 from tiny import apply, float64, variables
 
 from flaxformer_lite import spec
-from flaxformer_lite.dense import Dense
 
 X = np.random.default_rng(0).normal(size=(2, 3, 6))
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from experiments import files
-from experiments.errors import UserError
+from experiments.command_line.errors import UserError
+from experiments.storage import files
 
 
 def test_a_file_is_written_whole_and_its_folders_made(tmp_path):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import flags, workdir
-from experiments.errors import UserError
+from experiments.command_line import flags
+from experiments.command_line.errors import UserError
+from experiments.runs import directory
 from flaxformer_lite import fields
 
 CONFIG = """
@@ -67,7 +68,7 @@ def test_without_overrides_it_is_the_file_s_config(file):
 )
 def test_an_override_has_its_field_s_type(file, argument, field, value):
     settings = parse(file, argument)
-    changed = workdir.flatten(settings.config.to_dict())[field]
+    changed = directory.flatten(settings.config.to_dict())[field]
     assert (changed, type(changed)) == (value, type(value))
     assert settings.overrides == {field: value}
 
@@ -191,7 +192,7 @@ def test_help_names_configs_fields_and_variants(given, capsys):
     assert exit.value.code == 0
     assert 'configs: wmt_base, wmt_big, wmt_small' in out
     rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
-    for field, value in workdir.flatten(parse('wmt_small').config.to_dict()).items():
+    for field, value in directory.flatten(parse('wmt_small').config.to_dict()).items():
         assert field in rows
         if given and value not in (None, ''):
             assert str(value) in out

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.data import load
-from experiments.data._grammar import english, german, held_out, lexicon
-from experiments.data._grammar.dice import Dice
-from experiments.data._grammar.german_phrases import phrase
-from experiments.data._grammar.lexemes import Adverb
-from experiments.data._grammar.lexicon import (
+from experiments.data.grammar import english, german, held_out, lexicon
+from experiments.data.grammar.dice import Dice
+from experiments.data.grammar.german_phrases import phrase
+from experiments.data.grammar.lexemes import Adverb
+from experiments.data.grammar.lexicon import (
     ADJECTIVES,
     ADVERBS_OF_PLACE,
     BE,
@@ -26,8 +25,8 @@ from experiments.data._grammar.lexicon import (
     VERBS,
     WEATHER,
 )
-from experiments.data._grammar.sample_sentences import long_sentence, sentence
-from experiments.data._grammar.syntax import (
+from experiments.data.grammar.sample_sentences import long_sentence, sentence
+from experiments.data.grammar.syntax import (
     Both,
     Clause,
     Comparison,
@@ -41,7 +40,8 @@ from experiments.data._grammar.syntax import (
     Sentence,
     Subordinate,
 )
-from experiments.data.grammar import LONGEST, SHORTEST, Grammar
+from experiments.data.sources import load
+from experiments.data.sources.grammar import LONGEST, SHORTEST, Grammar
 
 # ---- Trees from words ---------------------------------------------------------------------------
 

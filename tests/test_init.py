@@ -6,8 +6,8 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments import optimizer
-from experiments.errors import UserError
+from experiments.command_line.errors import UserError
+from experiments.training import optimizer
 from flaxformer_lite import build, spec, training
 
 FAN_IN, FAN_OUT = 300, 500

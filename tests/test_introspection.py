@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tiny
 from flax.traverse_util import flatten_dict, unflatten_dict
+from flaxformer_lite.architectures.base import grow
 from tiny import float64
 
 import flaxformer_lite
 from flaxformer_lite import introspection, learning, spec
-from flaxformer_lite.architectures.base import grow
 from flaxformer_lite.shapes import Path
 
 

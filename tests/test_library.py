@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from flaxformer_lite.architectures.base import grow
 
 import flaxformer_lite
 from configs import wmt_base
 from flaxformer_lite import decode, defaults, learning
-from flaxformer_lite.architectures.base import grow
 
 ROOT = Path(__file__).parents[1]
 

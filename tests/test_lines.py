@@ -4,8 +4,9 @@ import os
 
 import pytest
 
-from experiments import lines, translator
-from experiments.errors import UserError
+from experiments.command_line import lines
+from experiments.command_line.errors import UserError
+from experiments.evaluation import translator
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from experiments import console, log, tensorboard
-from experiments.errors import UserError
+from experiments.command_line import console
+from experiments.command_line.errors import UserError
+from experiments.runs import metrics_log, tensorboard
 
 
 def lines(path):
@@ -33,7 +34,7 @@ def records(path):
 
 
 def test_rows_are_json_lines_in_order(tmp_path):
-    metrics = log.Log(tmp_path)
+    metrics = metrics_log.Log(tmp_path)
     metrics.write(10, 'train', loss=np.float32(2.5), tokens=np.int64(3))
     metrics.write(10, 'eval', set='val', loss=float('nan'), bleu=12.5, note=None)
     assert metrics.flush() == 2
@@ -54,7 +55,7 @@ def test_rows_are_json_lines_in_order(tmp_path):
 
 
 def test_a_resumed_run_keeps_the_rows_of_its_checkpoint(tmp_path):
-    first = log.Log(tmp_path)
+    first = metrics_log.Log(tmp_path)
     first.write(1, 'train', loss=1.0)
     first.write(2, 'train', loss=2.0)
     rows = first.flush()
@@ -63,10 +64,10 @@ def test_a_resumed_run_keeps_the_rows_of_its_checkpoint(tmp_path):
     first.close()
     with open(tmp_path / 'metrics.jsonl', 'a') as file:
         file.write('{"step": 4, "ki')  # a kill in the midst of a line
-    second = log.Log(tmp_path, rows)
+    second = metrics_log.Log(tmp_path, rows)
     second.write(3, 'train', loss=3.0)
     second.close()
-    assert [(r['step'], r['kind'], r['loss']) for r in log.read(tmp_path)] == [
+    assert [(r['step'], r['kind'], r['loss']) for r in metrics_log.read(tmp_path)] == [
         (1, 'train', 1.0),
         (2, 'train', 2.0),
         (3, 'train', 3.0),
@@ -78,24 +79,24 @@ def test_a_resumed_run_keeps_the_rows_of_its_checkpoint(tmp_path):
 
 def test_a_new_run_begins_with_no_rows(tmp_path):
     for _ in range(2):
-        metrics = log.Log(tmp_path)
+        metrics = metrics_log.Log(tmp_path)
         assert metrics.flush() == 0
         metrics.write(1, 'train', loss=1.0)
         metrics.close()
-    log.Log(tmp_path).close()
+    metrics_log.Log(tmp_path).close()
     assert lines(tmp_path) == []
 
 
 def test_a_row_that_was_cut_short_is_not_read_and_another_is_named(tmp_path):
     file = tmp_path / 'metrics.jsonl'
     file.write_text('{"step": 1, "kind": "train"}\n{"step": 2, "kind"')
-    assert log.read(tmp_path) == [{'step': 1, 'kind': 'train'}]
+    assert metrics_log.read(tmp_path) == [{'step': 1, 'kind': 'train'}]
     file.write_text(
         '{"step": 1, "kind": "train"}\nnonsense\n{"step": 3, "kind": "train"}\n'
     )
     with pytest.raises(UserError, match='line 2'):
-        log.read(tmp_path)
-    assert len(log.read(tmp_path, 1)) == 1
+        metrics_log.read(tmp_path)
+    assert len(metrics_log.read(tmp_path, 1)) == 1
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_row_that_was_cut_short_is_not_read_and_another_is_named(tmp_path):
     ],
 )  # fmt: skip
 def test_rows_that_are_lost_are_told(tmp_path, lines, lost):
-    first = log.Log(tmp_path)
+    first = metrics_log.Log(tmp_path)
     for step in range(1, 6):
         first.write(step, 'train', loss=1.0)
     first.close()
@@ -117,10 +118,10 @@ def test_rows_that_are_lost_are_told(tmp_path, lines, lost):
     file.unlink()
     if lines:
         file.write_text(''.join(rows[i] for i in lines))
-    second = log.Log(tmp_path, 4, 4, told.append)
+    second = metrics_log.Log(tmp_path, 4, 4, told.append)
     assert second.flush() == len([i for i in lines if i < 4])
     second.close()
-    assert [row['step'] for row in log.read(tmp_path)] == [
+    assert [row['step'] for row in metrics_log.read(tmp_path)] == [
         i + 1 for i in lines if i < 4
     ]
     assert len(told) == (lost is not None)
@@ -152,7 +153,7 @@ def test_a_row_that_cannot_be_is_one_line(tmp_path, line, message):
     good = '{"step": 1, "kind": "train"}'
     (tmp_path / 'metrics.jsonl').write_text(f'{good}\n{line}\n')
     with pytest.raises(UserError, match=message) as error:
-        log.Log(tmp_path, 2)
+        metrics_log.Log(tmp_path, 2)
     assert len(str(error.value)) < 300 + len(str(tmp_path))
     assert (tmp_path / 'metrics.jsonl').read_text() == f'{good}\n{line}\n'
 
@@ -160,8 +161,8 @@ def test_a_row_that_cannot_be_is_one_line(tmp_path, line, message):
 def test_whatever_may_be_in_a_row_can_be_shown(tmp_path):
     row = {'step': 2**63 - 1, 'kind': 'ä', 'x': 1e308, 'n': -(10**300), 'b': True}
     (tmp_path / 'metrics.jsonl').write_text(json.dumps(row) + '\n')
-    log.Log(tmp_path, 1).close()
-    assert log.read(tmp_path) == [row]
+    metrics_log.Log(tmp_path, 1).close()
+    assert metrics_log.read(tmp_path) == [row]
     assert len(records(tmp_path)) == 4
 
 
@@ -190,10 +191,12 @@ def test_kills_leave_no_gap_and_no_double(tmp_path):
             process.send_signal(signal.SIGKILL)
             # The step that the killed process had flushed last, at the least.
             saved = max(saved + 5, *(int(n) for n in process.stdout.read().split()), 0)
-    final = log.Log(tmp_path, saved)
+    final = metrics_log.Log(tmp_path, saved)
     final.write(saved + 1, 'train', loss=saved + 1)
     final.close()
-    assert [row['step'] for row in log.read(tmp_path)] == list(range(1, saved + 2))
+    assert [row['step'] for row in metrics_log.read(tmp_path)] == list(
+        range(1, saved + 2)
+    )
     assert len([r for r in records(tmp_path) if b'train/loss' in r]) == saved + 1
 
 
@@ -201,7 +204,7 @@ def test_kills_leave_no_gap_and_no_double(tmp_path):
     not os.path.exists('/dev/full'), reason='needs a disk that is always full'
 )
 def test_a_full_disk_is_a_user_error(tmp_path):
-    metrics = log.Log(tmp_path)
+    metrics = metrics_log.Log(tmp_path)
     metrics._files[0].close()
     metrics._files[0] = open('/dev/full', 'ab', buffering=0)
     with pytest.raises(

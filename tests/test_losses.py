@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flaxformer_lite.losses import smoothed_cross_entropy
 
 from flaxformer_lite import losses
-from flaxformer_lite.losses import smoothed_cross_entropy
 
 B, T, D, V = 2, 6, 5, 9
 

@@ -3,12 +3,12 @@ import numpy as np
 import pytest
 import tiny
 from flax import linen as nn
+from flaxformer_lite.dense import Dense
+from flaxformer_lite.multi_head import MultiHead
 from tiny import apply, float64, variables
 
 from flaxformer_lite import spec
 from flaxformer_lite.attention.softmax import Softmax
-from flaxformer_lite.dense import Dense
-from flaxformer_lite.multi_head import MultiHead
 from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.positions.none import NoPositions
 from flaxformer_lite.shapes import Places

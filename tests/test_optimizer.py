@@ -11,9 +11,10 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from configs import wmt_base
-from experiments import check, optax_specs, optimizer
-from experiments.checkpoint import Checkpoints
-from experiments.errors import UserError
+from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.command_line.errors import UserError
+from experiments.config import check
+from experiments.training import optax_specs, optimizer
 
 STEPS = 6
 D_MODEL, WARMUP = 16, 3

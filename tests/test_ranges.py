@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from flaxformer_lite.dropout import Dropout
 
 from configs import wmt_base
-from experiments import check
-from experiments.workdir import flatten
+from experiments.config import check
+from experiments.runs.directory import flatten
 from flaxformer_lite import build, fields, ranges, schedules, spec
 from flaxformer_lite.attention.local import Local
-from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.init.normal import Normal
 from flaxformer_lite.norms.layer import Layer
 from flaxformer_lite.ranges import Choices, Range

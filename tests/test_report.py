@@ -8,8 +8,11 @@ import sys
 
 import pytest
 
-from experiments import files, log, report, results, workdir
-from experiments.errors import UserError
+from experiments import report
+from experiments.command_line.errors import UserError
+from experiments.runs import directory, metrics_log
+from experiments.runs import result as results
+from experiments.storage import files
 
 
 def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1'):
@@ -18,8 +21,8 @@ def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1'):
         'model': {'num_heads': num_heads},
         'train': {'steps': 1000},
     }
-    with workdir.open_run(path, config):
-        metrics = log.Log(path)
+    with directory.open_run(path, config):
+        metrics = metrics_log.Log(path)
         metrics.write(100, 'train', loss=4.0, tokens_per_second=1000.0)
         metrics.write(100, 'eval', set='val', loss=3.5, bleu=11.0)
         metrics.write(200, 'eval', set='val', loss=3.25, bleu=12.0)
@@ -121,7 +124,7 @@ def test_no_run_at_all_is_an_error(tmp_path):
 
 
 def test_a_run_that_has_only_begun_is_reported(tmp_path):
-    with workdir.open_run(tmp_path / 'a', {'train': {'steps': 0}}):
+    with directory.open_run(tmp_path / 'a', {'train': {'steps': 0}}):
         pass
     entry = report.read_run(tmp_path / 'a')
     assert (entry['step'], entry['steps'], entry['dev_loss']) == (0, None, None)

@@ -3,10 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from flaxformer_lite.dropout import Dropout
 from tiny import apply, float64, variables
 
 from flaxformer_lite import spec
-from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.norms.layer import Layer
 from flaxformer_lite.residual.post_norm import PostNorm
 from flaxformer_lite.residual.pre_norm import PreNorm

@@ -14,19 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import (
-    evaluate,
-    files,
-    log,
-    report,
-    run,
-    tokenizer,
-    trained,
-    translate,
-)
-from experiments.checkpoint import Checkpoints
-from experiments.data.grammar import Grammar
-from experiments.errors import UserError
+from experiments import report, run, translate
+from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.command_line.errors import UserError
+from experiments.data import tokenizer
+from experiments.data.sources.grammar import Grammar
+from experiments.evaluation import evaluator
+from experiments.runs import metrics_log, trained_run
+from experiments.storage import files
 
 ROOT = Path(__file__).parent.parent
 SMALL = dict(
@@ -112,7 +107,8 @@ def figures(workdir):
     """The metrics, without what differs from one start to the next: clocks."""
     clocks = ('time', 'tokens_per_second')
     return [
-        {k: v for k, v in row.items() if k not in clocks} for row in log.read(workdir)
+        {k: v for k, v in row.items() if k not in clocks}
+        for row in metrics_log.read(workdir)
     ]
 
 
@@ -168,7 +164,7 @@ def test_scores_are_what_sacrebleus_command_says(whole, text, tmp_path):
     references = (folder / 'news.reference.txt').read_text('utf-8').splitlines()
     outputs = [' '.join(line.split()[:-1]) for line in references]
     (tmp_path / 'cut.txt').write_text('\n'.join(outputs) + '\n', encoding='utf-8')
-    scores = evaluate.score(outputs, references)
+    scores = evaluator.score(outputs, references)
     assert 0 < scores['bleu'] < 100
     compare_with_sacrebleu(folder, tmp_path / 'cut.txt', scores)
 
@@ -203,7 +199,7 @@ def test_the_final_scores_are_the_last_metrics(whole):
 
 def test_a_line_end_within_a_sentence_does_not_part_it_in_the_saved_files(tmp_path):
     pairs = [('a\nb', 'c\r\nd'), ('e\u2028f', 'g')]
-    assert evaluate.texts(tmp_path, 'x', pairs) == (['a b', 'e f'], ['c d', 'g'])
+    assert evaluator.texts(tmp_path, 'x', pairs) == (['a b', 'e f'], ['c d', 'g'])
     for kind, lines in (('source', ['a b', 'e f']), ('reference', ['c d', 'g'])):
         file = tmp_path / 'translations' / f'x.{kind}.txt'
         assert file.read_text(encoding='utf-8').splitlines() == lines
@@ -222,7 +218,7 @@ def killed_after(text, workdir, step, number, **settings):
     process = start(text, workdir, **settings)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
-        if any(row['step'] >= step for row in log.read(workdir)):
+        if any(row['step'] >= step for row in metrics_log.read(workdir)):
             process.send_signal(number)
             break
         time.sleep(0.01)
@@ -311,7 +307,11 @@ def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
     code, out = stopped_in(evaluating, signal.SIGTERM, text, path)
     assert code == 128 + signal.SIGTERM, out
     assert 'stopped and saved at step 6; the same command goes on from there' in out
-    assert [row['kind'] for row in log.read(path)] == ['train', 'train', 'train']
+    assert [row['kind'] for row in metrics_log.read(path)] == [
+        'train',
+        'train',
+        'train',
+    ]
     scoring = 'experiments.trained:Checkpoints:average'
     code, out = stopped_in(scoring, signal.SIGINT, text, path)
     assert code == 128 + signal.SIGINT, out
@@ -435,7 +435,7 @@ def test_a_line_is_answered_when_it_comes(whole, text):
 
 def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
     workdir, _ = whole
-    command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=news')
+    command(monkeypatch, evaluator, f'--workdir={workdir}', '--set=news')
     again = json.loads(
         (workdir / 'translations' / 'news.step=12,mean_of=2.json').read_text()
     )
@@ -445,7 +445,7 @@ def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
     with pytest.raises(
         UserError, match="--set: there is no set 'test'; there is val, news"
     ):
-        command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=test')
+        command(monkeypatch, evaluator, f'--workdir={workdir}', '--set=test')
 
 
 def test_the_report_reads_it(whole, monkeypatch, capsys):
@@ -468,7 +468,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
     wild |= dict(train__on_nonfinite='skip', evaluation__sets='val')
     command(monkeypatch, run, *arguments(text, tmp_path / 'skip', **wild))
     assert 'its update is skipped' in capsys.readouterr().out
-    rows = [row for row in log.read(tmp_path / 'skip') if row['kind'] == 'train']
+    rows = [
+        row for row in metrics_log.read(tmp_path / 'skip') if row['kind'] == 'train'
+    ]
     assert sum(row['skipped'] for row in rows) == 5
 
 
@@ -552,7 +554,7 @@ def test_other_devices_whose_batches_differ_are_refused(text, tmp_path):
 
 def test_a_set_without_sentences_is_refused():
     with pytest.raises(UserError, match="--set: the set 'b' holds no sentences"):
-        evaluate.chosen({'a': [('x', 'y')], 'b': []}, 'b', '--set')
+        evaluator.chosen({'a': [('x', 'y')], 'b': []}, 'b', '--set')
 
 
 def test_a_directory_of_another_run_is_refused_and_left_alone(whole, text, monkeypatch):
@@ -583,7 +585,7 @@ def test_a_damaged_tokenizer_is_named_and_the_same_command_mends_it(
     content = file.read_bytes()
     file.write_bytes(content.replace(b'er', b'et'))
     assert file.read_bytes() != content
-    for module in (translate, evaluate):
+    for module in (translate, evaluator):
         with pytest.raises(UserError, match='tokenizer.model is damaged .*same comm'):
             command(monkeypatch, module, f'--workdir={file.parent}')
     capsys.readouterr()
@@ -610,7 +612,7 @@ def test_an_error_is_one_line_and_exit_status_2(text, tmp_path):
 
 
 def test_a_second_process_in_the_same_directory_is_refused(whole, text, monkeypatch):
-    from experiments import workdir as workdirs
+    from experiments.runs import directory as workdirs
 
     workdir, _ = whole
     config = json.loads((workdir / 'config.json').read_text())
@@ -624,7 +626,7 @@ def test_the_newest_damaged_checkpoint_is_named_and_the_one_before_is_used(
 ):
     shutil.copytree(whole[0], tmp_path / 'run')
     (tmp_path / 'run' / 'result.json').unlink()
-    newest = tmp_path / 'run' / trained.CHECKPOINTS / '12'
+    newest = tmp_path / 'run' / trained_run.CHECKPOINTS / '12'
     file = max(newest.rglob('*'), key=lambda p: p.stat().st_size if p.is_file() else -1)
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -645,7 +647,7 @@ def test_a_damaged_older_checkpoint_is_left_out_of_the_mean_and_said(
     workdir = tmp_path / 'run'
     shutil.copytree(whole[0], workdir)
     (workdir / 'result.json').unlink()
-    shutil.rmtree(workdir / trained.CHECKPOINTS / '8' / 'state')
+    shutil.rmtree(workdir / trained_run.CHECKPOINTS / '8' / 'state')
     command(monkeypatch, run, *arguments(text, workdir))
     assert 'step 8 is damaged and left out' in capsys.readouterr().out
     end = result(workdir)
@@ -659,7 +661,7 @@ def test_a_damaged_older_checkpoint_is_left_out_of_the_mean_and_said(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(files, 'commit', commit)
-    command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=news')
+    command(monkeypatch, evaluator, f'--workdir={workdir}', '--set=news')
     out, err = capsys.readouterr()
     assert 'mean of the checkpoints 12\n' in out and 'nrefs:1' in out
     assert 'step 8 is damaged' in err and 'not saved: cannot write' in err
@@ -693,10 +695,10 @@ def test_a_config_of_another_shape_is_one_line(whole, tmp_path, part, value):
     *folders, name = part.split('.', 1)
     (config[folders[0]] if folders else config)[name] = value
     files.write_json(tmp_path / 'config.json', config)
-    for kept in (trained.TOKENIZER, trained.CHECKPOINTS):
+    for kept in (trained_run.TOKENIZER, trained_run.CHECKPOINTS):
         (tmp_path / kept).symlink_to(whole[0] / kept)
     with pytest.raises(UserError) as error:
-        trained.open_trained(tmp_path)
+        trained_run.open_trained(tmp_path)
     assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
 
 

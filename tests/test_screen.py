@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from experiments.screen import Output, Screen
+from experiments.command_line.screen import Output, Screen
 
 
 class Terminal(io.StringIO):

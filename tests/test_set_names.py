@@ -5,8 +5,11 @@ import sys
 import pytest
 
 from configs import wmt_small
-from experiments import evaluate, files, job, set_names
-from experiments.errors import UserError
+from experiments.command_line.errors import UserError
+from experiments.data import set_names
+from experiments.evaluation import evaluator
+from experiments.storage import files
+from experiments.training import setup
 
 GOOD = [
     *('val', 'test_2016_flickr', 'news.2014', 'a b', 'Größe', '-x', 'console'),
@@ -46,7 +49,7 @@ def test_names_that_are_not_kept_apart_are_refused(two):
 def test_files_of_other_names_can_be_written(tmp_path):
     set_names.check(GOOD)
     for name in GOOD:
-        files.write(evaluate.translations(tmp_path, name, 10**9, 1000), 'a\n')
+        files.write(evaluator.translations(tmp_path, name, 10**9, 1000), 'a\n')
     assert len(list((tmp_path / 'translations').iterdir())) == len(GOOD)
 
 
@@ -61,18 +64,18 @@ def text(tmp_path):
 @pytest.mark.skipif(sys.platform != 'linux', reason='capitals count in its folders')
 def test_a_run_is_refused_before_its_text_is_tokenised(text, tmp_path, monkeypatch):
     monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path / 'cache'))
-    monkeypatch.setattr(job.devices, 'keep_programs', lambda: None)
+    monkeypatch.setattr(setup.devices, 'keep_programs', lambda: None)
     config = wmt_small.get_config()
     config.data = text
     for sets in ('', 'Val'):  # the dev set is watched by, whether or not it is chosen
         config.evaluation.sets = sets
         with pytest.raises(UserError, match="'val' and 'Val'|'Val' and 'val'"):
-            job.prepare(config, tmp_path / 'run')
+            setup.prepare(config, tmp_path / 'run')
     assert list((tmp_path / 'cache').iterdir()) == []
 
 
 def test_a_set_that_is_scored_again_is_looked_at_too():
     sets = {'val': [('a', 'b')], 'a/b': [('a', 'b')]}
-    assert set(evaluate.chosen(sets, 'val,val', '--set')) == {'val'}
+    assert set(evaluator.chosen(sets, 'val,val', '--set')) == {'val'}
     with pytest.raises(UserError, match="'a/b' cannot be the name of a file"):
-        evaluate.chosen(sets, '', '--set')
+        evaluator.chosen(sets, '', '--set')

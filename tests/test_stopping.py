@@ -10,8 +10,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from experiments.screen import Screen
-from experiments.stopping import Stop, Stopped
+from experiments.command_line.screen import Screen
+from experiments.command_line.stopping import Stop, Stopped
 
 
 @pytest.fixture
@@ -80,10 +80,11 @@ def test_a_future_is_waited_for_until_a_stop(stop):
 
 
 def test_tokenising_ends_and_leaves_no_draft(stop, tmp_path, monkeypatch):
-    from experiments import corpus, job, tokenizer
-    from experiments.data.grammar import Grammar
+    from experiments.data import corpus, tokenizer
+    from experiments.data.sources.grammar import Grammar
+    from experiments.training import setup
 
-    monkeypatch.setattr(job.devices, 'cache', lambda: tmp_path / 'cache')
+    monkeypatch.setattr(setup.devices, 'cache', lambda: tmp_path / 'cache')
     monkeypatch.setattr(corpus, '_CHUNK', 10)
     data, out = Grammar(pairs=100), io.StringIO()
     words = tokenizer.train(data, 200, tmp_path)
@@ -97,7 +98,7 @@ def test_tokenising_ends_and_leaves_no_draft(stop, tmp_path, monkeypatch):
                 yield pair
 
     with pytest.raises(Stopped):
-        job._tokenised(Asking(pairs=100), words, Screen(out), stop)
+        setup._tokenised(Asking(pairs=100), words, Screen(out), stop)
     assert out.getvalue() == 'tokenising …\n'  # once
     assert len(list(pairs)) == 70  # the chunk is ended, and no other begun
     assert list((tmp_path / 'cache').iterdir()) == []

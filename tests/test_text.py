@@ -1,6 +1,5 @@
 import jax.numpy as jnp
 import numpy as np
-
 from flaxformer_lite.text import Text
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import data
-from experiments.data.text import Text
-from experiments.errors import UserError
+from experiments.command_line.errors import UserError
+from experiments.data import sources
+from experiments.data.sources.text import Text
 
 
 def write(folder, **files):
@@ -41,7 +41,7 @@ def test_reads_pairs_and_every_set_that_has_both_languages(folder):
 
 
 def test_a_spec_makes_it(folder):
-    text = data.load(f'text(path="{folder}", source="en", target="de")')
+    text = sources.load(f'text(path="{folder}", source="en", target="de")')
     assert list(text.train()) == list(make(folder).train())
 
 
@@ -200,4 +200,4 @@ def test_damaged_gz_is_named(folder, cut):
 )
 def test_wrong_specs_are_errors_of_the_field(spec, message):
     with pytest.raises(UserError, match=message):
-        data.load(spec)
+        sources.load(spec)

@@ -8,10 +8,10 @@ import pytest
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import decode
 
-from experiments import data
-from experiments.data import tfds as module
-from experiments.data.tfds import Tfds
-from experiments.errors import UserError
+from experiments.command_line.errors import UserError
+from experiments.data import sources
+from experiments.data.sources import tfds as module
+from experiments.data.sources.tfds import Tfds
 
 SIZES = {'train': 1500, 'validation': 7, 'test': 5}
 
@@ -136,7 +136,7 @@ def test_digest_tells_sets_splits_and_directions_apart(folder, tfrecords):
 
 def test_a_spec_makes_it(folder):
     spec = f'tfds(name="tiny_translate/de-en", source="en", target="de", data_dir="{folder}")'
-    assert next(data.load(spec).train()) == next(make(folder).train())
+    assert next(sources.load(spec).train()) == next(make(folder).train())
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from experiments import corpus as corpora
-from experiments import tokenizer as tokenizers
-from experiments.errors import UserError
-from experiments.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from experiments.command_line.errors import UserError
+from experiments.data import corpus as corpora
+from experiments.data import tokenizer as tokenizers
+from experiments.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
 ROOT = Path(__file__).parents[1]
 WORDS = "der Hund schläft nicht, weil die Katze „laut“ singt: 12,5 % größer! a man's dog’s".split()

@@ -8,11 +8,11 @@ import numpy as np
 import optax
 import pytest
 import tiny
+from flaxformer_lite.architectures.base import grow
+from flaxformer_lite.dense import Dense
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer_lite import decode, learning, training
-from flaxformer_lite.architectures.base import grow
-from flaxformer_lite.dense import Dense
 
 RATE = 1e-2
 # The word of a source that only some batches hold, so that a matrix' row can spoil only those.

@@ -11,16 +11,16 @@ import pytest
 import tiny
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
+from flaxformer_lite.architectures.base import grow
+from flaxformer_lite.decode import loop
+from flaxformer_lite.dropout import Dropout
+from flaxformer_lite.stack import Block
 from jax.extend import core
 
 from configs import wmt_base
 from flaxformer_lite import decode, fields, learning, training
-from flaxformer_lite.architectures.base import grow
-from flaxformer_lite.decode import loop
-from flaxformer_lite.dropout import Dropout
 from flaxformer_lite.residual.pre_norm import PreNorm
 from flaxformer_lite.shapes import Path, Places
-from flaxformer_lite.stack import Block
 
 
 def variants():

@@ -6,7 +6,7 @@ import pytest
 import tiny
 from flax.traverse_util import flatten_dict
 
-from experiments.weight_decay import decays
+from experiments.training.weight_decay import decays
 from flaxformer_lite import fields, training
 
 

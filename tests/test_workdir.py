@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import environment, workdir
-from experiments.errors import UserError
+from experiments.command_line.errors import UserError
+from experiments.runs import directory, environment
 
 CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1, 2)}}
 
@@ -26,11 +26,11 @@ CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1,
     ],
 )
 def test_a_run_is_named_by_its_settings(overrides, name):
-    assert workdir.run_name('wmt_small', overrides) == name
+    assert directory.run_name('wmt_small', overrides) == name
 
 
 def test_the_order_of_settings_does_not_matter():
-    names = {workdir.run_name('c', s) for s in ({'a': 1, 'b': 2}, {'b': 2, 'a': 1})}
+    names = {directory.run_name('c', s) for s in ({'a': 1, 'b': 2}, {'b': 2, 'a': 1})}
     assert len(names) == 1
 
 
@@ -49,7 +49,7 @@ def test_different_runs_have_different_names_on_any_file_system():
         '../..',
         '',
     ]
-    names = [workdir.run_name('wmt', {'data': value}) for value in values]
+    names = [directory.run_name('wmt', {'data': value}) for value in values]
     assert len({name.lower() for name in names}) == len(values)
     for name in names:
         assert len(name) < 128
@@ -59,22 +59,22 @@ def test_different_runs_have_different_names_on_any_file_system():
 
 def test_a_run_is_made_and_then_resumed(tmp_path):
     path = tmp_path / 'runs' / 'a'
-    with workdir.open_run(path, CONFIG) as resumes:
+    with directory.open_run(path, CONFIG) as resumes:
         assert not resumes
         first = (path / 'config.json').read_bytes()
-    with workdir.open_run(path, CONFIG) as resumes:
+    with directory.open_run(path, CONFIG) as resumes:
         assert resumes
     assert (path / 'config.json').read_bytes() == first
-    assert workdir.read_config(path) == json.loads(json.dumps(CONFIG))
+    assert directory.read_config(path) == json.loads(json.dumps(CONFIG))
 
 
 def test_another_config_is_refused_and_each_difference_named(tmp_path):
-    with workdir.open_run(tmp_path, CONFIG):
+    with directory.open_run(tmp_path, CONFIG):
         pass
     before = {f.name: f.read_bytes() for f in tmp_path.iterdir() if f.name != '.lock'}
     sizes = {'d_model': 128, 'd_k': 64, 'sizes': [1, 2]}
     other = {'data': 'text(path="x")', 'model': sizes}
-    with pytest.raises(UserError) as error, workdir.open_run(tmp_path, other):
+    with pytest.raises(UserError) as error, directory.open_run(tmp_path, other):
         pass
     for difference in (
         'data is "grammar", not "text(path=\\"x\\")"',
@@ -86,24 +86,24 @@ def test_another_config_is_refused_and_each_difference_named(tmp_path):
         f.name: f.read_bytes() for f in tmp_path.iterdir() if f.name != '.lock'
     } == before
     (tmp_path / '.lock').unlink()
-    with pytest.raises(UserError), workdir.open_run(tmp_path, other):
+    with pytest.raises(UserError), directory.open_run(tmp_path, other):
         pass
     assert not (tmp_path / '.lock').exists()
 
 
 def test_a_config_of_other_fields_is_refused_and_they_are_named(tmp_path):
-    with workdir.open_run(tmp_path, CONFIG):
+    with directory.open_run(tmp_path, CONFIG):
         pass
     other = CONFIG | {'model': {'d_model': 128, 'd_k': None}, 'extra': 1}
     with pytest.raises(UserError, match=r'of other fields \(extra, model\.sizes\)'):
-        with workdir.open_run(tmp_path, other):
+        with directory.open_run(tmp_path, other):
             pass
 
 
 def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / 'file').write_text('mine')
     with pytest.raises(UserError, match='--workdir'):
-        with workdir.open_run(tmp_path / 'file' / 'run', CONFIG):
+        with directory.open_run(tmp_path / 'file' / 'run', CONFIG):
             pass
     assert (tmp_path / 'file').read_text() == 'mine'
 
@@ -131,12 +131,12 @@ def test_a_protected_directory_is_refused_before_anything_is_done(nobody):
     message = f'no permission to write in {nobody}; name another'
     for place in (nobody, nobody / 'run', nobody / 'runs' / 'a'):
         with pytest.raises(UserError, match=message):
-            workdir.check(place, CONFIG)
+            directory.check(place, CONFIG)
     nobody.chmod(0)
     with pytest.raises(UserError, match='cannot read .*: Permission denied'):
-        workdir.check(nobody / 'run', CONFIG)
+        directory.check(nobody / 'run', CONFIG)
     with pytest.raises(UserError, match='cannot read .*: Permission denied'):
-        workdir.read_config(nobody)
+        directory.read_config(nobody)
     nobody.chmod(0o700)
     assert list(nobody.iterdir()) == []
 
@@ -144,51 +144,51 @@ def test_a_protected_directory_is_refused_before_anything_is_done(nobody):
 def test_a_directory_that_cannot_be_a_run_s_is_refused(tmp_path, monkeypatch):
     strange = Path(os.fsdecode(os.fsencode(tmp_path) + b'/\xff'))
     with pytest.raises(UserError, match=r'udcff has a name that is not UTF-8') as error:
-        workdir.check(strange, CONFIG)
+        directory.check(strange, CONFIG)
     assert str(error.value).isascii()
     with pytest.raises(UserError, match='not UTF-8'):
-        workdir.read_config(strange)
+        directory.read_config(strange)
     with pytest.raises(UserError, match='File name too long'):
-        workdir.check(tmp_path / ('x' * 5000), CONFIG)
+        directory.check(tmp_path / ('x' * 5000), CONFIG)
     (tmp_path / 'file').write_text('')
     with pytest.raises(UserError, match='file is not a directory'):
-        workdir.check(tmp_path / 'file' / 'run', CONFIG)
-    assert workdir.run_name('wmt', {'data': 'text(path="\udcff")'})
+        directory.check(tmp_path / 'file' / 'run', CONFIG)
+    assert directory.run_name('wmt', {'data': 'text(path="\udcff")'})
 
 
 def test_a_run_that_has_ended_is_held_where_nothing_can_be_written(nobody):
-    with workdir.open_run(nobody, CONFIG):
+    with directory.open_run(nobody, CONFIG):
         (nobody / 'result.json').write_text('{}')
     (nobody / '.lock').unlink()
     nobody.chmod(0o500)
-    with workdir.open_run(nobody, CONFIG) as resumes:
+    with directory.open_run(nobody, CONFIG) as resumes:
         assert resumes
     with pytest.raises(UserError, match='a run of another config'):
-        with workdir.open_run(nobody, CONFIG | {'data': 'text'}):
+        with directory.open_run(nobody, CONFIG | {'data': 'text'}):
             pass
     nobody.chmod(0o700)
     (nobody / 'result.json').unlink()
     nobody.chmod(0o500)
     with pytest.raises(UserError, match='no permission to write'):
-        with workdir.open_run(nobody, CONFIG):
+        with directory.open_run(nobody, CONFIG):
             pass
     nobody.chmod(0o700)
 
 
 def test_what_a_kill_left_half_written_goes_at_the_next_start(tmp_path):
-    with workdir.open_run(tmp_path, CONFIG):
+    with directory.open_run(tmp_path, CONFIG):
         pass
     for folder in ('.', 'tensorboard', 'translations'):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / f'.events.1.{os.getpid()}.tmp').write_text('half')
-    with workdir.open_run(tmp_path, CONFIG):
+    with directory.open_run(tmp_path, CONFIG):
         assert not list(tmp_path.rglob('.*.tmp'))
 
 
 @pytest.mark.parametrize('text', ['[]', '{}', 'null', '{"a": ' * 90_000, '"\\ud800"'])
 def test_a_config_of_another_shape_is_one_line(tmp_path, text):
     (tmp_path / 'config.json').write_text(text)
-    for look in (workdir.read_config, lambda path: workdir.check(path, CONFIG)):
+    for look in (directory.read_config, lambda path: directory.check(path, CONFIG)):
         with pytest.raises(UserError, match='config.json is not') as error:
             look(tmp_path)
         assert len(str(error.value)) < 200 + len(str(tmp_path))
@@ -205,13 +205,13 @@ def test_an_environment_of_another_shape_is_one_line(tmp_path, text):
 
 def test_what_is_no_run_has_no_config(tmp_path):
     with pytest.raises(UserError, match='config.json'):
-        workdir.read_config(tmp_path)
+        directory.read_config(tmp_path)
     (tmp_path / 'config.json').write_text('{"data": ')
     with pytest.raises(UserError, match='not JSON'):
-        workdir.read_config(tmp_path)
+        directory.read_config(tmp_path)
 
 
-@pytest.mark.skipif(workdir.fcntl is None, reason='this system has no such locks')
+@pytest.mark.skipif(directory.fcntl is None, reason='this system has no such locks')
 def test_one_process_at_a_time_and_a_kill_lets_go(tmp_path):
     holder = subprocess.Popen(
         [
@@ -227,12 +227,12 @@ def test_one_process_at_a_time_and_a_kill_lets_go(tmp_path):
         try:
             assert holder.stdout.readline() == b'held\n'
             with pytest.raises(UserError, match=f'in use by process {holder.pid} '):
-                with workdir.open_run(tmp_path, CONFIG):
+                with directory.open_run(tmp_path, CONFIG):
                     pass
         finally:
             holder.send_signal(signal.SIGKILL)
         holder.wait()
-        with workdir.open_run(tmp_path, CONFIG) as resumes:
+        with directory.open_run(tmp_path, CONFIG) as resumes:
             assert resumes
 
 
@@ -329,7 +329,7 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path, name)
     with pytest.raises(
         UserError, match=f'holds {name} and is not the directory of a run'
     ):
-        with workdir.open_run(tmp_path, CONFIG):
+        with directory.open_run(tmp_path, CONFIG):
             pass
     assert (tmp_path / name).read_text() == 'mine'
     assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
+from flaxformer_lite.architectures.base import Model
 
 from configs import wmt_base
 from flaxformer_lite import build, fields, training
-from flaxformer_lite.architectures.base import Model
 
 VOCAB = 13
 # d_k, d_v and d_model / num_heads all differ, so that none can stand for another.

@@ -1,0 +1,300 @@
+"""Checkpoints: a training state and what belongs to it, saved as one and checked when read."""
+
+import contextlib
+import math
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from experiments.checkpoints import folder, manifest
+from experiments.checkpoints.averaging import Mean, average
+from experiments.checkpoints.folder import CheckpointFolder
+from experiments.checkpoints.manifest import Damaged
+from experiments.checkpoints.state_files import Failed, StateFiles
+from experiments.command_line.errors import UserError
+from experiments.storage import files, hold, space
+
+
+class Restored(NamedTuple):
+    step: int
+    state: Any
+    metadata: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of a run, written in the background; a kill at any time leaves them good.
+
+    Each is a folder, which gets its name, the step, when all in it is on disk: `state`, by Orbax,
+    and a record of what it holds. Orbax restores a flipped byte without a word; the record tells.
+    What is read is held, so that the process that trains does not remove it meanwhile.
+
+    Args:
+      directory: gets a folder for each step.
+      keep: how many of the last checkpoints stay, at least one.
+      keep_best: how many of those with the highest scores stay as well.
+      read_only: for another process than the one that trains: changes nothing there.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        keep: int = 1,
+        keep_best: int = 0,
+        read_only: bool = False,
+    ):
+        self._folder = CheckpointFolder(directory)
+        self._keep, self._keep_best = keep, keep_best
+        self._read_only = read_only
+        self._files = StateFiles()
+        self._background = ThreadPoolExecutor(1)
+        self._pending: Future[None] | None = None
+        if not read_only:
+            self._folder.remove_nameless()
+
+    def save(
+        self,
+        step: int,
+        state: Any,
+        metadata: dict[str, Any],
+        score: float | None = None,
+        due: bool = True,
+    ) -> None:
+        """Begins to save a state, and JSON about it, at a step later than all others.
+
+        Returns when the state is copied, and may be donated; the writing goes on.
+
+        Args:
+          state: a tree of arrays.
+          score: the higher the better; without one the checkpoint is never among the best.
+          due: False for one that only a stop asks for: it goes when the next is there, and does not
+            count among the last, which so are the same in a run that never stopped.
+
+        Raises:
+          UserError: this checkpoint, or the one before it, cannot be written.
+        """
+        self.wait()
+        self._refuse(step)
+        if score is not None and not math.isfinite(score):
+            score = None
+        kinds = manifest.kinds(state)
+        content = {'metadata': metadata, 'score': score, 'due': due, 'leaves': kinds}
+        nameless = self._folder.nameless(step)
+        try:
+            self._files.save(nameless / 'state', state)
+        except Failed as error:
+            files.remove(nameless)
+            raise self._failure(error) from error
+        self._pending = self._background.submit(self._finish, nameless, step, content)
+
+    def set_score(self, step: int, score: float) -> None:
+        """Gives a score to a checkpoint that was saved without one.
+
+        Raises:
+          UserError: its record cannot be read or written.
+        """
+        if not math.isfinite(score):
+            return
+        try:
+            manifest.amend(self._path(step), score=score)
+        except Damaged as error:
+            raise UserError(f'checkpoint {self._path(step)}: {error}') from error
+
+    def wait(self) -> None:
+        """Returns when the checkpoint that was begun is whole.
+
+        Raises:
+          UserError: it cannot be written.
+        """
+        pending, self._pending = self._pending, None
+        try:
+            if pending:
+                pending.result()
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        """Waits, as `wait`, and ends the threads."""
+        try:
+            self.wait()
+        finally:
+            self._background.shutdown()
+            self._files.close()
+            if not self._read_only:
+                self._folder.remove_nameless()
+
+    def steps(self) -> list[int]:
+        """The steps of all whole checkpoints, in order."""
+        return self._folder.steps()
+
+    def last_steps(self, number: int) -> list[int]:
+        """The latest steps that were due, in order; the latest of all where none was yet."""
+        records = self._folder.records()
+        return folder.last(records, number) or list(records)[-1:]
+
+    def best_steps(self, number: int) -> list[int]:
+        """The steps of the highest scores, the best first; of equal scores the latest."""
+        return folder.best(self._folder.records(), number)
+
+    def unknown_steps(self) -> list[int]:
+        """Those so damaged that not even their scores are known."""
+        return [step for step, content in self._folder.records().items() if not content]
+
+    def restore(
+        self, abstract_state: Any, warn: Callable[[str], None] = print
+    ) -> Restored | None:
+        """The latest checkpoint that is what was written, or None where there is none yet.
+
+        Those after it, which are damaged, are set aside under other names.
+
+        Args:
+          abstract_state: a tree of shapes and dtypes, whose shardings say where the leaves go.
+          warn: is told of each damaged checkpoint.
+
+        Raises:
+          UserError: all are damaged, or they are of another model; or one cannot be read now, and
+            may be good.
+        """
+        self.wait()
+        damaged: dict[int, Damaged] = {}
+        for step in reversed(self.steps()):
+            try:
+                restored = self._load(step, abstract_state)
+            except Damaged as error:
+                damaged[step] = error
+                continue
+            for late, error in damaged.items():
+                name = self._folder.set_aside(late)
+                warn(
+                    f'the checkpoint of step {late} is damaged: {error}; '
+                    f'it is kept as {name}'
+                )
+            return restored
+        if not damaged:
+            return None
+        for step, error in damaged.items():
+            warn(f'the checkpoint of step {step} is damaged: {error}')
+        raise UserError(
+            f'all checkpoints in {self._folder.directory} are damaged; '
+            'move that folder away to begin the run again'
+        )
+
+    def load_variables(self, step: int, abstract: Any) -> Any:
+        """What a model needs of the state that was saved at a step: its params, and statistics.
+
+        Raises:
+          UserError: there is no such checkpoint, it is damaged, it is of another model, or it
+            cannot be read now.
+        """
+        path = self._folder.path(step)
+        try:
+            with self._folder.reading(step):
+                return self._load(step, abstract).state
+        except Damaged as error:
+            raise UserError(f'checkpoint {path}: {error}') from error
+        except hold.Gone:
+            raise UserError(f'checkpoint {path} is not there') from None
+
+    def average(
+        self,
+        steps: Sequence[int],
+        abstract: Any,
+        warn: Callable[[str], None] = print,
+    ) -> Mean:
+        """The mean of the variables that were saved at some steps; what is damaged is left out.
+
+        Args:
+          warn: is told of each damaged checkpoint.
+
+        Raises:
+          UserError: none is good, one is of another model, or one cannot be read now.
+          hold.Gone: one was removed before it could be read.
+        """
+        good: list[int] = []
+        damaged: dict[int, Damaged] = {}
+        with contextlib.ExitStack() as held:
+            for step in steps:
+                held.enter_context(self._folder.reading(step))
+            mean = average(self._good(steps, abstract, good, damaged))
+        for step, error in damaged.items():
+            warn(f'the checkpoint of step {step} is damaged and left out: {error}')
+        placed = jax.tree.map(
+            lambda x, a: jax.device_put(x, a.sharding), mean, abstract
+        )
+        return Mean(placed, good, list(damaged))
+
+    def _good(
+        self,
+        steps: Sequence[int],
+        abstract: Any,
+        good: list[int],
+        damaged: dict[int, Damaged],
+    ) -> Iterator[Any]:
+        """Loads one after the other, and notes which are good and what is wrong with others."""
+        for step in steps:
+            try:
+                variables = self._load(step, abstract).state
+            except Damaged as error:
+                damaged[step] = error
+                continue
+            good.append(step)
+            yield variables
+        if not good:
+            reasons = '; '.join(f'{step}: {error}' for step, error in damaged.items())
+            raise UserError(
+                f'all checkpoints that are to be used, in {self._folder.directory}, are damaged '
+                f'({reasons}): restore one from a copy, or train again in another --workdir'
+            )
+
+    def _refuse(self, step: int) -> None:
+        steps = self.steps()
+        if steps and step <= steps[-1]:
+            raise self._failure(f'step {step} is not later than those there')
+        directory = self._folder.directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(directory).free
+        except OSError as error:
+            raise self._failure(error) from error
+        # Not the arrays' bytes, for they are compressed. Of the first nothing is known before.
+        needed = space.taken(self._folder.path(steps[-1])) if steps else 0
+        if free < needed:
+            raise self._failure(
+                f'it takes about {space.text(needed)}, {space.text(needed - free)} more '
+                'than are free'
+            )
+
+    def _finish(self, nameless: Path, step: int, content: dict[str, Any]) -> None:
+        """Names a checkpoint when it is whole, and removes those that need not stay."""
+        try:
+            self._files.wait()
+            manifest.write(nameless, content)
+            files.commit(nameless, self._folder.path(step))
+        finally:
+            files.remove(nameless)
+        self._folder.remove_old(self._keep, self._keep_best)
+
+    def _load(self, step: int, abstract: Any) -> Restored:
+        """Reads `abstract`, the state or part of it, at a step."""
+        path = self._folder.path(step)
+        content = manifest.read(path)
+        manifest.compare_kinds(path, content, abstract)
+        manifest.compare_files(path, content)
+        try:
+            state = self._files.restore(path / 'state', abstract)
+        except Failed as error:
+            # It is not damaged, for what is there is what was written.
+            raise UserError(f'cannot read checkpoint {path}: {error}') from error
+        return Restored(step, state, content['metadata'])
+
+    def _failure(self, reason: Exception | str) -> UserError:
+        steps = self.steps()
+        good = 'there is none yet'
+        if steps:
+            good = f'the one of step {steps[-1]} stays good'
+        return UserError(
+            f'cannot write a checkpoint to {self._folder.directory} ({good}): {reason}'
+        )

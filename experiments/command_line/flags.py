@@ -1,0 +1,194 @@
+"""The command line: a config file, its overrides `--config.a.b=value`, and errors of one line."""
+
+import argparse
+import os
+import re
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from absl import flags
+from ml_collections import config_dict, config_flags
+
+from experiments.command_line import usage, utf8
+from experiments.command_line.errors import UserError, line, nearest
+from experiments.runs.directory import flatten
+
+PROJECT = Path(__file__).resolve().parent.parent
+CONFIG_HELP = (
+    'file, such as configs/wmt_small.py; --config.model.num_heads=8 changes one of its '
+    'fields'
+)
+OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
+
+
+class Settings(NamedTuple):
+    config: config_dict.ConfigDict  # locked, with the overrides in it
+    name: str  # the config file's, without .py
+    overrides: dict[str, Any]  # what differs from the file: {'model.num_heads': 8}
+
+
+def directory(text: str) -> Path:
+    """The type of a flag that names one; that none is named may not pass for the one here."""
+    if not text:
+        raise argparse.ArgumentTypeError('is empty; to name the directory here, give .')
+    return Path(text)
+
+
+class Once(argparse._StoreAction):
+    """Refuses a flag that is given twice, of which one would be dropped."""
+
+    _seen: argparse.Namespace | None = None
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        if self._seen is namespace:
+            raise argparse.ArgumentError(self, 'is given twice')
+        self._seen = namespace
+        super().__call__(parser, namespace, values, option_string)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that takes flags by their whole name only and reports mistakes as UserErrors."""
+
+    def __init__(self, description: str | None):
+        super().__init__(
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        for name in (None, 'store'):
+            self.register('action', name, Once)
+        self.register('type', Path, directory)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f'{message} (--help lists the flags)')
+
+
+def main(run: Callable[[], None]) -> None:
+    """Runs a command; what the user can mend is one line on stderr and exit status 2."""
+    utf8.use(run)
+    try:
+        run()
+    except UserError as error:
+        print('error:', line(error), file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)  # as the shell says it
+    except (
+        BrokenPipeError
+    ):  # `| head` has seen enough; the exit's own flush shall find no pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Settings]:
+    """The parser's own flags, and the settings that `--config` and its overrides give.
+
+    A config's path is looked for from here, then from the project; `.py` may be left out.
+
+    Raises:
+      UserError: an unknown flag or field, a value of the wrong type, or no such config.
+    """
+    parser.add_argument('--config', required=True, help=CONFIG_HELP)
+    argv = sys.argv[1:] if argv is None else argv
+    if {'-h', '--help'} & set(argv):
+        parser.epilog = _help(argv)
+    args, overrides = parser.parse_known_args(argv)
+    for flag in overrides:
+        if re.match('--?[a-zA-Z]', flag) and not OVERRIDE.match(flag):
+            _refuse(flag.split('=')[0], [f'--{name}' for name in vars(args)])
+    file = _find(args.config)
+    config = _load(file)
+    before = flatten(config.to_dict())
+    _override(config, overrides)
+    after = flatten(config.to_dict())
+    return args, Settings(
+        config, file.stem, {k: v for k, v in after.items() if v != before[k]}
+    )
+
+
+def _help(argv: Sequence[str]) -> str:
+    """What `--help` says of the config that is named, or else of the one with every field."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument('--config', nargs='?')
+    file = _find(parser.parse_known_args(argv)[0].config or 'wmt_base')
+    return usage.text(file.stem, _load(file), available())
+
+
+def _refuse(flag: str, known: list[str]) -> NoReturn:
+    hint = nearest(flag.split('.')[0], known)
+    raise UserError(f'there is no flag {flag}{hint}')
+
+
+def available() -> list[str]:
+    """The names of the project's configs."""
+    return sorted(file.stem for file in (PROJECT / 'configs').glob('[a-z]*.py'))
+
+
+def _find(path: str) -> Path:
+    for place in (Path(), PROJECT, PROJECT / 'configs'):
+        for file in (place / path, place / f'{path}.py'):
+            if _is_file(file, path):
+                return file
+    there = ', '.join(available())
+    raise UserError(f'--config={path}: no such file; the project has {there}')
+
+
+def _is_file(file: Path, path: str) -> bool:
+    try:
+        return file.is_file()
+    except OSError as error:  # a name too long, or a folder without permission
+        raise UserError(f'--config={path}: {error.strerror}') from None
+
+
+def _load(file: Path) -> config_dict.ConfigDict:
+    try:
+        config = runpy.run_path(str(file)).get('get_config', lambda: None)()
+    except Exception as error:
+        raise UserError(
+            f'{_where(error, file)}: {type(error).__name__}: {error}'
+        ) from error
+    if not isinstance(config, config_dict.ConfigDict):
+        raise UserError(
+            f'{file}: give it a function get_config() that returns a ConfigDict'
+        )
+    return config.lock()
+
+
+def _where(error: Exception, file: Path) -> str:
+    """The config's own line that failed, also where the error came from a library it called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [
+        f'{file}:{frame.lineno}' for frame in frames if frame.filename == str(file)
+    ]
+    return lines[-1] if lines else str(file)
+
+
+def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
+    """Puts `['--config.a.b=value', …]` in the config, each as its field's type."""
+    fields = flatten(config.to_dict())
+    for flag, key in [(m[0], m[1]) for m in map(OVERRIDE.match, overrides) if m]:
+        if key not in fields:
+            hint = _section(key, list(fields)) or nearest(key, fields)
+            raise UserError(f'the config has no field {key!r}{hint}')
+        if 'noconfig' in flag and not isinstance(fields[key], bool):
+            raise UserError(f'{flag}: {key} is no switch; give --config.{key}=value')
+    values, argv = flags.FlagValues(), ['', *overrides]
+    try:
+        config_flags.DEFINE_config_dict(
+            'config', config, flag_values=values, sys_argv=argv
+        )
+        stray = values(argv)[1:]
+    except (flags.Error, ValueError) as error:
+        raise UserError(str(error).removeprefix('flag ')) from error
+    if stray:
+        raise UserError(f'{stray[0]!r} belongs to no flag')
+
+
+def _section(key: str, fields: list[str]) -> str:
+    """What to add where a section is named, and none of its fields."""
+    own = [field for field in fields if field.startswith(f'{key}.')]
+    return f': it is a section, of {", ".join(own)}' if own else ''

@@ -1,0 +1,156 @@
+"""What training a config costs, known from shapes alone: nothing is compiled or computed."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flaxformer_lite.architectures.base import Model
+from jax.extend.core import Jaxpr
+
+from experiments.command_line.errors import UserError
+from experiments.config import check
+from experiments.costs import flops
+from experiments.training import optimizer
+from flaxformer_lite import build, learning, training
+
+# What is in a module of this name belongs to this part of its stack; the first name found counts.
+SUBLAYERS = {
+    'positions': 'positions',
+    'attention': 'self-attention',
+    'cross_attention': 'cross-attention',
+    'feed_forward': 'feed-forward',
+    'norm': 'norms',
+}
+STACKS = ('encoder', 'decoder', 'stack')
+OF_STACKS = [
+    f'{stack} {name}' for stack in STACKS for name in (*SUBLAYERS.values(), 'other')
+]
+PARTS = ['embeddings', *OF_STACKS, 'logits']
+
+# Megabytes of a process that trains on a CPU, as `benchmarks/memory.py` measured them: those that
+# it always has, those of compiling the step, and those of a step beside its arrays; and how much
+# larger the first two are for each thousand operations of the step.
+RUNTIME, COMPILING, WORKING = 333, 125, 100
+RUNTIME_BY_SIZE, COMPILING_BY_SIZE = 42, 36
+
+
+def ledger(config: Any) -> dict[str, dict[str, int]]:
+    """The costs of the model and of a training step, over all devices.
+
+    Returns:
+      parameters: how many, by part, and their total.
+      flops_per_token: of the matrix products of a training step, forward and backward, by part, and
+        their total; a token is a position of the target with the one of the source beside it, be
+        they padding or not. A forward pass alone takes a third.
+      bytes: of the parameters, their gradients, the optimizer's state, and what the forward pass
+        keeps for the backward pass, before the compiler finds what it had better compute again.
+      peak: bytes, about the most that the process takes while it trains on one CPU device.
+      batch: rows, their length, and tokens: positions of the target.
+
+    Raises:
+      UserError: a field that cannot be worked with.
+    """
+    check.check(config)
+    rows, length = _shape(config)
+    model, state = _abstract(config)
+    params = jax.tree.leaves(state.params)
+    part = rows // config.train.accumulate  # what goes through the model at once
+    jaxpr = _step(model, state.variables, (part, length))
+    kept, gradients = jaxpr.outvars[: -len(params)], jaxpr.outvars[-len(params) :]
+    arrays = {
+        'parameters': flops.size(params),
+        'gradients': flops.size(var.aval for var in gradients),
+        'optimizer': flops.size(jax.tree.leaves(state.opt_state)),
+        'activations': flops.kept(jaxpr, kept),
+    }
+    return {
+        'parameters': _by_part((path, x.size) for path, x in _paths(state.params)),
+        'flops_per_token': _by_part(flops.flops(jaxpr).items(), part * length),
+        'bytes': arrays,
+        'peak': {'process': _peak(arrays, flops.operations(jaxpr))},
+        'batch': {'rows': rows, 'length': length, 'tokens': rows * length},
+    }
+
+
+def _peak(arrays: dict[str, int], operations: int) -> int:
+    """The process is largest while it compiles the step, or else in the midst of one.
+
+    Parameters and the optimizer's state are there all the time.
+    """
+    size, mega = operations / 1000, 10**6
+    runtime = (RUNTIME + RUNTIME_BY_SIZE * size) * mega
+    compiling = (COMPILING + COMPILING_BY_SIZE * size) * mega
+    in_a_step = WORKING * mega + arrays['gradients'] + arrays['activations']
+    always = runtime + arrays['parameters'] + arrays['optimizer']
+    return round(always + max(compiling, in_a_step))
+
+
+def _shape(config: Any) -> tuple[int, int]:
+    """Rows and length of a batch of the longest rows; where text is shorter, so are rows."""
+    length, parts = config.batch.max_length, config.train.accumulate
+    rows = config.batch.tokens // length // parts * parts
+    if not rows:
+        raise UserError(
+            f'batch.tokens={config.batch.tokens} is less than a row of batch.max_length={length} '
+            f'in each of train.accumulate={parts} parts; give at least {length * parts}'
+        )
+    return rows, length
+
+
+def _abstract(config: Any) -> tuple[Model, training.State]:
+    """The model, and the shapes of the state that its training begins with."""
+    update, _ = optimizer.make(config)
+    try:
+        model = build.model(config.model, config.tokenizer.vocab_size)
+        state = jax.eval_shape(lambda: training.init(model, update, jax.random.key(0)))
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return model, state
+
+
+def _step(model: Model, variables: Any, shape: tuple[int, int]) -> Jaxpr:
+    """Forward and backward pass: its results are what is kept in between, then the gradients."""
+
+    def step(variables, batch, key):
+        def loss(params):
+            changed = variables | {'params': params}
+            return learning.loss_sums(model, changed, batch, dropout_key=key).loss
+
+        value, backward = jax.vjp(loss, variables['params'])
+        # The function `backward` is a tree of what it reads of the forward pass.
+        return jax.tree.leaves(backward), backward(jnp.ones_like(value))
+
+    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in learning.ARRAYS}
+    return jax.make_jaxpr(step)(
+        variables, batch, jax.eval_shape(jax.random.key, 0)
+    ).jaxpr
+
+
+def _paths(tree: Any) -> Iterable[tuple[str, Any]]:
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        yield jax.tree_util.keystr(path, simple=True, separator='/'), leaf
+
+
+def _by_part(counts: Iterable[tuple[str, int]], share: int = 1) -> dict[str, int]:
+    total = Counter()
+    for path, count in counts:
+        total[_part(path)] += count
+    parts = {part: round(total[part] / share) for part in PARTS if total[part]}
+    return parts | {'total': round(total.total() / share)}
+
+
+def _part(path: str) -> str:
+    """`encoder/layer_0/attention/query/kernel`, say, is of the encoder's self-attention."""
+    words = re.findall('[a-z]+(?:_[a-z]+)*', path)
+    tops = [word.split('_')[0] for word in words]
+    stack = next((stack for stack in STACKS if stack in tops), None)
+    if stack is None:
+        return (
+            'embeddings'
+            if any(word.endswith('embedding') for word in words)
+            else 'logits'
+        )
+    return f'{stack} {next((SUBLAYERS[name] for name in SUBLAYERS if name in words), "other")}'

@@ -1,0 +1,209 @@
+"""Reads a tree in German: clauses; `german_phrases` reads what they are made of."""
+
+from experiments.data.grammar import inflect_german
+from experiments.data.grammar.german_phrases import (
+    adverbial,
+    indefinite,
+    negated,
+    phrase,
+    predicate,
+    prepositional,
+    reflexive,
+)
+from experiments.data.grammar.syntax import (
+    INFINITIVES,
+    Both,
+    Clause,
+    Name,
+    NounPhrase,
+    Prepositional,
+    Pronoun,
+    Sentence,
+    Subordinate,
+)
+from experiments.data.grammar.words import CONJUNCTIONS
+
+_HAVE = inflect_german.verb('haben', 'gehabt', past='hatte')
+_BE = inflect_german.verb('sein', 'gewesen', past='war')
+_BECOME = inflect_german.verb('werden', 'geworden')
+
+
+def sentence(tree: Sentence) -> str:
+    """The sentence as it is written: 'Der Hund schläft.'"""
+    words: list[str] = []
+    for clause, joint in zip(tree.clauses, ('', *tree.joints), strict=True):
+        comma = (
+            [','] if joint == 'but' else []
+        )  # none before 'und', unless a clause ends there
+        words += [*comma, CONJUNCTIONS.get(joint, ''), *_main(clause, tree.mood)]
+    if tree.please:
+        words.insert(0, 'bitte')
+    text = ' '.join(filter(None, words))
+    while (
+        ' , ,' in text
+    ):  # each subordinate clause brings the comma before and after it
+        text = text.replace(' , ,', ' ,')
+    text = text.replace(' ,', ',').rstrip(',')
+    return text[0].upper() + text[1:] + ('?' if tree.mood == 'question' else '.')
+
+
+# ---- The verbs ----------------------------------------------------------------------------------
+
+
+def _verbs(clause: Clause) -> tuple[str, list[str]]:
+    """The finite verb and the rest, which closes the clause: ('hat', ['angerufen'])."""
+    verb, person = clause.verb.german, clause.subject.person
+    infinitive = [verb.prefix + verb.infinitive]
+    if clause.modal:
+        modal = clause.modal.german
+        return (modal.past if clause.tense == 'past' else modal.present)[
+            person
+        ], infinitive
+    if clause.tense == 'future':
+        return _BECOME.present[person], infinitive
+    if clause.tense == 'past' and verb.past:
+        return verb.past[person], [verb.prefix]
+    if clause.tense in ('past', 'perfect'):
+        auxiliary = _BE if verb.auxiliary == 'sein' else _HAVE
+        return auxiliary.present[person], [verb.participle]
+    return verb.present[person], [verb.prefix]
+
+
+def _verbs_last(clause: Clause) -> list[str]:
+    """'anruft', 'angerufen hat': at the end of a clause a prefix is written with its verb."""
+    finite, rest = _verbs(clause)
+    if rest == [clause.verb.german.prefix]:
+        return [rest[0] + finite]
+    return [*rest, finite]
+
+
+# ---- The middle field ---------------------------------------------------------------------------
+
+
+def _objects(clause: Clause) -> dict[str, list[str]]:
+    """The recipient and the object, in that order, unless the object is a pronoun: 'es ihm'."""
+    thing, person = clause.object, clause.recipient
+    parts = {'recipient': phrase(person, 'dat')} if person else {}
+    if not thing or clause.verb.preposition:
+        return parts
+    if clause.negative and indefinite(thing):
+        thing = negated(thing)
+    object_ = {'object': phrase(thing, clause.verb.case)}
+    return object_ | parts if isinstance(thing, Pronoun) else parts | object_
+
+
+def _middle(clause: Clause) -> dict[str, list[str]]:
+    """What the verbs enclose, by part, in order: pronouns, time, nouns, not, how, where, the rest.
+
+    German says 'kein' for 'nicht ein'.
+    """
+    parts = _subject(clause)
+    objects = _objects(clause)
+    parts |= {
+        n: words
+        for n, words in objects.items()
+        if isinstance(getattr(clause, n), Pronoun)
+    }
+    if clause.time:
+        parts['time'] = [clause.time.german]
+    parts |= objects
+    thing = clause.object if 'object' in objects else None
+    if clause.negative and not (indefinite(thing) or indefinite(clause.predicate)):
+        parts['not'] = ['nicht']
+    return parts | _adverbials(clause)
+
+
+def _subject(clause: Clause) -> dict[str, list[str]]:
+    """With the reflexive pronoun, which comes first unless the subject is a pronoun too."""
+    subject = (
+        []
+        if clause.elided
+        else [*phrase(clause.subject, 'nom'), *_relative(clause.subject)]
+    )
+    if not clause.verb.german.reflexive:
+        return {'subject': subject}
+    own = {'reflexive': [reflexive(clause.subject.person)]}
+    if isinstance(clause.subject, NounPhrase | Name | Both):
+        return own | {'subject': subject}
+    return {'subject': subject} | own
+
+
+def _adverbials(clause: Clause) -> dict[str, list[str]]:
+    verb, parts = clause.verb, {}
+    for name in ('manner', 'companion', 'place'):
+        if part := getattr(clause, name):
+            parts[name] = adverbial(part, 'dat')
+    if verb.preposition and clause.object:
+        parts['object'] = prepositional(verb.preposition, clause.object, verb.case)
+    if clause.direction:
+        parts['direction'] = adverbial(clause.direction, 'acc')
+    if clause.predicate:
+        parts['predicate'] = predicate(clause.predicate, clause.negative)
+    return parts
+
+
+def _relative(nominal: object) -> list[str]:
+    """The relative clause of a phrase, between commas."""
+    if isinstance(nominal, NounPhrase) and nominal.relative:
+        return [',', *_last(nominal.relative), ',']
+    return []
+
+
+def _after(clause: Clause) -> list[str]:
+    """What follows even the closing verb: a relative clause, but the subject's, and the tail.
+
+    'Er hat das Buch gekauft, das …' is easier to read than with the verb after the relative clause.
+    """
+    last = clause.direction or clause.place or clause.companion or clause.object
+    described = last.phrase if isinstance(last, Prepositional) else last
+    return [*_relative(described), *_tail(clause.tail)]
+
+
+# ---- Clauses ------------------------------------------------------------------------------------
+
+
+def _flat(parts: dict[str, list[str]]) -> list[str]:
+    return [word for words in parts.values() for word in words]
+
+
+def _last(clause: Clause) -> list[str]:
+    """The verbs last, as in subordinate and relative clauses."""
+    parts = _middle(clause)
+    front = [] if clause.front == 'subject' else parts.pop(clause.front)
+    return [*front, *_flat(parts), *_verbs_last(clause), *_after(clause)]
+
+
+def _infinitive(clause: Clause) -> list[str]:
+    """'die Tür aufzumachen': no subject, and zu before the verb but after its prefix."""
+    parts = _middle(clause) | {'subject': []}
+    verb = clause.verb.german
+    zu = (
+        [f'{verb.prefix}zu{verb.infinitive}']
+        if verb.prefix
+        else ['zu', verb.infinitive]
+    )
+    return [*_flat(parts), *zu, *_after(clause)]
+
+
+def _tail(part: Subordinate | None) -> list[str]:
+    """A subordinate clause between commas."""
+    if not part:
+        return []
+    if part.conjunction in INFINITIVES:
+        purpose = ['um'] if part.conjunction == 'in order to' else []
+        return [',', *purpose, *_infinitive(part.clause), ',']
+    conjunction = CONJUNCTIONS[part.conjunction]
+    if part.conjunction == 'when' and part.clause.tense == 'past':
+        conjunction = 'als'
+    return [',', conjunction, *_last(part.clause), ',']
+
+
+def _main(clause: Clause, mood: str) -> list[str]:
+    """The finite verb second, or first in a request and in a question that asks yes or no."""
+    parts = _middle(clause)
+    finite, rest = _verbs(clause)
+    if mood == 'request':
+        finite, parts['subject'] = clause.verb.german.imperative, []
+        rest = [clause.verb.german.prefix]
+    front = _tail(clause.lead)[1:] if clause.lead else parts.pop(clause.front, [])
+    return [*front, finite, *_flat(parts), *rest, *_after(clause)]

@@ -1,0 +1,118 @@
+"""The forms of one German word, by rule."""
+
+import re
+
+from experiments.data.grammar.lexemes import GermanVerb
+
+_PRESENT = {
+    'sein': ('bin', 'bist', 'ist', 'sind', 'sind'),
+    'haben': ('habe', 'hast', 'hat', 'haben', 'haben'),
+    'werden': ('werde', 'wirst', 'wird', 'werden', 'werden'),
+}
+_NEEDS_E = '([td]|(ch|[^lrmnhaeiouäöü])[mn])$'  # stems that -st and -t cannot follow: wart-, öffn-
+_KEEPS_E = {
+    'danken',
+    'folgen',
+    'jagen',
+    'reisen',
+    'umarmen',
+}  # in the imperative: Reise!
+
+
+def noun_forms(
+    noun: str, gender: str, plural: str, weak: bool = False, genitive: str = ''
+) -> dict[tuple[bool, str], str]:
+    """(is plural, case) → form. A weak noun has its plural's form in all cases but the nominative.
+
+    In the genitive, a noun of one syllable or one that ends in a hissing sound takes -es, any other
+    masculine or neuter -s; `genitive` is for those that do not keep to that. `plural` may be empty.
+    """
+    oblique = plural if weak else noun
+    if not genitive:
+        genitive = oblique if weak or gender == 'f' else noun + _genitive_ending(noun)
+    singular = {'nom': noun, 'acc': oblique, 'dat': oblique, 'gen': genitive}
+    dative = plural if re.search('[ns]$', plural) else plural + 'n'
+    plurals = (
+        {'nom': plural, 'acc': plural, 'dat': dative, 'gen': plural} if plural else {}
+    )
+    return {(False, case): form for case, form in singular.items()} | {
+        (True, case): form for case, form in plurals.items()
+    }
+
+
+def _genitive_ending(noun: str) -> str:
+    one_syllable = len(re.findall('[aeiouäöüy]+', noun.lower())) == 1
+    if re.search('[aeiouäöüy]$', noun):
+        return 's'
+    return 'es' if one_syllable or re.search('(s|ß|x|z|sch)$', noun) else 's'
+
+
+def adjective_stem(adjective: str) -> str:
+    """What endings are added to: dunkel → dunkl-, teuer → teur-, müde → müd-, hoch → hoh-."""
+    if adjective == 'hoch':
+        return 'hoh'
+    return re.sub('e(?=l$)|(?<=u)e(?=r$)|e$', '', adjective)
+
+
+def _present(infinitive: str, third: str) -> tuple[str, ...]:
+    """The five persons; `third` is given where it is not regular: gibt, schläft, weiß."""
+    if infinitive in _PRESENT:
+        return _PRESENT[infinitive]
+    stem = re.sub('e?n$', '', infinitive)
+    link = 'e' if re.search(_NEEDS_E, stem) else ''
+    first = stem[:-2] + 'le' if infinitive.endswith('eln') else stem + 'e'
+    hissing = '(s|ß|x|z)$'
+    if not third:
+        second = stem + link + ('t' if re.search(hissing, stem) else 'st')
+        return first, second, stem + link + 't', infinitive, infinitive
+    if not third.endswith(
+        't'
+    ):  # können, müssen, wissen, mögen: the first person is the third
+        second = third + ('t' if re.search(hissing, third) else 'st')
+        return third, second, third, infinitive, infinitive
+    base = third if stem.endswith('t') else third[:-1]
+    second = base + ('t' if re.search(hissing, base) else 'st')
+    return first, second, third, infinitive, infinitive
+
+
+def _past(first: str) -> tuple[str, ...]:
+    """The preterite's five persons: hatte, hattest, …; war, warst, …"""
+    if not first:
+        return ()
+    plural = first + ('n' if first.endswith('e') else 'en')
+    return first, first + 'st', first, plural, plural
+
+
+def _imperative(present: tuple[str, ...]) -> str:
+    """What one says to a friend: gib, komm, warte. Only e → i is kept of the changed stems."""
+    first, _, third, infinitive, _ = present
+    stem = re.sub('e?n$', '', infinitive)
+    if 'e' in stem and re.search('i', third) and not re.search('i', stem):
+        return third[:-1]
+    keep = re.search(_NEEDS_E, stem) or re.search('e[lr]n$|[^l]ieren$', infinitive)
+    keep = keep or infinitive in _KEEPS_E
+    return first if keep else first.removesuffix('e')
+
+
+def verb(
+    infinitive: str,
+    participle: str = '',
+    *,
+    third: str = '',
+    past: str = '',
+    auxiliary: str = 'haben',
+    prefix: str = '',
+    reflexive: bool = False,
+) -> GermanVerb:
+    """All forms. `infinitive` and `third` are without the prefix, `participle` is with it."""
+    present = _present(infinitive, third)
+    return GermanVerb(
+        infinitive,
+        present,
+        _past(past),
+        participle,
+        auxiliary,
+        prefix,
+        reflexive,
+        _imperative(present),
+    )

@@ -1,0 +1,209 @@
+"""Draws noun phrases, and what a clause has of time, place and manner."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from experiments.data.grammar import lexicon
+from experiments.data.grammar.dice import Dice
+from experiments.data.grammar.lexemes import Adverb, Determiner, Noun, Verb
+from experiments.data.grammar.lexicon import (
+    ADJECTIVES,
+    DETERMINERS,
+    FREQUENCIES,
+    NAMES,
+    NOUNS,
+    TIMES,
+    Place,
+)
+from experiments.data.grammar.syntax import (
+    FIRST,
+    FIRST_PLURAL,
+    PERSONS,
+    THIRD,
+    Both,
+    Name,
+    Nominal,
+    NounPhrase,
+    Prepositional,
+    Pronoun,
+    RelativePronoun,
+)
+
+_POSSESSIVES = {'my': 5, 'your': 3, 'his': 3, 'her': 3, 'our': 3, 'their': 2}
+# After 'not' only what can be negated without a second meaning.
+_PLAIN = {'the': 40, 'a': 20, 'this': 6} | _POSSESSIVES
+_SINGULAR = _PLAIN | {'every': 4, 'no': 3}
+_PLAIN_PLURAL = {'the': 40, '': 18, 'this': 6} | _POSSESSIVES
+_NUMBERS = {'two': 3, 'three': 3, 'four': 2, 'five': 2, 'ten': 2}
+_PLURAL = _PLAIN_PLURAL | {'all': 5, 'many': 7, 'some': 6} | _NUMBERS
+_MASS = {'the': 40, '': 35, 'this': 4} | _POSSESSIVES
+_DEFINITE = {'the': 80, 'this': 8} | _POSSESSIVES
+
+# By gender, since 'its' is the one possessive that does not name it.
+_ITS = {
+    gender: Determiner('its', 'its', german, 'ein')
+    for gender, german in {'m': 'sein', 'f': 'ihr', 'n': 'sein'}.items()
+}
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(noun.english for noun in lexicon.nouns_of(text))
+
+
+PEOPLE = lexicon.nouns_of('person')
+_KIN = _names('father mother brother sister son daughter uncle aunt friend neighbour')
+_OWNED = _names('pet goods text room house garden') | _KIN
+_PARTS = _names('part roof')
+_WHOLES = lexicon.nouns_of(
+    'house school church hotel shop hospital castle library museum'
+)
+
+DESCRIBING = {
+    noun.english: [a for a in ADJECTIVES.values() if noun.english in a.kinds]
+    for noun in NOUNS.values()
+}
+PRONOUNS = (
+    Pronoun('I'),
+    Pronoun('you'),
+    Pronoun('he', 'm'),
+    Pronoun('she', 'f'),
+    Pronoun('we'),
+    Pronoun('they'),
+)
+_FIRST_PERSONS = (FIRST, FIRST_PLURAL)  # 'I' and 'we' are not each other's objects
+
+
+# ---- Noun phrases -------------------------------------------------------------------------------
+
+
+def noun_phrase(
+    dice: Dice,
+    nouns: Sequence[Noun],
+    determiners: str = 'any',
+    subject: Nominal | None = None,
+) -> NounPhrase:
+    """`determiners`: any, plain (may follow 'not') or definite; `subject` may be meant by 'its'."""
+    noun = dice.pick(nouns)
+    plural = not noun.mass and dice.chance(0.25)
+    adjectives = DESCRIBING[noun.english]
+    adjective = dice.pick(adjectives) if adjectives and dice.chance(0.33) else None
+    if noun.english in _OWNED and dice.chance(0.07):
+        return NounPhrase(
+            noun, DETERMINERS['the'], plural, adjective, owner=_owner(dice, subject)
+        )
+    if noun.english in _PARTS and dice.chance(0.3):
+        whole = NounPhrase(dice.pick(_WHOLES), DETERMINERS['the'])
+        return NounPhrase(noun, DETERMINERS['the'], plural, adjective, owner=whole)
+    if noun.english in _OWNED and _has_its(subject) and dice.chance(0.4):
+        return NounPhrase(noun, _ITS[subject.noun.gender], plural, adjective)
+    weights = _determiners(noun, plural, determiners)
+    return NounPhrase(noun, DETERMINERS[dice.draw(weights)], plural, adjective)
+
+
+def _determiners(noun: Noun, plural: bool, allowed: str) -> dict[str, int]:
+    if allowed == 'definite':
+        return _DEFINITE
+    if noun.mass:
+        return _MASS
+    if allowed == 'plain':
+        return _PLAIN_PLURAL if plural else _PLAIN
+    return _PLURAL if plural else _SINGULAR
+
+
+def _owner(dice: Dice, subject: Nominal | None) -> Name | NounPhrase:
+    if dice.chance(0.4):
+        return dice.pick([name for name in NAMES if name != subject])
+    plural = dice.chance(0.2)
+    return NounPhrase(dice.pick(PEOPLE), DETERMINERS[dice.draw(_DEFINITE)], plural)
+
+
+def _has_its(nominal: Nominal | None) -> bool:
+    """Whether it is one animal or child, which 'its' can mean."""
+    if not isinstance(nominal, NounPhrase) or nominal.plural:
+        return False
+    return nominal.noun.kind in ('child', 'pet', 'beast')
+
+
+def noun_of(nominal: Nominal) -> Noun:
+    """What may be said of it is what may be said of this noun."""
+    if isinstance(nominal, NounPhrase | RelativePronoun):
+        return nominal.noun
+    female = isinstance(nominal, Name | Pronoun) and nominal.gender == 'f'
+    return NOUNS['woman' if female else 'man']
+
+
+def is_none(nominal: Nominal) -> bool:
+    """'no man', after which nothing is negated again."""
+    return isinstance(nominal, NounPhrase) and nominal.determiner.english == 'no'
+
+
+def may_be_negated(subject: Nominal) -> bool:
+    """Not 'every man does not', which has two meanings."""
+    if not isinstance(subject, NounPhrase):
+        return True
+    return subject.determiner.english in _PLAIN | _PLAIN_PLURAL
+
+
+def subject_of(dice: Dice, verb: Verb, determiners: str = 'any') -> Nominal:
+    """Somebody or something that can do what the verb says."""
+    if NOUNS['woman'] in verb.subjects:  # then anybody can
+        kind = dice.draw({'noun': 60, 'name': 14, 'pronoun': 20, 'both': 6})
+        if kind == 'name':
+            return dice.pick(NAMES)
+        if kind == 'pronoun':
+            return dice.pick(PRONOUNS)
+        if kind == 'both':
+            return Both(dice.pick(NAMES), noun_phrase(dice, PEOPLE, 'definite'))
+    return noun_phrase(dice, verb.subjects, determiners)
+
+
+def other(
+    dice: Dice, nouns: Sequence[Noun], subject: Nominal, determiners: str = 'any'
+) -> Nominal:
+    """One of the nouns, or a name or pronoun for a person, that is not the subject again."""
+    noun = dice.pick(nouns)
+    while len(nouns) > 1 and isinstance(subject, NounPhrase) and noun is subject.noun:
+        noun = dice.pick(nouns)
+    kind = (
+        dice.draw({'noun': 65, 'name': 15, 'pronoun': 20})
+        if noun.kind in PERSONS
+        else 'noun'
+    )
+    if kind == 'name' and not isinstance(subject, Name | Both):
+        return dice.pick(NAMES)
+    if kind == 'pronoun':
+        same = _FIRST_PERSONS if subject.person in _FIRST_PERSONS else (subject.person,)
+        return dice.pick(
+            [p for p in PRONOUNS if p.person not in same or p.person == THIRD]
+        )
+    return noun_phrase(dice, [noun], determiners, subject)
+
+
+# ---- Time, place and manner ---------------------------------------------------------------------
+
+
+def time_for(dice: Dice, tense: str, often: bool) -> Adverb:
+    """A time that goes with the tense; `often`: it may be a frequency."""
+    if often and dice.chance(0.3):
+        return dice.pick(FREQUENCIES)
+    return dice.pick(
+        [time for time in TIMES if not time.tenses or tense in time.tenses]
+    )
+
+
+def place_in(
+    dice: Dice, places: Sequence[Place], subject: Nominal
+) -> Prepositional | Adverb:
+    """One of the places, most often with 'the'."""
+    place = dice.pick(places)
+    if isinstance(place, Adverb):
+        return place
+    preposition, where = place
+    if isinstance(where, Name):
+        return Prepositional(preposition, where)
+    if where.kind in PERSONS:
+        return Prepositional(preposition, other(dice, PEOPLE, subject, 'definite'))
+    phrase = noun_phrase(dice, [where], 'definite')
+    return Prepositional(
+        preposition, replace(phrase, plural=False) if dice.chance(0.7) else phrase
+    )

@@ -1,0 +1,145 @@
+"""Draws clauses of what something is, of what there is, and of the weather."""
+
+from dataclasses import replace
+
+from experiments.data.grammar.dice import Dice
+from experiments.data.grammar.lexemes import Adjective, Adverb, Noun
+from experiments.data.grammar.lexicon import (
+    BE,
+    DETERMINERS,
+    NOUNS,
+    PLACES,
+    THERE_BE,
+    WEATHER,
+    nouns_of,
+)
+from experiments.data.grammar.sample_phrases import (
+    DESCRIBING,
+    may_be_negated,
+    noun_of,
+    noun_phrase,
+    other,
+    place_in,
+    subject_of,
+    time_for,
+)
+from experiments.data.grammar.syntax import (
+    PERSONS,
+    THIRD,
+    Clause,
+    Comparison,
+    Expletive,
+    Nominal,
+    NounPhrase,
+)
+
+_BE_TENSES = {'present': 58, 'past': 34, 'future': 8}
+_DESCRIBED = [noun for noun in NOUNS.values() if DESCRIBING[noun.english]]
+_SAME_KIND = {
+    noun.english: [n for n in NOUNS.values() if n.kind == noun.kind and n is not noun]
+    for noun in NOUNS.values()
+}
+_MOODS = ('tired', 'happy', 'sad', 'sick', 'nervous', 'angry', 'hungry', 'thirsty')
+_WORKERS = {
+    'man': nouns_of('teacher doctor painter singer student lawyer baker waiter'),
+    'woman': nouns_of('nurse saleswoman waitress princess queen'),
+}
+
+
+def being(
+    dice: Dice,
+    subject: Nominal | None = None,
+    noun: Noun | None = None,
+    tense: str = '',
+) -> Clause:
+    """'is tired', 'is older than the teacher', 'is not a rich doctor'.
+
+    `noun` is what the subject means where that is a pronoun.
+    """
+    subject = subject or _described(dice)
+    noun = noun or noun_of(subject)
+    negative = may_be_negated(subject) and dice.chance(0.15)
+    kind = dice.draw({'adjective': 68, 'comparison': 22, 'worker': 10})
+    adjective = dice.pick(DESCRIBING[noun.english])
+    predicate = None
+    if kind == 'comparison':
+        predicate = _comparison(dice, adjective, subject, noun)
+    elif kind == 'worker':
+        predicate = _worker(dice, subject)
+    if isinstance(subject, NounPhrase) and (
+        not predicate or subject.adjective is adjective
+    ):
+        subject = replace(subject, adjective=None)  # 'the green shirt is red'
+    tense = tense or dice.draw(_BE_TENSES)
+    time = None
+    if not predicate and adjective.english in _MOODS and dice.chance(0.4):
+        time = time_for(dice, tense, often=tense != 'future' and not negative)
+    return Clause(
+        subject,
+        BE,
+        tense,
+        negative=negative,
+        predicate=predicate or adjective,
+        time=time,
+    )
+
+
+def _described(dice: Dice) -> Nominal:
+    subject = noun_phrase(dice, _DESCRIBED)
+    return subject_of(dice, BE) if subject.noun.kind in PERSONS else subject
+
+
+def _comparison(
+    dice: Dice, adjective: Adjective, subject: Nominal, noun: Noun
+) -> Comparison | None:
+    alike = [n for n in _SAME_KIND[noun.english] if n.english in adjective.kinds]
+    if not adjective.english_more or not alike:
+        return None
+    return Comparison(
+        adjective, other(dice, alike, subject, 'definite'), dice.chance(0.35)
+    )
+
+
+def _worker(dice: Dice, subject: Nominal) -> NounPhrase | None:
+    """'a good doctor', of one person whose sex is known, since German has a word for either."""
+    noun = noun_of(subject)
+    if subject.person != THIRD or noun.kind not in _WORKERS:
+        return None
+    worker = dice.pick([worker for worker in _WORKERS[noun.kind] if worker is not noun])
+    return NounPhrase(
+        worker, DETERMINERS['a'], adjective=dice.pick(DESCRIBING[worker.english])
+    )
+
+
+# ---- What there is, and the weather -------------------------------------------------------------
+
+_SEEN = nouns_of('person animal goods plant food')
+_SINGLE = {'a': 75, 'no': 25}
+_SEVERAL = {'': 25, 'many': 25, 'some': 20, 'two': 8, 'three': 8, 'five': 8, 'no': 12}
+_MASS = {'': 65, 'no': 35}
+_NEAR = PLACES['near']
+_SITES = [place for place in PLACES['anywhere'] if not isinstance(place, Adverb)]
+
+
+def there_is(dice: Dice) -> Clause:
+    """'There is a dog in the garden': German says 'es gibt', with an object."""
+    seen = noun_phrase(dice, _SEEN)
+    weights = _MASS if seen.noun.mass else _SEVERAL if seen.plural else _SINGLE
+    seen = replace(seen, determiner=DETERMINERS[dice.draw(weights)], owner=None)
+    places = _NEAR if dice.chance(0.3) else _SITES
+    place = place_in(dice, places, seen)
+    front = 'place' if dice.chance(0.3) else 'subject'
+    tense = dice.draw({'present': 65, 'past': 35})
+    return Clause(
+        Expletive('there'), THERE_BE, tense, object=seen, place=place, front=front
+    )
+
+
+def weather(dice: Dice, tense: str = '') -> Clause:
+    """'It is raining in Rome.'"""
+    verb = dice.pick(tuple(WEATHER.values()))
+    tense = tense or dice.draw({'progressive': 50, 'past': 30, 'future': 20})
+    place = (
+        place_in(dice, PLACES['cities'], Expletive('it')) if dice.chance(0.5) else None
+    )
+    return Clause(Expletive('it'), verb, tense, place=place)

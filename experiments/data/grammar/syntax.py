@@ -1,0 +1,174 @@
+"""Trees that belong to neither language: both sides of a pair are read from one tree.
+
+Grammatical number, case and word order are no part of a tree: each language works them out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from experiments.data.grammar.lexemes import (
+    Adjective,
+    Adverb,
+    Determiner,
+    Modal,
+    Noun,
+    Preposition,
+    Verb,
+)
+
+# The persons a verb agrees with, as indices into its forms: I, you, he/she/it, we, they.
+FIRST, SECOND, THIRD, FIRST_PLURAL, THIRD_PLURAL = range(5)
+
+PERSONS = ('man', 'woman', 'child')  # the kinds of noun that 'who' asks for
+INFINITIVES = (
+    'to',
+    'in order to',
+)  # the conjunctions whose clause has no subject of its own
+
+
+# ---- Noun phrases -------------------------------------------------------------------------------
+
+
+class Expletive(NamedTuple):
+    """The subject that stands for nothing: 'it' rains, 'there' is a dog."""
+
+    english: str
+    person: int = THIRD
+
+
+class Pronoun(NamedTuple):
+    """`gender` is that of the German noun meant, which is what German agrees with."""
+
+    english: str
+    gender: str = ''
+
+    @property
+    def person(self) -> int:
+        persons = {'I': FIRST, 'you': SECOND, 'we': FIRST_PLURAL, 'they': THIRD_PLURAL}
+        return persons.get(self.english, THIRD)
+
+
+class Name(NamedTuple):
+    name: str
+    gender: str
+    german: str  # cities have German names of their own
+    person: int = THIRD
+
+
+class Interrogative(NamedTuple):
+    """'who', or 'what' where no person is asked for."""
+
+    human: bool
+    person: int = THIRD
+
+
+class RelativePronoun(NamedTuple):
+    """Stands in the relative clause in the place of the noun that the clause describes."""
+
+    noun: Noun
+    plural: bool
+
+    @property
+    def person(self) -> int:
+        return THIRD_PLURAL if self.plural else THIRD
+
+
+@dataclass(frozen=True, slots=True)
+class NounPhrase:
+    noun: Noun
+    determiner: Determiner
+    plural: bool = False
+    adjective: Adjective | None = None
+    owner: 'NounPhrase | Name | RelativePronoun | None' = None
+    relative: 'Clause | None' = None
+
+    @property
+    def person(self) -> int:
+        return THIRD_PLURAL if self.plural else THIRD
+
+
+class Both(NamedTuple):
+    first: 'NounPhrase | Name'
+    second: 'NounPhrase | Name'
+    person: int = THIRD_PLURAL
+
+
+Nominal = (
+    Expletive | Pronoun | Name | Interrogative | RelativePronoun | NounPhrase | Both
+)
+
+
+# ---- What else a clause is made of --------------------------------------------------------------
+
+
+class Prepositional(NamedTuple):
+    preposition: Preposition
+    phrase: Nominal
+
+
+class Comparison(NamedTuple):
+    """'bigger than the dog', or 'as big as the dog' where `equal`."""
+
+    adjective: Adjective
+    phrase: Nominal
+    equal: bool = False
+
+
+class Subordinate(NamedTuple):
+    """`conjunction` is the English word."""
+
+    conjunction: str
+    clause: 'Clause'
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One verb and what belongs to it. `front` names the part that is said first."""
+
+    subject: Nominal
+    verb: Verb
+    tense: str = 'present'  # present, progressive, past, perfect, future
+    modal: Modal | None = None
+    negative: bool = False
+    object: Nominal | None = None
+    recipient: Nominal | None = None
+    predicate: Adjective | Comparison | NounPhrase | None = None
+    time: Adverb | None = None
+    manner: Adverb | None = None
+    companion: Prepositional | None = None
+    place: Prepositional | Adverb | None = None
+    direction: Prepositional | Adverb | None = None
+    lead: Subordinate | None = None  # before the main clause
+    tail: Subordinate | None = None  # after it
+    front: str = 'subject'
+    elided: bool = False  # its subject is said in the clause before: 'and eats it'
+
+    def phrases(self) -> Iterator[tuple[Nominal, str]]:
+        """Its noun phrases, each with its German case."""
+        yield self.subject, 'nom'
+        if self.object:
+            yield self.object, self.verb.case
+        if self.recipient:
+            yield self.recipient, 'dat'
+        for part, case in (
+            (self.companion, 'dat'),
+            (self.place, 'dat'),
+            (self.direction, 'acc'),
+        ):
+            if isinstance(part, Prepositional):
+                yield part.phrase, part.preposition.case or case
+        if isinstance(self.predicate, Comparison):
+            yield self.predicate.phrase, 'nom'
+        elif isinstance(self.predicate, NounPhrase):
+            yield self.predicate, 'nom'
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """Clauses joined by 'and' or 'but'. `mood`: statement, question, request."""
+
+    clauses: tuple[Clause, ...]
+    joints: tuple[str, ...] = ()
+    mood: str = 'statement'
+    please: bool = False

@@ -1,0 +1,51 @@
+"""Where the text comes from: one file a data source, chosen by a spec string."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from experiments.command_line.errors import UserError
+from flaxformer_lite import spec as specs
+from flaxformer_lite.ranges import shown
+
+
+class Source(Protocol):
+    """What a data source offers. A new one is a file `<name>.py` here with a class `<Name>`.
+
+    The arguments in the spec are those of the class, which raises UserError on bad ones and reads
+    no text until a method is called. Text is NFC and holds no line break.
+
+    Attributes:
+      source: the code of the language to translate from, such as `'en'`.
+      target: the code of the language to translate to.
+    """
+
+    source: str
+    target: str
+
+    def train(self) -> Iterator[tuple[str, str]]:
+        """Streams the (source, target) training pairs, in the same order each time."""
+        ...
+
+    def evaluation(self) -> dict[str, list[tuple[str, str]]]:
+        """The evaluation sets by name, whole. The first, `'val'`, is what training is judged by."""
+        ...
+
+    def digest(self) -> str:
+        """Hex. Changes when the pairs of `train` change, and costs far less than to read them."""
+        ...
+
+
+def load(spec: str) -> Source:
+    """The data source that the config field `data` names.
+
+    Raises:
+      UserError: the spec, its name or one of its arguments is wrong.
+    """
+    try:
+        return specs.make('experiments.data.sources', spec)
+    except ValueError as error:
+        raise UserError(f'data: {error}') from None
+    # A path too long, a folder without permission, the home of a user that is not there.
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, 'strerror', None) or error
+        raise UserError(f'data={shown(spec)}: {reason}') from None

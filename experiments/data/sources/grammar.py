@@ -1,0 +1,113 @@
+"""English-German sentences from an embedded grammar and lexicon, fixed by a seed."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from experiments.data.grammar import english, german
+from experiments.data.grammar.dice import Dice
+from experiments.data.grammar.held_out import is_held_out
+from experiments.data.grammar.sample_sentences import long_sentence, sentence
+from experiments.data.grammar.syntax import Sentence
+from flaxformer_lite.ranges import Checked, Range
+
+Pair = tuple[str, str]
+
+SHORTEST, LONGEST = 3, 20  # words of a sentence to train on, in either language
+LONGER_THAN_TRAINING = range(LONGEST + 1, 2 * LONGEST + 1)
+FEWEST_PAIRS, MOST_PAIRS = 100, 1_000_000
+SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
+
+
+@dataclass(frozen=True)
+class Grammar(Checked):
+    """Pairs drawn from `_grammar`, all distinct, in English and in German.
+
+    Evaluation sets: `val` and `test` are drawn like the training pairs; `long` joins and nests the
+    same constructions to sentences longer than any of these; each sentence of `compositional` has
+    a word in a construction in which training never shows it (`_grammar.held_out`).
+
+    Attributes:
+      seed: other seeds draw other sentences; the pairs held out of training are the same.
+      pairs: the number of training pairs. Fewer are the first of more; the evaluation sets stay.
+
+    Raises:
+      ValueError: `seed` or `pairs` is out of range.
+    """
+
+    seed: Annotated[int, Range(at_least=0, below=2**63)] = 0
+    pairs: Annotated[int, Range(at_least=FEWEST_PAIRS, at_most=MOST_PAIRS)] = 20_000
+    source: ClassVar[str] = 'en'
+    target: ClassVar[str] = 'de'
+
+    def train(self) -> Iterator[Pair]:
+        """The training pairs, in the same order each time."""
+        return iter(self._training)
+
+    def evaluation(self) -> dict[str, list[Pair]]:
+        """The evaluation sets by name."""
+        return {name: list(pairs) for name, pairs in self._evaluation.items()}
+
+    def digest(self) -> str:
+        """Of the code that makes the pairs and of the fields that choose them: reads no pair."""
+        files = [
+            Path(__file__),
+            *sorted((Path(__file__).parents[1] / 'grammar').glob('*.py')),
+        ]
+        content = hashlib.sha256(f'{self.seed} {self.pairs}'.encode())
+        for file in files:
+            content.update(file.read_bytes())
+        return content.hexdigest()
+
+    @cached_property
+    def _training(self) -> list[Pair]:
+        skipped = SIZES['val'] + SIZES['test']
+        return list(islice(self._ordinary(), skipped, skipped + self.pairs))
+
+    def _ordinary(self) -> Iterator[Pair]:
+        """First `val`, then `test`, then all that there is to train on."""
+        words = range(SHORTEST, LONGEST + 1)
+        return self._distinct(0, sentence, words, lambda tree: not is_held_out(tree))
+
+    @cached_property
+    def _evaluation(self) -> dict[str, list[Pair]]:
+        ordinary = self._ordinary()
+        words = range(SHORTEST, LONGEST + 1)
+        streams = {
+            'val': ordinary,
+            'test': ordinary,
+            'long': self._distinct(
+                1,
+                long_sentence,
+                LONGER_THAN_TRAINING,
+                lambda tree: not is_held_out(tree),
+            ),
+            'compositional': self._distinct(2, sentence, words, is_held_out),
+        }
+        return {
+            name: list(islice(stream, SIZES[name])) for name, stream in streams.items()
+        }
+
+    def _distinct(
+        self,
+        stream: int,
+        draw: Callable[[Dice], Sentence],
+        words: range,
+        accepts: Callable[[Sentence], bool],
+    ) -> Iterator[Pair]:
+        """Pairs of which neither side came before, with that many words on each side."""
+        dice, seen = Dice(3 * self.seed + stream), set()
+        while True:
+            tree = draw(dice)
+            if not accepts(tree):
+                continue
+            pair = english.sentence(tree), german.sentence(tree)
+            if seen.isdisjoint(pair) and all(
+                len(side.split()) in words for side in pair
+            ):
+                seen.update(pair)
+                yield pair

@@ -1,0 +1,145 @@
+"""Parallel text files of the user's own: `text(path="corpus", source="en", target="de")`."""
+
+import contextlib
+import dataclasses
+import functools
+import gzip
+import hashlib
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from experiments.command_line.errors import UserError
+from experiments.data.sources import _paths
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A folder of files named `<set>.<language>`, plain or `.gz`, whose lines belong together.
+
+    `train` is trained on and `val` judges the training; every other set that has both languages is
+    one more evaluation set. Files are UTF-8, one sentence a line; where a plain file and a `.gz` of
+    the same name lie side by side, the plain one is read. Text is brought to Unicode's NFC.
+
+    Attributes:
+      path: the folder; `~` is the home directory.
+      source: language code of the files to translate from.
+      target: language code of the files to translate to.
+
+    Raises:
+      UserError: when made, for a folder or file that is missing; when read, for files that are
+        empty, not UTF-8 or of unequal length.
+    """
+
+    path: str
+    source: str
+    target: str
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, str) or not value:
+                raise UserError(
+                    f'data: text({field.name}={value!r}): give a text such as "en"'
+                )
+            _paths.check(f'text({field.name})', value)
+        if self.source == self.target:
+            raise UserError(
+                f'data: source and target are both {self.source!r}; name two languages'
+            )
+        _paths.folder('text(path)', self.path)
+        for name in ('train', 'val'):
+            for language in (self.source, self.target):
+                self._file(name, language)
+
+    def train(self) -> Iterator[tuple[str, str]]:
+        return self._pairs('train')
+
+    def evaluation(self) -> dict[str, list[tuple[str, str]]]:
+        names = ['val', *sorted(self._names() - {'train', 'val'})]
+        return {name: list(self._pairs(name)) for name in names}
+
+    def digest(self) -> str:
+        return self._digest
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        for language in (self.source, self.target):
+            path = self._file('train', language)
+            with _paths.reading(path), path.open('rb') as file:
+                digest.update(hashlib.file_digest(file, 'sha256').digest())
+        return digest.hexdigest()
+
+    @property
+    def _folder(self) -> Path:
+        return _paths.expanded('text(path)', self.path)
+
+    def _names(self) -> set[str]:
+        """The sets that are there in both languages."""
+        with _paths.reading(self._folder):
+            files = {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
+        stems = [
+            {
+                f.removesuffix(f'.{language}')
+                for f in files
+                if f.endswith(f'.{language}')
+            }
+            for language in (self.source, self.target)
+        ]
+        return {stem for stem in stems[0] & stems[1] if not stem.startswith('.')}
+
+    def _file(self, name: str, language: str) -> Path:
+        plain = self._folder / f'{name}.{language}'
+        packed = plain.with_name(f'{plain.name}.gz')
+        for file in (plain, packed):
+            with _paths.reading(file):
+                if file.is_file():
+                    return file
+        mend = (
+            'what is trained on'
+            if name == 'train'
+            else 'hold back some lines of train for it'
+        )
+        raise UserError(
+            f'data: {plain} (or {packed.name}) is missing: {mend}; '
+            f'sets with both languages there: {", ".join(sorted(self._names())) or "none"}'
+        )
+
+    def _pairs(self, name: str) -> Iterator[tuple[str, str]]:
+        files = [self._file(name, language) for language in (self.source, self.target)]
+        # All is read before the first pair is given out: a shifted corpus must train nothing.
+        counts = [sum(1 for _ in _lines(file)) for file in files]
+        if counts[0] != counts[1]:
+            raise UserError(
+                f'data: {files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}; '
+                'line n of one must translate line n of the other'
+            )
+        if not counts[0]:
+            raise UserError(f'data: {files[0]} and {files[1]} are empty')
+        yield from zip(*map(_lines, files), strict=True)
+
+
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    with (
+        _paths.reading(path),
+        gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file,
+    ):
+        yield file
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a file. Only `\\n` ends one: other Unicode separators belong to the sentence."""
+    number = 0
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, 1):
+                text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
+                yield unicodedata.normalize('NFC', text.rstrip('\r\n'))
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f'data: {path}, line {number}, is not UTF-8 ({error.reason}, byte {error.start + 1} '
+            'of it); convert the file, for example with iconv'
+        ) from None

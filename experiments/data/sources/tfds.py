@@ -1,0 +1,250 @@
+"""Any translation data set of TensorFlow Datasets, read without TensorFlow and never held whole."""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import re
+import textwrap
+import unicodedata
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from experiments.command_line.errors import UserError
+from experiments.data.sources import _paths
+
+_CHUNK = (
+    1024  # examples read at once: half the time an example that one at a time takes
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tfds:
+    """`tfds(name="wmt14_translate/de-en", source="en", target="de")`.
+
+    A set that is not prepared yet is downloaded and prepared, as ArrayRecord, where there is a
+    network. A folder that is prepared already, as ArrayRecord or TFRecord, is read as it is.
+
+    Attributes:
+      name: the data set and its configuration as TFDS names them.
+      source: code of the language to translate from, one of the set's.
+      target: code of the language to translate to.
+      split: what to train on, in TFDS's notation: `'train'`, `'train[:99%]'`.
+      dev: what judges the training, the evaluation set `'val'`: `'validation'`, `'train[99%:]'`.
+        The splits of which neither holds a part are evaluation sets under their own names.
+      data_dir: TFDS's folder; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
+
+    Raises:
+      UserError: when made, for an argument of the wrong type; when read, for a set, language or
+        split that does not exist and for a set that cannot be prepared here.
+    """
+
+    name: str
+    source: str
+    target: str
+    split: str = 'train'
+    dev: str = 'validation'
+    data_dir: str | None = None
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            optional = field.name == 'data_dir' and value is None
+            if not optional and (not isinstance(value, str) or not value):
+                raise UserError(
+                    f'data: tfds({field.name}={value!r}): give a text, in quotes'
+                )
+            if value is not None:
+                _paths.check(f'tfds({field.name})', value)
+        if self.source == self.target:
+            raise UserError(
+                f'data: source and target are both {self.source!r}; name two languages'
+            )
+        if (
+            self.data_dir and '://' not in self.data_dir
+        ):  # else gs://…, which TFDS knows
+            self._check_folder(self.data_dir)
+
+    def _check_folder(self, data_dir: str) -> None:
+        """TFDS makes a folder that is not there, and one named '~nobody' as well."""
+        path = _paths.expanded('tfds(data_dir)', data_dir)
+        with _paths.reading(path):
+            is_there = path.exists()
+        if is_there:
+            _paths.folder('tfds(data_dir)', data_dir)
+
+    def train(self) -> Iterator[tuple[str, str]]:
+        return self._pairs(self.split)
+
+    def evaluation(self) -> dict[str, list[tuple[str, str]]]:
+        taken = {'val'} | _whole(self.split) | _whole(self.dev)
+        others = [name for name in self._builder.info.splits if name not in taken]
+        sets = {'val': self.dev} | {name: name for name in others}
+        return {name: list(self._pairs(split)) for name, split in sets.items()}
+
+    def digest(self) -> str:
+        splits = self._builder.info.splits
+        sizes = [
+            (name, splits[name].num_bytes, splits[name].shard_lengths)
+            for name in splits
+        ]
+        content = (
+            self._builder.info.full_name,
+            sizes,
+            self.split,
+            self.source,
+            self.target,
+        )
+        return hashlib.sha256(repr(content).encode()).hexdigest()
+
+    @functools.cached_property
+    def _builder(self) -> Any:
+        """TFDS's builder of the set: prepared, and with the languages and splits asked for."""
+        builder = self._find()
+        features = builder.info.features or {}
+        for language in (self.source, self.target):
+            if language not in features:
+                raise UserError(
+                    f'data: {self.name} has no {language!r}; it has {", ".join(features)}'
+                )
+        if not builder.is_prepared():
+            self._prepare(builder)
+        splits = builder.info.splits
+        try:
+            trained, judged = (
+                splits[s].file_instructions for s in (self.split, self.dev)
+            )
+        except ValueError as error:
+            raise UserError(
+                f'data: {self.name}: {_line(error)} The splits are {", ".join(splits)}; '
+                'to hold back a part of one, give split="train[:99%]" and dev="train[99%:]"'
+            ) from None
+        if any(_overlap(a, b) for a in trained for b in judged):
+            raise UserError(
+                f'data: split={self.split!r} trains on a part of dev={self.dev!r}; '
+                'keep them apart, as split="train[:99%]" and dev="train[99%:]" are'
+            )
+        return builder
+
+    def _find(self) -> Any:
+        import absl.logging
+        import tensorflow_datasets as tfds
+        import tensorflow_datasets.translate  # noqa: F401 (registers the translation sets)
+
+        # What it warns of is no more than the error that follows says in one line.
+        absl.logging.set_verbosity(absl.logging.ERROR)
+        try:
+            builder = tfds.builder(self.name, data_dir=self.data_dir)
+            if builder.is_prepared():
+                return builder
+            # Asked for only now: on a set that is prepared otherwise, TFDS refuses the argument.
+            return tfds.builder(
+                self.name, data_dir=self.data_dir, file_format='array_record'
+            )
+        except (
+            Exception
+        ) as error:  # TFDS raises errors of many kinds for a wrong name or version
+            raise UserError(
+                f'data: tfds(name={self.name!r}): {_line(error)}'
+            ) from error
+
+    def _prepare(self, builder: Any) -> None:
+        if not _online():  # TFDS itself would go on trying for minutes
+            raise UserError(
+                f'data: {self.name} is not in {builder.data_dir_root} and there is no network; '
+                f'run {self._command()} where there is one and copy the folder {builder.name} here'
+            )
+        try:
+            builder.download_and_prepare()
+        except (
+            Exception
+        ) as error:  # of whatever kind: the download, the archive, the disk
+            raise UserError(
+                f'data: {self.name} could not be prepared: {_line(error)}; to see why, run '
+                f'{self._command()} (many archives need: pip install tensorflow)'
+            ) from error
+
+    def _command(self) -> str:
+        folder = f', data_dir={self.data_dir!r}' if self.data_dir else ''
+        return (
+            'python -c "import tensorflow_datasets as t, tensorflow_datasets.translate; '
+            f"t.builder('{self.name}'{folder}, file_format='array_record').download_and_prepare()\""
+        )
+
+    def _pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        builder = self._builder
+        try:
+            for example in _examples(builder, split):
+                yield _text(example[self.source]), _text(example[self.target])
+        except UserError:
+            raise
+        except Exception as error:  # each kind of file has errors of its own
+            raise UserError(
+                f'data: {builder.data_path}, split {split!r}, cannot be read: {_line(error)}; '
+                'if it is damaged, remove that folder and have it prepared anew'
+            ) from error
+
+
+def _examples(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
+    kind = builder.info.file_format.value
+    if not builder.info.splits[split].file_instructions:
+        return  # a slice such as train[:0], of which TFDS makes an error of its own
+    if kind == 'array_record':
+        records = builder.as_data_source(split)
+        for start in range(0, len(records), _CHUNK):
+            yield from records.__getitems__(
+                range(start, min(start + _CHUNK, len(records)))
+            )
+    elif kind == 'tfrecord':
+        yield from _tfrecords(builder, split)
+    else:
+        raise UserError(
+            f'data: {builder.data_path} holds {kind}; prepare it as array_record'
+        )
+
+
+def _tfrecords(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
+    """TFDS reads these with TensorFlow only; Grain reads them without."""
+    import grain
+
+    for part in builder.info.splits[split].file_instructions:
+        records = iter(grain.experimental.TFRecordIterDataset(part.filename))
+        for record in itertools.islice(records, part.skip, part.skip + part.take):
+            yield builder.info.features.deserialize_example_np(record)
+
+
+def _text(value: bytes) -> str:
+    text = unicodedata.normalize('NFC', value.decode('utf-8'))
+    return re.sub('\r\n|\r|\n', ' ', text)
+
+
+def _whole(split: str) -> set[str]:
+    """`'train[:50%]+extra'` → `{'train', 'extra'}`."""
+    return {part.split('[')[0].strip() for part in split.split('+')}
+
+
+def _overlap(a: Any, b: Any) -> bool:
+    same = a.filename == b.filename
+    return same and a.skip < b.skip + b.take and b.skip < a.skip + a.take
+
+
+def _line(error: Exception) -> str:
+    """What TFDS says, as one line of a bearable length and without what it passed to itself."""
+    said = re.sub(
+        r'^Failed to construct dataset .*?}": ', '', str(error) or repr(error)
+    )
+    return textwrap.shorten(said, 250, placeholder=' …')
+
+
+def _online() -> bool:
+    try:
+        urllib.request.urlopen(
+            'https://storage.googleapis.com/tfds-data', timeout=5
+        ).close()
+    except urllib.error.HTTPError:
+        return True  # an answer, whatever it says
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,221 @@
+"""SentencePiece, joint byte-pair encoding over both languages (paper §5.1)."""
+
+import dataclasses
+import functools
+import hashlib
+import io
+import itertools
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import sentencepiece
+
+from experiments.command_line.errors import UserError, warn
+from experiments.data.sources import Source
+from experiments.storage import checksums, files
+
+PAD, EOS, BOS, UNK = 0, 1, 2, 3
+
+# Text is normalised here, so SentencePiece is to leave it alone; then decode gives back what encode
+# got. Every character of the training text is a piece; bytes as a fallback would cost 256 ids that
+# training text never uses, so a character unseen in training is UNK. The number of threads is part
+# of the model's bytes.
+_SETTINGS = dict(
+    model_type='bpe',
+    pad_id=PAD,
+    eos_id=EOS,
+    bos_id=BOS,
+    unk_id=UNK,
+    unk_surface='\N{DOUBLE QUESTION MARK}',
+    character_coverage=1.0,
+    normalization_rule_name='identity',
+    remove_extra_whitespaces=False,
+    max_sentence_length=1 << 20,
+    hard_vocab_limit=False,
+    num_threads=1,
+    minloglevel=2,
+)
+_SAMPLE = 1_000_000  # pairs; more text moves the merges little and costs memory
+_COUNTED = 8192  # pairs read between two reports of progress
+_MODEL = 'tokenizer.model'
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+    """Text to ids and back.
+
+    `decode` undoes `encode` up to `normalize`, for all text in characters seen in training.
+
+    Attributes:
+      model: the serialized SentencePiece model.
+    """
+
+    model: bytes
+
+    @functools.cached_property
+    def _processor(self) -> sentencepiece.SentencePieceProcessor:
+        return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids, special ones included; fewer than asked for where text is short."""
+        return self._processor.vocab_size()
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.model).hexdigest()
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The ids of each text, without BOS and EOS; a blank text has none."""
+        return self._processor.encode([normalize(text) for text in texts])
+
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        """The text of each row up to its first EOS; PAD and BOS count for nothing."""
+        rows = [itertools.takewhile(lambda i: i != EOS, row) for row in ids]
+        return self._processor.decode(
+            [[int(i) for i in row if i not in (PAD, BOS)] for row in rows]
+        )
+
+    def save(self, path: Path) -> None:
+        """Writes the model, whole or not at all, and beside it the sum that `load` checks."""
+        files.write(path, self.model)
+        checksums.write(_sums(path), [path])
+
+
+def normalize(text: str) -> str:
+    """NFC, and each run of white space (tabs, no-break spaces, line separators) as one space."""
+    text = unicodedata.normalize('NFC', text).replace(
+        '▁', '_'
+    )  # SentencePiece's sign for a space
+    return ' '.join(text.split())
+
+
+def load(path: Path) -> Tokenizer:
+    """Raises UserError if there is no file, or if it is not what was saved."""
+    wrong = damage(path)
+    if wrong:
+        raise UserError(
+            f'{path} is damaged ({wrong}): start its run again with the same command '
+            'and training text, which writes it anew'
+        )
+    return _parse(path)
+
+
+def damage(path: Path) -> str:
+    """What is wrong with a saved model; empty if nothing is, or if no sum was saved with it."""
+    sums = _sums(path)
+    return checksums.damage(sums, [path.name]) if sums.exists() else ''
+
+
+def check_same(tokenizer: Tokenizer, path: Path) -> None:
+    """Refuses a tokenizer of other text than the one that was saved in `path`, if one was.
+
+    Where the file is damaged and yet this tokenizer is known to be the same by the sum beside it,
+    that is said on stderr: to save it again mends the file.
+
+    Raises:
+      UserError: the tokenizer is another one, as far as can be told.
+    """
+    recorded = checksums.read(_sums(path)).get(path.name)
+    found = checksums.sha256(path)
+    if recorded is None and found is None:
+        return
+    if tokenizer.digest not in (recorded, found):
+        raise UserError(
+            f'the training text is not what {path.parent} was begun with: its tokenizer differs. '
+            'Restore the text, or begin a new run with another --workdir. If the text is the '
+            f'same, {path.name} is damaged: remove it, with {_sums(path).name}'
+        )
+    if damage(path):
+        warn(f'{path} is damaged ({damage(path)}): it is written anew')
+
+
+def _sums(path: Path) -> Path:
+    return path.with_name(f'{path.name}.sha256')
+
+
+def _parse(path: Path) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer(path.read_bytes())
+        tokenizer.vocab_size  # noqa: B018 (parses the model)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f'{path} cannot be read as a tokenizer: {error}') from None
+    return tokenizer
+
+
+def train(
+    data: Source,
+    vocab_size: int,
+    cache: Path,
+    progress: Callable[[int], None] | None = None,
+) -> Tokenizer:
+    """The tokenizer of the data's training text, made once and kept in `cache` by that content.
+
+    Of more than a million pairs, pairs spaced evenly over all of them are used. Text that is too
+    short for `vocab_size` pieces gives as many as it has.
+
+    Args:
+      progress: is told how many pairs are read so far, now and then; what takes time after that,
+        the merging of pieces, does not say how far it is.
+
+    Raises:
+      UserError: `vocab_size` is less than the text has characters, or there is no text.
+    """
+    key = repr((data.digest(), vocab_size, _SAMPLE, sorted(_SETTINGS.items())))
+    folder = cache / f'tokenizer-{hashlib.sha256(key.encode()).hexdigest()[:32]}'
+
+    def make(draft: Path) -> None:
+        pairs = _counted(data.train(), progress) if progress else data.train()
+        (draft / _MODEL).write_bytes(_train(_sample(pairs, _SAMPLE), vocab_size))
+
+    checksums.keep(folder, [_MODEL], make)
+    return _parse(folder / _MODEL)
+
+
+def _counted(
+    pairs: Iterable[tuple[str, str]], progress: Callable[[int], None]
+) -> Iterator[tuple[str, str]]:
+    count = 0
+    for count, pair in enumerate(pairs, 1):
+        yield pair
+        if count % _COUNTED == 0:
+            progress(count)
+    progress(count)
+
+
+def _sample(pairs: Iterable[tuple[str, str]], limit: int) -> list[tuple[str, str]]:
+    """Each pair, or each second, fourth, … so that at most `limit` remain of however many."""
+    kept, stride = [], 1
+    for i, pair in enumerate(pairs):
+        if i % stride == 0:
+            kept.append(pair)
+            if len(kept) > limit:
+                kept, stride = kept[::2], stride * 2
+    return kept
+
+
+def _train(pairs: list[tuple[str, str]], vocab_size: int) -> bytes:
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=filter(
+                None, (normalize(text) for pair in pairs for text in pair)
+            ),
+            model_writer=model,
+            # With less, it fails before it has counted the characters.
+            vocab_size=max(vocab_size, 5),
+            **_SETTINGS,
+        )
+    except RuntimeError as error:
+        needed = re.search(r'required_chars\. \d+ vs (\d+)', str(error))
+        if needed:
+            raise UserError(
+                f'tokenizer.vocab_size={vocab_size} is smaller than the {int(needed[1]) - 4:,} '
+                f'characters of the training text and four special ids; give at least {needed[1]}'
+            ) from None
+        if 'sentences_.empty()' in str(error):
+            raise UserError('data: the training text is blank') from None
+        raise
+    return model.getvalue()

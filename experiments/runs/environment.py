@@ -1,0 +1,112 @@
+"""What a run ran on: versions, devices and the commit, for `environment.json`."""
+
+import platform
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from experiments.command_line.errors import UserError
+from experiments.storage import files
+
+PACKAGES = (
+    *('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy'),
+    *('sentencepiece', 'sacrebleu'),
+)
+CPUINFO = Path('/proc/cpuinfo')
+# What a compiler makes other sums of, and so other roundings: x86's and ARM's.
+VECTORS = re.compile(r'(sse4|avx|fma|f16c|amx|neon|asimd|sve|sme2?\b)\w*')
+
+
+def describe(devices: Sequence[str]) -> dict[str, Any]:
+    """Versions, platform, commit, and the devices as their kinds are given."""
+    return {
+        'python': platform.python_version(),
+        'packages': {name: _version(name) for name in PACKAGES},
+        'platform': platform.platform(),
+        'processor': processor(),
+        'devices': {kind: devices.count(kind) for kind in devices},
+        'git': _git_commit(),
+    }
+
+
+def processor() -> dict[str, Any]:
+    """The processor's name and its vector extensions, which decide how sums are rounded.
+
+    Only Linux tells the extensions.
+    """
+    facts = _cpuinfo()
+    name = facts.get('model name') or platform.processor() or platform.machine()
+    flags = facts.get('flags') or facts.get('Features') or ''
+    vectors = sorted(filter(VECTORS.fullmatch, flags.split()))
+    return {'name': name, 'vectors': vectors}
+
+
+def _cpuinfo() -> Mapping[str, str]:
+    """What the system says of the first processor; nothing where it says nothing."""
+    try:
+        first = CPUINFO.read_text(encoding='utf-8', errors='replace').split('\n\n')[0]
+    except OSError:
+        return {}
+    lines = (line.partition(':') for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+def record(path: Path, devices: Sequence[str]) -> None:
+    """Writes `environment.json` in a run's directory.
+
+    A run that resumes elsewhere keeps the environments it had before, oldest first, under
+    `earlier`.
+
+    Raises:
+      UserError: the file cannot be written, or what is there cannot be read.
+    """
+    file = path / 'environment.json'
+    now, earlier = describe(devices), []
+    if files.exists(file):
+        before = _read(file)
+        earlier = before.pop('earlier', [])
+        if before != now:
+            earlier.append(before)
+    files.write_json(file, now | ({'earlier': earlier} if earlier else {}))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    before = files.read_json(file)
+    earlier = before.get('earlier', []) if isinstance(before, dict) else None
+    if not isinstance(earlier, list):
+        raise UserError(
+            f'{file} does not tell what a run ran on: move it away, and a new one is written'
+        )
+    return before
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> dict[str, Any] | None:
+    """The commit of this code, and whether it was changed since; None outside a checkout."""
+    # An environment inside some other project's checkout is not that project: ask for this file.
+    if _git('ls-files', '--error-unmatch', Path(__file__).name) is None:
+        return None
+    return {
+        'commit': _git('rev-parse', 'HEAD'),
+        'changed': bool(_git('status', '--porcelain')),
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    command = ['git', '-C', str(Path(__file__).parent), *arguments]
+    try:
+        result = subprocess.run(
+            command, capture_output=True, encoding='utf-8', errors='replace', timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None

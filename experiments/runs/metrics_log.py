@@ -1,0 +1,191 @@
+"""A run's metrics: `metrics.jsonl`, one JSON object a line, and the same for TensorBoard."""
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from experiments.command_line.errors import UserError
+from experiments.runs import tensorboard
+from experiments.storage import files
+
+NAME = 'metrics.jsonl'
+_LARGEST_STEP = 2**63 - 1  # of TensorBoard
+_LARGEST_TIME = 1e15  # seconds
+_MEND = ': delete this line'
+
+
+class Log:
+    """Appends to `metrics.jsonl` and, in `tensorboard/`, shows each number of it.
+
+    Opened to resume, it keeps the rows that were there at the checkpoint and drops what came after,
+    so that none is there twice. The events are then written anew from the rows that stay: what was
+    not yet on disk comes back, and readers that know nothing of restarts see none.
+
+    Args:
+      path: the run's directory.
+      rows: how many rows to keep, as `flush` returned it before the checkpoint; 0 begins.
+      step: the checkpoint's; later rows are none of those to keep, even where some are lost.
+      warn: is told of rows that are lost.
+
+    Raises:
+      UserError: the disk is full, or the directory cannot be written to; so do all methods.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        rows: int = 0,
+        step: int | None = None,
+        warn: Callable[[str], None] = print,
+    ):
+        kept = read(path, rows)
+        if step is not None:
+            kept = [row for row in kept if row['step'] <= step]
+        if len(kept) < rows:
+            warn(_loss(path / NAME, kept, rows))
+        self._rows = len(kept)
+        files.write(path / NAME, ''.join(map(_line, kept)))
+        _remove_events(path / 'tensorboard')
+        # One file a start, for TensorBoard does not notice when one that it reads grows shorter.
+        events = path / 'tensorboard' / f'events.out.tfevents.{time.time_ns()}'
+        files.write(
+            events, tensorboard.version(time.time()) + b''.join(map(_events, kept))
+        )
+        # Not buffered: a kill loses nothing, only a power cut could.
+        self._files = [_open(path / NAME), _open(events)]
+
+    def write(self, step: int, kind: str, **values: Any) -> None:
+        """Adds a row `{"step": …, "kind": "train" or "eval" or …, "time": …, **values}`.
+
+        Values are numbers of Python or NumPy, text or None. A number that is not finite becomes
+        null, for JSON has none.
+        """
+        row = {'step': step, 'kind': kind, 'time': round(time.time(), 3)}
+        row |= {name: _plain(value) for name, value in values.items()}
+        self._append(_line(row).encode(), _events(row))
+        self._rows += 1
+
+    def flush(self) -> int:
+        """Has the disk hold all rows and returns how many, for the checkpoint to remember."""
+        for file in self._files:
+            with _errors_of(file):
+                os.fsync(file.fileno())
+        return self._rows
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def _append(self, *data: bytes) -> None:
+        for file, part in zip(self._files, data, strict=True):
+            with _errors_of(file):
+                while part:  # a disk that is nearly full takes a part
+                    part = part[file.write(part) :]
+
+
+def _open(file: Path) -> FileIO:
+    try:
+        return open(file, 'ab', buffering=0)
+    except OSError as error:
+        raise UserError(f'cannot write {file}: {error.strerror}') from error
+
+
+def _remove_events(folder: Path) -> None:
+    for file in folder.glob('events.out.tfevents.*'):
+        try:
+            file.unlink()
+        except OSError as error:
+            raise UserError(f'cannot remove {file}: {error.strerror}') from error
+
+
+def _loss(file: Path, kept: list[dict[str, Any]], rows: int) -> str:
+    there = 'none is there'
+    if kept:
+        there = f'{len(kept):,} are there, the last of step {kept[-1]["step"]:,}'
+    return (
+        f'{file} was cut or changed: of the {rows:,} rows before the checkpoint {there}; '
+        f'{rows - len(kept):,} are lost. Training goes on without them'
+    )
+
+
+@contextmanager
+def _errors_of(file: FileIO) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f'cannot write {file.name}: {error.strerror}') from error
+
+
+def read(path: Path, rows: int | None = None) -> list[dict[str, Any]]:
+    """The first rows of a run, or all, but for a last line that a kill cut short.
+
+    Raises:
+      UserError: the file cannot be read, or a line is not a row.
+    """
+    file = path / NAME
+    if not files.exists(file):
+        return []
+    try:
+        *lines, _ = file.read_bytes().split(
+            b'\n'
+        )  # what follows the last line end is no row yet
+    except OSError as error:
+        raise UserError(f'cannot read {file}: {error.strerror}') from error
+    return [_row(line, f'{file}, line {i}') for i, line in enumerate(lines[:rows], 1)]
+
+
+def _row(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = files.parse_json(line)
+    except ValueError as error:
+        raise UserError(f'{where}: not a row of metrics ({error}){_MEND}') from error
+    if not isinstance(row, dict):
+        raise UserError(f'{where}: not a row of metrics{_MEND}')
+    for name, value in row.items():
+        if not _may_be(name, value):
+            raise UserError(f'{where}: {name} cannot be {files.shown(value)}{_MEND}')
+    for name in ('step', 'kind'):
+        if name not in row:
+            raise UserError(
+                f'{where}: not a row of metrics, for it has no {name}{_MEND}'
+            )
+    return row
+
+
+def _may_be(name: str, value: Any) -> bool:
+    """Whether a row can have the value: what `write` writes, and TensorBoard can show."""
+    if name == 'kind':
+        return isinstance(value, str)
+    if name == 'step':
+        return type(value) is int and 0 <= value <= _LARGEST_STEP
+    if name == 'time':
+        return isinstance(value, int | float) and abs(value) <= _LARGEST_TIME
+    if isinstance(value, int | float):
+        return abs(value) <= sys.float_info.max
+    return value is None or isinstance(value, str)
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False) + '\n'
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if hasattr(value, 'item') else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _events(row: dict[str, Any]) -> bytes:
+    """A TensorBoard record for each number of a row, named `train/loss` or `eval/val/loss`."""
+    group = '/'.join(str(row[k]) for k in ('kind', 'set') if row.get(k))
+    return b''.join(
+        tensorboard.scalar(row.get('time', 0), row['step'], f'{group}/{name}', value)
+        for name, value in row.items()
+        if name not in ('step', 'time') and isinstance(value, int | float)
+    )

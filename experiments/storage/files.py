@@ -1,0 +1,192 @@
+"""Files that are there whole or not at all, whenever the process or the machine stops."""
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from experiments.command_line.errors import UserError
+
+# What the system says of a path where there is nothing.
+MISSING = (FileNotFoundError, NotADirectoryError)
+_TEMPORARY = re.compile(r'\..*\.(\d+)\.tmp', re.DOTALL)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields a path to write a file or folder to; once written, it takes the place of `path`.
+
+    If the block raises, `path` stays what it was. A folder cannot replace one that holds files.
+
+    Raises:
+      UserError: the disk is full, or the place cannot be written to.
+    """
+    # The process id keeps apart two runs that fill the same cache.
+    temporary = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        commit(temporary, path)
+    except OSError as error:
+        raise UserError(f'cannot write {path}: {error.strerror or error}') from error
+    finally:
+        remove(temporary)
+
+
+def commit(temporary: Path, path: Path) -> None:
+    """Renames a file or a folder when the disk holds all of it; then has it hold the name, too."""
+    _sync(temporary)
+    os.replace(temporary, path)
+    _sync_entry(path.parent)
+
+
+def write(path: Path, data: str | bytes) -> None:
+    """Writes a file at once; text as UTF-8 with the line ends it has.
+
+    Raises:
+      UserError: as `replacing`.
+    """
+    with replacing(path) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes readable JSON, equal bytes for equal values.
+
+    Raises:
+      UserError: as `replacing`; or a text of the value is not UTF-8.
+    """
+    try:
+        data = json_text(value).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f'cannot write {path}: {error.object!r} is not UTF-8'
+        ) from error
+    write(path, data)
+
+
+def json_text(value: Any) -> str:
+    """Readable JSON of a value. A number that is not finite is null, for JSON has none."""
+    value = _finite(value)
+    text = json.dumps(
+        value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False
+    )
+    return text + '\n'
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return value
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file.
+
+    Raises:
+      UserError: the file cannot be read or is not JSON.
+    """
+    try:
+        return parse_json(path.read_bytes())
+    except OSError as error:
+        raise UserError(f'cannot read {path}: {error.strerror or error}') from error
+    except ValueError as error:
+        raise UserError(f'{path} is not JSON: {error}') from error
+
+
+def parse_json(data: bytes) -> Any:
+    """The value of UTF-8 JSON, which can be written as such again.
+
+    Raises:
+      ValueError: it is not JSON, or nested too deep, or holds half a character.
+    """
+    try:
+        value = json.loads(data.decode())
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError('nested too deep') from None
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value of JSON as a message shows it: in one line, and not all of a long one."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f'{text[:40]}…'
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file or folder.
+
+    Raises:
+      UserError: the system does not say: no permission, too long a name, a failing disk.
+    """
+    try:
+        path.stat()
+    except MISSING:
+        return False
+    except OSError as error:
+        raise UserError(f'cannot read {path}: {error.strerror}') from error
+    return True
+
+
+def sweep(folder: Path, held: bool) -> None:
+    """Removes what `replacing` left in a folder when a process was killed.
+
+    Args:
+      held: nobody else writes there; without it, what a living process may be writing stays.
+    """
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            match = _TEMPORARY.fullmatch(entry.name)
+            if match and (held or not _lives(int(match[1]))):
+                remove(Path(entry.path))
+
+
+def _lives(process: int) -> bool:
+    if os.name != 'posix':
+        return True  # there, to ask is to kill
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return process != os.getpid()
+
+
+def _sync(path: Path) -> None:
+    """Has the disk hold a file, or all of a folder."""
+    if path.is_dir():
+        for entry in path.iterdir():
+            _sync(entry)
+        _sync_entry(path)
+    else:
+        with open(path, 'rb+') as file:
+            os.fsync(file.fileno())
+
+
+def _sync_entry(folder: Path) -> None:
+    """Has the disk hold a folder's list of names. Windows cannot open a folder."""
+    if os.name == 'posix':
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, or a folder with all in it, as far as that can be done."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()

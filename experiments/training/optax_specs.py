@@ -1,0 +1,206 @@
+"""Any optimizer of optax by a spec: `lion(b1=0.95)`, `sgd(momentum=0.9)`, `contrib.muon`."""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments.command_line.errors import UserError
+from flaxformer_lite import spec
+
+_CONTRIB = 'contrib.'
+# These cannot be had by a name: they want more than a gradient (the loss itself, gradients of
+# single examples, another optimizer), do not go by a schedule, or keep what no checkpoint holds.
+_LEFT_OUT = ('lbfgs', 'contrib.momo', 'contrib.momo_adam', 'contrib.sophia')
+_LEFT_OUT += ('contrib.dpsgd', 'contrib.schedule_free')
+_LEFT_OUT += ('rprop', 'sm3', 'optimistic_adam', 'contrib.cocob')
+_LEFT_OUT += ('contrib.galore',)
+# What weight decay leaves out is the same whatever the optimizer.
+_MASKS = ('mask', 'weight_decay_mask')
+# Which axes of a kernel are its input's and which its output's: what Muon goes by.
+_DIMENSIONS = 'muon_weight_dimension_numbers'
+# What no literal can be.
+_UNNAMEABLE = ('seed', 'base_optimizer', 'clip_value_fn', 'trust_ratio_mask')
+_UNNAMEABLE += ('weight_dimension_numbers', _DIMENSIONS)
+# Shares of what was before, which must die out.
+_DECAYS = ('b1', 'b2', 'b3', 'beta', 'beta3', 'betas', 'decay', 'momentum', 'rho')
+_DECAYS += ('adam_b1', 'adam_b2')
+
+
+def names() -> list[str]:
+    """All that `make` takes, those of `optax.contrib` last."""
+    return list(_makers())
+
+
+def split(text: str) -> tuple[str, dict[str, Any]]:
+    """`'contrib.muon(beta=0.9)'` → `('contrib.muon', {'beta': 0.9})`.
+
+    Raises:
+      UserError: the text is not a spec.
+    """
+    text = text.strip()
+    prefix = _CONTRIB if text.startswith(_CONTRIB) else ''
+    try:
+        name, arguments = spec.parse(text.removeprefix(prefix))
+    except ValueError as error:
+        raise UserError(f'optimizer.name: {error}') from None
+    return prefix + name, arguments
+
+
+def find(name: str) -> Callable[..., optax.GradientTransformation]:
+    """The function of optax that makes an optimizer.
+
+    Raises:
+      UserError: there is none of this name; the message lists those that are there.
+    """
+    makers = _makers()
+    if name in makers:
+        return makers[name]
+    wanted = [name, f'{_CONTRIB}{name}']
+    near = [x for w in wanted for x in difflib.get_close_matches(w, makers, n=1)]
+    hint = f'; did you mean {near[0]!r}?' if near else ''
+    raise UserError(
+        f'optimizer.name must be one of {", ".join(makers)}, not {name!r}{hint}'
+    )
+
+
+def make(
+    name: str,
+    given: dict[str, Any],
+    schedule: optax.Schedule,
+    mask: Callable[[Any], Any],
+) -> optax.GradientTransformation:
+    """An optimizer of optax, with optax's own defaults for what is not given.
+
+    Args:
+      name, given: its name and its arguments, as `split` returns them.
+      schedule: the learning rate.
+      mask: parameters → True for those that decay, for optimizers that can leave some out.
+
+    Raises:
+      UserError: names the argument, its value and what it may be.
+    """
+    maker = find(name)
+    known = inspect.signature(maker).parameters
+    takes = {x: p.default for x, p in known.items() if _can_be_given(x, p.default)}
+    for argument, value in given.items():
+        _check(name, takes, argument, value)
+    ours: dict[str, Any] = {x: mask for x in _MASKS if x in known}
+    if _DIMENSIONS in known:
+        ours[_DIMENSIONS] = _dimensions
+    try:
+        update = maker(learning_rate=schedule, **ours, **given)
+        _try(update)
+    except Exception as error:  # whatever optax and JAX say to a value of a wrong kind
+        reason = ' '.join(str(error).split())
+        raise UserError(f'optimizer.name={name}: optax refuses it: {reason}') from None
+    return update
+
+
+def _makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
+    found = {}
+    for prefix, module in (('', optax), (_CONTRIB, optax.contrib)):
+        for name, function in sorted(vars(module).items()):
+            if name.startswith(('_', 'scale_by_')) or not inspect.isfunction(function):
+                continue
+            if 'learning_rate' in inspect.signature(function).parameters:
+                found[prefix + name] = function
+    return {name: maker for name, maker in found.items() if name not in _LEFT_OUT}
+
+
+def _can_be_given(name: str, default: Any) -> bool:
+    if name in (*_MASKS, *_UNNAMEABLE, 'learning_rate'):
+        return False
+    return isinstance(default, type) or not callable(default)
+
+
+def _check(name: str, takes: dict[str, Any], argument: str, value: Any) -> None:
+    where = f'optimizer.name={name}({argument}={value!r})'
+    if argument == 'learning_rate':
+        raise UserError(f'{where}: the learning rate is what optimizer.schedule says')
+    if argument not in takes:
+        known = ', '.join(takes) or 'no arguments'
+        raise UserError(f'{where}: unknown argument; {name} takes {known}')
+    default = takes[argument]
+    kind = _kind(default)
+    if not _is(value, kind):
+        raise UserError(f'{where}: it must be {kind}')
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        if not abs(number) <= 1e30:  # so written, NaN is refused too
+            raise UserError(f'{where}: it must be finite and of a sensible size')
+        if argument in _DECAYS and not 0 <= number < 1:
+            raise UserError(f'{where}: it must be at least 0 and below 1')
+        if number < 0 and not isinstance(default, tuple):
+            raise UserError(f'{where}: it must not be below 0')
+        if number == 0 and _must_be_positive(name, argument, default):
+            raise UserError(f'{where}: it must be above 0')
+
+
+def _must_be_positive(name: str, argument: str, default: Any) -> bool:
+    """Counts of something, and what is divided by."""
+    if argument == 'b1' and name.startswith('contrib.schedule_free'):
+        return True
+    counts = isinstance(default, int) and default > 0
+    return counts or (argument == 'eps' and default > 0)
+
+
+def _kind(default: Any) -> str:
+    """What an argument may be, read off its default."""
+    if isinstance(default, bool):
+        return 'True or False'
+    if isinstance(default, int):
+        return 'a whole number'
+    if isinstance(default, float):
+        return 'a number'
+    if isinstance(default, tuple):
+        return f'{len(default)} values, as {default!r}'
+    if isinstance(default, str | type):
+        return 'a name in quotes'
+    return 'a number, or a name in quotes'
+
+
+def _is(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == 'True or False'
+    number = isinstance(value, int | float)
+    if kind == 'a whole number':
+        return isinstance(value, int)
+    if kind == 'a number':
+        return number
+    if kind == 'a name in quotes':
+        return isinstance(value, str)
+    if kind == 'a number, or a name in quotes':
+        return number or isinstance(value, str)
+    return isinstance(value, tuple) and kind.startswith(f'{len(value)} values')
+
+
+def _dimensions(params: Any) -> Any:
+    """Muon orthogonalises the kernels of dense layers; what has no such axes is left to Adam.
+
+    Without it optax takes what has two axes for a kernel: it would leave the projections of
+    attention out, whose heads are an axis of their own, and put embeddings in.
+    """
+
+    def of_leaf(path: Any, x: jax.Array) -> Any:
+        names = [entry.key for entry in path]
+        if names[-1] != 'kernel' or x.ndim < 2:
+            return None
+        if 'experts' in names:  # the first axis: each is a network of its own
+            return optax.contrib.MuonDimensionNumbers(1, 2)
+        inputs = x.ndim - 1 if 'merge' in names else 1  # of all heads
+        axes = tuple(range(x.ndim))
+        return optax.contrib.MuonDimensionNumbers(axes[:inputs], axes[inputs:])
+
+    return jax.tree_util.tree_map_with_path(of_leaf, params)
+
+
+def _try(update: optax.GradientTransformation) -> None:
+    """An update of a matrix and a bias, without computing it: what is wrong comes out here."""
+    params = {'kernel': jnp.zeros((2, 2)), 'bias': jnp.zeros(2)}
+    jax.eval_shape(lambda p: update.update(p, update.init(p), p), params)

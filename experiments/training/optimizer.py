@@ -1,0 +1,143 @@
+"""The optimizer that a config describes (paper §5.3)."""
+
+from typing import Any
+
+import jax
+import optax
+
+from experiments.command_line.errors import UserError
+from experiments.training import optax_specs
+from experiments.training.weight_decay import decays
+from flaxformer_lite import build, ranges, schedules
+from flaxformer_lite.init.base import Init
+from flaxformer_lite.ranges import Epsilon, NotNegative, Rate
+
+LONG = 1 << 30  # steps, more than any training has
+# Those that the fields b1, b2, eps and weight_decay are for; others have arguments of their own.
+BY_FIELDS = ('adam', 'adamw')
+ADAMS = ('b1', 'b2', 'eps', 'weight_decay')
+# A step of theirs is as long as the learning rate says, whatever a gradient's size: the rates of
+# an initialisation hold for them. An update that was scaled would also part schedule-free
+# optimizers from the sequences that they keep.
+_OF_ONE_LENGTH = (
+    *('adabelief', 'adam', 'adamax', 'adamaxw', 'adamw', 'amsgrad', 'lion', 'radam'),
+    *('sign_sgd', 'signum', 'yogi'),
+)
+# What each field of `optimizer` may be.
+FIELDS = {
+    'name': str,
+    'b1': Rate,
+    'b2': Rate,
+    'eps': Epsilon,  # or a gradient of 0 makes a step of 0 / 0
+    'weight_decay': NotNegative,
+    'clip': NotNegative,
+    'schedule': str,
+}
+
+
+def make(
+    config: Any, steps: int = LONG
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """What a whole config's `optimizer` says, and its learning rate by the count of updates so far.
+
+    `steps` is the length of the training, which some schedules go by; by default longer than any,
+    for who asks before it is known.
+
+    `adam` is Kingma and Ba's (2015); `adamw` also takes learning rate · weight_decay · w from each
+    weight w that `decays` is true of (Loshchilov and Hutter 2019). Both go by the fields. Any other
+    is optax's own, by its spec. A gradient whose norm over all parameters is above `clip` is scaled
+    down to it; 0 leaves it as it is.
+
+    Raises:
+      UserError: names the field of `optimizer`, its value and what it may be.
+    """
+    settings = config.optimizer
+    _check(settings)
+    schedule = _schedule(settings.schedule, config.model.d_model, steps)
+    update = optax_specs.make(*_named(settings), schedule, decays)
+    if settings.clip:
+        update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
+    return _at_own_rates(update, config), schedule
+
+
+def _named(settings: Any) -> tuple[str, dict[str, Any]]:
+    """The optimizer's name and arguments, those that are fields among them."""
+    name, arguments = optax_specs.split(settings.name)
+    if name not in BY_FIELDS:
+        return name, arguments
+    fields = ADAMS if name == 'adamw' else ADAMS[:-1]
+    for field in fields:
+        if field in arguments:
+            raise UserError(
+                f'optimizer.name={settings.name}: for {name}, {field} is the field '
+                f'optimizer.{field}'
+            )
+    return name, arguments | {field: settings[field] for field in fields}
+
+
+def check_rates(config: Any) -> None:
+    """Refuses a schedule that gives negative or infinite rates; it computes them, on a device.
+
+    Raises:
+      UserError: names the schedule, the rate and its step.
+    """
+    steps = config.train.steps or LONG
+    schedule, d_model = config.optimizer.schedule, config.model.d_model
+    try:
+        schedules.check_rates(schedule, d_model, steps)
+    except ValueError as error:
+        raise UserError(f'optimizer.schedule: {error}') from None
+
+
+def _at_own_rates(update: optax.GradientTransformation, config: Any) -> Any:
+    """The same, with each parameter's step multiplied by what its initialisation says."""
+    try:
+        initial = build.model(config.model, vocab_size=1).dense.initial
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if type(initial).rate is Init.rate:
+        return update
+    name, _ = optax_specs.split(config.optimizer.name)
+    if name not in _OF_ONE_LENGTH:
+        raise UserError(
+            f'optimizer.name={name}: the rates that model.init={config.model.init} gives each '
+            f'parameter are for Adam and its like: choose one of {", ".join(_OF_ONE_LENGTH)}'
+        )
+    if config.optimizer.schedule.startswith('noam'):
+        raise UserError(
+            f'optimizer.schedule={config.optimizer.schedule} goes by d_model, and model.init='
+            f'{config.model.init} has rates of its own for that: choose another, such as '
+            'cosine(peak=1e-3)'
+        )
+
+    def scale(updates: Any, params: Any) -> Any:
+        def of_leaf(path: Any, x: jax.Array) -> jax.Array:
+            return x * initial.rate(tuple(entry.key for entry in path))
+
+        return jax.tree_util.tree_map_with_path(of_leaf, updates)
+
+    return optax.chain(update, optax.stateless(scale))
+
+
+def _check(settings: Any) -> None:
+    name, _ = optax_specs.split(settings.name)
+    optax_specs.find(name)
+    for field, annotation in FIELDS.items():
+        try:
+            ranges.check(f'optimizer.{field}', annotation, settings[field])
+        except ValueError as error:
+            raise UserError(str(error)) from None
+    if name != 'adamw' and settings.weight_decay:
+        raise UserError(
+            f'optimizer.weight_decay={settings.weight_decay} is for optimizer.name=adamw: '
+            'choose that, or set weight_decay to 0'
+        )
+
+
+def _schedule(spec: str, d_model: int, steps: int) -> optax.Schedule:
+    try:
+        schedule = schedules.make(spec, d_model, steps)
+        jax.eval_shape(schedule, 0)  # an argument of the wrong type is met only here
+    except (ValueError, TypeError) as error:
+        raise UserError(f'optimizer.schedule: {error}') from None
+    return schedule
