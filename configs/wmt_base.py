@@ -34,6 +34,17 @@ def get_config() -> ConfigDict:
     model.d_k = placeholder(int)  # empty: d_model / num_heads
     model.d_v = placeholder(int)
     model.d_ff = 2048
+    # The decoder's own, and its attention to the source; empty: as the encoder's.
+    model.decoder_num_layers = placeholder(int)
+    model.decoder_num_heads = placeholder(int)
+    model.decoder_num_kv_heads = placeholder(int)
+    model.decoder_d_k = placeholder(int)
+    model.decoder_d_v = placeholder(int)
+    model.decoder_d_ff = placeholder(int)
+    model.cross_num_heads = placeholder(int)
+    model.cross_num_kv_heads = placeholder(int)
+    model.cross_d_k = placeholder(int)
+    model.cross_d_v = placeholder(int)
     model.dropout = 0.1
     model.architecture = 'encoder_decoder'
     model.attention = 'softmax'
@@ -59,7 +70,7 @@ def get_config() -> ConfigDict:
     model.head_dropout = 0.0  # of whole heads
     model.layer_drop = 0.0  # of whole layers
     model.init = placeholder(str)  # empty: xavier, or what the residual asks for
-    model.tie = 'three'
+    model.tie = 'all'
     model.scale_embeddings = True
     model.dtype = 'float32'
 

@@ -18,7 +18,7 @@ from experiments.evaluation import translator
 from experiments.runs import trained_run
 from experiments.runs.trained_run import Trained
 from experiments.runtime import devices, malloc
-from flaxformer_lite import ensemble
+from flaxformer_lite.ensemble import ensemble, ensemble_variables
 
 
 def main() -> None:
@@ -112,8 +112,8 @@ def _model(runs: Sequence[Trained]) -> tuple[Any, Any]:
     ]
     if len(runs) == 1:
         return runs[0].model, variables[0]
-    model = ensemble.ensemble([run.model for run in runs])
-    return model, ensemble.variables(variables)
+    model = ensemble([run.model for run in runs])
+    return model, ensemble_variables(variables)
 
 
 def _show(

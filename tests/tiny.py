@@ -1,5 +1,6 @@
 """A Transformer small enough to compile in a second, and sentences for it."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -8,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
-from flaxformer_lite.architectures.base import Model
 
 from configs import wmt_base
-from flaxformer_lite import build, fields, training
+from flaxformer_lite.config import build, variants
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.training.train_step import TrainState, init_variables
 
 VOCAB = 13
 # d_k, d_v and d_model / num_heads all differ, so that none can stand for another.
@@ -34,10 +37,13 @@ def here(field: str) -> list[str]:
     """The variants of a field that this machine can run."""
 
     def backend(name: str) -> str | None:
-        return getattr(fields.find(field, {field: name}), 'backend', None)
+        config = dataclasses.replace(ModelConfig(), **{field: name})
+        return getattr(variants.find(config, field), 'backend', None)
 
     return [
-        n for n in fields.variants(field) if backend(n) in (None, jax.default_backend())
+        name
+        for name in variants.names(field)
+        if backend(name) in (None, jax.default_backend())
     ]
 
 
@@ -77,7 +83,7 @@ def float64(tree: Any) -> Any:
 @functools.cache
 def all_variables(model: Model, seed: int = 0) -> Any:
     """Parameters, and statistics where a norm has them."""
-    shapes = jax.eval_shape(lambda: training.init_variables(model, jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     return random_like(shapes, seed)
 
 
@@ -90,7 +96,7 @@ def adam(rate: float) -> optax.GradientTransformation:
     return optax.adam(rate, b1=0.9, b2=0.98, eps=1e-9)
 
 
-def first_gradient(state: training.State) -> Any:
+def first_gradient(state: TrainState) -> Any:
     """The gradient of `adam`'s first step, by its first moment: a tenth of it."""
     return jax.tree.map(lambda x: x / (1 - 0.9), state.opt_state[0].mu)
 

@@ -28,28 +28,27 @@ def text(name: str, config: Any, configs: list[str]) -> str:
 
 
 def _variants() -> dict[str, list[str]]:
-    from flaxformer_lite import fields, schedules, spec
+    from flaxformer_lite.config import spec, variants
+    from flaxformer_lite.training import schedules
 
-    packages = {'data': 'experiments.data.sources'}
-    for field, folder in fields.FOLDERS.items():
-        if not field.startswith(('decoder_', 'cross_')):
-            packages[f'model.{field}'] = f'flaxformer_lite.{folder}'
+    package = 'experiments.data.sources'
     found = {
-        field: [_with_arguments(package, name) for name in spec.available(package)]
-        for field, package in packages.items()
+        'data': [
+            _call(name, spec.parameters(spec.find(package, name)))
+            for name in spec.available(package)
+        ]
     }
+    for kind in variants.FOLDERS:
+        found[f'model.{kind}'] = [
+            _call(name, variants.arguments(kind, name)) for name in variants.names(kind)
+        ]
     return found | {'optimizer.schedule': schedules.available()}
 
 
-def _with_arguments(package: str, name: str) -> str:
-    from flaxformer_lite import fields, ranges, spec
-
-    arguments = [
-        argument
-        for argument, kind in spec.parameters(spec.find(package, name)).items()
-        if argument not in fields.TOLD and ranges.is_literal(kind)
-    ]
-    return f'{name}({", ".join(arguments)})' if arguments else name
+def _call(name: str, arguments: dict[str, Any]) -> str:
+    if not arguments:
+        return name
+    return f'{name}({", ".join(arguments)})'
 
 
 def _row(name: str, value: str) -> str:

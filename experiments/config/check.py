@@ -1,12 +1,15 @@
 """What each field of a config may be; others are refused by name, before anything is made."""
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Annotated, Any
 
 from experiments.command_line.errors import UserError, nearest
 from experiments.runs.directory import flatten
 from experiments.training import early_stopping, optax_specs, optimizer
-from flaxformer_lite import fields, ranges, spec
+from flaxformer_lite import ranges
+from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.ranges import Choices, Range, Rate, Size
 
 Count = Annotated[int, Range(at_least=0)]
@@ -48,7 +51,9 @@ FIELDS: dict[str, Any] = {
     'checkpoint.keep': Size,
     'checkpoint.keep_best': Count,
 }
-FIELDS |= {f'model.{name}': kind for name, kind in fields.FIELDS.items()}
+FIELDS |= {
+    f'model.{field.name}': field.type for field in dataclasses.fields(ModelConfig)
+}
 FIELDS |= {f'optimizer.{name}': kind for name, kind in optimizer.FIELDS.items()}
 # What only one way to decode asks for.
 SEARCHES = {
@@ -66,10 +71,10 @@ def check(config: Any) -> None:
     _check_fields(config)
     _check_data(config.data)
     try:
-        fields.check(config.model)
+        variants.check(ModelConfig.of(config.model))
     except ValueError as error:
         raise UserError(str(error)) from None
-    optimizer.make(config)
+    optimizer.check(config)
     if not (config.train.steps or config.train.epochs):
         raise UserError(
             'train.steps=0 and train.epochs=0: give one of them, to say when to end'
@@ -88,27 +93,29 @@ def check_overrides(config: Any, overrides: Iterable[str]) -> None:
     """Refuses to change fields that nothing is done with.
 
     Raises:
-      UserError: names the field, and those that make it idle.
+      UserError: names the field, and those that make it unused.
     """
     _check_fields(config)
     try:
-        names = fields.idle(config.model)
+        names = variants.unused_fields(ModelConfig.of(config.model))
     except ValueError as error:
         raise UserError(str(error)) from None
     makers = ('architecture', 'residual', 'decoder_residual')
     named = [f'model.{x}={config.model[x]}' for x in makers if config.model[x]]
-    idle = dict.fromkeys((f'model.{name}' for name in names), ' and '.join(named))
+    unused = dict.fromkeys((f'model.{name}' for name in names), ' and '.join(named))
     decode = config.evaluation.decode
     for other, names in SEARCHES.items():
         if other != decode:
-            idle |= dict.fromkeys(names, f'evaluation.decode={decode}')
+            unused |= dict.fromkeys(names, f'evaluation.decode={decode}')
     name, _ = optax_specs.split(config.optimizer.name)
     if name not in optimizer.BY_FIELDS:
         own = (f'optimizer.{field}' for field in optimizer.ADAMS)
-        idle |= dict.fromkeys(own, f'optimizer.name={name} takes arguments of its own')
-    for field in sorted(idle.keys() & set(overrides)):
+        unused |= dict.fromkeys(
+            own, f'optimizer.name={name} takes arguments of its own'
+        )
+    for field in sorted(unused.keys() & set(overrides)):
         raise UserError(
-            f'{field}={_get(config, field)} changes nothing where {idle[field]}: leave it out'
+            f'{field}={_get(config, field)} changes nothing where {unused[field]}: leave it out'
         )
 
 

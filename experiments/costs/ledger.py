@@ -7,24 +7,27 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flaxformer_lite.architectures.base import Model
 from jax.extend.core import Jaxpr
 
 from experiments.command_line.errors import UserError
 from experiments.config import check
 from experiments.costs import flops
 from experiments.training import optimizer
-from flaxformer_lite import build, learning, training
+from flaxformer_lite.config import build
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.training.batch import BATCH_ARRAYS
+from flaxformer_lite.training.loss import loss_sums
+from flaxformer_lite.training.train_step import TrainState, init_state
 
 # What is in a module of this name belongs to this part of its stack; the first name found counts.
 SUBLAYERS = {
     'positions': 'positions',
-    'attention': 'self-attention',
+    'self_attention': 'self-attention',
     'cross_attention': 'cross-attention',
     'feed_forward': 'feed-forward',
     'norm': 'norms',
 }
-STACKS = ('encoder', 'decoder', 'stack')
+STACKS = ('encoder', 'decoder')
 OF_STACKS = [
     f'{stack} {name}' for stack in STACKS for name in (*SUBLAYERS.values(), 'other')
 ]
@@ -100,12 +103,12 @@ def _shape(config: Any) -> tuple[int, int]:
     return rows, length
 
 
-def _abstract(config: Any) -> tuple[Model, training.State]:
+def _abstract(config: Any) -> tuple[Model, TrainState]:
     """The model, and the shapes of the state that its training begins with."""
-    update, _ = optimizer.make(config)
     try:
         model = build.model(config.model, config.tokenizer.vocab_size)
-        state = jax.eval_shape(lambda: training.init(model, update, jax.random.key(0)))
+        update, _ = optimizer.make(config, model)
+        state = jax.eval_shape(lambda: init_state(model, update, jax.random.key(0)))
     except ValueError as error:
         raise UserError(str(error)) from None
     return model, state
@@ -117,13 +120,13 @@ def _step(model: Model, variables: Any, shape: tuple[int, int]) -> Jaxpr:
     def step(variables, batch, key):
         def loss(params):
             changed = variables | {'params': params}
-            return learning.loss_sums(model, changed, batch, dropout_key=key).loss
+            return loss_sums(model, changed, batch, dropout_key=key).loss
 
         value, backward = jax.vjp(loss, variables['params'])
         # The function `backward` is a tree of what it reads of the forward pass.
         return jax.tree.leaves(backward), backward(jnp.ones_like(value))
 
-    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in learning.ARRAYS}
+    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in BATCH_ARRAYS}
     return jax.make_jaxpr(step)(
         variables, batch, jax.eval_shape(jax.random.key, 0)
     ).jaxpr
@@ -143,7 +146,7 @@ def _by_part(counts: Iterable[tuple[str, int]], share: int = 1) -> dict[str, int
 
 
 def _part(path: str) -> str:
-    """`encoder/layer_0/attention/query/kernel`, say, is of the encoder's self-attention."""
+    """`encoder/layer_0/self_attention/query/kernel`, say, is of the encoder's self-attention."""
     words = re.findall('[a-z]+(?:_[a-z]+)*', path)
     tops = [word.split('_')[0] for word in words]
     stack = next((stack for stack in STACKS if stack in tops), None)

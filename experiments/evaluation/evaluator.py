@@ -1,30 +1,24 @@
-"""Scores a model on whole sets: loss, and BLEU and chrF of its translations, which are kept.
-
-python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
-"""
+"""Scores a model on whole sets: loss, BLEU and chrF of its translations, which are kept."""
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from flaxformer_lite.architectures.base import Model
 from ml_collections import ConfigDict
 
-from experiments.command_line import console, flags
+from experiments.command_line import console
 from experiments.command_line.errors import UserError
 from experiments.data import batches as batching
 from experiments.data import corpus, set_names
-from experiments.data import sources as data
 from experiments.data.tokenizer import Tokenizer
 from experiments.evaluation import translator
-from experiments.runs import trained_run
-from experiments.runtime import devices, malloc
+from experiments.runtime import devices
 from experiments.storage import files
-from flaxformer_lite import learning
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.training.loss import loss_sums
 
 Pairs = Sequence[tuple[str, str]]
 # Told the set's name, how many of its sentences are translated, and how many it has; what
@@ -63,7 +57,7 @@ class Evaluator:
         self._direction, self._tokens = direction, config.evaluation.batch_tokens
         self._translate = translator.Translator(model, tokenizer, config.evaluation)
         self._sums = jax.jit(
-            lambda variables, batch: learning.loss_sums(model, variables, batch),
+            lambda variables, batch: loss_sums(model, variables, batch),
             out_shardings=devices.everywhere(),
         )
 
@@ -225,34 +219,3 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     lines = [f'{metric}: {signature}' for signature, metric in signatures.items()]
     table = console.table(['set', *columns, 'direction'], rows, ('bleu', 'chrf'))
     return '\n'.join([table, *lines])
-
-
-def main() -> None:
-    parser = flags.Parser(__doc__)
-    parser.add_argument('--workdir', type=Path, required=True, help='of the run')
-    parser.add_argument(
-        '--set', default='', help='comma-separated; all of the data without it'
-    )
-    args = parser.parse_args()
-
-    devices.keep_programs()
-    malloc.keep()
-    run = trained_run.open_trained(args.workdir)
-    source = data.load(run.config.data)
-    sets = chosen(source.evaluation(), args.set, '--set')
-    variables, steps, _ = trained_run.average(run.config, run.checkpoints, run.model)
-    direction = f'{source.source}-{source.target}'
-    evaluator = Evaluator(
-        run.model,
-        run.tokenizer,
-        run.config,
-        args.workdir,
-        direction,
-        warn=lambda text: print(text, file=sys.stderr),
-    )
-    print(f'{args.workdir}, mean of the checkpoints {", ".join(map(str, steps))}')
-    print(table(evaluator.every(variables, sets, steps)))
-
-
-if __name__ == '__main__':
-    flags.main(main)

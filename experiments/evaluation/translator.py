@@ -1,5 +1,6 @@
 """Text to text with a model: any number of sentences, in batches of like length, in order."""
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -9,16 +10,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flaxformer_lite.architectures.base import Model, grow
 
 from experiments.command_line.errors import UserError
 from experiments.data import batches as batching
 from experiments.data.corpus import chunks
 from experiments.data.tokenizer import BOS, EOS, Tokenizer
 from experiments.runtime import devices
-from flaxformer_lite import decode
+from flaxformer_lite import decoding
 from flaxformer_lite.ensemble import Ensemble
-from flaxformer_lite.shapes import take
+from flaxformer_lite.kv_cache import gather_beams
+from flaxformer_lite.models.base import Model
 
 WINDOW = 4096  # sentences read ahead, to be put in order of length
 
@@ -91,7 +92,9 @@ class Translator:
             sentences, max(1, settings.batch_tokens // hypotheses), jax.device_count()
         )
 
-        def decoded(entry: tuple[dict[str, np.ndarray], np.ndarray]) -> decode.Decoded:
+        def decoded(
+            entry: tuple[dict[str, np.ndarray], np.ndarray],
+        ) -> decoding.DecodeResult:
             batch, index = entry
             return jax.device_get(
                 self._start(variables, batch['source'], index + first)
@@ -125,37 +128,39 @@ class Translator:
 
     def _start(
         self, variables: Any, source_BS: np.ndarray, numbers: np.ndarray
-    ) -> decode.Decoded:
+    ) -> decoding.DecodeResult:
         tokens_B = (source_BS != 0).sum(1) - 1  # without EOS; −1: the row is empty
-        limits_B = np.where(tokens_B < 0, 0, tokens_B + self._settings.extra_length)
+        max_len_B = np.where(tokens_B < 0, 0, tokens_B + self._settings.extra_length)
         numbers_B = np.pad(numbers, (0, len(source_BS) - len(numbers)))
-        arrays = source_BS, limits_B.astype(np.int32), numbers_B.astype(np.int32)
+        arrays = source_BS, max_len_B.astype(np.int32), numbers_B.astype(np.int32)
         return self._search(variables, *jax.device_put(arrays, devices.rows()))
 
-    def _decode(self, variables, source_BS, limits_B, numbers_B) -> decode.Decoded:
+    def _decode(
+        self, variables, source_BS, max_len_B, numbers_B
+    ) -> decoding.DecodeResult:
         settings = self._settings
-        memory = self._model.apply(variables, source_BS, method='start')
-
-        def step(token_BN, memory, path):
-            return self._model.apply(variables, token_BN, memory, path, method='step')
+        state = self._model.apply(variables, source_BS, method='prefill')
+        step = functools.partial(self._model.apply, variables, method='decode_step')
 
         length = source_BS.shape[1] - 1 + settings.extra_length
         length = min(length, self._model.max_length or length)
-        task = decode.Task(step, grow, memory, limits_B, BOS, EOS, length)
+        inputs = decoding.DecodeInputs(step, state, max_len_B, BOS, EOS, length)
         if settings.decode == 'greedy':
-            return decode.greedy(task)
+            return decoding.greedy(inputs)
         if settings.decode == 'sample':
-            return self._samples(task, numbers_B)
-        return decode.beam(task, settings.beams, settings.alpha, self._best)
+            return self._samples(inputs, numbers_B)
+        return decoding.beam(inputs, settings.beams, settings.alpha, self._best)
 
-    def _samples(self, task: decode.Task, numbers_B: jax.Array) -> decode.Decoded:
+    def _samples(
+        self, inputs: decoding.DecodeInputs, numbers_B: jax.Array
+    ) -> decoding.DecodeResult:
         """As many translations of each sentence as are asked for, drawn one after another."""
         settings = self._settings
 
         def draw(key):
             keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers_B)
-            return decode.sample(
-                task, keys_B, settings.temperature, settings.top_k, settings.top_p
+            return decoding.sample(
+                inputs, keys_B, settings.temperature, settings.top_k, settings.top_p
             )
 
         # The first is what is drawn where one is asked for; sentences' numbers end before 2³¹.
@@ -165,9 +170,11 @@ class Translator:
         drawn = jax.lax.map(draw, jnp.stack([self._key, *others]))
         found = jax.tree.map(lambda x: jnp.swapaxes(x[:, :, 0], 0, 1), drawn)
         order_BN = jnp.argsort(-found.scores_BN, axis=1)
-        return jax.tree.map(lambda x: take(x, order_BN), found)
+        return jax.tree.map(lambda x: gather_beams(x, order_BN), found)
 
-    def _read(self, decoded: decode.Decoded, index: np.ndarray, results: list) -> None:
+    def _read(
+        self, decoded: decoding.DecodeResult, index: np.ndarray, results: list
+    ) -> None:
         tokens_BNL, scores_BN, found_BN = (x[: len(index)] for x in decoded)
         texts = iter(
             self._tokenizer.decode(tokens_BNL[found_BN].tolist())

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from flaxformer_lite.architectures.base import Model
 from ml_collections import ConfigDict
 
 from experiments.checkpoints.averaging import Mean
@@ -20,7 +19,9 @@ from experiments.runs import directory
 from experiments.runtime import devices
 from experiments.storage import hold
 from experiments.training import early_stopping
-from flaxformer_lite import build, training
+from flaxformer_lite.config import build
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.training.train_step import init_variables
 
 TOKENIZER = 'tokenizer.model'
 CHECKPOINTS = 'checkpoints'
@@ -131,5 +132,5 @@ def average_steps(config: ConfigDict, checkpoints: Checkpoints) -> Sequence[int]
 def abstract_variables(model: Model) -> Any:
     """Shapes and dtypes of the model's parameters and statistics, placed on every device."""
     return devices.placed(
-        jax.eval_shape(lambda: training.init_variables(model, jax.random.key(0)))
+        jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     )

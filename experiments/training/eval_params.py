@@ -11,12 +11,12 @@ import jax
 import optax
 
 from experiments.runtime import devices
-from flaxformer_lite.training import State
+from flaxformer_lite.training.train_step import TrainState
 
 _TRAINING = 'training'
 
 
-def variables(state: State) -> Any:
+def variables(state: TrainState) -> Any:
     """What `model.apply` takes to evaluate: of a schedule-free optimizer the average."""
     averaging = _schedule_free(state)
     if averaging is None:
@@ -27,24 +27,24 @@ def variables(state: State) -> Any:
     return state.variables | {'params': average(averaging, state.params)}
 
 
-def to_save(state: State) -> Any:
+def to_save(state: TrainState) -> Any:
     """The tree that a checkpoint holds."""
     if _schedule_free(state) is None:
         return state
     return variables(state) | {_TRAINING: state}
 
 
-def to_restore(abstract: State) -> Any:
+def to_restore(abstract: TrainState) -> Any:
     """The part of that tree which training goes on from."""
     return abstract if _schedule_free(abstract) is None else {_TRAINING: abstract}
 
 
-def restored(tree: Any) -> State:
+def restored(tree: Any) -> TrainState:
     """The state in what was restored."""
-    return tree if isinstance(tree, State) else tree[_TRAINING]
+    return tree if isinstance(tree, TrainState) else tree[_TRAINING]
 
 
-def _schedule_free(state: State) -> Any:
+def _schedule_free(state: TrainState) -> Any:
     kind = optax.contrib.ScheduleFreeState
     parts = jax.tree.leaves(state.opt_state, is_leaf=lambda x: isinstance(x, kind))
     return next((part for part in parts if isinstance(part, kind)), None)

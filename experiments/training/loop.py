@@ -21,7 +21,12 @@ from experiments.runtime import devices
 from experiments.training import early_stopping, eval_params
 from experiments.training.metrics import Figures, Progress
 from experiments.training.setup import Job, seed
-from flaxformer_lite import learning, training
+from flaxformer_lite.training.batch import BATCH_ARRAYS, Batch
+from flaxformer_lite.training.train_step import (
+    TrainState,
+    init_state,
+    make_train_step,
+)
 
 
 class Trainer:
@@ -69,9 +74,9 @@ class Trainer:
         self.log = Log(path, progress.rows, int(self.state.step))
 
     def _compile(
-        self, state: training.State, shape: tuple[int, int]
+        self, state: TrainState, shape: tuple[int, int]
     ) -> jax.stages.Compiled:
-        step = training.make_step(
+        step = make_train_step(
             self.job.model,
             self.job.optimizer,
             label_smoothing=self.config.train.label_smoothing,
@@ -79,15 +84,13 @@ class Trainer:
         )
         rows = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=devices.rows())
         jitted = jax.jit(step, donate_argnums=0, out_shardings=devices.everywhere())
-        batch = dict.fromkeys(learning.ARRAYS, rows)
+        batch = dict.fromkeys(BATCH_ARRAYS, rows)
         return devices.compiled(jitted, state, batch, self._dropout_key)
 
-    def _first(self, key: jax.Array) -> training.State:
-        return training.init(self.job.model, self.job.optimizer, key)
+    def _first(self, key: jax.Array) -> TrainState:
+        return init_state(self.job.model, self.job.optimizer, key)
 
-    def _first_or_restored(
-        self, abstract: training.State
-    ) -> tuple[training.State, Progress]:
+    def _first_or_restored(self, abstract: TrainState) -> tuple[TrainState, Progress]:
         to_restore = eval_params.to_restore(abstract)
         restored = self.checkpoints.restore(to_restore, warn=self.screen.say)
         if restored is None:
@@ -104,7 +107,7 @@ class Trainer:
         self.screen.say(f'resuming at step {restored.step:,}')
         return eval_params.restored(restored.state), progress
 
-    def run(self) -> training.State:
+    def run(self) -> TrainState:
         """Trains to the last step, or until it stops early → the final state, which is saved.
 
         Raises:
@@ -139,7 +142,7 @@ class Trainer:
         self.checkpoints.close()
         self._compiler.shutdown(wait=not self.stop.asked, cancel_futures=True)
 
-    def _train(self, step: int, batch: learning.Batch, after: Position) -> None:
+    def _train(self, step: int, batch: Batch, after: Position) -> None:
         program = self._programs[batch['labels'].shape]
         if not program.done():  # what waits for the compiler is not training
             self._settle()

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from experiments.data.batches import Position
-from flaxformer_lite.training import Metrics
+from flaxformer_lite.training.train_step import Metrics
 
 # Before the names of what a model's parts report of themselves, so that none is taken for ours.
 _OTHER = 'model/'
@@ -81,7 +81,7 @@ class Figures:
                     **vars(metrics.sums), gradient_norm=metrics.gradient_norm, steps=1
                 )
                 self._count(
-                    **{f'{_OTHER}{name}': x for name, x in metrics.others.items()}
+                    **{f'{_OTHER}{name}': x for name, x in metrics.aux_metrics.items()}
                 )
             else:
                 self._count(skipped=1)

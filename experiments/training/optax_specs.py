@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from experiments.command_line.errors import UserError
-from flaxformer_lite import spec
+from flaxformer_lite.config import spec
 
 _CONTRIB = 'contrib.'
 # These cannot be had by a name: they want more than a gradient (the loss itself, gradients of

@@ -8,9 +8,13 @@ import optax
 from experiments.command_line.errors import UserError
 from experiments.training import optax_specs
 from experiments.training.weight_decay import decays
-from flaxformer_lite import build, ranges, schedules
+from flaxformer_lite import ranges
+from flaxformer_lite.config import variants
+from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.init.base import Init
+from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import Epsilon, NotNegative, Rate
+from flaxformer_lite.training import schedules
 
 LONG = 1 << 30  # steps, more than any training has
 # Those that the fields b1, b2, eps and weight_decay are for; others have arguments of their own.
@@ -36,28 +40,33 @@ FIELDS = {
 
 
 def make(
-    config: Any, steps: int = LONG
+    config: Any, model: Model, steps: int = LONG
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """What a whole config's `optimizer` says, and its learning rate by the count of updates so far.
+    """The optimizer of a config, and its learning rate by the count of updates so far.
 
-    `steps` is the length of the training, which some schedules go by; by default longer than any,
-    for who asks before it is known.
+    `adam` is Kingma and Ba's (2015). `adamw` also takes learning rate · weight_decay · w
+    from each weight w that `decays` is true of (Loshchilov and Hutter 2019). Both go by
+    the fields of `optimizer`. Any other is optax's own, by its spec. A gradient whose
+    norm over all parameters is above `clip` is scaled down to it; 0 leaves it as it is.
 
-    `adam` is Kingma and Ba's (2015); `adamw` also takes learning rate · weight_decay · w from each
-    weight w that `decays` is true of (Loshchilov and Hutter 2019). Both go by the fields. Any other
-    is optax's own, by its spec. A gradient whose norm over all parameters is above `clip` is scaled
-    down to it; 0 leaves it as it is.
+    Args:
+      config: the whole config.
+      model: says what the learning rate of each parameter is multiplied by.
+      steps: the length of the training, which some schedules go by; by default longer
+        than any, for use before it is known.
 
     Raises:
-      UserError: names the field of `optimizer`, its value and what it may be.
+      UserError: as `check`.
     """
     settings = config.optimizer
-    _check(settings)
+    check(config)
     schedule = _schedule(settings.schedule, config.model.d_model, steps)
     update = optax_specs.make(*_named(settings), schedule, decays)
     if settings.clip:
         update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
-    return _at_own_rates(update, config), schedule
+    if _has_lr_multipliers(config):
+        update = optax.chain(update, optax.stateless(_scale_by_multipliers(model)))
+    return update, schedule
 
 
 def _named(settings: Any) -> tuple[str, dict[str, Any]]:
@@ -89,34 +98,48 @@ def check_rates(config: Any) -> None:
         raise UserError(f'optimizer.schedule: {error}') from None
 
 
-def _at_own_rates(update: optax.GradientTransformation, config: Any) -> Any:
-    """The same, with each parameter's step multiplied by what its initialisation says."""
-    try:
-        initial = build.model(config.model, vocab_size=1).dense.initial
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    if type(initial).rate is Init.rate:
-        return update
+def check(config: Any) -> None:
+    """Refuses an optimizer that cannot be made, or does not fit the initialisation.
+
+    Raises:
+      UserError: names the field of `optimizer`, its value and what it may be.
+    """
+    _check(config.optimizer)
+    _schedule(config.optimizer.schedule, config.model.d_model, LONG)
+    if not _has_lr_multipliers(config):
+        return
     name, _ = optax_specs.split(config.optimizer.name)
     if name not in _OF_ONE_LENGTH:
         raise UserError(
-            f'optimizer.name={name}: the rates that model.init={config.model.init} gives each '
-            f'parameter are for Adam and its like: choose one of {", ".join(_OF_ONE_LENGTH)}'
+            f'optimizer.name={name}: the learning rates that '
+            f'model.init={config.model.init} gives each parameter are for Adam and its '
+            f'like: choose one of {", ".join(_OF_ONE_LENGTH)}'
         )
     if config.optimizer.schedule.startswith('noam'):
         raise UserError(
-            f'optimizer.schedule={config.optimizer.schedule} goes by d_model, and model.init='
-            f'{config.model.init} has rates of its own for that: choose another, such as '
-            'cosine(peak=1e-3)'
+            f'optimizer.schedule={config.optimizer.schedule} goes by d_model, and '
+            f'model.init={config.model.init} has learning rates of its own for that: '
+            'choose another, such as cosine(peak=1e-3)'
         )
 
-    def scale(updates: Any, params: Any) -> Any:
-        def of_leaf(path: Any, x: jax.Array) -> jax.Array:
-            return x * initial.rate(tuple(entry.key for entry in path))
 
-        return jax.tree_util.tree_map_with_path(of_leaf, updates)
+def _has_lr_multipliers(config: Any) -> bool:
+    if config.model.init is None:
+        return False
+    try:
+        init = variants.find(ModelConfig.of(config.model), 'init')
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return init.lr_multiplier is not Init.lr_multiplier
 
-    return optax.chain(update, optax.stateless(scale))
+
+def _scale_by_multipliers(model: Model) -> Any:
+    """Multiplies each parameter's update by what its initialisation says."""
+
+    def scale_leaf(path: Any, x: jax.Array) -> jax.Array:
+        return x * model.lr_multiplier(tuple(entry.key for entry in path))
+
+    return lambda updates, params: jax.tree_util.tree_map_with_path(scale_leaf, updates)
 
 
 def _check(settings: Any) -> None:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
-from flaxformer_lite.architectures.base import Model
 from ml_collections import ConfigDict
 
 from experiments.checkpoints.averaging import Mean
@@ -28,9 +27,10 @@ from experiments.runs.metrics_log import Log
 from experiments.runtime import devices, malloc
 from experiments.training import early_stopping, eval_params, optimizer
 from experiments.training.metrics import Progress
-from flaxformer_lite import build
+from flaxformer_lite.config import build
+from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import LARGEST_INT
-from flaxformer_lite.training import State
+from flaxformer_lite.training.train_step import TrainState
 
 
 class Job(NamedTuple):
@@ -87,7 +87,7 @@ def prepare(config: ConfigDict, path: Path, screen: Screen, stop: Stop) -> Job:
                 model, (len(s) + 1 for s in words.encode(list(texts)))
             )
     steps = length(config, batches)
-    update, schedule = optimizer.make(config, steps)
+    update, schedule = optimizer.make(config, model, steps)
     return Job(
         config=config,
         direction=f'{source.source}-{source.target}',
@@ -187,7 +187,7 @@ def begin(job: Job, path: Path) -> str:
 def finish(
     job: Job,
     path: Path,
-    state: State,
+    state: TrainState,
     evaluator: evaluate.Evaluator,
     checkpoints: Any,
     progress: Progress,

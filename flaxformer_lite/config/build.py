@@ -89,12 +89,14 @@ class Parts:
         """Of embeddings and of the output of sublayers."""
         return Dropout(self.config.dropout, DROPOUT_AXES[self.config.dropout_kind])
 
-    def dense(self, role: Role) -> Dense:
-        """The template of a stack's matrices."""
+    def dense(self, role: Role, sizes: Sizes | None = None) -> Dense:
+        """The template of a stack's matrices, whose first values go by the sizes."""
         init = self.config.init
         if init is None:
             init = self._default_init(role)
-        kernel_init = variants.make('init', init, sizes=self.config.sizes(role))
+        if sizes is None:
+            sizes = self.config.sizes(role)
+        kernel_init = variants.make('init', init, sizes=sizes)
         return Dense(dtype=DTYPES[self.config.dtype], kernel_init=kernel_init)
 
     def additive_attention(self) -> Any:
@@ -156,7 +158,7 @@ class Parts:
             sizes=sizes,
             core_attention=self._make('attention', 'cross'),
             positions=positions,
-            dense=self.dense('decoder'),
+            dense=self.dense('decoder', sizes),
             head_dropout=self._head_dropout(),
         )
 

@@ -19,6 +19,17 @@ FOLDERS = {
 }
 
 
+# What `build` gives every class of a kind. Its other arguments are the user's to give.
+GIVEN = {
+    'attention': (),
+    'positions': ('sizes',),
+    'norm': (),
+    'residual': ('norm', 'dropout', 'sizes'),
+    'feed_forward': ('sizes', 'dense'),
+    'init': ('sizes',),
+}
+
+
 def folder(field: str) -> str:
     """`'decoder_norm'` → `'norms'`."""
     kind = field.removeprefix('decoder_').removeprefix('cross_')
@@ -39,6 +50,15 @@ def fields() -> list[str]:
 def names(field: str) -> list[str]:
     """The files that a field may name."""
     return spec.available(f'flaxformer_lite.{folder(field)}')
+
+
+def arguments(kind: str, name: str) -> dict[str, Any]:
+    """The arguments that a spec may give a file of a kind: name → annotation."""
+    cls = spec.find(f'flaxformer_lite.{FOLDERS[kind]}', name)
+    takes = spec.parameters(cls)
+    if kind == 'architecture':
+        return {argument: takes[argument] for argument in cls.own_arguments}
+    return {x: annotation for x, annotation in takes.items() if x not in GIVEN[kind]}
 
 
 def find(config: ModelConfig, field: str) -> type:

@@ -90,6 +90,14 @@ class Model(Checked, nn.Module):
         init = self.dense.kernel_init.embedding
         return self.param(name, init, self.vocab_size, self.d_model)
 
+    def lr_multiplier(self, path: tuple[str, ...]) -> float:
+        """What a parameter's learning rate is multiplied by, as its initialisation says.
+
+        Args:
+          path: the parameter's, such as ('encoder', 'layer_0', 'feed_forward', 'up', …).
+        """
+        return self.dense.kernel_init.lr_multiplier(path)
+
     @property
     def max_length(self) -> int | None:
         """How many tokens a sentence may have; None for any number."""

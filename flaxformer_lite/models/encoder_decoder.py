@@ -44,6 +44,15 @@ class EncoderDecoder(Model, kw_only=True):
             **arguments,
         )
 
+    def lr_multiplier(self, path):
+        block = self.decoder.block
+        dense = self.dense
+        if 'cross_attention' in path:
+            dense = block.cross_attention.dense
+        elif path[0] == 'decoder':
+            dense = block.self_attention.dense
+        return dense.kernel_init.lr_multiplier(path)
+
     @property
     def max_length(self):
         """The smaller table of learned positions, if a side has one."""
