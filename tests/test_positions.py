@@ -10,7 +10,6 @@ from flaxformer_lite.positions.learned import Learned
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
 from flaxformer_lite.sizes import Sizes
 
-
 # The buckets of `DISTANCES` in a stack that sees both sides, and in a causal one.
 DISTANCES = [-300, -128, -40, -16, -15, -7, -1, 0, 1, 7, 8, 15, 40, 300]
 BOTH_SIDES = [15, 15, 12, 10, 9, 7, 1, 0, 17, 23, 24, 25, 28, 31]
