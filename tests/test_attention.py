@@ -1,4 +1,4 @@
-"""Each attention's weights and results by its formula in float64, and what all share."""
+"""Each attention's weights by its formula in float64, and what all of them share."""
 
 import jax
 import jax.numpy as jnp
@@ -168,7 +168,7 @@ def test_ties_share_evenly_at_any_size_of_score():
 
 
 def test_softmax_is_float32_for_bfloat16_operands():
-    # 64.25 is no bfloat16: rounded to one, both scores would be 64 and the weights even.
+    # 64.25 is no bfloat16: rounded to one, both scores were 64 and the weights even.
     q, key = np.array([1.0, 0.125]), np.array([[64.0, 2.0], [64.0, 0.0]])
     q, key = q[None, None, None] * np.sqrt(2), key[None, :, None]
     y = attend(

@@ -1,4 +1,4 @@
-"""Feed-forward networks by their formulas; a mixture's routing, balance and capacity."""
+"""Feed-forward networks by their formulas; a mixture's routing and capacity."""
 
 import math
 

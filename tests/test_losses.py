@@ -1,4 +1,4 @@
-"""The label-smoothed cross-entropy by its formula: values, gradients, padding, chunks."""
+"""The label-smoothed cross-entropy by its formula: values, gradients, padding."""
 
 import jax
 import jax.numpy as jnp

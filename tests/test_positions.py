@@ -1,4 +1,4 @@
-"""Positions by their papers' formulas, and that each tells a model the order of tokens."""
+"""Positions by their papers' formulas; each tells a model the order of tokens."""
 
 import jax.numpy as jnp
 import numpy as np

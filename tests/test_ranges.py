@@ -1,4 +1,4 @@
-"""What arguments may be: how a Range judges numbers, and that every argument has one."""
+"""What arguments may be: how a Range judges numbers; every argument has one."""
 
 import dataclasses
 import inspect
@@ -76,7 +76,7 @@ def test_what_is_allowed(annotation, value):
         (Annotated[str, Choices('a', 'b')], 'c', "size must be one of a, b, not 'c'"),
         (Annotated[str, Choices('a', 'b')], 1, 'size must be of type str, not 1'),
         (bool, 1, 'size must be of type bool, not 1'),
-        # A note that is no limit, such as a line of help, leaves the type to be checked.
+        # Beside a note that is no limit, such as a line of help, the type still counts.
         (Annotated[bool, 'help'], 1, 'size must be of type bool, not 1'),
         (Annotated[str | None, 'help'], 5, 'size must be of type str or NoneType, not'),
     ],
@@ -131,7 +131,7 @@ def test_a_dataclass_that_is_checked_still_has_a_post_init_of_its_own():
 
 
 def limited(kind):
-    """Whether an annotation is of numbers or words, whose type alone says too little."""
+    """Whether an annotation says too little: numbers or words, of a type alone."""
     if ranges.limit_of(kind) is not None:
         return False
     if get_origin(kind) is Annotated:

@@ -1,4 +1,4 @@
-"""Residual connections by their formulas: where the norm stands, and what is dropped."""
+"""Residual connections by their formulas: where the norm is, and what is dropped."""
 
 import jax
 import jax.numpy as jnp
