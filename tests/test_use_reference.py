@@ -3,9 +3,15 @@
 Derivatives are compared with differences of the loss, or of its gradient, at four points
 along a line: (f(−2h) − 8 f(−h) + 8 f(h) − f(2h)) / 12h, whose error is of order h⁴. All
 arrays are float32, so that the points must not be near: rounding gives an error of some
-10⁻⁷ |f| / h. The step of 0.1 is where both are least, by measurement: the relative error
-of a Hessian-vector product is 2·10⁻⁵ there, 2·10⁻⁴ at h = 0.005 and 10⁻⁴ at h = 0.3. The
-tolerance is five times the least. The model is smooth: GELU, and no dropout.
+10⁻⁷ |f| / h. The step h was chosen by measurement. The relative errors of the slope, the
+Hessian-vector product and the Hessian are
+
+    h = 0.005   7·10⁻⁴   2·10⁻⁴   4·10⁻⁴   by rounding
+    h = 0.1     2·10⁻⁵   2·10⁻⁵   5·10⁻⁵
+    h = 0.4     2·10⁻⁴   3·10⁻³   1·10⁻²   by the points' distance
+
+The tolerance is six times the largest at h = 0.1. The model is smooth: its feed-forward
+network is GELU's, and there is no dropout.
 """
 
 import functools
@@ -22,7 +28,7 @@ from flaxformer_lite.ops import random_bits, use_reference
 from flaxformer_lite.training.loss import loss_sums
 
 STEP = 0.1
-TOLERANCE = 1e-4
+TOLERANCE = 3e-4
 MODEL = tiny.model(feed_forward='gelu', num_layers=1, dropout=0.0)
 BATCH = tiny.batch([[pair] for pair in tiny.PAIRS])
 # Of each kind of layer, something: a bias, a norm's scale and a matrix.
