@@ -1,10 +1,10 @@
 """`ops.use_reference`: the formulas run everywhere, and derivatives of any order work.
 
-Derivatives are compared with differences of the loss, or of its gradient, at four points
-along a line: (f(−2h) − 8 f(−h) + 8 f(h) − f(2h)) / 12h, whose error is of order h⁴. All
-arrays are float32, so that the points must not be near: rounding gives an error of some
-10⁻⁷ |f| / h. The step h was chosen by measurement. The relative errors of the slope, the
-Hessian-vector product and the Hessian are
+Derivatives are compared with differences of the loss, or of its gradient, at four
+points along a line: (f(−2h) − 8 f(−h) + 8 f(h) − f(2h)) / 12h, whose error is of order
+h⁴. All arrays are float32, so that the points must not be near: rounding gives an error
+of some 10⁻⁷ |f| / h. The step h was chosen by measurement. The relative errors of the
+slope, the Hessian-vector product and the Hessian are
 
     h = 0.005   7·10⁻⁴   2·10⁻⁴   4·10⁻⁴   by rounding
     h = 0.1     2·10⁻⁵   2·10⁻⁵   5·10⁻⁵

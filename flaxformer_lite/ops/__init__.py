@@ -1,10 +1,10 @@
 """What is tuned for speed or memory, and the formula that each tuned version computes.
 
-Each file defines `reference`, the formula in a few lines, then the tuned version and why
-it is faster. The public function beside them asks `choose`, the one place that decides
-which of them runs:
+Each file defines `reference`, the formula in a few lines, then the tuned version and
+why it is faster. The public function beside them asks `choose`, the one place that
+decides which of them runs:
 
-- by default the tuned version; where one is for CPU only, `reference` on other platforms;
+- by default the tuned version; one for CPU only gives way to `reference` elsewhere;
 - within `with flaxformer_lite.ops.use_reference():` the references, everywhere.
 
 Tuned versions have gradients of their own, of which JAX can take no forward-mode
