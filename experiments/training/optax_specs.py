@@ -193,7 +193,7 @@ def _dimensions(params: Any) -> Any:
             return None
         if 'experts' in names:  # the first axis: each is a network of its own
             return optax.contrib.MuonDimensionNumbers(1, 2)
-        inputs = x.ndim - 1 if 'merge' in names else 1  # of all heads
+        inputs = x.ndim - 1 if 'out_proj' in names else 1  # of all heads
         axes = tuple(range(x.ndim))
         return optax.contrib.MuonDimensionNumbers(axes[:inputs], axes[inputs:])
 
