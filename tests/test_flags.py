@@ -248,7 +248,10 @@ def test_a_mistake_is_one_line_and_a_status(capsys):
 
 
 def test_the_command_line_is_read_without_jax():
-    code = 'import sys, experiments.command_line.flags, experiments.report; print("jax" in sys.modules)'
+    code = (
+        'import sys\nfrom experiments import report\n'
+        'from experiments.command_line import flags\nprint("jax" in sys.modules)'
+    )
     output = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, check=True
     )

@@ -327,7 +327,7 @@ NAN = float('nan')
             'sgd: optax refuses it: .*int99',
         ),
         ({'name': 'lion(b1="x")'}, r"lion\(b1='x'\): it must be a number"),
-        ({'name': 'lion(b1=1e999)'}, 'it must be finite'),
+        ({'name': 'lion(b1=1e999)'}, 'b1 must be finite, not inf'),
         ({'name': 'lion(weight_decay=-1)'}, 'it must not be below 0'),
         ({'name': 'lion(mask=None)'}, 'unknown argument; lion takes b1, b2, mu_dtype'),
         ({'name': 'contrib.muon(ns_steps=0)'}, 'it must be above 0'),

@@ -202,5 +202,7 @@ def _dimensions(params: Any) -> Any:
 
 def _try(update: optax.GradientTransformation) -> None:
     """An update of a matrix and a bias, without computing it: what is wrong comes out here."""
-    params = {'kernel': jnp.zeros((2, 2)), 'bias': jnp.zeros(2)}
+    matrix = jax.ShapeDtypeStruct((2, 2), jnp.float32)
+    vector = jax.ShapeDtypeStruct((2,), jnp.float32)
+    params = {'kernel': matrix, 'bias': vector}
     jax.eval_shape(lambda p: update.update(p, update.init(p), p), params)
