@@ -58,15 +58,23 @@ def make(
     Raises:
       UserError: as `check`.
     """
-    settings = config.optimizer
-    check(config)
-    schedule = _schedule(settings.schedule, config.model.d_model, steps)
-    update = optax_specs.make(*_named(settings), schedule, decays)
-    if settings.clip:
-        update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
+    update, schedule = _from_optax(config, steps)
+    _check_lr_multipliers(config)
+    if config.optimizer.clip:
+        update = optax.chain(optax.clip_by_global_norm(config.optimizer.clip), update)
     if _has_lr_multipliers(config):
         update = optax.chain(update, optax.stateless(_scale_by_multipliers(model)))
     return update, schedule
+
+
+def _from_optax(
+    config: Any, steps: int
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """The optimizer that the fields name, and its learning rate."""
+    settings = config.optimizer
+    _check(settings)
+    schedule = _schedule(settings.schedule, config.model.d_model, steps)
+    return optax_specs.make(*_named(settings), schedule, decays), schedule
 
 
 def _named(settings: Any) -> tuple[str, dict[str, Any]]:
@@ -104,8 +112,12 @@ def check(config: Any) -> None:
     Raises:
       UserError: names the field of `optimizer`, its value and what it may be.
     """
-    _check(config.optimizer)
-    _schedule(config.optimizer.schedule, config.model.d_model, LONG)
+    _from_optax(config, LONG)
+    _check_lr_multipliers(config)
+
+
+def _check_lr_multipliers(config: Any) -> None:
+    """Refuses optimizers and schedules that the initialisation's rates do not fit."""
     if not _has_lr_multipliers(config):
         return
     name, _ = optax_specs.split(config.optimizer.name)
