@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from flaxformer_lite.architectures.base import grow
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import wmt_base
@@ -19,7 +18,7 @@ from flaxformer_lite.shapes import Path
 NUMBER = 100
 SEED = int(os.environ.get('COMBINATIONS_SEED', random.randrange(10**6)))
 OTHERS = {
-    'tie': ('three', 'two', 'none'),
+    'tie': ('all', 'decoder', 'none'),
     'num_kv_heads': (None, 1),
     'parallel': (False, True),
     'scale_embeddings': (False, True),
@@ -60,13 +59,13 @@ def examined(model, variables):
     b, t = inputs.shape
 
     def logits(params):
-        y_BTV = model.apply(variables | {'params': params}, *learning.texts(rows))
+        y_BTV = model.apply(variables | {'params': params}, *source_and_inputs(rows))
         return jnp.where(rows['labels'][..., None] != 0, y_BTV, 0).sum(), y_BTV
 
     gradient, whole = jax.grad(logits, has_aux=True)(variables['params'])
-    memory = model.apply(variables, source, method='start')
+    state = model.apply(variables, source, method='prefill')
 
-    def step(memory, now):
+    def step(state, now):
         i, word_B = now
         # Two hypotheses that go on from themselves, the second with another sentence's words.
         word_BN = jnp.stack([word_B, jnp.roll(word_B, 1)], 1)
@@ -74,10 +73,10 @@ def examined(model, variables):
         seen_NS = (slot[None] % 2 == jnp.arange(2)[:, None]) & (slot[None] // 2 <= i)
         parent_BN = jnp.broadcast_to(jnp.arange(2)[None], (b, 2))
         path = Path(i, parent_BN, jnp.broadcast_to(seen_NS[None], (b, 2, 2 * t)))
-        found, memory = model.apply(variables, word_BN, memory, path, method='step')
-        return memory, found[:, 0]
+        found, state = model.apply(variables, word_BN, state, path, method='decode_step')
+        return state, found[:, 0]
 
-    _, steps = jax.lax.scan(step, grow(memory, 2, t), (jnp.arange(t), inputs.T))
+    _, steps = jax.lax.scan(step, state.allocate(2, t), (jnp.arange(t), inputs.T))
     return whole, jnp.moveaxis(steps, 0, 1), gradient
 
 
