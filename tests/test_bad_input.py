@@ -114,7 +114,9 @@ ARGUMENTS = [
     for field in ('architecture', 'attention', 'positions', 'norm', 'residual')
     + ('feed_forward', 'init')
     for name in variants.names(field)
-    for argument in variants.arguments(field, name)
+    for argument in spec.parameters(
+        spec.find(f'flaxformer_lite.{variants.folder(field)}', name)
+    )
 ]
 
 

@@ -573,7 +573,7 @@ def test_a_run_of_another_version_is_named_as_such(whole, tmp_path, monkeypatch)
     config = files.read_json(copy / 'config.json')
     del config['model']['parallel']
     files.write_json(copy / 'config.json', config)
-    with pytest.raises(UserError, match='trained by another version .*parallel'):
+    with pytest.raises(UserError, match='config.json: the config has no field model.parallel'):
         command(monkeypatch, translate, f'--workdir={copy}')
 
 

@@ -97,6 +97,9 @@ def _make_section(section: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _check_former_value(field: str, value: Any) -> None:
+    """Refuses a word that has another name now."""
+    if not isinstance(value, str):
+        return
     present = upgrade.present_value(field, value)
     if present != value:
         raise UserError(f'{field}={value} is now {field}={present}: give that')

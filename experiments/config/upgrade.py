@@ -106,16 +106,15 @@ def _apply(change: Change, fields: Mapping[str, Any]) -> dict[str, Any]:
             if value != removed.fixed:
                 raise UserError(f'{field}={value} is no more: {removed.instead}')
             continue
-        value = _value_now(change, field, value)
+        if isinstance(value, str):
+            value = _value_now(change, field, value)
         result[change.renamed.get(field, field)] = value
     return result
 
 
-def _value_now(change: Change, field: str, value: Any) -> Any:
+def _value_now(change: Change, field: str, value: str) -> str:
     """`'language_model(a=1)'` → `'decoder_only(a=1)'`."""
     former = change.values.get(field, {})
-    if not isinstance(value, str):
-        return value
     name, bracket, arguments = value.partition('(')
     return former.get(name.strip(), name) + bracket + arguments
 
@@ -132,7 +131,7 @@ def successor(field: str) -> str:
     return words
 
 
-def present_value(field: str, value: Any) -> Any:
+def present_value(field: str, value: str) -> str:
     """The value that took the place of a former one; any other value itself."""
     for change in [FIRST, *CHANGES]:
         value = _value_now(change, field, value)
