@@ -227,19 +227,18 @@ def test_a_config_of_version_1_means_what_it_meant():
 
 
 def test_a_field_that_did_not_exist_has_the_value_of_what_was_done(changes):
-    stored = ExperimentConfig().to_dict()
+    stored = upgrade.to_store(ExperimentConfig().to_dict())
     del stored['train']['on_nonfinite']
     changes(Change(added={'train.on_nonfinite': 'skip'}))
-    upgraded = upgrade.upgrade(stored)
-    assert upgraded['schema_version'] == upgrade.present_version()
-    assert typed.from_dict(upgraded).train.on_nonfinite == 'skip'
+    assert typed.from_dict(upgrade.upgrade(stored)).train.on_nonfinite == 'skip'
     # One that the present version made says itself what it did.
     present = ExperimentConfig().to_dict()
-    assert upgrade.upgrade(present) == present
+    assert upgrade.upgrade(upgrade.to_store(present)) == present
+    assert upgrade.to_store(present)['schema_version'] == 2
 
 
 def test_a_renamed_field_and_a_renamed_value_are_read(changes):
-    stored = ExperimentConfig().to_dict()
+    stored = upgrade.to_store(ExperimentConfig().to_dict())
     stored['train']['updates'] = stored['train'].pop('steps')
     stored['model']['norm'] = 'layers(epsilon=0.1)'
     changes(
@@ -266,9 +265,8 @@ def test_a_field_that_is_gone_is_named_with_what_took_its_place(changes):
 
 
 def test_a_removed_field_counts_only_where_it_did_what_is_no_more(changes):
-    stored = ExperimentConfig().to_dict() | {'skip': False}
+    stored = upgrade.to_store(ExperimentConfig().to_dict() | {'skip': False})
     changes(Change(removed={'skip': Removed(False, 'use train.on_nonfinite=skip')}))
-    stored['schema_version'] = 1
     assert typed.from_dict(upgrade.upgrade(stored)) == ExperimentConfig()
     with pytest.raises(UserError, match='skip=True is no more: use train.on_nonfinite'):
         upgrade.upgrade(stored | {'skip': True})
@@ -389,10 +387,9 @@ def test_a_run_from_before_a_field_opens_reports_and_translates(
     whole, older, monkeypatch, capsys
 ):
     present = trained_run.open_trained(whole[0])
+    assert json.loads((older / 'config.json').read_text())['schema_version'] == 1
     assert trained_run.open_trained(older).config == present.config
-    assert report.read_run(older)['config'] == report.read_run(whole[0])['config'] | {
-        'schema_version': upgrade.present_version()
-    }
+    assert report.read_run(older)['config'] == flatten(present.config.to_dict())
     output = translated(monkeypatch, capsys, older)
     assert output == translated(monkeypatch, capsys, whole[0])
     assert output.count('\n') == 1

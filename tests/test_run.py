@@ -615,7 +615,7 @@ def test_a_second_process_in_the_same_directory_is_refused(whole, text, monkeypa
     from experiments.runs import directory as workdirs
 
     workdir, _ = whole
-    config = json.loads((workdir / 'config.json').read_text())
+    config = workdirs.read_config(workdir)
     with workdirs.open_run(workdir, config):
         with pytest.raises(UserError, match='is in use by process'):
             command(monkeypatch, run, *arguments(text, workdir))

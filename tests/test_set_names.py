@@ -6,6 +6,7 @@ import pytest
 
 from configs import wmt_small
 from experiments.command_line.errors import UserError
+from experiments.config import typed
 from experiments.data import set_names
 from experiments.evaluation import evaluator
 from experiments.storage import files
@@ -70,7 +71,7 @@ def test_a_run_is_refused_before_its_text_is_tokenised(text, tmp_path, monkeypat
     for sets in ('', 'Val'):  # the dev set is watched by, whether or not it is chosen
         config.evaluation.sets = sets
         with pytest.raises(UserError, match="'val' and 'Val'|'Val' and 'val'"):
-            setup.prepare(config, tmp_path / 'run')
+            setup.prepare(typed.from_config_dict(config), tmp_path / 'run')
     assert list((tmp_path / 'cache').iterdir()) == []
 
 

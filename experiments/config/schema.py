@@ -11,7 +11,6 @@ import typing
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from experiments.command_line.errors import UserError
-from experiments.config import upgrade
 from flaxformer_lite import ranges
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.ranges import Choices, Epsilon, NotNegative, Range, Rate, Size
@@ -192,9 +191,8 @@ class ExperimentConfig:
         check_value('data', fields()['data'].kind, self.data)
 
     def to_dict(self) -> dict[str, Any]:
-        """What is stored of a run: every field, nested, and the schema's version."""
-        version = {upgrade.VERSION_FIELD: upgrade.present_version()}
-        return version | dataclasses.asdict(self)
+        """Every field, nested."""
+        return dataclasses.asdict(self)
 
 
 class Field(NamedTuple):

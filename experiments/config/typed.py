@@ -73,7 +73,6 @@ def from_dict(config: Mapping[str, Any]) -> ExperimentConfig:
       UserError: a field that is missing or does not exist, or a value that cannot be.
     """
     values = flatten(config)
-    values.pop(upgrade.VERSION_FIELD, None)
     check_names(values)
     for field in fields():
         if field not in values:

@@ -62,17 +62,23 @@ def present_version() -> int:
     return 1 + len(CHANGES)
 
 
+def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored of a config: its fields, and the schema's version."""
+    return {VERSION_FIELD: present_version(), **config}
+
+
 def upgrade(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored config → the config of the present version that means the same.
+    """What was stored of a config → the config of the present version that means the same.
 
     Args:
-      stored: nested, with its `schema_version`.
+      stored: nested, with its `schema_version`, which the result leaves out.
 
     Raises:
       UserError: it has no version or one from the future, or a field that was removed
         has a value that the code can no longer do.
     """
-    version = stored.get(VERSION_FIELD)
+    config = dict(stored)
+    version = config.pop(VERSION_FIELD, None)
     if version is None:
         raise UserError(
             'it is from before configs had a schema_version, and cannot be read: use '
@@ -87,11 +93,10 @@ def upgrade(stored: Mapping[str, Any]) -> dict[str, Any]:
         )
     changes = CHANGES[version - 1 :]
     if not changes:
-        return dict(stored)
-    fields = flatten(stored)
+        return config
+    fields = flatten(config)
     for change in changes:
         fields = _apply(change, fields)
-    fields[VERSION_FIELD] = present_version()
     try:
         return nest(fields)
     except ValueError as error:

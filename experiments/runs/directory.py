@@ -104,7 +104,7 @@ def open_run(
         if extends:
             _extend(path, config, extension)
         if not resumes:
-            files.write_json(path / CONFIG, config)
+            files.write_json(path / CONFIG, upgrade.to_store(config))
         yield resumes
 
 
@@ -142,7 +142,7 @@ def _extend(
     there = extensions(path)
     if there[-1:] != [extension]:
         files.write_json(path / EXTENSIONS, [*there, extension])
-    files.write_json(path / CONFIG, config)
+    files.write_json(path / CONFIG, upgrade.to_store(config))
 
 
 def extensions(path: Path) -> list[dict[str, Any]]:
