@@ -8,8 +8,8 @@ import pytest
 
 from configs import wmt_base
 from experiments import run
-from experiments.command_line import flags as flags_module
 from experiments.command_line.errors import UserError
+from experiments.command_line.flags import Parser, parse
 from experiments.config import typed, upgrade
 from experiments.config.upgrade import Change
 from experiments.data.sources.grammar import Grammar
@@ -151,8 +151,8 @@ def test_to_go_on_all_the_same_is_told_by_a_flag(data, tmp_path, monkeypatch, fl
         raise UserError('that is enough')
 
     start_of = {'data': data, **SMALL}
-    _, settings = flags_module.parse(
-        flags_module.Parser(''),
+    _, settings = parse(
+        Parser(''),
         ['--config=wmt_small', *(f'--config.{k}={v}' for k, v in start_of.items())],
     )
     with directory.open_run(tmp_path, settings.config.to_dict()):
@@ -235,7 +235,8 @@ def test_a_run_stops_early_and_scores_its_best_also_when_it_is_killed(
             killed_at.clear()
             raise Killed
         result = evaluated(self, variables, name, pairs, step, *more)
-        return result | {'bleu': scores[step]}
+        result['bleu'] = scores[step]  # in place, for it is remembered
+        return result
 
     monkeypatch.setattr(evaluator.Evaluator, '__call__', scripted)
     patient = dict(train__steps=10, train__patience=2, checkpoint__keep_best=1)

@@ -1,4 +1,4 @@
-"""The command line: a config file, its overrides, and errors of one line."""
+"""The command line: configs, their overrides, `--help` and mistakes in one line."""
 
 import os
 import re

@@ -46,15 +46,23 @@ def make(
     Raises:
       UserError: as `check`.
     """
-    settings = config.optimizer
-    check(config)
-    schedule = make_schedule(config, steps)
-    update = optax_specs.make(*_named(settings), schedule, decays)
-    if settings.clip:
-        update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
+    update, schedule = _from_optax(config, steps)
+    _check_lr_multipliers(config)
+    if config.optimizer.clip:
+        update = optax.chain(optax.clip_by_global_norm(config.optimizer.clip), update)
     if _has_lr_multipliers(config):
         update = optax.chain(update, optax.stateless(_scale_by_multipliers(model)))
     return update, schedule
+
+
+def _from_optax(
+    config: ExperimentConfig, steps: int
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """The optimizer that the fields name, and its learning rate."""
+    settings = config.optimizer
+    _check(settings)
+    schedule = make_schedule(config, steps)
+    return optax_specs.make(*_named(settings), schedule, decays), schedule
 
 
 def make_schedule(config: ExperimentConfig, steps: int) -> optax.Schedule:
@@ -107,8 +115,12 @@ def check(config: ExperimentConfig) -> None:
     Raises:
       UserError: names the field of `optimizer`, its value and what it may be.
     """
-    _check(config.optimizer)
-    make_schedule(config, LONG)
+    _from_optax(config, LONG)
+    _check_lr_multipliers(config)
+
+
+def _check_lr_multipliers(config: ExperimentConfig) -> None:
+    """Refuses optimizers and schedules that the initialisation's rates do not fit."""
     if not _has_lr_multipliers(config):
         return
     name, _ = optax_specs.split(config.optimizer.name)
