@@ -1,4 +1,4 @@
-"""When a run ends: early, where the dev score rises no more; and later than it was to."""
+"""A run's end: early, when the dev score stops rising; or later, when extended."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The whole path as a user walks it: the real config, shrunk, in processes of their own."""
+"""End to end, as a user runs it: the real config, shrunk, in separate processes."""
 
 import errno
 import json
