@@ -58,13 +58,13 @@ class Parts:
     def __init__(self, config: ModelConfig):
         self.config = config
 
-    def embeddings(self, role: Role) -> dict[str, Any]:
+    def embeddings(self, role: Role, sizes: Sizes | None = None) -> dict[str, Any]:
         """The attributes that all models have, but for the size of the vocabulary."""
         return dict(
             d_model=self.config.d_model,
             tie=self.config.tie,
             scale_embeddings=self.config.scale_embeddings,
-            dense=self.dense(role),
+            dense=self.dense(role, sizes),
         )
 
     def stack(self, role: Role) -> Stack:
