@@ -1,3 +1,5 @@
+"""The report: a table, CSV or JSON of runs, and bad runs named and left out."""
+
 import csv
 import io
 import json

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from experiments.command_line import console
 from experiments.command_line.errors import UserError
+from experiments.config.schema import ExperimentConfig
 from experiments.data import batches as batching
 from experiments.data import corpus, set_names
 from experiments.data.tokenizer import Tokenizer
@@ -43,7 +43,7 @@ class Evaluator:
         self,
         model: Model,
         tokenizer: Tokenizer,
-        config: ConfigDict,
+        config: ExperimentConfig,
         path: Path,
         direction: str,
         warn: Callable[[str], None] | None = None,
