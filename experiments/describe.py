@@ -36,8 +36,10 @@ def text(costs: dict[str, dict[str, int]]) -> str:
         'batch': f'{batch["rows"]:,} × {batch["length"]:,} = {batch["tokens"]:,} tokens',
         'FLOPs a batch': f'{flops["total"] * batch["tokens"] / 1e12:,.4g} × 10¹²',
     }
-    sizes = costs['bytes'] | {'together': sum(costs['bytes'].values())}
+    sizes = costs['bytes'] | {'arrays of a step': sum(costs['bytes'].values())}
     facts |= {name: f'{size / 1e6:,.1f} MB' for name, size in sizes.items()}
+    peak = costs['peak']['process'] / 1e6
+    facts['process'] = f'about {peak:,.0f} MB at its peak, training on a CPU'
     table = console.table(['part', 'parameters', 'FLOPs a token'], rows)
     return f'{table}\n\n{console.facts(facts)}'
 

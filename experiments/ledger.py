@@ -28,6 +28,12 @@ OF_STACKS = [
 ]
 PARTS = ['embeddings', *OF_STACKS, 'logits']
 
+# Megabytes of a process that trains on a CPU, as `benchmarks/memory.py` measured them: those that
+# it always has, those of compiling the step, and those of a step beside its arrays; and how much
+# larger the first two are for each thousand operations of the step.
+RUNTIME, COMPILING, WORKING = 333, 125, 100
+RUNTIME_BY_SIZE, COMPILING_BY_SIZE = 42, 36
+
 
 def ledger(config: Any) -> dict[str, dict[str, int]]:
     """The costs of the model and of a training step, over all devices.
@@ -39,6 +45,7 @@ def ledger(config: Any) -> dict[str, dict[str, int]]:
         they padding or not. A forward pass alone takes a third.
       bytes: of the parameters, their gradients, the optimizer's state, and what the forward pass
         keeps for the backward pass, before the compiler finds what it had better compute again.
+      peak: bytes, about the most that the process takes while it trains on one CPU device.
       batch: rows, their length, and tokens: positions of the target.
 
     Raises:
@@ -51,17 +58,32 @@ def ledger(config: Any) -> dict[str, dict[str, int]]:
     part = rows // config.train.accumulate  # what goes through the model at once
     jaxpr = _step(model, state.variables, (part, length))
     kept, gradients = jaxpr.outvars[: -len(params)], jaxpr.outvars[-len(params) :]
+    arrays = {
+        'parameters': cost.size(params),
+        'gradients': cost.size(var.aval for var in gradients),
+        'optimizer': cost.size(jax.tree.leaves(state.opt_state)),
+        'activations': cost.kept(jaxpr, kept),
+    }
     return {
         'parameters': _by_part((path, x.size) for path, x in _paths(state.params)),
         'flops_per_token': _by_part(cost.flops(jaxpr).items(), part * length),
-        'bytes': {
-            'parameters': cost.size(params),
-            'gradients': cost.size(var.aval for var in gradients),
-            'optimizer': cost.size(jax.tree.leaves(state.opt_state)),
-            'activations': cost.kept(jaxpr, kept),
-        },
+        'bytes': arrays,
+        'peak': {'process': _peak(arrays, cost.operations(jaxpr))},
         'batch': {'rows': rows, 'length': length, 'tokens': rows * length},
     }
+
+
+def _peak(arrays: dict[str, int], operations: int) -> int:
+    """The process is largest while it compiles the step, or else in the midst of one.
+
+    Parameters and the optimizer's state are there all the time.
+    """
+    size, mega = operations / 1000, 10**6
+    runtime = (RUNTIME + RUNTIME_BY_SIZE * size) * mega
+    compiling = (COMPILING + COMPILING_BY_SIZE * size) * mega
+    in_a_step = WORKING * mega + arrays['gradients'] + arrays['activations']
+    always = runtime + arrays['parameters'] + arrays['optimizer']
+    return round(always + max(compiling, in_a_step))
 
 
 def _shape(config: Any) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from configs import wmt_base
-from experiments import check, flags, job
+from experiments import check, data, flags, job, translate
 from experiments.errors import UserError, line, nearest
 from experiments.ledger import ledger
 from experiments.workdir import flatten
@@ -189,6 +189,39 @@ def test_epochs_of_more_steps_than_can_be_counted_are_refused():
     batches.batches_per_epoch += 1
     with pytest.raises(UserError, match='train.epochs=1048576 are 2,147,483,648 steps'):
         job._steps(config, batches)
+
+
+LONG = 'x' * 5000
+
+
+@pytest.mark.parametrize(
+    ('source', 'message'),
+    [
+        ('text(path="~nosuchuser/x", source="en", target="de")', 'home directory'),
+        (f'text(path="{LONG}", source="en", target="de")', 'File name too long'),
+        (f'text(path="/", source="{LONG}", target="de")', 'File name too long'),
+        ('text(path="/", source="en")', "missing 1 required .* 'target'"),
+        ('text(path=3, source="en", target="de")', 'path must be of type str, not 3'),
+        ('grammar(seed=-1)', 'data: seed must be at least 0'),
+        (f'grammar(seed=0x{"f" * 9000})', 'seed must be .* a number of thousands of'),
+        ('grammar(pairs=1000000000)', 'pairs must be at least 100 and at most 1000000'),
+    ],
+    ids=lambda text: text[:50],
+)
+def test_a_source_that_cannot_be_is_refused(source, message):
+    with pytest.raises(UserError, match=message) as caught:
+        data.load(source)
+    assert is_a_line(line(caught.value))
+
+
+@pytest.mark.parametrize('seed', [2**32, -1, 10**20])
+def test_a_seed_of_translate_is_looked_at_before_the_run_is(seed, monkeypatch):
+    argv = ['translate', '--workdir=nowhere', f'--seed={seed}']
+    monkeypatch.setattr('sys.argv', argv)
+    with pytest.raises(
+        UserError, match='--seed must be at least 0 and below 4294967296'
+    ):
+        translate.main()
 
 
 def test_python_s_warnings_of_a_spec_do_not_stand_beside_the_line():

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import wmt_base
+from configs import wmt_base, wmt_small
 from experiments import cost, describe
 from experiments.errors import UserError
-from experiments.ledger import ledger
+from experiments.ledger import _peak, ledger
 from flaxformer_lite import build, learning, training
 
 # Sizes that differ, so that none can stand for another.
@@ -164,6 +164,45 @@ def test_activations_are_most_of_what_the_compiler_sets_aside():
     assert 0.4 * aside < ledger(config)['bytes']['activations'] < 1.1 * aside
 
 
+@pytest.mark.parametrize(
+    ('megabytes', 'changes'),
+    [
+        (794, {}),
+        (842, {'model.d_model': 256, 'model.d_ff': 1024}),
+        (1758, {'model.d_model': 512, 'model.d_ff': 2048, 'model.num_layers': 6}),
+        (965, {'batch.tokens': 4096, 'model.dtype': 'bfloat16'}),
+        (983, {'model.architecture': 'recurrent'}),
+    ],
+    ids=str,
+)
+def test_the_process_takes_about_what_benchmarks_memory_measured(megabytes, changes):
+    config = wmt_small.get_config()
+    config.update_from_flattened_dict(changes)
+    assert 0.7 < ledger(config)['peak']['process'] / 1e6 / megabytes < 1.3
+
+
+def test_the_peak_is_of_compiling_or_of_a_step():
+    def peak(activations, operations=10_000):
+        arrays = dict(parameters=5, optimizer=7, gradients=3, activations=activations)
+        return _peak(arrays, operations)
+
+    assert peak(0) == peak(1000)
+    assert peak(3 * 10**9 + 1) == peak(3 * 10**9) + 1
+    assert peak(0, 20_000) > peak(0)
+
+
+def test_operations_are_counted_wherever_they_are_and_thrice_in_loops():
+    def operations(function):
+        return cost.operations(jax.make_jaxpr(function)(1.0).jaxpr)
+
+    def looped(x):
+        return jax.lax.scan(lambda x, _: (jnp.sin(x) * 2, None), x, length=9)[0]
+
+    assert operations(lambda x: jnp.sin(x) * 2) == 2
+    assert operations(jax.jit(lambda x: jnp.sin(x) * 2)) == 1 + 2
+    assert operations(looped) == 1 + 3 * 2
+
+
 def floats(*shape):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
@@ -251,6 +290,7 @@ def test_the_printed_table():
             'total': 3040,
         },
         'bytes': {'parameters': 6_000_000, 'activations': 1_500_000_000},
+        'peak': {'process': 2_106_400_000},
         'batch': {'rows': 1000, 'length': 50, 'tokens': 50_000},
     }
     assert describe.text(costs) == '\n'.join(
@@ -262,11 +302,12 @@ def test_the_printed_table():
             'logits                           -          3,000',
             'total                        1,520          3,040',
             '',
-            'batch          1,000 × 50 = 50,000 tokens',
-            'FLOPs a batch  0.000152 × 10¹²',
-            'parameters     6.0 MB',
-            'activations    1,500.0 MB',
-            'together       1,506.0 MB',
+            'batch             1,000 × 50 = 50,000 tokens',
+            'FLOPs a batch     0.000152 × 10¹²',
+            'parameters        6.0 MB',
+            'activations       1,500.0 MB',
+            'arrays of a step  1,506.0 MB',
+            'process           about 2,106 MB at its peak, training on a CPU',
         ]
     )
 

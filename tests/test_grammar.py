@@ -42,7 +42,6 @@ from experiments.data._grammar.syntax import (
     Subordinate,
 )
 from experiments.data.grammar import LONGEST, SHORTEST, Grammar
-from experiments.errors import UserError
 
 # ---- Trees from words ---------------------------------------------------------------------------
 
@@ -1474,5 +1473,7 @@ def test_made_by_its_spec():
 )
 def test_bad_fields(fields):
     (name, value), *_ = fields.items()
-    with pytest.raises(UserError, match=f'{name} is {re.escape(repr(value))}'):
+    with pytest.raises(
+        ValueError, match=f'{name} must be .* not {re.escape(repr(value))}'
+    ):
         Grammar(**fields)

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from experiments.errors import UserError
 from flaxformer_lite import spec as specs
+from flaxformer_lite.ranges import shown
 
 
 class Source(Protocol):
@@ -44,3 +45,7 @@ def load(spec: str) -> Source:
         return specs.make('experiments.data', spec)
     except ValueError as error:
         raise UserError(f'data: {error}') from None
+    # A path too long, a folder without permission, the home of a user that is not there.
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, 'strerror', None) or error
+        raise UserError(f'data={shown(spec)}: {reason}') from None

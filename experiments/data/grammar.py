@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from experiments.data._grammar import english, german
 from experiments.data._grammar.dice import Dice
 from experiments.data._grammar.held_out import is_held_out
 from experiments.data._grammar.sample_sentences import long_sentence, sentence
 from experiments.data._grammar.syntax import Sentence
-from experiments.errors import UserError
+from flaxformer_lite.ranges import Checked, Range
 
 Pair = tuple[str, str]
 
@@ -24,7 +24,7 @@ SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
 
 
 @dataclass(frozen=True)
-class Grammar:
+class Grammar(Checked):
     """Pairs drawn from `_grammar`, all distinct, in English and in German.
 
     Evaluation sets: `val` and `test` are drawn like the training pairs; `long` joins and nests the
@@ -36,24 +36,13 @@ class Grammar:
       pairs: the number of training pairs. Fewer are the first of more; the evaluation sets stay.
 
     Raises:
-      UserError: `seed` is negative, or `pairs` out of range.
+      ValueError: `seed` or `pairs` is out of range.
     """
 
-    seed: int = 0
-    pairs: int = 20_000
+    seed: Annotated[int, Range(at_least=0, below=2**63)] = 0
+    pairs: Annotated[int, Range(at_least=FEWEST_PAIRS, at_most=MOST_PAIRS)] = 20_000
     source: ClassVar[str] = 'en'
     target: ClassVar[str] = 'de'
-
-    def __post_init__(self):
-        if type(self.seed) is not int or self.seed < 0:
-            raise UserError(
-                f'grammar: seed is {self.seed!r}; it must be an integer of at least 0'
-            )
-        if type(self.pairs) is not int or not FEWEST_PAIRS <= self.pairs <= MOST_PAIRS:
-            raise UserError(
-                f'grammar: pairs is {self.pairs!r}; '
-                f'it must be an integer from {FEWEST_PAIRS:,} to {MOST_PAIRS:,}'
-            )
 
     def train(self) -> Iterator[Pair]:
         """The training pairs, in the same order each time."""

@@ -1,0 +1,113 @@
+"""The most memory that a training process takes, beside what `describe` says of its config.
+
+    python -m benchmarks.memory
+
+Each config is `configs/wmt_small.py` with some other fields, on `grammar`, in a process of its own
+that compiles its programs and trains for three steps; nothing is evaluated.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import turns
+from benchmarks.training import HUGE
+from experiments import console
+
+CONFIGS: tuple[dict[str, Any], ...] = (
+    {},
+    {'model.d_model': 256, 'model.d_ff': 1024},
+    {'model.d_model': 512, 'model.d_ff': 2048, 'model.num_layers': 6},
+    {'batch.tokens': 2048},
+    {'batch.tokens': 4096, 'model.dtype': 'bfloat16'},
+    {'model.architecture': 'recurrent'},
+    {'model.architecture': 'language_model', 'batch.tokens': 4096},
+    {'model.feed_forward': 'mixture'},
+)
+STEPS = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--changes', type=json.loads, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.changes is not None:
+        print(json.dumps(work(args.changes)))
+        return
+    rows = []
+    with tempfile.TemporaryDirectory() as cache:
+        for changes in CONFIGS:
+            found = measured(changes, cache)
+            ratio = found['described'] / found['peak']
+            row = [name(changes), *found.values(), f'{ratio:.2f}']
+            rows.append(row)
+            print(*row, file=sys.stderr, flush=True)
+    head = ['config', 'arrays MB', 'described MB', 'peak MB', 'ratio']
+    print(console.table(head, rows))
+
+
+def name(changes: dict[str, Any]) -> str:
+    """For a table."""
+    shown = [f'{field}={value}' for field, value in changes.items()]
+    return ', '.join(shown) or 'as it is'
+
+
+def measured(changes: dict[str, Any], cache: str) -> dict[str, float]:
+    """What a process of its own says of a config; it finds no compiled programs."""
+    shutil.rmtree(Path(cache) / 'programs', ignore_errors=True)
+    environment = os.environ | HUGE | {'FLAXFORMER_LITE_CACHE': cache}
+    arguments = ['-m', 'benchmarks.memory', f'--changes={json.dumps(changes)}']
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def work(changes: dict[str, Any]) -> dict[str, float]:
+    """Trains for a few steps with the runner's own parts, then describes the config."""
+    import jax
+
+    from configs import wmt_small
+    from experiments import devices, job
+    from experiments.batching import Position
+    from experiments.ledger import ledger
+    from flaxformer_lite import training
+
+    config = wmt_small.get_config()
+    config.update_from_flattened_dict(changes)
+    made = job.prepare(config, Path('nowhere'))  # there is no run to go on with
+    init = functools.partial(training.init, made.model, made.optimizer)
+    state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
+    step = training.make_step(made.model, made.optimizer, label_smoothing=0.1)
+    jitted = jax.jit(step, donate_argnums=0)
+    batches = itertools.islice(made.batches.iterate(Position()), STEPS)
+    placed = [jax.device_put(batch, devices.rows()) for batch, _ in batches]
+    program = devices.compiled(jitted, state, placed[0], key)
+    for batch in placed:
+        state, metrics = program(state, batch, key)
+        jax.block_until_ready(metrics)
+    peak = turns.peak_megabytes()
+    costs = ledger(config)
+    return {
+        'arrays': sum(costs['bytes'].values()) / 1e6,
+        'described': costs['peak']['process'] / 1e6,
+        'peak': peak,
+    }
+
+
+if __name__ == '__main__':
+    main()
