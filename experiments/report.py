@@ -11,9 +11,10 @@ from typing import Any
 
 from experiments.command_line import console, flags
 from experiments.command_line.errors import UserError
+from experiments.config.flat import flatten
 from experiments.runs import metrics_log
 from experiments.runs import result as results
-from experiments.runs.directory import RESULT, flatten, read_config
+from experiments.runs.directory import RESULT, read_config
 from experiments.storage import files
 
 

@@ -6,6 +6,7 @@ A line that comes alone is answered at once. Several --workdir are an ensemble, 
 tokenizer: tokens are chosen by the mean of their probabilities, as the first run's config decodes.
 """
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 from experiments.command_line import flags, lines
 from experiments.command_line.errors import UserError
-from experiments.config import check
+from experiments.config import check, schema
+from experiments.config.schema import EvaluationConfig
 from experiments.evaluation import translator
 from experiments.runs import trained_run
 from experiments.runs.trained_run import Trained
@@ -48,17 +50,17 @@ def main() -> None:
     parser.add_argument('--top_p', type=float, help='of sampling, likewise')
     parser.add_argument('--seed', type=int, default=0, help='of sampling')
     args = parser.parse_args()
-    check.check_value('--seed', check.FIELDS['train.seed'], args.seed)
+    schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
     devices.keep_programs()
     malloc.keep()
     runs = _runs(args.workdir)
     config = runs[0].config
-    settings = config.evaluation
     names = ('beams', 'alpha', 'decode', 'temperature', 'top_k', 'top_p')
-    given = [name for name in names if getattr(args, name) is not None]
-    for name in given:
-        settings[name] = getattr(args, name)
+    given = {name: getattr(args, name) for name in names}
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = dataclasses.replace(config.evaluation, **given)
+    config = dataclasses.replace(config, evaluation=settings)
     check.check(config)
     check.check_overrides(config, (f'evaluation.{name}' for name in given))
     _check_number(args.n_best, settings)
@@ -89,7 +91,7 @@ def _runs(paths: Sequence[Path]) -> list[Trained]:
     return runs
 
 
-def _check_number(number: int, settings: Any) -> None:
+def _check_number(number: int, settings: EvaluationConfig) -> None:
     """Refuses more translations of a line than the search finds."""
     if number < 1:
         raise UserError(f'--n_best={number} must be at least 1')

@@ -98,10 +98,11 @@ class Checkpoints:
         """
         if not math.isfinite(score):
             return
+        path = self._folder.path(step)
         try:
-            manifest.amend(self._path(step), score=score)
+            manifest.amend(path, score=score)
         except Damaged as error:
-            raise UserError(f'checkpoint {self._path(step)}: {error}') from error
+            raise UserError(f'checkpoint {path}: {error}') from error
 
     def wait(self) -> None:
         """Returns when the checkpoint that was begun is whole.

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from experiments.command_line import console
 from experiments.command_line.errors import UserError
+from experiments.config.schema import ExperimentConfig
 from experiments.data import batches as batching
 from experiments.data import corpus, set_names
 from experiments.data.tokenizer import Tokenizer
@@ -43,7 +43,7 @@ class Evaluator:
         self,
         model: Model,
         tokenizer: Tokenizer,
-        config: ConfigDict,
+        config: ExperimentConfig,
         path: Path,
         direction: str,
         warn: Callable[[str], None] | None = None,
@@ -98,9 +98,11 @@ class Evaluator:
     ) -> dict[str, Any]:
         """All of a set's scores, and its translations, both saved where `translations` says.
 
-        Beside them are its sources and references, as `texts` says.
+        Beside them are its sources and references, `val.source.txt` and
+        `val.reference.txt`: a line a sentence, as sacrebleu's and COMET's own commands
+        read them.
         """
-        sources, references = texts(self._path, name, pairs)
+        sources, references = lines_of(pairs)
         translated = self._translate(
             variables, sources, tell=lambda done: self._tell(name, done, len(pairs))
         )
@@ -112,14 +114,22 @@ class Evaluator:
             **score(outputs, references),
         }
         file = translations(self._path, name, step, mean_of)
-        self._save(file, outputs, result | {'set': name, 'step': step})
+        texts = {
+            file.with_name(f'{name}.source.txt'): sources,
+            file.with_name(f'{name}.reference.txt'): references,
+            file: outputs,
+        }
+        self._save(texts, file, result | {'set': name, 'step': step})
         if mean_of == 1:
             self._known[name, step] = result
         return result
 
-    def _save(self, file: Path, outputs: Sequence[str], scores: dict[str, Any]) -> None:
+    def _save(
+        self, texts: dict[Path, Sequence[str]], file: Path, scores: dict[str, Any]
+    ) -> None:
         try:
-            files.write(file, ''.join(f'{line}\n' for line in outputs))
+            for path, lines in texts.items():
+                files.write(path, ''.join(f'{line}\n' for line in lines))
             files.write_json(file.with_suffix('.json'), scores)
         except UserError as error:
             if self._warn is None:
@@ -127,21 +137,13 @@ class Evaluator:
             self._warn(f'translations and scores are not saved: {error}')
 
 
-def texts(path: Path, name: str, pairs: Pairs) -> tuple[list[str], list[str]]:
-    """A set's sources and references, a line each, which are kept beside its translations.
+def lines_of(pairs: Pairs) -> tuple[list[str], list[str]]:
+    """The sources and the references, a line each.
 
-    sacrebleu's and COMET's own commands read them: `sacrebleu val.reference.txt -i …`.
+    Line ends of any kind within a sentence become spaces: they would part it in a file.
     """
-    sides = []
-    for kind, side in zip(
-        ('source', 'reference'), zip(*pairs, strict=True), strict=True
-    ):
-        # Line ends within a sentence would part it, of whichever kind.
-        lines = [' '.join(text.splitlines()) for text in side]
-        file = path / 'translations' / f'{name}.{kind}.txt'
-        files.write(file, ''.join(f'{line}\n' for line in lines))
-        sides.append(lines)
-    sources, references = sides
+    sources = [' '.join(source.splitlines()) for source, _ in pairs]
+    references = [' '.join(reference.splitlines()) for _, reference in pairs]
     return sources, references
 
 

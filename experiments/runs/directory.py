@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from experiments.command_line.errors import UserError
+from experiments.config import upgrade
+from experiments.config.flat import flatten
 from experiments.storage import files
 
 try:
@@ -102,7 +104,7 @@ def open_run(
         if extends:
             _extend(path, config, extension)
         if not resumes:
-            files.write_json(path / CONFIG, config)
+            files.write_json(path / CONFIG, upgrade.to_store(config))
         yield resumes
 
 
@@ -140,7 +142,7 @@ def _extend(
     there = extensions(path)
     if there[-1:] != [extension]:
         files.write_json(path / EXTENSIONS, [*there, extension])
-    files.write_json(path / CONFIG, config)
+    files.write_json(path / CONFIG, upgrade.to_store(config))
 
 
 def extensions(path: Path) -> list[dict[str, Any]]:
@@ -150,10 +152,11 @@ def extensions(path: Path) -> list[dict[str, Any]]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The config of the run in `path`, nested as `open_run` was given it.
+    """The config of the run in `path`, nested, as the present version says it.
 
     Raises:
-      UserError: this is not the directory of a run.
+      UserError: this is not the directory of a run, or it is of another version that
+        cannot be read.
     """
     _check_name(path)
     file = path / CONFIG
@@ -168,21 +171,10 @@ def read_config(path: Path) -> dict[str, Any]:
         flatten(config)
     except RecursionError:
         raise UserError(f'{file} is not the config of a run') from None
-    if isinstance(config.get('train'), dict):
-        # Earlier versions had no such field, and never stopped early.
-        config['train'].setdefault('patience', 0)
-    return config
-
-
-def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
-    """`{'model': {'d_ff': 8}}` → `{'model.d_ff': 8}`."""
-    flat = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f'{prefix}{key}.')
-        else:
-            flat[prefix + key] = value
-    return flat
+    try:
+        return upgrade.upgrade(config)
+    except UserError as error:
+        raise UserError(f'{file}: {error}') from None
 
 
 def _refuse_other(path: Path, config: Mapping[str, Any]) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
+from experiments.config import typed
+from experiments.config.schema import ExperimentConfig
 from experiments.runs import directory, trained_run
 from experiments.training import optimizer
 from experiments.training import setup as jobs
@@ -29,12 +30,12 @@ def check(job: jobs.Job, path: Path, anyway: bool) -> dict[str, Any]:
     Raises:
       UserError: the rates would have been others.
     """
-    before = ConfigDict(directory.read_config(path))
+    before = typed.from_dict(directory.read_config(path))
     old_steps = jobs.length(before, job.batches)
     step = max(
         Checkpoints(path / trained_run.CHECKPOINTS, read_only=True).steps(), default=0
     )
-    _, schedule = optimizer.make(before, old_steps)
+    schedule = optimizer.make_schedule(before, old_steps)
     exact = np.array_equal(_rates(schedule, step), _rates(job.schedule, step))
     if not exact and not anyway:
         raise UserError(
@@ -58,7 +59,7 @@ def _rates(schedule: Any, steps: int) -> np.ndarray:
     return np.asarray(jax.jit(jax.vmap(schedule))(jnp.arange(steps)))
 
 
-def _would_have_stopped_there(config: Any, step: int) -> bool:
+def _would_have_stopped_there(config: ExperimentConfig, step: int) -> bool:
     """Whether logging, evaluation and saving are due at a step that is not the last."""
     intervals = (
         config.train.log_every,

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 
 from experiments.checkpoints.averaging import Mean
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
-from experiments.config import check
+from experiments.config import check, typed
+from experiments.config.schema import ExperimentConfig
 from experiments.data import tokenizer
 from experiments.data.tokenizer import Tokenizer
 from experiments.runs import directory
 from experiments.runtime import devices
 from experiments.storage import hold
 from experiments.training import early_stopping
-from flaxformer_lite.config import build
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
 
@@ -29,7 +28,7 @@ _ATTEMPTS = 20  # to read checkpoints that a run removes; one nearly always does
 
 
 class Trained(NamedTuple):
-    config: ConfigDict
+    config: ExperimentConfig
     tokenizer: Tokenizer
     model: Model
     checkpoints: Checkpoints
@@ -50,40 +49,26 @@ def open_trained(path: Path) -> Trained:
         )
     model_tokenizer = tokenizer.load(path / TOKENIZER)
     try:
-        model = build.model(config.model, model_tokenizer.vocab_size)
+        model = check.build_model(config, model_tokenizer.vocab_size)
         abstract_variables(model)
-    except ValueError as error:
+    except (UserError, ValueError) as error:
         raise UserError(f'{path}: {error}') from None
-    except (AttributeError, KeyError, TypeError) as error:
-        raise _of_another_version(path, error) from None
     return Trained(config, model_tokenizer, model, checkpoints)
 
 
-def _config(path: Path) -> ConfigDict:
+def _config(path: Path) -> ExperimentConfig:
     """The run's config, checked as that of a run that begins."""
     stored = directory.read_config(path)
     try:
-        config = ConfigDict(stored)
+        config = typed.from_dict(stored)
         check.check(config)
-        if not isinstance(config.data, str):
-            raise TypeError(f'data is {config.data!r}')
     except UserError as error:
         raise UserError(f'{path / directory.CONFIG}: {error}') from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        # A field that the other version did not have, or a value of another type.
-        raise _of_another_version(path, error) from None
     return config
 
 
-def _of_another_version(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f'{path} was trained by another version of this code, whose config is not as ours: '
-        f'{error}; check out the commit of its environment.json'
-    )
-
-
 def average(
-    config: ConfigDict,
+    config: ExperimentConfig,
     checkpoints: Checkpoints,
     model: Model,
     warn: Callable[[str], None] | None = None,
@@ -116,7 +101,7 @@ def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def average_steps(config: ConfigDict, checkpoints: Checkpoints) -> Sequence[int]:
+def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
     """The checkpoints whose mean is to be scored: the last or the best, as the config says.
 
     Where training stops early the best are meant, whatever `evaluation.average_of` says.

@@ -4,9 +4,8 @@ What is counted is part of `Progress`, which every checkpoint holds: a run that 
 on ends where it would have ended.
 """
 
-from typing import Any
-
 from experiments.command_line.errors import UserError
+from experiments.config.schema import ExperimentConfig
 from experiments.training.metrics import Progress
 
 
@@ -24,12 +23,12 @@ def is_due(progress: Progress, patience: int) -> bool:
     return 0 < patience <= progress.since_best
 
 
-def takes_best(config: Any) -> bool:
+def takes_best(config: ExperimentConfig) -> bool:
     """Whether the best checkpoints are scored at the end, and not the last."""
     return config.evaluation.average_of == 'best' or config.train.patience > 0
 
 
-def check(config: Any) -> None:
+def check(config: ExperimentConfig) -> None:
     """Raises UserError if a run would wait for evaluations that never come."""
     if config.train.patience and not config.evaluation.every:
         raise UserError(

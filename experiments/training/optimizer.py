@@ -6,14 +6,12 @@ import jax
 import optax
 
 from experiments.command_line.errors import UserError
+from experiments.config.schema import ExperimentConfig, OptimizerConfig
 from experiments.training import optax_specs
 from experiments.training.weight_decay import decays
-from flaxformer_lite import ranges
 from flaxformer_lite.config import variants
-from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.ranges import Epsilon, NotNegative, Rate
 from flaxformer_lite.training import schedules
 
 LONG = 1 << 30  # steps, more than any training has
@@ -27,20 +25,10 @@ _OF_ONE_LENGTH = (
     *('adabelief', 'adam', 'adamax', 'adamaxw', 'adamw', 'amsgrad', 'lion', 'radam'),
     *('sign_sgd', 'signum', 'yogi'),
 )
-# What each field of `optimizer` may be.
-FIELDS = {
-    'name': str,
-    'b1': Rate,
-    'b2': Rate,
-    'eps': Epsilon,  # or a gradient of 0 makes a step of 0 / 0
-    'weight_decay': NotNegative,
-    'clip': NotNegative,
-    'schedule': str,
-}
 
 
 def make(
-    config: Any, model: Model, steps: int = LONG
+    config: ExperimentConfig, model: Model, steps: int = LONG
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """The optimizer of a config, and its learning rate by the count of updates so far.
 
@@ -58,18 +46,41 @@ def make(
     Raises:
       UserError: as `check`.
     """
-    settings = config.optimizer
-    check(config)
-    schedule = _schedule(settings.schedule, config.model.d_model, steps)
-    update = optax_specs.make(*_named(settings), schedule, decays)
-    if settings.clip:
-        update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
+    update, schedule = _from_optax(config, steps)
+    _check_lr_multipliers(config)
+    if config.optimizer.clip:
+        update = optax.chain(optax.clip_by_global_norm(config.optimizer.clip), update)
     if _has_lr_multipliers(config):
         update = optax.chain(update, optax.stateless(_scale_by_multipliers(model)))
     return update, schedule
 
 
-def _named(settings: Any) -> tuple[str, dict[str, Any]]:
+def _from_optax(
+    config: ExperimentConfig, steps: int
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """The optimizer that the fields name, and its learning rate."""
+    settings = config.optimizer
+    _check(settings)
+    schedule = make_schedule(config, steps)
+    return optax_specs.make(*_named(settings), schedule, decays), schedule
+
+
+def make_schedule(config: ExperimentConfig, steps: int) -> optax.Schedule:
+    """The learning rate of a config by the count of updates so far.
+
+    Raises:
+      UserError: the schedule cannot be made.
+    """
+    try:
+        spec, d_model = config.optimizer.schedule, config.model.d_model
+        schedule = schedules.make(spec, d_model, steps)
+        jax.eval_shape(schedule, 0)  # an argument of the wrong type is met only here
+    except (ValueError, TypeError) as error:
+        raise UserError(f'optimizer.schedule: {error}') from None
+    return schedule
+
+
+def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
     """The optimizer's name and arguments, those that are fields among them."""
     name, arguments = optax_specs.split(settings.name)
     if name not in BY_FIELDS:
@@ -81,10 +92,10 @@ def _named(settings: Any) -> tuple[str, dict[str, Any]]:
                 f'optimizer.name={settings.name}: for {name}, {field} is the field '
                 f'optimizer.{field}'
             )
-    return name, arguments | {field: settings[field] for field in fields}
+    return name, arguments | {field: getattr(settings, field) for field in fields}
 
 
-def check_rates(config: Any) -> None:
+def check_rates(config: ExperimentConfig) -> None:
     """Refuses a schedule that gives negative or infinite rates; it computes them, on a device.
 
     Raises:
@@ -98,14 +109,18 @@ def check_rates(config: Any) -> None:
         raise UserError(f'optimizer.schedule: {error}') from None
 
 
-def check(config: Any) -> None:
+def check(config: ExperimentConfig) -> None:
     """Refuses an optimizer that cannot be made, or does not fit the initialisation.
 
     Raises:
       UserError: names the field of `optimizer`, its value and what it may be.
     """
-    _check(config.optimizer)
-    _schedule(config.optimizer.schedule, config.model.d_model, LONG)
+    _from_optax(config, LONG)
+    _check_lr_multipliers(config)
+
+
+def _check_lr_multipliers(config: ExperimentConfig) -> None:
+    """Refuses optimizers and schedules that the initialisation's rates do not fit."""
     if not _has_lr_multipliers(config):
         return
     name, _ = optax_specs.split(config.optimizer.name)
@@ -123,11 +138,11 @@ def check(config: Any) -> None:
         )
 
 
-def _has_lr_multipliers(config: Any) -> bool:
+def _has_lr_multipliers(config: ExperimentConfig) -> bool:
     if config.model.init is None:
         return False
     try:
-        init = variants.find(ModelConfig.of(config.model), 'init')
+        init = variants.find(config.model, 'init')
     except ValueError as error:
         raise UserError(str(error)) from None
     return init.lr_multiplier is not Init.lr_multiplier
@@ -142,25 +157,11 @@ def _scale_by_multipliers(model: Model) -> Any:
     return lambda updates, params: jax.tree_util.tree_map_with_path(scale_leaf, updates)
 
 
-def _check(settings: Any) -> None:
+def _check(settings: OptimizerConfig) -> None:
     name, _ = optax_specs.split(settings.name)
     optax_specs.find(name)
-    for field, annotation in FIELDS.items():
-        try:
-            ranges.check(f'optimizer.{field}', annotation, settings[field])
-        except ValueError as error:
-            raise UserError(str(error)) from None
     if name != 'adamw' and settings.weight_decay:
         raise UserError(
             f'optimizer.weight_decay={settings.weight_decay} is for optimizer.name=adamw: '
             'choose that, or set weight_decay to 0'
         )
-
-
-def _schedule(spec: str, d_model: int, steps: int) -> optax.Schedule:
-    try:
-        schedule = schedules.make(spec, d_model, steps)
-        jax.eval_shape(schedule, 0)  # an argument of the wrong type is met only here
-    except (ValueError, TypeError) as error:
-        raise UserError(f'optimizer.schedule: {error}') from None
-    return schedule

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
-from ml_collections import ConfigDict
 
 from experiments.checkpoints.averaging import Mean
 from experiments.command_line import console
@@ -17,6 +16,7 @@ from experiments.command_line.errors import UserError
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
 from experiments.config import check
+from experiments.config.schema import ExperimentConfig
 from experiments.data import corpus, set_names, sources, tokenizer
 from experiments.data.batches import Batches
 from experiments.data.tokenizer import Tokenizer
@@ -27,7 +27,6 @@ from experiments.runs.metrics_log import Log
 from experiments.runtime import devices, malloc
 from experiments.training import early_stopping, eval_params, optimizer
 from experiments.training.metrics import Progress
-from flaxformer_lite.config import build
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import LARGEST_INT
 from flaxformer_lite.training.train_step import TrainState
@@ -36,7 +35,7 @@ from flaxformer_lite.training.train_step import TrainState
 class Job(NamedTuple):
     """What a config has been made into."""
 
-    config: ConfigDict
+    config: ExperimentConfig
     direction: str
     dev: tuple[str, evaluate.Pairs]  # the set that training is watched by
     sets: dict[str, evaluate.Pairs]  # those that are scored at the end
@@ -49,7 +48,7 @@ class Job(NamedTuple):
     steps: int
 
 
-def prepare(config: ConfigDict, path: Path, screen: Screen, stop: Stop) -> Job:
+def prepare(config: ExperimentConfig, path: Path, screen: Screen, stop: Stop) -> Job:
     """Makes all that training needs, and writes nothing but caches.
 
     Raises:
@@ -60,6 +59,8 @@ def prepare(config: ConfigDict, path: Path, screen: Screen, stop: Stop) -> Job:
     devices.keep_programs()
     check.check(config)
     optimizer.check_rates(config)
+    # What it cannot be built with is said before the data is loaded.
+    model = check.build_model(config, config.tokenizer.vocab_size)
     screen.begin('loading data', quiet=True)
     source = sources.load(config.data)
     sets = source.evaluation()
@@ -69,7 +70,8 @@ def prepare(config: ConfigDict, path: Path, screen: Screen, stop: Stop) -> Job:
     screen.begin('making the tokenizer', quiet=True)
     words = tokenizer.train(source, config.tokenizer.vocab_size, cache)
     tokenizer.check_same(words, path / trained_run.TOKENIZER)
-    model = _model(config, words)
+    # Of a short text the tokenizer has fewer pieces than were asked for.
+    model = _traced(model.clone(vocab_size=words.vocab_size))
     pairs = _tokenised(source, words, screen, stop)
     batches = Batches(
         pairs,
@@ -103,9 +105,9 @@ def prepare(config: ConfigDict, path: Path, screen: Screen, stop: Stop) -> Job:
     )
 
 
-def seed(config: ConfigDict, name: str) -> int:
+def seed(config: ExperimentConfig, name: str) -> int:
     """One of `train`'s seeds: its own, or `train.seed` where it is empty."""
-    own = config.train[name]
+    own = getattr(config.train, name)
     return config.train.seed if own is None else own
 
 
@@ -120,9 +122,9 @@ def _tokenised(
     return corpus.prepare(source, words, devices.cache(), progress=progress)
 
 
-def _model(config: ConfigDict, words: Tokenizer) -> Model:
+def _traced(model: Model) -> Model:
+    """The model, of which it is now known that it can be run."""
     try:
-        model = build.model(config.model, words.vocab_size)
         trained_run.abstract_variables(model)
     except ValueError as error:
         raise UserError(str(error)) from None
@@ -133,7 +135,7 @@ def _sides(sets: dict[str, evaluate.Pairs]):
     return (side for pairs in sets.values() for side in zip(*pairs, strict=True))
 
 
-def length(config: ConfigDict, batches: Batches) -> int:
+def length(config: ExperimentConfig, batches: Batches) -> int:
     """Steps until `train.steps` or `train.epochs`, whichever is sooner; 0 is no limit."""
     epochs = config.train.epochs * batches.batches_per_epoch
     steps = min(limit for limit in (config.train.steps, epochs) if limit)
@@ -145,7 +147,7 @@ def length(config: ConfigDict, batches: Batches) -> int:
     return steps
 
 
-def mend(config: ConfigDict, path: Path) -> None:
+def mend(config: ExperimentConfig, path: Path) -> None:
     """Writes the tokenizer of a finished run anew where its file is damaged.
 
     Raises:

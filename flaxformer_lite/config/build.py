@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
+
 from flaxformer_lite.config import spec, variants
-from flaxformer_lite.config.schema import DROPOUT_AXES, DTYPES, ModelConfig
+from flaxformer_lite.config.schema import DROPOUT_AXES, ModelConfig
 from flaxformer_lite.entity_encoder import EntityEncoder
 from flaxformer_lite.layers.blocks import (
     Block,
@@ -97,7 +99,7 @@ class Parts:
         if sizes is None:
             sizes = self.config.sizes(role)
         kernel_init = variants.make('init', init, sizes=sizes)
-        return Dense(dtype=DTYPES[self.config.dtype], kernel_init=kernel_init)
+        return Dense(dtype=getattr(jnp, self.config.dtype), kernel_init=kernel_init)
 
     def additive_attention(self) -> Any:
         """The attention of a recurrent decoder (Bahdanau et al. 2015)."""
