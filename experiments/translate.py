@@ -20,7 +20,7 @@ from experiments.evaluation import translator
 from experiments.runs import trained_run
 from experiments.runs.trained_run import Trained
 from experiments.runtime import devices, malloc
-from flaxformer_lite.ensemble import ensemble, ensemble_variables
+from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
 
 def main() -> None:
