@@ -100,7 +100,9 @@ def float64(tree: Any) -> Any:
 def all_variables(model: Model, seed: int = 0) -> Any:
     """Parameters, and running statistics where a norm has them."""
     shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
-    return random_like(shapes, seed)
+    # Numbers, also where this is asked for while a function is traced.
+    with jax.ensure_compile_time_eval():
+        return random_like(shapes, seed)
 
 
 def parameters(model: Model, seed: int = 0) -> Any:

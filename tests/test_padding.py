@@ -1,0 +1,109 @@
+"""Batch norm and the mixture of experts know which tokens are padding, and only of their call.
+
+The mask reaches them through `masks.padding_known`, which blocks and stacks open. What
+the scope itself does is in test_masks.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from flaxformer_lite.masks import padding_known, padding_mask
+from flaxformer_lite.training.loss import loss_and_grads
+
+ACROSS_TOKENS = dict(norm='batch(momentum=0.0)', feed_forward='mixture', dropout=0.0)
+# Other pairs, in which other tokens of the same array are padding.
+OTHER_PAIRS = [
+    ([7, 1], [3, 1]),
+    ([5, 6, 4, 1], [9, 10, 1]),
+    ([11, 3, 8, 1], [12, 11, 5, 1]),
+]
+
+
+@functools.cache
+def made():
+    # The second layer runs what was traced for the first.
+    model = tiny.model(num_layers=2, **ACROSS_TOKENS)
+    return model, tiny.all_variables(model)
+
+
+def rows_of(pairs):
+    return tiny.batch([[pair] for pair in pairs])
+
+
+def widened(rows, shape=(5, 9)):
+    """The same pairs in larger arrays, the rest of which is padding."""
+
+    def pad(x):
+        return jnp.pad(
+            x, [(0, new - old) for old, new in zip(x.shape, shape, strict=True)]
+        )
+
+    return jax.tree.map(pad, rows)
+
+
+def learn(rows):
+    return loss_and_grads(*made(), rows)
+
+
+def compiled():
+    """A function of its own each time, for JAX keeps what it compiled of another."""
+    return jax.jit(lambda rows: learn(rows))
+
+
+def assert_same(found, expected):
+    (found_output, found_stats), (output, stats) = found, expected
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, found_stats, stats)
+    jax.tree.map(close, found_output.aux_metrics, output.aux_metrics)
+    np.testing.assert_allclose(found_output.sums.loss, output.sums.loss, rtol=1e-5)
+    scale = max(np.abs(g).max() for g in jax.tree.leaves(output.gradients))
+    close = functools.partial(np.testing.assert_allclose, atol=1e-4 * scale)
+    jax.tree.map(close, found_output.gradients, output.gradients)
+
+
+@functools.cache
+def expected(number):
+    """What is learned of the pairs alone, in arrays that are no larger than they need be."""
+    pairs = (tiny.PAIRS, OTHER_PAIRS)[number]
+    return compiled()(rows_of(pairs))
+
+
+def test_what_was_traced_once_asks_each_batch_for_its_own_padding():
+    traces = []
+
+    @jax.jit
+    def counted(rows):
+        traces.append(rows)
+        return learn(rows)
+
+    assert_same(counted(widened(rows_of(tiny.PAIRS))), expected(0))
+    assert_same(counted(widened(rows_of(OTHER_PAIRS))), expected(1))
+    assert len(traces) == 1
+    # And where it is traced again, for arrays of another shape.
+    assert_same(counted(widened(rows_of(tiny.PAIRS), (4, 8))), expected(0))
+    assert len(traces) == 2
+
+
+def test_a_model_goes_by_its_own_padding_inside_the_scope_of_another():
+    rows = widened(rows_of(tiny.PAIRS))
+    wrong_BT = rows['source'] == 0
+    with padding_known(wrong_BT):
+        assert_same(compiled()(rows), expected(0))
+        np.testing.assert_array_equal(padding_mask(wrong_BT.shape), wrong_BT)
+
+
+def test_a_model_leaves_nothing_of_its_padding_behind():
+    rows = widened(rows_of(tiny.PAIRS))
+    compiled()(rows)
+    shape = rows['source'].shape
+    np.testing.assert_array_equal(padding_mask(shape), np.ones(shape, bool))
+    # Nor where it fails half way: the rows of the two sides are not as many.
+    uneven = rows | {name: x[:2] for name, x in rows.items() if 'source' in name}
+    with pytest.raises((TypeError, ValueError)):
+        compiled()(uneven)
+    np.testing.assert_array_equal(padding_mask(shape), np.ones(shape, bool))
