@@ -120,7 +120,7 @@ def padding_known(valid_BT: jax.Array | None) -> Iterator[None]:
         _valid.reset(token)
 
 
-def padding_mask(shape: tuple[int, int]) -> jax.Array:
+def padding_mask(shape: tuple[int, ...]) -> jax.Array:
     """bool BT of this shape, False for padding; all True where nothing is known."""
     valid_BT = _valid.get()
     if valid_BT is None:

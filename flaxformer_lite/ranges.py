@@ -61,7 +61,7 @@ class Range:
         if not isinstance(value, numbers.Integral):
             return '' if math.isfinite(_float32(value)) else 'finite in float32'
         bounded = whole and (self.at_most is not None or self.below is not None)
-        fits = bounded or -LARGEST_INT <= value <= LARGEST_INT
+        fits = bounded or -LARGEST_INT <= int(value) <= LARGEST_INT
         return '' if fits else f'within ±{LARGEST_INT}'
 
 

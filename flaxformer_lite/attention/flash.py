@@ -1,5 +1,7 @@
 """Fused attention on NVIDIA GPUs (Dao et al. 2022): cuDNN's, through `jax.nn`."""
 
+from typing import ClassVar, Literal
+
 import jax
 import jax.numpy as jnp
 
@@ -16,7 +18,7 @@ class Flash(Attention):
     """
 
     backend = 'gpu'
-    implementation = 'cudnn'
+    implementation: ClassVar[Literal['cudnn', 'xla']] = 'cudnn'
 
     def __call__(
         self,

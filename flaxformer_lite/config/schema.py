@@ -6,7 +6,7 @@ Checks, errors, `--help` and the documentation's table are made from these annot
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 
@@ -94,13 +94,13 @@ class ModelConfig:
     ] = 'float32'
 
     @classmethod
-    def of(cls, config: 'Mapping[str, Any] | ModelConfig') -> Self:
+    def of(cls, config: 'Mapping[str, Any] | ModelConfig') -> 'ModelConfig':
         """A config from a mapping, checked; fields that it leaves out have their defaults.
 
         Raises:
           ValueError: an unknown field, or a value that cannot work; names the field.
         """
-        if isinstance(config, cls):
+        if isinstance(config, ModelConfig):
             return config
         known = [field.name for field in dataclasses.fields(cls)]
         for name in config:
@@ -162,7 +162,7 @@ class ModelConfig:
             self.sizes('decoder'), **self._attention_sizes('cross')
         )
 
-    def _attention_sizes(self, role: str) -> dict[str, int]:
+    def _attention_sizes(self, role: str) -> dict[str, Any]:
         num_heads = self.value('num_heads', role)
         num_kv_heads = self.value('num_kv_heads', role)
         d_k = self.value('d_k', role)

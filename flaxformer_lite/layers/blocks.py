@@ -92,7 +92,7 @@ class DecoderBlock(Block, kw_only=True):
     cross_attention: MultiHeadAttention
 
     @nn.compact
-    def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
+    def __call__(self, x_BTD, context, encoder_kv: KeyValues, cache=None, beam=None):
         residual_1 = self.residual.copy(name='residual_1')
         residual_2 = self.residual.copy(name='residual_2')
         residual_3 = self.residual.copy(name='residual_3')
@@ -127,6 +127,7 @@ class ParallelBlock(Block, kw_only=True):
             h_BTD = residual_1.before(x_BTD)
             y_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam)
             if self.cross_attention is not None:
+                assert encoder_kv is not None
                 y_BTD += self.cross_attention(h_BTD, encoder_kv, context.cross)
             y_BTD += self.feed_forward(h_BTD)
             x_BTD = residual_1.after(x_BTD, y_BTD)

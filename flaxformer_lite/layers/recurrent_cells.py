@@ -37,7 +37,8 @@ class Cell(nn.Module):
         """
 
         def init(key, shape):
-            return self.dense.kernel_init.matrix(key, *shape, 'cell')
+            fan_in, fan_out = shape
+            return self.dense.kernel_init.matrix(key, fan_in, fan_out, 'cell')
 
         return self._products(x, 'i', names, biased, init)
 

@@ -90,13 +90,14 @@ def pad_rows(sentences: Sentences, name: str) -> jax.Array:
       ValueError: these are no rows of tokens.
     """
     if hasattr(sentences, 'ndim'):
-        is_integer = jnp.issubdtype(sentences.dtype, jnp.integer)
-        if sentences.ndim != 2 or sentences.shape[1] == 0 or not is_integer:
+        array: Any = sentences
+        is_integer = jnp.issubdtype(array.dtype, jnp.integer)
+        if array.ndim != 2 or array.shape[1] == 0 or not is_integer:
             raise ValueError(
                 f'{name} must be whole numbers (rows, length), not '
-                f'{sentences.dtype} {sentences.shape}'
+                f'{array.dtype} {array.shape}'
             )
-        return jnp.asarray(sentences, jnp.int32)
+        return jnp.asarray(array, jnp.int32)
     try:
         rows = [[operator.index(token) for token in row] for row in sentences]
     except TypeError:
