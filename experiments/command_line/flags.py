@@ -15,7 +15,7 @@ from ml_collections import config_dict, config_flags
 
 from experiments.command_line import usage, utf8
 from experiments.command_line.errors import UserError, line, nearest
-from experiments.runs.directory import flatten
+from experiments.config.flat import flatten
 
 PROJECT = Path(__file__).resolve().parent.parent
 CONFIG_HELP = (

@@ -116,7 +116,7 @@ class Screen:
                 figures=self._figures,
             )
 
-    def figures(self, step: int, **values: Any) -> None:
+    def metrics(self, step: int, **values: Any) -> None:
         """Training's figures at a step (`loss=3.21`), and the time left."""
         pairs = (f'{name.replace("_", " ")} {cell(v)}' for name, v in values.items())
         self._figures = f'{"  ".join(pairs)}  {self._time_left(step)} left'

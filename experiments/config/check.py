@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 from experiments.command_line.errors import UserError, nearest
-from experiments.runs.directory import flatten
-from experiments.training import early_stopping, optax_specs, optimizer
+from experiments.config.derived import takes_best
+from experiments.config.flat import flatten
+from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite import ranges
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.schema import ModelConfig
@@ -79,8 +80,12 @@ def check(config: Any) -> None:
         raise UserError(
             'train.steps=0 and train.epochs=0: give one of them, to say when to end'
         )
-    early_stopping.check(config)
-    which = 'keep_best' if early_stopping.takes_best(config) else 'keep'
+    if config.train.patience and not config.evaluation.every:
+        raise UserError(
+            f'train.patience={config.train.patience} counts evaluations, and with '
+            'evaluation.every=0 there is one, at the end: raise evaluation.every'
+        )
+    which = 'keep_best' if takes_best(config) else 'keep'
     needed, kept = config.evaluation.average, config.checkpoint[which]
     if needed > kept:
         raise UserError(

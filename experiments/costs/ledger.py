@@ -12,7 +12,7 @@ from jax.extend.core import Jaxpr
 from experiments.command_line.errors import UserError
 from experiments.config import check
 from experiments.costs import flops
-from experiments.training import optimizer
+from experiments.optimizers import optimizer
 from flaxformer_lite.config import build
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import BATCH_ARRAYS

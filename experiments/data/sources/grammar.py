@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.grammar import english, german
-from experiments.data.grammar.dice import Dice
 from experiments.data.grammar.held_out import is_held_out
+from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.sample_sentences import long_sentence, sentence
 from experiments.data.grammar.syntax import Sentence
 from flaxformer_lite.ranges import Checked, Range
@@ -95,14 +95,14 @@ class Grammar(Checked):
     def _distinct(
         self,
         stream: int,
-        draw: Callable[[Dice], Sentence],
+        draw: Callable[[Rng], Sentence],
         words: range,
         accepts: Callable[[Sentence], bool],
     ) -> Iterator[Pair]:
         """Pairs of which neither side came before, with that many words on each side."""
-        dice, seen = Dice(3 * self.seed + stream), set()
+        rng, seen = Rng(3 * self.seed + stream), set()
         while True:
-            tree = draw(dice)
+            tree = draw(rng)
             if not accepts(tree):
                 continue
             pair = english.sentence(tree), german.sentence(tree)

@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar('T')
 
 
-class Dice:
+class Rng:
     """Uses `Random.random` alone: of all its methods, only that one's sequence is guaranteed."""
 
     def __init__(self, seed: int):

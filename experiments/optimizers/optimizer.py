@@ -6,8 +6,8 @@ import jax
 import optax
 
 from experiments.command_line.errors import UserError
-from experiments.training import optax_specs
-from experiments.training.weight_decay import decays
+from experiments.optimizers import optax_specs
+from experiments.optimizers.weight_decay import decays
 from flaxformer_lite import ranges
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
