@@ -2,9 +2,7 @@
 
 import contextlib
 import math
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +13,9 @@ from experiments.checkpoints.averaging import Mean, average
 from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.manifest import Damaged
 from experiments.checkpoints.state_files import Failed, StateFiles
+from experiments.checkpoints.writer import CheckpointWriter
 from experiments.command_line.errors import UserError
-from experiments.storage import files, hold, space
+from experiments.storage import hold
 
 
 class Restored(NamedTuple):
@@ -48,12 +47,9 @@ class Checkpoints:
         read_only: bool = False,
     ):
         self._folder = CheckpointFolder(directory)
-        self._keep = keep
-        self._keep_best = keep_best
         self._read_only = read_only
         self._files = StateFiles()
-        self._background = ThreadPoolExecutor(1)
-        self._pending: Future[None] | None = None
+        self._writer = CheckpointWriter(self._folder, self._files, keep, keep_best)
         if not read_only:
             self._folder.remove_nameless()
 
@@ -81,19 +77,15 @@ class Checkpoints:
         Raises:
           UserError: this checkpoint, or the one before it, cannot be written.
         """
-        self.wait()
-        self._check_can_save(step)
         if score is not None and not math.isfinite(score):
             score = None
-        kinds = manifest.kinds(state)
-        content = {'metadata': metadata, 'score': score, 'due': due, 'leaves': kinds}
-        nameless = self._folder.nameless(step)
-        try:
-            self._files.save(nameless / 'state', state)
-        except Failed as error:
-            files.remove(nameless)
-            raise self._failure(error) from error
-        self._pending = self._background.submit(self._finish, nameless, step, content)
+        content = {
+            'metadata': metadata,
+            'score': score,
+            'due': due,
+            'leaves': manifest.kinds(state),
+        }
+        self._writer.save(step, state, content)
 
     def set_score(self, step: int, score: float) -> None:
         """Gives a score to a checkpoint that was saved without one.
@@ -110,25 +102,18 @@ class Checkpoints:
             raise UserError(f'checkpoint {path}: {error}') from error
 
     def wait(self) -> None:
-        """Returns when the checkpoint that was begun is whole.
+        """Returns when the checkpoint that was begun is complete.
 
         Raises:
           UserError: it cannot be written.
         """
-        pending = self._pending
-        self._pending = None
-        try:
-            if pending is not None:
-                pending.result()
-        except Exception as error:
-            raise self._failure(error) from error
+        self._writer.wait()
 
     def close(self) -> None:
         """Waits, as `wait`, and ends the threads."""
         try:
-            self.wait()
+            self._writer.close()
         finally:
-            self._background.shutdown()
             self._files.close()
             if not self._read_only:
                 self._folder.remove_nameless()
@@ -270,37 +255,6 @@ class Checkpoints:
                 'copy, or train again in another --workdir'
             )
 
-    def _check_can_save(self, step: int) -> None:
-        """Refuses a step that is not the latest, and a disk without room."""
-        steps = self.steps()
-        if steps and step <= steps[-1]:
-            raise self._failure(f'step {step} is not later than those there')
-        directory = self._folder.directory
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            free = shutil.disk_usage(directory).free
-        except OSError as error:
-            raise self._failure(error) from error
-        if not steps:
-            return  # how much space the first one needs is not known
-        # Not the size of the arrays, for on disk they are compressed.
-        needed = space.taken(self._folder.path(steps[-1]))
-        if free < needed:
-            raise self._failure(
-                f'it takes about {space.text(needed)}, '
-                f'{space.text(needed - free)} more than are free'
-            )
-
-    def _finish(self, nameless: Path, step: int, content: dict[str, Any]) -> None:
-        """Names a checkpoint when it is complete, and removes those not to be kept."""
-        try:
-            self._files.wait()
-            manifest.write(nameless, content)
-            files.commit(nameless, self._folder.path(step))
-        finally:
-            files.remove(nameless)
-        self._folder.remove_old(self._keep, self._keep_best)
-
     def _load(self, step: int, abstract: Any) -> Restored:
         """Reads `abstract`, the state or part of it, at a step."""
         path = self._folder.path(step)
@@ -313,12 +267,3 @@ class Checkpoints:
             # It is not damaged: its files were just found to be what was written.
             raise UserError(f'cannot read checkpoint {path}: {error}') from error
         return Restored(step, state, content['metadata'])
-
-    def _failure(self, reason: Exception | str) -> UserError:
-        steps = self.steps()
-        good = 'there is none yet'
-        if steps:
-            good = f'the one of step {steps[-1]} stays good'
-        return UserError(
-            f'cannot write a checkpoint to {self._folder.directory} ({good}): {reason}'
-        )

@@ -3,21 +3,16 @@
 import hashlib
 import json
 import os
-import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from experiments.command_line.errors import UserError
 from experiments.config.flat import flatten
+from experiments.runs import lock
 from experiments.storage import files
-
-try:
-    import fcntl
-except ImportError:  # Windows, where nothing keeps two processes apart
-    fcntl = None
 
 LONGEST_NAME = 100
 CONFIG = 'config.json'
@@ -93,7 +88,8 @@ def open_run(
       UserError: as `check`; or another process uses it. Then it is left as it was.
     """
     check(path, config)
-    with _locked(path):
+    # A run that has ended may be on a read-only disk.
+    with lock.locked(path, optional=files.exists(path / RESULT)):
         check(path, config)  # again, now that no other process can begin there
         resumes = files.exists(path / CONFIG)
         extends = asks_for_more(path, config)
@@ -261,41 +257,3 @@ def _different_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[st
 def _json(value: Any) -> str:
     # As the stored config was written: in JSON a tuple is a list.
     return json.dumps(value, ensure_ascii=False)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Locks `path/.lock`; the system unlocks it when the process ends, however it ends."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        file = open(path / '.lock', 'a+', encoding='utf-8')
-    except OSError as error:
-        if files.exists(path / RESULT):
-            yield  # the run has ended, and may be on a read-only disk
-            return
-        raise UserError(
-            f'cannot write to {path}: {error.strerror}; name another directory with '
-            '--workdir'
-        ) from error
-    with file:
-        _lock(file, path)
-        yield
-
-
-def _lock(file: TextIO, path: Path) -> None:
-    if fcntl is None:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read() or 'another process'
-        raise UserError(
-            f'{path} is in use by {holder}: let it end, stop it, or choose another '
-            '--workdir'
-        ) from None
-    except OSError:
-        return  # a file system without locks
-    file.truncate(0)
-    file.write(f'process {os.getpid()} on {platform.node()}')
-    file.flush()

@@ -41,8 +41,8 @@ def processor() -> dict[str, Any]:
     cpu = _cpuinfo()
     names = (cpu.get('model name'), platform.processor(), platform.machine())
     name = next(filter(None, names), '')
-    flags = cpu.get('flags', cpu.get('Features', ''))
-    vectors = sorted(filter(VECTORS.fullmatch, flags.split()))
+    flags = [*cpu.get('flags', '').split(), *cpu.get('Features', '').split()]
+    vectors = sorted(filter(VECTORS.fullmatch, flags))
     return {'name': name, 'vectors': vectors}
 
 
