@@ -14,7 +14,8 @@ def main() -> None:
         '--json', action='store_true', help='one object: numbers and bytes'
     )
     args, settings = flags.parse(parser)
-    # These import JAX, so they come after the flags: a mistyped flag is answered at once.
+    # These import JAX, so they come after the flags: a mistyped flag is answered at
+    # once.
     from experiments.config import check
     from experiments.costs.ledger import ledger
 

@@ -28,8 +28,8 @@ def main() -> None:
     parser.add_argument(
         '--extend',
         action='store_true',
-        help='go on to a larger train.steps although the learning rates would have been '
-        'others',
+        help='go on to a larger train.steps although the learning rates would have '
+        'been others',
     )
     args, settings = flags.parse(parser)
     path = args.workdir

@@ -2,9 +2,9 @@
 
 python -m experiments.translate --workdir=runs/wmt_small <in.en >out.de
 
-Blank lines stay blank. A line that comes alone is answered at once. Several --workdir are
-an ensemble of runs that share a tokenizer: each token is chosen by the mean of their
-probabilities, and the first run's config says how to decode.
+Blank lines stay blank. A line that comes alone is answered at once. Several --workdir
+are an ensemble of runs that share a tokenizer: each token is chosen by the mean of
+their probabilities, and the first run's config says how to decode.
 """
 
 import sys

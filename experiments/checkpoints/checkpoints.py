@@ -27,7 +27,8 @@ class Restored(NamedTuple):
 class Checkpoints:
     """The checkpoints of a run, written in the background.
 
-    A kill at any time leaves them good: a checkpoint is a folder that gets its name, the
+    A kill at any time leaves them good: a checkpoint is a folder that gets its name,
+      the
     step, only when all of it is on disk. It holds `state`, which Orbax writes, and a
     manifest. Orbax restores a flipped byte without an error; the manifest detects it.
     What is being read is locked, so that the training process does not remove it.
@@ -132,7 +133,7 @@ class Checkpoints:
         return due if due else list(manifests)[-1:]
 
     def best_steps(self, number: int) -> list[int]:
-        """The steps of the highest scores, the best first; of equal scores the latest."""
+        """The steps of the highest scores, best first; of equal scores the latest."""
         return folder.best(self._folder.manifests(), number)
 
     def unknown_steps(self) -> list[int]:
@@ -153,8 +154,8 @@ class Checkpoints:
           warn: is told of each damaged checkpoint.
 
         Raises:
-          UserError: all are damaged, or they are of another model; or one cannot be read
-            now, and may be good.
+          UserError: all are damaged, or they are of another model; or one cannot be
+            read now, and may be good.
         """
         self.wait()
         damaged: dict[int, Damaged] = {}
@@ -250,9 +251,9 @@ class Checkpoints:
         if not good:
             reasons = '; '.join(f'{step}: {error}' for step, error in damaged.items())
             raise UserError(
-                'all checkpoints that are to be used, in '
-                f'{self._folder.directory}, are damaged ({reasons}): restore one from a '
-                'copy, or train again in another --workdir'
+                f'all checkpoints that are to be used, in {self._folder.directory}, '
+                f'are damaged ({reasons}): restore one from a copy, or train again in '
+                'another --workdir'
             )
 
     def _load(self, step: int, abstract: Any) -> Restored:

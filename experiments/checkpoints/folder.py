@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: which are there, which are the last and the best."""
+"""The folder of a run's checkpoints: which there are, which are the last and best."""
 
 import contextlib
 import os
@@ -42,7 +42,7 @@ class CheckpointFolder:
         return sorted(int(name) for name in self._names() if _STEP.fullmatch(name))
 
     def manifests(self) -> dict[int, dict[str, Any]]:
-        """The manifest of each checkpoint, in order; an empty one where it is damaged."""
+        """The manifest of each checkpoint, in order; of a damaged one, nothing."""
         manifests = {}
         for step in self.steps():
             manifests[step] = {}
@@ -61,7 +61,7 @@ class CheckpointFolder:
                 files.remove(self.directory / name)
 
     def remove_old(self, keep: int, keep_best: int) -> None:
-        """Removes all but the newest checkpoint, the last `keep` and the best `keep_best`.
+        """Removes all but the newest, the last `keep` and the best `keep_best`.
 
         Those that are damaged or are being read stay, too.
         """
@@ -75,7 +75,7 @@ class CheckpointFolder:
                 self._remove(step)
 
     def set_aside(self, step: int) -> str:
-        """Renames a damaged checkpoint, so that it is no step's, and returns the name."""
+        """Renames a damaged checkpoint, so that it is no step's → its new name."""
         name = f'damaged-{step}'
         number = 1
         while os.path.lexists(self.directory / name):

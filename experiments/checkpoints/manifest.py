@@ -25,7 +25,7 @@ class Damaged(Exception):
 
 
 def kinds(tree: Any) -> dict[str, str]:
-    """Path → dtype and shape of each leaf: `{'params/layer_0/bias': 'float32[512]'}`."""
+    """Path → dtype and shape of each leaf: `{'params/norm/bias': 'float32[512]'}`."""
     kinds = {}
     for path, leaf in jax.tree.leaves_with_path(tree):
         name = jax.tree_util.keystr(path, simple=True, separator='/')
@@ -106,7 +106,7 @@ def compare_files(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _reading(path: Path, name: str) -> Iterator[None]:
-    """Tells damage from errors that may pass: no permission, no connection, no handle."""
+    """Tells damage from errors that may pass: no permission, no connection."""
     try:
         yield
     except _CHANGED as error:
@@ -138,7 +138,7 @@ def _seal(manifest: Mapping[str, Any]) -> str:
 
 
 def _encoded(value: Any) -> Any:
-    """The value with `{'not finite': 'nan'}` for nan, which JSON cannot hold; so for ±∞."""
+    """The value with `{'not finite': 'nan'}` for NaN and so on, which JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
         return {_NOT_FINITE: str(value)}
     if isinstance(value, Mapping):

@@ -31,8 +31,8 @@ def line(error: UserError) -> str:
 def nearest(name: str, names: Iterable[str]) -> str:
     """`; did you mean 'model.dropout'?`, or nothing where no name is similar.
 
-    Names are compared by their last words, of `model.dropuot` it is `dropuot`: all names
-    of a section are similar as a whole.
+    Names are compared by their last words, of `model.dropuot` it is `dropuot`: all
+    names of a section are similar as a whole.
     """
 
     def similarity(known: str) -> tuple[float, float]:

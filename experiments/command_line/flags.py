@@ -1,4 +1,4 @@
-"""The command line: a config file, its overrides `--config.a.b=value`, and errors of one line."""
+"""The command line: a config file, overrides `--config.a.b=value`, one-line errors."""
 
 import argparse
 import os

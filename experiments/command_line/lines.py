@@ -14,8 +14,8 @@ _WAIT = 0.01
 def windows(descriptor: int, most: int) -> Iterator[list[str]]:
     """The lines of a file, a pipe or a terminal: each time those that have arrived.
 
-    Each time there are at most `most`. Only \\n ends a line; what follows the last \\n is
-    one, too. They are UTF-8 whatever the locale.
+    Each time there are at most `most`. Only \\n ends a line; what follows the last \\n
+    is one, too. They are UTF-8 whatever the locale.
 
     Raises:
       UserError: a line is not UTF-8; those before it were yielded.

@@ -24,9 +24,10 @@ class Stop:
 
     Python runs signal handlers in the main thread, between two of its instructions. So
     none runs while that thread compiles or waits for a device; and if a handler raised,
-    the error could appear at any place. Therefore the handler only notes the signal. The
-    main thread checks for it after each step of training. Long work is done in another
-    thread (`wait_for`), for which the main thread waits only until a stop is asked for.
+    the error could appear at any place. Therefore the handler only notes the signal.
+    The main thread checks for it after each step of training. Long work is done in
+    another thread (`wait_for`), for which the main thread waits only until a stop is
+    asked for.
     """
 
     def __init__(self) -> None:

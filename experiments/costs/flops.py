@@ -1,7 +1,7 @@
 """What a program costs, read from its jaxpr: FLOPs of products, bytes that it keeps.
 
-The compiler's own analysis needs a compiled program, and counts the body of a loop once,
-however many iterations it has.
+The compiler's own analysis needs a compiled program, and counts the body of a loop
+once, however many iterations it has.
 """
 
 from collections import Counter
@@ -12,8 +12,9 @@ from typing import Any
 from jax.extend import core
 
 Var = core.Var | core.Literal
-# What a variable holds, equal for two variables that hold the same numbers: a mark of its
-# own for each array, then the dtypes that the array was cast to. Empty for constants.
+# What a variable holds, equal for two variables that hold the same numbers: a mark of
+# its own for each array, then the dtypes that the array was cast to. Empty for
+# constants.
 Origin = tuple[Any, ...]
 _CONSTANT: Origin = ()
 # Operations that give an array another shape without a copy of it.

@@ -90,7 +90,7 @@ def ledger(config: Any) -> dict[str, dict[str, int]]:
 
 
 def _peak(arrays: dict[str, int], operations: int) -> int:
-    """Bytes of the process at its largest: while it compiles the step, or during a step.
+    """Bytes of the process at its largest: while compiling the step, or during one.
 
     Parameters and the optimizer's state are there all the time.
     """
@@ -129,7 +129,7 @@ def _abstract(config: Any) -> tuple[Model, TrainState]:
 
 
 def _step(model: Model, variables: Any, shape: tuple[int, int]) -> Jaxpr:
-    """Forward and backward pass: its results are what is kept between, then gradients."""
+    """Forward and backward pass, which returns what is kept between, then gradients."""
 
     def step(variables, batch, key):
         def loss(params):

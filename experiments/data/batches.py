@@ -114,7 +114,7 @@ class Batches:
         self._measure()
 
     def iterate(self, position: Position) -> Iterator[tuple[Batch, Position]]:
-        """The batches from a position on, for ever, each with the next one's position."""
+        """The batches from a position on, endlessly, with the next one's position."""
         epoch, window, index = position
         while True:
             plans = self._plans(epoch, window)

@@ -16,9 +16,9 @@ _LEAST_LENGTH = 16  # of a batch whose lengths are powers of two
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     """Where a pseudo-random permutation of range(size) takes each index.
 
-    A Feistel network over the next power of four, applied again to what it takes outside
-    range(size). Any part of the permutation can be computed without the rest, so a
-    corpus of any size is shuffled as a whole.
+    A Feistel network over the next power of four, applied again to what it takes
+    outside range(size). Any part of the permutation can be computed without the rest,
+    so a corpus of any size is shuffled as a whole.
 
     Args:
       index: [n], each in 0..size - 1.
@@ -146,7 +146,8 @@ def by_length(
     are padded to a power of two, and only the last batch has empty rows.
 
     Yields:
-      The shape (rows, length), rows a multiple of `multiple`, and the indices in its first rows.
+      The shape (rows, length), rows a multiple of `multiple`, and the indices in its
+      first rows.
     """
     order = np.argsort(-lengths, kind='stable')
     while len(order):

@@ -9,7 +9,7 @@ _COLUMNS = ('sentences', 'loss', 'perplexity', 'accuracy', 'bleu', 'chrf')
 
 
 def bleu_and_chrf(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Corpus BLEU (cased, 13a) and chrF of sacreBLEU (Post 2018), with their signatures."""
+    """sacreBLEU's corpus BLEU (cased, 13a) and chrF (Post 2018), with signatures."""
     # The import takes half a second, which the start of a run need not pay.
     from sacrebleu.metrics import BLEU, CHRF
 

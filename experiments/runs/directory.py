@@ -18,9 +18,9 @@ LONGEST_NAME = 100
 CONFIG = 'config.json'
 RESULT = 'result.json'
 EXTENSIONS = 'extensions.json'
-# The fields that may be raised on an existing run, for it to go on further; 0 is no limit.
-# How often it logs, evaluates and saves may not change: then no one config would give its
-# result.
+# The fields that may be raised on an existing run, for it to go on further; 0 is no
+# limit. How often it logs, evaluates and saves may not change: then no one config would
+# give its result.
 LIMITS = ('train.steps', 'train.epochs', 'train.patience')
 # What a run would overwrite.
 _OVERWRITTEN = (
@@ -33,8 +33,8 @@ def run_name(config_name: str, overrides: Mapping[str, Any]) -> str:
     """The name of the run's directory: `wmt_small,model.num_heads=8`.
 
     The same settings in any order give the same name; different settings never do. What
-    a file system might not keep or distinguish (other characters, capitals, great length)
-    is replaced or cut, and a hash of the whole name is added.
+    a file system might not keep or distinguish (other characters, capitals, great
+    length) is replaced or cut, and a hash of the whole name is added.
     """
     settings = [f'{k}={_as_text(v)}' for k, v in sorted(overrides.items())]
     name = ','.join([config_name, *settings])
@@ -57,8 +57,8 @@ def check(path: Path, config: Mapping[str, Any]) -> None:
     """Refuses a directory that no run of this config can have; writes nothing.
 
     Raises:
-      UserError: it cannot be written to or has a name that is not UTF-8, it belongs to a
-        run of another config (limits may be raised), or to something that is no run.
+      UserError: it cannot be written to or has a name that is not UTF-8, it belongs to
+        a run of another config (limits may be raised), or to something that is no run.
     """
     _check_name(path)
     extends = asks_for_more(path, config)
@@ -81,8 +81,8 @@ def open_run(
     The directory of a run that has ended may be read-only.
 
     Args:
-      extension: what to record where `config` raises limits of the run that is there. Its
-        result is then renamed, to `result.step=12.json`.
+      extension: what to record where `config` raises limits of the run that is there.
+        Its result is then renamed, to `result.step=12.json`.
 
     Raises:
       UserError: as `check`; or another process uses it. Then it is left as it was.
@@ -105,7 +105,7 @@ def open_run(
 
 
 def asks_for_more(path: Path, config: Mapping[str, Any]) -> bool:
-    """Whether a run is there whose config differs only in limits that this one raises."""
+    """Whether a run is there whose config differs in limits that this one raises."""
     if not files.exists(path / CONFIG):
         return False
     old = flatten(read_config(path))
@@ -117,7 +117,7 @@ def asks_for_more(path: Path, config: Mapping[str, Any]) -> bool:
 
 
 def raised(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The limits that one config raises above another's: `{'train.steps': [12, 24]}`."""
+    """The limits that a config raises above another's: `{'train.steps': [12, 24]}`."""
     old = flatten(old)
     new = flatten(new)
     limits = {}
@@ -136,7 +136,7 @@ def _is_more(old: Any, new: Any) -> bool:
 def _extend(
     path: Path, config: Mapping[str, Any], extension: Mapping[str, Any]
 ) -> None:
-    """Has a run go on; after a kill in between it can be resumed, and is not finished."""
+    """Makes a run go on; a kill in between leaves it resumable and not finished."""
     if (path / RESULT).exists():
         step = files.read_json(path / RESULT).get('step')
         os.replace(path / RESULT, path / f'result.step={step}.json')
@@ -205,8 +205,8 @@ def _check_no_other_files(path: Path) -> None:
     for name in _OVERWRITTEN:
         if files.exists(path / name):
             raise UserError(
-                f'{path} holds {name} and is not the directory of a run, for it holds no '
-                'config.json: choose another --workdir'
+                f'{path} holds {name} and is not the directory of a run, for it holds '
+                'no config.json: choose another --workdir'
             )
 
 

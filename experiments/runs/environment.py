@@ -16,8 +16,8 @@ PACKAGES = (
     *('sentencepiece', 'sacrebleu'),
 )
 CPUINFO = Path('/proc/cpuinfo')
-# The vector extensions of x86 and ARM: with others a compiler orders sums otherwise, and
-# so rounds otherwise.
+# The vector extensions of x86 and ARM: with others a compiler orders sums otherwise,
+# and so rounds otherwise.
 VECTORS = re.compile(r'(sse4|avx|fma|f16c|amx|neon|asimd|sve|sme2?\b)\w*')
 
 
@@ -34,7 +34,7 @@ def describe(devices: Sequence[str]) -> dict[str, Any]:
 
 
 def processor() -> dict[str, Any]:
-    """The processor's name and its vector extensions, which decide how sums are rounded.
+    """The processor's name, and its vector extensions, by which sums are rounded.
 
     The extensions are known on Linux only.
     """

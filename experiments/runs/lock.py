@@ -21,7 +21,8 @@ def locked(path: Path, optional: bool) -> Iterator[None]:
 
     Args:
       path: the directory, which is made if it is not there.
-      optional: whether to go on without a lock where the directory cannot be written to.
+      optional: whether to go on without a lock where the directory cannot be written
+        to.
 
     Raises:
       UserError: another process has the lock, or the directory cannot be written to.

@@ -1,4 +1,4 @@
-"""A run's metrics: `metrics.jsonl`, one JSON object a line, and TensorBoard's events."""
+"""A run's metrics: `metrics.jsonl`, a JSON object a line, and TensorBoard events."""
 
 import json
 import math
@@ -24,10 +24,10 @@ _REMEDY = ': delete this line'
 class MetricsLog:
     """Appends rows to `metrics.jsonl`, and their numbers to TensorBoard's events.
 
-    Opened to resume a run, it keeps the rows that were there at the checkpoint and drops
-    later ones, so that none is there twice. The events are then written again from the
-    rows that stay: what was not yet on disk comes back, and TensorBoard sees a run
-    without restarts.
+    Opened to resume a run, it keeps the rows that were there at the checkpoint and
+    drops later ones, so that none is there twice. The events are then written again
+    from the rows that stay: what was not yet on disk comes back, and TensorBoard sees a
+    run without restarts.
 
     Args:
       path: the run's directory.
@@ -61,7 +61,7 @@ class MetricsLog:
         self._files = [_open(path / NAME), _open(events)]
 
     def write(self, step: int, kind: str, **values: Any) -> None:
-        """Adds a row `{"step": …, "kind": "train" or "eval" or …, "time": …, **values}`.
+        """Adds a row `{"step": …, "kind": "train", "eval", …, "time": …, **values}`.
 
         Values are numbers of Python or NumPy, text or None. A number that is not finite
         becomes null, for JSON has none.
@@ -175,7 +175,7 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _is_allowed(name: str, value: Any) -> bool:
-    """Whether a row can have this value: `write` writes it, and TensorBoard can show it."""
+    """Whether a row can have this value: `write` gives it, TensorBoard can show it."""
     if name == 'kind':
         return isinstance(value, str)
     if name == 'step':

@@ -39,8 +39,8 @@ def read(path: Path, whole: bool = True) -> dict[str, Any]:
     reason = _wrong(result, _WHOLE, whole) or _wrong_scores(result, whole)
     if reason is not None:
         raise UserError(
-            f'{file} is not the result of a run, for {reason}: restore it, or remove it '
-            'and start the run again to have it scored anew'
+            f'{file} is not the result of a run, for {reason}: restore it, or remove '
+            'it and start the run again to have it scored anew'
         )
     return result
 

@@ -23,7 +23,7 @@ def everywhere() -> NamedSharding:
 
 
 def placed(tree: Any) -> Any:
-    """The abstract arrays of a tree, with the sharding that has them on every device."""
+    """The abstract arrays of a tree, with the sharding `everywhere`."""
 
     def place(x: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere())

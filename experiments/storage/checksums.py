@@ -49,7 +49,7 @@ def read(sums: Path) -> dict[str, str]:
 
 
 def damage(sums: Path, names: Iterable[str]) -> str:
-    """What is wrong with the files of these names beside `sums`; empty if nothing is."""
+    """What is wrong with the files of these names beside `sums`; empty for nothing."""
     written = read(sums)
     for name in names:
         found = sha256(sums.with_name(name))
@@ -63,7 +63,7 @@ def damage(sums: Path, names: Iterable[str]) -> str:
 
 
 def keep(folder: Path, names: Iterable[str], make: Callable[[Path], None]) -> None:
-    """Makes a folder of a cache with files of these names, or makes a damaged one again.
+    """Makes a folder of a cache with files of these names; a damaged one it remakes.
 
     A damaged folder, in which a file is not what was written, is reported on stderr.
     Several processes may do so at the same time.

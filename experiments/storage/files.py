@@ -73,7 +73,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Readable JSON of a value. A number that is not finite is null, for JSON has none."""
+    """Readable JSON of a value, with null for a number that is not finite."""
     value = _finite(value)
     text = json.dumps(
         value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False
@@ -131,7 +131,8 @@ def exists(path: Path) -> bool:
     """Whether there is a file or folder.
 
     Raises:
-      UserError: the system does not say: no permission, too long a name, a failing disk.
+      UserError: the system does not say: no permission, too long a name, a failing
+        disk.
     """
     try:
         path.stat()
@@ -180,7 +181,7 @@ def _sync(path: Path) -> None:
 
 
 def _sync_entry(folder: Path) -> None:
-    """Makes sure that a folder's list of names is on disk. Windows cannot open a folder."""
+    """Makes sure that a folder's list of names is on disk; Windows has no way to."""
     if os.name == 'posix':
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -58,7 +58,7 @@ def reading(file: Path) -> Iterator[None]:
 
 @contextmanager
 def removing(file: Path) -> Iterator[bool]:
-    """Yields whether nobody reads the folder of `file`; new readers wait for the block."""
+    """Yields whether nobody reads the folder of `file`; new readers wait meanwhile."""
     try:
         held = open(file, 'rb+')
     except OSError:

@@ -10,7 +10,7 @@ _UNITS = ('bytes', 'kB', 'MB', 'GB', 'TB')
 
 
 def taken(folder: Path) -> int:
-    """Bytes on disk of all files below a folder; a file that vanishes meanwhile has none."""
+    """Bytes on disk of all files below a folder; one that vanishes counts as 0."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:

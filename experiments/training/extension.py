@@ -34,15 +34,15 @@ def check(setup: RunSetup, path: Path, anyway: bool) -> dict[str, Any]:
     old_steps = length(before, setup.batches)
     checkpoints = Checkpoints(path / trained_run.CHECKPOINTS, read_only=True)
     step = max(checkpoints.steps(), default=0)
-    _, old_schedule = optimizer.make(before, old_steps)
+    old_schedule = optimizer.make_schedule(before, old_steps)
     exact = np.array_equal(_rates(old_schedule, step), _rates(setup.schedule, step))
     if not exact and not anyway:
         raise UserError(
             f'optimizer.schedule={before.optimizer.schedule} goes by the number of '
-            f'steps: in a run of {setup.steps:,} the {step:,} updates so far would have '
-            f'had other learning rates than in this one of {old_steps:,}, so its end is '
-            'not what going on gives. --extend goes on all the same, another --workdir '
-            'begins anew'
+            f'steps: in a run of {setup.steps:,} the {step:,} updates so far would '
+            f'have had other learning rates than in this one of {old_steps:,}, so its '
+            'end is not what going on gives. --extend goes on all the same, another '
+            '--workdir begins anew'
         )
     if step == old_steps and not _would_have_stopped_there(setup.config, step):
         print(

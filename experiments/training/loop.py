@@ -199,7 +199,7 @@ class Trainer:
         self.metrics.start_clock()
 
     def _settle(self) -> None:
-        """Waits for the steps so far; a step that was not finite is told, or ends all."""
+        """Waits for the steps so far; one that is not finite is told, or an error."""
         for step, position in self.metrics.settle():
             where = f'step {step:,} (epoch {position.epoch}, batch {position.index})'
             if self.config.train.on_nonfinite == 'skip':
@@ -230,7 +230,7 @@ class Trainer:
         )
 
     def _evaluate(self, step: int) -> float:
-        """Scores the dev set; where a stop interrupts that, saves the state and leaves."""
+        """Scores the dev set; if a stop interrupts that, saves the state and leaves."""
         try:
             return self._score_dev_set(step)
         except Stopped:

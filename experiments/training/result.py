@@ -1,4 +1,4 @@
-"""The result of a run: the final scores, and what is known of the trained parameters."""
+"""The result of a run: final scores, and facts about the trained parameters."""
 
 import hashlib
 import math

@@ -52,8 +52,9 @@ def clause(
 ) -> Clause:
     """A clause with one of the verbs. `fixed` are parts of it that are given.
 
-    `tense` is 'present' or 'past' where the sentence decides it; `extras`: with what need not be;
-    `plain`: with no article that could not stand with 'not' or in a question.
+    `tense` is 'present' or 'past' where the sentence decides it; `extras`: with what
+    need not be; `plain`: with no article that could not stand with 'not' or in a
+    question.
     """
     verb = rng.pick(verbs)
     if tense == 'past' and not has_past(verb):
@@ -72,7 +73,7 @@ def clause(
 def _objects(
     rng: Rng, verb: Verb, subject: Nominal, determiners: str
 ) -> dict[str, Any]:
-    """To what and to whom it is done; who eats can do without a word of food: 'alone'."""
+    """Object and recipient; a verb such as 'eat' may go without an object: 'alone'."""
     if not verb.objects or ('alone' in verb.notes and rng.chance(0.2)):
         return {}
     if not verb.recipient:
@@ -89,7 +90,7 @@ def _objects(
 
 
 def _adjuncts(rng: Rng, verb: Verb, subject: Nominal, extras: bool) -> dict[str, Any]:
-    """Place, direction, manner or company: those that the verb must have, and at most one more."""
+    """Place, direction, manner, company: what the verb needs, and at most one more."""
     chosen = [note[:-1] for note in verb.notes if note.endswith('!')]
     optional = [note for note in verb.notes if note in _ADJUNCTS]
     if extras and optional and rng.chance(0.5):
@@ -112,7 +113,7 @@ def _adjunct(
 
 
 def has_past(verb: Verb) -> bool:
-    """Not 'read' and 'put', whose past can look like their present; they take the perfect."""
+    """Not 'read' or 'put', whose past looks like the present: they get the perfect."""
     return verb.english.past[0] != verb.english.base
 
 

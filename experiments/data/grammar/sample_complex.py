@@ -100,7 +100,7 @@ def complement(rng: Rng) -> Sentence:
 
 
 def _said(rng: Rng, main: Clause) -> Clause:
-    """Somebody who thinks of the past thinks in the past: that is always right in English."""
+    """Whoever thinks of the past thinks in the past: always right in English."""
     tense = 'past' if main.tense == 'past' else ''
     made = about(rng, main, tense or 'present') if rng.chance(0.3) else None
     if made or rng.chance(0.25):
@@ -148,7 +148,7 @@ def joined(rng: Rng) -> Sentence:
 
 
 def shared(rng: Rng) -> Sentence:
-    """Two clauses with one subject: 'buys the cake and eats it', 'but does not eat it'."""
+    """Two clauses with one subject: 'buys the cake and eats it', 'but does not eat'."""
     subject = subject_of(rng, BE, 'plain')
     tense = rng.draw({'present': 40, 'past': 45, 'future': 15})
     given = {'extras': False, 'plain': True, 'negative': False, 'modal': None}

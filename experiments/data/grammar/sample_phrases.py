@@ -73,7 +73,7 @@ PRONOUNS = (
 _FIRST_PERSONS = (FIRST, FIRST_PLURAL)  # 'I' and 'we' are not each other's objects
 
 
-# ---- Noun phrases -------------------------------------------------------------------------------
+# ---- Noun phrases --------------------------------------------------------------------
 
 
 def noun_phrase(
@@ -82,7 +82,12 @@ def noun_phrase(
     determiners: str = 'any',
     subject: Nominal | None = None,
 ) -> NounPhrase:
-    """`determiners`: any, plain (may follow 'not') or definite; `subject` may be meant by 'its'."""
+    """A noun phrase of one of the nouns.
+
+    Args:
+      determiners: any, plain (may follow 'not') or definite.
+      subject: of the clause, which 'its' may refer to.
+    """
     noun = rng.pick(nouns)
     plural = not noun.mass and rng.chance(0.25)
     adjectives = DESCRIBING[noun.english]
@@ -160,7 +165,7 @@ def subject_of(rng: Rng, verb: Verb, determiners: str = 'any') -> Nominal:
 def other(
     rng: Rng, nouns: Sequence[Noun], subject: Nominal, determiners: str = 'any'
 ) -> Nominal:
-    """One of the nouns, or a name or pronoun for a person, that is not the subject again."""
+    """One of the nouns, or a name or pronoun for a person; never the subject again."""
     noun = rng.pick(nouns)
     while len(nouns) > 1 and isinstance(subject, NounPhrase) and noun is subject.noun:
         noun = rng.pick(nouns)
@@ -179,7 +184,7 @@ def other(
     return noun_phrase(rng, [noun], determiners, subject)
 
 
-# ---- Time, place and manner ---------------------------------------------------------------------
+# ---- Time, place and manner ----------------------------------------------------------
 
 
 def time_for(rng: Rng, tense: str, often: bool) -> Adverb:

@@ -69,7 +69,7 @@ def _which(rng: Rng, nouns: tuple[Noun, ...]) -> NounPhrase:
 
 
 def _whom_or_what(rng: Rng) -> Clause:
-    """'What' and 'whom' where German has 'was' and 'wen', else 'which': not 'worauf'."""
+    """'What' or 'whom' where German has 'was' or 'wen', else 'which': not 'worauf'."""
     verb = rng.pick(_TRANSITIVE)
     noun = rng.pick(verb.objects)
     human = noun.kind in PERSONS
@@ -85,7 +85,7 @@ def _to_whom(rng: Rng) -> Clause:
 
 
 def _where(rng: Rng) -> Clause:
-    """German asks for a place and for a direction with different words; the verb tells which."""
+    """German has different question words for place and direction; the verb decides."""
     if rng.chance(0.6):
         given = {'place': Adverb('where', 'wo'), 'front': 'place'}
         return clause(rng, _PLACED, extras=False, plain=True, negative=False, **given)

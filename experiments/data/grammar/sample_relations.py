@@ -1,4 +1,4 @@
-"""Draws clauses that lean on another: relative clauses, infinitives, and those that speak on."""
+"""Draws dependent clauses: relative clauses, infinitives, continuations."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -40,11 +40,11 @@ _PLACE_VERBS = [v for v in ALL_VERBS if {'anywhere', 'homes!'} & set(v.notes)]
 _OWN = nouns_of('pet vehicle brother sister son daughter')
 
 
-# ---- Relative clauses ---------------------------------------------------------------------------
+# ---- Relative clauses ----------------------------------------------------------------
 
 
 def with_relative(rng: Rng, main: Clause) -> Clause:
-    """The clause with a relative clause at its last phrase or, where none fits, at its subject."""
+    """The clause with a relative clause at its last phrase, or else at its subject."""
     name = _last_phrase(main)
     if name and rng.chance(0.6):
         part = getattr(main, name)
@@ -59,7 +59,7 @@ def with_relative(rng: Rng, main: Clause) -> Clause:
 
 
 def _last_phrase(main: Clause) -> str:
-    """The part whose relative clause would come last in both languages; empty if there is none."""
+    """The part whose relative clause would be last in both languages, or ''."""
     time_last = main.time and not main.time.middle and main.front != 'time'
     if time_last or main.manner or main.predicate:
         return ''
@@ -126,7 +126,7 @@ def relative(rng: Rng, noun: Noun, plural: bool) -> Clause:
     )
 
 
-# ---- Speaking on of what was named --------------------------------------------------------------
+# ---- Speaking on of what was named ---------------------------------------------------
 
 
 class Antecedent(NamedTuple):
@@ -179,7 +179,7 @@ def pronoun_for(nominal: Nominal) -> Pronoun | None:
 
 
 def done_to(antecedent: Antecedent, but: Verb, tense: str) -> list[Verb]:
-    """The verbs, but for one, whose object the pronoun can be: not 'auf es', which is 'darauf'."""
+    """The verbs, but for one, that can have the pronoun as object: not 'auf es'."""
     noun = antecedent.noun
     verbs = [
         v for v in _DONE_BY_PEOPLE[noun.english] if v is not but and not v.recipient
@@ -189,8 +189,10 @@ def done_to(antecedent: Antecedent, but: Verb, tense: str) -> list[Verb]:
 
 
 def about(rng: Rng, main: Clause, tense: str) -> Clause | None:
-    """A clause in which somebody or something of the main clause is or does something, or has
-    something done to it; none if there is nothing that a pronoun can mean."""
+    """A clause about somebody or something of the main clause, by a pronoun.
+
+    None if there is nothing that a pronoun can mean.
+    """
     known = antecedents(main)
     if not known:
         return None

@@ -18,7 +18,7 @@ from experiments.data.grammar.sample_relations import with_relative
 from experiments.data.grammar.sample_states import being, there_is, weather
 from experiments.data.grammar.syntax import Clause, Sentence, Subordinate
 
-# ---- Statements ---------------------------------------------------------------------------------
+# ---- Statements ----------------------------------------------------------------------
 
 
 def statement(rng: Rng) -> Sentence:
@@ -55,7 +55,7 @@ def _with_front(rng: Rng, main: Clause) -> Clause:
     return main
 
 
-# ---- All of them --------------------------------------------------------------------------------
+# ---- All of them ---------------------------------------------------------------------
 
 KINDS = {
     statement: 22,

@@ -101,7 +101,7 @@ def _comparison(
 
 
 def _worker(rng: Rng, subject: Nominal) -> NounPhrase | None:
-    """'a good doctor', of one person whose sex is known, since German has a word for either."""
+    """'a good doctor', of a person of known sex: German has a word for either sex."""
     noun = noun_of(subject)
     if subject.person != THIRD or noun.kind not in _WORKERS:
         return None
@@ -111,7 +111,7 @@ def _worker(rng: Rng, subject: Nominal) -> NounPhrase | None:
     )
 
 
-# ---- What there is, and the weather -------------------------------------------------------------
+# ---- What there is, and the weather --------------------------------------------------
 
 _SEEN = nouns_of('person animal goods plant food')
 _SINGLE = {'a': 75, 'no': 25}

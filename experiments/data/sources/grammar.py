@@ -27,13 +27,17 @@ SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
 class Grammar(Checked):
     """Pairs drawn from `_grammar`, all distinct, in English and in German.
 
-    Evaluation sets: `val` and `test` are drawn like the training pairs; `long` joins and nests the
-    same constructions to sentences longer than any of these; each sentence of `compositional` has
-    a word in a construction in which training never shows it (`_grammar.held_out`).
+    Evaluation sets: `val` and `test` are drawn like the training pairs; `long` joins
+      and nests the
+    same constructions to sentences longer than any of these; each sentence of
+    `compositional` has a word in a construction in which training never shows it
+    (`_grammar.held_out`).
 
     Attributes:
-      seed: other seeds draw other sentences; the pairs held out of training are the same.
-      pairs: the number of training pairs. Fewer are the first of more; the evaluation sets stay.
+      seed: other seeds draw other sentences; the pairs held out of training are the
+        same.
+      pairs: the number of training pairs. Fewer are the first of more; the evaluation
+        sets stay.
 
     Raises:
       ValueError: `seed` or `pairs` is out of range.
@@ -53,7 +57,7 @@ class Grammar(Checked):
         return {name: list(pairs) for name, pairs in self._evaluation.items()}
 
     def digest(self) -> str:
-        """Of the code that makes the pairs and of the fields that choose them: reads no pair."""
+        """A digest of the fields and of the code that makes the pairs."""
         files = [
             Path(__file__),
             *sorted((Path(__file__).parents[1] / 'grammar').glob('*.py')),
@@ -99,7 +103,7 @@ class Grammar(Checked):
         words: range,
         accepts: Callable[[Sentence], bool],
     ) -> Iterator[Pair]:
-        """Pairs of which neither side came before, with that many words on each side."""
+        """Pairs of which neither side came before, with so many words on each side."""
         rng, seen = Rng(3 * self.seed + stream), set()
         while True:
             tree = draw(rng)
