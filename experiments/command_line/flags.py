@@ -17,7 +17,7 @@ from experiments.command_line import usage, utf8
 from experiments.command_line.errors import UserError, line, nearest
 from experiments.config.flat import flatten
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 CONFIG_HELP = (
     'file, such as configs/wmt_small.py; --config.model.num_heads=8 changes one of its '
     'fields'

@@ -9,7 +9,7 @@ from experiments.config.derived import takes_best
 from experiments.config.flat import flatten
 from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite import ranges
-from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.ranges import Choices, Range, Rate, Size
 
@@ -72,7 +72,8 @@ def check(config: Any) -> None:
     _check_fields(config)
     _check_data(config.data)
     try:
-        variants.check(ModelConfig.of(config.model))
+        # Cheap beside the text, which is read before the model can have its vocabulary.
+        build.model(config.model, config.tokenizer.vocab_size)
     except ValueError as error:
         raise UserError(str(error)) from None
     optimizer.check(config)

@@ -196,7 +196,7 @@ def _dimensions(params: Any) -> Any:
             return None
         if 'experts' in names:  # the first axis: each is a network of its own
             return optax.contrib.MuonDimensionNumbers(1, 2)
-        inputs = x.ndim - 1 if 'merge' in names else 1  # of all heads
+        inputs = x.ndim - 1 if 'out_proj' in names else 1  # of all heads
         axes = tuple(range(x.ndim))
         return optax.contrib.MuonDimensionNumbers(axes[:inputs], axes[inputs:])
 
@@ -205,5 +205,7 @@ def _dimensions(params: Any) -> Any:
 
 def _try(update: optax.GradientTransformation) -> None:
     """Traces an update of a matrix and a bias, which raises what is wrong."""
-    params = {'kernel': jnp.zeros((2, 2)), 'bias': jnp.zeros(2)}
+    matrix = jax.ShapeDtypeStruct((2, 2), jnp.float32)
+    vector = jax.ShapeDtypeStruct((2,), jnp.float32)
+    params = {'kernel': matrix, 'bias': vector}
     jax.eval_shape(lambda p: update.update(p, update.init(p), p), params)

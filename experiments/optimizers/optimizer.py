@@ -60,12 +60,10 @@ def make(
     Raises:
       UserError: as `check`.
     """
-    settings = config.optimizer
-    check(config)
-    schedule = make_schedule(config, steps)
-    update = optax_specs.make(*_named(settings), schedule, decays)
-    if settings.clip:
-        update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
+    update, schedule = _from_optax(config, steps)
+    _check_lr_multipliers(config)
+    if config.optimizer.clip:
+        update = optax.chain(optax.clip_by_global_norm(config.optimizer.clip), update)
     if _has_lr_multipliers(config):
         update = optax.chain(update, optax.stateless(_scale_by_multipliers(model)))
     return update, schedule
@@ -78,6 +76,17 @@ def make_schedule(config: Any, steps: int) -> optax.Schedule:
       UserError: it cannot be made.
     """
     return _schedule(config.optimizer.schedule, config.model.d_model, steps)
+
+
+def _from_optax(
+    config: Any, steps: int
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """The optimizer that the fields name, and its learning rate."""
+    settings = config.optimizer
+    _check(settings)
+    name, arguments = _named(settings)
+    schedule = make_schedule(config, steps)
+    return optax_specs.make(name, arguments, schedule, decays), schedule
 
 
 def _named(settings: Any) -> tuple[str, dict[str, Any]]:
@@ -114,8 +123,12 @@ def check(config: Any) -> None:
     Raises:
       UserError: names the field of `optimizer`, its value and what it may be.
     """
-    _check(config.optimizer)
-    make_schedule(config, LONG)
+    _from_optax(config, LONG)
+    _check_lr_multipliers(config)
+
+
+def _check_lr_multipliers(config: Any) -> None:
+    """Refuses optimizers and schedules that the initialisation's rates do not fit."""
     if not _has_lr_multipliers(config):
         return
     name, _ = optax_specs.split(config.optimizer.name)
