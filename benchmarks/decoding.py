@@ -19,8 +19,7 @@ import numpy as np
 
 from benchmarks import turns
 from benchmarks.turns import Side
-from experiments.data import collate, corpus, tokenizer
-from experiments.data import sources as data
+from experiments.data import collate, corpus, sources, tokenizer
 from experiments.runs import directory
 
 MODULE = 'benchmarks.decoding'
@@ -89,22 +88,22 @@ def _fastest(name: str, arguments: tuple[str, ...], sizes: list[int]) -> Side:
 
 
 def _pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
-    source = data.load(directory.read_config(args.workdir)['data'])
+    source = sources.load(directory.read_config(args.workdir)['data'])
     return source.evaluation()[args.set] * args.copies
 
 
 def _timed(translate: Any, args: argparse.Namespace) -> dict[str, float]:
     """A first pass compiles and warms up; a second is timed."""
-    sources, references = zip(*_pairs(args), strict=True)
-    list(translate(sources))
+    texts, references = zip(*_pairs(args), strict=True)
+    list(translate(texts))
     began = time.perf_counter()
-    outputs = list(translate(sources))
+    outputs = list(translate(texts))
     seconds = time.perf_counter() - began
     peak = turns.peak_megabytes()
     from sacrebleu.metrics import BLEU
 
     return {
-        'sentences/s': len(sources) / seconds,
+        'sentences/s': len(texts) / seconds,
         'peak MB': peak,
         'BLEU': BLEU().corpus_score(outputs, [references]).score,
     }
@@ -136,7 +135,7 @@ def _model(args: argparse.Namespace, dtype: str) -> Any:
     """The run's model, to compute in a dtype."""
     from ml_collections import ConfigDict
 
-    from flaxformer_lite import build
+    from flaxformer_lite.config import build
 
     config = ConfigDict(directory.read_config(args.workdir)).model
     config.dtype = dtype

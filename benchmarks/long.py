@@ -48,16 +48,16 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     """One variant's forward and backward pass, causal, of one sentence."""
     import jax
     import jax.numpy as jnp
-    from flaxformer_lite.text import Text
 
-    from flaxformer_lite import spec
-    from flaxformer_lite.shapes import KV
+    from flaxformer_lite.config import spec
+    from flaxformer_lite.kv_cache import KeyValues
+    from flaxformer_lite.masks import TokenBatch
 
     if args.worker == 'nothing':
         jax.block_until_ready(jax.jit(jnp.square)(jnp.ones(8)))
         return {'peak MB': turns.peak_megabytes()}
     attention = spec.make('flaxformer_lite.attention', args.worker)
-    pos_BT = jnp.arange(args.length)[None]
+    positions_BT = jnp.arange(args.length)[None]
     shapes = (1, args.length, HEADS, WIDTH), *[(1, HEADS, WIDTH, args.length)] * 2
     keys = jax.random.split(jax.random.key(0), len(shapes))
     arrays = [jax.random.normal(key, x) for key, x in zip(keys, shapes, strict=True)]
@@ -65,9 +65,15 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     @jax.jit
     def both(q_BTHK, key_BGKS, value_BGUS):
         def loss(*arrays):
-            kv = KV(*arrays[1:], pos_BT)
-            mask_BHTS = Text.of(jnp.ones_like(pos_BT)).sees_before()
-            y = attention.apply({}, arrays[0], kv, pos_BT=pos_BT, mask_BHTS=mask_BHTS)
+            kv = KeyValues(*arrays[1:], positions_BT)
+            tokens = TokenBatch.from_tokens(jnp.ones_like(positions_BT))
+            y = attention.apply(
+                {},
+                arrays[0],
+                kv,
+                positions_BT=positions_BT,
+                mask_BHTS=tokens.causal_mask(),
+            )
             return jnp.square(y).sum(), y
 
         arrays = q_BTHK, key_BGKS, value_BGUS

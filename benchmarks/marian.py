@@ -13,14 +13,14 @@ from experiments.data.tokenizer import BOS, EOS, PAD
 POSITIONS = 1024
 LAYER = re.compile(r'(encoder|decoder)/layer_(\d+)/(\w+)/(\w+)/(\w+)')
 MAPS = {
-    ('attention', 'query'): 'self_attn.q_proj',
-    ('attention', 'key'): 'self_attn.k_proj',
-    ('attention', 'value'): 'self_attn.v_proj',
-    ('attention', 'merge'): 'self_attn.out_proj',
+    ('self_attention', 'query'): 'self_attn.q_proj',
+    ('self_attention', 'key'): 'self_attn.k_proj',
+    ('self_attention', 'value'): 'self_attn.v_proj',
+    ('self_attention', 'out_proj'): 'self_attn.out_proj',
     ('cross_attention', 'query'): 'encoder_attn.q_proj',
     ('cross_attention', 'key'): 'encoder_attn.k_proj',
     ('cross_attention', 'value'): 'encoder_attn.v_proj',
-    ('cross_attention', 'merge'): 'encoder_attn.out_proj',
+    ('cross_attention', 'out_proj'): 'encoder_attn.out_proj',
     ('feed_forward', 'up'): 'fc1',
     ('feed_forward', 'down'): 'fc2',
 }
@@ -75,8 +75,8 @@ def load(model: MarianMTModel, params: Mapping[str, np.ndarray]) -> None:
     """Has the model compute what ours does with these parameters.
 
     Args:
-      params: by path, `encoder/layer_0/attention/query/kernel`, of a post-norm model with ReLU,
-        layer norm, sinusoids and one embedding matrix.
+      params: by path, `encoder/layer_0/self_attention/query/kernel`, of a post-norm
+        model with ReLU, layer norm, sinusoids and one embedding matrix.
 
     Raises:
       KeyError, RuntimeError: they are of another model.
@@ -119,7 +119,7 @@ def _named(path: str, value: np.ndarray) -> tuple[str, np.ndarray]:
     name = f'{place}.{MAPS[part, inner]}'
     if leaf == 'bias':
         return f'{name}.bias', value
-    inputs = np.prod(value.shape[:-1]) if inner == 'merge' else value.shape[0]
+    inputs = np.prod(value.shape[:-1]) if inner == 'out_proj' else value.shape[0]
     return f'{name}.weight', value.reshape(inputs, -1).T
 
 

@@ -29,10 +29,11 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {'batch.tokens': 2048},
     {'batch.tokens': 4096, 'model.dtype': 'bfloat16'},
     {'model.architecture': 'recurrent'},
-    {'model.architecture': 'language_model', 'batch.tokens': 4096},
+    {'model.architecture': 'decoder_only', 'batch.tokens': 4096},
     {'model.feed_forward': 'mixture'},
 )
 STEPS = 3
+NO_RUN = Path('nowhere')  # there is none to go on with
 
 
 def main() -> None:
@@ -82,18 +83,20 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
     import jax
 
     from configs import wmt_small
+    from experiments.command_line.screen import Screen
+    from experiments.command_line.stopping import Stop
     from experiments.costs.ledger import ledger
     from experiments.data.batches import Position
     from experiments.runtime import devices
     from experiments.training import setup
-    from flaxformer_lite import training
+    from flaxformer_lite.training.train_step import init_state, make_train_step
 
     config = wmt_small.get_config()
     config.update_from_flattened_dict(changes)
-    made = setup.prepare(config, Path('nowhere'))  # there is no run to go on with
-    init = functools.partial(training.init, made.model, made.optimizer)
+    made = setup.prepare(config, NO_RUN, Screen(sys.stderr), Stop())
+    init = functools.partial(init_state, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
-    step = training.make_step(made.model, made.optimizer, label_smoothing=0.1)
+    step = make_train_step(made.model, made.optimizer, label_smoothing=0.1)
     jitted = jax.jit(step, donate_argnums=0)
     batches = itertools.islice(made.batches.iterate(Position()), STEPS)
     placed = [jax.device_put(batch, devices.rows()) for batch, _ in batches]

@@ -12,6 +12,7 @@ import functools
 import itertools
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,9 +23,8 @@ import numpy as np
 
 from benchmarks import turns
 from benchmarks.turns import Side
-from experiments.data import batches as batching
 from experiments.data import collate, corpus, sources, tokenizer
-from experiments.data.batches import Position
+from experiments.data.batches import Batches, Position, prefetch
 from experiments.runtime import malloc
 
 VOCABULARY = 8000
@@ -93,16 +93,18 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     """The runner's own parts: its batches, the thread that makes them, its step and its clock."""
     import jax
 
+    from experiments.command_line.screen import Screen
+    from experiments.command_line.stopping import Stop
     from experiments.runtime import devices
     from experiments.training import setup
     from experiments.training.metrics import Figures, Progress
-    from flaxformer_lite import training
+    from flaxformer_lite.training.train_step import init_state, make_train_step
 
-    work = setup.prepare(_config(args), args.cache)
-    init = functools.partial(training.init, work.model, work.optimizer)
+    work = setup.prepare(_config(args), args.cache, Screen(sys.stderr), Stop())
+    init = functools.partial(init_state, work.model, work.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
-    step = training.make_step(work.model, work.optimizer, label_smoothing=SMOOTHING)
-    batches = batching.prefetch(work.batches.iterate(Position()))
+    step = make_train_step(work.model, work.optimizer, label_smoothing=SMOOTHING)
+    batches = prefetch(work.batches.iterate(Position()))
     first = jax.device_put(next(batches)[0], devices.rows())
     began = time.perf_counter()
     program = devices.compiled(jax.jit(step, donate_argnums=0), state, first, key)
@@ -136,7 +138,7 @@ def _config(args: argparse.Namespace) -> Any:
     return config
 
 
-def _input_seconds(batches: batching.Batches, count: int = 50) -> float:
+def _input_seconds(batches: Batches, count: int = 50) -> float:
     """To make a batch, without the thread that hides it."""
     began = time.perf_counter()
     for _ in itertools.islice(batches.iterate(Position()), count):

@@ -28,7 +28,7 @@ OTHERS = (
     {'head_dropout': 0.1},
     {'layer_drop': 0.1},
     {'scale_embeddings': False},
-    {'tie': 'two'},
+    {'tie': 'decoder'},
     {'tie': 'none'},
 )
 # What the base has by itself, and what needs a GPU.
@@ -42,6 +42,8 @@ _BASE = {
     ('feed_forward', 'relu'),
     ('init', 'xavier'),
 }
+
+NO_RUN = Path('nowhere')  # there is none to go on with
 
 
 def main() -> None:
@@ -75,13 +77,14 @@ def name(variant: dict[str, Any]) -> str:
 
 def variants(only: str = '') -> list[dict[str, Any]]:
     """The base, then each file of each kind, then what is no file; or some fields' files only."""
-    from flaxformer_lite import fields
+    from flaxformer_lite.config.variants import FOLDERS, names
 
     found: list[dict[str, Any]] = [{}]
-    for field in only.split(',') if only else fields.FOLDERS:
+    for field in only.split(',') if only else FOLDERS:
         if not field.startswith(('cross_', 'decoder_')):  # of the same files
-            names = fields.variants(field)
-            found += [{field: name} for name in names if (field, name) not in _BASE]
+            found += [
+                {field: name} for name in names(field) if (field, name) not in _BASE
+            ]
     return found + ([] if only else list(OTHERS))
 
 
@@ -99,20 +102,22 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     """Trains one variant with the runner's own parts, and scores the dev set."""
     import jax
 
+    from experiments.command_line.screen import Screen
+    from experiments.command_line.stopping import Stop
     from experiments.data import batches
     from experiments.data.batches import Position
     from experiments.evaluation import evaluator
     from experiments.runtime import devices
     from experiments.training import setup
     from experiments.training.metrics import Figures, Progress
-    from flaxformer_lite import training
+    from flaxformer_lite.training.train_step import init_state, make_train_step
 
     devices.keep_programs()
     config = _config(args)
-    made = setup.prepare(config, Path('nowhere'))  # there is no run to go on with
-    init = functools.partial(training.init, made.model, made.optimizer)
+    made = setup.prepare(config, NO_RUN, Screen(sys.stderr), Stop())
+    init = functools.partial(init_state, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
-    step = training.make_step(made.model, made.optimizer, label_smoothing=0.1)
+    step = make_train_step(made.model, made.optimizer, label_smoothing=0.1)
     jitted = jax.jit(step, donate_argnums=0)
     programs, figures = {}, Figures(Progress())
     for batch, after in itertools.islice(

@@ -194,7 +194,7 @@ def _limited(cls: type) -> tuple[tuple[str, Any], ...]:
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
     """The types of an annotation: of `Annotated[int | None, …]`, int and None's."""
-    if limit_of(annotation) is not None:
+    if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
     if isinstance(annotation, types.UnionType):
         return typing.get_args(annotation)

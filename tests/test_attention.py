@@ -1,14 +1,17 @@
+"""Each attention's weights by its formula in float64, and what all of them share."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny import apply, float64, variables
 
-from flaxformer_lite import spec
 from flaxformer_lite.attention.flash import Flash
 from flaxformer_lite.attention.softmax import Softmax
+from flaxformer_lite.config import spec
+from flaxformer_lite.kv_cache import BeamState, KeyValues
 from flaxformer_lite.positions.shaw import Shaw
-from flaxformer_lite.shapes import KV, Path
+from flaxformer_lite.sizes import Sizes
 
 # A worked example, to eight digits: three tokens, one head, d_k = 3.
 X = np.array([[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
@@ -50,12 +53,13 @@ CAUSAL = (
 
 
 def keys_values(key_BSHK, value_BSHU, dtype=jnp.float32):
-    pos_BS = jnp.broadcast_to(jnp.arange(key_BSHK.shape[1])[None], key_BSHK.shape[:2])
+    index_1S = jnp.arange(key_BSHK.shape[1])[None]
+    positions_BS = jnp.broadcast_to(index_1S, key_BSHK.shape[:2])
 
     def length_last(x):
         return jnp.moveaxis(jnp.asarray(x, dtype), 1, -1)
 
-    return KV(length_last(key_BSHK), length_last(value_BSHU), pos_BS)
+    return KeyValues(length_last(key_BSHK), length_last(value_BSHU), positions_BS)
 
 
 def attend(
@@ -70,9 +74,11 @@ def attend(
     seed=0,
 ):
     """Any variant on arrays whose length is the second axis."""
-    attention = attention or Softmax()
+    if attention is None:
+        attention = Softmax()
+    index_1T = jnp.arange(q_BTHK.shape[1])[None]
     arguments = dict(
-        pos_BT=jnp.broadcast_to(jnp.arange(q_BTHK.shape[1])[None], q_BTHK.shape[:2]),
+        positions_BT=jnp.broadcast_to(index_1T, q_BTHK.shape[:2]),
         mask_BHTS=jnp.asarray(mask),
         bias_BHTS=bias,
     )
@@ -162,7 +168,7 @@ def test_ties_share_evenly_at_any_size_of_score():
 
 
 def test_softmax_is_float32_for_bfloat16_operands():
-    # 64.25 is no bfloat16: rounded to one, both scores would be 64 and the weights even.
+    # 64.25 is no bfloat16: rounded to one, both scores were 64 and the weights even.
     q, key = np.array([1.0, 0.125]), np.array([[64.0, 2.0], [64.0, 0.0]])
     q, key = q[None, None, None] * np.sqrt(2), key[None, :, None]
     y = attend(
@@ -236,9 +242,12 @@ def test_weights_are_the_formulas(text):
     )
     mask = np.ones((1, 1, 3, 5), bool)
     inputs = jnp.asarray(q, jnp.float32), keys_values(key, value)
-    pos_BT = jnp.broadcast_to(jnp.arange(3)[None], (2, 3))
-    p = variables(attention, *inputs, pos_BT=pos_BT, mask_BHTS=jnp.asarray(mask))
-    y = apply(attention, p, *inputs, pos_BT=pos_BT, mask_BHTS=jnp.asarray(mask))
+    arguments = dict(
+        positions_BT=jnp.broadcast_to(jnp.arange(3)[None], (2, 3)),
+        mask_BHTS=jnp.asarray(mask),
+    )
+    p = variables(attention, *inputs, **arguments)
+    y = apply(attention, p, *inputs, **arguments)
     weights = LAWS[text](float64(p.get('params', {})), q, key)
     np.testing.assert_allclose(
         y, np.einsum('bhts,bshu->bthu', weights, value), atol=1e-5
@@ -263,7 +272,7 @@ def test_dropout_of_weights_is_each_weights_own():
     attention, weights = Softmax(dropout=0.5), np.eye(64)[None, :, None]
     q, mask = np.zeros((1, 64, 1, 2)), np.ones((1, 1, 64, 64), bool)
     kv = keys_values(np.zeros((1, 64, 1, 2)), weights)
-    arguments = dict(pos_BT=jnp.arange(64)[None], mask_BHTS=jnp.asarray(mask))
+    arguments = dict(positions_BT=jnp.arange(64)[None], mask_BHTS=jnp.asarray(mask))
     rngs = {'dropout': jax.random.key(0)}
     y = np.asarray(apply(attention, {}, jnp.asarray(q), kv, **arguments, rngs=rngs))[
         0, :, 0
@@ -277,7 +286,7 @@ def test_dropout_of_weights_is_each_sentences_and_each_heads_own():
     ones = np.ones((2, 64, 3, 1))
     mask = np.eye(64, dtype=bool)[None, None]
     rngs = {'dropout': jax.random.key(0)}
-    arguments = dict(pos_BT=jnp.arange(64)[None], mask_BHTS=jnp.asarray(mask))
+    arguments = dict(positions_BT=jnp.arange(64)[None], mask_BHTS=jnp.asarray(mask))
     kv = keys_values(ones, ones)
     y = apply(Softmax(dropout=0.5), {}, jnp.asarray(ones), kv, **arguments, rngs=rngs)
     masks = np.asarray(y)[..., 0].transpose(0, 2, 1).reshape(6, 64)
@@ -290,7 +299,7 @@ def test_begins_as_softmax_or_near_it(name):
     mask = np.ones((1, 1, 5, 5), bool)
     attention = spec.make('flaxformer_lite.attention', name)
     q, kv = jnp.asarray(arrays[0], jnp.float32), keys_values(*arrays[1:])
-    arguments = dict(pos_BT=jnp.arange(5)[None], mask_BHTS=jnp.asarray(mask))
+    arguments = dict(positions_BT=jnp.arange(5)[None], mask_BHTS=jnp.asarray(mask))
     first = jax.jit(attention.init)(jax.random.key(0), q, kv, **arguments)
     y, expected = apply(attention, first, q, kv, **arguments), attend(*arrays, mask)
     # Near: off the diagonal P is a tenth.
@@ -301,7 +310,8 @@ def test_begins_as_softmax_or_near_it(name):
 def test_cosines_temperature_begins_where_it_is_told():
     q, kv = jnp.ones((1, 2, 3, 4)), keys_values(*np.ones((2, 1, 2, 3, 4)))
     arguments = dict(
-        pos_BT=jnp.zeros((1, 2), jnp.int32), mask_BHTS=jnp.ones((1, 1, 2, 2), bool)
+        positions_BT=jnp.zeros((1, 2), jnp.int32),
+        mask_BHTS=jnp.ones((1, 1, 2, 2), bool),
     )
     attention = spec.make('flaxformer_lite.attention', 'cosine(start=7.0)')
     first = jax.jit(attention.init)(jax.random.key(0), q, kv, **arguments)
@@ -343,7 +353,8 @@ def linear64(q, key, value):
     return np.einsum('bhts,bshu->bthu', s / s.sum(-1, keepdims=True), value)
 
 
-# φ(x) = exp(x) where x < 0: exp(x) − 1 is −1 from −17 on, and exp(x) is no float32 from −104 on.
+# φ(x) = exp(x) where x < 0: exp(x) − 1 is −1 from −17 on, and exp(x) is no float32 from
+# −104 on.
 BELOW = pytest.mark.parametrize(
     ('q_level', 'key_level'), [(-20, 0), (0, -20), (-20, -20), (-50, -50), (-120, -200)]
 )
@@ -384,7 +395,7 @@ def test_linear_holds_however_far_below_zero_its_features_are(q_level, key_level
 
 @BELOW
 def test_linears_sums_hold_as_far_below_zero(q_level, key_level):
-    """Word by word: two keys that all begin with, one of them hidden, then the others in turn."""
+    """Token by token: a prefix of two keys, one of them hidden, then the others."""
     attention = spec.make('flaxformer_lite.attention', 'linear')
     q, key, value = far_below(q_level, key_level)
     kv = keys_values(key, value)
@@ -393,13 +404,16 @@ def test_linears_sums_hold_as_far_below_zero(q_level, key_level):
     def decoded(q, kv):
         first = jax.tree.map(lambda x: x[..., :2], kv)
         valid_BS = jnp.asarray([[True, False]] * 2)
-        running = attention.remember(first, valid_BS).grow(1, 3)
+        running = attention.init_cache(first, valid_BS).allocate(1, 3)
         outputs = []
         for i in range(2, 5):
-            path = Path(i, jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1, 5), bool))
+            parent_BN = jnp.zeros((2, 1), jnp.int32)
+            beam = BeamState(i, parent_BN, jnp.ones((2, 1, 5), bool))
             now = jax.tree.map(lambda x, i=i: x[..., i : i + 1], kv)
-            running, seen = running.insert(now, path)
-            arguments = dict(pos_BT=path.parent_BN, mask_BHTS=path.visible_BNS[:, None])
+            running, seen = running.append(now, beam)
+            arguments = dict(
+                positions_BT=beam.parent_BN, mask_BHTS=beam.visible_BNS[:, None]
+            )
             outputs.append(attention.apply({}, q[:, i : i + 1], seen, **arguments))
         return jnp.concatenate(outputs, 1)
 
@@ -414,9 +428,13 @@ def test_what_holds_no_scores_refuses_positions_that_act_on_them(name):
     attention = spec.make('flaxformer_lite.attention', name)
     arrays = [random(1, 3, 1, 4, seed=i) for i in range(3)]
     q, kv = jnp.asarray(arrays[0], jnp.float32), keys_values(*arrays[1:])
-    arguments = dict(pos_BT=kv.pos_BS, mask_BHTS=jnp.ones((1, 1, 3, 3), bool))
+    arguments = dict(
+        positions_BT=kv.positions_BS,
+        mask_BHTS=jnp.ones((1, 1, 3, 3), bool),
+        relative_positions=Shaw(Sizes(d_k=4, d_v=4)),
+    )
     with pytest.raises(ValueError, match=f'{name} attention holds no scores'):
-        attention.apply({}, q, kv, **arguments, relative=Shaw(4, 4))
+        attention.apply({}, q, kv, **arguments)
 
 
 @pytest.mark.parametrize('field', ['temperature', 'cap'])
@@ -522,13 +540,15 @@ def test_the_order_of_keys_does_not_matter_but_by_their_positions(name):
     mask = np.random.default_rng(3).random((1, 1, 5, 5)) < 0.7
     order = np.array([3, 0, 4, 1, 2])
     inputs = jnp.asarray(q, jnp.float32)
-    pos_BT = jnp.arange(5)[None]
+    positions_BT = jnp.arange(5)[None]
 
     def run(order):
         kv = keys_values(key[:, order], value[:, order]).replace(
-            pos_BS=jnp.asarray(order)[None]
+            positions_BS=jnp.asarray(order)[None]
         )
-        arguments = dict(pos_BT=pos_BT, mask_BHTS=jnp.asarray(mask[..., order]))
+        arguments = dict(
+            positions_BT=positions_BT, mask_BHTS=jnp.asarray(mask[..., order])
+        )
         p = variables(attention, inputs, kv, **arguments)
         return apply(attention, p, inputs, kv, **arguments)
 

@@ -16,7 +16,8 @@ from experiments.costs.ledger import ledger
 from experiments.data import sources
 from experiments.runs.directory import flatten
 from experiments.training import setup
-from flaxformer_lite import fields, ranges, spec
+from flaxformer_lite import ranges
+from flaxformer_lite.config import spec, variants
 
 SEED = int(os.environ.get('BAD_INPUT_SEED', random.randrange(10**6)))
 SMALL = {
@@ -110,8 +111,10 @@ ARGUMENTS = [
     (field, name, argument)
     for field in ('architecture', 'attention', 'positions', 'norm', 'residual')
     + ('feed_forward', 'init')
-    for name in fields.variants(field)
-    for argument in spec.parameters(fields.find(field, {field: name}))
+    for name in variants.names(field)
+    for argument in spec.parameters(
+        spec.find(f'flaxformer_lite.{variants.folder(field)}', name)
+    )
 ]
 
 
@@ -179,8 +182,8 @@ def test_any_settings_together_are_described_or_refused(seed):
         f for f in check.FIELDS if f.startswith(('model.', 'batch.', 'tokenizer.'))
     ]
     chosen = {name: rng.choice(NUMBERS + TEXTS) for name in rng.sample(names, 2)}
-    for name in rng.sample([f for f in names if f[6:] in fields.FOLDERS], 3):
-        chosen[name] = rng.choice(fields.variants(name[6:]))
+    for name in rng.sample([f for f in names if f[6:] in variants.FOLDERS], 3):
+        chosen[name] = rng.choice(variants.names(name[6:]))
     text = answer(SMALL | chosen, described=True)
     assert is_a_line(text), f'seed {SEED}/{seed}: {chosen}'
 
@@ -189,10 +192,10 @@ def test_epochs_of_more_steps_than_can_be_counted_are_refused():
     config = wmt_base.get_config()
     config.train.steps, config.train.epochs = 0, 2**20
     batches = types.SimpleNamespace(batches_per_epoch=2**11 - 1)
-    assert setup._steps(config, batches) == 2**31 - 2**20
+    assert setup.length(config, batches) == 2**31 - 2**20
     batches.batches_per_epoch += 1
     with pytest.raises(UserError, match='train.epochs=1048576 are 2,147,483,648 steps'):
-        setup._steps(config, batches)
+        setup.length(config, batches)
 
 
 LONG = 'x' * 5000

@@ -20,7 +20,7 @@ from experiments.data.batches import (
     source_batches,
 )
 from experiments.data.corpus import Corpus, Ragged
-from flaxformer_lite import learning
+from flaxformer_lite.training.loss import loss_sums
 
 BOS, EOS = 2, 1
 
@@ -295,13 +295,11 @@ def test_packed_and_padded_batches_give_the_same_loss_per_token():
     corpus = Corpus(*map(Ragged.of, sides))
     model = tiny.model(dropout=0.0)
     variables = {'params': tiny.parameters(model)}
-    loss_sums = jax.jit(
-        functools.partial(learning.loss_sums, model, label_smoothing=0.1)
-    )
+    loss = jax.jit(functools.partial(loss_sums, model, label_smoothing=0.1))
     sums, numbers = {}, {}
     for packed in (False, True):
         batches = Batches(corpus, tokens=128, max_length=16, packed=packed)
-        each = [loss_sums(variables, batch) for batch in epoch_of(batches)]
+        each = [loss(variables, batch) for batch in epoch_of(batches)]
         numbers[packed] = len(each)
         sums[packed] = jax.tree.map(lambda *x: np.sum(x, dtype=np.float64), *each)
     assert numbers[True] < numbers[False]

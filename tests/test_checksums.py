@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.command_line.errors import UserError
-from experiments.data import corpus as corpora
-from experiments.data import tokenizer as tokenizers
+from experiments.data import corpus, tokenizer
 from experiments.storage import checksums
 from tests.test_tokenizer import Words
 
@@ -40,7 +39,7 @@ every_damage = pytest.mark.parametrize('harm', [flip, cut, empty, delete])
 def cache(tmp_path_factory):
     """One tokenizer and one corpus, as they are kept."""
     folder = tmp_path_factory.mktemp('cache')
-    corpora.prepare(DATA, tokenizers.train(DATA, 60, folder), folder)
+    corpus.prepare(DATA, tokenizer.train(DATA, 60, folder), folder)
     return folder
 
 
@@ -69,22 +68,22 @@ def content(folder):
 def test_each_file_of_the_cache_is_mended_and_named(cache, copy, file, harm, capsys):
     (path,) = copy.glob(file)
     harm(path)
-    tokenizer = tokenizers.train(DATA, 60, copy)
-    corpus = corpora.prepare(DATA, tokenizer, copy)
+    words = tokenizer.train(DATA, 60, copy)
+    stored = corpus.prepare(DATA, words, copy)
     said = capsys.readouterr().err
     assert str(path.parent) in said and said.count('\n') == 1
     assert path.name in said or path.name == 'SHA256SUMS'
     assert content(copy) == content(cache)
-    wanted = corpora.tokenize(DATA.pairs, tokenizer)
+    wanted = corpus.tokenize(DATA.pairs, words)
     for side in ('source', 'target'):
         for part in ('tokens', 'offsets'):
-            got = getattr(getattr(corpus, side), part)
+            got = getattr(getattr(stored, side), part)
             assert np.array_equal(got, getattr(getattr(wanted, side), part))
 
 
 def test_what_is_whole_is_neither_named_nor_read_again(copy, capsys):
     data = Words(40)
-    corpora.prepare(data, tokenizers.train(data, 60, copy), copy)
+    corpus.prepare(data, tokenizer.train(data, 60, copy), copy)
     assert data.reads == 0
     assert capsys.readouterr() == ('', '')
 
@@ -102,9 +101,9 @@ def test_what_cannot_be_read_is_not_removed(copy):
     (path,) = copy.glob('corpus-*/source.tokens')
     path.unlink()
     path.mkdir()  # reading it fails for everybody, as without permission
-    tokenizer = tokenizers.train(DATA, 60, copy)
+    words = tokenizer.train(DATA, 60, copy)
     with pytest.raises(UserError, match=r'cannot read .*source\.tokens: Is a dir'):
-        corpora.prepare(DATA, tokenizer, copy)
+        corpus.prepare(DATA, words, copy)
     assert path.is_dir() and path.with_name('target.tokens').exists()
 
 
@@ -120,30 +119,30 @@ def test_a_disk_that_keeps_nothing_as_it_is_written_is_told(tmp_path):
 @every_damage
 def test_a_run_s_damaged_tokenizer_is_named(cache, tmp_path, harm):
     path = tmp_path / 'tokenizer.model'
-    tokenizers.train(DATA, 60, cache).save(path)
+    tokenizer.train(DATA, 60, cache).save(path)
     harm(path)
     message = rf'{path} is damaged .*same command and training text'
     with pytest.raises(UserError, match=message):
-        tokenizers.load(path)
+        tokenizer.load(path)
 
 
 @every_damage
 @pytest.mark.parametrize('name', ['tokenizer.model', 'tokenizer.model.sha256'])
 def test_the_same_text_mends_a_run_s_tokenizer(cache, tmp_path, name, harm, capsys):
     path = tmp_path / 'tokenizer.model'
-    tokenizer = tokenizers.train(DATA, 60, cache)
-    tokenizers.check_same(tokenizer, path)  # a run that begins
-    tokenizer.save(path)
-    tokenizers.check_same(tokenizer, path)
+    words = tokenizer.train(DATA, 60, cache)
+    tokenizer.check_same(words, path)  # a run that begins
+    words.save(path)
+    tokenizer.check_same(words, path)
     before = content(tmp_path)
     assert capsys.readouterr() == ('', '')
     harm(tmp_path / name)
-    tokenizers.check_same(tokenizer, path)
+    tokenizer.check_same(words, path)
     said = capsys.readouterr().err
     # Without a sum there is nothing to compare with: so older runs are.
-    assert ('written anew' in said) == (tokenizers.damage(path) != '')
+    assert ('written anew' in said) == (tokenizer.damage(path) != '')
     assert said.count('\n') <= 1
-    tokenizer.save(path)
+    words.save(path)
     assert content(tmp_path) == before
 
 
@@ -152,28 +151,28 @@ def test_other_text_is_refused_whether_or_not_the_file_is_damaged(
     cache, tmp_path, harm
 ):
     path = tmp_path / 'tokenizer.model'
-    tokenizers.train(DATA, 60, cache).save(path)
+    tokenizer.train(DATA, 60, cache).save(path)
     if harm:
         harm(path)
-    other = tokenizers.train(DATA, 50, cache)
+    other = tokenizer.train(DATA, 50, cache)
     with pytest.raises(UserError, match='not what .* was begun with'):
-        tokenizers.check_same(other, path)
+        tokenizer.check_same(other, path)
 
 
 def test_a_tokenizer_without_a_sum_is_read_as_it_is(cache, tmp_path):
     path = tmp_path / 'tokenizer.model'
-    tokenizer = tokenizers.train(DATA, 60, cache)
-    tokenizer.save(path)
+    words = tokenizer.train(DATA, 60, cache)
+    words.save(path)
     (tmp_path / 'tokenizer.model.sha256').unlink()
-    assert tokenizers.load(path) == tokenizer
+    assert tokenizer.load(path) == words
 
 
 def test_progress_is_told_of_every_chunk(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora, '_CHUNK', 16)
-    monkeypatch.setattr(tokenizers, '_COUNTED', 16)
+    monkeypatch.setattr(corpus, '_CHUNK', 16)
+    monkeypatch.setattr(tokenizer, '_COUNTED', 16)
     read, tokenized = [], []
-    tokenizer = tokenizers.train(DATA, 60, tmp_path, read.append)
-    corpora.prepare(DATA, tokenizer, tmp_path, tokenized.append)
+    words = tokenizer.train(DATA, 60, tmp_path, read.append)
+    corpus.prepare(DATA, words, tmp_path, tokenized.append)
     assert read == tokenized == [16, 32, 40]
-    corpora.prepare(DATA, tokenizer, tmp_path, tokenized.append)
+    corpus.prepare(DATA, words, tmp_path, tokenized.append)
     assert len(tokenized) == 3  # what is kept is not tokenised again

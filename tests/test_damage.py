@@ -143,7 +143,10 @@ def test_the_mean_is_of_those_that_are_good(tmp_path):
 
 
 def config(number, which):
-    return SimpleNamespace(evaluation=SimpleNamespace(average=number, average_of=which))
+    return SimpleNamespace(
+        evaluation=SimpleNamespace(average=number, average_of=which),
+        train=SimpleNamespace(patience=0),
+    )
 
 
 @pytest.fixture
@@ -284,8 +287,8 @@ FULL = """
 import resource, sys
 from pathlib import Path
 import jax.numpy as jnp
-from experiments.checkpoint import Checkpoints
-from experiments.errors import UserError
+from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.command_line.errors import UserError
 checkpoints = Checkpoints(Path(sys.argv[1]))
 state = {name: jnp.arange(100_000.) for name in 'abc'}
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))

@@ -1,9 +1,13 @@
+"""Linear maps and the products they are made of: values, first values and gradients."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flaxformer_lite.dense import Dense, product
 from tiny import apply, float64, variables
+
+from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.ops.matmul import matmul
 
 
 def random(*shape, seed=0):
@@ -12,7 +16,7 @@ def random(*shape, seed=0):
 
 def test_maps_trailing_axes_to_new_ones():
     x = random(2, 5, 3, 4)
-    dense = Dense((6, 7), inputs=2)
+    dense = Dense((6, 7), input_axes=2)
     p = variables(dense, x)
     w, b = float64(p['params']['kernel']), float64(p['params']['bias'])
     assert w.shape == (3, 4, 6, 7) and b.shape == (6, 7)
@@ -24,13 +28,14 @@ def test_without_a_bias_it_has_none():
     assert set(variables(Dense((6,), bias=False), random(2, 3))['params']) == {'kernel'}
 
 
-@pytest.mark.parametrize(('features', 'inputs'), [((40, 30), 1), ((30,), 2)])
+@pytest.mark.parametrize(('features', 'input_axes'), [((40, 30), 1), ((30,), 2)])
 def test_begins_as_xaviers_uniform_over_all_axes_as_one_and_at_no_bias(
-    features, inputs
+    features, input_axes
 ):
     x = jnp.zeros((1, 10, 20))
-    p = jax.jit(Dense(features, inputs).init)(jax.random.key(0), x)['params']
-    fan_in, fan_out = int(np.prod(x.shape[-inputs:])), int(np.prod(features))
+    p = jax.jit(Dense(features, input_axes).init)(jax.random.key(0), x)['params']
+    fan_in = int(np.prod(x.shape[-input_axes:]))
+    fan_out = int(np.prod(features))
     bound = np.sqrt(6 / (fan_in + fan_out))
     w = np.asarray(p['kernel'])
     assert 0.99 * bound < np.abs(w).max() <= bound
@@ -41,7 +46,7 @@ def test_begins_as_xaviers_uniform_over_all_axes_as_one_and_at_no_bias(
 def test_products_are_summed_and_returned_in_float32():
     # 257 is no bfloat16; its neighbours are 256 and 258.
     ones = jnp.ones((1, 257), jnp.bfloat16)
-    y = product(ones, ones.T)
+    y = matmul(ones, ones.T)
     assert y.dtype == jnp.float32 and y[0, 0] == 257
 
 
@@ -68,14 +73,13 @@ def test_bfloat16_rounds_the_operands_and_keeps_float32_parameters():
 )
 def test_gradients_are_products_with_the_incoming_gradient(shape, dtype, rtol):
     n, d, f = shape
-    x, w, g = (
-        random(n, d).astype(dtype),
-        random(d, f, seed=1).astype(dtype),
-        random(n, f, seed=2),
-    )
-    dx, dw = jax.jit(lambda x, w, g: jax.vjp(product, x, w)[1](g))(x, w, g)
+    x = random(n, d).astype(dtype)
+    w = random(d, f, seed=1).astype(dtype)
+    g = random(n, f, seed=2)
+    dx, dw = jax.jit(lambda x, w, g: jax.vjp(matmul, x, w)[1](g))(x, w, g)
     assert dx.dtype == dw.dtype == dtype
-    x, w = float64(x.astype(jnp.float32)), float64(w.astype(jnp.float32))
+    x = float64(x.astype(jnp.float32))
+    w = float64(w.astype(jnp.float32))
     g = float64(g.astype(dtype).astype(jnp.float32))
     for gradient, expected in ((dx, g @ w.T), (dw, x.T @ g)):
         gradient = gradient.astype(jnp.float32)

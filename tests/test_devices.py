@@ -80,7 +80,7 @@ def test_a_cache_that_cannot_be_is_one_line_that_names_the_mend(
 
 PROGRAM = """
 import jax, numpy
-from experiments import devices
+from experiments.runtime import devices
 devices.keep_programs()
 print(jax.jit(lambda x: 2.5 * x + 1)(numpy.ones(3, 'float32')))
 """

@@ -1,19 +1,21 @@
+"""Dropout of elements, tokens, heads and layers: how often, of what, and when."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 from flax import traverse_util
-from flaxformer_lite.dropout import Dropout, Skip, random_words
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from flaxformer_lite.layers.dropout import Dropout, LayerDrop
 
 ONES = jnp.ones((40, 50, 30))
 
 
 def drop(rate, x=ONES, seed=0):
-    return np.asarray(
-        tiny.apply(Dropout(rate), {}, x, rngs={'dropout': jax.random.key(seed)})
-    )
+    rngs = {'dropout': jax.random.key(seed)}
+    return np.asarray(tiny.apply(Dropout(rate), {}, x, rngs=rngs))
 
 
 @pytest.mark.parametrize('rate', [0.1, 0.3, 0.9])
@@ -58,18 +60,6 @@ def test_the_gradient_passes_where_the_value_did():
     np.testing.assert_array_equal(jax.jit(jax.grad(total))(ONES), drop(0.3))
 
 
-def test_every_bit_is_fair_and_independent_of_its_neighbours():
-    words = np.asarray(random_words(jax.random.key(3), (1 << 16,)))
-    bits = (words[:, None] >> np.arange(32, dtype=np.uint32)) & 1
-    bound = 5 * 0.5 / np.sqrt(len(words))
-    assert np.abs(bits.mean(0) - 0.5).max() < bound
-    flips = bits[1:] ^ bits[:-1]
-    assert np.abs(flips.mean(0) - 0.5).max() < bound
-    pairs = (bits[:, :-1] ^ bits[:, 1:]).mean(0)
-    assert np.abs(pairs - 0.5).max() < bound
-    assert len(np.unique(words)) == len(words)
-
-
 def test_a_mask_is_the_same_on_one_device_and_on_several():
     mesh = Mesh(np.array(jax.devices()), 'd')
     sharded = jax.device_put(ONES, NamedSharding(mesh, PartitionSpec('d')))
@@ -99,7 +89,8 @@ def test_falls_on_embeddings_and_sublayers_each_with_a_mask_of_its_own():
         if path[-1] == '__call__'
         for y in ys
     ]
-    # Two embeddings, and 2 or 3 sublayers a layer: not attention weights, not the ReLU's output.
+    # Two embeddings, and 2 or 3 sublayers a layer: not attention weights, nor the
+    # ReLU's output.
     assert len(masks) == 2 + 2 * (2 + 3)
     assert {m.shape[-1] for m in masks} == {12}
     for i, first in enumerate(masks):
@@ -108,7 +99,7 @@ def test_falls_on_embeddings_and_sublayers_each_with_a_mask_of_its_own():
 
 
 def test_whole_tokens_live_and_die_together():
-    dropout = Dropout(0.5, shared=(-1,))
+    dropout = Dropout(0.5, shared_axes=(-1,))
     x = jnp.ones((20, 50, 8))
     y = np.asarray(tiny.apply(dropout, {}, x, rngs={'dropout': jax.random.key(0)}))
     assert set(np.unique(y)) == {0.0, 2.0}
@@ -117,20 +108,24 @@ def test_whole_tokens_live_and_die_together():
 
 
 def test_whole_heads_live_and_die_together_in_each_sentence():
-    dropout = Dropout(0.25, shared=(1, 3))
+    dropout = Dropout(0.25, shared_axes=(1, 3))
     x = jnp.ones((100, 3, 10, 2))
     y = np.asarray(tiny.apply(dropout, {}, x, rngs={'dropout': jax.random.key(0)}))
     assert (y == y[:, :1, :, :1]).all()
     assert abs((y[:, 0, :, 0] == 0).mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 1000)
 
 
-def test_layers_are_left_out_as_often_as_the_rate_says():
-    skip, x, y = Skip(0.3), jnp.zeros((2, 3, 4)), jnp.ones((2, 3, 4))
-    draw = jax.jit(lambda key: skip.apply({}, x, y, rngs={'dropout': key}).mean())
+def test_layers_are_skipped_as_often_as_the_rate_says():
+    layer_drop, x, y = LayerDrop(0.3), jnp.zeros((2, 3, 4)), jnp.ones((2, 3, 4))
+
+    @jax.jit
+    def draw(key):
+        return layer_drop.apply({}, x, y, rngs={'dropout': key}).mean()
+
     found = [float(draw(jax.random.key(i))) for i in range(200)]
     assert set(found) == {0.0, 1.0}
     assert abs(np.mean(found) - 0.7) < 5 * np.sqrt(0.3 * 0.7 / 200)
-    np.testing.assert_array_equal(skip.apply({}, x, y), y)
+    np.testing.assert_array_equal(layer_drop.apply({}, x, y), y)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +138,12 @@ def test_layers_are_left_out_as_often_as_the_rate_says():
 )
 def test_every_kind_is_on_with_a_key_alone(overrides):
     model = tiny.model(**dict(dropout=0.0) | overrides)
-    batch, p = (
-        tiny.batch([[pair] for pair in tiny.PAIRS]),
-        {'params': tiny.parameters(model)},
-    )
+    batch = tiny.batch([[pair] for pair in tiny.PAIRS])
+    p = {'params': tiny.parameters(model)}
 
     def run(**rngs):
-        return np.asarray(
-            tiny.apply(model, p, batch['source'], batch['inputs'], **rngs)
-        )
+        logits = tiny.apply(model, p, batch['source'], batch['inputs'], **rngs)
+        return np.asarray(logits)
 
     runs = [run(rngs={'dropout': jax.random.key(i)}) for i in range(4)]
     assert any((r != run()).any() for r in runs)

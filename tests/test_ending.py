@@ -8,14 +8,15 @@ import pytest
 
 from configs import wmt_base
 from experiments import run
-from experiments.command_line import flags as flags_module
 from experiments.command_line.errors import UserError
+from experiments.command_line.flags import Parser, parse
 from experiments.data.sources.grammar import Grammar
 from experiments.evaluation import evaluator
 from experiments.runs import directory, extension, metrics_log
 from experiments.storage import files
 from experiments.training import early_stopping, optimizer
 from experiments.training.metrics import Progress
+from flaxformer_lite.config import build
 
 SMALL = {
     'tokenizer.vocab_size': 200,
@@ -108,7 +109,7 @@ def begun(path, schedule, step):
     if step:
         (path / 'checkpoints' / str(step)).mkdir(parents=True)
     config.train.steps = 8
-    _, rates = optimizer.make(config, 8)
+    _, rates = optimizer.make(config, build.model(config.model, vocab_size=11), 8)
     batches = SimpleNamespace(batches_per_epoch=10)
     return SimpleNamespace(config=config, schedule=rates, steps=8, batches=batches)
 
@@ -147,8 +148,8 @@ def test_to_go_on_all_the_same_is_told_by_a_flag(data, tmp_path, monkeypatch, fl
         raise UserError('that is enough')
 
     start_of = {'data': data, **SMALL}
-    _, settings = flags_module.parse(
-        flags_module.Parser(''),
+    _, settings = parse(
+        Parser(''),
         ['--config=wmt_small', *(f'--config.{k}={v}' for k, v in start_of.items())],
     )
     files.write_json(tmp_path / 'config.json', settings.config.to_dict())

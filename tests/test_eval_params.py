@@ -9,15 +9,15 @@ import optax
 
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.training import eval_params
-from flaxformer_lite import training
+from flaxformer_lite.training.train_step import TrainState
 
 RATE, B1 = 0.1, 0.8
 
 
 def trained(optimizer, gradients):
     params = {'w': jnp.asarray([1.0, -2.0])}
-    zeros = [jnp.zeros((), jnp.int32) for _ in 'ab']
-    state = training.State(zeros[0], params, optimizer.init(params), zeros[1])
+    zero = jnp.int32(0)
+    state = TrainState(zero, params, optimizer.init(params), skipped=zero)
     for gradient in gradients:
         updates, opt_state = optimizer.update(
             {'w': jnp.float32(gradient)}, state.opt_state, state.params

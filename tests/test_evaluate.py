@@ -3,7 +3,7 @@
 import pytest
 
 from configs import wmt_base
-from experiments.evaluation import evaluator as evaluate
+from experiments.evaluation.evaluator import Evaluator, table
 from experiments.evaluation.translator import Hypothesis
 from experiments.storage import files
 
@@ -14,7 +14,7 @@ PAIRS = [('a b', 'x y'), ('c', 'z')]
 def evaluator(tmp_path, monkeypatch):
     """One whose model is not asked; `translated` counts what it is to translate."""
     told = []
-    evaluator = evaluate.Evaluator(
+    evaluator = Evaluator(
         None,
         None,
         wmt_base.get_config(),
@@ -40,7 +40,10 @@ def test_the_same_step_is_not_scored_twice(evaluator, tmp_path):
     assert results['val'] == first
     assert [len(texts) for texts in evaluator.translated] == [2, 1]
     files_there = {path.name for path in (tmp_path / 'translations').glob('*.txt')}
-    assert files_there == {'val.step=6.txt', 'test.step=6.txt'}
+    texts = {
+        f'{name}.{kind}.txt' for name in results for kind in ('source', 'reference')
+    }
+    assert files_there == {'val.step=6.txt', 'test.step=6.txt'} | texts
 
 
 def test_other_parameters_are_scored(evaluator, tmp_path):
@@ -62,5 +65,5 @@ def test_the_set_and_its_sentences_are_told(evaluator):
 
 def test_a_table_shows_scores_with_two_decimals(evaluator):
     result = evaluator(1.0, 'val', PAIRS, 6) | {'perplexity': 1.0, 'accuracy': 1.0}
-    row = evaluate.table({'val': result | {'bleu': 8.685e-61, 'chrf': 12.345}})
+    row = table({'val': result | {'bleu': 8.685e-61, 'chrf': 12.345}})
     assert row.split('\n')[2].split()[-3:] == ['0.00', '12.35', 'en-de']

@@ -1,14 +1,17 @@
-import functools
+"""Feed-forward networks by their formulas; a mixture's routing and capacity."""
+
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flaxformer_lite.dense import Dense
 from tiny import apply, float64, variables
 
-from flaxformer_lite import spec
+from flaxformer_lite.config import spec
+from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.masks import padding_known
+from flaxformer_lite.sizes import Sizes
 
 X = np.random.default_rng(0).normal(size=(2, 3, 6))
 
@@ -66,8 +69,14 @@ def laws(p, x):
     )
 
 
-def run(name, x, **overrides):
-    module = spec.make('flaxformer_lite.feed_forward', name, d_ff=10, **overrides)
+def made(text, **parts):
+    """The feed-forward network that a spec names, 10 wide."""
+    sizes = Sizes(d_model=6, d_ff=10)
+    return spec.make('flaxformer_lite.feed_forward', text, sizes=sizes, **parts)
+
+
+def run(name, x, **parts):
+    module = made(name, **parts)
     p = variables(module, jnp.zeros((1, 1, 6)))
     return p['params'], apply(module, p, jnp.asarray(x, jnp.float32))
 
@@ -107,9 +116,7 @@ def test_is_its_formula(name):
 )
 def test_has_the_parameters_of_its_formula(name, shapes):
     p, _ = run(name, X)
-    assert {
-        k: {n: v.shape for n, v in layer.items()} for k, layer in p.items()
-    } == shapes
+    assert jax.tree.map(jnp.shape, p) == shapes
 
 
 @pytest.mark.parametrize('name', spec.available('flaxformer_lite.feed_forward'))
@@ -127,7 +134,7 @@ def test_each_position_is_by_itself(name):
 @pytest.mark.parametrize('name', spec.available('flaxformer_lite.feed_forward'))
 def test_bfloat16_rounds_operands_and_returns_float32(name):
     _, exact = run(name, X)
-    _, y = run(name, X, dense=Dense((), dtype=jnp.bfloat16))
+    _, y = run(name, X, dense=Dense(dtype=jnp.bfloat16))
     assert y.dtype == jnp.float32
     assert (y != y.astype(jnp.bfloat16)).any(), 'sums were rounded to bfloat16'
     # Two products in a row of operands with 8 bits of fraction.
@@ -135,13 +142,17 @@ def test_bfloat16_rounds_operands_and_returns_float32(name):
 
 
 def mixture(text, x, valid=None):
-    """A training step of a mixture → its parameters, results, addition to the loss and metrics."""
-    module = spec.make('flaxformer_lite.feed_forward', text, d_ff=10)
+    """A training step → parameters, results, addition to the loss, and metrics."""
+    module = made(text)
     p = {'params': variables(module, jnp.zeros((1, 1, 6)))['params']}
     x = jnp.asarray(x, jnp.float32)
-    y, found = jax.jit(functools.partial(module.apply, mutable=['losses', 'metrics']))(
-        p, x, valid
-    )
+
+    @jax.jit
+    def train(p, x, valid):
+        with padding_known(valid):
+            return module.apply(p, x, mutable=['losses', 'metrics'])
+
+    y, found = train(p, x, valid)
     values = {name: float(x) for name, (x,) in found['metrics'].items()}
     return p['params'], y, float(found['losses']['balance'][0]), values
 
@@ -171,18 +182,17 @@ def test_an_only_expert_is_weighed_by_its_probability_so_that_the_gate_learns():
 
 
 def test_what_an_expert_has_no_room_for_is_counted_and_only_in_training():
-    x = np.repeat(
-        X[:1, :1], 8, 1
-    )  # eight equal tokens: all want the same two of four experts
+    # Eight equal tokens: all want the same two of four experts.
+    x = np.repeat(X[:1, :1], 8, 1)
     valid = np.arange(8)[None] != 1
-    text = 'mixture(capacity=0.5)'  # 0.5 · 2 · 8 / 4 = 2 places each
+    text = 'mixture(capacity=0.5)'  # 0.5 · 2 · 8 / 4 = 2 slots each
     p, y, _, metrics = mixture(text, x, jnp.asarray(valid))
     np.testing.assert_allclose(metrics['dropped'], 1 - 2 * 2 / (7 * 2), rtol=1e-6)
     held = np.abs(np.asarray(y[0])).max(-1) > 0
     # The first two that are no padding.
     np.testing.assert_array_equal(held, np.isin(np.arange(8), [0, 2]))
-    module = spec.make('flaxformer_lite.feed_forward', text, d_ff=10)
-    y = apply(module, {'params': p}, jnp.asarray(x, jnp.float32), jnp.asarray(valid))
+    with padding_known(jnp.asarray(valid)):
+        y = made(text).apply({'params': p}, jnp.asarray(x, jnp.float32))
     np.testing.assert_allclose(y[0, valid[0]], np.repeat(y[0, :1], 7, 0), atol=1e-6)
 
 
@@ -197,11 +207,11 @@ def test_what_an_expert_has_no_room_for_is_counted_and_only_in_training():
 )
 def test_a_mixture_that_cannot_be_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
-        spec.make('flaxformer_lite.feed_forward', f'mixture({text})', d_ff=10)
+        made(f'mixture({text})')
 
 
-def test_first_choices_take_their_places_before_second_ones():
-    text = 'mixture(experts=2, capacity=0.5)'  # 0.5 · 2 · 2 / 2 = 1 place each
+def test_first_choices_take_their_slots_before_second_ones():
+    text = 'mixture(experts=2, capacity=0.5)'  # 0.5 · 2 · 2 / 2 = 1 slot each
     gate = float64(mixture(text, X)[0])['gate']['kernel']
     # Token 0 wants expert 0, then 1; token 1 wants 1, then 0.
     x = np.stack([gate[:, 0] - gate[:, 1], gate[:, 1] - gate[:, 0]])

@@ -1,3 +1,5 @@
+"""The command line: configs, their overrides, `--help` and mistakes in one line."""
+
 import os
 import re
 import subprocess
@@ -9,7 +11,7 @@ import pytest
 from experiments.command_line import flags
 from experiments.command_line.errors import UserError
 from experiments.runs import directory
-from flaxformer_lite import fields
+from flaxformer_lite.config import variants
 
 CONFIG = """
 from ml_collections import config_dict
@@ -196,11 +198,11 @@ def test_help_names_configs_fields_and_variants(given, capsys):
         assert field in rows
         if given and value not in (None, ''):
             assert str(value) in out
-    assert 'three (three, two, none)' in rows['model.tie']
+    assert 'all (all, decoder, none)' in rows['model.tie']
     words = set(out.replace(',', ' ').split())
-    for kind in fields.FOLDERS:
+    for kind in variants.FOLDERS:
         bare = {word.split('(')[0] for word in words}
-        assert set(fields.variants(kind)) <= bare
+        assert set(variants.names(kind)) <= bare
     assert {'local(window)', 'layer(epsilon)', 'grammar(seed', 'cosine'} <= words
     assert max(map(len, out.splitlines())) <= 100
 
@@ -247,7 +249,8 @@ def test_a_mistake_is_one_line_and_a_status(capsys):
 
 def test_the_command_line_is_read_without_jax():
     code = (
-        'import sys, experiments.flags, experiments.report; print("jax" in sys.modules)'
+        'import sys\nfrom experiments import report\n'
+        'from experiments.command_line import flags\nprint("jax" in sys.modules)'
     )
     output = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, check=True
@@ -258,7 +261,7 @@ def test_the_command_line_is_read_without_jax():
 @pytest.mark.skipif(os.name != 'posix', reason='pipes end otherwise')
 def test_a_reader_that_has_seen_enough_is_no_error():
     code = (
-        'from experiments import flags\n'
+        'from experiments.command_line import flags\n'
         'flags.main(lambda: [print("line", flush=True) for _ in range(100_000)])\n'
     )
     command = [sys.executable, '-c', code]

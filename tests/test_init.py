@@ -8,16 +8,28 @@ import tiny
 from configs import wmt_base
 from experiments.command_line.errors import UserError
 from experiments.training import optimizer
-from flaxformer_lite import build, spec, training
+from flaxformer_lite.config import build, spec
+from flaxformer_lite.sizes import Sizes
+from flaxformer_lite.training.train_step import init_state, make_train_step
 
 FAN_IN, FAN_OUT = 300, 500
-STACKS = dict(stack='encoder', encoder_layers=2, decoder_layers=3)
-SIZES = dict(d_model=64, d_k_given=False)
+SIZES = dict(
+    role='encoder',
+    encoder_layers=2,
+    decoder_layers=3,
+    d_model=64,
+    d_k_derived=True,
+)
 BETA = 0.87 * 48 ** (-1 / 16)
 
 
-def matrix(text, name='up', **facts):
-    init = spec.make('flaxformer_lite.init', text, **STACKS | SIZES | facts)
+def made(text, **sizes):
+    """The initialisation that a spec names, of a stack of these sizes."""
+    return spec.make('flaxformer_lite.init', text, sizes=Sizes(**SIZES | sizes))
+
+
+def matrix(text, name='up', **sizes):
+    init = made(text, **sizes)
     return np.asarray(init.matrix(jax.random.key(0), FAN_IN, FAN_OUT, name), np.float64)
 
 
@@ -32,7 +44,7 @@ def matrix(text, name='up', **facts):
         ('deepnorm', 'key', (2 / 800) ** 0.5),
         *(
             ('deepnorm', n, BETA * (2 / 800) ** 0.5)
-            for n in ('value', 'merge', 'up', 'down')
+            for n in ('value', 'out_proj', 'up', 'down')
         ),
     ],
 )
@@ -45,29 +57,28 @@ def test_the_spread_is_the_papers(text, name, std):
 
 
 @pytest.mark.parametrize(
-    ('facts', 'beta'),
+    ('sizes', 'beta'),
     [
-        (dict(stack='decoder'), 36**-0.25),
-        (dict(decoder_layers=0), 16**-0.25),
-        (dict(stack='decoder', encoder_layers=0), 24**-0.25),
+        (dict(role='decoder'), 36**-0.25),
+        (dict(role='encoder_only', decoder_layers=0), 16**-0.25),
+        (dict(role='decoder_only', encoder_layers=0), 24**-0.25),
     ],
 )
-def test_deepnorms_constant_goes_by_the_stacks(facts, beta):
-    ratio = (
-        matrix('deepnorm', **facts).std() / matrix('deepnorm', 'query', **facts).std()
-    )
+def test_deepnorms_constant_goes_by_the_stacks(sizes, beta):
+    up = matrix('deepnorm', 'up', **sizes)
+    query = matrix('deepnorm', 'query', **sizes)
+    ratio = up.std() / query.std()
     np.testing.assert_allclose(ratio, beta, rtol=1e-5)
 
 
 @pytest.mark.parametrize('name', spec.available('flaxformer_lite.init'))
 def test_embeddings_have_length_one(name):
-    init = spec.make('flaxformer_lite.init', name, **STACKS, **SIZES)
-    table = np.asarray(init.embedding(jax.random.key(0), 1000, 64), np.float64)
+    table = np.asarray(made(name).embedding(jax.random.key(0), 1000, 64), np.float64)
     np.testing.assert_allclose(np.square(table).sum(1).mean(), 1.0, rtol=0.02)
 
 
 def test_mu_p_is_xavier_at_its_base():
-    init = spec.make('flaxformer_lite.init', 'mu_p(base=64)', **SIZES)
+    init = made('mu_p(base=64)')
     np.testing.assert_array_equal(
         matrix('mu_p(base=64)', 'query'), matrix('xavier', 'query')
     )
@@ -76,7 +87,8 @@ def test_mu_p_is_xavier_at_its_base():
         ('encoder', 'query', 'kernel'),
         ('encoder', 'up', 'kernel'),
     ]
-    assert init.logits == 1 and all(init.rate(path) == 1 for path in paths)
+    assert init.logit_scale == 1
+    assert all(init.lr_multiplier(path) == 1 for path in paths)
 
 
 ROOT = 2**-0.5
@@ -90,18 +102,17 @@ ROOT = 2**-0.5
         ('encoder/layer_0/feed_forward/up/kernel', 1 / 2, 1 / 2),
         ('encoder/layer_0/feed_forward/up/bias', 1, 1),
         ('encoder/layer_0/residual_1/norm/scale', 1, 1),
-        ('decoder/layer_0/attention/query/kernel', ROOT / 2, 1 / 2),
-        ('decoder/layer_0/attention/key/kernel', 1 / 2, 1 / 2),
-        ('decoder/layer_0/attention/attend/form', 1 / 2, 1),
+        ('decoder/layer_0/self_attention/query/kernel', ROOT / 2, 1 / 2),
+        ('decoder/layer_0/self_attention/key/kernel', 1 / 2, 1 / 2),
+        ('decoder/layer_0/self_attention/core_attention/form', 1 / 2, 1),
         ('decoder/cross_attention/query', 1 / 2, 1 / 2),
     ],
 )
 def test_mu_ps_rates_at_twice_the_base(path, derived, given):
-    for d_k_given, rate in ((False, derived), (True, given)):
-        facts = dict(d_model=64, d_k_given=d_k_given)
-        init = spec.make('flaxformer_lite.init', 'mu_p(base=32)', **facts)
-        assert init.rate(tuple(path.split('/'))) == pytest.approx(rate)
-        assert init.logits == pytest.approx(ROOT)
+    for d_k_derived, multiplier in ((True, derived), (False, given)):
+        init = made('mu_p(base=32)', d_model=64, d_k_derived=d_k_derived)
+        assert init.lr_multiplier(tuple(path.split('/'))) == pytest.approx(multiplier)
+        assert init.logit_scale == pytest.approx(ROOT)
 
 
 def test_mu_p_refuses_a_schedule_that_goes_by_d_model():
@@ -110,22 +121,22 @@ def test_mu_p_refuses_a_schedule_that_goes_by_d_model():
     with pytest.raises(
         UserError, match=r'optimizer.schedule=noam.* model.init=mu_p .*cosine'
     ):
-        optimizer.make(config)
+        optimizer.make(config, build.model(config.model, tiny.VOCAB))
 
 
 def change_of_logits(init, width):
-    """How far five steps of Adam take the logits, at a rate that does not know the width."""
+    """How far five steps of Adam take the logits, at one rate for all widths."""
     config = wmt_base.get_config()
     sizes = dict(
         d_model=width, d_ff=2 * width, num_heads=4, num_layers=1, dropout=0.0, init=init
     )
     config.model.update(sizes)
     config.optimizer.schedule = 'constant_schedule(value=0.01)'
-    update, _ = optimizer.make(config)
     model = build.model(config.model, tiny.VOCAB)
-    state = training.init(model, update, jax.random.key(0))
+    update, _ = optimizer.make(config, model)
+    state = init_state(model, update, jax.random.key(0))
     rows = tiny.batch([[pair] for pair in tiny.PAIRS])
-    step = jax.jit(training.make_step(model, update))
+    step = jax.jit(make_train_step(model, update))
 
     def logits(state):
         return tiny.apply(model, state.variables, rows['source'], rows['inputs'])

@@ -76,7 +76,7 @@ def test_texts_before_one_that_is_too_long_are_translated(monkeypatch):
     monkeypatch.setattr(
         translator.Translator,
         '_window',
-        lambda self, variables, sentences, first: [(first, s) for s in sentences],
+        lambda self, variables, sentences, first, tell: [(first, s) for s in sentences],
     )
     found = translator.Translator(Stub(), Stub(), None)(None, ['abc', 'a', 'abcd', ''])
     assert [next(found), next(found)] == [(0, [97, 98, 99]), (0, [97])]

@@ -168,7 +168,7 @@ def test_whatever_may_be_in_a_row_can_be_shown(tmp_path):
 
 WRITER = """
 import pathlib, sys
-from experiments.log import Log
+from experiments.runs.metrics_log import Log
 path, step = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 metrics = Log(path, step)
 while True:

@@ -1,12 +1,12 @@
-import functools
+"""The label-smoothed cross-entropy by its formula: values, gradients, padding."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flaxformer_lite.losses import smoothed_cross_entropy
 
-from flaxformer_lite import losses
+from flaxformer_lite.ops import cross_entropy
+from flaxformer_lite.ops.cross_entropy import label_smoothed_cross_entropy
 
 B, T, D, V = 2, 6, 5, 9
 
@@ -21,7 +21,7 @@ LABELS[0, 4:] = LABELS[1, :1] = 0
 
 
 def by_hand(h, table, labels, smoothing):
-    """Σ −q·log p over the labels that are not 0, in float64 → loss, nll, correct, tokens."""
+    """Σ −q·log p over the labels but 0, in float64 → loss, nll, correct, tokens."""
     loss = nll = correct = 0.0
     for h_D, label in zip(h.reshape(-1, h.shape[-1]), labels.ravel(), strict=True):
         if label:
@@ -36,15 +36,19 @@ def by_hand(h, table, labels, smoothing):
 
 def sums(h=H, table=TABLE, labels=LABELS, smoothing=0.0, dtype=jnp.float32):
     h, table = jnp.asarray(h, jnp.float32), jnp.asarray(table, jnp.float32)
-    run = jax.jit(
-        functools.partial(smoothed_cross_entropy, smoothing=smoothing, dtype=dtype)
-    )
-    return run(h, table, jnp.asarray(labels, jnp.int32))
+    labels = jnp.asarray(labels, jnp.int32)
+
+    @jax.jit
+    def run(h, table, labels):
+        return label_smoothed_cross_entropy(h, table, labels, smoothing, dtype)
+
+    return run(h, table, labels)
 
 
 def gradients(smoothing=0.1, dtype=jnp.float32, of='loss', scale=1.0):
     def loss(h, table):
-        s = smoothed_cross_entropy(h, table, jnp.asarray(LABELS), smoothing, dtype)
+        labels = jnp.asarray(LABELS)
+        s = label_smoothed_cross_entropy(h, table, labels, smoothing, dtype)
         return scale * getattr(s, of)
 
     h, table = jnp.asarray(H, jnp.float32), jnp.asarray(TABLE, jnp.float32)
@@ -72,8 +76,9 @@ def test_is_its_formula(smoothing):
 
 
 def test_smoothing_spreads_over_the_whole_vocabulary_and_no_entropy_is_taken_off():
-    # p = (1/2, 1/4, 1/8, 1/8), label 1, ε = .4: q = (.1, .7, .1, .1), so −Σ q log₂ p = 2.1.
-    # Spread over the other three words it were 2.0; less the entropy of q, less again.
+    # p = (1/2, 1/4, 1/8, 1/8), label 1, ε = .4: q = (.1, .7, .1, .1), so
+    # −Σ q log₂ p = 2.1. Spread over the other three words it were 2.0; less the entropy
+    # of q, less again.
     table = np.log(2.0) * np.array([[-1.0], [-2.0], [-3.0], [-3.0]])
     s = sums(np.ones((1, 1, 1)), table, np.array([[1]]), smoothing=0.4)
     np.testing.assert_allclose(s.loss / np.log(2.0), 2.1, rtol=1e-6)
@@ -118,7 +123,7 @@ def test_metrics_have_no_gradient(metric):
 @pytest.mark.parametrize('chunk', [1, 2, 4, 6, 12])
 def test_chunks_do_not_matter(chunk, monkeypatch):
     whole, whole_gradients = sums(smoothing=0.1), gradients()
-    monkeypatch.setattr(losses, 'CHUNK', chunk)
+    monkeypatch.setattr(cross_entropy, 'CHUNK', chunk)
     np.testing.assert_allclose(
         jax.tree.leaves(sums(smoothing=0.1)), jax.tree.leaves(whole), rtol=1e-6
     )
@@ -147,7 +152,8 @@ def test_bfloat16_rounds_operands_and_nothing_else():
     np.testing.assert_allclose(
         (s.loss, s.nll, s.correct, s.tokens), expected, rtol=1e-5
     )
-    # The gradients' operands are rounded as well: 8 bits of fraction, a few roundings on the way.
+    # The gradients' operands are rounded as well: 8 bits of fraction, a few roundings
+    # on the way.
     for found, expected in zip(
         gradients(dtype=jnp.bfloat16), plain_gradients(), strict=True
     ):

@@ -1,3 +1,5 @@
+"""Norms by their formulas and against `flax.linen`; statistics without padding."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,7 +7,8 @@ import pytest
 from flax import linen as nn
 from tiny import apply, float64, variables
 
-from flaxformer_lite import spec
+from flaxformer_lite.config import spec
+from flaxformer_lite.masks import padding_known
 from flaxformer_lite.norms.batch import Batch
 from flaxformer_lite.norms.dynamic_tanh import DynamicTanh
 from flaxformer_lite.norms.layer import Layer
@@ -52,14 +55,16 @@ def test_gradients_equal_linens(ours, linen):
     p = variables(ours, x)
 
     def gradients(norm):
-        return jax.jit(
-            jax.grad(lambda p, x: (norm.apply(p, x) * weight).sum(), (0, 1))
-        )(p, x)
+        def weighted_sum(p, x):
+            return (norm.apply(p, x) * weight).sum()
 
-    for found, expected in zip(
-        *map(jax.tree.leaves, map(gradients, (ours, linen))), strict=True
-    ):
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        return jax.jit(jax.grad(weighted_sum, (0, 1)))(p, x)
+
+    jax.tree.map(
+        lambda found, expected: np.testing.assert_allclose(found, expected, atol=1e-5),
+        gradients(ours),
+        gradients(linen),
+    )
 
 
 def test_scale_norm_has_one_gain_and_its_length():
@@ -68,10 +73,8 @@ def test_scale_norm_has_one_gain_and_its_length():
     gain = float64(p['params']['scale'])
     expected = gain * X / np.sqrt((X**2).sum(-1, keepdims=True))
     np.testing.assert_allclose(apply(norm, p, jnp.asarray(X)), expected, atol=1e-5)
-    start = jax.jit(norm.init)(jax.random.key(0), jnp.zeros((1, 1, 8)))['params'][
-        'scale'
-    ]
-    np.testing.assert_allclose(start, np.sqrt(8), rtol=1e-6)
+    first = jax.jit(norm.init)(jax.random.key(0), jnp.zeros((1, 1, 8)))
+    np.testing.assert_allclose(first['params']['scale'], np.sqrt(8), rtol=1e-6)
 
 
 def test_dynamic_tanh_is_its_formula():
@@ -100,9 +103,10 @@ def test_layer_norm_keeps_its_precision_far_from_zero():
     )
 
 
-def batches(norm, x, valid, p):
-    """A training step's results, and the statistics that it leaves."""
-    return norm.apply(p, x, valid, mutable=['statistics'])
+def train(norm, x, valid, p):
+    """A training step's results, and the running statistics that it leaves."""
+    with padding_known(valid):
+        return norm.apply(p, x, mutable=['batch_stats'])
 
 
 def test_batch_norm_equals_linens_and_leaves_padding_out():
@@ -113,21 +117,21 @@ def test_batch_norm_equals_linens_and_leaves_padding_out():
     theirs = {
         'params': p['params'],
         'batch_stats': {
-            'mean': p['statistics']['mean'],
-            'var': p['statistics']['variance'],
+            'mean': p['batch_stats']['mean'],
+            'var': p['batch_stats']['variance'],
         },
     }
-    y, found = batches(ours, x, valid, p)
+    y, found = train(ours, x, valid, p)
     y_linen, stats = linen.apply(
         theirs, x, mask=valid[..., None], mutable=['batch_stats']
     )
     np.testing.assert_allclose(y[valid], y_linen[valid], atol=1e-5)
     for name, theirs in (('mean', 'mean'), ('variance', 'var')):
         expected = stats['batch_stats'][theirs]
-        np.testing.assert_allclose(found['statistics'][name], expected, atol=1e-6)
+        np.testing.assert_allclose(found['batch_stats'][name], expected, atol=1e-6)
     # Whatever stands at padding.
     other = jnp.where(valid[..., None], x, 99.0)
-    same, again = batches(ours, other, valid, p)
+    same, again = train(ours, other, valid, p)
     np.testing.assert_array_equal(same[valid], y[valid])
     jax.tree.map(np.testing.assert_array_equal, again, found)
 
@@ -135,14 +139,14 @@ def test_batch_norm_equals_linens_and_leaves_padding_out():
 def test_batch_norm_learns_nothing_of_padding_alone():
     x, norm = jnp.asarray(X, jnp.float32), Batch()
     p = variables(norm, x)
-    _, found = batches(norm, x, jnp.zeros((2, 3), bool), p)
-    jax.tree.map(np.testing.assert_array_equal, found['statistics'], p['statistics'])
+    _, found = train(norm, x, jnp.zeros((2, 3), bool), p)
+    jax.tree.map(np.testing.assert_array_equal, found['batch_stats'], p['batch_stats'])
 
 
 def test_batch_norm_that_is_not_training_is_of_its_running_means():
     norm = Batch(epsilon=0.1)
     p = variables(norm, jnp.zeros((1, 1, 8)))
-    mean, variance = (float64(p['statistics'][k]) for k in ('mean', 'variance'))
+    mean, variance = (float64(p['batch_stats'][k]) for k in ('mean', 'variance'))
     scale, bias = (float64(p['params'][k]) for k in ('scale', 'bias'))
     expected = (X - mean) / np.sqrt(variance + 0.1) * scale + bias
     np.testing.assert_allclose(apply(norm, p, jnp.asarray(X)), expected, atol=1e-5)

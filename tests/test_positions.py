@@ -1,18 +1,31 @@
+"""Positions by their papers' formulas; each tells a model the order of tokens."""
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 
-from flaxformer_lite import spec
+from flaxformer_lite.config import spec
 from flaxformer_lite.positions.learned import Learned
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
+from flaxformer_lite.sizes import Sizes
+
+# The buckets of `DISTANCES` in a stack that sees both sides, and in a causal one.
+DISTANCES = [-300, -128, -40, -16, -15, -7, -1, 0, 1, 7, 8, 15, 40, 300]
+BOTH_SIDES = [15, 15, 12, 10, 9, 7, 1, 0, 17, 23, 24, 25, 28, 31]
+BEFORE = [31, 31, 23, 16, 15, 7, 1, 0, 0, 0, 0, 0, 0, 0]
+
+
+def made(text, **sizes):
+    """The positions that a spec names, for a stack of these sizes."""
+    return spec.make('flaxformer_lite.positions', text, sizes=Sizes(**sizes))
 
 
 def table(length, d_model):
-    nothing, pos = jnp.zeros((1, length, d_model)), jnp.arange(length)[None]
-    return np.asarray(
-        tiny.apply(Sinusoidal(d_model), {}, nothing, pos, method='embed')
-    )[0]
+    nothing, positions = jnp.zeros((1, length, d_model)), jnp.arange(length)[None]
+    sinusoidal = Sinusoidal(Sizes(d_model=d_model))
+    rows = tiny.apply(sinusoidal, {}, nothing, positions, method='embed')
+    return np.asarray(rows)[0]
 
 
 def test_sinusoids_written_out():
@@ -53,13 +66,13 @@ def test_a_shift_is_a_rotation_that_does_not_depend_on_where():
 
 def test_sinusoids_go_by_position_not_by_slot():
     x, pos = jnp.ones((2, 3, 8)), jnp.array([[2, 0, 1], [5, 5, 0]])
-    y = tiny.apply(Sinusoidal(8), {}, x, pos, method='embed')
+    y = tiny.apply(Sinusoidal(Sizes(d_model=8)), {}, x, pos, method='embed')
     np.testing.assert_array_equal(y, 1 + table(6, 8)[np.asarray(pos)])
 
 
 def test_an_odd_width_has_a_sine_without_a_cosine():
     with pytest.raises(ValueError, match='d_model must be even.* 7'):
-        Sinusoidal(7)
+        Sinusoidal(Sizes(d_model=7))
 
 
 def test_learned_positions_add_a_row_for_each_position():
@@ -75,13 +88,8 @@ def test_learned_positions_add_a_row_for_each_position():
 def test_a_position_beyond_the_learned_ones_is_never_another_ones():
     positions = Learned(max_length=5)
     x, pos = jnp.ones((1, 3, 6)), jnp.array([[4, 5, 1000]])
-    y = tiny.apply(
-        positions,
-        tiny.variables(positions, x, pos, method='embed'),
-        x,
-        pos,
-        method='embed',
-    )
+    p = tiny.variables(positions, x, pos, method='embed')
+    y = tiny.apply(positions, p, x, pos, method='embed')
     assert np.isfinite(y[0, 0]).all() and np.isnan(y[0, 1:]).all()
 
 
@@ -105,9 +113,8 @@ def test_with_positions_the_order_of_the_source_matters(name):
     p = {'params': tiny.parameters(model)}
     inputs = jnp.array([[2, 4, 5]])
     source, shuffled = jnp.array([[4, 5, 6, 7]]), jnp.array([[6, 4, 7, 5]])
-    difference = tiny.apply(model, p, source, inputs) - tiny.apply(
-        model, p, shuffled, inputs
-    )
+    logits = tiny.apply(model, p, source, inputs)
+    difference = logits - tiny.apply(model, p, shuffled, inputs)
     assert np.abs(difference).max() > 1e-3
 
 
@@ -118,23 +125,18 @@ def test_tensor2tensors_sinusoids_are_sines_then_cosines_up_to_10000(
     d_model, wavelengths
 ):
     x = jnp.zeros((1, 5, d_model))
-    positions = spec.make(
-        'flaxformer_lite.positions', 'sinusoidal_t2t', d_model=d_model
-    )
+    positions = made('sinusoidal_t2t', d_model=d_model)
     found = positions.apply({}, x, jnp.arange(5)[None], method='embed')
     angle = np.arange(5)[:, None] / wavelengths
     expected = np.concatenate([np.sin(angle), np.cos(angle)], 1)
     np.testing.assert_allclose(found[0], expected, atol=1e-6)
 
 
-def rotated(x, pos, **arguments):
-    rotary = spec.make(
-        'flaxformer_lite.positions', 'rotary', d_k=x.shape[-1], **arguments
-    )
+def rotated(x, pos, text='rotary'):
+    rotary = made(text, d_k=x.shape[-1])
     x = jnp.asarray(x, jnp.float32)[None, :, None]
-    return np.asarray(rotary.apply({}, x, jnp.asarray(pos)[None], method='rotate'))[
-        0, :, 0
-    ]
+    turned = rotary.apply({}, x, jnp.asarray(pos)[None], method='rotate')
+    return np.asarray(turned)[0, :, 0]
 
 
 def test_rotary_turns_neighbouring_features_by_the_papers_angles():
@@ -143,9 +145,8 @@ def test_rotary_turns_neighbouring_features_by_the_papers_angles():
     angle = pos[:, None] * 500.0 ** (-np.arange(0, 8, 2) / 8)
     turned = (x[:, 0::2] + 1j * x[:, 1::2]) * np.exp(1j * angle)
     expected = np.stack([turned.real, turned.imag], -1).reshape(6, 8)
-    np.testing.assert_allclose(
-        rotated(x, pos, max_wavelength=500.0), expected, atol=2e-5
-    )
+    found = rotated(x, pos, 'rotary(max_wavelength=500.0)')
+    np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 def test_rotary_products_see_distances_only():
@@ -164,39 +165,43 @@ def test_rotary_products_see_distances_only():
     ],
 )
 def test_alibi_falls_with_distance_by_each_heads_slope(heads, slopes):
-    alibi = spec.make('flaxformer_lite.positions', 'alibi', num_heads=heads)
+    alibi = made('alibi', num_heads=heads)
     q, k = jnp.array([[0, 3]]), jnp.array([[0, 1, 5]])
     bias = alibi.apply({}, q, k, method='bias')
     expected = -np.array(slopes)[:, None, None] * np.array([[0, 1, 5], [3, 2, 2]])
     np.testing.assert_allclose(bias[0], expected, rtol=1e-6)
 
 
-def buckets(causal):
+def buckets(role):
     """The bucket of each distance, read off a table that holds their numbers."""
-    t5 = spec.make('flaxformer_lite.positions', 't5', num_heads=1, causal=causal)
+    t5 = made('t5', num_heads=1, role=role)
     p = {'params': {'table': jnp.arange(32.0)[:, None]}}
-    distances = jnp.array([-300, -128, -40, -16, -15, -7, -1, 0, 1, 7, 8, 15, 40, 300])
-    k = 1000 + distances[None]
-    return np.asarray(t5.apply(p, jnp.array([[1000]]), k, method='bias'))[
-        0, 0, 0
-    ].tolist()
+    k = 1000 + jnp.array(DISTANCES)[None]
+    bias = t5.apply(p, jnp.array([[1000]]), k, method='bias')
+    return np.asarray(bias)[0, 0, 0].tolist()
 
 
-def test_t5s_buckets_are_those_of_transformers():
+@pytest.mark.parametrize(
+    ('role', 'expected'),
+    [
+        ('encoder', BOTH_SIDES),
+        ('encoder_only', BOTH_SIDES),
+        ('decoder', BEFORE),
+        ('decoder_only', BEFORE),
+    ],
+)
+def test_t5s_buckets_are_those_of_transformers(role, expected):
     """transformers' T5Attention._relative_position_bucket of the same distances."""
-    both_sides = [15, 15, 12, 10, 9, 7, 1, 0, 17, 23, 24, 25, 28, 31]
-    assert buckets(causal=False) == both_sides
-    causal = [31, 31, 23, 16, 15, 7, 1, 0, 0, 0, 0, 0, 0, 0]
-    assert buckets(causal=True) == causal
+    assert buckets(role) == expected
 
 
 def test_shaws_relative_keys_and_values_are_his_equations():
-    shaw = spec.make('flaxformer_lite.positions', 'shaw', d_k=4, d_v=3, max_distance=2)
+    shaw = made('shaw(max_distance=2)', d_k=4, d_v=3)
     rng = np.random.default_rng(0)
     q, w = rng.normal(size=(1, 3, 2, 4)), rng.random((1, 2, 3, 5))
     q_pos, k_pos = np.array([[0, 2, 6]]), np.array([[0, 1, 2, 3, 9]])
-    places = jnp.asarray(q_pos), jnp.asarray(k_pos)
-    arguments = jnp.asarray(q, jnp.float32), *places
+    positions = jnp.asarray(q_pos), jnp.asarray(k_pos)
+    arguments = jnp.asarray(q, jnp.float32), *positions
     p = tiny.variables(shaw, *arguments, method='scores')
     a_k, a_v = (tiny.float64(p['params'][k]) for k in ('key', 'value'))
     index = np.clip(k_pos[0][None] - q_pos[0][:, None], -2, 2) + 2
@@ -204,5 +209,6 @@ def test_shaws_relative_keys_and_values_are_his_equations():
     found = tiny.apply(shaw, p, *arguments, method='scores')
     np.testing.assert_allclose(found, scores, atol=1e-5)
     values = np.einsum('bhts,tsu->bthu', w, a_v[index])
-    found = tiny.apply(shaw, p, jnp.asarray(w, jnp.float32), *places, method='values')
+    arguments = jnp.asarray(w, jnp.float32), *positions
+    found = tiny.apply(shaw, p, *arguments, method='values')
     np.testing.assert_allclose(found, values, atol=1e-5)

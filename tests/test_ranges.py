@@ -1,21 +1,23 @@
-"""What arguments may be: how a Range judges numbers, and that every argument has one."""
+"""What arguments may be: how a Range judges numbers; every argument has one."""
 
 import dataclasses
 import inspect
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import numpy as np
 import pytest
-from flaxformer_lite.dropout import Dropout
 
 from configs import wmt_base
 from experiments.config import check
 from experiments.runs.directory import flatten
-from flaxformer_lite import build, fields, ranges, schedules, spec
+from flaxformer_lite import ranges
 from flaxformer_lite.attention.local import Local
+from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.init.normal import Normal
+from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.norms.layer import Layer
 from flaxformer_lite.ranges import Choices, Range
+from flaxformer_lite.training import schedules
 
 INF, NAN = float('inf'), float('nan')
 Whole = Annotated[int, Range(at_least=1)]
@@ -74,6 +76,9 @@ def test_what_is_allowed(annotation, value):
         (Annotated[str, Choices('a', 'b')], 'c', "size must be one of a, b, not 'c'"),
         (Annotated[str, Choices('a', 'b')], 1, 'size must be of type str, not 1'),
         (bool, 1, 'size must be of type bool, not 1'),
+        # Beside a note that is no limit, such as a line of help, the type still counts.
+        (Annotated[bool, 'help'], 1, 'size must be of type bool, not 1'),
+        (Annotated[str | None, 'help'], 5, 'size must be of type str or NoneType, not'),
     ],
 )
 def test_what_is_refused(annotation, value, message):
@@ -126,15 +131,17 @@ def test_a_dataclass_that_is_checked_still_has_a_post_init_of_its_own():
 
 
 def limited(kind):
-    """Whether an annotation is of numbers or words, whose type alone says too little."""
+    """Whether an annotation says too little: numbers or words, of a type alone."""
     if ranges.limit_of(kind) is not None:
         return False
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     return ranges.is_literal(kind) and kind is not bool
 
 
 VARIANTS = [
     (folder, name)
-    for folder in sorted(set(fields.FOLDERS.values()))
+    for folder in sorted(set(variants.FOLDERS.values()))
     for name in spec.available(f'flaxformer_lite.{folder}')
 ]
 
@@ -155,19 +162,42 @@ def test_every_argument_of_a_variant_that_is_a_number_or_a_word_has_a_range(
     assert issubclass(cls, ranges.Checked) or not ranged, 'nothing checks its ranges'
 
 
-def test_what_parts_are_told_of_the_model_is_not_for_a_spec_to_say():
+def test_what_a_model_gives_its_parts_is_written_down(monkeypatch):
+    """`variants.GIVEN` is what `build` gives each kind of part, no more and no less."""
+    given_to = {}
+    make = variants.make
+
+    def remember(field, text, **given):
+        kind = field.removeprefix('decoder_').removeprefix('cross_')
+        given_to.setdefault(kind, set()).add(tuple(given))
+        return make(field, text, **given)
+
+    monkeypatch.setattr(variants, 'make', remember)
+    build.model(wmt_base.get_config().model, 9)
+    assert given_to == {kind: {given} for kind, given in variants.GIVEN.items()}
+
+
+SIZED = [
+    (kind, name, argument)
+    for kind, given in variants.GIVEN.items()
+    for name in variants.names(kind)
+    for argument in (*given, 'num_heads', 'd_model', 'causal', 'role')
+]
+
+
+@pytest.mark.parametrize(('kind', 'name', 'argument'), SIZED)
+def test_what_a_model_gives_its_parts_is_not_for_a_spec_to_say(kind, name, argument):
     config = wmt_base.get_config().model
-    config.positions, config.residual = 't5', 'deepnorm'
-    told = build._Parts(config, 'encoder').facts.keys() - {'dense', 'd_ff'}
-    assert told <= set(fields.TOLD)
-    for argument in told & {'num_heads', 'causal'}:
-        config.positions = f't5({argument}=1)'
-        with pytest.raises(
-            ValueError, match=f'positions: {argument} is that of the whole'
-        ):
-            build.model(config, 9)
-    config.positions, config.feed_forward = 't5', 'relu(d_ff=7)'
-    assert build.model(config, 9).encoder.block.feed_forward.d_ff == 7
+    config[kind] = f'{name}({argument}=1)'
+    message = f"model.{kind}: unknown argument '{argument}'; {name} takes"
+    with pytest.raises(ValueError, match=message):
+        build.model(config, 9)
+
+
+def test_a_part_may_have_a_width_of_its_own():
+    config = wmt_base.get_config().model
+    config.feed_forward = 'relu(d_ff=7)'
+    assert build.model(config, 9).encoder.block.feed_forward.width == 7
 
 
 @pytest.mark.parametrize('name', schedules.OURS)
@@ -180,5 +210,5 @@ def test_every_field_of_a_config_has_a_type_and_every_number_a_range():
     assert set(check.FIELDS) == set(flatten(wmt_base.get_config().to_dict()))
     # What is free text, and what is a spec, is looked at by who reads it.
     text = {'data', 'evaluation.sets', 'optimizer.name', 'optimizer.schedule'}
-    text |= {f'model.{field}' for field in fields.FOLDERS}
+    text |= {f'model.{field}' for field in variants.fields()}
     assert {field for field, kind in check.FIELDS.items() if limited(kind)} == text

@@ -11,7 +11,7 @@ import pytest
 from experiments import report
 from experiments.command_line.errors import UserError
 from experiments.runs import directory, metrics_log
-from experiments.runs import result as results
+from experiments.runs.result import read
 from experiments.storage import files
 
 
@@ -19,7 +19,7 @@ def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1'):
     config = {
         'data': 'grammar',
         'model': {'num_heads': num_heads},
-        'train': {'steps': 1000},
+        'train': {'steps': 1000, 'patience': 0},
     }
     with directory.open_run(path, config):
         metrics = metrics_log.Log(path)
@@ -88,6 +88,7 @@ def test_json_holds_configs_and_evaluations_whole(tmp_path):
         'data': 'grammar',
         'model.num_heads': 4,
         'train.steps': 1000,
+        'train.patience': 0,
     }
     assert entry['evaluations']['test'] == {
         'bleu': 30.0,
@@ -164,21 +165,21 @@ def changed(name, value):
 def test_a_result_of_another_shape_is_one_line_and_left_out(tmp_path, result):
     path = make_run(tmp_path / 'a', 4)
     (path / 'result.json').write_text(json.dumps(result))
-    for read in (report.read_run, results.read):
+    for reader in (report.read_run, read):
         with pytest.raises(UserError, match='result.json is not the result of a run'):
-            read(path)
+            reader(path)
 
 
 def test_a_result_that_lacks_something_is_reported_and_not_shown(tmp_path):
     path = make_run(tmp_path / 'a', 4)
     (path / 'result.json').write_text(json.dumps(WHOLE))
-    assert results.read(path) == WHOLE
+    assert read(path) == WHOLE
     for name in set(WHOLE) - {'evaluations'}:
         less = {key: value for key, value in WHOLE.items() if key != name}
         (path / 'result.json').write_text(json.dumps(less))
         report.as_table([report.read_run(path)])
         with pytest.raises(UserError, match=f'{name} is missing.*start the run again'):
-            results.read(path)
+            read(path)
 
 
 def test_one_bad_run_does_not_take_the_table_down(tmp_path):

@@ -1,15 +1,19 @@
+"""Residual connections by their formulas: where the norm is, and what is dropped."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from flaxformer_lite.dropout import Dropout
 from tiny import apply, float64, variables
 
-from flaxformer_lite import spec
+from flaxformer_lite.config import spec
+from flaxformer_lite.layers.dropout import Dropout
+from flaxformer_lite.norms.identity import Identity
 from flaxformer_lite.norms.layer import Layer
 from flaxformer_lite.residual.post_norm import PostNorm
 from flaxformer_lite.residual.pre_norm import PreNorm
+from flaxformer_lite.sizes import Sizes
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 8)), jnp.float32)
 Y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 8)), jnp.float32)
@@ -18,7 +22,7 @@ Y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 8)), jnp.float32)
 class Tenfold(nn.Module):
     """Stands for the norm and shows where it was."""
 
-    def __call__(self, x, valid=None):
+    def __call__(self, x):
         return 10 * x
 
 
@@ -30,26 +34,26 @@ def test_post_norm_is_the_papers_norm_of_the_sum():
     residual = PostNorm(Tenfold(), Dropout(0.0))
     np.testing.assert_array_equal(call(residual, 'before', X), X)
     np.testing.assert_array_equal(call(residual, 'after', X, Y), 10 * (X + Y))
-    np.testing.assert_array_equal(call(residual, 'finish', X), X)
+    np.testing.assert_array_equal(call(residual, 'final_norm', X), X)
 
 
 def test_pre_norm_is_the_norm_of_the_branch_and_of_the_end():
     residual = PreNorm(Tenfold(), Dropout(0.0))
     np.testing.assert_array_equal(call(residual, 'before', X), 10 * X)
     np.testing.assert_array_equal(call(residual, 'after', X, Y), X + Y)
-    np.testing.assert_array_equal(call(residual, 'finish', X), 10 * X)
+    np.testing.assert_array_equal(call(residual, 'final_norm', X), 10 * X)
 
 
 def made(name, **sizes):
     """A residual with the norm that shows where it was, and its parameters."""
-    defaults = dict(stack='encoder', encoder_layers=2, decoder_layers=3) | sizes
-    parts = dict(norm=Tenfold(), dropout=Dropout(0.0))
-    residual = spec.make('flaxformer_lite.residual', name, **parts, **defaults)
+    defaults = dict(role='encoder', encoder_layers=2, decoder_layers=3)
+    parts = dict(norm=Tenfold(), dropout=Dropout(0.0), sizes=Sizes(**defaults | sizes))
+    residual = spec.make('flaxformer_lite.residual', name, **parts)
     return residual, variables(residual, X, Y, method='after')
 
 
 @pytest.mark.parametrize(
-    ('name', 'before', 'after', 'finish'),
+    ('name', 'before', 'after', 'final_norm'),
     [
         ('sandwich', lambda p: 10 * X, lambda p: X + 10 * Y, lambda p: 10 * X),
         ('rezero', lambda p: X, lambda p: X + p['alpha'] * Y, lambda p: X),
@@ -68,13 +72,13 @@ def made(name, **sizes):
         ),
     ],
 )
-def test_is_its_formula(name, before, after, finish):
+def test_is_its_formula(name, before, after, final_norm):
     residual, p = made(name)
     weights = p.get('params', {})
     for method, expected, arguments in (
         ('before', before, (X,)),
         ('after', after, (X, Y)),
-        ('finish', finish, (X,)),
+        ('final_norm', final_norm, (X,)),
     ):
         found = apply(residual, p, *arguments, method=method)
         with jax.numpy_rank_promotion('allow'):
@@ -84,9 +88,9 @@ def test_is_its_formula(name, before, after, finish):
 @pytest.mark.parametrize(
     ('sizes', 'alpha'),
     [
-        (dict(stack='decoder'), 9**0.25),
-        (dict(stack='encoder', decoder_layers=0), 4**0.25),
-        (dict(stack='decoder', encoder_layers=0), 6**0.25),
+        (dict(role='decoder'), 9**0.25),
+        (dict(role='encoder_only', decoder_layers=0), 4**0.25),
+        (dict(role='decoder_only', encoder_layers=0), 6**0.25),
     ],
 )
 def test_deepnorms_constant_goes_by_the_stacks(sizes, alpha):
@@ -118,16 +122,12 @@ def test_post_norm_with_layer_norm_in_float64():
 
 @pytest.mark.parametrize('name', spec.available('flaxformer_lite.residual'))
 def test_dropout_falls_on_the_branch_and_spares_the_stream(name):
-    class Identity(nn.Module):
-        def __call__(self, x, valid=None):
-            return x
-
     residual = spec.make(
         'flaxformer_lite.residual',
         name,
         norm=Identity(),
         dropout=Dropout(0.5),
-        **dict(stack='encoder', encoder_layers=2, decoder_layers=2),
+        sizes=Sizes(role='encoder', encoder_layers=2, decoder_layers=2),
     )
     p = variables(residual, X, Y, method='after')
     rngs = {'dropout': jax.random.key(0)}
@@ -139,7 +139,7 @@ def test_dropout_falls_on_the_branch_and_spares_the_stream(name):
     def after(y):
         return apply(residual, p, X, y, method='after', rngs=rngs)
 
-    # Without a branch nothing is dropped; with one, some elements are as if there were none.
+    # Without a branch nothing is dropped; with one, some elements are as without it.
     bare = apply(residual, p, X, jnp.zeros_like(Y), method='after')
     np.testing.assert_array_equal(after(jnp.zeros_like(Y)), bare)
     dropped = np.isclose(after(Y), bare, atol=1e-6).mean()

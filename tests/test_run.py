@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import report, run, translate
+from experiments import evaluate, report, run, translate
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
 from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
 from experiments.evaluation import evaluator
-from experiments.runs import metrics_log, trained_run
+from experiments.runs import directory, metrics_log, trained_run
 from experiments.storage import files
 
 ROOT = Path(__file__).parent.parent
@@ -255,7 +255,8 @@ def test_sigterm_saves_and_leaves(whole, text, tmp_path):
 # Has one function of the runner keep its thread in C, where no signal interrupts it.
 STUCK = """
 import hashlib, importlib, sys
-from experiments import flags, run
+from experiments import run
+from experiments.command_line import flags
 module, owner, name = sys.argv.pop(1).split(':')
 owner = getattr(importlib.import_module(module), owner)
 def stuck(*args, **kwargs):
@@ -284,9 +285,9 @@ def stopped_in(where, number, text, workdir):
 @pytest.mark.parametrize(
     ('where', 'phase'),
     [
-        ('experiments.job:data:load', 'loading data'),
-        ('experiments.job:tokenizer:train', 'making the tokenizer'),
-        ('experiments.train:devices:compiled', 'compiling'),
+        ('experiments.training.setup:sources:load', 'loading data'),
+        ('experiments.training.setup:tokenizer:train', 'making the tokenizer'),
+        ('experiments.training.loop:devices:compiled', 'compiling'),
     ],
 )
 def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
@@ -303,7 +304,7 @@ def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
 ):
     workdir, _ = whole
     path = tmp_path / 'run'
-    evaluating = 'experiments.evaluate:Evaluator:loss'
+    evaluating = 'experiments.evaluation.evaluator:Evaluator:loss'
     code, out = stopped_in(evaluating, signal.SIGTERM, text, path)
     assert code == 128 + signal.SIGTERM, out
     assert 'stopped and saved at step 6; the same command goes on from there' in out
@@ -312,7 +313,7 @@ def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
         'train',
         'train',
     ]
-    scoring = 'experiments.trained:Checkpoints:average'
+    scoring = 'experiments.runs.trained_run:Checkpoints:average'
     code, out = stopped_in(scoring, signal.SIGINT, text, path)
     assert code == 128 + signal.SIGINT, out
     assert 'resuming at step 6' in out
@@ -435,7 +436,7 @@ def test_a_line_is_answered_when_it_comes(whole, text):
 
 def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
     workdir, _ = whole
-    command(monkeypatch, evaluator, f'--workdir={workdir}', '--set=news')
+    command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=news')
     again = json.loads(
         (workdir / 'translations' / 'news.step=12,mean_of=2.json').read_text()
     )
@@ -445,7 +446,7 @@ def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
     with pytest.raises(
         UserError, match="--set: there is no set 'test'; there is val, news"
     ):
-        command(monkeypatch, evaluator, f'--workdir={workdir}', '--set=test')
+        command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=test')
 
 
 def test_the_report_reads_it(whole, monkeypatch, capsys):
@@ -585,7 +586,7 @@ def test_a_damaged_tokenizer_is_named_and_the_same_command_mends_it(
     content = file.read_bytes()
     file.write_bytes(content.replace(b'er', b'et'))
     assert file.read_bytes() != content
-    for module in (translate, evaluator):
+    for module in (translate, evaluate):
         with pytest.raises(UserError, match='tokenizer.model is damaged .*same comm'):
             command(monkeypatch, module, f'--workdir={file.parent}')
     capsys.readouterr()
@@ -612,11 +613,9 @@ def test_an_error_is_one_line_and_exit_status_2(text, tmp_path):
 
 
 def test_a_second_process_in_the_same_directory_is_refused(whole, text, monkeypatch):
-    from experiments.runs import directory as workdirs
-
     workdir, _ = whole
     config = json.loads((workdir / 'config.json').read_text())
-    with workdirs.open_run(workdir, config):
+    with directory.open_run(workdir, config):
         with pytest.raises(UserError, match='is in use by process'):
             command(monkeypatch, run, *arguments(text, workdir))
 
@@ -661,7 +660,7 @@ def test_a_damaged_older_checkpoint_is_left_out_of_the_mean_and_said(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(files, 'commit', commit)
-    command(monkeypatch, evaluator, f'--workdir={workdir}', '--set=news')
+    command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=news')
     out, err = capsys.readouterr()
     assert 'mean of the checkpoints 12\n' in out and 'nrefs:1' in out
     assert 'step 8 is damaged' in err and 'not saved: cannot write' in err

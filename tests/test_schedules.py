@@ -1,8 +1,10 @@
+"""Learning rates by their formulas, and what is refused as a schedule."""
+
 import numpy as np
 import optax
 import pytest
 
-from flaxformer_lite import schedules
+from flaxformer_lite.training import schedules
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,8 @@ def test_every_update_of_cosine_teaches_and_one_has_the_peak(steps, warmup):
     [
         (
             'nome',
-            "'nome' is not one of noam, cosine, constant_schedule, .*cosine_decay_schedule",
+            "'nome' is not one of noam, cosine, constant_schedule, "
+            '.*cosine_decay_schedule',
         ),
         ('noam(warm=3)', 'noam.*warm'),
         ('noam(warmup="x")', "warmup must be of type int, not 'x'"),

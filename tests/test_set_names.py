@@ -1,11 +1,14 @@
 """Names of evaluation sets: kept by any file system, or refused before training."""
 
+import io
 import sys
 
 import pytest
 
 from configs import wmt_small
 from experiments.command_line.errors import UserError
+from experiments.command_line.screen import Screen
+from experiments.command_line.stopping import Stop
 from experiments.data import set_names
 from experiments.evaluation import evaluator
 from experiments.storage import files
@@ -70,7 +73,7 @@ def test_a_run_is_refused_before_its_text_is_tokenised(text, tmp_path, monkeypat
     for sets in ('', 'Val'):  # the dev set is watched by, whether or not it is chosen
         config.evaluation.sets = sets
         with pytest.raises(UserError, match="'val' and 'Val'|'Val' and 'val'"):
-            setup.prepare(config, tmp_path / 'run')
+            setup.prepare(config, tmp_path / 'run', Screen(io.StringIO()), Stop())
     assert list((tmp_path / 'cache').iterdir()) == []
 
 

@@ -1,8 +1,10 @@
+"""Spec strings: what they may say, and how they find the class that they name."""
+
 import textwrap
 
 import pytest
 
-from flaxformer_lite import spec
+from flaxformer_lite.config import spec
 
 FILES = {
     '__init__.py': '',
@@ -86,9 +88,20 @@ def test_make_makes_the_one_public_class_of_the_file():
     assert (type(local).__name__, local.window, local.dilation) == ('Local', 3, 1)
 
 
-def test_defaults_fill_what_the_spec_leaves_out_and_what_the_class_takes():
-    local = spec.make('shop', 'local(window=3)', window=5, dilation=2, unheard_of=1)
+def test_given_arguments_reach_the_class_beside_those_of_the_spec():
+    local = spec.make('shop', 'local(window=3)', dilation=2)
     assert (local.window, local.dilation) == (3, 2)
+
+
+def test_a_given_argument_is_not_the_specs_to_say():
+    message = "unknown argument 'window'; local takes dilation$"
+    with pytest.raises(ValueError, match=message):
+        spec.make('shop', 'local(window=3)', window=5)
+
+
+def test_a_given_argument_that_the_class_does_not_take_is_refused():
+    with pytest.raises(ValueError, match="'local\\(window=3\\)': .*'unheard_of'"):
+        spec.make('shop', 'local(window=3)', unheard_of=1)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tensorflow_datasets.core import decode
 
 from experiments.command_line.errors import UserError
 from experiments.data import sources
-from experiments.data.sources import tfds as module
+from experiments.data.sources import tfds as tfds_source
 from experiments.data.sources.tfds import Tfds
 
 SIZES = {'train': 1500, 'validation': 7, 'test': 5}
@@ -109,9 +109,9 @@ def test_the_direction_can_be_turned(folder):
 
 def test_streams(folder, monkeypatch):
     read = []
-    text = module._text
+    text = tfds_source._text
     monkeypatch.setattr(
-        module, '_text', lambda value: read.append(value) or text(value)
+        tfds_source, '_text', lambda value: read.append(value) or text(value)
     )
     list(itertools.islice(make(folder).train(), 3))
     assert len(read) == 6
@@ -119,7 +119,7 @@ def test_streams(folder, monkeypatch):
 
 @pytest.mark.parametrize('end', ['\n', '\r', '\r\n'])
 def test_a_line_break_of_any_system_becomes_one_space(end):
-    assert module._text(f'first{end}second{end}{end}third'.encode()) == (
+    assert tfds_source._text(f'first{end}second{end}{end}third'.encode()) == (
         'first second  third'
     )
 
@@ -215,7 +215,7 @@ def test_a_slice_of_nothing_holds_no_pairs(folder):
 
 
 def test_without_a_network_it_says_how_to_prepare_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, '_online', lambda: False)
+    monkeypatch.setattr(tfds_source, '_online', lambda: False)
     with pytest.raises(UserError, match='there is no network') as raised:
         next(make(tmp_path, name='wmt14_translate/de-en').train())
     message = str(raised.value)
@@ -230,7 +230,7 @@ def test_without_a_network_it_says_how_to_prepare_elsewhere(tmp_path, monkeypatc
 
 
 def test_prepares_where_there_is_a_network(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, '_online', lambda: True)
+    monkeypatch.setattr(tfds_source, '_online', lambda: True)
     assert set(make(tmp_path).train()) == expected('train')
     assert list(tmp_path.rglob('*.array_record-*'))
 
@@ -239,7 +239,7 @@ def test_a_failed_preparation_is_one_error(tmp_path, monkeypatch):
     def fail(self, split):
         raise OSError('the archive is\nbroken')
 
-    monkeypatch.setattr(module, '_online', lambda: True)
+    monkeypatch.setattr(tfds_source, '_online', lambda: True)
     monkeypatch.setattr(TinyTranslate, '_generate_examples', fail)
     with pytest.raises(
         UserError, match=r'could not be prepared: the archive is broken; .*python -c'

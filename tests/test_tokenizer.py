@@ -11,8 +11,7 @@ import pytest
 import sentencepiece
 
 from experiments.command_line.errors import UserError
-from experiments.data import corpus as corpora
-from experiments.data import tokenizer as tokenizers
+from experiments.data import corpus, tokenizer
 from experiments.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +37,7 @@ class Words:
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
-    return tokenizers.train(Words(), 120, tmp_path_factory.mktemp('cache'))
+    return tokenizer.train(Words(), 120, tmp_path_factory.mktemp('cache'))
 
 
 def test_special_ids_are_sentencepieces_own(trained):
@@ -92,8 +91,8 @@ def test_decode_stops_at_the_first_end_and_ignores_padding(trained):
 
 def test_equal_text_gives_equal_bytes_in_any_process(trained, tmp_path):
     program = (
-        'import sys; from pathlib import Path; from tests.test_tokenizer import Words, tokenizers;'
-        'print(tokenizers.train(Words(), 120, Path(sys.argv[1])).digest)'
+        'import sys; from pathlib import Path; from tests.test_tokenizer import Words, tokenizer;'
+        'print(tokenizer.train(Words(), 120, Path(sys.argv[1])).digest)'
     )
     command = [sys.executable, '-c', program, str(tmp_path)]
     out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
@@ -103,20 +102,20 @@ def test_equal_text_gives_equal_bytes_in_any_process(trained, tmp_path):
 
 def test_cached_by_what_it_was_trained_on(tmp_path):
     data = Words()
-    first = tokenizers.train(data, 120, tmp_path)
-    assert tokenizers.train(data, 120, tmp_path) == first and data.reads == 1
-    assert tokenizers.train(data, 90, tmp_path).vocab_size == 90
-    assert tokenizers.train(Words(seed=1), 120, tmp_path) != first
+    first = tokenizer.train(data, 120, tmp_path)
+    assert tokenizer.train(data, 120, tmp_path) == first and data.reads == 1
+    assert tokenizer.train(data, 90, tmp_path).vocab_size == 90
+    assert tokenizer.train(Words(seed=1), 120, tmp_path) != first
     assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_short_text_gives_what_pieces_it_has(tmp_path):
     data = Words(2)
-    tokenizer = tokenizers.train(data, 8000, tmp_path)
-    assert 30 < tokenizer.vocab_size < 500
-    assert tokenizers.train(data, 9000, tmp_path).vocab_size == tokenizer.vocab_size
+    words = tokenizer.train(data, 8000, tmp_path)
+    assert 30 < words.vocab_size < 500
+    assert tokenizer.train(data, 9000, tmp_path).vocab_size == words.vocab_size
     texts = [text for pair in data.pairs for text in pair]
-    assert tokenizer.decode(tokenizer.encode(texts)) == texts
+    assert words.decode(words.encode(texts)) == texts
 
 
 def test_a_vocabulary_smaller_than_the_characters_is_an_error_that_says_how_many(
@@ -129,43 +128,43 @@ def test_a_vocabulary_smaller_than_the_characters_is_an_error_that_says_how_many
         rf'tokenizer\.vocab_size=9 .* {len(characters)} characters.*at least {needed}$'
     )
     with pytest.raises(UserError, match=message):
-        tokenizers.train(data, 9, tmp_path)
+        tokenizer.train(data, 9, tmp_path)
     with pytest.raises(UserError, match=r'tokenizer\.vocab_size=1 '):
-        tokenizers.train(data, 1, tmp_path)
+        tokenizer.train(data, 1, tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert tokenizers.train(data, needed, tmp_path).vocab_size == needed
+    assert tokenizer.train(data, needed, tmp_path).vocab_size == needed
 
 
 def test_blank_training_text_is_an_error(tmp_path):
     with pytest.raises(UserError, match='blank'):
-        tokenizers.train(Words(0, [(' ', '')]), 100, tmp_path)
+        tokenizer.train(Words(0, [(' ', '')]), 100, tmp_path)
 
 
 def test_save_and_load(trained, tmp_path):
     trained.save(tmp_path / 'tokenizer.model')
-    assert tokenizers.load(tmp_path / 'tokenizer.model') == trained
+    assert tokenizer.load(tmp_path / 'tokenizer.model') == trained
     with pytest.raises(UserError, match='nothing.model'):
-        tokenizers.load(tmp_path / 'nothing.model')
+        tokenizer.load(tmp_path / 'nothing.model')
     (tmp_path / 'bad.model').write_bytes(b'no model')
     with pytest.raises(UserError, match='bad.model'):
-        tokenizers.load(tmp_path / 'bad.model')
+        tokenizer.load(tmp_path / 'bad.model')
 
 
 @pytest.mark.parametrize('count, kept', [(5, 5), (10, 10), (11, 6), (100, 7)])
 def test_samples_are_spread_evenly_and_bounded(count, kept):
-    sample = tokenizers._sample(((i, i) for i in range(count)), 10)
+    sample = tokenizer._sample(((i, i) for i in range(count)), 10)
     assert len(sample) == kept
     assert len(set(np.diff([i for i, _ in sample]))) == 1
 
 
 def test_tokenize_keeps_every_line(trained):
-    corpus = corpora.tokenize([('der Hund', 'a man'), ('', 'dog’s'), ('', '')], trained)
-    assert len(corpus) == 3 and corpus.skipped == 0
-    assert corpus.source.lengths().tolist()[1:] == [0, 0]
+    stored = corpus.tokenize([('der Hund', 'a man'), ('', 'dog’s'), ('', '')], trained)
+    assert len(stored) == 3 and stored.skipped == 0
+    assert stored.source.lengths().tolist()[1:] == [0, 0]
     rows = [
-        corpus.source[0].tolist(),
-        corpus.target[0].tolist(),
-        corpus.target[1].tolist(),
+        stored.source[0].tolist(),
+        stored.target[0].tolist(),
+        stored.target[1].tolist(),
     ]
     assert trained.decode(rows) == ['der Hund', 'a man', 'dog’s']
 
@@ -173,40 +172,40 @@ def test_tokenize_keeps_every_line(trained):
 def test_prepare_stores_all_pairs_with_text_on_both_sides(
     trained, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(corpora, '_CHUNK', 64)
+    monkeypatch.setattr(corpus, '_CHUNK', 64)
     data = Words(300, [('der', ' '), ('', ''), ('die', 'a')])
-    corpus = corpora.prepare(data, trained, tmp_path)
-    expected = corpora.tokenize(
+    stored = corpus.prepare(data, trained, tmp_path)
+    expected = corpus.tokenize(
         [p for p in data.pairs if p[0].strip() and p[1].strip()], trained
     )
-    assert corpus.skipped == 2 and len(corpus) == 301
+    assert stored.skipped == 2 and len(stored) == 301
     for side in ('source', 'target'):
-        stored, wanted = getattr(corpus, side), getattr(expected, side)
-        assert stored.tokens.dtype == wanted.tokens.dtype == np.uint16
-        assert np.array_equal(stored.tokens, wanted.tokens)
-        assert np.array_equal(stored.offsets, wanted.offsets)
+        found, wanted = getattr(stored, side), getattr(expected, side)
+        assert found.tokens.dtype == wanted.tokens.dtype == np.uint16
+        assert np.array_equal(found.tokens, wanted.tokens)
+        assert np.array_equal(found.offsets, wanted.offsets)
 
 
 def test_prepare_is_cached_by_text_and_tokenizer(trained, tmp_path):
     data = Words()
-    corpora.prepare(data, trained, tmp_path)
-    corpora.prepare(data, trained, tmp_path)
+    corpus.prepare(data, trained, tmp_path)
+    corpus.prepare(data, trained, tmp_path)
     assert data.reads == 1
-    other = tokenizers.train(data, 90, tmp_path / 'tokenizers')
-    assert len(corpora.prepare(data, other, tmp_path).source.tokens) != len(
-        corpora.prepare(data, trained, tmp_path).source.tokens
+    other = tokenizer.train(data, 90, tmp_path / 'tokenizers')
+    assert len(corpus.prepare(data, other, tmp_path).source.tokens) != len(
+        corpus.prepare(data, trained, tmp_path).source.tokens
     )
 
 
 def test_prepare_yields_to_a_process_that_was_first(trained, tmp_path):
     class Raced(Words):
         def train(self):
-            corpora.prepare(Words(), trained, tmp_path)
+            corpus.prepare(Words(), trained, tmp_path)
             yield from super().train()
 
-    expected = corpora.tokenize(Words().pairs, trained)
-    corpus = corpora.prepare(Raced(), trained, tmp_path)
-    assert np.array_equal(corpus.target.tokens, expected.target.tokens)
+    expected = corpus.tokenize(Words().pairs, trained)
+    stored = corpus.prepare(Raced(), trained, tmp_path)
+    assert np.array_equal(stored.target.tokens, expected.target.tokens)
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -217,9 +216,9 @@ def test_prepare_leaves_nothing_behind_when_the_text_fails(trained, tmp_path):
             raise UserError('line 7 is not UTF-8')
 
     with pytest.raises(UserError, match='line 7'):
-        corpora.prepare(Failing(), trained, tmp_path)
+        corpus.prepare(Failing(), trained, tmp_path)
     with pytest.raises(UserError, match='no training pair'):
-        corpora.prepare(Words(0, [('', 'a'), ('b', ' ')]), trained, tmp_path)
+        corpus.prepare(Words(0, [('', 'a'), ('b', ' ')]), trained, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -230,6 +229,6 @@ def test_ids_beyond_uint16_are_stored_whole(trained, tmp_path):
         def encode(self, texts):
             return [[66_000 + i for i in row] for row in super().encode(texts)]
 
-    corpus = corpora.prepare(Words(), Large(trained.model), tmp_path)
-    assert corpus.source.tokens.dtype == np.uint32
-    assert corpus.source.tokens.min() > 66_000
+    stored = corpus.prepare(Words(), Large(trained.model), tmp_path)
+    assert stored.source.tokens.dtype == np.uint32
+    assert stored.source.tokens.min() > 66_000

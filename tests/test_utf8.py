@@ -39,7 +39,7 @@ def test_streams_arguments_and_names_of_files_are_utf8(locale, tmp_path):
     code = (
         'import sys\n'
         'from pathlib import Path\n'
-        'from experiments import flags\n'
+        'from experiments.command_line import flags\n'
         'def main():\n'
         '    folder, text = sys.argv[1:]\n'
         '    assert (Path(folder) / text).exists()\n'
@@ -63,7 +63,7 @@ def test_an_error_of_a_command_says_what_was_typed(locale):
 
 def test_what_is_no_text_stops_nothing():
     code = (
-        'from experiments import flags\n'
+        'from experiments.command_line import flags\n'
         r'flags.main(lambda: print("name\udcff of a file"))'
     )
     done = python({}, '-c', code)

@@ -216,8 +216,8 @@ def test_one_process_at_a_time_and_a_kill_lets_go(tmp_path):
     holder = subprocess.Popen(
         [
             *(sys.executable, '-c'),
-            'import pathlib, sys, time\nfrom experiments import workdir\n'
-            f'with workdir.open_run(pathlib.Path(sys.argv[1]), {CONFIG!r}):\n'
+            'import pathlib, sys, time\nfrom experiments.runs import directory\n'
+            f'with directory.open_run(pathlib.Path(sys.argv[1]), {CONFIG!r}):\n'
             '    print("held", flush=True)\n    time.sleep(60)\n',
             str(tmp_path),
         ],

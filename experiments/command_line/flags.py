@@ -1,4 +1,4 @@
-"""The command line: a config file, its overrides `--config.a.b=value`, and errors of one line."""
+"""The command line: a config file, overrides `--config.a.b=value`, one-line errors."""
 
 import argparse
 import os
@@ -15,9 +15,9 @@ from ml_collections import config_dict, config_flags
 
 from experiments.command_line import usage, utf8
 from experiments.command_line.errors import UserError, line, nearest
-from experiments.runs.directory import flatten
+from experiments.config.flat import flatten
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 CONFIG_HELP = (
     'file, such as configs/wmt_small.py; --config.model.num_heads=8 changes one of its '
     'fields'

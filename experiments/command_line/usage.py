@@ -3,7 +3,7 @@
 import textwrap
 from typing import Any
 
-from experiments.runs.directory import flatten
+from experiments.config.flat import flatten
 
 COLUMN = 30  # where values stand
 WIDTH = 100

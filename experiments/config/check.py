@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 from experiments.command_line.errors import UserError, nearest
-from experiments.runs.directory import flatten
-from experiments.training import early_stopping, optax_specs, optimizer
+from experiments.config.derived import takes_best
+from experiments.config.flat import flatten
+from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite import ranges
-from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.ranges import Choices, Range, Rate, Size
 
@@ -71,7 +72,8 @@ def check(config: Any) -> None:
     _check_fields(config)
     _check_data(config.data)
     try:
-        variants.check(ModelConfig.of(config.model))
+        # Cheap beside the text, which is read before the model can have its vocabulary.
+        build.model(config.model, config.tokenizer.vocab_size)
     except ValueError as error:
         raise UserError(str(error)) from None
     optimizer.check(config)
@@ -79,8 +81,12 @@ def check(config: Any) -> None:
         raise UserError(
             'train.steps=0 and train.epochs=0: give one of them, to say when to end'
         )
-    early_stopping.check(config)
-    which = 'keep_best' if early_stopping.takes_best(config) else 'keep'
+    if config.train.patience and not config.evaluation.every:
+        raise UserError(
+            f'train.patience={config.train.patience} counts evaluations, and with '
+            'evaluation.every=0 there is one, at the end: raise evaluation.every'
+        )
+    which = 'keep_best' if takes_best(config) else 'keep'
     needed, kept = config.evaluation.average, config.checkpoint[which]
     if needed > kept:
         raise UserError(

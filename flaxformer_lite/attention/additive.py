@@ -23,15 +23,27 @@ class Additive(Attention):
 
     @nn.compact
     def scores(self, q_BTHK, kv):
-        num_heads, d_k = q_BTHK.shape[2:]
-        width = self.width or d_k
-        init = nn.initializers.xavier_uniform(in_axis=1, out_axis=2, batch_axis=0)
-        query_HKA = self.param('query', init, (num_heads, d_k, width))
-        key_HKA = self.param('key', init, (num_heads, kv.key_BGKS.shape[2], width))
-        energy_init = nn.initializers.normal(width**-0.5)
-        energy_HA = self.param('energy', energy_init, (num_heads, width))
+        num_heads = q_BTHK.shape[2]
+        query_width, key_width = q_BTHK.shape[3], kv.key_BGKS.shape[2]
+        query_HKA, key_HKA, energy_HA = self._parameters(
+            num_heads, query_width, key_width
+        )
+        q_BTHK = q_BTHK.astype(jnp.float32)
+        key_BHKS = kv.key_BGKS.astype(jnp.float32)
+        q_BHTA = jnp.einsum('bthk,hka->bhta', q_BTHK, query_HKA)
+        k_BHSA = jnp.einsum('bhks,hka->bhsa', key_BHKS, key_HKA)
+        sum_BHTSA = q_BHTA[:, :, :, None] + k_BHSA[:, :, None]
+        return jnp.einsum('bhtsa,ha->bhts', jnp.tanh(sum_BHTSA), energy_HA)
 
-        q_BHTA = jnp.einsum('bthk,hka->bhta', q_BTHK.astype(jnp.float32), query_HKA)
-        k_BHSA = jnp.einsum('bhks,hka->bhsa', kv.key_BGKS.astype(jnp.float32), key_HKA)
-        hidden_BHTSA = jnp.tanh(q_BHTA[:, :, :, None] + k_BHSA[:, :, None])
-        return jnp.einsum('bhtsa,ha->bhts', hidden_BHTSA, energy_HA)
+    def _parameters(self, num_heads, query_width, key_width):
+        """W, U and v of each head; a recurrent decoder's queries have another width."""
+        width = self.width or query_width
+        matrix_init = nn.initializers.xavier_uniform(
+            in_axis=1, out_axis=2, batch_axis=0
+        )
+        vector_init = nn.initializers.normal(width**-0.5)
+        return (
+            self.param('query', matrix_init, (num_heads, query_width, width)),
+            self.param('key', matrix_init, (num_heads, key_width, width)),
+            self.param('energy', vector_init, (num_heads, width)),
+        )

@@ -53,11 +53,14 @@ class _RunningSums(struct.PyTreeNode):
         old_log_scale_BNH = gather_beams(self.log_scale_BNH, beam.parent_BN)
         log_scale_BNH = jnp.maximum(old_log_scale_BNH, new_log_scale_BNH)
 
+        old_scale_BNH = jnp.exp(old_log_scale_BNH - log_scale_BNH)
         old_BNHKU = gather_beams(self.sum_BNHKU, beam.parent_BN)
-        old_BNHKU *= jnp.exp(old_log_scale_BNH - log_scale_BNH)[..., None, None]
+        old_BNHKU *= old_scale_BNH[..., None, None]
+
+        new_scale_BNH = jnp.exp(new_log_scale_BNH - log_scale_BNH)
         value_BHUN = append_one(new.value_BGUS)
         new_BNHKU = jnp.einsum('bhkn,bhun->bnhku', key_BHKN, value_BHUN)
-        new_BNHKU *= jnp.exp(new_log_scale_BNH - log_scale_BNH)[..., None, None]
+        new_BNHKU *= new_scale_BNH[..., None, None]
         sums = _RunningSums(old_BNHKU + new_BNHKU, log_scale_BNH)
         return sums, sums
 
@@ -105,4 +108,6 @@ class Linear(Attention):
         key_BHKS *= jnp.where(is_valid_B11S, scale_BH1S, 0.0)
         value_BHUS = append_one(prefix.value_BGUS)
         sum_BHKU = jnp.einsum('bhks,bhus->bhku', key_BHKS, value_BHUS)
-        return _RunningSums(sum_BHKU[:, None], largest_BH11[:, None, :, 0, 0])
+        largest_BH = largest_BH11[:, :, 0, 0]
+        # One hypothesis of each sentence so far.
+        return _RunningSums(sum_BHKU[:, None], largest_BH[:, None])

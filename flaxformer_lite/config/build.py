@@ -34,7 +34,7 @@ def model(config: Mapping[str, Any] | ModelConfig, vocab_size: int) -> Model:
         name, arguments = spec.parse(config.architecture)
         others = spec.parameters(architecture).keys() - set(architecture.own_arguments)
         spec.check(name, architecture, arguments, given=others)
-        return architecture.from_parts(Parts(config), vocab_size, **arguments)
+    return architecture.from_parts(Parts(config), vocab_size, **arguments)
 
 
 def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:

@@ -93,12 +93,17 @@ class Mixture(FeedForward):
     def _report_balance(self, p_NE, expert_KN, slot_KN, valid_N, capacity):
         choices_E = _one_hot(expert_KN, self.experts).sum(0)
         choices = jnp.maximum(choices_E.sum(), 1)
+        share_E = choices_E / choices
+
         tokens = jnp.maximum(valid_N.sum(), 1)
-        mean_p_E = jnp.where(valid_N[:, None], p_NE, 0).sum(0) / tokens
-        balance = self.experts * (choices_E / choices * mean_p_E).sum()
+        p_NE = jnp.where(valid_N[:, None], p_NE, 0)
+        mean_p_E = p_NE.sum(0) / tokens
+
+        balance = self.experts * (share_E * mean_p_E).sum()
+        dropped = (slot_KN >= capacity).sum() / choices
         self.sow('losses', 'balance', self.balance * balance)
         self.sow('metrics', 'balance', balance)
-        self.sow('metrics', 'dropped', (slot_KN >= capacity).sum() / choices)
+        self.sow('metrics', 'dropped', dropped)
 
 
 def _one_hot(expert_KN, experts):

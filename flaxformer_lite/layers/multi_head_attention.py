@@ -61,10 +61,13 @@ class MultiHeadAttention(nn.Module):
         else:
             key_BSGK = value_BSGU = self._slices(x_BSD)
         key_BSGK = self.positions.rotate(key_BSGK, positions_BS)
-        dtype = self.dense.dtype
-        key_BGKS = jnp.moveaxis(key_BSGK.astype(dtype), 1, -1)
-        value_BGUS = jnp.moveaxis(value_BSGU.astype(dtype), 1, -1)
-        return KeyValues(key_BGKS, value_BGUS, positions_BS)
+        key_BSGK = key_BSGK.astype(self.dense.dtype)
+        value_BSGU = value_BSGU.astype(self.dense.dtype)
+        return KeyValues(
+            key_BGKS=jnp.moveaxis(key_BSGK, 1, -1),
+            value_BGUS=jnp.moveaxis(value_BSGU, 1, -1),
+            positions_BS=positions_BS,
+        )
 
     def __call__(
         self, x_BTD: jax.Array, kv: KeyValues, context: AttentionContext

@@ -60,8 +60,10 @@ class Cell(nn.Module):
         dtype = self.dense.dtype
         x_ND = x.reshape(-1, x.shape[-1]).astype(dtype)
         w_DF = jnp.concatenate(matrices, -1).astype(dtype)
-        y_NF = matmul(x_ND, w_DF) + jnp.concatenate(biases)[None]
-        return jnp.split(y_NF.reshape(*x.shape[:-1], -1), len(names), -1)
+        bias_F = jnp.concatenate(biases)
+        y_NF = matmul(x_ND, w_DF) + bias_F[None]
+        y = y_NF.reshape(*x.shape[:-1], -1)
+        return jnp.split(y, len(names), -1)
 
 
 class _Gate(nn.Module):

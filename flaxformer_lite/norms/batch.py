@@ -36,15 +36,18 @@ class Batch(Norm):
             share = jnp.where(count > 0, 1 - self.momentum, 0.0)
             running_mean.value += share * (mean_D - running_mean.value)
             running_variance.value += share * (variance_D - running_variance.value)
+        centered_BTD = x_BTD - mean_D[None, None]
         root_D = jax.lax.rsqrt(variance_D + self.epsilon)
-        return (x_BTD - mean_D[None, None]) * root_D[None, None]
+        return centered_BTD * root_D[None, None]
 
 
 def _moments(x_BTD):
-    """→ each feature's mean and variance over the tokens that are not padding; their number."""
-    valid_BT1 = padding_mask(x_BTD.shape[:2]).astype(jnp.float32)[..., None]
-    count = valid_BT1.sum()
-    weight_BT1 = valid_BT1 / jnp.maximum(count, 1.0)
+    """Each feature's mean and variance over the tokens but padding, and their number."""
+    valid_BT = padding_mask(x_BTD.shape[:2]).astype(jnp.float32)
+    count = valid_BT.sum()
+    weight_BT = valid_BT / jnp.maximum(count, 1.0)
+    weight_BT1 = weight_BT[..., None]
     mean_D = (weight_BT1 * x_BTD).sum((0, 1))
-    variance_D = (weight_BT1 * jnp.square(x_BTD - mean_D[None, None])).sum((0, 1))
+    square_BTD = jnp.square(x_BTD - mean_D[None, None])
+    variance_D = (weight_BT1 * square_BTD).sum((0, 1))
     return mean_D, variance_D, count

@@ -15,10 +15,8 @@ _reference = jax.make_user_context(False)
 def use_reference() -> contextlib.AbstractContextManager[Any]:
     """`with use_reference():` runs every operation of `ops/` by its plain formula.
 
-    It decides when a function is traced, so it has to be open around the call:
-
-        with flaxformer_lite.ops.use_reference():
-            hvp = jax.jvp(jax.grad(loss), (params,), (vector,))[1]
+    It decides when a function is traced. It has to be open around the call of what
+    `jax.jit` compiled, too: that is traced anew where the switch has changed.
     """
     return _reference(True)
 

@@ -14,7 +14,8 @@ def reference(scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
     highest_BHT1 = jnp.where(jnp.isfinite(highest_BHT1), highest_BHT1, 0.0)
     exp_BHTS = jnp.exp(scores_BHTS - highest_BHT1)
     sum_BHT1 = exp_BHTS.sum(-1, keepdims=True)
-    return exp_BHTS / jnp.maximum(sum_BHT1, jnp.finfo(jnp.float32).tiny)
+    # Such a row sums to 0. Divided by a tiny number, it would have tangents of 0 · ∞.
+    return exp_BHTS / jnp.where(sum_BHT1 > 0, sum_BHT1, 1.0)
 
 
 @jax.custom_vjp

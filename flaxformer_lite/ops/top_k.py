@@ -41,10 +41,12 @@ def tuned(x_BV: jax.Array, k: int, block: int = BLOCK) -> jax.Array:
 
     # 1. The k blocks with the largest maxima, in the order in which they stand in the
     #    row, so that equal values keep their order.
-    best_Bk = jnp.sort(reference(whole_BCV.max(-1), k), -1)
+    block_maxima_BC = whole_BCV.max(-1)
+    best_Bk = jnp.sort(reference(block_maxima_BC, k), -1)
     # 2. Their values and the rest are the candidates.
     best_BkV = jnp.take_along_axis(whole_BCV, best_Bk[..., None], 1)
-    candidates_BV = jnp.concatenate([best_BkV.reshape(batch, -1), rest_BV], 1)
+    best_BV = best_BkV.reshape(batch, -1)
+    candidates_BV = jnp.concatenate([best_BV, rest_BV], 1)
     # 3. The k largest candidates, and the block of each; the rest counts as the last.
     candidate_Bk = reference(candidates_BV, k)
     block_of_candidate = jnp.pad(best_Bk, ((0, 0), (0, 1)), constant_values=blocks)

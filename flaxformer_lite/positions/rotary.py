@@ -27,12 +27,18 @@ class Rotary(Positions):
             )
 
     def rotate(self, x_BTHK, positions_BT):
+        angle = self._angles(positions_BT)[:, :, None]
+        sin = jnp.sin(angle)
+        cos = jnp.cos(angle)
+        even = x_BTHK[..., 0::2]
+        odd = x_BTHK[..., 1::2]
+        new_even = even * cos - odd * sin
+        new_odd = even * sin + odd * cos
+        return jnp.stack([new_even, new_odd], -1).reshape(x_BTHK.shape)
+
+    def _angles(self, positions_BT):
+        """pos · max_wavelength^(−2i / d_k) for each i, float32 (B, T, d_k / 2)."""
         d_k = self.sizes.d_k
         exponent = -jnp.arange(0, d_k, 2, dtype=jnp.float32) / d_k
         rate = self.max_wavelength**exponent
-        positions = positions_BT[:, :, None, None].astype(jnp.float32)
-        angle = positions * rate[None, None, None]
-        sin, cos = jnp.sin(angle), jnp.cos(angle)
-        even, odd = x_BTHK[..., 0::2], x_BTHK[..., 1::2]
-        turned = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], -1)
-        return turned.reshape(x_BTHK.shape)
+        return positions_BT[:, :, None].astype(jnp.float32) * rate[None, None]

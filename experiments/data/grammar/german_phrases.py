@@ -1,4 +1,4 @@
-"""Reads the parts of a clause in German: noun phrases in their case, and what is said of them."""
+"""Realises the parts of a clause in German: noun phrases in a case, predicates."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ _CASES = ('nom', 'acc', 'dat', 'gen')
 
 
 def _table(text: str) -> dict[tuple[str, str], str]:
-    """(gender or 'pl', case) → ending or word, from lines of m, f, n, plural; '-' is none."""
+    """(gender or 'pl', case) → ending or word, from a line a gender; '-' is none."""
     return {
         (gender, case): form.strip('-')
         for gender, line in zip(
@@ -106,7 +106,10 @@ _NO = Determiner('no', 'no', 'kein', 'ein')
 
 
 def phrase(nominal: Nominal, case: str) -> list[str]:
-    """The words of a noun phrase in a case, without its relative clause, which `german` places."""
+    """The words of a noun phrase in a case.
+
+    Its relative clause is left out: `german` places it.
+    """
     match nominal:
         case Expletive():
             return ['es']
@@ -129,7 +132,7 @@ def _agreement(nominal: NounPhrase | RelativePronoun) -> str:
 
 
 def _noun_phrase(np: NounPhrase, case: str) -> list[str]:
-    """Article, adjective and noun; an owner that has no article comes first and takes its place."""
+    """Article, adjective and noun; an owner without an article replaces the article."""
     cell = _agreement(np), case
     determiner, pattern, after = np.determiner.german, np.determiner.pattern, []
     if isinstance(np.owner, NounPhrase):
@@ -173,7 +176,7 @@ def adverbial(part: Prepositional | Adverb, case: str) -> list[str]:
 
 
 def prepositional(preposition: str, nominal: Nominal, case: str) -> list[str]:
-    """A preposition contracts with an article, unless a relative clause leans on that: im, zum."""
+    """A preposition contracts with an article, not before a relative clause: im."""
     words = [preposition, *phrase(nominal, case)]
     if (
         isinstance(nominal, NounPhrase)

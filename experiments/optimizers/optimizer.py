@@ -6,8 +6,8 @@ import jax
 import optax
 
 from experiments.command_line.errors import UserError
-from experiments.training import optax_specs
-from experiments.training.weight_decay import decays
+from experiments.optimizers import optax_specs
+from experiments.optimizers.weight_decay import decays
 from flaxformer_lite import ranges
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
@@ -17,12 +17,13 @@ from flaxformer_lite.ranges import Epsilon, NotNegative, Rate
 from flaxformer_lite.training import schedules
 
 LONG = 1 << 30  # steps, more than any training has
-# Those that the fields b1, b2, eps and weight_decay are for; others have arguments of their own.
+# Those whose arguments are the fields b1, b2, eps and weight_decay; others have
+# arguments of their own.
 BY_FIELDS = ('adam', 'adamw')
 ADAMS = ('b1', 'b2', 'eps', 'weight_decay')
-# A step of theirs is as long as the learning rate says, whatever a gradient's size: the rates of
-# an initialisation hold for them. An update that was scaled would also part schedule-free
-# optimizers from the sequences that they keep.
+# A step of theirs is as long as the learning rate says, whatever a gradient's size: the
+# rates of an initialisation hold for them. An update that was scaled would also part
+# schedule-free optimizers from the sequences that they keep.
 _OF_ONE_LENGTH = (
     *('adabelief', 'adam', 'adamax', 'adamaxw', 'adamw', 'amsgrad', 'lion', 'radam'),
     *('sign_sgd', 'signum', 'yogi'),
@@ -44,10 +45,11 @@ def make(
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """The optimizer of a config, and its learning rate by the count of updates so far.
 
-    `adam` is Kingma and Ba's (2015). `adamw` also takes learning rate · weight_decay · w
-    from each weight w that `decays` is true of (Loshchilov and Hutter 2019). Both go by
-    the fields of `optimizer`. Any other is optax's own, by its spec. A gradient whose
-    norm over all parameters is above `clip` is scaled down to it; 0 leaves it as it is.
+    `adam` is Kingma and Ba's (2015). `adamw` also takes learning rate · weight_decay ·
+    w from each weight w that `decays` is true of (Loshchilov and Hutter 2019). Both go
+    by the fields of `optimizer`. Any other is optax's own, by its spec. A gradient
+    whose norm over all parameters is above `clip` is scaled down to it; 0 leaves it as
+    it is.
 
     Args:
       config: the whole config.
@@ -58,19 +60,37 @@ def make(
     Raises:
       UserError: as `check`.
     """
-    settings = config.optimizer
-    check(config)
-    schedule = _schedule(settings.schedule, config.model.d_model, steps)
-    update = optax_specs.make(*_named(settings), schedule, decays)
-    if settings.clip:
-        update = optax.chain(optax.clip_by_global_norm(settings.clip), update)
+    update, schedule = _from_optax(config, steps)
+    _check_lr_multipliers(config)
+    if config.optimizer.clip:
+        update = optax.chain(optax.clip_by_global_norm(config.optimizer.clip), update)
     if _has_lr_multipliers(config):
         update = optax.chain(update, optax.stateless(_scale_by_multipliers(model)))
     return update, schedule
 
 
+def make_schedule(config: Any, steps: int) -> optax.Schedule:
+    """The learning rate of a config by the count of updates, for so many steps.
+
+    Raises:
+      UserError: it cannot be made.
+    """
+    return _schedule(config.optimizer.schedule, config.model.d_model, steps)
+
+
+def _from_optax(
+    config: Any, steps: int
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """The optimizer that the fields name, and its learning rate."""
+    settings = config.optimizer
+    _check(settings)
+    name, arguments = _named(settings)
+    schedule = make_schedule(config, steps)
+    return optax_specs.make(name, arguments, schedule, decays), schedule
+
+
 def _named(settings: Any) -> tuple[str, dict[str, Any]]:
-    """The optimizer's name and arguments, those that are fields among them."""
+    """The optimizer's name and its arguments, of the spec and of the fields."""
     name, arguments = optax_specs.split(settings.name)
     if name not in BY_FIELDS:
         return name, arguments
@@ -85,15 +105,14 @@ def _named(settings: Any) -> tuple[str, dict[str, Any]]:
 
 
 def check_rates(config: Any) -> None:
-    """Refuses a schedule that gives negative or infinite rates; it computes them, on a device.
+    """Refuses a schedule with negative or infinite rates, computed on a device.
 
     Raises:
       UserError: names the schedule, the rate and its step.
     """
     steps = config.train.steps or LONG
-    schedule, d_model = config.optimizer.schedule, config.model.d_model
     try:
-        schedules.check_rates(schedule, d_model, steps)
+        schedules.check_rates(config.optimizer.schedule, config.model.d_model, steps)
     except ValueError as error:
         raise UserError(f'optimizer.schedule: {error}') from None
 
@@ -104,8 +123,12 @@ def check(config: Any) -> None:
     Raises:
       UserError: names the field of `optimizer`, its value and what it may be.
     """
-    _check(config.optimizer)
-    _schedule(config.optimizer.schedule, config.model.d_model, LONG)
+    _from_optax(config, LONG)
+    _check_lr_multipliers(config)
+
+
+def _check_lr_multipliers(config: Any) -> None:
+    """Refuses optimizers and schedules that the initialisation's rates do not fit."""
     if not _has_lr_multipliers(config):
         return
     name, _ = optax_specs.split(config.optimizer.name)
@@ -152,8 +175,8 @@ def _check(settings: Any) -> None:
             raise UserError(str(error)) from None
     if name != 'adamw' and settings.weight_decay:
         raise UserError(
-            f'optimizer.weight_decay={settings.weight_decay} is for optimizer.name=adamw: '
-            'choose that, or set weight_decay to 0'
+            f'optimizer.weight_decay={settings.weight_decay} is for '
+            'optimizer.name=adamw: choose that, or set weight_decay to 0'
         )
 
 

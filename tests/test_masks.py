@@ -1,0 +1,97 @@
+"""Which tokens may attend to which: by sentence, by position, and never padding."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.masks import TokenBatch, padding_known, padding_mask
+
+
+def matrix(pattern):
+    """Rows of x (may attend) and . (may not)."""
+    return np.array([[c == 'x' for c in row] for row in pattern.split()])
+
+
+def batch(segments, positions=None):
+    """Tokens of these segments, by default at positions counted along the row."""
+    segments_BT = jnp.array(segments)
+    index_1T = jnp.arange(segments_BT.shape[1])[None]
+    positions_BT = jnp.broadcast_to(index_1T, segments_BT.shape)
+    if positions is not None:
+        positions_BT = jnp.array(positions)
+    return TokenBatch(jnp.ones_like(segments_BT), segments_BT, positions_BT)
+
+
+def test_a_token_sees_its_own_sentence_and_no_padding():
+    rows = batch([[1, 1, 2, 2, 0]])
+    mask_BHTS = rows.segment_mask(rows)
+    assert mask_BHTS.shape == (1, 1, 5, 5) and mask_BHTS.dtype == bool
+    np.testing.assert_array_equal(
+        mask_BHTS[0, 0], matrix('xx... xx... ..xx. ..xx. .....')
+    )
+
+
+def test_a_target_sees_the_source_of_its_own_sentence():
+    target = batch([[1, 2, 2], [1, 1, 0]])
+    source = batch([[1, 1, 2, 0], [1, 0, 0, 0]])
+    mask_BHTS = target.segment_mask(source)
+    np.testing.assert_array_equal(mask_BHTS[0, 0], matrix('xx.. ..x. ..x.'))
+    np.testing.assert_array_equal(mask_BHTS[1, 0], matrix('x... x... ....'))
+
+
+def test_what_is_before_is_the_past_and_the_present():
+    mask_BHTS = batch([[1, 1, 1, 1]]).causal_mask()
+    assert mask_BHTS.shape == (1, 1, 4, 4) and mask_BHTS.dtype == bool
+    np.testing.assert_array_equal(mask_BHTS[0, 0], matrix('x... xx.. xxx. xxxx'))
+
+
+def test_what_is_before_goes_by_position_not_by_slot():
+    mask_BHTS = batch([[1] * 4, [1] * 4], [[1, 3, 0, 2], [5, 6, 4, 9]]).causal_mask()
+    np.testing.assert_array_equal(mask_BHTS[0, 0], matrix('x.x. xxxx ..x. x.xx'))
+    np.testing.assert_array_equal(mask_BHTS[1, 0], matrix('x.x. xxx. ..x. xxxx'))
+
+
+def test_what_is_before_in_a_packed_row():
+    mask_BHTS = batch([[1, 1, 2, 2, 2, 0]], [[0, 1, 0, 1, 2, 0]]).causal_mask()
+    expected = matrix('x..... xx.... ..x... ..xx.. ..xxx. ......')
+    np.testing.assert_array_equal(mask_BHTS[0, 0], expected)
+
+
+def test_rows_of_tokens_are_one_sentence_each_with_positions_counted_along_it():
+    rows = TokenBatch.from_tokens(jnp.array([[7, 7, 0], [7, 0, 0], [7, 8, 9]]))
+    assert rows.positions_BT.dtype == rows.segments_BT.dtype == jnp.int32
+    np.testing.assert_array_equal(rows.positions_BT, [[0, 1, 0], [0, 0, 0], [0, 1, 2]])
+    np.testing.assert_array_equal(rows.segments_BT, [[1, 1, 0], [1, 0, 0], [1, 1, 1]])
+    assert TokenBatch.from_tokens(rows) is rows
+
+
+def test_inputs_begin_with_a_start_token_whatever_its_number():
+    tokens = jnp.array([[0, 7, 8, 0], [2, 7, 0, 0], [0, 0, 0, 0]])
+    rows = TokenBatch.from_inputs(tokens)
+    np.testing.assert_array_equal(
+        rows.segments_BT, [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
+    )
+    np.testing.assert_array_equal(
+        rows.positions_BT, [[0, 1, 2, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    )
+    np.testing.assert_array_equal(rows.tokens_BT, tokens)
+    assert TokenBatch.from_inputs(rows) is rows
+
+
+def test_padding_is_known_inside_the_scope_that_says_it_and_nowhere_else():
+    valid_BT = jnp.array([[True, False]])
+    other_BT = jnp.array([[False, True]])
+    with padding_known(valid_BT):
+        np.testing.assert_array_equal(padding_mask((1, 2)), valid_BT)
+        with padding_known(other_BT):
+            np.testing.assert_array_equal(padding_mask((1, 2)), other_BT)
+        np.testing.assert_array_equal(padding_mask((1, 2)), valid_BT)
+        with padding_known(None):
+            np.testing.assert_array_equal(padding_mask((1, 2)), [[True, True]])
+    np.testing.assert_array_equal(padding_mask((2, 1)), [[True], [True]])
+
+
+def test_padding_is_forgotten_after_an_error():
+    with pytest.raises(RuntimeError), padding_known(jnp.array([[False]])):
+        raise RuntimeError
+    np.testing.assert_array_equal(padding_mask((1, 1)), [[True]])

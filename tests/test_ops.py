@@ -1,0 +1,243 @@
+"""Each tuned operation of `ops/` equals its reference; which of them runs where."""
+
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+import flaxformer_lite
+from flaxformer_lite import ops
+from flaxformer_lite.ops import (
+    cross_entropy,
+    masked_softmax,
+    matmul,
+    random_bits,
+    rms,
+    top_k,
+)
+from flaxformer_lite.training.loss import loss_sums
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+# What two orders of summation, or two roundings to the dtype, may differ by.
+TOLERANCE = {F32: 1e-5, BF16: 2 * 2.0**-8}
+
+
+def random(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), F32)
+
+
+def value_and_gradients(function, direction, *arguments):
+    """What a function gives, and the gradients of its sum times a direction."""
+
+    def weighted(*arguments):
+        y = function(*arguments)
+        return (y * direction).sum(), y
+
+    every = tuple(range(len(arguments)))
+    grad = jax.grad(weighted, every, has_aux=True)
+    gradients, y = jax.jit(grad)(*arguments)
+    return y, gradients
+
+
+def assert_equal(found, expected, tolerance):
+    """Of one dtype, and no further apart than a share of the largest number."""
+
+    def check(one, other):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        one, other = np.float64(one.astype(F32)), np.float64(other.astype(F32))
+        np.testing.assert_allclose(one, other, atol=tolerance * np.abs(other).max())
+
+    jax.tree.map(check, found, expected)
+
+
+def test_every_operation_is_compared_with_its_reference():
+    files = {f.name for f in pkgutil.iter_modules(ops.__path__)} - {'choose'}
+    tests = {name for name in globals() if name.startswith('test_tuned_')}
+    assert tests == {f'test_tuned_{name}_is_the_reference' for name in files}
+
+
+@pytest.mark.parametrize('dtype', [F32, BF16])
+@pytest.mark.parametrize('shape', [(6, 7, 8), (5, 9, 4), (1, 1, 1), (333, 130, 65)])
+def test_tuned_matmul_is_the_reference(shape, dtype):
+    n, d, f = shape
+    x_ND, w_DF = random(n, d).astype(dtype), random(d, f, seed=1).astype(dtype)
+    g_NF = random(n, f, seed=2)
+    assert_equal(
+        value_and_gradients(matmul.tuned, g_NF, x_ND, w_DF),
+        value_and_gradients(matmul.reference, g_NF, x_ND, w_DF),
+        TOLERANCE[dtype],
+    )
+    g_NF = g_NF.astype(dtype)
+    assert_equal(
+        jax.jit(matmul.weight_gradient_on_cpu)(x_ND, g_NF),
+        jax.jit(matmul.weight_gradient_reference)(x_ND, g_NF),
+        # Both sum in float32.
+        TOLERANCE[F32],
+    )
+
+
+@pytest.mark.parametrize('level', [0.0, 1e4, -1e4])
+def test_tuned_masked_softmax_is_the_reference(level):
+    scores_BHTS = random(2, 3, 5, 7) + level
+    mask_BHTS = jnp.asarray(np.random.default_rng(1).random((2, 1, 5, 7)) < 0.6)
+    mask_BHTS = mask_BHTS.at[0, 0, 2].set(False)
+    direction = random(2, 3, 5, 7, seed=2)
+    tuned, reference = (
+        value_and_gradients(lambda s, f=f: f(s, mask_BHTS), direction, scores_BHTS)
+        for f in (masked_softmax.tuned, masked_softmax.reference)
+    )
+    assert_equal(tuned, reference, TOLERANCE[F32])
+    np.testing.assert_array_equal(tuned[0][0, :, 2], 0.0)
+
+
+def test_the_reference_of_masked_softmax_has_finite_tangents_without_keys():
+    scores_BHTS = random(1, 1, 2, 3)
+    mask_BHTS = jnp.asarray([[[[True, True, False], [False] * 3]]])
+
+    def weights(scores_BHTS):
+        return masked_softmax.reference(scores_BHTS, mask_BHTS)
+
+    direction = random(1, 1, 2, 3, seed=1)
+    _, tangent = jax.jvp(weights, (scores_BHTS,), (direction,))
+    np.testing.assert_array_equal(tangent[0, 0, 1], 0.0)
+    assert np.abs(tangent[0, 0, 0, :2]).min() > 1e-3
+
+
+@pytest.mark.parametrize('centered', [False, True])
+@pytest.mark.parametrize('epsilon', [1e-6, 0.1])
+def test_tuned_rms_is_the_reference(epsilon, centered):
+    x = 2.0 + 0.3 * random(2, 5, 8)  # far from 0, so that the mean counts, and ε
+    direction = random(2, 5, 8, seed=1)
+    tuned, reference = (
+        value_and_gradients(lambda x, f=f: f(x, epsilon, centered), direction, x)
+        for f in (rms.tuned, rms.reference)
+    )
+    assert_equal(tuned, reference, TOLERANCE[F32])
+
+
+@pytest.mark.parametrize('dtype', [F32, BF16])
+@pytest.mark.parametrize('smoothing', [0.0, 0.1])
+@pytest.mark.parametrize('chunk', [1, 6, 512])
+def test_tuned_cross_entropy_is_the_reference(chunk, smoothing, dtype, monkeypatch):
+    monkeypatch.setattr(cross_entropy, 'CHUNK', chunk)
+    hidden_BTD, table_VD = random(2, 7, 5), random(9, 5, seed=1)
+    labels_BT = jnp.asarray(np.random.default_rng(2).integers(0, 9, (2, 7)))
+
+    def run(version):
+        def loss(hidden_BTD, table_VD):
+            sums = version(hidden_BTD, table_VD, labels_BT, smoothing, dtype)
+            return 3 * sums.loss + 5 * sums.nll, sums
+
+        return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(hidden_BTD, table_VD)
+
+    gradients, sums = run(cross_entropy.tuned)
+    expected_gradients, expected_sums = run(cross_entropy.reference)
+    # Logits, and all that is computed of them, are float32 in both.
+    assert_equal(sums, expected_sums, TOLERANCE[F32])
+    assert_equal(gradients, expected_gradients, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize('version', [random_bits.reference, random_bits.tuned])
+def test_tuned_random_bits_is_the_reference(version):
+    """They give other words of one distribution: every bit is fair, and by itself."""
+    words = np.asarray(version(jax.random.key(3), (1 << 8, 1 << 8))).reshape(-1)
+    assert words.dtype == np.uint32
+    bits = (words[:, None] >> np.arange(32, dtype=np.uint32)) & 1
+    # Five standard deviations of the mean of so many fair coins.
+    bound = 5 * 0.5 / np.sqrt(len(words))
+    assert np.abs(bits.mean(0) - 0.5).max() < bound
+    flips = bits[1:] ^ bits[:-1]
+    assert np.abs(flips.mean(0) - 0.5).max() < bound
+    pairs = (bits[:, :-1] ^ bits[:, 1:]).mean(0)
+    assert np.abs(pairs - 0.5).max() < bound
+    if version is random_bits.tuned:  # a bijection of the index
+        assert len(np.unique(words)) == len(words)
+    # A word says nothing of that of another key, nor of the one in the next row.
+    other = np.asarray(version(jax.random.key(4), (1 << 8, 1 << 8))).reshape(-1)
+    rows = words.reshape(1 << 8, 1 << 8)
+    for one, two in ((words, other), (rows[1:].reshape(-1), rows[:-1].reshape(-1))):
+        agree = (((one ^ two)[:, None] >> np.arange(32, dtype=np.uint32)) & 1).mean(0)
+        assert np.abs(agree - 0.5).max() < bound * np.sqrt(len(words) / len(one))
+
+
+def ties(vocab, seed):
+    """Rows of few values, the largest rare: equals are far apart; zeros of both signs."""
+    rng = np.random.default_rng(seed)
+    x_BV = np.round(3 * rng.normal(size=(40, vocab)))
+    x_BV[rng.random(x_BV.shape) < 0.2] = -np.inf
+    x_BV[:2] = rng.choice([-0.0, 0.0], size=(2, vocab))
+    return x_BV
+
+
+@pytest.mark.parametrize('vocab', [10, 127, 128, 640, 1000, 1280])
+@pytest.mark.parametrize('k', [1, 2, 8])
+def test_tuned_top_k_is_the_reference(vocab, k):
+    x_BV = jnp.asarray(ties(vocab, vocab + k) + 0.0, F32)
+    tuned = jax.jit(top_k.tuned, static_argnums=(1, 2))
+    expected = jax.jit(top_k.reference, static_argnums=1)(x_BV, k)
+    for block in (7, top_k.BLOCK):
+        np.testing.assert_array_equal(tuned(x_BV, k, block), expected)
+
+
+@pytest.mark.parametrize('vocab', [10, 127, 128, 640, 1000, 1280])
+@pytest.mark.parametrize('k', [1, 2, 8])
+def test_the_largest_come_by_value_and_equals_by_index(vocab, k):
+    x_BV = ties(vocab, vocab + k)
+    expected = np.argsort(-x_BV, axis=-1, kind='stable')[:, :k]
+    largest = jax.jit(top_k.top_k_indices, static_argnums=1)
+    np.testing.assert_array_equal(largest(jnp.asarray(x_BV, F32), k), expected)
+    with ops.use_reference():
+        np.testing.assert_array_equal(largest(jnp.asarray(x_BV, F32), k), expected)
+
+
+def lowered(function, platform, *arguments):
+    """The program for a platform, which need not be there."""
+    traced = jax.jit(function).trace(*arguments)
+    return traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.mark.parametrize(
+    ('platform', 'blocked'), [('cpu', True), ('cuda', False), ('tpu', False)]
+)
+def test_top_k_sorts_blocks_on_cpu_alone(platform, blocked):
+    def largest(x_BV):
+        return top_k.top_k_indices(x_BV, 2)
+
+    program = lowered(largest, platform, random(3, 1000))
+    # 15 whole blocks of 64, and 40 numbers behind them.
+    assert ('tensor<3x15x64xf32>' in program) == blocked
+    assert ('sort' in program) == blocked
+    assert 'top_k' in program
+
+
+@pytest.mark.parametrize(
+    ('platform', 'transposed'), [('cpu', True), ('cuda', False), ('tpu', False)]
+)
+def test_weight_gradients_are_transposed_in_memory_on_cpu_alone(platform, transposed):
+    model = tiny.model(num_layers=1)
+    batch = tiny.batch([[pair] for pair in tiny.PAIRS])
+
+    def loss(params):
+        return loss_sums(model, {'params': params}, batch).loss
+
+    program = lowered(jax.grad(loss), platform, tiny.parameters(model))
+    assert ('optimization_barrier' in program) == transposed
+
+
+def test_what_is_tuned_stands_in_ops_and_nowhere_else():
+    tuning = re.compile(
+        r'custom_vjp|custom_jvp|optimization_barrier|platform_dependent|malloc'
+    )
+    folder = Path(inspect.getfile(flaxformer_lite)).parent
+    tuned = {
+        path.relative_to(folder).parts[0]
+        for path in folder.rglob('*.py')
+        if tuning.search(path.read_text())
+    }
+    assert tuned == {'ops'}

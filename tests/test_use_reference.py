@@ -1,0 +1,213 @@
+"""`ops.use_reference`: the formulas run everywhere, and derivatives of any order work.
+
+Derivatives are compared with differences of the loss, or of its gradient, at four
+points along a line: (f(−2h) − 8 f(−h) + 8 f(h) − f(2h)) / 12h, whose error is of order
+h⁴. All arrays are float32, so that the points must not be near: rounding gives an error
+of some 10⁻⁷ |f| / h. The step h was chosen by measurement. The relative errors of the
+slope, the Hessian-vector product and the Hessian are
+
+    h = 0.005   7·10⁻⁴   2·10⁻⁴   4·10⁻⁴   by rounding
+    h = 0.1     2·10⁻⁵   2·10⁻⁵   5·10⁻⁵
+    h = 0.4     2·10⁻⁴   3·10⁻³   1·10⁻²   by the points' distance
+
+The tolerance is six times the largest at h = 0.1. The model is smooth: its feed-forward
+network is GELU's, and there is no dropout.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax import traverse_util
+
+from flaxformer_lite.layers.dropout import keep_mask
+from flaxformer_lite.ops import random_bits, use_reference
+from flaxformer_lite.training.loss import loss_sums
+
+STEP = 0.1
+TOLERANCE = 3e-4
+MODEL = tiny.model(feed_forward='gelu', num_layers=1, dropout=0.0)
+BATCH = tiny.batch([[pair] for pair in tiny.PAIRS])
+# Of each kind of layer, something: a bias, a norm's scale and a matrix.
+SUBSET = (
+    'encoder/layer_0/feed_forward/up/bias',
+    'decoder/layer_0/residual_1/norm/scale',
+    'decoder/layer_0/cross_attention/query/kernel',
+)
+
+
+def mean_loss(params, dropout_key=None, model=MODEL):
+    sums = loss_sums(model, {'params': params}, BATCH, 0.1, dropout_key)
+    return sums.loss / sums.tokens
+
+
+def along(direction, params, step):
+    return jax.tree.map(lambda x, v: x + step * v, params, direction)
+
+
+def differences(function, params, direction):
+    """The derivative of a jitted function along a direction, by the four points."""
+
+    def at(multiple):
+        return tiny.float64(function(along(direction, params, multiple * STEP)))
+
+    return jax.tree.map(
+        lambda a, b, c, d: (a - 8 * b + 8 * c - d) / (12 * STEP),
+        *(at(multiple) for multiple in (-2, -1, 1, 2)),
+    )
+
+
+def flat(tree):
+    """All numbers of a tree as one float64 vector."""
+    return np.concatenate([np.float64(x).reshape(-1) for x in jax.tree.leaves(tree)])
+
+
+def assert_near(found, expected):
+    """The error's length is a small share of the vector's."""
+    error = np.linalg.norm(flat(found) - flat(expected))
+    assert error < TOLERANCE * np.linalg.norm(flat(expected))
+
+
+@pytest.fixture(scope='module')
+def params():
+    return tiny.parameters(MODEL)
+
+
+@pytest.fixture(scope='module')
+def direction(params):
+    """A random one, of length 1."""
+    direction = tiny.random_like(params, seed=1)
+    length = np.linalg.norm(flat(direction))
+    return jax.tree.map(lambda v: v / length, direction)
+
+
+@pytest.fixture(scope='module')
+def gradient():
+    """Of the references, as one program."""
+    return jax.jit(jax.grad(mean_loss))
+
+
+def test_no_tuned_version_is_left():
+    model = tiny.model(feed_forward='gelu')  # with dropout
+    arguments = tiny.parameters(model), jax.random.key(0)
+
+    def programs():
+        """The forward pass as it is differentiated, and the gradient."""
+        loss = functools.partial(mean_loss, model=model)
+        found = [jax.make_jaxpr(f)(*arguments) for f in (loss, jax.grad(loss))]
+        return ' '.join(map(str, found))
+
+    tuning = ('custom_vjp_call', 'optimization_barrier', 'platform_index')
+    assert all(name in programs() for name in tuning)
+    with use_reference():
+        reference = programs()
+    assert not any(name in reference for name in (*tuning, 'custom_'))
+
+
+def test_the_loss_and_its_gradient_stay_the_same(params):
+    both = jax.value_and_grad(mean_loss)
+    tuned = jax.jit(both)(params)
+    with use_reference():
+        reference = jax.jit(both)(params)
+    assert_near(tuned, reference)
+
+
+def test_without_it_forward_mode_is_refused(params, direction):
+    with pytest.raises(TypeError, match='forward-mode autodiff .* custom_vjp'):
+        jax.jvp(mean_loss, (params,), (direction,))
+
+
+@pytest.mark.parametrize('first', ['tuned', 'reference'])
+def test_a_compiled_function_follows_the_switch(first):
+    """What was traced on one side of the switch is traced anew on the other.
+
+    It is seen in the program, and in what the compiled function returns: the references
+    drop other elements.
+    """
+    model = tiny.model(num_layers=1, dropout=0.5)
+    arguments = tiny.parameters(model), jax.random.key(0)
+    loss = jax.jit(functools.partial(mean_loss, model=model))
+    losses = {'tuned': set(), 'reference': set()}
+
+    def run(version):
+        program = str(jax.make_jaxpr(loss)(*arguments))
+        assert ('custom_vjp' in program) == (version == 'tuned')
+        losses[version].add(float(loss(*arguments)))
+
+    for version in (first, *losses, *losses):
+        if version == 'tuned':
+            run(version)
+        else:
+            with use_reference():
+                run(version)
+    (tuned,), (reference,) = losses.values()
+    assert abs(tuned - reference) > 1e-3
+
+
+def drops_by():
+    """Which random bits a dropout mask is made of."""
+    key, shape = jax.random.key(0), (64, 64)
+    found = np.asarray(keep_mask(key, shape, 0.5))
+    for version in (random_bits.tuned, random_bits.reference):
+        if (found == (np.asarray(version(key, shape)) >= 2**31)).all():
+            return version.__name__
+    raise AssertionError('a mask of neither')
+
+
+def test_the_switch_ends_with_its_block_and_after_an_error():
+    assert drops_by() == 'tuned'
+    with use_reference():
+        assert drops_by() == 'reference'
+        with use_reference():
+            assert drops_by() == 'reference'
+        assert drops_by() == 'reference'
+    assert drops_by() == 'tuned'
+    with pytest.raises(RuntimeError), use_reference():
+        raise RuntimeError
+    assert drops_by() == 'tuned'
+
+
+def test_a_derivative_along_a_direction_is_that_of_differences(params, direction):
+    with use_reference():
+
+        @jax.jit
+        def slope(params, direction):
+            return jax.jvp(mean_loss, (params,), (direction,))[1]
+
+        found = slope(params, direction)
+        expected = differences(jax.jit(mean_loss), params, direction)
+    assert_near(found, expected)
+
+
+def test_a_hessian_vector_product_is_that_of_differences(params, direction, gradient):
+    with use_reference():
+
+        @jax.jit
+        def product(params, direction):
+            return jax.jvp(jax.grad(mean_loss), (params,), (direction,))[1]
+
+        found = product(params, direction)
+        expected = differences(gradient, params, direction)
+    assert_near(found, expected)
+
+
+def test_the_hessian_is_that_of_differences(params):
+    flat_params = traverse_util.flatten_dict(params, sep='/')
+    some = {path: flat_params[path] for path in SUBSET}
+    vector, unravel = jax.flatten_util.ravel_pytree(some)
+
+    def loss(vector):
+        changed = flat_params | unravel(vector)
+        return mean_loss(traverse_util.unflatten_dict(changed, sep='/'))
+
+    with use_reference():
+        hessian = jax.jit(jax.hessian(loss))(vector)
+        gradients = jax.jit(jax.vmap(jax.grad(loss)))
+        units = jnp.eye(len(vector))
+        everywhere = jnp.broadcast_to(vector, units.shape)
+        expected = differences(gradients, everywhere, units)
+    assert_near(hessian, expected)
+    np.testing.assert_allclose(hessian, hessian.T, atol=1e-5 * np.abs(hessian).max())
