@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -257,7 +257,7 @@ def prefetch(items: Iterable[T], ahead: int = 2) -> Iterator[T]:
     the next batch is the whole state.
     """
     iterator = iter(items)
-    end = object()
+    end: Any = object()
     with ThreadPoolExecutor(1, thread_name_prefix='prefetch') as thread:
         waiting = deque(thread.submit(next, iterator, end) for _ in range(ahead))
         while (item := waiting.popleft().result()) is not end:

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
@@ -22,7 +23,7 @@ PAD, EOS, BOS, UNK = 0, 1, 2, 3
 # what encode got. Every character of the training text is a piece; bytes as a fallback
 # would cost 256 ids that training text never uses, so a character unseen in training is
 # UNK. The number of threads is part of the model's bytes.
-_SETTINGS = dict(
+_SETTINGS: dict[str, Any] = dict(
     model_type='bpe',
     pad_id=PAD,
     eos_id=EOS,

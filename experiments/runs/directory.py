@@ -98,6 +98,7 @@ def open_run(
         if extends or not files.exists(path / RESULT):
             _sweep(path)
         if extends:
+            assert extension is not None  # without one, it was refused above
             _extend(path, config, extension)
         if not resumes:
             files.write_json(path / CONFIG, config)

@@ -3,7 +3,7 @@
 import dataclasses
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -217,12 +217,13 @@ class Trainer:
 
     def _log(self, step: int) -> None:
         row = self.metrics.row()
+        # The rate that made this update: schedules count from 0.
+        learning_rate: Any = self.setup.schedule(step - 1)
         self.metrics_log.write(
             step,
             'train',
             epoch=self.metrics.progress.position.epoch,
-            # The rate that made this update: schedules count from 0.
-            learning_rate=float(self.setup.schedule(step - 1)),
+            learning_rate=float(learning_rate),
             **row,
         )
         self.screen.metrics(

@@ -47,7 +47,8 @@ class Progress:
 
     @classmethod
     def of(cls, metadata: dict[str, Any]) -> 'Progress':
-        return cls(**metadata | {'position': Position(*metadata['position'])})
+        position: Any = Position(*metadata['position'])
+        return cls(**metadata | {'position': position})
 
 
 class MetricAccumulator:

@@ -66,6 +66,10 @@ class Model(Checked, nn.Module):
     scale_embeddings: bool = True
     dense: Dense = Dense()
 
+    if TYPE_CHECKING:
+        # Flax makes modules hashable, by their attributes; its types do not say so.
+        def __hash__(self) -> int: ...
+
     @classmethod
     def from_parts(cls, parts: 'Parts', vocab_size: int, **arguments: Any) -> Self:
         """The model made of the parts that a config describes.

@@ -161,6 +161,7 @@ def _objects(clause: Clause) -> dict[str, list[str]]:
     thing, person = clause.object, clause.recipient
     particle = [verb.particle] if verb.particle else []
     if verb.recipient:
+        assert thing is not None  # such verbs always have an object
         turned = verb.link or isinstance(thing, Pronoun) or clause.front == 'recipient'
         if person and turned:
             person_words = [verb.link or 'to', *phrase(person, 'other')]

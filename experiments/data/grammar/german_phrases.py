@@ -1,6 +1,7 @@
 """Realises the parts of a clause in German: noun phrases in a case, predicates."""
 
 from dataclasses import replace
+from typing import TypeGuard
 
 from experiments.data.grammar.lexemes import Adjective, Adverb, Determiner
 from experiments.data.grammar.syntax import (
@@ -81,7 +82,7 @@ die die der deren
 das das dem dessen
 die die denen deren
 """)
-_WHO = dict(zip(_CASES, ('wer', 'wen', 'wem', 'wessen'), strict=True))
+_WHO: dict[str, str] = dict(zip(_CASES, ('wer', 'wen', 'wem', 'wessen'), strict=True))
 
 # By the English pronoun or, for the third person singular, by gender.
 _PRONOUNS = {
@@ -137,12 +138,10 @@ def _noun_phrase(np: NounPhrase, case: str) -> list[str]:
     determiner, pattern, after = np.determiner.german, np.determiner.pattern, []
     if isinstance(np.owner, NounPhrase):
         determiner, pattern, after = '', 'der', _noun_phrase(np.owner, 'gen')
+    elif isinstance(np.owner, Name):
+        determiner, pattern = np.owner.german + 's', 'none'
     elif np.owner:
-        name = isinstance(np.owner, Name)
-        determiner = (
-            np.owner.german + 's' if name else _RELATIVE[_agreement(np.owner), 'gen']
-        )
-        pattern = 'none'
+        determiner, pattern = _RELATIVE[_agreement(np.owner), 'gen'], 'none'
     own, of_adjective = _PATTERNS[pattern]
     words = [determiner + own[cell]]
     if np.adjective:
@@ -150,7 +149,7 @@ def _noun_phrase(np: NounPhrase, case: str) -> list[str]:
     return [*filter(None, words), np.noun.german[np.plural, case], *after]
 
 
-def indefinite(nominal: object) -> bool:
+def indefinite(nominal: object) -> TypeGuard[NounPhrase]:
     """Whether it is negated with 'kein': a noun with 'ein' or without any article."""
     if not isinstance(nominal, NounPhrase) or nominal.owner:
         return False

@@ -26,4 +26,4 @@ class Rng:
             rest -= weight
             if rest < 0:
                 return key
-        return key
+        return list(weights)[-1]

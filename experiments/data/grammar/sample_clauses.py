@@ -59,7 +59,8 @@ def clause(
     verb = rng.pick(verbs)
     if tense == 'past' and not has_past(verb):
         verb = rng.pick([v for v in verbs if has_past(v)])
-    parts = {'negative': rng.chance(0.12)} | _tense(rng, verb, tense) | fixed
+    parts: dict[str, Any] = {'negative': rng.chance(0.12)}
+    parts |= _tense(rng, verb, tense) | fixed
     plain = plain or parts['negative']
     subject = subject or subject_of(rng, verb, 'plain' if plain else 'any')
     determiners = 'plain' if plain or is_none(subject) else 'any'

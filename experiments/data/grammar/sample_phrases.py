@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from experiments.data.grammar import lexicon
 from experiments.data.grammar.lexemes import Adverb, Determiner, Noun, Verb
@@ -122,7 +123,7 @@ def _owner(rng: Rng, subject: Nominal | None) -> Name | NounPhrase:
     return NounPhrase(rng.pick(PEOPLE), DETERMINERS[rng.draw(_DEFINITE)], plural)
 
 
-def _has_its(nominal: Nominal | None) -> bool:
+def _has_its(nominal: Nominal | None) -> TypeGuard[NounPhrase]:
     """Whether it is one animal or child, which 'its' can mean."""
     if not isinstance(nominal, NounPhrase) or nominal.plural:
         return False

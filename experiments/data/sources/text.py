@@ -5,10 +5,11 @@ import dataclasses
 import functools
 import gzip
 import hashlib
+import io
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from experiments.command_line.errors import UserError
 from experiments.data.sources import _paths
@@ -128,7 +129,7 @@ def _count(items: Iterable[Any]) -> int:
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
+def _open(path: Path) -> Iterator[io.BufferedIOBase]:
     with (
         _paths.reading(path),
         gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file,
