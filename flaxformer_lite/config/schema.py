@@ -118,8 +118,8 @@ class ModelConfig:
         """Which field decides something for a stack: 'decoder_norm' or 'norm', say.
 
         All fallbacks are here and nowhere else. The decoder beside an encoder takes its
-        own field, `decoder_…`, else the plain one. Cross-attention takes `cross_…`; else
-        its sizes are the decoder's and its kind of attention is the plain field's.
+        own field, `decoder_…`, else the plain one. Cross-attention takes `cross_…`;
+        else its sizes are the decoder's and its kind of attention is the plain field's.
 
         Args:
           name: a plain field.
