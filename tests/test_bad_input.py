@@ -12,9 +12,9 @@ from experiments import translate
 from experiments.command_line import flags
 from experiments.command_line.errors import UserError, line, nearest
 from experiments.config import check
+from experiments.config.flat import flatten
 from experiments.costs.ledger import ledger
 from experiments.data import sources
-from experiments.runs.directory import flatten
 from experiments.training import setup
 from flaxformer_lite import ranges
 from flaxformer_lite.config import spec, variants

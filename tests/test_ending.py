@@ -12,9 +12,10 @@ from experiments.command_line.errors import UserError
 from experiments.command_line.flags import Parser, parse
 from experiments.data.sources.grammar import Grammar
 from experiments.evaluation import evaluator
-from experiments.runs import directory, extension, metrics_log
+from experiments.optimizers import optimizer
+from experiments.runs import directory, metrics_log
 from experiments.storage import files
-from experiments.training import early_stopping, optimizer
+from experiments.training import early_stopping, extension
 from experiments.training.metrics import Progress
 from flaxformer_lite.config import build
 
