@@ -128,6 +128,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
 
 def _config(args: argparse.Namespace) -> Any:
     from configs import wmt_base
+    from experiments.config import typed
 
     config = wmt_base.get_config()
     config.data, config.tokenizer.vocab_size = args.data, VOCABULARY
@@ -135,7 +136,7 @@ def _config(args: argparse.Namespace) -> Any:
     config.model.update(
         SIZES, d_model=args.d_model, d_ff=4 * args.d_model, dtype=args.dtype
     )
-    return config
+    return typed.from_config_dict(config)
 
 
 def _input_seconds(batches: Batches, count: int = 50) -> float:

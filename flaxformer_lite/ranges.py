@@ -56,6 +56,17 @@ class Range:
             words = ' and '.join(allowed)
             raise ValueError(f'{name} must be {words}, not {shown(value)}')
 
+    def words(self) -> str:
+        """The bounds in words: `from 1 to 8`, `at least 0 and below 1`."""
+        if self.at_least is not None and self.at_most is not None:
+            return f'from {self.at_least} to {self.at_most}'
+        bounds = {bound: getattr(self, bound) for bound in _BOUNDS}
+        return ' and '.join(
+            f'{bound.replace("_", " ")} {limit}'
+            for bound, limit in bounds.items()
+            if limit is not None
+        )
+
     def _fitting(self, value: Any, whole: bool) -> str:
         """What a number must be for JAX to hold it; nothing where it is that."""
         # In the place of a float too, JAX reads a whole number as one.
@@ -104,7 +115,7 @@ def check(name: str, annotation: Any, value: Any) -> None:
     Raises:
       ValueError: names the argument, the value and what it may be.
     """
-    kinds = _kinds(annotation)
+    kinds = types_of(annotation)
     if not any(_is(value, kind) for kind in kinds):
         words = ' or '.join(getattr(kind, '__name__', str(kind)) for kind in kinds)
         raise ValueError(f'{name} must be of type {words}, not {shown(value)}')
@@ -125,7 +136,7 @@ def limit_of(annotation: Any) -> Range | Choices | None:
 
 def is_literal(annotation: Any) -> bool:
     """Whether an argument takes numbers, words or switches: what a spec can hold."""
-    return bool({int, float, str, bool} & set(_kinds(annotation)))
+    return bool({int, float, str, bool} & set(types_of(annotation)))
 
 
 class Checked:
@@ -193,7 +204,7 @@ def _limited(cls: type) -> tuple[tuple[str, Any], ...]:
     return tuple((name, kind) for name, kind in found if limit_of(kind) is not None)
 
 
-def _kinds(annotation: Any) -> tuple[Any, ...]:
+def types_of(annotation: Any) -> tuple[Any, ...]:
     """The types of an annotation: of `Annotated[int | None, …]`, int and None's."""
     if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]

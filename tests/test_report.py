@@ -1,3 +1,5 @@
+"""The report: a table, CSV or JSON of runs, and bad runs named and left out."""
+
 import csv
 import io
 import json
@@ -7,11 +9,11 @@ import subprocess
 import sys
 
 import pytest
-from experiments.runs.result_file import read
 
 from experiments import report
 from experiments.command_line.errors import UserError
 from experiments.runs import directory, metrics_log
+from experiments.runs.result_file import read
 from experiments.storage import files
 
 

@@ -1,4 +1,4 @@
-"""What a run shows: lines in a file, one that changes on a terminal, none in a closed pipe."""
+"""What a run shows: lines in a file, a live line on a terminal, nothing if closed."""
 
 import io
 import os

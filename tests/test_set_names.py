@@ -9,6 +9,7 @@ from configs import wmt_small
 from experiments.command_line.errors import UserError
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
+from experiments.config import typed
 from experiments.data import set_names
 from experiments.evaluation.sets import chosen
 from experiments.evaluation.translation_files import outputs_path
@@ -74,7 +75,9 @@ def test_a_run_is_refused_before_its_text_is_tokenised(text, tmp_path, monkeypat
     for sets in ('', 'Val'):  # the dev set is watched by, whether or not it is chosen
         config.evaluation.sets = sets
         with pytest.raises(UserError, match="'val' and 'Val'|'Val' and 'val'"):
-            setup.prepare(config, tmp_path / 'run', Screen(io.StringIO()), Stop())
+            typed_config = typed.from_config_dict(config)
+            screen = Screen(io.StringIO())
+            setup.prepare(typed_config, tmp_path / 'run', screen, Stop())
     assert list((tmp_path / 'cache').iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""A stop is asked for by a signal, and obeyed while C code runs that no signal interrupts."""
+"""A signal stops a run soon, even while C code runs that no signal interrupts."""
 
 import hashlib
 import io

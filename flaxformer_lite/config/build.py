@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
+
 from flaxformer_lite.config import spec, variants
-from flaxformer_lite.config.schema import DROPOUT_AXES, DTYPES, ModelConfig
+from flaxformer_lite.config.schema import DROPOUT_AXES, ModelConfig
 from flaxformer_lite.entity_encoder import EntityEncoder
 from flaxformer_lite.layers.blocks import (
     Block,
@@ -56,13 +58,13 @@ class Parts:
     def __init__(self, config: ModelConfig):
         self.config = config
 
-    def embeddings(self, role: Role) -> dict[str, Any]:
+    def embeddings(self, role: Role, sizes: Sizes | None = None) -> dict[str, Any]:
         """The attributes that all models have, but for the size of the vocabulary."""
         return dict(
             d_model=self.config.d_model,
             tie=self.config.tie,
             scale_embeddings=self.config.scale_embeddings,
-            dense=self.dense(role),
+            dense=self.dense(role, sizes),
         )
 
     def stack(self, role: Role) -> Stack:
@@ -97,7 +99,7 @@ class Parts:
         if sizes is None:
             sizes = self.config.sizes(role)
         kernel_init = variants.make('init', init, sizes=sizes)
-        return Dense(dtype=DTYPES[self.config.dtype], kernel_init=kernel_init)
+        return Dense(dtype=getattr(jnp, self.config.dtype), kernel_init=kernel_init)
 
     def additive_attention(self) -> Any:
         """The attention of a recurrent decoder (Bahdanau et al. 2015)."""

@@ -6,16 +6,12 @@ Checks, errors, `--help` and the documentation's table are made from these annot
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
-
-import jax.numpy as jnp
+from typing import Annotated, Any
 
 from flaxformer_lite import ranges
-from flaxformer_lite.models.base import TIES
 from flaxformer_lite.ranges import Choices, Range, Rate
 from flaxformer_lite.sizes import Role, Sizes
 
-DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 # What is dropped together: axes of x_BTD.
 DROPOUT_AXES = {'elements': (), 'tokens': (-1,)}
 
@@ -45,16 +41,30 @@ class ModelConfig:
     ] = None
     d_ff: Annotated[int, WIDTH, 'inner width of the feed-forward network'] = 2048
 
-    decoder_num_layers: Annotated[int | None, DEPTH, 'empty: num_layers'] = None
-    decoder_num_heads: Annotated[int | None, HEADS, 'empty: num_heads'] = None
-    decoder_num_kv_heads: Annotated[int | None, HEADS, 'empty: num_kv_heads'] = None
-    decoder_d_k: Annotated[int | None, WIDTH, 'empty: d_k'] = None
-    decoder_d_v: Annotated[int | None, WIDTH, 'empty: d_v'] = None
-    decoder_d_ff: Annotated[int | None, WIDTH, 'empty: d_ff'] = None
-    cross_num_heads: Annotated[int | None, HEADS, "empty: the decoder's"] = None
-    cross_num_kv_heads: Annotated[int | None, HEADS, "empty: the decoder's"] = None
-    cross_d_k: Annotated[int | None, WIDTH, "empty: the decoder's"] = None
-    cross_d_v: Annotated[int | None, WIDTH, "empty: the decoder's"] = None
+    decoder_num_layers: Annotated[
+        int | None, DEPTH, 'depth of the decoder; empty: num_layers'
+    ] = None
+    decoder_num_heads: Annotated[
+        int | None, HEADS, "the decoder's; empty: num_heads"
+    ] = None
+    decoder_num_kv_heads: Annotated[
+        int | None, HEADS, "the decoder's; empty: num_kv_heads"
+    ] = None
+    decoder_d_k: Annotated[int | None, WIDTH, "the decoder's; empty: d_k"] = None
+    decoder_d_v: Annotated[int | None, WIDTH, "the decoder's; empty: d_v"] = None
+    decoder_d_ff: Annotated[int | None, WIDTH, "the decoder's; empty: d_ff"] = None
+    cross_num_heads: Annotated[
+        int | None, HEADS, "of attention to the source; empty: the decoder's"
+    ] = None
+    cross_num_kv_heads: Annotated[
+        int | None, HEADS, "of attention to the source; empty: the decoder's"
+    ] = None
+    cross_d_k: Annotated[
+        int | None, WIDTH, "of attention to the source; empty: the decoder's"
+    ] = None
+    cross_d_v: Annotated[
+        int | None, WIDTH, "of attention to the source; empty: the decoder's"
+    ] = None
 
     attention: Annotated[str, 'a file of attention/'] = 'softmax'
     decoder_attention: Annotated[
@@ -67,40 +77,50 @@ class ModelConfig:
         bool, 'False: self-attention has no matrices, a head is a slice'
     ] = True
     positions: Annotated[str, 'a file of positions/'] = 'sinusoidal'
-    decoder_positions: Annotated[str | None, 'empty: positions'] = None
+    decoder_positions: Annotated[str | None, "the decoder's; empty: positions"] = None
     cross_positions: Annotated[str, 'of queries and keys in cross-attention'] = 'none'
     norm: Annotated[str, 'a file of norms/'] = 'layer'
-    decoder_norm: Annotated[str | None, 'empty: norm'] = None
+    decoder_norm: Annotated[str | None, "the decoder's; empty: norm"] = None
     residual: Annotated[str, 'a file of residual/'] = 'post_norm'
-    decoder_residual: Annotated[str | None, 'empty: residual'] = None
+    decoder_residual: Annotated[str | None, "the decoder's; empty: residual"] = None
     feed_forward: Annotated[str, 'a file of feed_forward/'] = 'relu'
-    decoder_feed_forward: Annotated[str | None, 'empty: feed_forward'] = None
-    parallel: Annotated[bool, 'attention and feed-forward side by side'] = False
+    decoder_feed_forward: Annotated[
+        str | None, "the decoder's; empty: feed_forward"
+    ] = None
+    parallel: Annotated[bool, 'attention and feed-forward side by side in a block'] = (
+        False
+    )
 
-    dropout: Annotated[Rate, 'of sublayers and embeddings'] = 0.1
+    dropout: Annotated[Rate, 'share dropped of sublayers and embeddings'] = 0.1
     dropout_kind: Annotated[str, Choices(*DROPOUT_AXES), 'what is dropped together'] = (
         'elements'
     )
-    head_dropout: Annotated[Rate, 'of whole heads'] = 0.0
-    layer_drop: Annotated[Rate, 'of whole layers'] = 0.0
+    head_dropout: Annotated[Rate, 'share dropped of whole heads'] = 0.0
+    layer_drop: Annotated[Rate, 'share dropped of whole layers'] = 0.0
 
     init: Annotated[
         str | None, 'a file of init/; empty: xavier, or what the residual asks for'
     ] = None
-    tie: Annotated[str, Choices(*TIES), 'embeddings that share one matrix'] = 'all'
-    scale_embeddings: Annotated[bool, 'times the root of d_model'] = True
+    tie: Annotated[
+        str, Choices('all', 'decoder', 'none'), 'which embeddings share one matrix'
+    ] = 'all'
+    scale_embeddings: Annotated[
+        bool, 'embeddings are multiplied by the root of d_model'
+    ] = True
     dtype: Annotated[
-        str, Choices(*DTYPES), 'of the operands of products; sums are float32'
+        str,
+        Choices('float32', 'bfloat16'),
+        'of the operands of products; sums are float32',
     ] = 'float32'
 
     @classmethod
-    def of(cls, config: 'Mapping[str, Any] | ModelConfig') -> Self:
+    def of(cls, config: 'Mapping[str, Any] | ModelConfig') -> 'ModelConfig':
         """A config from a mapping, checked; fields that it leaves out have their defaults.
 
         Raises:
           ValueError: an unknown field, or a value that cannot work; names the field.
         """
-        if isinstance(config, cls):
+        if isinstance(config, ModelConfig):
             return config
         known = [field.name for field in dataclasses.fields(cls)]
         for name in config:
@@ -162,7 +182,7 @@ class ModelConfig:
             self.sizes('decoder'), **self._attention_sizes('cross')
         )
 
-    def _attention_sizes(self, role: str) -> dict[str, int]:
+    def _attention_sizes(self, role: str) -> dict[str, Any]:
         num_heads = self.value('num_heads', role)
         num_kv_heads = self.value('num_kv_heads', role)
         d_k = self.value('d_k', role)

@@ -14,6 +14,7 @@ from flaxformer_lite.layers.recurrent_cells import CELLS, Cell
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import DecodeState, Model
 from flaxformer_lite.ranges import Choices, Size
+from flaxformer_lite.sizes import Sizes
 
 
 class _Encoded(NamedTuple):
@@ -66,6 +67,7 @@ class Recurrent(Model, kw_only=True):
         'layer_drop',
     )
     own_arguments = ('cell',)
+    has_decoder_beside_encoder = True
     cell: Annotated[str, Choices(*CELLS)] = 'gru'
     encoder_layers: Size
     decoder_layers: Size
@@ -74,14 +76,20 @@ class Recurrent(Model, kw_only=True):
 
     @classmethod
     def from_parts(cls, parts, vocab_size, **arguments):
-        sizes = parts.config.sizes('encoder')
+        config = parts.config
+        # The other sizes are those of what it does not have.
+        sizes = Sizes(
+            d_model=config.d_model,
+            encoder_layers=config.sizes('encoder').encoder_layers,
+            decoder_layers=config.sizes('decoder').decoder_layers,
+        )
         return cls(
             encoder_layers=sizes.encoder_layers,
             decoder_layers=sizes.decoder_layers,
             core_attention=parts.additive_attention(),
             dropout=parts.dropout(),
             vocab_size=vocab_size,
-            **parts.embeddings('encoder'),
+            **parts.embeddings('encoder', sizes),
             **arguments,
         )
 

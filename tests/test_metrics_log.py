@@ -1,3 +1,5 @@
+"""The metrics of a run: rows that no kill doubles, tears or loses."""
+
 import json
 import os
 import random

@@ -1,4 +1,4 @@
-"""The embedded English-German sentences: the German by hand, and what the sets promise."""
+"""The grammar source: German written by hand, and what each evaluation set holds."""
 
 import hashlib
 import re

@@ -1,3 +1,5 @@
+"""A run's directory: its config, its name, its lock, and what it ran on."""
+
 import json
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Batches hold each pair once, in few shapes, and go on exactly where they were left."""
+"""Batches: each pair once, in few shapes, resumed exactly where they were left."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""What is scored once in a process is not scored again, and progress is told."""
+"""What was scored once in a process is not scored again; progress is reported."""
 
 import pytest
 
