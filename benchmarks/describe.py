@@ -6,6 +6,7 @@ Nothing is compiled. JAX forgets between two of them what it has traced; imports
 Medians of three.
 """
 
+import dataclasses
 import statistics
 import time
 
@@ -13,21 +14,22 @@ import jax
 
 from benchmarks.variants import name, variants
 from experiments.command_line import console, flags
+from experiments.config.schema import OptimizerConfig
 from experiments.costs.ledger import ledger
 
 
 def main() -> None:
     _, settings = flags.parse(flags.Parser(__doc__))
-    settings.config.optimizer.schedule = (
-        'cosine(peak=1e-3)'  # one that suits all of them
-    )
-    ledger(settings.config)  # what is read and made once in a process
+    # A schedule that suits all of them.
+    optimizer = OptimizerConfig(schedule='cosine(peak=1e-3)')
+    base = dataclasses.replace(settings.config, optimizer=optimizer)
+    ledger(base)  # what is read and made once in a process
     rows = []
     for changes in variants():
         times = []
         for _ in range(3):
-            config = settings.config.copy_and_resolve_references()
-            config.model.update(changes)
+            model = dataclasses.replace(base.model, **changes)
+            config = dataclasses.replace(base, model=model)
             jax.clear_caches()
             start = time.perf_counter()
             ledger(config)

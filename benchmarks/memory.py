@@ -85,22 +85,25 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
     from configs import wmt_small
     from experiments.command_line.screen import Screen
     from experiments.command_line.stopping import Stop
+    from experiments.config import typed
     from experiments.costs.ledger import ledger
     from experiments.data.batches import Position
-    from experiments.runtime import devices
+    from experiments.runtime import compilation, mesh
     from experiments.training import setup
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
-    config = wmt_small.get_config()
-    config.update_from_flattened_dict(changes)
+    file = wmt_small.get_config()
+    typed.fill(file)
+    file.update_from_flattened_dict(changes)
+    config = typed.from_config_dict(file)
     made = setup.prepare(config, NO_RUN, Screen(sys.stderr), Stop())
     init = functools.partial(init_state, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = make_train_step(made.model, made.optimizer, label_smoothing=0.1)
     jitted = jax.jit(step, donate_argnums=0)
     batches = itertools.islice(made.batches.iterate(Position()), STEPS)
-    placed = [jax.device_put(batch, devices.rows()) for batch, _ in batches]
-    program = devices.compiled(jitted, state, placed[0], key)
+    placed = [jax.device_put(batch, mesh.rows()) for batch, _ in batches]
+    program = compilation.compiled(jitted, state, placed[0], key)
     for batch in placed:
         state, metrics = program(state, batch, key)
         jax.block_until_ready(metrics)

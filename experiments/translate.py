@@ -7,6 +7,7 @@ are an ensemble of runs that share a tokenizer: each token is chosen by the mean
 their probabilities, and the first run's config says how to decode.
 """
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any
 
 from experiments.command_line import flags, lines
 from experiments.command_line.errors import UserError
-from experiments.config import check
+from experiments.config import check, schema
+from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.evaluation import translator
 from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import trained_run
@@ -28,7 +30,7 @@ _FIELDS = ('beams', 'alpha', 'decode', 'temperature', 'top_k', 'top_p')
 
 def main() -> None:
     args = _parser().parse_args()
-    check.check_value('--seed', check.FIELDS['train.seed'], args.seed)
+    schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
     compilation.keep_programs()
     malloc.keep()
@@ -91,17 +93,21 @@ def _open_runs(paths: Sequence[Path]) -> list[TrainedRun]:
     return runs
 
 
-def _settings(config: Any, args: Any) -> Any:
+def _settings(config: ExperimentConfig, args: Any) -> EvaluationConfig:
     """The config's `evaluation`, with the fields that the flags set."""
-    given = [name for name in _FIELDS if getattr(args, name) is not None]
-    for name in given:
-        config.evaluation[name] = getattr(args, name)
-    check.check(config)
-    check.check_overrides(config, (f'evaluation.{name}' for name in given))
-    return config.evaluation
+    given = {}
+    for name in _FIELDS:
+        value = getattr(args, name)
+        if value is not None:
+            given[name] = value
+    settings = dataclasses.replace(config.evaluation, **given)
+    changed = dataclasses.replace(config, evaluation=settings)
+    check.check(changed)
+    check.check_overrides(changed, (f'evaluation.{name}' for name in given))
+    return settings
 
 
-def _check_n_best(n_best: int, settings: Any) -> None:
+def _check_n_best(n_best: int, settings: EvaluationConfig) -> None:
     """Refuses more translations of a line than the search finds."""
     if n_best < 1:
         raise UserError(f'--n_best={n_best} must be at least 1')

@@ -1,27 +1,30 @@
 """The Transformer of "Attention Is All You Need" and its variants, in JAX and Flax.
 
-`build.model` makes a model of a config; `make_batch` makes the arrays that it is trained
-on; `init_state` and `make_train_step` train it; `generate` decodes.
+`build.model` makes a model of a config; `make_batch` makes the arrays that it is
+trained on; `init_state` and `make_train_step` train it; `generate` decodes.
 """
 
-from flaxformer_lite import decoding, ops
-from flaxformer_lite.config import build
-from flaxformer_lite.ensemble import ensemble, ensemble_variables
-from flaxformer_lite.generation import generate
-from flaxformer_lite.introspection import (
-    Record,
-    ablation_masks,
-    attention_stats,
-    record,
-)
-from flaxformer_lite.training import schedules
-from flaxformer_lite.training.batch import make_batch
-from flaxformer_lite.training.loss import loss_sums
-from flaxformer_lite.training.train_step import (
-    TrainState,
-    init_state,
-    make_train_step,
-)
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flaxformer_lite.public import (
+        Record,
+        TrainState,
+        ablation_masks,
+        attention_stats,
+        build,
+        decoding,
+        ensemble,
+        ensemble_variables,
+        generate,
+        init_state,
+        loss_sums,
+        make_batch,
+        make_train_step,
+        ops,
+        record,
+        schedules,
+    )
 
 __version__ = '0.2.0'
 
@@ -43,3 +46,16 @@ __all__ = [
     'record',
     'schedules',
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the public names when the first is used: a config is read without JAX."""
+    if name not in __all__:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    from flaxformer_lite import public
+
+    return getattr(public, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -58,8 +58,8 @@ def generate(
     Args:
       model: the model.
       variables: what `model.apply` takes: {'params': …}.
-      source: lists of tokens, or an array (rows, length) padded with 0; with end tokens,
-        if the model was trained with them. A row of nothing has no target.
+      source: lists of tokens, or an array (rows, length) padded with 0; with end
+        tokens, if the model was trained with them. A row of nothing has no target.
       strategy: how the next token is chosen.
       max_length: the most tokens of a target, its end token counted; None for 50 more
         than its source has. Learned positions limit it to their number.

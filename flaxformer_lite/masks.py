@@ -38,7 +38,7 @@ class TokenBatch(NamedTuple):
 
     @classmethod
     def from_inputs(cls, tokens_BT: 'jax.Array | TokenBatch') -> 'TokenBatch':
-        """As `from_tokens`; but the first token of a row is the start token, and no padding.
+        """As `from_tokens`, but a row's first token, the start token, is no padding.
 
         So it may have the number of padding: T5 starts with 0.
         """

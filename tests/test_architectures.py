@@ -7,12 +7,13 @@ import pytest
 import tiny
 from flax import linen as nn
 from flax.traverse_util import flatten_dict
-from flaxformer_lite.architectures._cells import CELLS
-from flaxformer_lite.dense import Dense
 from tiny import float64
 
 from configs import wmt_base
-from flaxformer_lite import build, fields
+from flaxformer_lite.config import build, variants
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.recurrent_cells import CELLS
 
 
 def sigmoid(x):
@@ -36,12 +37,13 @@ def lstm(p, state, x):
     return (c, o * np.tanh(c)), o * np.tanh(c)
 
 
-def recurrent(p, source, inputs, cell, layers, width):
+def recurrent(p, source, inputs, cell, depths, width):
     """Logits for one sentence: Bahdanau et al. (2015), appendix A, word by word."""
     step, twice = (lstm, lambda x: (x, x)) if cell == 'lstm' else (gru, lambda x: x)
+    encoder_layers, decoder_layers = depths
     embedding = p['embedding'] * np.sqrt(width)
     x = embedding[source]
-    for i in range(layers):
+    for i in range(encoder_layers):
         sides = []
         for side, words in (('forwards', x), ('backwards', x[::-1])):
             state, states = twice(np.zeros(width)), []
@@ -51,7 +53,7 @@ def recurrent(p, source, inputs, cell, layers, width):
             sides.append(states if side[0] == 'f' else states[::-1])
         x = np.concatenate(sides, -1)
 
-    first = p['decoder_first']
+    first = p['first_state']
     begin = np.tanh(np.einsum('u,uld->ld', x.mean(0), first['kernel']) + first['bias'])
     states, logits = [twice(b) for b in begin], []
     look = p['decoder']['cross_attention']
@@ -61,23 +63,29 @@ def recurrent(p, source, inputs, cell, layers, width):
         a = np.exp(e - e.max())
         c = (a / a.sum()) @ x
         h = np.concatenate([word, c])
-        for i in range(layers):
+        for i in range(decoder_layers):
             states[i], h = step(p['decoder'][f'cell_{i}'], states[i], h)
-        h = np.tanh(dense(p['decoder_merge'], np.concatenate([h, word, c])))
+        h = np.tanh(dense(p['merge'], np.concatenate([h, word, c])))
         logits.append(h @ p['embedding'].T)
     return np.stack(logits)
 
 
+@pytest.mark.parametrize('depths', [(2, 2), (2, 1)], ids=str)
 @pytest.mark.parametrize('cell', ['gru', 'lstm'])
-def test_recurrent_is_its_equations(cell):
-    model = tiny.model(architecture=f'recurrent(cell="{cell}")', dropout=0.0)
+def test_recurrent_is_its_equations(cell, depths):
+    model = tiny.model(
+        architecture=f'recurrent(cell="{cell}")',
+        num_layers=depths[0],
+        decoder_num_layers=depths[1],
+        dropout=0.0,
+    )
     params = tiny.parameters(model)
     source, inputs = [4, 5, 6, 7, 1], [2, 8, 9]
     found = tiny.apply(
         model, {'params': params}, tiny.padded([source]), tiny.padded([inputs])
     )
-    sizes = cell, tiny.SIZES['num_layers'], tiny.SIZES['d_model']
-    expected = recurrent(float64(params), source, inputs, *sizes)
+    width = tiny.SIZES['d_model']
+    expected = recurrent(float64(params), source, inputs, cell, depths, width)
     np.testing.assert_allclose(found[0], expected, atol=2e-5)
 
 
@@ -87,8 +95,8 @@ def test_recurrent_is_its_equations(cell):
 def test_a_cell_is_flaxs(name, theirs):
     rng = np.random.default_rng(0)
     x, h = (jnp.asarray(rng.normal(size=(2, 3, n)), jnp.float32) for n in (7, 5))
-    cell = CELLS[name](5, Dense(()))
-    state = cell.begin(h)
+    cell = CELLS[name](5, Dense())
+    state = cell.first_state(h)
     p = tiny.variables(cell, state, x)
     expected = tiny.apply(theirs(5), p, state, x)
     found = tiny.apply(cell, p, state, x)
@@ -96,7 +104,7 @@ def test_a_cell_is_flaxs(name, theirs):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
     # In bfloat16 only operands are rounded: states and gates are as fine as ever.
-    coarse = tiny.apply(CELLS[name](5, Dense((), dtype=jnp.bfloat16)), p, state, x)
+    coarse = tiny.apply(CELLS[name](5, Dense(dtype=jnp.bfloat16)), p, state, x)
     for one, other in zip(*map(jax.tree.leaves, (coarse, expected)), strict=True):
         assert one.dtype == jnp.float32
         assert (one != one.astype(jnp.bfloat16)).any()
@@ -108,9 +116,9 @@ def test_recurrent_knows_its_cells():
         tiny.parameters(tiny.model(architecture='recurrent(cell="rnn")'))
 
 
-def test_a_language_model_goes_on_from_its_source():
+def test_a_decoder_only_goes_on_from_its_source():
     """What stands in the source might as well stand in the target."""
-    model = tiny.model(architecture='language_model')
+    model = tiny.model(architecture='decoder_only')
     p = {'params': tiny.parameters(model)}
     source, inputs = [4, 5, 6, 1], [2, 8, 9]
     found = tiny.apply(model, p, tiny.padded([source]), tiny.padded([inputs]))
@@ -128,6 +136,16 @@ OTHERS = dict(
     d_k=6,
     d_v=6,
     d_ff=20,
+    decoder_num_layers=1,
+    decoder_num_heads=3,
+    decoder_num_kv_heads=1,
+    decoder_d_k=8,
+    decoder_d_v=8,
+    decoder_d_ff=24,
+    cross_num_heads=6,
+    cross_num_kv_heads=1,
+    cross_d_k=10,
+    cross_d_v=10,
     dropout=0.2,
     attention='relu',
     decoder_attention='cosine',
@@ -148,14 +166,14 @@ OTHERS = dict(
     head_dropout=0.1,
     layer_drop=0.1,
     init='kaiming',
-    tie='two',
+    tie='decoder',
     scale_embeddings=False,
     dtype='bfloat16',
 )
 
 
-@pytest.mark.parametrize('architecture', fields.variants('architecture'))
-def test_idle_fields_and_no_others_change_nothing(architecture):
+@pytest.mark.parametrize('architecture', variants.names('architecture'))
+def test_unused_fields_and_no_others_change_nothing(architecture):
     config = wmt_base.get_config().model
     assert OTHERS.keys() == set(config) - {'architecture'}
     given = dict(architecture=architecture, residual='post_norm')
@@ -165,35 +183,35 @@ def test_idle_fields_and_no_others_change_nothing(architecture):
         slices = dict(d_k=None, d_v=None) if field == 'projections' else {}
         changed = tiny.model(**given | slices | {field: value})
         same = changed == tiny.model(**given | slices)
-        assert same == (field in fields.idle(config)), field
+        unused = variants.unused_fields(ModelConfig.of(config))
+        assert same == (field in unused), field
 
 
 @pytest.mark.parametrize(
     'overrides',
     [
-        *(dict(residual=name) for name in fields.variants('residual')),
+        *(dict(residual=name) for name in variants.names('residual')),
         dict(residual='rezero', decoder_residual='pre_norm'),
         dict(residual='rezero', decoder_residual='pre_norm', decoder_norm='rms'),
         dict(residual='pre_norm', decoder_residual='none'),
         dict(residual='rezero', decoder_residual='none'),
         dict(
-            architecture='language_model',
+            architecture='decoder_only',
             residual='rezero',
             decoder_residual='pre_norm',
         ),
     ],
     ids=str,
 )
-def test_a_norm_is_idle_where_it_makes_no_parameter_another(overrides):
+def test_a_norm_is_unused_where_it_makes_no_parameter_another(overrides):
     def parameters(**others):
         found = flatten_dict(tiny.parameters(tiny.model(**overrides | others)), sep='/')
         return {name: x.shape for name, x in found.items()}
 
-    config = wmt_base.get_config().model
-    config.update(overrides)
+    unused = variants.unused_fields(ModelConfig.of(overrides))
     for field in ('norm', 'decoder_norm'):
         same = parameters(**{field: 'scale'}) == parameters()
-        assert same == (field in fields.idle(config)), field
+        assert same == (field in unused), field
 
 
 def entities():

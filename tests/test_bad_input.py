@@ -10,11 +10,10 @@ import pytest
 from configs import wmt_base
 from experiments import translate
 from experiments.command_line import flags
-from experiments.command_line.errors import UserError, line, nearest
-from experiments.config import check
+from experiments.command_line.errors import UserError, line
+from experiments.config import check, schema, typed
 from experiments.costs.ledger import ledger
 from experiments.data import sources
-from experiments.runs.directory import flatten
 from experiments.training import setup
 from flaxformer_lite import ranges
 from flaxformer_lite.config import spec, variants
@@ -69,6 +68,8 @@ def answer(overrides, described):
         check.check(settings.config)
         if described:
             ledger(settings.config)
+        else:
+            check.build_model(settings.config, settings.config.tokenizer.vocab_size)
     except UserError as error:
         return line(error)
     except Exception as error:
@@ -83,7 +84,7 @@ def is_a_line(text):
     return text.isprintable() and len(text) < 1100
 
 
-@pytest.mark.parametrize('field', flatten(wmt_base.get_config().to_dict()))
+@pytest.mark.parametrize('field', schema.fields())
 def test_any_value_of_any_field_is_used_or_refused_in_a_line(field):
     for value in [*NUMBERS, *TEXTS]:
         text = answer({field: value}, described=False)
@@ -93,15 +94,16 @@ def test_any_value_of_any_field_is_used_or_refused_in_a_line(field):
 
 
 @pytest.mark.parametrize(
-    'field', [f for f, kind in check.FIELDS.items() if ranges.limit_of(kind)]
+    'field', [name for name, f in schema.fields().items() if ranges.limit_of(f.kind)]
 )
 def test_no_number_is_beyond_all_bounds(field):
-    limit = ranges.limit_of(check.FIELDS[field])
+    kind = schema.fields()[field].kind
+    limit = ranges.limit_of(kind)
     if not isinstance(limit, ranges.Range):
         return
     beyond = ['-1', 'nan', '1e999', '-1e999']
     # 1e20 is a float32 like another.
-    if not isinstance(flatten(wmt_base.get_config().to_dict())[field], float):
+    if float not in ranges.types_of(kind):
         beyond += ['100000000000000000000']
     for value in beyond:
         assert answer({field: value}, described=False), (field, value)
@@ -179,7 +181,7 @@ def test_the_largest_model_is_described_without_an_array():
 def test_any_settings_together_are_described_or_refused(seed):
     rng = random.Random(f'{SEED}/{seed}')
     names = [
-        f for f in check.FIELDS if f.startswith(('model.', 'batch.', 'tokenizer.'))
+        f for f in schema.fields() if f.startswith(('model.', 'batch.', 'tokenizer.'))
     ]
     chosen = {name: rng.choice(NUMBERS + TEXTS) for name in rng.sample(names, 2)}
     for name in rng.sample([f for f in names if f[6:] in variants.FOLDERS], 3):
@@ -241,8 +243,7 @@ def test_python_s_warnings_of_a_spec_do_not_stand_beside_the_line():
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
-        (lambda c: c.train.__delattr__('steps'), 'no field train.steps: give it one'),
-        (lambda c: setattr(c, 'model', 3), 'the config has no field model'),
+        (lambda c: setattr(c, 'model', 3), 'the field model .*: it is a section, of m'),
         (
             lambda c: setattr(c.model, 'num_head', 4),
             'nothing reads .* model.num_head of',
@@ -254,9 +255,15 @@ def test_a_config_of_other_fields_is_refused(change, message):
     config = wmt_base.get_config()
     with config.ignore_type():
         change(config)
-    for look in (check.check, lambda c: check.check_overrides(c, [])):
-        with pytest.raises(UserError, match=message):
-            look(config)
+    with pytest.raises(UserError, match=message):
+        typed.from_config_dict(config)
+
+
+def test_a_stored_config_without_a_field_is_refused():
+    config = schema.ExperimentConfig().to_dict()
+    del config['train']['steps']
+    with pytest.raises(UserError, match='the config has no field train.steps'):
+        typed.from_dict(config)
 
 
 @pytest.mark.parametrize('value', ['512', 512.0, True, None, [512]])
@@ -265,7 +272,7 @@ def test_a_config_of_other_types_is_refused(value):
     with config.ignore_type():
         config.model.d_model = value
     with pytest.raises(UserError, match='model.d_model must be of type int, not'):
-        check.check(config)
+        typed.from_config_dict(config)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +298,7 @@ def test_a_config_of_other_types_is_refused(value):
 )
 def test_a_field_is_proposed_where_its_own_name_is_alike(name, meant):
     expected = f'; did you mean {meant!r}?' if meant else ''
-    assert nearest(name, check.FIELDS) == expected
+    assert ranges.nearest(name, schema.fields()) == expected
 
 
 def test_a_line_is_one_whatever_is_in_it():

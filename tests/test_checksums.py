@@ -1,4 +1,4 @@
-"""A cache that is not what was written is named and made again; a run's tokenizer, too."""
+"""Damaged files of the cache, or of a run's tokenizer, are named and made again."""
 
 import shutil
 import subprocess

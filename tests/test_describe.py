@@ -13,8 +13,10 @@ import pytest
 from configs import wmt_base, wmt_small
 from experiments import describe
 from experiments.command_line.errors import UserError
+from experiments.config import typed
 from experiments.costs import flops
-from experiments.costs.ledger import _peak, ledger
+from experiments.costs import ledger as costs_ledger
+from experiments.costs.ledger import _peak
 from flaxformer_lite.config import build
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.loss import loss_sums
@@ -22,6 +24,11 @@ from flaxformer_lite.training.train_step import init_variables
 
 # Sizes that differ, so that none can stand for another.
 V, D, N, H, K, U, F, L = 11, 16, 2, 2, 3, 5, 24, 8
+
+
+def ledger(config):
+    """The costs of a `ConfigDict`."""
+    return costs_ledger.ledger(typed.from_config_dict(config))
 
 
 def small(**model):

@@ -1,4 +1,4 @@
-"""When a run ends: early, where the dev score rises no more; and later than it was to."""
+"""A run's end: early, when the dev score stops rising; or later, when extended."""
 
 import json
 import sys
@@ -10,13 +10,15 @@ from configs import wmt_base
 from experiments import run
 from experiments.command_line.errors import UserError
 from experiments.command_line.flags import Parser, parse
+from experiments.config import typed, upgrade
+from experiments.config.upgrade import Change
 from experiments.data.sources.grammar import Grammar
 from experiments.evaluation import evaluator
-from experiments.runs import directory, extension, metrics_log
+from experiments.optimizers import optimizer
+from experiments.runs import directory, metrics_log
 from experiments.storage import files
-from experiments.training import early_stopping, optimizer
+from experiments.training import early_stopping, extension
 from experiments.training.metrics import Progress
-from flaxformer_lite.config import build
 
 SMALL = {
     'tokenizer.vocab_size': 200,
@@ -105,11 +107,13 @@ def begun(path, schedule, step):
     config = wmt_base.get_config()
     config.optimizer.schedule = schedule
     config.train.steps = 4
-    files.write_json(path / 'config.json', config.to_dict())
+    with directory.open_run(path, typed.from_config_dict(config).to_dict()):
+        pass
     if step:
         (path / 'checkpoints' / str(step)).mkdir(parents=True)
     config.train.steps = 8
-    _, rates = optimizer.make(config, build.model(config.model, vocab_size=11), 8)
+    config = typed.from_config_dict(config)
+    rates = optimizer.make_schedule(config, 8)
     batches = SimpleNamespace(batches_per_epoch=10)
     return SimpleNamespace(config=config, schedule=rates, steps=8, batches=batches)
 
@@ -152,7 +156,8 @@ def test_to_go_on_all_the_same_is_told_by_a_flag(data, tmp_path, monkeypatch, fl
         Parser(''),
         ['--config=wmt_small', *(f'--config.{k}={v}' for k, v in start_of.items())],
     )
-    files.write_json(tmp_path / 'config.json', settings.config.to_dict())
+    with directory.open_run(tmp_path, settings.config.to_dict()):
+        pass
     monkeypatch.setattr(extension, 'check', check)
     before = (tmp_path / 'config.json').read_bytes()
     with pytest.raises(UserError, match='that is enough'):
@@ -190,8 +195,12 @@ def test_only_limits_that_are_raised_ask_for_more(tmp_path, changes, more):
                 pass
 
 
-def test_a_run_of_a_version_without_early_stopping_goes_on_and_is_read(tmp_path):
-    config = {'train': {'steps': 12}}
+def test_a_run_of_a_version_without_early_stopping_goes_on_and_is_read(
+    tmp_path, monkeypatch
+):
+    config = {'schema_version': 1, 'train': {'steps': 12}}
+    added = Change(added={'train.patience': 0})
+    monkeypatch.setattr(upgrade, 'CHANGES', [added])
     files.write_json(tmp_path / 'config.json', config)
     with directory.open_run(
         tmp_path, {'train': {'steps': 12, 'patience': 0}}
@@ -227,7 +236,8 @@ def test_a_run_stops_early_and_scores_its_best_also_when_it_is_killed(
             killed_at.clear()
             raise Killed
         result = evaluated(self, variables, name, pairs, step, *more)
-        return result | {'bleu': scores[step]}
+        result['bleu'] = scores[step]  # in place, for it is remembered
+        return result
 
     monkeypatch.setattr(evaluator.Evaluator, '__call__', scripted)
     patient = dict(train__steps=10, train__patience=2, checkpoint__keep_best=1)

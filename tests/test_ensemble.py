@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from flaxformer_lite.architectures.base import grow
 
-from flaxformer_lite import decode, ensemble
+from flaxformer_lite import decoding, ensemble, ensemble_variables
 
 SOURCE = tiny.padded([source for source, _ in tiny.PAIRS])
 LENGTH = 7
@@ -23,20 +22,15 @@ def search(model, variables, beams=3):
 
     @jax.jit
     def run(variables, source_BS):
-        memory = model.apply(variables, source_BS, method='start')
-
-        def step(token_BN, memory, path):
-            return model.apply(variables, token_BN, memory, path, method='step')
-
-        limits_B = jnp.full(len(source_BS), LENGTH)
-        task = decode.Task(step, grow, memory, limits_B, 2, 1, LENGTH)
-        return decode.beam(task, beams, 0.6, best=beams)
+        max_len_B = jnp.full(len(source_BS), LENGTH)
+        inputs = tiny.decode_inputs(model, variables, source_BS, max_len_B, LENGTH)
+        return decoding.beam(inputs, beams, 0.6, n_best=beams)
 
     return run(variables, SOURCE)
 
 
 def several():
-    """Two equal configs with other parameters, one that reads otherwise, one with statistics."""
+    """Two of one config with other parameters, a recurrent one, one with batch norm."""
     models = [
         tiny.model(),
         tiny.model(),
@@ -50,15 +44,15 @@ def test_a_model_beside_itself_finds_what_it_finds_alone():
     model = tiny.model()
     own = tiny.all_variables(model)
     alone = search(model, own)
-    both = ensemble.ensemble([model, model])
-    together = search(both, ensemble.variables([own, own]))
+    both = ensemble([model, model])
+    together = search(both, ensemble_variables([own, own]))
     np.testing.assert_array_equal(together.tokens_BNL, alone.tokens_BNL)
     np.testing.assert_allclose(together.scores_BN, alone.scores_BN, atol=1e-4)
 
 
 def test_a_score_is_the_log_of_the_mean_probability_token_by_token():
     models, each = several()
-    found = search(ensemble.ensemble(models), ensemble.variables(each))
+    found = search(ensemble(models), ensemble_variables(each))
     checked = 0
     for row, (tokens_NL, scores_N) in enumerate(
         zip(found.tokens_BNL, found.scores_BN, strict=True)
@@ -79,6 +73,6 @@ def test_a_score_is_the_log_of_the_mean_probability_token_by_token():
 
 def test_it_has_room_for_what_the_least_of_its_models_has_room_for():
     short, shorter = (tiny.model(positions=f'learned(max_length={n})') for n in (9, 6))
-    made = ensemble.ensemble([short, tiny.model(), shorter])
+    made = ensemble([short, tiny.model(), shorter])
     assert made.max_length == 6
-    assert ensemble.ensemble([tiny.model()]).max_length is None
+    assert ensemble([tiny.model()]).max_length is None

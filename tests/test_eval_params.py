@@ -1,4 +1,4 @@
-"""What schedule-free optimizers are evaluated with: their average, not what is trained."""
+"""Schedule-free optimizers are evaluated with their average of the iterates."""
 
 import contextlib
 

@@ -1,3 +1,5 @@
+"""Files are written whole or not at all."""
+
 import json
 import math
 import os

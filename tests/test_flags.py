@@ -10,7 +10,8 @@ import pytest
 
 from experiments.command_line import flags
 from experiments.command_line.errors import UserError
-from experiments.runs import directory
+from experiments.config import schema
+from experiments.config.flat import flatten
 from flaxformer_lite.config import variants
 
 CONFIG = """
@@ -23,7 +24,8 @@ def get_config():
     config.model.num_heads = 8
     config.model.dropout = 0.1
     config.model.d_k = config_dict.placeholder(int)
-    config.model.packed = True
+    config.batch = config_dict.ConfigDict()
+    config.batch.packed = True
     return config
 """
 
@@ -43,34 +45,42 @@ def test_without_overrides_it_is_the_file_s_config(file):
     settings = parse(file)
     assert settings.name == 'small'
     assert settings.overrides == {}
-    assert settings.config.model.to_dict() == {
-        'num_heads': 8,
-        'dropout': 0.1,
-        'd_k': None,
-        'packed': True,
+    given = {
+        'data': 'grammar',
+        'model.num_heads': 8,
+        'model.dropout': 0.1,
+        'model.d_k': None,
+        'batch.packed': True,
     }
+    defaults = flatten(schema.ExperimentConfig().to_dict())
+    assert flatten(settings.config.to_dict()) == defaults | given
 
 
 @pytest.mark.parametrize(
     ('argument', 'field', 'value'),
     [
         ('--config.model.num_heads=4', 'model.num_heads', 4),
-        ('--config.model.num_heads=-4', 'model.num_heads', -4),
-        ('--config.model.dropout=1', 'model.dropout', 1.0),
+        ('--config.model.dropout=0', 'model.dropout', 0.0),
         ('--config.model.d_k=64', 'model.d_k', 64),
-        ('--config.model.packed=false', 'model.packed', False),
-        ('--noconfig.model.packed', 'model.packed', False),
+        ('--config.batch.packed=false', 'batch.packed', False),
+        ('--noconfig.batch.packed', 'batch.packed', False),
         (
             '--config.data=text(path="a b/c", source="en")',
             'data',
             'text(path="a b/c", source="en")',
         ),
         ('--config.data=', 'data', ''),
+        # The file has none of these: they are the schema's.
+        ('--config.model.d_ff=64', 'model.d_ff', 64),
+        ('--config.model.decoder_norm=rms', 'model.decoder_norm', 'rms'),
+        ('--config.train.init_seed=3', 'train.init_seed', 3),
+        ('--config.optimizer.clip=1', 'optimizer.clip', 1.0),
+        ('--noconfig.model.scale_embeddings', 'model.scale_embeddings', False),
     ],
 )
 def test_an_override_has_its_field_s_type(file, argument, field, value):
     settings = parse(file, argument)
-    changed = directory.flatten(settings.config.to_dict())[field]
+    changed = flatten(settings.config.to_dict())[field]
     assert (changed, type(changed)) == (value, type(value))
     assert settings.overrides == {field: value}
 
@@ -101,7 +111,7 @@ def test_the_last_of_two_overrides_counts(file):
         ('--config.num_heads=4', "did you mean 'model.num_heads'?"),
         (
             '--config.model=4',
-            "no field 'model': it is a section, of model.d_k, model.dr",
+            "no field 'model': it is a section, of model.architecture, ",
         ),
         ('--config.model.=4', "no field 'model.'"),
         ('--config.=4', "no field ''"),
@@ -114,8 +124,12 @@ def test_the_last_of_two_overrides_counts(file):
             'no switch; give --config.model.num_heads=value',
         ),
         (
-            '--noconfig.model.packed=3',
-            'noconfig.model.packed=3 does not take an argument',
+            '--config.model.num_heads=-4',
+            'model.num_heads must be at least 1 and at most 65536, not -4',
+        ),
+        (
+            '--noconfig.batch.packed=3',
+            'noconfig.batch.packed=3 does not take an argument',
         ),
         ('--Foo=3', 'there is no flag --Foo$'),
         ('-x', 'there is no flag -x$'),
@@ -127,7 +141,7 @@ def test_the_last_of_two_overrides_counts(file):
         ('--config.model.num_heads', 'Missing value for flag --config.model.num_heads'),
         ('--config.model.dropout=true', '--config.model.dropout=true: .*float'),
         ('--config.model.d_k=none', '--config.model.d_k=none: .*int'),
-        ('--config.model.packed=2', '--config.model.packed=2: .*[bB]oolean'),
+        ('--config.batch.packed=2', '--config.batch.packed=2: .*[bB]oolean'),
         ('--confg.model.num_heads=4', 'no flag --confg.model.num_heads; did you mean'),
         ('model.num_heads=4', "'model.num_heads=4' belongs to no flag"),
     ],
@@ -194,17 +208,22 @@ def test_help_names_configs_fields_and_variants(given, capsys):
     assert exit.value.code == 0
     assert 'configs: wmt_base, wmt_big, wmt_small' in out
     rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
-    for field, value in directory.flatten(parse('wmt_small').config.to_dict()).items():
-        assert field in rows
-        if given and value not in (None, ''):
-            assert str(value) in out
-    assert 'all (all, decoder, none)' in rows['model.tie']
+    described = ' '.join(out.split())
+    values = flatten(parse('wmt_small' if given else 'wmt_base').config.to_dict())
+    for name, field in schema.fields().items():
+        assert name in rows
+        assert f'{field.help} [' in described
+        value = values[name]
+        shown = '(empty)' if value in (None, '') else value
+        assert f'{name} {shown} · ' in described
+    assert 'which embeddings share one matrix [all, decoder, none]' in described
+    assert 'pieces of the vocabulary [int, at least 5]' in described
     words = set(out.replace(',', ' ').split())
     for kind in variants.FOLDERS:
         bare = {word.split('(')[0] for word in words}
         assert set(variants.names(kind)) <= bare
     assert {'local(window)', 'layer(epsilon)', 'grammar(seed', 'cosine'} <= words
-    assert max(map(len, out.splitlines())) <= 100
+    assert max(map(len, out.splitlines())) <= 88
 
 
 @pytest.mark.parametrize(
@@ -249,8 +268,9 @@ def test_a_mistake_is_one_line_and_a_status(capsys):
 
 def test_the_command_line_is_read_without_jax():
     code = (
-        'import sys\nfrom experiments import report\n'
-        'from experiments.command_line import flags\nprint("jax" in sys.modules)'
+        'import sys, experiments.report; from experiments.command_line import flags\n'
+        'flags.parse(flags.Parser(""), ["--config=wmt_small"])\n'
+        'print("jax" in sys.modules)'
     )
     output = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, check=True

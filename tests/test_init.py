@@ -7,7 +7,7 @@ import tiny
 
 from configs import wmt_base
 from experiments.command_line.errors import UserError
-from experiments.training import optimizer
+from experiments.optimizers import optimizer
 from flaxformer_lite.config import build, spec
 from flaxformer_lite.sizes import Sizes
 from flaxformer_lite.training.train_step import init_state, make_train_step

@@ -1,5 +1,6 @@
 """The library alone, as the README uses it: no files, no flags, no config."""
 
+import dataclasses
 import re
 from importlib import metadata
 from pathlib import Path
@@ -9,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from flaxformer_lite.architectures.base import grow
 
 import flaxformer_lite
 from configs import wmt_base
-from flaxformer_lite import decode, defaults, learning
+from flaxformer_lite import decoding
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.training.batch import BATCH_ARRAYS
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,7 +35,8 @@ def test_the_readmes_examples_run():
 
 
 def test_the_defaults_are_the_papers_base_model():
-    assert dict(defaults.MODEL) == wmt_base.get_config().model.to_dict()
+    in_the_config = wmt_base.get_config().model.to_dict()
+    assert dataclasses.asdict(ModelConfig()) == in_the_config
 
 
 def test_a_config_says_what_differs_from_the_default():
@@ -56,20 +59,20 @@ def test_the_version_is_said_once():
 def test_a_batch_is_one_pair_a_row():
     sources = [source for source, _ in tiny.PAIRS]
     targets = [target for _, target in tiny.PAIRS]
-    found = flaxformer_lite.batch(sources, targets)
+    found = flaxformer_lite.make_batch(sources, targets)
     expected = tiny.batch([[pair] for pair in tiny.PAIRS])
-    assert found.keys() == set(learning.ARRAYS)
+    assert found.keys() == set(BATCH_ARRAYS)
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
         assert found[name].dtype == jnp.int32
     # Arrays that are filled up are the same, also while they are traced.
     padded = tiny.padded(sources), np.asarray(tiny.padded(targets))
-    again = jax.jit(flaxformer_lite.batch)(*padded)
+    again = jax.jit(flaxformer_lite.make_batch)(*padded)
     jax.tree.map(np.testing.assert_array_equal, again, found)
 
 
 def test_a_batch_may_begin_with_padding_and_have_empty_rows():
-    found = flaxformer_lite.batch([[4, 1], []], [[5, 1], []], bos=0)
+    found = flaxformer_lite.make_batch([[4, 1], []], [[5, 1], []], bos=0)
     np.testing.assert_array_equal(found['inputs'], [[0, 5], [0, 0]])
     np.testing.assert_array_equal(found['target_segments'], [[1, 1], [0, 0]])
     np.testing.assert_array_equal(found['source_segments'], [[1, 1], [0, 0]])
@@ -89,7 +92,7 @@ def test_a_batch_may_begin_with_padding_and_have_empty_rows():
 )
 def test_a_batch_refuses_what_is_no_rows_of_tokens(source, target, message):
     with pytest.raises(ValueError, match=message):
-        flaxformer_lite.batch(source, target)
+        flaxformer_lite.make_batch(source, target)
 
 
 SOURCES = [[4, 5, 6, 7, 1], [10, 4, 1], [], [9, 1]]
@@ -100,18 +103,14 @@ def made(**overrides):
     return model, tiny.all_variables(model)
 
 
-def by_task(model, variables, search, limits, length, **settings):
-    """What `decode` gives for the sources, its task written out."""
+def by_decoding(model, variables, search, limits, length, **settings):
+    """What `decoding` gives for the sources, its inputs written out."""
 
     @jax.jit
     def run(source):
-        def step(token_BN, memory, path):
-            return model.apply(variables, token_BN, memory, path, method='step')
-
-        memory = model.apply(variables, source, method='start')
-        limits_B = jnp.asarray(limits)
-        task = decode.Task(step, grow, memory, limits_B, bos=2, eos=1, length=length)
-        return search(task, **settings)
+        max_len_B = jnp.asarray(limits)
+        inputs = tiny.decode_inputs(model, variables, source, max_len_B, length)
+        return search(inputs, **settings)
 
     return run(tiny.padded(SOURCES))
 
@@ -125,9 +124,9 @@ def assert_same(found, expected):
 def test_generate_is_the_search_that_it_names():
     model, variables = made()
     limits = [55, 53, 0, 52]
-    settings = dict(beams=3, alpha=1.0, best=2)
+    settings = dict(beams=3, alpha=1.0, n_best=2)
     found = flaxformer_lite.generate(model, variables, SOURCES, 'beam', **settings)
-    expected = by_task(model, variables, decode.beam, limits, 55, **settings)
+    expected = by_decoding(model, variables, decoding.beam, limits, 55, **settings)
     assert_same(found, expected)
     assert found.exists_BN.all(1).tolist() == [True, True, False, True]
 
@@ -142,8 +141,8 @@ def test_generate_is_the_search_that_it_names():
         **filters,
     )
     keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(4))
-    expected = by_task(
-        model, variables, decode.sample, [6, 6, 0, 6], 6, keys_B=keys_B, **filters
+    expected = by_decoding(
+        model, variables, decoding.sample, [6, 6, 0, 6], 6, keys_B=keys_B, **filters
     )
     assert_same(found, expected)
 
@@ -159,13 +158,13 @@ def test_generate_stays_within_learned_positions():
 @pytest.mark.parametrize(
     ('settings', 'message'),
     [
-        (dict(search='beams'), "must be one of greedy, beam, sample, not 'beams'"),
-        (dict(search='sample'), 'sampling needs a key'),
+        (dict(strategy='beams'), "must be one of greedy, beam, sample, not 'beams'"),
+        (dict(strategy='sample'), 'sampling needs a key'),
         (dict(max_length=0), 'max_length must be at least 1, not 0'),
         (dict(eos=0), 'eos not 0'),
         (dict(bos=1), 'two tokens of the 13'),
         (dict(eos=13), 'two tokens of the 13'),
-        (dict(beams=0), 'beam search needs 1 ≤ best ≤ beams'),
+        (dict(beams=0), 'beam search needs 1 ≤ n_best ≤ beams'),
         (dict(source=[[4, 0]]), 'source, row 0'),
     ],
 )
@@ -180,9 +179,9 @@ def test_parameters_alone_are_no_variables():
     params, rows = variables['params'], tiny.batch([[pair] for pair in tiny.PAIRS])
     for ask in (
         lambda: flaxformer_lite.record(model, params, rows),
-        lambda: flaxformer_lite.statistics(model, params, rows),
+        lambda: flaxformer_lite.attention_stats(model, params, rows),
         lambda: flaxformer_lite.generate(model, params, SOURCES),
-        lambda: learning.loss_sums(model, params, rows),
+        lambda: flaxformer_lite.loss_sums(model, params, rows),
     ):
         with pytest.raises(ValueError, match="variables are wanted, {'params': …}"):
             ask()

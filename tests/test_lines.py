@@ -1,4 +1,4 @@
-"""Lines come at once where they come one by one, and many together where all are there."""
+"""Lines are read one by one from a slow pipe, and many at once from a file."""
 
 import os
 

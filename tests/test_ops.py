@@ -167,7 +167,7 @@ def test_tuned_random_bits_is_the_reference(version):
 
 
 def ties(vocab, seed):
-    """Rows of few values, the largest rare: equals are far apart; zeros of both signs."""
+    """Rows of few values, of which equals are far apart; zeros of both signs."""
     rng = np.random.default_rng(seed)
     x_BV = np.round(3 * rng.normal(size=(40, vocab)))
     x_BV[rng.random(x_BV.shape) < 0.2] = -np.inf

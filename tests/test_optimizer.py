@@ -1,6 +1,7 @@
 """The optimizer against its papers, stated in float64 NumPy."""
 
 import contextlib
+import dataclasses
 import functools
 
 import jax
@@ -13,8 +14,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from configs import wmt_base
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
-from experiments.config import check
-from experiments.training import optax_specs, optimizer
+from experiments.config import check, typed
+from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite.config import build
 from flaxformer_lite.training.train_step import init_variables
 
@@ -27,7 +28,7 @@ def config(**settings):
     result.model.d_model = D_MODEL
     result.optimizer.schedule = f'noam(warmup={WARMUP})'
     result.optimizer.update(settings)
-    return result
+    return typed.from_config_dict(result)
 
 
 def make(config, steps=100):
@@ -280,12 +281,14 @@ def test_fields_of_adam_are_refused_for_others_and_other_arguments_are_not_for_a
 
 
 def test_rates_of_an_initialisation_are_adams():
-    wide = config(name='contrib.schedule_free_sgd', schedule='cosine(peak=1e-3)')
-    wide.model.init = 'mu_p'
+    def wide(name):
+        narrow = config(name=name, schedule='cosine(peak=1e-3)')
+        model = dataclasses.replace(narrow.model, init='mu_p')
+        return dataclasses.replace(narrow, model=model)
+
     with pytest.raises(UserError, match='model.init=mu_p gives each .* choose one of'):
-        make(wide)
-    wide.optimizer.name = 'lion'
-    make(wide)
+        make(wide('contrib.schedule_free_sgd'))
+    make(wide('lion'))
 
 
 NAN = float('nan')

@@ -9,7 +9,7 @@ import pytest
 
 from configs import wmt_base
 from experiments.config import check
-from experiments.runs.directory import flatten
+from experiments.config.flat import flatten
 from flaxformer_lite import ranges
 from flaxformer_lite.attention.local import Local
 from flaxformer_lite.config import build, spec, variants

@@ -6,14 +6,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# The lowest first. A module that is named here apart from its room has a place of its own.
+# The lowest first. A module that is named here apart from its room has a place of its
+# own.
 ORDER = (
     'command_line',
     'storage',
     'runtime',
     'data',
-    'optimizers',
     'config',
+    'optimizers',
+    'config.check',
     'command_line.usage',
     'command_line.flags',
     'checkpoints',
@@ -28,7 +30,7 @@ ROOMS = sorted({file.parent for file in FILES} - {ROOT / 'experiments'})
 
 
 def name(path):
-    """`experiments/runs/lock.py` → `runs.lock`; a command, `experiments/run.py` → `run`."""
+    """`experiments/runs/lock.py` → `runs.lock`; `experiments/run.py` → `run`."""
     parts = path.relative_to(ROOT / 'experiments').with_suffix('').parts
     return '.'.join(parts).removesuffix('.__init__')
 

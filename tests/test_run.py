@@ -1,4 +1,4 @@
-"""The whole path as a user walks it: the real config, shrunk, in processes of their own."""
+"""End to end, as a user runs it: the real config, shrunk, in separate processes."""
 
 import errno
 import json
@@ -19,7 +19,9 @@ from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
 from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
-from experiments.evaluation import evaluator
+from experiments.evaluation.scores import bleu_and_chrf
+from experiments.evaluation.sets import chosen
+from experiments.evaluation.translation_files import write_texts
 from experiments.runs import directory, metrics_log, trained_run
 from experiments.storage import files
 
@@ -164,7 +166,7 @@ def test_scores_are_what_sacrebleus_command_says(whole, text, tmp_path):
     references = (folder / 'news.reference.txt').read_text('utf-8').splitlines()
     outputs = [' '.join(line.split()[:-1]) for line in references]
     (tmp_path / 'cut.txt').write_text('\n'.join(outputs) + '\n', encoding='utf-8')
-    scores = evaluator.score(outputs, references)
+    scores = bleu_and_chrf(outputs, references)
     assert 0 < scores['bleu'] < 100
     compare_with_sacrebleu(folder, tmp_path / 'cut.txt', scores)
 
@@ -199,7 +201,7 @@ def test_the_final_scores_are_the_last_metrics(whole):
 
 def test_a_line_end_within_a_sentence_does_not_part_it_in_the_saved_files(tmp_path):
     pairs = [('a\nb', 'c\r\nd'), ('e\u2028f', 'g')]
-    assert evaluator.texts(tmp_path, 'x', pairs) == (['a b', 'e f'], ['c d', 'g'])
+    assert write_texts(tmp_path, 'x', pairs) == (['a b', 'e f'], ['c d', 'g'])
     for kind, lines in (('source', ['a b', 'e f']), ('reference', ['c d', 'g'])):
         file = tmp_path / 'translations' / f'x.{kind}.txt'
         assert file.read_text(encoding='utf-8').splitlines() == lines
@@ -287,7 +289,7 @@ def stopped_in(where, number, text, workdir):
     [
         ('experiments.training.setup:sources:load', 'loading data'),
         ('experiments.training.setup:tokenizer:train', 'making the tokenizer'),
-        ('experiments.training.loop:devices:compiled', 'compiling'),
+        ('experiments.training.loop:compilation:compiled', 'compiling'),
     ],
 )
 def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
@@ -555,7 +557,7 @@ def test_other_devices_whose_batches_differ_are_refused(text, tmp_path):
 
 def test_a_set_without_sentences_is_refused():
     with pytest.raises(UserError, match="--set: the set 'b' holds no sentences"):
-        evaluator.chosen({'a': [('x', 'y')], 'b': []}, 'b', '--set')
+        chosen({'a': [('x', 'y')], 'b': []}, 'b', '--set')
 
 
 def test_a_directory_of_another_run_is_refused_and_left_alone(whole, text, monkeypatch):
@@ -574,7 +576,9 @@ def test_a_run_of_another_version_is_named_as_such(whole, tmp_path, monkeypatch)
     config = files.read_json(copy / 'config.json')
     del config['model']['parallel']
     files.write_json(copy / 'config.json', config)
-    with pytest.raises(UserError, match='trained by another version .*parallel'):
+    with pytest.raises(
+        UserError, match='config.json: the config has no field model.parallel'
+    ):
         command(monkeypatch, translate, f'--workdir={copy}')
 
 
@@ -614,7 +618,7 @@ def test_an_error_is_one_line_and_exit_status_2(text, tmp_path):
 
 def test_a_second_process_in_the_same_directory_is_refused(whole, text, monkeypatch):
     workdir, _ = whole
-    config = json.loads((workdir / 'config.json').read_text())
+    config = directory.read_config(workdir)
     with directory.open_run(workdir, config):
         with pytest.raises(UserError, match='is in use by process'):
             command(monkeypatch, run, *arguments(text, workdir))

@@ -1,4 +1,4 @@
-"""Ids and text: what comes back, what is cached, and what the files of a corpus hold."""
+"""Tokens and text: what comes back, what is cached, what the files hold."""
 
 import hashlib
 import subprocess

@@ -11,23 +11,27 @@ import pytest
 import tiny
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
-from flaxformer_lite.architectures.base import grow
-from flaxformer_lite.decode import loop
-from flaxformer_lite.dropout import Dropout
-from flaxformer_lite.stack import Block
 from jax.extend import core
 
 from configs import wmt_base
-from flaxformer_lite import decode, fields, learning, training
+from flaxformer_lite import decoding
+from flaxformer_lite.config import variants
+from flaxformer_lite.decoding import search
+from flaxformer_lite.kv_cache import BeamState
+from flaxformer_lite.layers.blocks import DecoderBlock, ParallelBlock
+from flaxformer_lite.layers.dropout import Dropout
+from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.residual.pre_norm import PreNorm
-from flaxformer_lite.shapes import Path, Places
+from flaxformer_lite.training.batch import source_and_inputs
+from flaxformer_lite.training.loss import loss_sums
+from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 
-def variants():
+def every_case():
     """The base, and each file of each kind against the base of the other kinds."""
     base = wmt_base.get_config().model
     yield pytest.param({}, id='base')
-    for field in fields.FOLDERS:
+    for field in variants.fields():
         # Those of one attention are the same files; how matrices begin has laws of its own.
         if not field.startswith(('decoder_', 'cross_', 'init')):
             for name in tiny.here(field):
@@ -35,9 +39,9 @@ def variants():
                     yield pytest.param({field: name}, id=f'{field}={name}')
 
     for overrides in (
-        dict(architecture='recurrent(cell="lstm")', tie='two'),
-        dict(architecture='language_model', attention='linear', tie='none'),
-        dict(architecture='language_model', positions='t5', num_kv_heads=1),
+        dict(architecture='recurrent(cell="lstm")', tie='decoder'),
+        dict(architecture='decoder_only', attention='linear', tie='none'),
+        dict(architecture='decoder_only', positions='t5', num_kv_heads=1),
         dict(
             decoder_attention='linear',
             decoder_positions='none',
@@ -54,18 +58,50 @@ def variants():
         dict(
             residual='pre_norm', norm='scale', positions='t5(buckets=4, max_distance=4)'
         ),
+        tiny.UNEQUAL,
+        dict(
+            tiny.UNEQUAL,
+            attention='talking_heads',
+            positions='t5',
+            residual='deepnorm',
+            parallel=True,
+        ),
+        dict(
+            tiny.UNEQUAL,
+            residual='pre_norm',
+            decoder_attention='linear',
+            positions='shaw',
+            decoder_positions='rotary',
+            cross_positions='shaw',
+        ),
+        dict(projections=False, d_k=None, d_v=None, decoder_num_heads=3, cross_d_v=5),
     ):
-        yield pytest.param(
-            overrides, id=', '.join(f'{k}={v}' for k, v in overrides.items())
-        )
+        yield pytest.param(overrides, id=name_of(overrides))
 
 
-every_variant = pytest.mark.parametrize('overrides', list(variants()))
+def name_of(overrides):
+    """`'parallel=True'`; the decoder's own sizes are one word."""
+    words = [
+        f'{field}={value}'
+        for field, value in overrides.items()
+        if tiny.UNEQUAL.get(field) != value
+    ]
+    if tiny.UNEQUAL.items() <= overrides.items():
+        words.insert(0, 'unequal')
+    return ', '.join(words)
+
+
+every_variant = pytest.mark.parametrize('overrides', list(every_case()))
 
 
 def made(**overrides):
     model = tiny.model(**overrides)
     return model, tiny.all_variables(model)
+
+
+def one_layer(overrides):
+    """The model with as few layers as show what a test is about."""
+    return made(**dict(num_layers=1) | overrides)
 
 
 # One batch shows most of it: a sentence a row, all of them packed in one, a row of nothing, and
@@ -85,17 +121,17 @@ def all_sorts():
 
 
 def outputs(model, variables, batch):
-    return model.apply(variables, *learning.texts(batch))
+    return model.apply(variables, *source_and_inputs(batch))
 
 
 @functools.cache
 def examined(variant, dtype='float32'):
     """A variant's logits and gradients for all sorts of rows."""
-    model, p = made(**dict(variant), dtype=dtype, num_layers=1)
+    model, p = one_layer(dict(variant, dtype=dtype))
 
     def loss(params, batch):
         variables = p | {'params': params}
-        sums = learning.loss_sums(model, variables, batch, label_smoothing=0.1)
+        sums = loss_sums(model, variables, batch, label_smoothing=0.1)
         return sums.loss, outputs(model, variables, batch)
 
     gradients, logits = jax.jit(jax.grad(loss, has_aux=True))(p['params'], all_sorts())
@@ -118,7 +154,7 @@ def same(found, expected, overrides):
 @every_variant
 def test_one_token_at_a_time_is_as_all_at_once(overrides):
     """Two hypotheses a sentence that part and die, as a beam's do, against whole targets."""
-    model, p = made(**overrides, num_layers=1)
+    model, p = one_layer(overrides)
     source = tiny.padded([[4, 5, 6, 1], [7, 1]])
     (t, b, n), rng = (4, 2, 2), np.random.default_rng(0)
     tokens = rng.integers(3, tiny.VOCAB, (t, b, n), dtype=np.int32)
@@ -137,15 +173,15 @@ def test_one_token_at_a_time_is_as_all_at_once(overrides):
 
     @jax.jit
     def step_by_step():
-        memory = model.apply(p, source, method='start')
+        state = model.apply(p, source, method='prefill')
 
-        def step(memory, now):
-            token_BN, path = now
-            found, memory = model.apply(p, token_BN, memory, path, method='step')
-            return memory, found
+        def step(state, now):
+            token_BN, beam = now
+            found, state = model.apply(p, token_BN, state, beam, method='decode_step')
+            return state, found
 
-        steps = tokens, Path(jnp.arange(t), jnp.asarray(parents), jnp.asarray(visible))
-        return jax.lax.scan(step, grow(memory, n, t), steps)[1]
+        beams = BeamState(jnp.arange(t), jnp.asarray(parents), jnp.asarray(visible))
+        return jax.lax.scan(step, state.allocate(n, t), (tokens, beams))[1]
 
     every_source = jnp.tile(jnp.repeat(source, n, 0), (t, 1))
     whole = tiny.apply(model, p, every_source, past.reshape(-1, t)).reshape(
@@ -168,7 +204,7 @@ def test_logits_see_their_own_token_and_none_after_it(overrides):
 @every_variant
 def test_a_sentence_is_the_same_alone_in_a_padded_batch_and_packed(overrides):
     out, start = logits_of(overrides), 0
-    model, p = made(**overrides, num_layers=1)
+    model, p = one_layer(overrides)
     for row, (_, labels) in zip(SINGLE, tiny.PAIRS, strict=True):
         packed = out[PACKED, start : start + len(labels)]
         start += len(labels)
@@ -212,10 +248,10 @@ def every_equation(jaxpr):
 @every_variant
 def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
     """Forward and backward, though their operands are bfloat16."""
-    model, p = made(**overrides, dtype='bfloat16', num_layers=1)
+    model, p = one_layer(dict(overrides, dtype='bfloat16'))
 
     def loss(params):
-        sums = learning.loss_sums(model, p | {'params': params}, all_sorts())
+        sums = loss_sums(model, p | {'params': params}, all_sorts())
         return sums.loss
 
     jaxpr = jax.make_jaxpr(jax.grad(loss))(p['params']).jaxpr
@@ -228,9 +264,11 @@ def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
 @every_variant
 def test_layers_have_weights_of_their_own(overrides):
     def shapes(layers):
-        tree = flatten_dict(
-            tiny.parameters(tiny.model(**overrides, num_layers=layers)), sep='/'
-        )
+        depths = dict(num_layers=layers)
+        if 'decoder_num_layers' in overrides:
+            depths['decoder_num_layers'] = layers
+        model = tiny.model(**overrides | depths)
+        tree = flatten_dict(tiny.parameters(model), sep='/')
         return {name: x.shape for name, x in tree.items()}
 
     two, three = shapes(2), shapes(3)
@@ -271,15 +309,19 @@ def singles():
 def test_the_sources_keys_and_values_are_projected_once_a_sentence():
     model, p = made()
     source = tiny.padded([[4, 5, 6, 1], [7, 1]])
-    memory = tiny.apply(model, p, source, method='start')
+    state = tiny.apply(model, p, source, method='prefill')
     # Whatever the matrices are by then: a step does not look at them.
     later = p
     for name in ('key', 'value'):
         later = changed(later, f'cross_attention/{name}', lambda x: x * jnp.nan)
-    path = Path(jnp.int32(0), jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1, 1), bool))
-    arguments = jnp.full((2, 1), 2), grow(memory, 1, 1), path
-    found, _ = tiny.apply(model, later, *arguments, method='step')
-    expected, _ = tiny.apply(model, p, *arguments, method='step')
+    beam = BeamState(
+        step=jnp.int32(0),
+        parent_BN=jnp.zeros((2, 1), jnp.int32),
+        visible_BNS=jnp.ones((2, 1, 1), bool),
+    )
+    arguments = jnp.full((2, 1), 2), state.allocate(1, 1), beam
+    found, _ = tiny.apply(model, later, *arguments, method='decode_step')
+    expected, _ = tiny.apply(model, p, *arguments, method='decode_step')
     np.testing.assert_array_equal(found, expected)
 
 
@@ -300,14 +342,14 @@ def test_the_loss_reads_inputs_and_not_the_labels_it_predicts():
     batch = singles()
     out = tiny.apply(model, p, batch['source'], batch['inputs'])
     log_p, labels = np.asarray(jax.nn.log_softmax(out)), np.asarray(batch['labels'])
-    sums = jax.jit(learning.loss_sums, static_argnums=0)
+    sums = jax.jit(loss_sums, static_argnums=0)
     for some in (labels, np.where(labels == 0, 0, tiny.VOCAB - labels)):
         nll = -np.take_along_axis(log_p, some[..., None], -1)[..., 0][some != 0].sum()
         found = sums(model, p, dict(batch, labels=jnp.asarray(some)))
         np.testing.assert_allclose(found.nll, nll, rtol=1e-5)
 
 
-@pytest.mark.parametrize('architecture', fields.variants('architecture'))
+@pytest.mark.parametrize('architecture', variants.names('architecture'))
 def test_a_start_token_may_have_the_number_of_padding(architecture):
     """T5's has. Start token 0 with the vector that 2 has is start token 2."""
     model = tiny.model(architecture=architecture, tie='none')
@@ -329,8 +371,8 @@ def test_a_start_token_may_have_the_number_of_padding(architecture):
 @pytest.mark.parametrize(
     ('tie', 'source', 'output'),
     [
-        ('three', 'embedding', 'embedding'),
-        ('two', 'source_embedding', 'embedding'),
+        ('all', 'embedding', 'embedding'),
+        ('decoder', 'source_embedding', 'embedding'),
         ('none', 'source_embedding', 'output'),
     ],
 )
@@ -346,7 +388,7 @@ def test_ties(tie, source, output):
 
 def test_an_unknown_tie_is_refused_where_no_config_was_checked():
     with pytest.raises(
-        ValueError, match="tie must be one of three, two, none, not 'both'"
+        ValueError, match="tie must be one of all, decoder, none, not 'both'"
     ):
         tiny.parameters(tiny.model().clone(tie='both'))
 
@@ -367,15 +409,10 @@ def test_rows_may_be_padded_beyond_a_learned_table():
 
 @functools.partial(jax.jit, static_argnums=0)
 def translate(model, p, source, bos=2):
-    memory = model.apply(p, source, method='start')
-
-    def step(token_BN, memory, path):
-        return model.apply(p, token_BN, memory, path, method='step')
-
     words_B = (source != 0).sum(-1)
-    limits_B = jnp.where(words_B > 0, words_B + 5, 0)
-    task = decode.Task(step, grow, memory, limits_B, bos=bos, eos=1, length=10)
-    return decode.beam(task, beams=3, best=3)
+    max_len_B = jnp.where(words_B > 0, words_B + 5, 0)
+    inputs = tiny.decode_inputs(model, p, source, max_len_B, length=10, bos=bos)
+    return decoding.beam(inputs, beams=3, n_best=3)
 
 
 def teacher_forced(model, p, source, tokens, bos=2):
@@ -394,7 +431,7 @@ def teacher_forced(model, p, source, tokens, bos=2):
 def listening():
     """Random weights that say different things of different sources."""
     model = tiny.model(tie='none')
-    p = {'params': tiny.parameters(model, seed=4)}
+    p = {'params': tiny.parameters(model, seed=2)}
     p = changed(changed(p, 'bias', jnp.zeros_like), 'scale', jnp.ones_like)
     return model, changed(p, 'cross_attention/', lambda x: 2 * x)
 
@@ -403,14 +440,16 @@ SOURCES = [source for source, _ in tiny.PAIRS]
 
 
 def test_a_beam_is_as_it_was():
-    """If the model or the search was changed on purpose, put the new beam here: that it is the
-    right one, the exhaustive search in test_decode and the scores below say."""
+    """If the model, the search or the names of parameters were changed on purpose, put the
+    new beam here: that it is right, the exhaustive search in test_decoding and the scores
+    of whole targets below say."""
     tokens, scores, _ = translate(*listening(), tiny.padded([*SOURCES, []]))
     why = test_a_beam_is_as_it_was.__doc__
-    expected = [[8, 8, 8, 8, 8, 9, 9, 9, 11, 1], [1], [8, 8, 8, 8, 8, 8, 1], []]
-    np.testing.assert_array_equal(tokens[:, 0], tiny.padded(expected), err_msg=why)
+    expected = [[1], [5, 3, 5, 5, 5, 5, 5, 1], [1], []]
+    expected = tiny.padded(expected, length=10)
+    np.testing.assert_array_equal(tokens[:, 0], expected, err_msg=why)
     np.testing.assert_allclose(
-        scores[:3, 0], [-8.5970, -2.7600, -5.7180], atol=1e-3, err_msg=why
+        scores[:3, 0], [-2.7802, -8.7680, -2.9594], atol=1e-3, err_msg=why
     )
 
 
@@ -429,7 +468,7 @@ def test_a_sentence_translates_the_same_alone_and_in_any_batch():
 
 
 PYTORCH = {
-    'post_norm': dict(residual='post_norm', feed_forward='relu', tie='three'),
+    'post_norm': dict(residual='post_norm', feed_forward='relu', tie='all'),
     'pre_norm': dict(residual='pre_norm', feed_forward='gelu', tie='none'),
 }
 
@@ -443,25 +482,34 @@ def test_a_cache_may_grow_again_and_again(overrides, monkeypatch):
     model, p = made(**overrides)
     source = tiny.padded([s for s, _ in tiny.PAIRS])
 
-    def step(token_BN, memory, path):
-        return model.apply(p, token_BN, memory, path, method='step')
+    def translated(first_room):
+        monkeypatch.setattr(search, 'FIRST_ROOM', first_room)
+        max_len_B = jnp.full(len(source), 8)
 
-    def search(room):
-        monkeypatch.setattr(loop, 'ROOM', room)
-        memory = model.apply(p, source, method='start')
-        limits = jnp.full(len(source), 8)
-        task = decode.Task(step, grow, memory, limits, 2, 1, 8)
-        return jax.jit(lambda: decode.beam(task, beams=3, alpha=0.6))()
+        def run():
+            inputs = tiny.decode_inputs(model, p, source, max_len_B, length=8)
+            return decoding.beam(inputs, beams=3, alpha=0.6)
 
-    monkeypatch.setattr(loop, 'GROWTH', 2)
-    jax.tree.map(np.testing.assert_array_equal, search(room=2), search(room=8))
+        return jax.jit(run)()
+
+    monkeypatch.setattr(search, 'GROWTH', 2)
+    jax.tree.map(np.testing.assert_array_equal, translated(2), translated(8))
+
+
+# What the parameters of an attention are called in the files of goldens.
+GOLDEN_NAMES = {'attention': 'self_attention', 'merge': 'out_proj'}
+
+
+def our_name(path):
+    return '/'.join(GOLDEN_NAMES.get(name, name) for name in path.split('/'))
 
 
 @pytest.mark.parametrize('name', PYTORCH)
 def test_equals_pytorchs_transformer(name):
     """Logits, loss, every gradient, and the parameters after a step of Adam: goldens/make.py."""
     with np.load(File(__file__).parent / 'goldens' / f'{name}.npz') as file:
-        golden = unflatten_dict({k: jnp.asarray(v) for k, v in file.items()}, sep='/')
+        arrays = {our_name(path): jnp.asarray(x) for path, x in file.items()}
+    golden = unflatten_dict(arrays, sep='/')
     model = tiny.model(**PYTORCH[name], d_model=8, d_k=4, d_v=4, dropout=0.0)
     params, batch = golden['params'], golden['batch']
     real = np.asarray(batch['labels'] != 0)
@@ -470,8 +518,8 @@ def test_equals_pytorchs_transformer(name):
     np.testing.assert_allclose(logits[real], golden['logits'][real], atol=1e-5)
 
     optimizer = tiny.adam(1e-3)
-    state = training.State(jnp.int32(0), params, optimizer.init(params), jnp.int32(0))
-    step = jax.jit(training.make_step(model, optimizer, label_smoothing=0.1))
+    state = TrainState(jnp.int32(0), params, optimizer.init(params), jnp.int32(0))
+    step = jax.jit(make_train_step(model, optimizer, label_smoothing=0.1))
     state, metrics = step(state, batch, jax.random.key(0))
     loss = metrics.sums.loss / metrics.sums.tokens
     np.testing.assert_allclose(loss, golden['loss'], rtol=1e-6)
@@ -497,7 +545,7 @@ class Times(nn.Module):
 
     factor: float
 
-    def keys_values(self, h_BTD, pos_BT):
+    def project_kv(self, h_BTD, positions_BT):
         return h_BTD
 
     def __call__(self, h_BTD, *args, **kwargs):
@@ -505,21 +553,34 @@ class Times(nn.Module):
 
 
 class PlusOne(nn.Module):
-    def __call__(self, x_BTD, valid_BT=None):
+    """Stands for a norm."""
+
+    def __call__(self, x_BTD):
         return x_BTD + 1
 
 
 @pytest.mark.parametrize(
-    ('parallel', 'expected'),
+    ('kind', 'expected'),
     [
-        (True, lambda x: x + (2 + 3 + 5) * (x + 1)),
-        (False, lambda x: functools.reduce(lambda x, k: x + k * (x + 1), (2, 3, 5), x)),
+        (ParallelBlock, lambda x: x + (2 + 3 + 5) * (x + 1)),
+        (
+            DecoderBlock,
+            lambda x: functools.reduce(lambda x, k: x + k * (x + 1), (2, 3, 5), x),
+        ),
     ],
 )
-def test_sublayers_follow_each_other_or_read_the_same(parallel, expected):
-    residual = PreNorm(norm=PlusOne(), dropout=Dropout(0.0))
-    block = Block(Times(2.0), Times(5.0), residual, Times(3.0), parallel)
+def test_sublayers_follow_each_other_or_read_the_same(kind, expected):
+    block = kind(
+        self_attention=Times(2.0),
+        cross_attention=Times(3.0),
+        feed_forward=Times(5.0),
+        residual=PreNorm(norm=PlusOne(), dropout=Dropout(0.0)),
+    )
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 2, 3)), jnp.float32)
-    places = Places(jnp.zeros((1, 2)), jnp.ones((1, 2)), mask_BHTS=jnp.ones(()))
-    y, _ = block.apply({}, x, places, x)
+    context = AttentionContext(
+        positions_BT=jnp.zeros((1, 2)),
+        mask_BHTS=jnp.ones((1, 2)),
+        cross_mask_BHTS=jnp.ones(()),
+    )
+    y, _ = block.apply({}, x, context, x)
     np.testing.assert_allclose(y, expected(x), rtol=1e-5)

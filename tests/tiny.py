@@ -13,12 +13,28 @@ from flax import linen as nn
 from configs import wmt_base
 from flaxformer_lite.config import build, variants
 from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.decoding import DecodeInputs
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import TrainState, init_variables
 
 VOCAB = 13
 # d_k, d_v and d_model / num_heads all differ, so that none can stand for another.
 SIZES = dict(d_model=12, num_layers=2, num_heads=2, d_k=4, d_v=3, d_ff=16)
+# The decoder's sizes, and those of its attention to the source, differ from the encoder's
+# and from each other.
+UNEQUAL = dict(
+    num_layers=1,
+    decoder_num_layers=2,
+    decoder_num_heads=4,
+    decoder_num_kv_heads=2,
+    decoder_d_k=6,
+    decoder_d_v=5,
+    decoder_d_ff=20,
+    cross_num_heads=6,
+    cross_num_kv_heads=3,
+    cross_d_k=8,
+    cross_d_v=7,
+)
 PAIRS = [
     ([4, 5, 6, 7, 1], [8, 9, 3, 1]),
     ([10, 4, 1], [11, 5, 12, 6, 7, 1]),
@@ -82,13 +98,32 @@ def float64(tree: Any) -> Any:
 
 @functools.cache
 def all_variables(model: Model, seed: int = 0) -> Any:
-    """Parameters, and statistics where a norm has them."""
+    """Parameters, and running statistics where a norm has them."""
     shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     return random_like(shapes, seed)
 
 
 def parameters(model: Model, seed: int = 0) -> Any:
     return all_variables(model, seed)['params']
+
+
+def decode_inputs(
+    model: Model,
+    variables: Any,
+    source_BS: jax.Array,
+    max_len_B: jax.Array,
+    length: int,
+    bos: int = 2,
+) -> DecodeInputs:
+    """What `decoding` needs to translate these sources with a model; the end token is 1."""
+    return DecodeInputs(
+        decode_step=functools.partial(model.apply, variables, method='decode_step'),
+        state=model.apply(variables, source_BS, method='prefill'),
+        max_len_B=max_len_B,
+        bos=bos,
+        eos=1,
+        length=length,
+    )
 
 
 def adam(rate: float) -> optax.GradientTransformation:

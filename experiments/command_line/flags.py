@@ -14,8 +14,11 @@ from absl import flags
 from ml_collections import config_dict, config_flags
 
 from experiments.command_line import usage, utf8
-from experiments.command_line.errors import UserError, line, nearest
+from experiments.command_line.errors import UserError, line
+from experiments.config import typed
 from experiments.config.flat import flatten
+from experiments.config.schema import ExperimentConfig
+from flaxformer_lite.ranges import nearest
 
 PROJECT = Path(__file__).resolve().parents[2]
 CONFIG_HELP = (
@@ -26,13 +29,21 @@ OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 
 
 class Settings(NamedTuple):
-    config: config_dict.ConfigDict  # locked, with the overrides in it
-    name: str  # the config file's, without .py
-    overrides: dict[str, Any]  # what differs from the file: {'model.num_heads': 8}
+    """What `--config` and its overrides give.
+
+    Attributes:
+      config: with the overrides in it.
+      name: the config file's, without .py.
+      overrides: what differs from the file: {'model.num_heads': 8}.
+    """
+
+    config: ExperimentConfig
+    name: str
+    overrides: dict[str, Any]
 
 
 def directory(text: str) -> Path:
-    """The type of a flag that names one; that none is named may not pass for the one here."""
+    """The type of a flag that names one: an empty name is not the one here."""
     if not text:
         raise argparse.ArgumentTypeError('is empty; to name the directory here, give .')
     return Path(text)
@@ -51,7 +62,7 @@ class Once(argparse._StoreAction):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that takes flags by their whole name only and reports mistakes as UserErrors."""
+    """argparse that takes flags by their whole name; mistakes are UserErrors."""
 
     def __init__(self, description: str | None):
         super().__init__(
@@ -68,7 +79,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(run: Callable[[], None]) -> None:
-    """Runs a command; what the user can mend is one line on stderr and exit status 2."""
+    """Runs a command; a UserError is one line on stderr and exit status 2."""
     utf8.use(run)
     try:
         run()
@@ -77,9 +88,8 @@ def main(run: Callable[[], None]) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)  # as the shell says it
-    except (
-        BrokenPipeError
-    ):  # `| head` has seen enough; the exit's own flush shall find no pipe
+    except BrokenPipeError:
+        # `| head` has seen enough; the exit's own flush shall find no pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
@@ -87,10 +97,11 @@ def main(run: Callable[[], None]) -> None:
 def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Settings]:
     """The parser's own flags, and the settings that `--config` and its overrides give.
 
-    A config's path is looked for from here, then from the project; `.py` may be left out.
+    A config's path is looked for from here, then from the project; `.py` may be left
+    out, as may fields of the file that are to have the schema's defaults.
 
     Raises:
-      UserError: an unknown flag or field, a value of the wrong type, or no such config.
+      UserError: an unknown flag or field, a value that cannot be, or no such config.
     """
     parser.add_argument('--config', required=True, help=CONFIG_HELP)
     argv = sys.argv[1:] if argv is None else argv
@@ -105,17 +116,17 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
     before = flatten(config.to_dict())
     _override(config, overrides)
     after = flatten(config.to_dict())
-    return args, Settings(
-        config, file.stem, {k: v for k, v in after.items() if v != before[k]}
-    )
+    changed = {k: v for k, v in after.items() if v != before[k]}
+    return args, Settings(typed.from_dict(config.to_dict()), file.stem, changed)
 
 
 def _help(argv: Sequence[str]) -> str:
-    """What `--help` says of the config that is named, or else of the one with every field."""
+    """What `--help` says of the config that is named, or else of the paper's."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--config', nargs='?')
     file = _find(parser.parse_known_args(argv)[0].config or 'wmt_base')
-    return usage.text(file.stem, _load(file), available())
+    config = typed.from_dict(_load(file).to_dict())
+    return usage.text(file.stem, config, available())
 
 
 def _refuse(flag: str, known: list[str]) -> NoReturn:
@@ -155,11 +166,15 @@ def _load(file: Path) -> config_dict.ConfigDict:
         raise UserError(
             f'{file}: give it a function get_config() that returns a ConfigDict'
         )
+    try:
+        typed.fill(config)
+    except UserError as error:
+        raise UserError(f'{file}: {error}') from None
     return config.lock()
 
 
 def _where(error: Exception, file: Path) -> str:
-    """The config's own line that failed, also where the error came from a library it called."""
+    """The config's own line that failed, also where a library raised the error."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [
         f'{file}:{frame.lineno}' for frame in frames if frame.filename == str(file)
@@ -172,8 +187,7 @@ def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
     fields = flatten(config.to_dict())
     for flag, key in [(m[0], m[1]) for m in map(OVERRIDE.match, overrides) if m]:
         if key not in fields:
-            hint = _section(key, list(fields)) or nearest(key, fields)
-            raise UserError(f'the config has no field {key!r}{hint}')
+            raise UserError(f'the config has no field {key!r}{typed.hint(key)}')
         if 'noconfig' in flag and not isinstance(fields[key], bool):
             raise UserError(f'{flag}: {key} is no switch; give --config.{key}=value')
     values, argv = flags.FlagValues(), ['', *overrides]
@@ -186,9 +200,3 @@ def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
         raise UserError(str(error).removeprefix('flag ')) from error
     if stray:
         raise UserError(f'{stray[0]!r} belongs to no flag')
-
-
-def _section(key: str, fields: list[str]) -> str:
-    """What to add where a section is named, and none of its fields."""
-    own = [field for field in fields if field.startswith(f'{key}.')]
-    return f': it is a section, of {", ".join(own)}' if own else ''

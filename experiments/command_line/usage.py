@@ -1,26 +1,29 @@
-"""What `--help` says of configs: a config's fields, and the variants that they may name."""
+"""What `--help` says of configs: the fields, their values, and the variants to name."""
 
 import textwrap
 from typing import Any
 
+from experiments.config import schema, table
 from experiments.config.flat import flatten
+from experiments.config.schema import ExperimentConfig
 
 COLUMN = 30  # where values stand
-WIDTH = 100
+WIDTH = 88
 
 
-def text(name: str, config: Any, configs: list[str]) -> str:
-    """The fields of a config with their values, and what those that name a variant may name."""
-    # They import JAX, which the command line itself does without.
-    from experiments.config.check import FIELDS
-    from flaxformer_lite.ranges import Choices, limit_of
+def text(name: str, config: ExperimentConfig, configs: list[str]) -> str:
+    """Each field with its value in a config, what it may be and what it means.
 
+    Args:
+      name: the config's.
+      config: the values.
+      configs: the names of all configs of the project.
+    """
     lines = [f'configs: {", ".join(configs)}', '', f'fields of {name}:']
-    for field, value in flatten(config.to_dict()).items():
-        limit = limit_of(FIELDS.get(field))
-        words = f' ({", ".join(limit.words)})' if isinstance(limit, Choices) else ''
-        shown = '(empty)' if value in (None, '') else value
-        lines.append(_row(field, f'{shown}{words}'))
+    values = flatten(config.to_dict())
+    for field, (kind, _, meaning) in schema.fields().items():
+        value = table.shown(values[field])
+        lines.append(_row(field, f'{value} · {meaning} [{table.allowed(kind)}]'))
     lines += ['', 'variants, with the arguments that NAME(argument=value) may give:']
     lines += [_row(field, ', '.join(names)) for field, names in _variants().items()]
     lines.append('  model.decoder_* and model.cross_* may name the same')
@@ -28,6 +31,7 @@ def text(name: str, config: Any, configs: list[str]) -> str:
 
 
 def _variants() -> dict[str, list[str]]:
+    # They import JAX, which the command line itself does without.
     from flaxformer_lite.config import spec, variants
     from flaxformer_lite.training import schedules
 
@@ -55,7 +59,8 @@ def _row(name: str, value: str) -> str:
     return textwrap.fill(
         value,
         WIDTH,
-        initial_indent=f'  {name}'.ljust(COLUMN),
+        initial_indent=f'  {name}'.ljust(COLUMN - 1) + ' ',
         subsequent_indent=' ' * COLUMN,
         break_long_words=False,
+        break_on_hyphens=False,
     )

@@ -1,61 +1,18 @@
-"""What each field of a config may be; others are refused by name, before anything is made."""
+"""What the fields of a config ask of each other, refused by name before work begins.
 
-import dataclasses
+What a field by itself may be is checked when its section of the schema is made.
+"""
+
 from collections.abc import Iterable
-from typing import Annotated, Any
 
-from experiments.command_line.errors import UserError, nearest
+from experiments.command_line.errors import UserError
 from experiments.config.derived import takes_best
 from experiments.config.flat import flatten
+from experiments.config.schema import ExperimentConfig
 from experiments.optimizers import optax_specs, optimizer
-from flaxformer_lite import ranges
 from flaxformer_lite.config import build, spec, variants
-from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.ranges import Choices, Range, Rate, Size
+from flaxformer_lite.models.base import Model
 
-Count = Annotated[int, Range(at_least=0)]
-Seed = Annotated[int, Range(at_least=0, below=2**32)]
-SeedOrEmpty = Annotated[int | None, Range(at_least=0, below=2**32)]
-# What each field may be.
-FIELDS: dict[str, Any] = {
-    'data': str,
-    'tokenizer.vocab_size': Annotated[int, Range(at_least=5)],
-    'batch.tokens': Size,
-    'batch.max_length': Annotated[int, Range(at_least=2, at_most=2**20)],
-    'batch.packed': bool,
-    'train.steps': Count,
-    'train.epochs': Count,
-    'train.patience': Count,
-    'train.label_smoothing': Rate,
-    'train.seed': Seed,
-    'train.init_seed': SeedOrEmpty,
-    'train.data_seed': SeedOrEmpty,
-    'train.dropout_seed': SeedOrEmpty,
-    'train.accumulate': Size,
-    'train.on_nonfinite': Annotated[str, Choices('stop', 'skip')],
-    'train.log_every': Size,
-    'evaluation.every': Count,
-    'evaluation.sets': str,
-    'evaluation.decode': Annotated[str, Choices('beam', 'greedy', 'sample')],
-    'evaluation.beams': Annotated[int, Range(at_least=1, at_most=10_000)],
-    # Above, a long sentence's penalty is more than a float32 can be.
-    'evaluation.alpha': Annotated[float, Range(at_least=0, at_most=10)],
-    'evaluation.extra_length': Annotated[int, Range(at_least=1, at_most=2**20)],
-    # Below, logits over it are more than a float32 can be: 0 is what greedy decoding is.
-    'evaluation.temperature': Annotated[float, Range(at_least=1e-6)],
-    'evaluation.top_k': Count,
-    'evaluation.top_p': Annotated[float, Range(above=0, at_most=1)],
-    'evaluation.average': Size,
-    'evaluation.average_of': Annotated[str, Choices('last', 'best')],
-    'evaluation.batch_tokens': Size,
-    'checkpoint.every': Size,
-    'checkpoint.keep': Size,
-    'checkpoint.keep_best': Count,
-}
-FIELDS |= {
-    f'model.{field.name}': field.type for field in dataclasses.fields(ModelConfig)
-}
-FIELDS |= {f'optimizer.{name}': kind for name, kind in optimizer.FIELDS.items()}
 # What only one way to decode asks for.
 SEARCHES = {
     'beam': ('evaluation.beams', 'evaluation.alpha'),
@@ -63,17 +20,15 @@ SEARCHES = {
 }
 
 
-def check(config: Any) -> None:
-    """Looks at every field: whether it is there, and whether it is what it may be.
+def check(config: ExperimentConfig) -> None:
+    """Looks at what fields ask of each other; the model is `build_model`'s to look at.
 
     Raises:
-      UserError: names the field, the value and what it may be.
+      UserError: names the fields, their values and the mend.
     """
-    _check_fields(config)
     _check_data(config.data)
     try:
-        # Cheap beside the text, which is read before the model can have its vocabulary.
-        build.model(config.model, config.tokenizer.vocab_size)
+        variants.check(config.model)
     except ValueError as error:
         raise UserError(str(error)) from None
     optimizer.check(config)
@@ -81,73 +36,84 @@ def check(config: Any) -> None:
         raise UserError(
             'train.steps=0 and train.epochs=0: give one of them, to say when to end'
         )
-    if config.train.patience and not config.evaluation.every:
-        raise UserError(
-            f'train.patience={config.train.patience} counts evaluations, and with '
-            'evaluation.every=0 there is one, at the end: raise evaluation.every'
-        )
-    which = 'keep_best' if takes_best(config) else 'keep'
-    needed, kept = config.evaluation.average, config.checkpoint[which]
-    if needed > kept:
-        raise UserError(
-            f'evaluation.average={needed} checkpoints cannot be averaged where '
-            f'checkpoint.{which}={kept} are kept: raise checkpoint.{which}'
-        )
+    _check_patience(config)
+    _check_average(config)
 
 
-def check_overrides(config: Any, overrides: Iterable[str]) -> None:
+def build_model(config: ExperimentConfig, vocab_size: int) -> Model:
+    """The model of a config.
+
+    Raises:
+      UserError: names the field that it cannot be built with.
+    """
+    try:
+        return build.model(config.model, vocab_size)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:
     """Refuses to change fields that nothing is done with.
 
     Raises:
       UserError: names the field, and those that make it unused.
     """
-    _check_fields(config)
-    try:
-        names = variants.unused_fields(ModelConfig.of(config.model))
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    makers = ('architecture', 'residual', 'decoder_residual')
-    named = [f'model.{x}={config.model[x]}' for x in makers if config.model[x]]
-    unused = dict.fromkeys((f'model.{name}' for name in names), ' and '.join(named))
-    decode = config.evaluation.decode
-    for other, names in SEARCHES.items():
-        if other != decode:
-            unused |= dict.fromkeys(names, f'evaluation.decode={decode}')
+    unused = {**_unused_of_model(config), **_unused_of_evaluation(config)}
     name, _ = optax_specs.split(config.optimizer.name)
     if name not in optimizer.BY_FIELDS:
-        own = (f'optimizer.{field}' for field in optimizer.ADAMS)
-        unused |= dict.fromkeys(
-            own, f'optimizer.name={name} takes arguments of its own'
-        )
+        for field in optimizer.ADAMS:
+            reason = f'optimizer.name={name} takes arguments of its own'
+            unused[f'optimizer.{field}'] = reason
+    values = flatten(config.to_dict())
     for field in sorted(unused.keys() & set(overrides)):
         raise UserError(
-            f'{field}={_get(config, field)} changes nothing where {unused[field]}: leave it out'
+            f'{field}={values[field]} changes nothing where {unused[field]}: leave it '
+            'out'
         )
 
 
-def check_value(name: str, annotation: Any, value: Any) -> None:
-    """`ranges.check`, for a field or a flag.
-
-    Raises:
-      UserError: names it, its value and what it may be.
-    """
+def _unused_of_model(config: ExperimentConfig) -> dict[str, str]:
+    """The fields of `model` that change nothing → what makes them so."""
     try:
-        ranges.check(name, annotation, value)
+        names = variants.unused_fields(config.model)
     except ValueError as error:
         raise UserError(str(error)) from None
+    reasons = []
+    for field in ('architecture', 'residual', 'decoder_residual'):
+        value = getattr(config.model, field)
+        if value:
+            reasons.append(f'model.{field}={value}')
+    return {f'model.{name}': ' and '.join(reasons) for name in names}
 
 
-def _check_fields(config: Any) -> None:
-    values = flatten(config.to_dict())
-    missing = [field for field in FIELDS if field not in values]
-    if missing:
-        raise UserError(f'the config has no field {missing[0]}: give it one')
-    strange = [field for field in values if field not in FIELDS]
-    if strange:
-        known = nearest(strange[0], FIELDS)
-        raise UserError(f'nothing reads the field {strange[0]} of the config{known}')
-    for field, annotation in FIELDS.items():
-        check_value(field, annotation, values[field])
+def _unused_of_evaluation(config: ExperimentConfig) -> dict[str, str]:
+    unused = {}
+    decode = config.evaluation.decode
+    for search, fields in SEARCHES.items():
+        if search != decode:
+            unused |= dict.fromkeys(fields, f'evaluation.decode={decode}')
+    return unused
+
+
+def _check_patience(config: ExperimentConfig) -> None:
+    """Refuses a run that would wait for evaluations that never come."""
+    if config.train.patience and not config.evaluation.every:
+        raise UserError(
+            f'train.patience={config.train.patience} counts evaluations, and with '
+            'evaluation.every=0 there is one, at the end: raise evaluation.every'
+        )
+
+
+def _check_average(config: ExperimentConfig) -> None:
+    needed = config.evaluation.average
+    field, kept = 'checkpoint.keep', config.checkpoint.keep
+    if takes_best(config):
+        field, kept = 'checkpoint.keep_best', config.checkpoint.keep_best
+    if needed > kept:
+        raise UserError(
+            f'evaluation.average={needed} checkpoints cannot be averaged where '
+            f'{field}={kept} are kept: raise {field}'
+        )
 
 
 def _check_data(text: str) -> None:
@@ -156,7 +122,3 @@ def _check_data(text: str) -> None:
         spec.check_name('experiments.data.sources', spec.parse(text)[0])
     except ValueError as error:
         raise UserError(f'data: {error}') from None
-
-
-def _get(config: Any, field: str) -> Any:
-    return flatten(config.to_dict())[field]

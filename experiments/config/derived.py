@@ -1,15 +1,15 @@
 """What follows from several fields of a config together."""
 
-from typing import Any
+from experiments.config.schema import ExperimentConfig
 
 
-def seed(config: Any, name: str) -> int:
+def seed(config: ExperimentConfig, name: str) -> int:
     """One of `train`'s seeds: its own value, or `train.seed` where it is empty."""
-    own = config.train[name]
+    own = getattr(config.train, name)
     return config.train.seed if own is None else own
 
 
-def takes_best(config: Any) -> bool:
+def takes_best(config: ExperimentConfig) -> bool:
     """Whether the best checkpoints are averaged and scored at the end, not the last.
 
     Where training stops early they are, whatever `evaluation.average_of` says.

@@ -11,9 +11,9 @@ from jax.extend.core import Jaxpr
 
 from experiments.command_line.errors import UserError
 from experiments.config import check
+from experiments.config.schema import ExperimentConfig
 from experiments.costs import flops
 from experiments.optimizers import optimizer
-from flaxformer_lite.config import build
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.loss import loss_sums
@@ -46,7 +46,7 @@ RUNTIME_BY_SIZE = 42
 COMPILING_BY_SIZE = 36
 
 
-def ledger(config: Any) -> dict[str, dict[str, int]]:
+def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     """The costs of the model and of a training step, over all devices.
 
     Returns:
@@ -103,7 +103,7 @@ def _peak(arrays: dict[str, int], operations: int) -> int:
     return round(always + max(compiling, in_a_step))
 
 
-def _shape(config: Any) -> tuple[int, int]:
+def _shape(config: ExperimentConfig) -> tuple[int, int]:
     """Rows and length of a batch of the longest rows; shorter text has shorter rows."""
     length = config.batch.max_length
     parts = config.train.accumulate
@@ -117,10 +117,10 @@ def _shape(config: Any) -> tuple[int, int]:
     return rows, length
 
 
-def _abstract(config: Any) -> tuple[Model, TrainState]:
+def _abstract(config: ExperimentConfig) -> tuple[Model, TrainState]:
     """The model, and the shapes of the state that its training begins with."""
+    model = check.build_model(config, config.tokenizer.vocab_size)
     try:
-        model = build.model(config.model, config.tokenizer.vocab_size)
         update, _ = optimizer.make(config, model)
         state = jax.eval_shape(lambda: init_state(model, update, jax.random.key(0)))
     except ValueError as error:

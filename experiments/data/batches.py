@@ -163,7 +163,8 @@ class Batches:
         plans = arrange(pairs[fits], lengths[fits])
         # In a random order: else batches would come by length, and the emptiest last.
         rng = np.random.default_rng((self._seed, epoch, window))
-        return [plans[i] for i in rng.permutation(len(plans))]
+        order = rng.permutation(len(plans))
+        return [plans[i] for i in order]
 
     def _bucket(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
         """One pair a row, padded to the smallest length of `shapes` that it fits."""

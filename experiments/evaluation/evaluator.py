@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from experiments.command_line.errors import UserError
+from experiments.config.schema import ExperimentConfig
 from experiments.data import batches, corpus
 from experiments.data.tokenizer import Tokenizer
 from experiments.evaluation import scores, translation_files
@@ -43,7 +43,7 @@ class Evaluator:
         self,
         model: Model,
         tokenizer: Tokenizer,
-        config: ConfigDict,
+        config: ExperimentConfig,
         path: Path,
         direction: str,
         warn: Callable[[str], None] | None = None,

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.command_line.errors import UserError
+from experiments.config.schema import EvaluationConfig
 from experiments.data import batches
 from experiments.data.corpus import chunks
 from experiments.data.tokenizer import BOS, EOS, Tokenizer
@@ -36,8 +37,7 @@ class Translator:
     Args:
       model: the Transformer, or an `Ensemble`.
       tokenizer: of both languages.
-      settings: a config's `evaluation`: decode, beams, alpha, extra_length,
-        temperature, top_k, top_p and batch_tokens.
+      settings: how to decode, and in batches of how many tokens.
       seed: of sampling.
       n_best: how many hypotheses of a beam search must be final; of sampling, how many
         are drawn.
@@ -47,7 +47,7 @@ class Translator:
         self,
         model: Model | Ensemble,
         tokenizer: Tokenizer,
-        settings: Any,
+        settings: EvaluationConfig,
         seed: int = 0,
         n_best: int = 1,
     ):

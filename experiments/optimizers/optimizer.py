@@ -6,14 +6,12 @@ import jax
 import optax
 
 from experiments.command_line.errors import UserError
+from experiments.config.schema import ExperimentConfig, OptimizerConfig
 from experiments.optimizers import optax_specs
 from experiments.optimizers.weight_decay import decays
-from flaxformer_lite import ranges
 from flaxformer_lite.config import variants
-from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.ranges import Epsilon, NotNegative, Rate
 from flaxformer_lite.training import schedules
 
 LONG = 1 << 30  # steps, more than any training has
@@ -28,20 +26,10 @@ _OF_ONE_LENGTH = (
     *('adabelief', 'adam', 'adamax', 'adamaxw', 'adamw', 'amsgrad', 'lion', 'radam'),
     *('sign_sgd', 'signum', 'yogi'),
 )
-# What each field of `optimizer` may be.
-FIELDS = {
-    'name': str,
-    'b1': Rate,
-    'b2': Rate,
-    'eps': Epsilon,  # or a gradient of 0 makes a step of 0 / 0
-    'weight_decay': NotNegative,
-    'clip': NotNegative,
-    'schedule': str,
-}
 
 
 def make(
-    config: Any, model: Model, steps: int = LONG
+    config: ExperimentConfig, model: Model, steps: int = LONG
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """The optimizer of a config, and its learning rate by the count of updates so far.
 
@@ -69,17 +57,8 @@ def make(
     return update, schedule
 
 
-def make_schedule(config: Any, steps: int) -> optax.Schedule:
-    """The learning rate of a config by the count of updates, for so many steps.
-
-    Raises:
-      UserError: it cannot be made.
-    """
-    return _schedule(config.optimizer.schedule, config.model.d_model, steps)
-
-
 def _from_optax(
-    config: Any, steps: int
+    config: ExperimentConfig, steps: int
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """The optimizer that the fields name, and its learning rate."""
     settings = config.optimizer
@@ -89,7 +68,22 @@ def _from_optax(
     return optax_specs.make(name, arguments, schedule, decays), schedule
 
 
-def _named(settings: Any) -> tuple[str, dict[str, Any]]:
+def make_schedule(config: ExperimentConfig, steps: int) -> optax.Schedule:
+    """The learning rate of a config by the count of updates, for so many steps.
+
+    Raises:
+      UserError: the schedule cannot be made.
+    """
+    spec = config.optimizer.schedule
+    try:
+        schedule = schedules.make(spec, config.model.d_model, steps)
+        jax.eval_shape(schedule, 0)  # an argument of the wrong type is met only here
+    except (ValueError, TypeError) as error:
+        raise UserError(f'optimizer.schedule: {error}') from None
+    return schedule
+
+
+def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
     """The optimizer's name and its arguments, of the spec and of the fields."""
     name, arguments = optax_specs.split(settings.name)
     if name not in BY_FIELDS:
@@ -101,10 +95,10 @@ def _named(settings: Any) -> tuple[str, dict[str, Any]]:
                 f'optimizer.name={settings.name}: for {name}, {field} is the field '
                 f'optimizer.{field}'
             )
-    return name, arguments | {field: settings[field] for field in fields}
+    return name, arguments | {field: getattr(settings, field) for field in fields}
 
 
-def check_rates(config: Any) -> None:
+def check_rates(config: ExperimentConfig) -> None:
     """Refuses a schedule with negative or infinite rates, computed on a device.
 
     Raises:
@@ -117,7 +111,7 @@ def check_rates(config: Any) -> None:
         raise UserError(f'optimizer.schedule: {error}') from None
 
 
-def check(config: Any) -> None:
+def check(config: ExperimentConfig) -> None:
     """Refuses an optimizer that cannot be made, or does not fit the initialisation.
 
     Raises:
@@ -127,7 +121,7 @@ def check(config: Any) -> None:
     _check_lr_multipliers(config)
 
 
-def _check_lr_multipliers(config: Any) -> None:
+def _check_lr_multipliers(config: ExperimentConfig) -> None:
     """Refuses optimizers and schedules that the initialisation's rates do not fit."""
     if not _has_lr_multipliers(config):
         return
@@ -146,11 +140,11 @@ def _check_lr_multipliers(config: Any) -> None:
         )
 
 
-def _has_lr_multipliers(config: Any) -> bool:
+def _has_lr_multipliers(config: ExperimentConfig) -> bool:
     if config.model.init is None:
         return False
     try:
-        init = variants.find(ModelConfig.of(config.model), 'init')
+        init = variants.find(config.model, 'init')
     except ValueError as error:
         raise UserError(str(error)) from None
     return init.lr_multiplier is not Init.lr_multiplier
@@ -165,25 +159,11 @@ def _scale_by_multipliers(model: Model) -> Any:
     return lambda updates, params: jax.tree_util.tree_map_with_path(scale_leaf, updates)
 
 
-def _check(settings: Any) -> None:
+def _check(settings: OptimizerConfig) -> None:
     name, _ = optax_specs.split(settings.name)
     optax_specs.find(name)
-    for field, annotation in FIELDS.items():
-        try:
-            ranges.check(f'optimizer.{field}', annotation, settings[field])
-        except ValueError as error:
-            raise UserError(str(error)) from None
     if name != 'adamw' and settings.weight_decay:
         raise UserError(
             f'optimizer.weight_decay={settings.weight_decay} is for '
             'optimizer.name=adamw: choose that, or set weight_decay to 0'
         )
-
-
-def _schedule(spec: str, d_model: int, steps: int) -> optax.Schedule:
-    try:
-        schedule = schedules.make(spec, d_model, steps)
-        jax.eval_shape(schedule, 0)  # an argument of the wrong type is met only here
-    except (ValueError, TypeError) as error:
-        raise UserError(f'optimizer.schedule: {error}') from None
-    return schedule

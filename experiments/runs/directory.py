@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.command_line.errors import UserError
+from experiments.config import upgrade
 from experiments.config.flat import flatten
 from experiments.runs import lock
 from experiments.storage import files
@@ -101,7 +102,7 @@ def open_run(
             assert extension is not None  # without one, it was refused above
             _extend(path, config, extension)
         if not resumes:
-            files.write_json(path / CONFIG, config)
+            files.write_json(path / CONFIG, upgrade.to_store(config))
         yield resumes
 
 
@@ -144,7 +145,7 @@ def _extend(
     before = extensions(path)
     if before[-1:] != [extension]:
         files.write_json(path / EXTENSIONS, [*before, extension])
-    files.write_json(path / CONFIG, config)
+    files.write_json(path / CONFIG, upgrade.to_store(config))
 
 
 def extensions(path: Path) -> list[dict[str, Any]]:
@@ -154,10 +155,11 @@ def extensions(path: Path) -> list[dict[str, Any]]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The config of the run in `path`, nested as `open_run` was given it.
+    """The config of the run in `path`, nested, as the present version says it.
 
     Raises:
-      UserError: this is not the directory of a run.
+      UserError: this is not the directory of a run, or it is of another version that
+        cannot be read.
     """
     _check_name(path)
     file = path / CONFIG
@@ -172,10 +174,10 @@ def read_config(path: Path) -> dict[str, Any]:
         flatten(config)
     except RecursionError:
         raise UserError(f'{file} is not the config of a run') from None
-    if isinstance(config.get('train'), dict):
-        # Earlier versions had no such field, and never stopped early.
-        config['train'].setdefault('patience', 0)
-    return config
+    try:
+        return upgrade.upgrade(config)
+    except UserError as error:
+        raise UserError(f'{file}: {error}') from None
 
 
 def _check_same_config(path: Path, config: Mapping[str, Any]) -> None:

@@ -206,7 +206,8 @@ def _events(row: dict[str, Any]) -> bytes:
     time_of_row = row.get('time', 0)
     events = []
     for name, value in row.items():
-        if name not in ('step', 'time') and isinstance(value, int | float):
-            tag = f'{group}/{name}'
-            events.append(tensorboard.scalar(time_of_row, row['step'], tag, value))
+        if name in ('step', 'time') or not isinstance(value, int | float):
+            continue
+        tag = f'{group}/{name}'
+        events.append(tensorboard.scalar(time_of_row, row['step'], tag, value))
     return b''.join(events)

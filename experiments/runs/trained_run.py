@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from ml_collections import ConfigDict
 
 from experiments.checkpoints.averaging import Mean
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
-from experiments.config import check
+from experiments.config import check, typed
 from experiments.config.derived import takes_best
+from experiments.config.schema import ExperimentConfig
 from experiments.data import tokenizer
 from experiments.data.tokenizer import Tokenizer
 from experiments.runs import directory
 from experiments.runtime import mesh
 from experiments.storage import hold
-from flaxformer_lite.config import build
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
 
@@ -36,7 +35,7 @@ _ATTEMPTS = 20
 class TrainedRun(NamedTuple):
     """What a run's directory holds."""
 
-    config: ConfigDict
+    config: ExperimentConfig
     tokenizer: Tokenizer
     model: Model
     checkpoints: Checkpoints
@@ -57,40 +56,26 @@ def open_trained(path: Path) -> TrainedRun:
         )
     vocabulary = tokenizer.load(path / TOKENIZER)
     try:
-        model = build.model(config.model, vocabulary.vocab_size)
+        model = check.build_model(config, vocabulary.vocab_size)
         abstract_variables(model)
-    except ValueError as error:
+    except (UserError, ValueError) as error:
         raise UserError(f'{path}: {error}') from None
-    except (AttributeError, KeyError, TypeError) as error:
-        raise _of_another_version(path, error) from None
     return TrainedRun(config, vocabulary, model, checkpoints)
 
 
-def _config(path: Path) -> ConfigDict:
+def _config(path: Path) -> ExperimentConfig:
     """The run's config, checked as the config of a new run is."""
     stored = directory.read_config(path)
     try:
-        config = ConfigDict(stored)
+        config = typed.from_dict(stored)
         check.check(config)
-        if not isinstance(config.data, str):
-            raise TypeError(f'data is {config.data!r}')
     except UserError as error:
         raise UserError(f'{path / directory.CONFIG}: {error}') from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        # The other version lacked a field, or gave it a value of another type.
-        raise _of_another_version(path, error) from None
     return config
 
 
-def _of_another_version(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f'{path} was trained by another version of this code, whose config is not as '
-        f'ours: {error}; check out the commit of its environment.json'
-    )
-
-
 def average(
-    config: ConfigDict,
+    config: ExperimentConfig,
     checkpoints: Checkpoints,
     model: Model,
     warn: Callable[[str], None] | None = None,
@@ -124,7 +109,7 @@ def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def average_steps(config: ConfigDict, checkpoints: Checkpoints) -> Sequence[int]:
+def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
     """The steps whose checkpoints are averaged: the last or the best, by the config."""
     number = config.evaluation.average
     if takes_best(config):

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from ml_collections import ConfigDict
 
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
+from experiments.config import typed
+from experiments.config.schema import ExperimentConfig
 from experiments.optimizers import optimizer
 from experiments.runs import directory, trained_run
 from experiments.training.setup import RunSetup, length
@@ -30,7 +31,7 @@ def check(setup: RunSetup, path: Path, anyway: bool) -> dict[str, Any]:
     Raises:
       UserError: the rates would have been others.
     """
-    before = ConfigDict(directory.read_config(path))
+    before = typed.from_dict(directory.read_config(path))
     old_steps = length(before, setup.batches)
     checkpoints = Checkpoints(path / trained_run.CHECKPOINTS, read_only=True)
     step = max(checkpoints.steps(), default=0)
@@ -60,7 +61,7 @@ def _rates(schedule: optax.Schedule, steps: int) -> np.ndarray:
     return np.asarray(jax.jit(jax.vmap(schedule))(jnp.arange(steps)))
 
 
-def _would_have_stopped_there(config: Any, step: int) -> bool:
+def _would_have_stopped_there(config: ExperimentConfig, step: int) -> bool:
     """Whether logging, evaluation and saving are due at a step that is not the last."""
     intervals = (
         config.train.log_every,

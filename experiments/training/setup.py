@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import jax
 import optax
-from ml_collections import ConfigDict
 
 from experiments.command_line.errors import UserError
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
 from experiments.config import check
 from experiments.config.derived import seed
+from experiments.config.schema import ExperimentConfig
 from experiments.data import corpus, set_names, sources, tokenizer
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
@@ -22,7 +22,6 @@ from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer
 from experiments.runs import trained_run
 from experiments.runtime import cache, compilation
-from flaxformer_lite.config import build
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import LARGEST_INT
 
@@ -37,7 +36,7 @@ class RunSetup(NamedTuple):
       steps: the length of the training.
     """
 
-    config: ConfigDict
+    config: ExperimentConfig
     direction: str
     dev: tuple[str, Pairs]
     sets: dict[str, Pairs]
@@ -50,7 +49,9 @@ class RunSetup(NamedTuple):
     steps: int
 
 
-def prepare(config: ConfigDict, path: Path, screen: Screen, stop: Stop) -> RunSetup:
+def prepare(
+    config: ExperimentConfig, path: Path, screen: Screen, stop: Stop
+) -> RunSetup:
     """Makes all that training needs, and writes nothing but caches.
 
     Raises:
@@ -61,13 +62,16 @@ def prepare(config: ConfigDict, path: Path, screen: Screen, stop: Stop) -> RunSe
     compilation.keep_programs()
     check.check(config)
     optimizer.check_rates(config)
+    # What it cannot be built with is said before the data is loaded.
+    model = check.build_model(config, config.tokenizer.vocab_size)
     screen.begin('loading data', quiet=True)
     source = sources.load(config.data)
     dev, final = _evaluation_sets(config, source)
     screen.begin('making the tokenizer', quiet=True)
     vocabulary = tokenizer.train(source, config.tokenizer.vocab_size, cache_folder)
     tokenizer.check_same(vocabulary, path / trained_run.TOKENIZER)
-    model = _model(config, vocabulary)
+    # Of a short text the tokenizer has fewer pieces than were asked for.
+    model = _traced(model.clone(vocab_size=vocabulary.vocab_size))
     pairs = _tokenised(source, vocabulary, screen, stop)
     batches = _batches(config, pairs)
     _check_positions(model, batches, vocabulary, dev | final)
@@ -89,7 +93,7 @@ def prepare(config: ConfigDict, path: Path, screen: Screen, stop: Stop) -> RunSe
 
 
 def _evaluation_sets(
-    config: ConfigDict, source: Source
+    config: ExperimentConfig, source: Source
 ) -> tuple[dict[str, Pairs], dict[str, Pairs]]:
     """The set that is scored during training, and those that are scored at the end."""
     available = source.evaluation()
@@ -99,9 +103,9 @@ def _evaluation_sets(
     return dev, final
 
 
-def _model(config: ConfigDict, vocabulary: Tokenizer) -> Model:
+def _traced(model: Model) -> Model:
+    """The model, once it was traced: that shows whether it can run."""
     try:
-        model = build.model(config.model, vocabulary.vocab_size)
         trained_run.abstract_variables(model)
     except ValueError as error:
         raise UserError(str(error)) from None
@@ -119,7 +123,7 @@ def _tokenised(
     return corpus.prepare(source, vocabulary, cache.folder(), progress=progress)
 
 
-def _batches(config: ConfigDict, pairs: Corpus) -> Batches:
+def _batches(config: ExperimentConfig, pairs: Corpus) -> Batches:
     return Batches(
         pairs,
         tokens=config.batch.tokens,
@@ -147,7 +151,7 @@ def _check_positions(
             translator.check_lengths(model, (len(ids) + 1 for ids in sentences))
 
 
-def length(config: ConfigDict, batches: Batches) -> int:
+def length(config: ExperimentConfig, batches: Batches) -> int:
     """The steps of a training: `train.steps` or `train.epochs`, whichever ends sooner.
 
     Of these two fields, 0 sets no limit.

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import jax
-from ml_collections import ConfigDict
 
 from experiments.command_line import console
+from experiments.config.schema import ExperimentConfig
 from experiments.data import sources, tokenizer
 from experiments.data.batches import Batches
 from experiments.evaluation.sets import Pairs
@@ -58,7 +58,7 @@ def _describe_batches(batches: Batches) -> str:
     return f'{shapes}; {tokens:,.0f} target tokens, {batches.padding_share:.1%} padding'
 
 
-def mend_tokenizer(config: ConfigDict, path: Path) -> None:
+def mend_tokenizer(config: ExperimentConfig, path: Path) -> None:
     """Writes the tokenizer of a finished run again where its file is damaged.
 
     Raises:

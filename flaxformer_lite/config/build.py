@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
+
 from flaxformer_lite.config import spec, variants
-from flaxformer_lite.config.schema import DROPOUT_AXES, DTYPES, ModelConfig
+from flaxformer_lite.config.schema import DROPOUT_AXES, ModelConfig
 from flaxformer_lite.entity_encoder import EntityEncoder
 from flaxformer_lite.layers.blocks import (
     Block,
@@ -51,25 +53,25 @@ def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
 
 
 class Parts:
-    """The parts that a config describes. An architecture asks for those it is made of."""
+    """The parts that a config describes; an architecture asks for those it needs."""
 
     def __init__(self, config: ModelConfig):
         self.config = config
 
-    def embeddings(self, role: Role) -> dict[str, Any]:
+    def embeddings(self, role: Role, sizes: Sizes | None = None) -> dict[str, Any]:
         """The attributes that all models have, but for the size of the vocabulary."""
         return dict(
             d_model=self.config.d_model,
             tie=self.config.tie,
             scale_embeddings=self.config.scale_embeddings,
-            dense=self.dense(role),
+            dense=self.dense(role, sizes),
         )
 
     def stack(self, role: Role) -> Stack:
         """All layers of an encoder or decoder.
 
-        The role 'decoder' has an encoder beside it, and attends to it; 'encoder_only' and
-        'decoder_only' stand alone.
+        The role 'decoder' has an encoder beside it, and attends to it; 'encoder_only'
+        and 'decoder_only' stand alone.
         """
         config = self.config
         sizes = config.sizes(role)
@@ -97,7 +99,7 @@ class Parts:
         if sizes is None:
             sizes = self.config.sizes(role)
         kernel_init = variants.make('init', init, sizes=sizes)
-        return Dense(dtype=DTYPES[self.config.dtype], kernel_init=kernel_init)
+        return Dense(dtype=getattr(jnp, self.config.dtype), kernel_init=kernel_init)
 
     def additive_attention(self) -> Any:
         """The attention of a recurrent decoder (Bahdanau et al. 2015)."""
@@ -151,8 +153,8 @@ class Parts:
         named = self.config.cross_positions
         if not positions.in_attention and spec.parse(named)[0] != 'none':
             raise ValueError(
-                f'model.cross_positions={named!r} does nothing in cross-attention: choose '
-                'what acts on queries and keys, such as rotary or shaw, or none'
+                f'model.cross_positions={named!r} does nothing in cross-attention: '
+                'choose what acts on queries and keys, such as rotary or shaw, or none'
             )
         return MultiHeadAttention(
             sizes=sizes,

@@ -8,14 +8,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import jax.numpy as jnp
-
 from flaxformer_lite import ranges
-from flaxformer_lite.models.base import TIES
 from flaxformer_lite.ranges import Choices, Range, Rate
 from flaxformer_lite.sizes import Role, Sizes
 
-DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 # What is dropped together: axes of x_BTD.
 DROPOUT_AXES = {'elements': (), 'tokens': (-1,)}
 
@@ -27,7 +23,7 @@ HEADS = Range(at_least=1, at_most=2**16)
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """A model; the defaults are the paper's base model. None stands for another field."""
+    """A model; the defaults are the paper's base model; None: as another field."""
 
     architecture: Annotated[str, 'a file of models/'] = 'encoder_decoder'
 
@@ -45,16 +41,30 @@ class ModelConfig:
     ] = None
     d_ff: Annotated[int, WIDTH, 'inner width of the feed-forward network'] = 2048
 
-    decoder_num_layers: Annotated[int | None, DEPTH, 'empty: num_layers'] = None
-    decoder_num_heads: Annotated[int | None, HEADS, 'empty: num_heads'] = None
-    decoder_num_kv_heads: Annotated[int | None, HEADS, 'empty: num_kv_heads'] = None
-    decoder_d_k: Annotated[int | None, WIDTH, 'empty: d_k'] = None
-    decoder_d_v: Annotated[int | None, WIDTH, 'empty: d_v'] = None
-    decoder_d_ff: Annotated[int | None, WIDTH, 'empty: d_ff'] = None
-    cross_num_heads: Annotated[int | None, HEADS, "empty: the decoder's"] = None
-    cross_num_kv_heads: Annotated[int | None, HEADS, "empty: the decoder's"] = None
-    cross_d_k: Annotated[int | None, WIDTH, "empty: the decoder's"] = None
-    cross_d_v: Annotated[int | None, WIDTH, "empty: the decoder's"] = None
+    decoder_num_layers: Annotated[
+        int | None, DEPTH, 'depth of the decoder; empty: num_layers'
+    ] = None
+    decoder_num_heads: Annotated[
+        int | None, HEADS, "the decoder's; empty: num_heads"
+    ] = None
+    decoder_num_kv_heads: Annotated[
+        int | None, HEADS, "the decoder's; empty: num_kv_heads"
+    ] = None
+    decoder_d_k: Annotated[int | None, WIDTH, "the decoder's; empty: d_k"] = None
+    decoder_d_v: Annotated[int | None, WIDTH, "the decoder's; empty: d_v"] = None
+    decoder_d_ff: Annotated[int | None, WIDTH, "the decoder's; empty: d_ff"] = None
+    cross_num_heads: Annotated[
+        int | None, HEADS, "of attention to the source; empty: the decoder's"
+    ] = None
+    cross_num_kv_heads: Annotated[
+        int | None, HEADS, "of attention to the source; empty: the decoder's"
+    ] = None
+    cross_d_k: Annotated[
+        int | None, WIDTH, "of attention to the source; empty: the decoder's"
+    ] = None
+    cross_d_v: Annotated[
+        int | None, WIDTH, "of attention to the source; empty: the decoder's"
+    ] = None
 
     attention: Annotated[str, 'a file of attention/'] = 'softmax'
     decoder_attention: Annotated[
@@ -67,35 +77,45 @@ class ModelConfig:
         bool, 'False: self-attention has no matrices, a head is a slice'
     ] = True
     positions: Annotated[str, 'a file of positions/'] = 'sinusoidal'
-    decoder_positions: Annotated[str | None, 'empty: positions'] = None
+    decoder_positions: Annotated[str | None, "the decoder's; empty: positions"] = None
     cross_positions: Annotated[str, 'of queries and keys in cross-attention'] = 'none'
     norm: Annotated[str, 'a file of norms/'] = 'layer'
-    decoder_norm: Annotated[str | None, 'empty: norm'] = None
+    decoder_norm: Annotated[str | None, "the decoder's; empty: norm"] = None
     residual: Annotated[str, 'a file of residual/'] = 'post_norm'
-    decoder_residual: Annotated[str | None, 'empty: residual'] = None
+    decoder_residual: Annotated[str | None, "the decoder's; empty: residual"] = None
     feed_forward: Annotated[str, 'a file of feed_forward/'] = 'relu'
-    decoder_feed_forward: Annotated[str | None, 'empty: feed_forward'] = None
-    parallel: Annotated[bool, 'attention and feed-forward side by side'] = False
+    decoder_feed_forward: Annotated[
+        str | None, "the decoder's; empty: feed_forward"
+    ] = None
+    parallel: Annotated[bool, 'attention and feed-forward side by side in a block'] = (
+        False
+    )
 
-    dropout: Annotated[Rate, 'of sublayers and embeddings'] = 0.1
+    dropout: Annotated[Rate, 'share dropped of sublayers and embeddings'] = 0.1
     dropout_kind: Annotated[str, Choices(*DROPOUT_AXES), 'what is dropped together'] = (
         'elements'
     )
-    head_dropout: Annotated[Rate, 'of whole heads'] = 0.0
-    layer_drop: Annotated[Rate, 'of whole layers'] = 0.0
+    head_dropout: Annotated[Rate, 'share dropped of whole heads'] = 0.0
+    layer_drop: Annotated[Rate, 'share dropped of whole layers'] = 0.0
 
     init: Annotated[
         str | None, 'a file of init/; empty: xavier, or what the residual asks for'
     ] = None
-    tie: Annotated[str, Choices(*TIES), 'embeddings that share one matrix'] = 'all'
-    scale_embeddings: Annotated[bool, 'times the root of d_model'] = True
+    tie: Annotated[
+        str, Choices('all', 'decoder', 'none'), 'which embeddings share one matrix'
+    ] = 'all'
+    scale_embeddings: Annotated[
+        bool, 'embeddings are multiplied by the root of d_model'
+    ] = True
     dtype: Annotated[
-        str, Choices(*DTYPES), 'of the operands of products; sums are float32'
+        str,
+        Choices('float32', 'bfloat16'),
+        'of the operands of products; sums are float32',
     ] = 'float32'
 
     @classmethod
     def of(cls, config: 'Mapping[str, Any] | ModelConfig') -> 'ModelConfig':
-        """A config from a mapping, checked; fields that it leaves out have their defaults.
+        """A checked config from a mapping; fields that it lacks have their defaults.
 
         Raises:
           ValueError: an unknown field, or a value that cannot work; names the field.
@@ -118,8 +138,8 @@ class ModelConfig:
         """Which field decides something for a stack: 'decoder_norm' or 'norm', say.
 
         All fallbacks are here and nowhere else. The decoder beside an encoder takes its
-        own field, `decoder_…`, else the plain one. Cross-attention takes `cross_…`; else
-        its sizes are the decoder's and its kind of attention is the plain field's.
+        own field, `decoder_…`, else the plain one. Cross-attention takes `cross_…`;
+        else its sizes are the decoder's and its kind of attention is the plain field's.
 
         Args:
           name: a plain field.

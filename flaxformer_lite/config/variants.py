@@ -1,4 +1,4 @@
-"""The fields of a `model` config that name a file, and what the files need of the others."""
+"""The fields of a `model` config that name a file, and what those files need."""
 
 import contextlib
 import dataclasses
@@ -32,19 +32,24 @@ GIVEN = {
 
 def folder(field: str) -> str:
     """`'decoder_norm'` → `'norms'`."""
-    kind = field.removeprefix('decoder_').removeprefix('cross_')
-    return FOLDERS[kind]
+    return FOLDERS[_plain(field)]
 
 
 def fields() -> list[str]:
     """All fields that name a file."""
     names = [field.name for field in dataclasses.fields(ModelConfig)]
-    kinds = tuple(FOLDERS)
-    return [
-        name
-        for name in names
-        if name.removeprefix('decoder_').removeprefix('cross_') in kinds
-    ]
+    return [name for name in names if _plain(name) in FOLDERS]
+
+
+def _plain(field: str) -> str:
+    """`'decoder_norm'` and `'cross_norm'` → `'norm'`."""
+    return field.removeprefix('decoder_').removeprefix('cross_')
+
+
+def _own_fields() -> list[str]:
+    """The fields of the decoder alone, and of its attention to the source."""
+    names = [field.name for field in dataclasses.fields(ModelConfig)]
+    return [name for name in names if _plain(name) != name]
 
 
 def names(field: str) -> list[str]:
@@ -104,17 +109,13 @@ def unused_fields(config: ModelConfig) -> set[str]:
     """
     architecture = find(config, 'architecture')
     unused = set(architecture.unused_fields)
-    residual_is_used = 'residual' not in unused
-    own_fields = {
-        field.name
-        for field in dataclasses.fields(config)
-        if field.name.startswith(('decoder_', 'cross_'))
-    }
-    encoder_unused = set()
-    if residual_is_used:
-        encoder_unused = set(find(config, 'residual').unused_fields)
+    # Of a field that changes nothing, the decoder's own changes nothing either.
+    unused |= {name for name in _own_fields() if _plain(name) in unused}
+    if 'residual' in unused:
+        return unused
+    encoder_unused = set(find(config, 'residual').unused_fields)
     if not architecture.has_decoder_beside_encoder:
-        return unused | encoder_unused | own_fields
+        return unused | encoder_unused | set(_own_fields())
     decoder_field = config.deciding_field('residual', 'decoder')
     decoder_unused = set(find(config, decoder_field).unused_fields)
     # What the encoder leaves alone, the decoder may use.

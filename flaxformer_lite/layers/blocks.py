@@ -1,4 +1,4 @@
-"""One layer of a stack (paper §3.1, figure 1): sublayers, each in a residual connection.
+"""One layer of a stack (§3.1, figure 1): sublayers, each in a residual connection.
 
 All three kinds are called alike, and each has its own copy of the residual connection
 for every sublayer. Without a cache the tokens attend to each other. With one they are
@@ -69,7 +69,7 @@ class Block(nn.Module):
 # build, describe or compile a model hardly grows with its depth.
 @nn.jit
 class EncoderBlock(Block):
-    """Figure 1, left: self-attention, feed-forward. With a causal mask, a decoder alone."""
+    """Figure 1, left: self-attention, feed-forward; causal, it is a decoder alone."""
 
     @nn.compact
     def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
@@ -114,8 +114,8 @@ class DecoderBlock(Block, kw_only=True):
 class ParallelBlock(Block, kw_only=True):
     """All sublayers read the same h, and their sum joins the stream once.
 
-    Wang and Komatsuzaki (2021, "GPT-J"). In a decoder the attention to the source is one
-    of them.
+    Wang and Komatsuzaki (2021, "GPT-J"). In a decoder the attention to the source is
+    one of them.
     """
 
     cross_attention: MultiHeadAttention | None = None

@@ -104,7 +104,7 @@ class GRU(Cell):
 
 
 class LSTM(Cell):
-    """c ← f c + i g, h ← o tanh(c) (Hochreiter and Schmidhuber 1997; Gers et al. 2000)."""
+    """c ← f c + i g, h ← o tanh(c) (Hochreiter and Schmidhuber 1997; Gers 2000)."""
 
     @nn.nowrap
     def first_state(self, h):

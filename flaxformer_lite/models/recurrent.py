@@ -14,6 +14,7 @@ from flaxformer_lite.layers.recurrent_cells import CELLS, Cell
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import DecodeState, Model
 from flaxformer_lite.ranges import Choices, Size
+from flaxformer_lite.sizes import Sizes
 
 
 class _Encoded(NamedTuple):
@@ -39,7 +40,7 @@ class _CellStates(struct.PyTreeNode):
 
 
 class Recurrent(Model, kw_only=True):
-    """What the Transformer replaced: on the same text, for the same loss, decoded alike.
+    """What the Transformer replaced: the same text, loss and decoding.
 
     Attributes:
       cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).
@@ -66,6 +67,7 @@ class Recurrent(Model, kw_only=True):
         'layer_drop',
     )
     own_arguments = ('cell',)
+    has_decoder_beside_encoder = True
     cell: Annotated[str, Choices(*CELLS)] = 'gru'
     encoder_layers: Size
     decoder_layers: Size
@@ -74,14 +76,20 @@ class Recurrent(Model, kw_only=True):
 
     @classmethod
     def from_parts(cls, parts, vocab_size, **arguments):
-        sizes = parts.config.sizes('encoder')
+        config = parts.config
+        # The other sizes are those of what it does not have.
+        sizes = Sizes(
+            d_model=config.d_model,
+            encoder_layers=config.sizes('encoder').encoder_layers,
+            decoder_layers=config.sizes('decoder').decoder_layers,
+        )
         return cls(
             encoder_layers=sizes.encoder_layers,
             decoder_layers=sizes.decoder_layers,
             core_attention=parts.additive_attention(),
             dropout=parts.dropout(),
             vocab_size=vocab_size,
-            **parts.embeddings('encoder'),
+            **parts.embeddings('encoder', sizes),
             **arguments,
         )
 
@@ -103,7 +111,7 @@ class Recurrent(Model, kw_only=True):
         return CELLS[self.cell](self.d_model, self.dense.copy(parent=None), parent=None)
 
     def _encode(self, source: TokenBatch) -> KeyValues:
-        """h_j: the states at each token of the source, of both directions (equation 7)."""
+        """h_j: the states at each source token, of both directions (equation 7)."""
         h_BSU = self.dropout(self.embed(self.source_VD, source.tokens_BT))
         for layer in self.encoder:
             h_BSU = self.dropout(layer(h_BSU, source.segments_BT))
@@ -180,7 +188,7 @@ class _Decoder(nn.Module):
     dropout: nn.Module
 
     def __call__(self, states, x_BND, mask_BNS, kv):
-        """One token of each hypothesis → the new states, and what its logits depend on."""
+        """One token of each hypothesis → new states, and what its logits depend on."""
         c_BNU = self._attend(states, x_BND, mask_BNS, kv)
         inputs_BNU = jnp.concatenate([x_BND, c_BNU], -1)
         h_BNU = inputs_BNU

@@ -10,11 +10,10 @@ import jax.numpy as jnp
 from flaxformer_lite.masks import TokenBatch
 
 # The arrays of a batch, int32 (rows, length) each. A row may hold several pairs of a
-# source and a target (packing).
-# - source, inputs, labels: tokens, 0 for padding; the inputs are the labels shifted right
-#   behind a start token.
-# - source_segments, target_segments: count the pairs of a row from 1; 0 for padding.
-# - source_positions, target_positions: of each token in its own sentence, from 0.
+# source and a target (packing). - source, inputs, labels: tokens, 0 for padding; the
+# inputs are the labels shifted right behind a start token. - source_segments,
+# target_segments: count the pairs of a row from 1; 0 for padding. - source_positions,
+# target_positions: of each token in its own sentence, from 0.
 Batch = Mapping[str, jax.Array]
 BATCH_ARRAYS = (
     'source',
@@ -120,6 +119,6 @@ def check_variables(variables: Any) -> None:
     """
     if not (isinstance(variables, Mapping) and 'params' in variables):
         raise ValueError(
-            "variables are wanted, {'params': …}, as model.init and TrainState.variables "
-            'give them; parameters alone were given'
+            "variables are wanted, {'params': …}, as model.init and "
+            'TrainState.variables give them; parameters alone were given'
         )

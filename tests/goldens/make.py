@@ -2,10 +2,11 @@
 
     python tests/goldens/make.py
 
-Each file holds, under `/`-separated names: `params` (named and laid out as ours are), `batch`, the
-`logits`, the mean label-smoothed `loss` over the labels that are not padding, its `gradients`, and
-the parameters after a step of `adam`. Computed in float64, stored in float32. PyTorch is needed to
-make them and not to test with them.
+Each file holds, under `/`-separated names: `params`, laid out as ours are; `batch`; the
+`logits`; the mean label-smoothed `loss` over the labels that are not padding; its
+`gradients`; and the parameters after a step of `adam`. Parameters have our names, but for
+`attention` and `merge`, which `test_transformer.GOLDEN_NAMES` translates. Computed in
+float64, stored in float32. PyTorch is needed to make them and not to test with them.
 """
 
 import math

@@ -93,7 +93,7 @@ def _objects(clause: Clause) -> dict[str, list[str]]:
 
 
 def _middle(clause: Clause) -> dict[str, list[str]]:
-    """What the verbs enclose, by part: pronouns, time, nouns, not, how, where, the rest.
+    """What the verbs enclose, by part: pronouns, time, nouns, not, how, where, rest.
 
     German says 'kein' for 'nicht ein'.
     """

@@ -1,3 +1,5 @@
+"""Checkpoints come back as they were; after a kill or damage, the one before."""
+
 import os
 import random
 import shutil
@@ -288,7 +290,7 @@ def run(code, *arguments, **options):
     command = [
         sys.executable,
         '-c',
-        f'from tests.test_checkpoint import *\n{code}',
+        f'from tests.test_checkpoints import *\n{code}',
         *arguments,
     ]
     return subprocess.Popen(

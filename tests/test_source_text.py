@@ -1,4 +1,4 @@
-"""Parallel files: what is read, and what is said when they do not fit together."""
+"""The text source: what is read, and what is said when its files do not match."""
 
 import errno
 import gzip

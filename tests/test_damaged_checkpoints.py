@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, that cannot be read now, and that go while they are read."""
+"""Checkpoints that are damaged, unreadable now, or removed while they are read."""
 
 import builtins
 import contextlib

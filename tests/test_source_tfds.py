@@ -1,4 +1,4 @@
-"""TFDS: a translation set that the test prepares with TFDS itself, and its errors."""
+"""The TFDS source: a set that the test prepares with TFDS itself, and its errors."""
 
 import itertools
 import shutil
@@ -188,7 +188,7 @@ def test_bad_arguments(arguments, message):
         ('~nosuchuser/x', r"tfds\(data_dir\) is '~nosuchuser/x': .*home directory"),
         ('x' * 5000, r'x cannot be read: File name too long'),
         ('a\0b', r"tfds\(data_dir\) is 'a\\x00b': no name of a file"),
-        (__file__, r'test_tfds_data\.py is not a folder'),
+        (__file__, r'test_source_tfds\.py is not a folder'),
     ],
 )
 def test_a_folder_that_cannot_be_one_is_refused(data_dir, message):

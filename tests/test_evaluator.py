@@ -1,9 +1,10 @@
-"""What is scored once in a process is not scored again, and progress is told."""
+"""What was scored once in a process is not scored again; progress is reported."""
 
 import pytest
 
 from configs import wmt_base
-from experiments.evaluation.evaluator import Evaluator, table
+from experiments.evaluation.evaluator import Evaluator
+from experiments.evaluation.scores import table
 from experiments.evaluation.translator import Hypothesis
 from experiments.storage import files
 
@@ -20,12 +21,12 @@ def evaluator(tmp_path, monkeypatch):
         wmt_base.get_config(),
         tmp_path,
         'en-de',
-        tell=lambda *x: told.append(x),
+        on_progress=lambda *x: told.append(x),
     )
 
-    def translate(variables, texts, tell):
+    def translate(variables, texts, on_progress):
         evaluator.translated.append(list(texts))
-        tell(len(texts))
+        on_progress(len(texts))
         return [[Hypothesis(f'{text} {variables}', 0.0)] for text in texts]
 
     evaluator.told, evaluator.translated = told, []

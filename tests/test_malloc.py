@@ -1,4 +1,4 @@
-"""A command starts itself anew, once, and only where that gives it huge pages."""
+"""A command restarts itself once, and only where that gives it huge pages."""
 
 import os
 import sys

@@ -1,0 +1,235 @@
+"""The fields of an experiment's config: type, default, range and meaning of each.
+
+Checks, errors, `--help` and the documentation's table are made from the annotations:
+`Annotated[type, Range or Choices, help]`. Whoever adds, renames or removes a field also
+appends a `Change` to `upgrade.CHANGES`.
+"""
+
+import dataclasses
+import functools
+import typing
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from experiments.command_line.errors import UserError
+from flaxformer_lite import ranges
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.ranges import Choices, Epsilon, NotNegative, Range, Rate, Size
+
+Count = Annotated[int, Range(at_least=0)]
+Length = Annotated[int, Range(at_least=1, at_most=2**20)]
+Seed = Annotated[int, Range(at_least=0, below=2**32)]
+SeedOrEmpty = Annotated[int | None, Range(at_least=0, below=2**32)]
+
+
+def check_value(name: str, annotation: Any, value: Any) -> None:
+    """`ranges.check`, for a field or a flag.
+
+    Raises:
+      UserError: names it, its value and what it may be.
+    """
+    try:
+        ranges.check(name, annotation, value)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+class Section:
+    """A part of the config, which refuses values out of range when it is made.
+
+    Raises:
+      UserError: names the field, its value and what it may be.
+    """
+
+    NAME: ClassVar[str]
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
+            name = f'{self.NAME}.{field.name}'
+            check_value(name, field.type, getattr(self, field.name))
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig(Section):
+    """The vocabulary that source and target share."""
+
+    NAME = 'tokenizer'
+
+    vocab_size: Annotated[int, Range(at_least=5), 'pieces of the vocabulary'] = 37_000
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchConfig(Section):
+    """What a training step sees."""
+
+    NAME = 'batch'
+
+    tokens: Annotated[
+        Size, 'target positions of a batch over all devices: rows × length'
+    ] = 25_000
+    max_length: Annotated[
+        int,
+        Range(at_least=2, at_most=2**20),
+        'training pairs with a longer side are left out; evaluation takes all',
+    ] = 256
+    packed: Annotated[
+        bool, 'several pairs in a row; False: rows of pairs of like length'
+    ] = True
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig(Section):
+    """The optimizer and its learning rates (paper §5.3)."""
+
+    NAME = 'optimizer'
+
+    name: Annotated[
+        str, "adam, adamw, or any other of optax with its arguments: 'lion(b1=0.95)'"
+    ] = 'adam'
+    b1: Annotated[Rate, 'decay of the mean of gradients; of adam and adamw'] = 0.9
+    b2: Annotated[Rate, 'decay of the mean of their squares; of adam and adamw'] = 0.98
+    # At 0, a gradient of 0 would make a step of 0 / 0.
+    eps: Annotated[Epsilon, 'is added to what is divided by; of adam and adamw'] = 1e-9
+    weight_decay: Annotated[NotNegative, 'of adamw'] = 0.0
+    clip: Annotated[NotNegative, 'largest norm of the gradient; 0: any'] = 0.0
+    schedule: Annotated[str, 'the learning rate of each step'] = 'noam(warmup=4000)'
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig(Section):
+    """How long to train, by which loss and which random numbers."""
+
+    NAME = 'train'
+
+    steps: Annotated[
+        Count, 'updates; training ends at the sooner of steps and epochs; 0: no limit'
+    ] = 100_000
+    epochs: Annotated[Count, 'passes over the training pairs; 0: no limit'] = 0
+    patience: Annotated[
+        Count,
+        'evaluations without a better BLEU of the dev set after which training ends, '
+        'and the best checkpoints are scored; 0: never',
+    ] = 0
+    label_smoothing: Annotated[Rate, 'share of the target spread over all pieces'] = 0.1
+    seed: Annotated[Seed, 'of all random numbers that have no seed of their own'] = 0
+    init_seed: Annotated[SeedOrEmpty, 'of the first parameters; empty: seed'] = None
+    data_seed: Annotated[SeedOrEmpty, 'of the order of batches; empty: seed'] = None
+    dropout_seed: Annotated[SeedOrEmpty, 'of dropout; empty: seed'] = None
+    accumulate: Annotated[Size, 'parts of a batch that are computed one by one'] = 1
+    on_nonfinite: Annotated[
+        str,
+        Choices('stop', 'skip'),
+        'what to do at a loss or gradient that is not finite',
+    ] = 'stop'
+    log_every: Annotated[Size, 'steps between rows of the metrics'] = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig(Section):
+    """When to score, and how to translate."""
+
+    NAME = 'evaluation'
+
+    every: Annotated[
+        Count, 'steps between evaluations of the dev set; 0: at the end only'
+    ] = 5_000
+    sets: Annotated[str, 'sets to score at the end, comma-separated; empty: all'] = ''
+    decode: Annotated[
+        str, Choices('beam', 'greedy', 'sample'), 'how tokens are chosen'
+    ] = 'beam'
+    beams: Annotated[
+        int, Range(at_least=1, at_most=10_000), 'hypotheses of a beam search'
+    ] = 4
+    # Above, a long sentence's penalty is more than a float32 can be.
+    alpha: Annotated[
+        float, Range(at_least=0, at_most=10), 'length penalty of a beam search; 0: none'
+    ] = 0.6
+    extra_length: Annotated[
+        Length, 'tokens that a translation may have more than its source'
+    ] = 50
+    # Below, logits over it are more than a float32 can be; 0 is what greedy decoding
+    # is.
+    temperature: Annotated[
+        float, Range(at_least=1e-6), 'of sampling; below 1, likely tokens gain'
+    ] = 1.0
+    top_k: Annotated[Count, 'likeliest tokens to sample from; 0: all'] = 0
+    top_p: Annotated[
+        float, Range(above=0, at_most=1), 'probability of the tokens to sample from'
+    ] = 1.0
+    average: Annotated[Size, 'checkpoints averaged for the final scores'] = 5
+    average_of: Annotated[
+        str, Choices('last', 'best'), 'which checkpoints are averaged'
+    ] = 'last'
+    batch_tokens: Annotated[Size, 'positions of a batch in evaluation'] = 8_192
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig(Section):
+    """When the state of training is saved, and how much of it is kept."""
+
+    NAME = 'checkpoint'
+
+    every: Annotated[Size, 'steps between checkpoints'] = 1_500
+    keep: Annotated[Size, 'newest checkpoints that are kept'] = 5
+    keep_best: Annotated[Count, 'checkpoints of best dev score that are kept'] = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ExperimentConfig:
+    """All of an experiment; the defaults are the paper's base model and training."""
+
+    data: Annotated[
+        str, 'where pairs come from: a file of experiments/data/sources/'
+    ] = 'tfds(name="wmt14_translate/de-en", source="en", target="de")'
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    batch: BatchConfig = BatchConfig()
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    def __post_init__(self):
+        check_value('data', fields()['data'].kind, self.data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, nested."""
+        return dataclasses.asdict(self)
+
+
+class Field(NamedTuple):
+    """What is known of a field.
+
+    Attributes:
+      kind: its annotation, by which values are checked.
+      default: its value where a config file leaves it out.
+      help: one line of what it means.
+    """
+
+    kind: Any
+    default: Any
+    help: str
+
+
+@functools.cache
+def fields() -> dict[str, Field]:
+    """All fields by their names, such as `train.steps`, in the schema's order."""
+    found = {}
+    for field in dataclasses.fields(ExperimentConfig):
+        if not dataclasses.is_dataclass(field.type):
+            found[field.name] = _field(field)
+            continue
+        for inner in dataclasses.fields(field.type):
+            found[f'{field.name}.{inner.name}'] = _field(inner)
+    return found
+
+
+def sections() -> list[str]:
+    """The names of the parts that have fields of their own."""
+    every = dataclasses.fields(ExperimentConfig)
+    return [field.name for field in every if dataclasses.is_dataclass(field.type)]
+
+
+def _field(field: dataclasses.Field) -> Field:
+    notes = typing.get_args(field.type)[1:]
+    words = [note for note in notes if isinstance(note, str)]
+    return Field(field.type, field.default, words[-1] if words else '')

@@ -1,0 +1,39 @@
+"""What `import flaxformer_lite` offers by name; see the package's own docstring."""
+
+from flaxformer_lite import decoding, ops
+from flaxformer_lite.config import build
+from flaxformer_lite.ensemble import ensemble, ensemble_variables
+from flaxformer_lite.generation import generate
+from flaxformer_lite.introspection import (
+    Record,
+    ablation_masks,
+    attention_stats,
+    record,
+)
+from flaxformer_lite.training import schedules
+from flaxformer_lite.training.batch import make_batch
+from flaxformer_lite.training.loss import loss_sums
+from flaxformer_lite.training.train_step import (
+    TrainState,
+    init_state,
+    make_train_step,
+)
+
+__all__ = [
+    'Record',
+    'TrainState',
+    'ablation_masks',
+    'attention_stats',
+    'build',
+    'decoding',
+    'ensemble',
+    'ensemble_variables',
+    'generate',
+    'init_state',
+    'loss_sums',
+    'make_batch',
+    'make_train_step',
+    'ops',
+    'record',
+    'schedules',
+]
