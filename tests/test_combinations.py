@@ -12,8 +12,8 @@ import tiny
 from flaxformer_lite.architectures.base import grow
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite import fields, learning
+from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.shapes import Path
 
 NUMBER = 100
