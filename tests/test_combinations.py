@@ -12,8 +12,8 @@ import tiny
 from flaxformer_lite.architectures.base import grow
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from configs import wmt_base
 from flaxformer_lite import fields, learning
+from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.shapes import Path
 
 NUMBER = 100
@@ -84,7 +84,7 @@ def examined(model, variables):
 @pytest.mark.parametrize('number', range(NUMBER))
 def test_contracts_hold_for_any_combination(number):
     drawn, model, variables = combination(number)
-    changed = {k: v for k, v in drawn.items() if v != wmt_base.get_config().model[k]}
+    changed = {k: v for k, v in drawn.items() if v != getattr(ModelConfig(), k)}
     print(
         f'COMBINATIONS_SEED={SEED}, number {number}: {changed}'
     )  # pytest shows it on failure

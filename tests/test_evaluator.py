@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import wmt_base
+from experiments.config.schema import ExperimentConfig
 from experiments.evaluation.evaluator import Evaluator
 from experiments.evaluation.scores import table
 from experiments.evaluation.translator import Hypothesis
@@ -18,7 +18,7 @@ def evaluator(tmp_path, monkeypatch):
     evaluator = Evaluator(
         None,
         None,
-        wmt_base.get_config(),
+        ExperimentConfig(),
         tmp_path,
         'en-de',
         on_progress=lambda *x: told.append(x),
