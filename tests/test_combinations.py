@@ -11,8 +11,8 @@ import pytest
 import tiny
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from configs import wmt_base
-from flaxformer_lite import fields, learning
+from flaxformer_lite import fields
+from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.shapes import Path
 
 NUMBER = 100
@@ -73,7 +73,9 @@ def examined(model, variables):
         seen_NS = (slot[None] % 2 == jnp.arange(2)[:, None]) & (slot[None] // 2 <= i)
         parent_BN = jnp.broadcast_to(jnp.arange(2)[None], (b, 2))
         path = Path(i, parent_BN, jnp.broadcast_to(seen_NS[None], (b, 2, 2 * t)))
-        found, state = model.apply(variables, word_BN, state, path, method='decode_step')
+        found, state = model.apply(
+            variables, word_BN, state, path, method='decode_step'
+        )
         return state, found[:, 0]
 
     _, steps = jax.lax.scan(step, state.allocate(2, t), (jnp.arange(t), inputs.T))
@@ -83,7 +85,7 @@ def examined(model, variables):
 @pytest.mark.parametrize('number', range(NUMBER))
 def test_contracts_hold_for_any_combination(number):
     drawn, model, variables = combination(number)
-    changed = {k: v for k, v in drawn.items() if v != wmt_base.get_config().model[k]}
+    changed = {k: v for k, v in drawn.items() if v != getattr(ModelConfig(), k)}
     print(
         f'COMBINATIONS_SEED={SEED}, number {number}: {changed}'
     )  # pytest shows it on failure
