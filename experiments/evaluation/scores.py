@@ -11,7 +11,8 @@ _COLUMNS = ('sentences', 'loss', 'perplexity', 'accuracy', 'bleu', 'chrf')
 def bleu_and_chrf(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """sacreBLEU's corpus BLEU (cased, 13a) and chrF (Post 2018), with signatures."""
     # The import takes half a second, which the start of a run need not pay.
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
     result = {}
     for name, metric in (('bleu', BLEU()), ('chrf', CHRF())):

@@ -1,6 +1,6 @@
 """Evaluation sets: which of a source's sets are scored."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from experiments.command_line.errors import UserError
 from experiments.data import set_names
@@ -8,7 +8,7 @@ from experiments.data import set_names
 Pairs = Sequence[tuple[str, str]]
 
 
-def chosen(sets: dict[str, Pairs], names: str, field: str) -> dict[str, Pairs]:
+def chosen(sets: Mapping[str, Pairs], names: str, field: str) -> dict[str, Pairs]:
     """The sets with these comma-separated names; all, if none is named.
 
     Raises:

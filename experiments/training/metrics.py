@@ -47,7 +47,9 @@ class Progress:
 
     @classmethod
     def of(cls, metadata: dict[str, Any]) -> 'Progress':
-        return cls(**metadata | {'position': Position(*metadata['position'])})
+        values: dict[str, Any] = {**metadata}
+        values['position'] = Position(*metadata['position'])
+        return cls(**values)
 
 
 class MetricAccumulator:
