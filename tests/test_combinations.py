@@ -69,8 +69,8 @@ def combination(number):
 
 def named(number, drawn):
     """What a failure must print, so that it can be had again."""
-    base = wmt_base.get_config().model
-    changed = {field: x for field, x in drawn.items() if x != base[field]}
+    base = ModelConfig()
+    changed = {field: x for field, x in drawn.items() if x != getattr(base, field)}
     return f'COMBINATIONS_SEED={SEED}, number {number}: {changed}'
 
 
