@@ -149,9 +149,9 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     from ml_collections import ConfigDict
 
     from experiments.evaluation import translator
-    from experiments.runtime import devices, malloc
+    from experiments.runtime import compilation, malloc
 
-    devices.keep_programs()
+    compilation.keep_programs()
     malloc.keep()  # as `translate` does
     settings = ConfigDict(directory.read_config(args.workdir)).evaluation
     settings.update(

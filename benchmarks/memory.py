@@ -88,7 +88,7 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
     from experiments.config import typed
     from experiments.costs.ledger import ledger
     from experiments.data.batches import Position
-    from experiments.runtime import devices
+    from experiments.runtime import compilation, mesh
     from experiments.training import setup
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
@@ -102,8 +102,8 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
     step = make_train_step(made.model, made.optimizer, label_smoothing=0.1)
     jitted = jax.jit(step, donate_argnums=0)
     batches = itertools.islice(made.batches.iterate(Position()), STEPS)
-    placed = [jax.device_put(batch, devices.rows()) for batch, _ in batches]
-    program = devices.compiled(jitted, state, placed[0], key)
+    placed = [jax.device_put(batch, mesh.rows()) for batch, _ in batches]
+    program = compilation.compiled(jitted, state, placed[0], key)
     for batch in placed:
         state, metrics = program(state, batch, key)
         jax.block_until_ready(metrics)

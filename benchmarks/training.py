@@ -95,9 +95,9 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
 
     from experiments.command_line.screen import Screen
     from experiments.command_line.stopping import Stop
-    from experiments.runtime import devices
+    from experiments.runtime import compilation, mesh
     from experiments.training import setup
-    from experiments.training.metrics import Figures, Progress
+    from experiments.training.metrics import MetricAccumulator, Progress
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
     work = setup.prepare(_config(args), args.cache, Screen(sys.stderr), Stop())
@@ -105,14 +105,14 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = make_train_step(work.model, work.optimizer, label_smoothing=SMOOTHING)
     batches = prefetch(work.batches.iterate(Position()))
-    first = jax.device_put(next(batches)[0], devices.rows())
+    first = jax.device_put(next(batches)[0], mesh.rows())
     began = time.perf_counter()
-    program = devices.compiled(jax.jit(step, donate_argnums=0), state, first, key)
+    program = compilation.compiled(jax.jit(step, donate_argnums=0), state, first, key)
     compiling = time.perf_counter() - began
     for count in (WARM_UP, args.steps):
-        figures = Figures(Progress())
+        figures = MetricAccumulator(Progress())
         for batch, after in itertools.islice(batches, count):
-            state, metrics = program(state, jax.device_put(batch, devices.rows()), key)
+            state, metrics = program(state, jax.device_put(batch, mesh.rows()), key)
             figures.add(0, after, metrics)
         figures.settle()
     progress, peak = figures.progress, turns.peak_megabytes()

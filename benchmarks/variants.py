@@ -108,26 +108,26 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     from experiments.data import batches
     from experiments.data.batches import Position
     from experiments.evaluation import evaluator
-    from experiments.runtime import devices
-    from experiments.training import setup
-    from experiments.training.metrics import Figures, Progress
+    from experiments.runtime import compilation, mesh
+    from experiments.training import result, setup
+    from experiments.training.metrics import MetricAccumulator, Progress
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
-    devices.keep_programs()
+    compilation.keep_programs()
     config = _config(args)
     made = setup.prepare(config, NO_RUN, Screen(sys.stderr), Stop())
     init = functools.partial(init_state, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = make_train_step(made.model, made.optimizer, label_smoothing=0.1)
     jitted = jax.jit(step, donate_argnums=0)
-    programs, figures = {}, Figures(Progress())
+    programs, figures = {}, MetricAccumulator(Progress())
     for batch, after in itertools.islice(
         batches.prefetch(made.batches.iterate(Position())), args.steps
     ):
-        batch, shape = jax.device_put(batch, devices.rows()), batch['labels'].shape
+        batch, shape = jax.device_put(batch, mesh.rows()), batch['labels'].shape
         if shape not in programs:
             figures.settle()
-            programs[shape] = devices.compiled(jitted, state, batch, key)
+            programs[shape] = compilation.compiled(jitted, state, batch, key)
             figures.start_clock()
         state, metrics = programs[shape](state, batch, key)
         figures.add(0, after, metrics)
@@ -139,7 +139,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
         )
         dev = score.loss(state.variables, made.dev[1])
     return {
-        'parameters': setup.parameters(state.params),
+        'parameters': result.count_parameters(state.params),
         'ms a step': 1000 * progress.seconds / args.steps,
         'tokens/s': progress.tokens / progress.seconds,
         'tokens': progress.tokens,

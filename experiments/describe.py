@@ -14,7 +14,8 @@ def main() -> None:
         '--json', action='store_true', help='one object: numbers and bytes'
     )
     args, settings = flags.parse(parser)
-    # From here on, for it imports JAX: a mistyped flag is answered at once.
+    # These import JAX, so they come after the flags: a mistyped flag is answered at
+    # once.
     from experiments.config import check
     from experiments.costs.ledger import ledger
 
@@ -25,25 +26,40 @@ def main() -> None:
 
 def text(costs: dict[str, dict[str, int]]) -> str:
     """A ledger as it is printed."""
-    parameters, flops, batch = (
-        costs['parameters'],
-        costs['flops_per_token'],
-        costs['batch'],
-    )
+    return f'{_parts_table(costs)}\n\n{console.facts(_facts(costs))}'
+
+
+def _parts_table(costs: dict[str, dict[str, int]]) -> str:
+    parameters = costs['parameters']
+    flops = costs['flops_per_token']
     parts = [part for part in parameters | flops if part != 'total']
-    rows = [[part, parameters.get(part), flops.get(part)] for part in [*parts, 'total']]
+    rows = []
+    for part in [*parts, 'total']:
+        rows.append([part, parameters.get(part), flops.get(part)])
+    return console.table(['part', 'parameters', 'FLOPs a token'], rows)
+
+
+def _facts(costs: dict[str, dict[str, int]]) -> dict[str, str]:
+    """What is printed below the table, by name."""
+    batch = costs['batch']
+    tokens = batch['tokens']
+    flops = costs['flops_per_token']['total'] * tokens
     facts = {
-        'batch': f'{batch["rows"]:,} × {batch["length"]:,} = {batch["tokens"]:,} tokens',
-        'FLOPs a batch': f'{flops["total"] * batch["tokens"] / 1e12:,.4g} × 10¹²',
+        'batch': f'{batch["rows"]:,} × {batch["length"]:,} = {tokens:,} tokens',
+        'FLOPs a batch': f'{flops / 1e12:,.4g} × 10¹²',
     }
-    sizes = costs['bytes'] | {'arrays of a step': sum(costs['bytes'].values())}
-    facts |= {name: f'{size / 1e6:,.1f} MB' for name, size in sizes.items()}
+    for name, size in costs['bytes'].items():
+        facts[name] = _megabytes(size)
+    facts['arrays of a step'] = _megabytes(sum(costs['bytes'].values()))
     peak = costs['peak']['process'] / 1e6
     facts['process'] = (
         f'about {peak:,.0f} MB while it trains on a CPU; decoding may take more'
     )
-    table = console.table(['part', 'parameters', 'FLOPs a token'], rows)
-    return f'{table}\n\n{console.facts(facts)}'
+    return facts
+
+
+def _megabytes(size: int) -> str:
+    return f'{size / 1e6:,.1f} MB'
 
 
 if __name__ == '__main__':

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 from experiments.command_line import flags
-from experiments.data import sources as data
-from experiments.evaluation import evaluator
+from experiments.data import sources
+from experiments.evaluation import scores, sets
+from experiments.evaluation.evaluator import Evaluator
 from experiments.runs import trained_run
-from experiments.runtime import devices, malloc
+from experiments.runtime import compilation, malloc
 
 
 def main() -> None:
@@ -21,23 +22,22 @@ def main() -> None:
     )
     args = parser.parse_args()
 
-    devices.keep_programs()
+    compilation.keep_programs()
     malloc.keep()
     run = trained_run.open_trained(args.workdir)
-    source = data.load(run.config.data)
-    sets = evaluator.chosen(source.evaluation(), args.set, '--set')
+    source = sources.load(run.config.data)
+    chosen = sets.chosen(source.evaluation(), args.set, '--set')
     variables, steps, _ = trained_run.average(run.config, run.checkpoints, run.model)
-    direction = f'{source.source}-{source.target}'
-    scorer = evaluator.Evaluator(
+    evaluator = Evaluator(
         run.model,
         run.tokenizer,
         run.config,
         args.workdir,
-        direction,
+        direction=f'{source.source}-{source.target}',
         warn=lambda text: print(text, file=sys.stderr),
     )
     print(f'{args.workdir}, mean of the checkpoints {", ".join(map(str, steps))}')
-    print(evaluator.table(scorer.every(variables, sets, steps)))
+    print(scores.table(evaluator.every(variables, chosen, steps)))
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Compares runs by what their directories hold: where their configs differ, size, speed and scores.
+"""Compares runs by their directories: configs where they differ, size, speed, scores.
 
 python -m experiments.report runs/wmt_small* [--csv | --json]
 """
@@ -12,8 +12,7 @@ from typing import Any
 from experiments.command_line import console, flags
 from experiments.command_line.errors import UserError
 from experiments.config.flat import flatten
-from experiments.runs import metrics_log
-from experiments.runs import result as results
+from experiments.runs import metrics_log, result_file
 from experiments.runs.directory import RESULT, read_config
 from experiments.storage import files
 
@@ -27,7 +26,7 @@ def read_run(path: Path) -> dict[str, Any]:
     config = flatten(read_config(path))
     rows = metrics_log.read(path)
     finished = files.exists(path / RESULT)
-    result = results.read(path, whole=False) if finished else _so_far(rows)
+    result = result_file.read(path, whole=False) if finished else _so_far(rows)
     return {
         'run': str(path),
         'status': 'finished' if finished else 'unfinished',
@@ -42,23 +41,26 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def _so_far(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the metrics of an unfinished run say in place of its result."""
-    result = {'step': rows[-1]['step'] if rows else 0}
+    """The part of a result that the metrics of an unfinished run give."""
+    result: dict[str, Any] = {'step': rows[-1]['step'] if rows else 0}
     for row in rows:
-        if row['kind'] == 'train':
-            result |= {k: row[k] for k in ('tokens_per_second',) if k in row}
-    return result | {
-        'evaluations': {r['set']: r for r in _evaluations(rows) if 'set' in r}
-    }
+        if row['kind'] == 'train' and 'tokens_per_second' in row:
+            result['tokens_per_second'] = row['tokens_per_second']
+    result['evaluations'] = {}
+    for row in _evaluations(rows):
+        if 'set' in row:
+            result['evaluations'][row['set']] = row
+    return result
 
 
 def _dev_loss(rows: Sequence[dict[str, Any]]) -> float | None:
-    """The last loss on the set that is evaluated first, which is the dev set."""
+    """The last loss on the dev set, which is the set that is evaluated first."""
     evaluations = _evaluations(rows)
-    losses = [
-        r.get('loss') for r in evaluations if r.get('set') == evaluations[0].get('set')
-    ]
-    return losses[-1] if losses else None
+    if not evaluations:
+        return None
+    dev = evaluations[0].get('set')
+    losses = [row.get('loss') for row in evaluations if row.get('set') == dev]
+    return losses[-1]
 
 
 def _evaluations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -66,10 +68,13 @@ def _evaluations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def columns(runs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Name → value of each run; of the config's fields those that are not the same in all."""
-    result = {
-        name: [run[name] for run in runs] for name in ('run', 'status', 'step', 'steps')
-    }
+    """Column name → the value of each run.
+
+    Of the config's fields, those that are not the same in all runs.
+    """
+    result = {}
+    for name in ('run', 'status', 'step', 'steps'):
+        result[name] = [run[name] for run in runs]
     for field in _union(run['config'] for run in runs):
         values = [run['config'].get(field) for run in runs]
         if any(value != values[0] for value in values):
@@ -77,43 +82,44 @@ def columns(runs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     for name in ('parameters', 'tokens_per_second', 'dev_loss'):
         result[name] = [run[name] for run in runs]
     for name in _union(run['evaluations'] for run in runs):
+        scores = [run['evaluations'].get(name, {}) for run in runs]
         for score in ('bleu', 'bleu_signature'):
-            scores = [run['evaluations'].get(name, {}).get(score) for run in runs]
-            result[f'{name} {score}'] = scores
+            result[f'{name} {score}'] = [values.get(score) for values in scores]
     return result
 
 
 def _union(dictionaries: Iterable[dict[str, Any]]) -> list[str]:
-    """The keys of all, each once, in the order in which they are met."""
+    """The keys of all, each once, in the order of their first appearance."""
     return list(dict.fromkeys(key for dictionary in dictionaries for key in dictionary))
 
 
 def as_table(runs: Sequence[dict[str, Any]]) -> str:
-    """The columns as text and, below, what the BLEU scores are by."""
-    shown = {
-        name: v for name, v in columns(runs).items() if not name.endswith('_signature')
-    }
+    """The columns as text, and below the signatures of the BLEU scores."""
+    shown = {}
+    for name, values in columns(runs).items():
+        if not name.endswith('_signature'):
+            shown[name] = values
     scores = [name for name in shown if name.endswith(' bleu')]
-    table = console.table(list(shown), list(zip(*shown.values(), strict=True)), scores)
+    rows = list(zip(*shown.values(), strict=True))
+    table = console.table(list(shown), rows, scores)
     return '\n'.join([table, *_signatures(runs)])
 
 
 def _signatures(runs: Sequence[dict[str, Any]]) -> list[str]:
-    used: dict[str, list[str]] = {}
+    """The signature of all BLEU scores, or which runs have which."""
+    runs_by_signature: dict[str, list[str]] = {}
     for run in runs:
-        for signature in {
-            s.get('bleu_signature') for s in run['evaluations'].values()
-        } - {None}:
-            used.setdefault(signature, []).append(run['run'])
-    if len(used) <= 1:
-        return [f'bleu: {signature}' for signature in used]
+        scores = run['evaluations'].values()
+        for signature in {score.get('bleu_signature') for score in scores} - {None}:
+            runs_by_signature.setdefault(signature, []).append(run['run'])
+    if len(runs_by_signature) <= 1:
+        return [f'bleu: {signature}' for signature in runs_by_signature]
     lines = [
-        f'{signature}: {", ".join(users)}' for signature, users in sorted(used.items())
+        'Not all of these BLEU scores can be compared, for their signatures differ:'
     ]
-    return [
-        'Not all of these BLEU scores can be compared, for their signatures differ:',
-        *lines,
-    ]
+    for signature, names in sorted(runs_by_signature.items()):
+        lines.append(f'{signature}: {", ".join(names)}')
+    return lines
 
 
 def main() -> None:
@@ -128,23 +134,32 @@ def main() -> None:
     )
     args = parser.parse_args()
 
+    runs = _read_runs(args.runs)
+    if args.json:
+        print(files.json_text(runs), end='')
+    elif args.csv:
+        _write_csv(columns(runs))
+    else:
+        print(as_table(runs))
+
+
+def _read_runs(paths: Iterable[str]) -> list[dict[str, Any]]:
+    """What is known of each run; what is no run is reported on stderr."""
     runs = []
-    for path in args.runs:
+    for path in paths:
         try:
             runs.append(read_run(Path(path)))
         except UserError as error:
             print(f'left out: {error}', file=sys.stderr)
     if not runs:
         raise UserError('there is no run to report')
-    if args.json:
-        print(files.json_text(runs), end='')
-    elif args.csv:
-        table = columns(runs)
-        writer = csv.writer(sys.stdout, lineterminator='\n')
-        writer.writerow(table)
-        writer.writerows(zip(*table.values(), strict=True))
-    else:
-        print(as_table(runs))
+    return runs
+
+
+def _write_csv(table: dict[str, list[Any]]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator='\n')
+    writer.writerow(table)
+    writer.writerows(zip(*table.values(), strict=True))
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" and its variants, in JAX and Flax.
 
-`build.model` makes a model of a config; `make_batch` makes the arrays that it is trained
-on; `init_state` and `make_train_step` train it; `generate` decodes.
+`build.model` makes a model of a config; `make_batch` makes the arrays that it is
+trained on; `init_state` and `make_train_step` train it; `generate` decodes.
 """
 
 from typing import TYPE_CHECKING, Any

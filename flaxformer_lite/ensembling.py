@@ -1,4 +1,4 @@
-"""Several models of one vocabulary as one, for decoding: the mean of their probabilities."""
+"""Several models of one vocabulary decode as one: the mean of probabilities."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""An encoder of a set of entities, as reinforcement learning uses it (Zambaldi et al. 2019)."""
+"""Encodes a set of entities, for reinforcement learning (Zambaldi et al. 2019)."""
 
 import jax
 import jax.numpy as jnp

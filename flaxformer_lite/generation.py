@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from flaxformer_lite import decoding
 from flaxformer_lite.models.base import Model
@@ -57,8 +58,8 @@ def generate(
     Args:
       model: the model.
       variables: what `model.apply` takes: {'params': …}.
-      source: lists of tokens, or an array (rows, length) padded with 0; with end tokens,
-        if the model was trained with them. A row of nothing has no target.
+      source: lists of tokens, or an array (rows, length) padded with 0; with end
+        tokens, if the model was trained with them. A row of nothing has no target.
       strategy: how the next token is chosen.
       max_length: the most tokens of a target, its end token counted; None for 50 more
         than its source has. Learned positions limit it to their number.
@@ -113,7 +114,7 @@ def _check(model, source_BS, strategy, key, bos, eos):
             f'which is padding: not {bos} and {eos}'
         )
     # The lengths of traced arrays are not known.
-    if model.max_length is None or isinstance(source_BS, jax.core.Tracer):
+    if model.max_length is None or isinstance(source_BS, Tracer):
         return
     longest = int((source_BS != 0).sum(-1).max(initial=0))
     if longest > model.max_length:

@@ -108,11 +108,13 @@ def attention_stats(
       label_smoothing: of the loss whose gradient is taken.
 
     Returns:
-      By attention, named as in `Record.weights`, means over the queries that are tokens:
+      By attention, named as in `Record.weights`, means over the queries that are
+      tokens:
         entropy: of the weights, in nats.
         largest: the largest weight.
         distance: Σ w |key's position − query's position|, in tokens.
-        diagonal, previous: the weight of the query's own position, and of the one before.
+        diagonal, previous: the weight of the query's own position, and of the one
+          before.
         padding: the weight of padding. It must be 0.
       By stack:
         gradient_norm: of the mean loss of a token, without dropout, over the parameters
@@ -187,9 +189,9 @@ def ablation_masks(model: Model) -> dict[str, Any]:
     """A mask for each head and each layer, all on: a collection for `model.apply`.
 
     `masks['encoder']['layer_0']['self_attention']['heads']` has what the result of each
-    head is multiplied by. Where `masks['encoder']['layer_drop_0']['keep']` is 0, the layer
-    is skipped. They are arrays, so to change one compiles nothing anew. Their gradient
-    says how much each head matters (Michel et al. 2019).
+    head is multiplied by. Where `masks['encoder']['layer_drop_0']['keep']` is 0, the
+    layer is skipped. They are arrays, so to change one compiles nothing anew. Their
+    gradient says how much each head matters (Michel et al. 2019).
 
         model.apply(variables | {'ablation_masks': masks}, source, inputs)
     """

@@ -20,8 +20,8 @@ CacheState = Any
 class KeyValues(struct.PyTreeNode):
     """Keys and values in the compute dtype, with the int32 positions of their tokens.
 
-    The length is the last axis, so that both products of attention read memory in order.
-    On CPU this makes a decoding step several times faster.
+    The length is the last axis, so that both products of attention read memory in
+    order. On CPU this makes a decoding step several times faster.
     """
 
     key_BGKS: jax.Array
@@ -58,7 +58,8 @@ class Cache(struct.PyTreeNode):
     Attributes:
       prefix: of the tokens that all hypotheses of a sentence begin with. In an
         encoder-decoder there are none.
-      generated: of the tokens generated so far, in the slots that `BeamState` describes.
+      generated: of the tokens generated so far, in the slots that `BeamState`
+        describes.
     """
 
     prefix: KeyValues

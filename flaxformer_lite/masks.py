@@ -38,7 +38,7 @@ class TokenBatch(NamedTuple):
 
     @classmethod
     def from_inputs(cls, tokens_BT: 'jax.Array | TokenBatch') -> 'TokenBatch':
-        """As `from_tokens`; but the first token of a row is the start token, and no padding.
+        """As `from_tokens`, but a row's first token, the start token, is no padding.
 
         So it may have the number of padding: T5 starts with 0.
         """
@@ -120,7 +120,7 @@ def padding_known(valid_BT: jax.Array | None) -> Iterator[None]:
         _valid.reset(token)
 
 
-def padding_mask(shape: tuple[int, int]) -> jax.Array:
+def padding_mask(shape: tuple[int, ...]) -> jax.Array:
     """bool BT of this shape, False for padding; all True where nothing is known."""
     valid_BT = _valid.get()
     if valid_BT is None:

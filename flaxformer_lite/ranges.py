@@ -1,10 +1,10 @@
-"""What a value may be: said once, in the annotation of its argument or field, and checked here.
+"""What a value may be: said in its annotation, and checked here.
 
     window: Annotated[int, Range(at_least=1)] = 16
     cell: Annotated[str, Choices('gru', 'lstm')] = 'gru'
 
-A class that is `Checked` refuses other values when it is made, and a `checked` function when it is
-called; `check` is for a value by itself, such as a field of a config.
+A class that is `Checked` refuses other values when it is made, and a `checked` function
+when it is called; `check` is for a value by itself, such as a field of a config.
 """
 
 import dataclasses
@@ -29,8 +29,9 @@ LONGEST_SHOWN = 80  # characters of a value in a message
 class Range:
     """Numbers that lie between bounds, of which any may be left out.
 
-    Whole numbers without an upper bound must fit int32. Others are compared as the float32 that
-    they become, and must be finite as such: 1e-50 is not above 0, nor 0.999999999 below 1.
+    Whole numbers without an upper bound must fit int32. Others are compared as the
+    float32 that they become, and must be finite as such: 1e-50 is not above 0, nor
+    0.999999999 below 1.
     """
 
     at_least: float | None = None
@@ -39,7 +40,7 @@ class Range:
     below: float | None = None
 
     def check(self, name: str, value: Any, whole: bool) -> None:
-        """Raises ValueError where the number is out of range; `whole` if it must be an integer."""
+        """Raises ValueError for a number out of range, or no integer where `whole`."""
         number = value if whole else _float32(value)
         allowed, refused = [], False
         for bound, holds in _BOUNDS.items():
@@ -72,7 +73,7 @@ class Range:
         if not isinstance(value, numbers.Integral):
             return '' if math.isfinite(_float32(value)) else 'finite in float32'
         bounded = whole and (self.at_most is not None or self.below is not None)
-        fits = bounded or -LARGEST_INT <= value <= LARGEST_INT
+        fits = bounded or -LARGEST_INT <= int(value) <= LARGEST_INT
         return '' if fits else f'within ±{LARGEST_INT}'
 
 
@@ -109,7 +110,7 @@ Rate = Annotated[float, Range(at_least=0, below=1)]  # of what is dropped, or ke
 
 
 def check(name: str, annotation: Any, value: Any) -> None:
-    """Refuses a value that is not of the annotation's type, or not in its Range or Choices.
+    """Refuses a value of another type than annotated, or out of its Range or Choices.
 
     Raises:
       ValueError: names the argument, the value and what it may be.
@@ -134,12 +135,12 @@ def limit_of(annotation: Any) -> Range | Choices | None:
 
 
 def is_literal(annotation: Any) -> bool:
-    """Whether an argument's values are numbers, words or switches: what a spec can write."""
+    """Whether an argument takes numbers, words or switches: what a spec can hold."""
     return bool({int, float, str, bool} & set(types_of(annotation)))
 
 
 class Checked:
-    """A dataclass or module whose attributes are checked by their annotations when it is made."""
+    """A dataclass or module whose attributes are checked by their annotations."""
 
     def __post_init__(self):
         for name, annotation in _limited(type(self)):
@@ -150,7 +151,7 @@ class Checked:
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which refuses arguments by its annotations as a `Checked` class does."""
+    """The function, with arguments checked by annotations as in a `Checked` class."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -213,7 +214,7 @@ def types_of(annotation: Any) -> tuple[Any, ...]:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type: whole numbers are numbers, True and False are not."""
+    """Whether a value is of a type; integers are numbers, True and False are not."""
     if not isinstance(kind, type) or kind in (Any, inspect.Parameter.empty):
         return True
     if isinstance(value, bool):

@@ -1,6 +1,7 @@
 """The shape key: how arrays are named after their axes.
 
-An array's name ends in the letters of its axes: `x_BTD` is batch × query length × d_model.
+An array's name ends in the letters of its axes: `x_BTD` is batch × query length ×
+d_model.
 
 | letter | axis | letter | axis |
 |---|---|---|---|

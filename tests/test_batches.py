@@ -19,7 +19,7 @@ from experiments.data.batches import (
     prefetch,
     source_batches,
 )
-from experiments.data.corpus import Corpus, Ragged
+from experiments.data.corpus import Corpus, RaggedArray
 from flaxformer_lite.training.loss import loss_sums
 
 BOS, EOS = 2, 1
@@ -34,7 +34,7 @@ def make_corpus(pairs=300, longest=40, seed=0):
         sides.append(
             [[4 + i, *rng.integers(4, 99, n - 1)] for i, n in enumerate(lengths)]
         )
-    return Corpus(*map(Ragged.of, sides))
+    return Corpus(*map(RaggedArray.of, sides))
 
 
 def pairs_of(corpus, indices=None):
@@ -84,8 +84,8 @@ def epoch_of(batches, epoch=0):
 
 def test_layout_is_as_written_out():
     corpus = Corpus(
-        Ragged.of([[10, 11], [], [12, 13, 14], [15]]),
-        Ragged.of([[20], [21, 22], [23], [24, 25, 26]]),
+        RaggedArray.of([[10, 11], [], [12, 13, 14], [15]]),
+        RaggedArray.of([[20], [21, 22], [23], [24, 25, 26]]),
     )
     batch = collate.pairs_batch(
         corpus, (3, 7), np.array([3, 0, 2]), np.array([0, 0, 2])
@@ -262,8 +262,8 @@ def test_errors_name_the_field_and_the_mend():
 
 def test_evaluation_leaves_nothing_out():
     corpus = Corpus(
-        Ragged.of([[5] * n for n in (3, 0, 700, 17, 2)]),
-        Ragged.of([[6] * n for n in (900, 1, 0, 4, 2)]),
+        RaggedArray.of([[5] * n for n in (3, 0, 700, 17, 2)]),
+        RaggedArray.of([[6] * n for n in (900, 1, 0, 4, 2)]),
     )
     found, shapes = {}, set()
     for batch, indices in evaluation_batches(corpus, tokens=64, rows_multiple=2):
@@ -292,7 +292,7 @@ def test_packed_and_padded_batches_give_the_same_loss_per_token():
     sides = (
         [rng.integers(4, tiny.VOCAB, n).tolist() for n in side] for side in lengths
     )
-    corpus = Corpus(*map(Ragged.of, sides))
+    corpus = Corpus(*map(RaggedArray.of, sides))
     model = tiny.model(dropout=0.0)
     variables = {'params': tiny.parameters(model)}
     loss = jax.jit(functools.partial(loss_sums, model, label_smoothing=0.1))

@@ -12,8 +12,8 @@ import pytest
 import tiny
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from configs import wmt_base
 from flaxformer_lite.config import variants
+from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.training.batch import source_and_inputs
 
@@ -69,8 +69,8 @@ def combination(number):
 
 def named(number, drawn):
     """What a failure must print, so that it can be had again."""
-    base = wmt_base.get_config().model
-    changed = {field: x for field, x in drawn.items() if x != base[field]}
+    base = ModelConfig()
+    changed = {field: x for field, x in drawn.items() if x != getattr(base, field)}
     return f'COMBINATIONS_SEED={SEED}, number {number}: {changed}'
 
 

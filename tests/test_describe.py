@@ -33,6 +33,7 @@ def ledger(config):
 
 def small(**model):
     config = wmt_base.get_config()
+    typed.fill(config)
     config.tokenizer.vocab_size = V
     config.batch.tokens, config.batch.max_length = 6 * L, L
     config.model.update(
@@ -184,6 +185,7 @@ def test_activations_are_most_of_what_the_compiler_sets_aside():
 )
 def test_the_process_takes_about_what_benchmarks_memory_measured(megabytes, changes):
     config = wmt_small.get_config()
+    typed.fill(config)
     config.update_from_flattened_dict(changes)
     assert 0.7 < ledger(config)['peak']['process'] / 1e6 / megabytes < 1.3
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments.command_line.errors import UserError
-from experiments.runtime import devices, programs
+from experiments.runtime import cache, compilation, programs
 
 VARIABLES = ('FLAXFORMER_LITE_CACHE', 'XDG_CACHE_HOME', 'HOME')
 
@@ -32,7 +32,7 @@ def test_the_first_place_that_is_named_counts(monkeypatch, tmp_path):
     ]
     for first, path in enumerate(expected):
         place(monkeypatch, **{name: named[name] for name in VARIABLES[first:]})
-        assert devices.cache() == path and path.is_dir()
+        assert cache.folder() == path and path.is_dir()
 
 
 def no_home(monkeypatch, tmp_path):
@@ -71,8 +71,8 @@ def test_a_cache_that_cannot_be_is_one_line_that_names_the_mend(
     with monkeypatch.context() as patch:
         unusable(patch, tmp_path)
         with pytest.raises(UserError, match='with FLAXFORMER_LITE_CACHE$'):
-            devices.cache()
-        devices.keep_programs()  # what a translation can do without
+            cache.folder()
+        compilation.keep_programs()  # what a translation can do without
     said = capsys.readouterr().err
     assert said.startswith('warning: compiled programs are not kept')
     assert said.count('\n') == 1
@@ -80,8 +80,8 @@ def test_a_cache_that_cannot_be_is_one_line_that_names_the_mend(
 
 PROGRAM = """
 import jax, numpy
-from experiments.runtime import devices
-devices.keep_programs()
+from experiments.runtime import compilation
+compilation.keep_programs()
 print(jax.jit(lambda x: 2.5 * x + 1)(numpy.ones(3, 'float32')))
 """
 

@@ -14,9 +14,10 @@ from experiments.config import typed, upgrade
 from experiments.config.upgrade import Change
 from experiments.data.sources.grammar import Grammar
 from experiments.evaluation import evaluator
-from experiments.runs import directory, extension, metrics_log
+from experiments.optimizers import optimizer
+from experiments.runs import directory, metrics_log
 from experiments.storage import files
-from experiments.training import early_stopping, optimizer
+from experiments.training import early_stopping, extension
 from experiments.training.metrics import Progress
 
 SMALL = {

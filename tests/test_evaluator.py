@@ -2,8 +2,9 @@
 
 import pytest
 
-from configs import wmt_base
-from experiments.evaluation.evaluator import Evaluator, table
+from experiments.config.schema import ExperimentConfig
+from experiments.evaluation.evaluator import Evaluator
+from experiments.evaluation.scores import table
 from experiments.evaluation.translator import Hypothesis
 from experiments.storage import files
 
@@ -17,15 +18,15 @@ def evaluator(tmp_path, monkeypatch):
     evaluator = Evaluator(
         None,
         None,
-        wmt_base.get_config(),
+        ExperimentConfig(),
         tmp_path,
         'en-de',
-        tell=lambda *x: told.append(x),
+        on_progress=lambda *x: told.append(x),
     )
 
-    def translate(variables, texts, tell):
+    def translate(variables, texts, on_progress):
         evaluator.translated.append(list(texts))
-        tell(len(texts))
+        on_progress(len(texts))
         return [[Hypothesis(f'{text} {variables}', 0.0)] for text in texts]
 
     evaluator.told, evaluator.translated = told, []

@@ -1,6 +1,5 @@
 """The library alone, as the README uses it: no files, no flags, no config."""
 
-import dataclasses
 import re
 from importlib import metadata
 from pathlib import Path
@@ -35,8 +34,7 @@ def test_the_readmes_examples_run():
 
 
 def test_the_defaults_are_the_papers_base_model():
-    in_the_config = wmt_base.get_config().model.to_dict()
-    assert dataclasses.asdict(ModelConfig()) == in_the_config
+    assert ModelConfig.of(wmt_base.get_config().model) == ModelConfig()
 
 
 def test_no_public_name_is_hidden_by_a_module_of_that_name():

@@ -36,7 +36,7 @@ def records(path):
 
 
 def test_rows_are_json_lines_in_order(tmp_path):
-    metrics = metrics_log.Log(tmp_path)
+    metrics = metrics_log.MetricsLog(tmp_path)
     metrics.write(10, 'train', loss=np.float32(2.5), tokens=np.int64(3))
     metrics.write(10, 'eval', set='val', loss=float('nan'), bleu=12.5, note=None)
     assert metrics.flush() == 2
@@ -57,7 +57,7 @@ def test_rows_are_json_lines_in_order(tmp_path):
 
 
 def test_a_resumed_run_keeps_the_rows_of_its_checkpoint(tmp_path):
-    first = metrics_log.Log(tmp_path)
+    first = metrics_log.MetricsLog(tmp_path)
     first.write(1, 'train', loss=1.0)
     first.write(2, 'train', loss=2.0)
     rows = first.flush()
@@ -66,7 +66,7 @@ def test_a_resumed_run_keeps_the_rows_of_its_checkpoint(tmp_path):
     first.close()
     with open(tmp_path / 'metrics.jsonl', 'a') as file:
         file.write('{"step": 4, "ki')  # a kill in the midst of a line
-    second = metrics_log.Log(tmp_path, rows)
+    second = metrics_log.MetricsLog(tmp_path, rows)
     second.write(3, 'train', loss=3.0)
     second.close()
     assert [(r['step'], r['kind'], r['loss']) for r in metrics_log.read(tmp_path)] == [
@@ -81,11 +81,11 @@ def test_a_resumed_run_keeps_the_rows_of_its_checkpoint(tmp_path):
 
 def test_a_new_run_begins_with_no_rows(tmp_path):
     for _ in range(2):
-        metrics = metrics_log.Log(tmp_path)
+        metrics = metrics_log.MetricsLog(tmp_path)
         assert metrics.flush() == 0
         metrics.write(1, 'train', loss=1.0)
         metrics.close()
-    metrics_log.Log(tmp_path).close()
+    metrics_log.MetricsLog(tmp_path).close()
     assert lines(tmp_path) == []
 
 
@@ -111,7 +111,7 @@ def test_a_row_that_was_cut_short_is_not_read_and_another_is_named(tmp_path):
     ],
 )  # fmt: skip
 def test_rows_that_are_lost_are_told(tmp_path, lines, lost):
-    first = metrics_log.Log(tmp_path)
+    first = metrics_log.MetricsLog(tmp_path)
     for step in range(1, 6):
         first.write(step, 'train', loss=1.0)
     first.close()
@@ -120,7 +120,7 @@ def test_rows_that_are_lost_are_told(tmp_path, lines, lost):
     file.unlink()
     if lines:
         file.write_text(''.join(rows[i] for i in lines))
-    second = metrics_log.Log(tmp_path, 4, 4, told.append)
+    second = metrics_log.MetricsLog(tmp_path, 4, 4, told.append)
     assert second.flush() == len([i for i in lines if i < 4])
     second.close()
     assert [row['step'] for row in metrics_log.read(tmp_path)] == [
@@ -155,7 +155,7 @@ def test_a_row_that_cannot_be_is_one_line(tmp_path, line, message):
     good = '{"step": 1, "kind": "train"}'
     (tmp_path / 'metrics.jsonl').write_text(f'{good}\n{line}\n')
     with pytest.raises(UserError, match=message) as error:
-        metrics_log.Log(tmp_path, 2)
+        metrics_log.MetricsLog(tmp_path, 2)
     assert len(str(error.value)) < 300 + len(str(tmp_path))
     assert (tmp_path / 'metrics.jsonl').read_text() == f'{good}\n{line}\n'
 
@@ -163,16 +163,16 @@ def test_a_row_that_cannot_be_is_one_line(tmp_path, line, message):
 def test_whatever_may_be_in_a_row_can_be_shown(tmp_path):
     row = {'step': 2**63 - 1, 'kind': 'ä', 'x': 1e308, 'n': -(10**300), 'b': True}
     (tmp_path / 'metrics.jsonl').write_text(json.dumps(row) + '\n')
-    metrics_log.Log(tmp_path, 1).close()
+    metrics_log.MetricsLog(tmp_path, 1).close()
     assert metrics_log.read(tmp_path) == [row]
     assert len(records(tmp_path)) == 4
 
 
 WRITER = """
 import pathlib, sys
-from experiments.runs.metrics_log import Log
+from experiments.runs.metrics_log import MetricsLog
 path, step = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-metrics = Log(path, step)
+metrics = MetricsLog(path, step)
 while True:
     step += 1
     metrics.write(step, 'train', loss=step)
@@ -193,7 +193,7 @@ def test_kills_leave_no_gap_and_no_double(tmp_path):
             process.send_signal(signal.SIGKILL)
             # The step that the killed process had flushed last, at the least.
             saved = max(saved + 5, *(int(n) for n in process.stdout.read().split()), 0)
-    final = metrics_log.Log(tmp_path, saved)
+    final = metrics_log.MetricsLog(tmp_path, saved)
     final.write(saved + 1, 'train', loss=saved + 1)
     final.close()
     assert [row['step'] for row in metrics_log.read(tmp_path)] == list(
@@ -206,7 +206,7 @@ def test_kills_leave_no_gap_and_no_double(tmp_path):
     not os.path.exists('/dev/full'), reason='needs a disk that is always full'
 )
 def test_a_full_disk_is_a_user_error(tmp_path):
-    metrics = metrics_log.Log(tmp_path)
+    metrics = metrics_log.MetricsLog(tmp_path)
     metrics._files[0].close()
     metrics._files[0] = open('/dev/full', 'ab', buffering=0)
     with pytest.raises(

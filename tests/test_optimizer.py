@@ -15,7 +15,7 @@ from configs import wmt_base
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
 from experiments.config import check, typed
-from experiments.training import optax_specs, optimizer
+from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite.config import build
 from flaxformer_lite.training.train_step import init_variables
 

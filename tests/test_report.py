@@ -13,7 +13,7 @@ import pytest
 from experiments import report
 from experiments.command_line.errors import UserError
 from experiments.runs import directory, metrics_log
-from experiments.runs.result import read
+from experiments.runs.result_file import read
 from experiments.storage import files
 
 
@@ -24,7 +24,7 @@ def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1'):
         'train': {'steps': 1000, 'patience': 0},
     }
     with directory.open_run(path, config):
-        metrics = metrics_log.Log(path)
+        metrics = metrics_log.MetricsLog(path)
         metrics.write(100, 'train', loss=4.0, tokens_per_second=1000.0)
         metrics.write(100, 'eval', set='val', loss=3.5, bleu=11.0)
         metrics.write(200, 'eval', set='val', loss=3.25, bleu=12.0)

@@ -19,7 +19,9 @@ from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
 from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
-from experiments.evaluation import evaluator
+from experiments.evaluation.scores import bleu_and_chrf
+from experiments.evaluation.sets import chosen
+from experiments.evaluation.translation_files import lines_of
 from experiments.runs import directory, metrics_log, trained_run
 from experiments.storage import files
 
@@ -164,7 +166,7 @@ def test_scores_are_what_sacrebleus_command_says(whole, text, tmp_path):
     references = (folder / 'news.reference.txt').read_text('utf-8').splitlines()
     outputs = [' '.join(line.split()[:-1]) for line in references]
     (tmp_path / 'cut.txt').write_text('\n'.join(outputs) + '\n', encoding='utf-8')
-    scores = evaluator.score(outputs, references)
+    scores = bleu_and_chrf(outputs, references)
     assert 0 < scores['bleu'] < 100
     compare_with_sacrebleu(folder, tmp_path / 'cut.txt', scores)
 
@@ -199,7 +201,7 @@ def test_the_final_scores_are_the_last_metrics(whole):
 
 def test_a_line_end_within_a_sentence_becomes_a_space():
     pairs = [('a\nb', 'c\r\nd'), ('e\u2028f', 'g\x85h')]
-    assert evaluator.lines_of(pairs) == (['a b', 'e f'], ['c d', 'g h'])
+    assert lines_of(pairs) == (['a b', 'e f'], ['c d', 'g h'])
 
 
 def test_the_same_command_again_shows_the_result(whole, text):
@@ -284,7 +286,7 @@ def stopped_in(where, number, text, workdir):
     [
         ('experiments.training.setup:sources:load', 'loading data'),
         ('experiments.training.setup:tokenizer:train', 'making the tokenizer'),
-        ('experiments.training.loop:devices:compiled', 'compiling'),
+        ('experiments.training.loop:compilation:compiled', 'compiling'),
     ],
 )
 def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
@@ -552,7 +554,7 @@ def test_other_devices_whose_batches_differ_are_refused(text, tmp_path):
 
 def test_a_set_without_sentences_is_refused():
     with pytest.raises(UserError, match="--set: the set 'b' holds no sentences"):
-        evaluator.chosen({'a': [('x', 'y')], 'b': []}, 'b', '--set')
+        chosen({'a': [('x', 'y')], 'b': []}, 'b', '--set')
 
 
 def test_a_directory_of_another_run_is_refused_and_left_alone(whole, text, monkeypatch):

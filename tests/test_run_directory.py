@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from experiments.command_line.errors import UserError
-from experiments.runs import directory, environment
+from experiments.runs import directory, environment, lock
 
 CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1, 2)}}
 
@@ -201,7 +201,7 @@ def test_a_config_of_another_shape_is_one_line(tmp_path, text):
 def test_an_environment_of_another_shape_is_one_line(tmp_path, text):
     (tmp_path / 'environment.json').write_text(text)
     with pytest.raises(UserError, match='environment.json '):
-        environment.record(tmp_path, ['cpu'])
+        environment.save(tmp_path, ['cpu'])
     assert (tmp_path / 'environment.json').read_text() == text
 
 
@@ -213,7 +213,7 @@ def test_what_is_no_run_has_no_config(tmp_path):
         directory.read_config(tmp_path)
 
 
-@pytest.mark.skipif(directory.fcntl is None, reason='this system has no such locks')
+@pytest.mark.skipif(lock.fcntl is None, reason='this system has no such locks')
 def test_one_process_at_a_time_and_a_kill_lets_go(tmp_path):
     holder = subprocess.Popen(
         [
@@ -241,7 +241,7 @@ def test_one_process_at_a_time_and_a_kill_lets_go(tmp_path):
 def test_the_environment_names_versions_and_devices(tmp_path):
     import jax
 
-    environment.record(tmp_path, ['cpu', 'cpu'])
+    environment.save(tmp_path, ['cpu', 'cpu'])
     stored = json.loads((tmp_path / 'environment.json').read_text())
     assert stored['packages']['jax'] == jax.__version__
     assert stored['python'] == '.'.join(map(str, sys.version_info[:3]))
@@ -281,7 +281,7 @@ def test_the_environment_names_the_processor(text, expected, tmp_path, monkeypat
 
 def test_a_run_that_moves_keeps_its_earlier_environments(tmp_path):
     for devices in (['cpu'], ['cpu'], ['H100'], ['cpu']):
-        environment.record(tmp_path, devices)
+        environment.save(tmp_path, devices)
     stored = json.loads((tmp_path / 'environment.json').read_text())
     assert stored['devices'] == {'cpu': 1}
     assert [e['devices'] for e in stored['earlier']] == [{'cpu': 1}, {'H100': 1}]

@@ -29,9 +29,9 @@ def test_a_file_gets_plain_lines():
         screen.count(pairs, None, 'pairs')
     screen.train(steps=1000, first=100)
     screen.step(200)
-    screen.figures(200, loss=3.14159, tokens_per_second=12345.6)
+    screen.metrics(200, loss=3.14159, tokens_per_second=12345.6)
     screen.say('hello')
-    screen.figures(1000, loss=1)
+    screen.metrics(1000, loss=1)
     screen.close()
     assert out.getvalue() == (
         'tokenising …\n'
@@ -57,7 +57,7 @@ def test_a_terminal_shows_every_phase_and_keeps_what_was_said(terminal):
     screen.count(12_000, None, 'pairs')
     assert '12,000 pairs' in shown()
     screen.train(steps=50, first=0)
-    screen.figures(20, loss=2.5)
+    screen.metrics(20, loss=2.5)
     screen.step(21)
     assert 'training: step 21/50' in shown() and 'loss 2.5' in shown()
     screen.begin('evaluating', quiet=True)
@@ -92,7 +92,7 @@ def test_time_left(step, seconds, left):
     out, times = io.StringIO(), iter([0.0, 0.0, seconds])
     screen = Screen(out, lambda: next(times))
     screen.train(steps=100, first=0)
-    screen.figures(step)
+    screen.metrics(step)
     assert out.getvalue().rstrip().endswith(left)
 
 

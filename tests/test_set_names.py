@@ -11,7 +11,8 @@ from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
 from experiments.config import typed
 from experiments.data import set_names
-from experiments.evaluation import evaluator
+from experiments.evaluation.sets import chosen
+from experiments.evaluation.translation_files import outputs_path
 from experiments.storage import files
 from experiments.training import setup
 
@@ -53,7 +54,7 @@ def test_names_that_are_not_kept_apart_are_refused(two):
 def test_files_of_other_names_can_be_written(tmp_path):
     set_names.check(GOOD)
     for name in GOOD:
-        files.write(evaluator.translations(tmp_path, name, 10**9, 1000), 'a\n')
+        files.write(outputs_path(tmp_path, name, 10**9, 1000), 'a\n')
     assert len(list((tmp_path / 'translations').iterdir())) == len(GOOD)
 
 
@@ -68,7 +69,7 @@ def text(tmp_path):
 @pytest.mark.skipif(sys.platform != 'linux', reason='capitals count in its folders')
 def test_a_run_is_refused_before_its_text_is_tokenised(text, tmp_path, monkeypatch):
     monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path / 'cache'))
-    monkeypatch.setattr(setup.devices, 'keep_programs', lambda: None)
+    monkeypatch.setattr(setup.compilation, 'keep_programs', lambda: None)
     config = wmt_small.get_config()
     config.data = text
     for sets in ('', 'Val'):  # the dev set is watched by, whether or not it is chosen
@@ -82,6 +83,6 @@ def test_a_run_is_refused_before_its_text_is_tokenised(text, tmp_path, monkeypat
 
 def test_a_set_that_is_scored_again_is_looked_at_too():
     sets = {'val': [('a', 'b')], 'a/b': [('a', 'b')]}
-    assert set(evaluator.chosen(sets, 'val,val', '--set')) == {'val'}
+    assert set(chosen(sets, 'val,val', '--set')) == {'val'}
     with pytest.raises(UserError, match="'a/b' cannot be the name of a file"):
-        evaluator.chosen(sets, '', '--set')
+        chosen(sets, '', '--set')

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from experiments.data.grammar import english, german, held_out, lexicon
-from experiments.data.grammar.dice import Dice
 from experiments.data.grammar.german_phrases import phrase
 from experiments.data.grammar.lexemes import Adverb
 from experiments.data.grammar.lexicon import (
@@ -25,6 +24,7 @@ from experiments.data.grammar.lexicon import (
     VERBS,
     WEATHER,
 )
+from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.sample_sentences import long_sentence, sentence
 from experiments.data.grammar.syntax import (
     Both,
@@ -1350,7 +1350,7 @@ def test_sizes_and_lengths(default, train):
 
 def test_a_sentence_has_one_translation():
     translations: dict[str, str] = {}
-    dice = Dice(7)
+    dice = Rng(7)
     for tree in ((sentence, long_sentence)[i % 2](dice) for i in range(20_000)):
         in_german = german.sentence(tree)
         assert translations.setdefault(english.sentence(tree), in_german) == in_german
@@ -1427,7 +1427,7 @@ def test_pairs_held_out_are_not_trained_but_their_parts_are(
 
 
 def test_each_compositional_sentence_has_a_pair_held_out():
-    dice = Dice(3)
+    dice = Rng(3)
     trees = [sentence(dice) for _ in range(2_000)]
     seen = {pair for tree in trees for pair in held_out.constructions(tree)}
     for construction, text in held_out.HELD_OUT.items():

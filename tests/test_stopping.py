@@ -84,7 +84,7 @@ def test_tokenising_ends_and_leaves_no_draft(stop, tmp_path, monkeypatch):
     from experiments.data.sources.grammar import Grammar
     from experiments.training import setup
 
-    monkeypatch.setattr(setup.devices, 'cache', lambda: tmp_path / 'cache')
+    monkeypatch.setattr(setup.cache, 'folder', lambda: tmp_path / 'cache')
     monkeypatch.setattr(corpus, '_CHUNK', 10)
     data, out = Grammar(pairs=100), io.StringIO()
     words = tokenizer.train(data, 200, tmp_path)

@@ -1,0 +1,1 @@
+"""The saved states of a run: written whole, verified when read, averaged."""

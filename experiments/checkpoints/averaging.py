@@ -9,23 +9,29 @@ import numpy as np
 
 
 class Mean(NamedTuple):
+    """The mean of some checkpoints' variables, and the steps it is of."""
+
     variables: Any
-    steps: list[int]  # whose mean they are
-    left_out: list[int]  # those that are damaged
+    steps: list[int]
+    left_out: list[int]  # steps of damaged checkpoints
 
 
 def average(trees: Iterable[Any]) -> Any:
-    """The mean of trees of floating-point arrays, leaf by leaf; one tree is in memory at a time.
+    """The mean of trees of floating-point arrays, leaf by leaf.
 
-    Summed in float64 and returned as NumPy arrays of the leaves' own dtypes.
+    One tree is in memory at a time. The sums are float64; the result is NumPy arrays of
+    the leaves' own dtypes.
 
     Raises:
       ValueError: there is no tree, or a leaf is not floating point.
     """
-    sums, number, dtypes = None, 0, None
+    sums = None
+    number = 0
+    dtypes = None
     for tree in trees:
         dtypes = jax.tree.map(_float_dtype, tree)
-        sums = sums or jax.tree.map(lambda x: np.zeros(x.shape), tree)
+        if sums is None:
+            sums = jax.tree.map(lambda x: np.zeros(x.shape), tree)
         sums = jax.tree.map(lambda total, x: np.add(total, x, out=total), sums, tree)
         number += 1
     if sums is None:

@@ -1,10 +1,8 @@
-"""Checkpoints: a training state and what belongs to it, saved as one and checked when read."""
+"""Checkpoints: a training state with its metadata, verified when it is read."""
 
 import contextlib
 import math
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +13,9 @@ from experiments.checkpoints.averaging import Mean, average
 from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.manifest import Damaged
 from experiments.checkpoints.state_files import Failed, StateFiles
+from experiments.checkpoints.writer import CheckpointWriter
 from experiments.command_line.errors import UserError
-from experiments.storage import files, hold, space
+from experiments.storage import hold
 
 
 class Restored(NamedTuple):
@@ -26,17 +25,19 @@ class Restored(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of a run, written in the background; a kill at any time leaves them good.
+    """The checkpoints of a run, written in the background.
 
-    Each is a folder, which gets its name, the step, when all in it is on disk: `state`, by Orbax,
-    and a record of what it holds. Orbax restores a flipped byte without a word; the record tells.
-    What is read is held, so that the process that trains does not remove it meanwhile.
+    A kill at any time leaves them good: a checkpoint is a folder that gets its name,
+      the
+    step, only when all of it is on disk. It holds `state`, which Orbax writes, and a
+    manifest. Orbax restores a flipped byte without an error; the manifest detects it.
+    What is being read is locked, so that the training process does not remove it.
 
     Args:
       directory: gets a folder for each step.
       keep: how many of the last checkpoints stay, at least one.
       keep_best: how many of those with the highest scores stay as well.
-      read_only: for another process than the one that trains: changes nothing there.
+      read_only: for another process than the one that trains: nothing is changed.
     """
 
     def __init__(
@@ -47,11 +48,9 @@ class Checkpoints:
         read_only: bool = False,
     ):
         self._folder = CheckpointFolder(directory)
-        self._keep, self._keep_best = keep, keep_best
         self._read_only = read_only
         self._files = StateFiles()
-        self._background = ThreadPoolExecutor(1)
-        self._pending: Future[None] | None = None
+        self._writer = CheckpointWriter(self._folder, self._files, keep, keep_best)
         if not read_only:
             self._folder.remove_nameless()
 
@@ -63,38 +62,37 @@ class Checkpoints:
         score: float | None = None,
         due: bool = True,
     ) -> None:
-        """Begins to save a state, and JSON about it, at a step later than all others.
+        """Begins to save a state with its metadata, at a step later than all others.
 
-        Returns when the state is copied, and may be donated; the writing goes on.
+        It returns when the state is copied and may be donated; the writing goes on.
 
         Args:
           state: a tree of arrays.
-          score: the higher the better; without one the checkpoint is never among the best.
-          due: False for one that only a stop asks for: it goes when the next is there, and does not
-            count among the last, which so are the same in a run that never stopped.
+          metadata: what JSON can hold.
+          score: the higher the better; without one the checkpoint is never among the
+            best.
+          due: False for a checkpoint that is saved only because the run was stopped. It
+            is removed when the next one is there, and is never among the last, which
+            are therefore those of a run that never stopped.
 
         Raises:
           UserError: this checkpoint, or the one before it, cannot be written.
         """
-        self.wait()
-        self._refuse(step)
         if score is not None and not math.isfinite(score):
             score = None
-        kinds = manifest.kinds(state)
-        content = {'metadata': metadata, 'score': score, 'due': due, 'leaves': kinds}
-        nameless = self._folder.nameless(step)
-        try:
-            self._files.save(nameless / 'state', state)
-        except Failed as error:
-            files.remove(nameless)
-            raise self._failure(error) from error
-        self._pending = self._background.submit(self._finish, nameless, step, content)
+        content = {
+            'metadata': metadata,
+            'score': score,
+            'due': due,
+            'leaves': manifest.kinds(state),
+        }
+        self._writer.save(step, state, content)
 
     def set_score(self, step: int, score: float) -> None:
         """Gives a score to a checkpoint that was saved without one.
 
         Raises:
-          UserError: its record cannot be read or written.
+          UserError: its manifest cannot be read or written.
         """
         if not math.isfinite(score):
             return
@@ -105,24 +103,18 @@ class Checkpoints:
             raise UserError(f'checkpoint {path}: {error}') from error
 
     def wait(self) -> None:
-        """Returns when the checkpoint that was begun is whole.
+        """Returns when the checkpoint that was begun is complete.
 
         Raises:
           UserError: it cannot be written.
         """
-        pending, self._pending = self._pending, None
-        try:
-            if pending:
-                pending.result()
-        except Exception as error:
-            raise self._failure(error) from error
+        self._writer.wait()
 
     def close(self) -> None:
         """Waits, as `wait`, and ends the threads."""
         try:
-            self.wait()
+            self._writer.close()
         finally:
-            self._background.shutdown()
             self._files.close()
             if not self._read_only:
                 self._folder.remove_nameless()
@@ -132,32 +124,38 @@ class Checkpoints:
         return self._folder.steps()
 
     def last_steps(self, number: int) -> list[int]:
-        """The latest steps that were due, in order; the latest of all where none was yet."""
-        records = self._folder.records()
-        return folder.last(records, number) or list(records)[-1:]
+        """The latest steps that were due, in order.
+
+        Where none was due yet, it is the latest of all.
+        """
+        manifests = self._folder.manifests()
+        due = folder.last(manifests, number)
+        return due if due else list(manifests)[-1:]
 
     def best_steps(self, number: int) -> list[int]:
-        """The steps of the highest scores, the best first; of equal scores the latest."""
-        return folder.best(self._folder.records(), number)
+        """The steps of the highest scores, best first; of equal scores the latest."""
+        return folder.best(self._folder.manifests(), number)
 
     def unknown_steps(self) -> list[int]:
-        """Those so damaged that not even their scores are known."""
-        return [step for step, content in self._folder.records().items() if not content]
+        """The steps of those so damaged that not even their scores are known."""
+        manifests = self._folder.manifests()
+        return [step for step, content in manifests.items() if not content]
 
     def restore(
         self, abstract_state: Any, warn: Callable[[str], None] = print
     ) -> Restored | None:
-        """The latest checkpoint that is what was written, or None where there is none yet.
+        """The latest undamaged checkpoint, or None where there is none yet.
 
-        Those after it, which are damaged, are set aside under other names.
+        Later ones, which are damaged, are renamed.
 
         Args:
-          abstract_state: a tree of shapes and dtypes, whose shardings say where the leaves go.
+          abstract_state: a tree of shapes and dtypes, whose shardings say where the
+            leaves go.
           warn: is told of each damaged checkpoint.
 
         Raises:
-          UserError: all are damaged, or they are of another model; or one cannot be read now, and
-            may be good.
+          UserError: all are damaged, or they are of another model; or one cannot be
+            read now, and may be good.
         """
         self.wait()
         damaged: dict[int, Damaged] = {}
@@ -167,12 +165,7 @@ class Checkpoints:
             except Damaged as error:
                 damaged[step] = error
                 continue
-            for late, error in damaged.items():
-                name = self._folder.set_aside(late)
-                warn(
-                    f'the checkpoint of step {late} is damaged: {error}; '
-                    f'it is kept as {name}'
-                )
+            self._set_aside(damaged, warn)
             return restored
         if not damaged:
             return None
@@ -183,12 +176,22 @@ class Checkpoints:
             'move that folder away to begin the run again'
         )
 
+    def _set_aside(
+        self, damaged: dict[int, Damaged], warn: Callable[[str], None]
+    ) -> None:
+        for step, error in damaged.items():
+            name = self._folder.set_aside(step)
+            warn(
+                f'the checkpoint of step {step} is damaged: {error}; '
+                f'it is kept as {name}'
+            )
+
     def load_variables(self, step: int, abstract: Any) -> Any:
-        """What a model needs of the state that was saved at a step: its params, and statistics.
+        """The model's variables in the state that was saved at a step.
 
         Raises:
-          UserError: there is no such checkpoint, it is damaged, it is of another model, or it
-            cannot be read now.
+          UserError: there is no such checkpoint, it is damaged, it is of another model,
+            or it cannot be read now.
         """
         path = self._folder.path(step)
         try:
@@ -205,10 +208,10 @@ class Checkpoints:
         abstract: Any,
         warn: Callable[[str], None] = print,
     ) -> Mean:
-        """The mean of the variables that were saved at some steps; what is damaged is left out.
+        """The mean of the variables that were saved at some steps.
 
         Args:
-          warn: is told of each damaged checkpoint.
+          warn: is told of each damaged checkpoint, which is left out.
 
         Raises:
           UserError: none is good, one is of another model, or one cannot be read now.
@@ -222,9 +225,11 @@ class Checkpoints:
             mean = average(self._good(steps, abstract, good, damaged))
         for step, error in damaged.items():
             warn(f'the checkpoint of step {step} is damaged and left out: {error}')
-        placed = jax.tree.map(
-            lambda x, a: jax.device_put(x, a.sharding), mean, abstract
-        )
+
+        def place(leaf: Any, abstract_leaf: Any) -> jax.Array:
+            return jax.device_put(leaf, abstract_leaf.sharding)
+
+        placed = jax.tree.map(place, mean, abstract)
         return Mean(placed, good, list(damaged))
 
     def _good(
@@ -234,7 +239,7 @@ class Checkpoints:
         good: list[int],
         damaged: dict[int, Damaged],
     ) -> Iterator[Any]:
-        """Loads one after the other, and notes which are good and what is wrong with others."""
+        """Loads one after another; notes in `good` and `damaged` how each one is."""
         for step in steps:
             try:
                 variables = self._load(step, abstract).state
@@ -246,37 +251,10 @@ class Checkpoints:
         if not good:
             reasons = '; '.join(f'{step}: {error}' for step, error in damaged.items())
             raise UserError(
-                f'all checkpoints that are to be used, in {self._folder.directory}, are damaged '
-                f'({reasons}): restore one from a copy, or train again in another --workdir'
+                f'all checkpoints that are to be used, in {self._folder.directory}, '
+                f'are damaged ({reasons}): restore one from a copy, or train again in '
+                'another --workdir'
             )
-
-    def _refuse(self, step: int) -> None:
-        steps = self.steps()
-        if steps and step <= steps[-1]:
-            raise self._failure(f'step {step} is not later than those there')
-        directory = self._folder.directory
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            free = shutil.disk_usage(directory).free
-        except OSError as error:
-            raise self._failure(error) from error
-        # Not the arrays' bytes, for they are compressed. Of the first nothing is known before.
-        needed = space.taken(self._folder.path(steps[-1])) if steps else 0
-        if free < needed:
-            raise self._failure(
-                f'it takes about {space.text(needed)}, {space.text(needed - free)} more '
-                'than are free'
-            )
-
-    def _finish(self, nameless: Path, step: int, content: dict[str, Any]) -> None:
-        """Names a checkpoint when it is whole, and removes those that need not stay."""
-        try:
-            self._files.wait()
-            manifest.write(nameless, content)
-            files.commit(nameless, self._folder.path(step))
-        finally:
-            files.remove(nameless)
-        self._folder.remove_old(self._keep, self._keep_best)
 
     def _load(self, step: int, abstract: Any) -> Restored:
         """Reads `abstract`, the state or part of it, at a step."""
@@ -287,15 +265,6 @@ class Checkpoints:
         try:
             state = self._files.restore(path / 'state', abstract)
         except Failed as error:
-            # It is not damaged, for what is there is what was written.
+            # It is not damaged: its files were just found to be what was written.
             raise UserError(f'cannot read checkpoint {path}: {error}') from error
         return Restored(step, state, content['metadata'])
-
-    def _failure(self, reason: Exception | str) -> UserError:
-        steps = self.steps()
-        good = 'there is none yet'
-        if steps:
-            good = f'the one of step {steps[-1]} stays good'
-        return UserError(
-            f'cannot write a checkpoint to {self._folder.directory} ({good}): {reason}'
-        )

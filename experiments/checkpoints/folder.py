@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: which are there, which are the last and the best."""
+"""The folder of a run's checkpoints: which there are, which are the last and best."""
 
 import contextlib
 import os
@@ -12,24 +12,23 @@ from experiments.checkpoints.manifest import Damaged
 from experiments.command_line.errors import UserError
 from experiments.storage import files, hold
 
-# Only what we write is a step: no `007`, and none of the other digits that int() understands.
+# No `007`, and none of the other scripts' digits that int() understands.
 _STEP = re.compile('0|[1-9][0-9]*')
 
-Records = Mapping[
-    int, Mapping[str, Any]
-]  # step → what was written about its checkpoint
+Manifests = Mapping[int, Mapping[str, Any]]  # by step
 
 
 class CheckpointFolder:
-    """Names of checkpoints: a step's own, `.<step>` while it is made or removed, `damaged-<step>`.
+    """The checkpoints by their folders' names.
 
-    All methods raise UserError where the folder or a record cannot be read now.
+    A checkpoint's folder is named `<step>`; `.<step>` while it is written or removed;
+    `damaged-<step>` once it was found damaged. All methods raise UserError where the
+    folder or a manifest cannot be read now.
     """
 
     def __init__(self, directory: Path):
-        self.directory = (
-            directory.absolute()
-        )  # with a relative path Orbax saves nothing
+        # Orbax saves nothing where the path is relative.
+        self.directory = directory.absolute()
 
     def path(self, step: int) -> Path:
         return self.directory / str(step)
@@ -39,42 +38,46 @@ class CheckpointFolder:
         return self.directory / f'.{step}'
 
     def steps(self) -> list[int]:
-        """The steps of all whole checkpoints, in order."""
+        """The steps of all complete checkpoints, in order."""
         return sorted(int(name) for name in self._names() if _STEP.fullmatch(name))
 
-    def records(self) -> dict[int, dict[str, Any]]:
-        """What was written about each checkpoint, in order; of a damaged one, nothing."""
-        records = {}
+    def manifests(self) -> dict[int, dict[str, Any]]:
+        """The manifest of each checkpoint, in order; of a damaged one, nothing."""
+        manifests = {}
         for step in self.steps():
-            records[step] = {}
+            manifests[step] = {}
             with contextlib.suppress(Damaged):
-                records[step] = manifest.read(self.path(step))
-        return records
+                manifests[step] = manifest.read(self.path(step))
+        return manifests
 
     def reading(self, step: int) -> contextlib.AbstractContextManager[None]:
-        """As `hold.reading`."""
+        """Keeps a checkpoint from being removed, as `hold.reading` does."""
         return hold.reading(self.path(step) / manifest.NAME)
 
     def remove_nameless(self) -> None:
-        """Removes what a process that was killed had begun to write or to remove."""
+        """Removes what a killed process had begun to write or to remove."""
         for name in self._names():
             if name.startswith('.') and _STEP.fullmatch(name[1:]):
                 files.remove(self.directory / name)
 
     def remove_old(self, keep: int, keep_best: int) -> None:
-        """Leaves the newest, the last and the best; and what is damaged or is being read."""
-        records = {}
+        """Removes all but the newest, the last `keep` and the best `keep_best`.
+
+        Those that are damaged or are being read stay, too.
+        """
+        manifests = {}
         for step in self.steps():
             with contextlib.suppress(Damaged, UserError):
-                records[step] = manifest.read(self.path(step))
-        kept = {*last(records, keep), *best(records, keep_best)}
-        for step in list(records)[:-1]:
+                manifests[step] = manifest.read(self.path(step))
+        kept = {*last(manifests, keep), *best(manifests, keep_best)}
+        for step in list(manifests)[:-1]:
             if step not in kept:
                 self._remove(step)
 
     def set_aside(self, step: int) -> str:
-        """Gives a damaged checkpoint a name that is no step's, and returns it."""
-        name, number = f'damaged-{step}', 1
+        """Renames a damaged checkpoint, so that it is no step's → its new name."""
+        name = f'damaged-{step}'
+        number = 1
         while os.path.lexists(self.directory / name):
             number += 1
             name = f'damaged-{step}-{number}'
@@ -100,19 +103,23 @@ class CheckpointFolder:
         with hold.removing(self.path(step) / manifest.NAME) as is_free:
             if not is_free:
                 return
-            # At once without a name, lest a kill leave half a checkpoint.
+            # First it loses its name, so that a kill leaves no half checkpoint.
             os.replace(self.path(step), self.nameless(step))
         files.remove(self.nameless(step))
 
 
-def last(records: Records, number: int) -> list[int]:
+def last(manifests: Manifests, number: int) -> list[int]:
     """The latest steps that were due, in order."""
-    due = [step for step, content in records.items() if content.get('due', True)]
+    due = [step for step, content in manifests.items() if content.get('due', True)]
     return due[-number:]
 
 
-def best(records: Records, number: int) -> list[int]:
+def best(manifests: Manifests, number: int) -> list[int]:
     """The steps of the highest scores, the best first; of equal scores the latest."""
-    scores = [(content.get('score'), step) for step, content in records.items()]
-    scored = sorted([pair for pair in scores if pair[0] is not None], reverse=True)
-    return [step for _, step in scored][:number]
+    scored = []
+    for step, content in manifests.items():
+        score = content.get('score')
+        if score is not None:
+            scored.append((score, step))
+    scored.sort(reverse=True)
+    return [step for _, step in scored[:number]]

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, written beside it: tells whether it is read as it was written."""
+"""The manifest of a checkpoint: what it holds, and SHA-256 sums that verify it."""
 
 import errno
 import hashlib
@@ -15,51 +15,51 @@ from experiments.command_line.errors import UserError
 from experiments.storage import files
 
 NAME = 'record.json'
-# What the system says of a file that is not there, or is of another kind.
+# Errors of the system for a file that is not there, or is of another kind.
 _CHANGED = (*files.MISSING, IsADirectoryError)
 _NOT_FINITE = 'not finite'  # the key of a number that JSON cannot have
 
 
 class Damaged(Exception):
-    """A checkpoint is not what was written; the message says which file."""
+    """A checkpoint is not what was written; the message names the file."""
 
 
 def kinds(tree: Any) -> dict[str, str]:
-    """Path → dtype and shape of each leaf: `{'params/layer_0/bias': 'float32[512]'}`."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {
-        jax.tree_util.keystr(
-            path, simple=True, separator='/'
-        ): f'{x.dtype}{list(x.shape)}'
-        for path, x in leaves
-    }
+    """Path → dtype and shape of each leaf: `{'params/norm/bias': 'float32[512]'}`."""
+    kinds = {}
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        name = jax.tree_util.keystr(path, simple=True, separator='/')
+        kinds[name] = f'{leaf.dtype}{list(leaf.shape)}'
+    return kinds
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> None:
-    """Writes JSON about a folder into it, with a SHA-256 of each file there and one of itself.
+    """Writes a folder's manifest, with a SHA-256 of each file there and of itself.
 
     Raises:
       UserError: as `files.write`.
     """
     paths = sorted(path for path in folder.rglob('*') if path.is_file())
     hashes = {path.relative_to(folder).as_posix(): _hash(path) for path in paths}
-    record = _encoded({**content, 'files': hashes})
-    files.write_json(folder / NAME, record | {'sha256': _seal(record)})
+    _write(folder, _encoded({**content, 'files': hashes}))
 
 
 def amend(folder: Path, **values: Any) -> None:
-    """Writes some of what is written about a folder anew.
+    """Changes some values of a folder's manifest.
 
     Raises:
       Damaged: as `read`.
       UserError: as `files.write`.
     """
-    record = read(folder) | values
-    files.write_json(folder / NAME, record | {'sha256': _seal(record)})
+    _write(folder, read(folder) | values)
+
+
+def _write(folder: Path, manifest: Mapping[str, Any]) -> None:
+    files.write_json(folder / NAME, {**manifest, 'sha256': _seal(manifest)})
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What was written about a folder.
+    """A folder's manifest.
 
     Raises:
       Damaged: it is not there, or was changed.
@@ -68,32 +68,36 @@ def read(folder: Path) -> dict[str, Any]:
     with _reading(folder / NAME, NAME):
         data = (folder / NAME).read_bytes()
     try:
-        record = files.parse_json(data)
+        manifest = files.parse_json(data)
     except ValueError as error:
         raise Damaged(f'{NAME} is not JSON: {error}') from error
-    if not isinstance(record, dict) or record.pop('sha256', None) != _seal(record):
+    if not isinstance(manifest, dict):
         raise Damaged(f'{NAME} is not what was written')
-    return _decoded(record)
+    seal = manifest.pop('sha256', None)
+    if seal != _seal(manifest):
+        raise Damaged(f'{NAME} is not what was written')
+    return _decoded(manifest)
 
 
-def compare_kinds(folder: Path, record: Mapping[str, Any], abstract: Any) -> None:
-    """Raises UserError if the leaves of a tree are not there, or not of the same kind."""
+def compare_kinds(folder: Path, manifest: Mapping[str, Any], abstract: Any) -> None:
+    """Raises UserError if a leaf of a tree was not saved, or was of another kind."""
     for name, here in kinds(abstract).items():
-        there = record['leaves'].get(name, 'missing')
+        there = manifest['leaves'].get(name, 'missing')
         if there != here:
             raise UserError(
-                f'checkpoint {folder} is of another model: {name} is {there}, not {here}'
+                f'checkpoint {folder} is of another model: {name} is {there}, not '
+                f'{here}'
             )
 
 
-def compare_files(folder: Path, record: Mapping[str, Any]) -> None:
-    """Has every file of a folder read and compared with what was written.
+def compare_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Reads every file of a folder and compares it with what was written.
 
     Raises:
       Damaged: one is missing, or is not what was written.
       UserError: one cannot be read now.
     """
-    for path, sha in record['files'].items():
+    for path, sha in manifest['files'].items():
         with _reading(folder / path, path):
             is_same = _hash(folder / path) == sha
         if not is_same:
@@ -102,15 +106,15 @@ def compare_files(folder: Path, record: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _reading(path: Path, name: str) -> Iterator[None]:
-    """Tells damage from what may be over in a moment: no permission, no connection, no handle."""
+    """Tells damage from errors that may pass: no permission, no connection."""
     try:
         yield
     except _CHANGED as error:
         raise Damaged(f'{name} is missing') from error
     except OSError as error:
         raise UserError(
-            f'cannot read {path}: {error.strerror or error}. Nothing was changed; start again '
-            f'when it can be read{_disk_fails(error)}'
+            f'cannot read {path}: {error.strerror or error}. Nothing was changed; '
+            f'start again when it can be read{_disk_fails(error)}'
         ) from error
 
 
@@ -128,13 +132,13 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
-def _seal(record: Mapping[str, Any]) -> str:
-    """SHA-256 of JSON, the same however it is laid out."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+def _seal(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of a manifest's JSON, the same however its file is formatted."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _encoded(value: Any) -> Any:
-    """The value with numbers that are not finite as JSON can hold them: `{'not finite': 'nan'}`."""
+    """The value with `{'not finite': 'nan'}` for NaN and so on, which JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
         return {_NOT_FINITE: str(value)}
     if isinstance(value, Mapping):

@@ -1,4 +1,7 @@
-"""A tree of arrays in a folder, by Orbax: written in the background, failures as one short text."""
+"""A tree of arrays in a folder, by Orbax: written in the background.
+
+A failure becomes one short line of text.
+"""
 
 import functools
 import logging
@@ -14,12 +17,16 @@ _LONGEST = 200  # characters of a failure's text
 
 
 class Failed(Exception):
-    """Orbax cannot write or read; the message is one line, with the system's own words."""
+    """Orbax cannot write or read; the message is one line, with the system's reason."""
 
     def __init__(self, error: BaseException):
-        text = ' '.join(str(error).split()) or type(error).__name__
-        # Of a long reason the end, where the system's own words are.
-        super().__init__(text if len(text) <= _LONGEST else f'…{text[-_LONGEST:]}')
+        text = ' '.join(str(error).split())
+        if not text:
+            text = type(error).__name__
+        if len(text) > _LONGEST:
+            # The end, where the system's own words are.
+            text = f'…{text[-_LONGEST:]}'
+        super().__init__(text)
 
 
 class StateFiles:
@@ -27,13 +34,14 @@ class StateFiles:
 
     def __init__(self):
         _silence()
-        # Directories made in the background, where one cannot be made, are waited for in vain.
+        # If directories were made in the background and one could not be made, Orbax
+        # would wait for it for ever.
         options = ocp.options.AsyncOptions(create_directories_asynchronously=False)
         handler = ocp.PyTreeCheckpointHandler()
         self._orbax = ocp.AsyncCheckpointer(handler, async_options=options)
 
     def save(self, folder: Path, state: Any) -> None:
-        """Begins to write; returns when the state is copied, and may be donated."""
+        """Begins to write; returns when the state is copied and may be donated."""
         try:
             self._orbax.save(folder, args=ocp.args.PyTreeSave(state))
         except Exception as error:
@@ -47,33 +55,35 @@ class StateFiles:
             raise self._failure(error) from error
 
     def restore(self, folder: Path, abstract: Any) -> Any:
-        """The leaves that `abstract` has, placed as its shardings say."""
+        """The leaves that `abstract` has, with its shardings."""
         try:
             return self._orbax.restore(folder, args=_restore_args(abstract))
         except Exception as error:
             raise Failed(error) from error
 
     def close(self) -> None:
-        """Ends the threads; what failed in them, `wait` has said."""
+        """Ends the threads; `wait` has already raised what failed in them."""
         try:
             self._orbax.close()
         except Exception as error:
             self._failure(error)
 
     def _failure(self, error: Exception) -> Failed:
-        # What Orbax had begun and nobody waits for now.
+        # Orbax had begun work that nobody waits for any more.
         message = "coroutine '.*' was never awaited"
         warnings.filterwarnings('ignore', message, RuntimeWarning)
         return Failed(error)
 
 
 def _restore_args(abstract: Any) -> ocp.args.PyTreeRestore:
-    # Without a sharding Orbax takes the one that was saved, whose devices need not be here.
+    # Where no sharding is given Orbax uses the one that was saved, whose devices may be
+    # missing here.
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    abstract = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or here),
-        abstract,
-    )
+
+    def placed(x: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or here)
+
+    abstract = jax.tree.map(placed, abstract)
     return ocp.args.PyTreeRestore(
         abstract,
         restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
@@ -83,9 +93,9 @@ def _restore_args(abstract: Any) -> ocp.args.PyTreeRestore:
 
 @functools.cache
 def _silence() -> None:
-    """Has Orbax's threads print nothing: what matters is raised, and said where it is caught."""
+    """Keeps Orbax's threads from printing: what matters is raised as an error."""
     logging.getLogger('absl').addFilter(lambda line: 'orbax' not in line.pathname)
-    # After the first array that cannot be written nobody waits for the writers of the others.
+    # Once one array could not be written, nobody waits for the writers of the others.
     unheard = 'exception was never retrieved'
     logging.getLogger('asyncio').addFilter(
         lambda line: unheard not in line.getMessage()

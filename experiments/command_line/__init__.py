@@ -1,0 +1,1 @@
+"""The edge to the user: flags, messages, what is shown, signals."""

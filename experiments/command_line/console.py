@@ -7,40 +7,45 @@ from typing import Any
 def facts(values: Mapping[str, Any]) -> str:
     """A line for each value, the values one below the other; numbers with commas."""
     width = max(map(len, values), default=0)
-    return '\n'.join(
-        f'{name:<{width}}  {cell(value)}' for name, value in values.items()
-    )
+    lines = [f'{name:<{width}}  {cell(value)}' for name, value in values.items()]
+    return '\n'.join(lines)
 
 
 def table(
     names: Sequence[str], rows: Sequence[Sequence[Any]], scores: Collection[str] = ()
 ) -> str:
-    """Columns of one width under their names, numbers to the right; None is a dash.
+    """A table with names over its columns; numbers to the right, None as a dash.
 
     Args:
       scores: the names of columns of BLEU and the like, which have two decimals.
     """
-    columns = [
-        _column(column, score if column[0] in scores else cell)
-        for column in zip(names, *rows, strict=True)
-    ]
-    return '\n'.join('  '.join(line).rstrip() for line in zip(*columns, strict=True))
+    columns = []
+    for name, *values in zip(names, *rows, strict=True):
+        form = score if name in scores else cell
+        columns.append(_column(name, values, form))
+    lines = zip(*columns, strict=True)
+    return '\n'.join('  '.join(line).rstrip() for line in lines)
 
 
-def _column(values: Sequence[Any], form: Callable[[Any], str]) -> list[str]:
-    name, *cells = [values[0], *map(form, values[1:])]
+def _column(name: str, values: Sequence[Any], form: Callable[[Any], str]) -> list[str]:
+    """Name, dashes and values, all of one width."""
+    cells = [form(value) for value in values]
     width = max(map(len, [name, *cells]))
     lines = [name, '-' * width, *cells]
-    to_right = any(map(_is_number, values))
-    return [line.rjust(width) if to_right else line.ljust(width) for line in lines]
+    if any(map(_is_number, values)):
+        return [line.rjust(width) for line in lines]
+    return [line.ljust(width) for line in lines]
 
 
 def cell(value: Any) -> str:
+    """A value as facts and tables show it."""
     if value is None:
         return '-'
     if isinstance(value, float):
         return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.4g}'
-    return f'{value:,}' if _is_number(value) else str(value)
+    if _is_number(value):
+        return f'{value:,}'
+    return str(value)
 
 
 def score(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The one error whose message is for the user: printed as a line, without a traceback."""
+"""The error whose message is for the user: printed on one line, without a traceback."""
 
 import sys
 
@@ -6,21 +6,26 @@ LONGEST = 1000  # characters of a line
 
 
 class UserError(Exception):
-    """Something the user can mend. The message names the field or file, the value and the mend."""
+    """Something that the user can correct.
+
+    The message names the field or file, its value, and what to do.
+    """
 
 
 def warn(message: str) -> None:
-    """Says in one line on stderr what was found wrong and is mended without the user."""
+    """Prints a line on stderr on what was wrong and is corrected without the user."""
     print('warning:', message, file=sys.stderr, flush=True)
 
 
 def line(error: UserError) -> str:
-    """The message as one line that a terminal can show, cut where it is very long."""
+    """The message as one line that a terminal can show; a very long one is cut."""
     text = ' '.join(str(error).splitlines())
     if len(text) > LONGEST:
         text = f'{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}'
-    return ''.join(c if c.isprintable() else _escaped(c) for c in text)
+    return ''.join(_printable(character) for character in text)
 
 
-def _escaped(character: str) -> str:
+def _printable(character: str) -> str:
+    if character.isprintable():
+        return character
     return character.encode('unicode_escape').decode()

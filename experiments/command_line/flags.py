@@ -62,7 +62,7 @@ class Once(argparse._StoreAction):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that takes flags by their whole name and reports mistakes as UserErrors."""
+    """argparse that takes flags by their whole name; mistakes are UserErrors."""
 
     def __init__(self, description: str | None):
         super().__init__(
@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(run: Callable[[], None]) -> None:
-    """Runs a command; what the user can mend is one line on stderr and exit status 2."""
+    """Runs a command; a UserError is one line on stderr and exit status 2."""
     utf8.use(run)
     try:
         run()

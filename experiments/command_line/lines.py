@@ -1,4 +1,4 @@
-"""Lines of text as they come: at once from who waits for an answer, many together from a file."""
+"""Lines of text as they arrive: one by one from a person, many at once from a file."""
 
 import os
 import select
@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from experiments.command_line.errors import UserError
 
 _BLOCK = 1 << 16
-# Seconds to wait for more of what is being written just now.
+# Seconds to wait for more lines that are just being written.
 _WAIT = 0.01
 
 
 def windows(descriptor: int, most: int) -> Iterator[list[str]]:
-    """The lines of a file, a pipe or a terminal: each time those that are there, up to `most`.
+    """The lines of a file, a pipe or a terminal: each time those that have arrived.
 
-    They end with \\n alone, and are UTF-8 whatever the locale. What follows the last \\n is a line.
+    Each time there are at most `most`. Only \\n ends a line; what follows the last \\n
+    is one, too. They are UTF-8 whatever the locale.
 
     Raises:
       UserError: a line is not UTF-8; those before it were yielded.
@@ -36,7 +37,7 @@ def windows(descriptor: int, most: int) -> Iterator[list[str]]:
 
 
 def _windows(descriptor: int, most: int) -> Iterator[list[bytes]]:
-    # Not by a file object: what it has read ahead, `select` does not see.
+    # Not with a file object: `select` does not see what that has read ahead.
     lines: list[bytes] = []
     rest = bytearray()
     ended = False
@@ -61,5 +62,5 @@ def _is_ready(descriptor: int) -> bool:
     """Whether reading returns at once. A file is always ready, at its end too."""
     try:
         return bool(select.select([descriptor], [], [], _WAIT)[0])
-    except OSError:  # Windows, which can ask this of sockets alone
+    except OSError:  # Windows, where `select` works on sockets only
         return False

@@ -1,7 +1,7 @@
 """What a run shows while it works: its phase and its progress.
 
-On a terminal one line below all others, drawn anew several times a second; else few lines,
-which a file keeps.
+On a terminal it is one line below all others, redrawn several times a second; elsewhere
+it is a few lines, such as a log file can keep.
 """
 
 import os
@@ -18,9 +18,9 @@ from experiments.command_line.console import cell
 
 
 class Output:
-    """A stream that nobody may be reading any more: then it goes on, and writes nothing.
+    """A stream that drops what is written once nobody reads it any more.
 
-    A run is not over because `| head -2` has seen enough, or because its terminal is gone.
+    A run does not end because `| head -2` has closed the pipe, or its terminal is gone.
     """
 
     def __init__(self, stream: TextIO):
@@ -43,18 +43,18 @@ class Output:
             self._silence()
 
     def _silence(self) -> None:
-        # What the stream still holds goes there too, also when the process ends.
+        # What the stream has buffered goes there too, even when the process ends.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
 
 
 class Screen:
-    """Shows where a run stands.
+    """Shows the phase and the progress of a run.
 
     Args:
-      out: standard output without it.
-      clock: seconds.
+      out: a stream; standard output by default.
+      clock: gives seconds.
 
     Attributes:
       phase: what the run is doing: 'compiling'.
@@ -64,17 +64,18 @@ class Screen:
         self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ):
         self.phase = 'starting'
-        self._out, self._clock = out or sys.stdout, clock
-        self._figures = ''
+        self._out = sys.stdout if out is None else out
+        self._clock = clock
+        self._shown_metrics = ''
         self.train(steps=0, first=0)
         self._live: Progress | None = None
         if self._out.isatty() and os.environ.get('TERM') not in ('dumb', 'unknown'):
             self._live = _live(self._out)
-            self._task = self._live.add_task(self.phase, total=1, figures='')
+            self._task = self._live.add_task(self.phase, total=1, details='')
             self._live.start()
 
     def begin(self, phase: str, quiet: bool = False) -> None:
-        """A phase begins, unless it is the one that the run is in.
+        """Begins a phase, unless the run is in it already.
 
         Args:
           phase: its name: 'tokenising'.
@@ -85,27 +86,37 @@ class Screen:
         self.phase = phase
         if self._live:
             self._live.remove_task(self._task)
-            self._task = self._live.add_task(phase, total=1, figures='')
+            self._task = self._live.add_task(phase, total=1, details='')
         elif not quiet:
             self.say(f'{phase} …')
 
     def count(self, done: int, total: int | None, unit: str) -> None:
-        """How much of the phase is done; only a terminal shows it."""
-        if self._live:
-            figures = f'{done:,}/{total:,} {unit}' if total else f'{done:,} {unit}'
-            self._live.update(
-                self._task,
-                completed=done if total else 0,
-                total=total or 1,
-                figures=figures,
-            )
+        """Shows how much of the phase is done, on a terminal only.
+
+        Args:
+          total: of which `done` is a part; None where it is not known.
+          unit: what is counted: 'pairs'.
+        """
+        if not self._live:
+            return
+        if total:
+            details = f'{done:,}/{total:,} {unit}'
+            self._live.update(self._task, completed=done, total=total, details=details)
+        else:
+            details = f'{done:,} {unit}'
+            self._live.update(self._task, completed=0, total=1, details=details)
 
     def train(self, steps: int, first: int) -> None:
-        """Training begins, after the `first` step of so many; time left counts from here."""
-        self._last_step, self._first_step, self._began = steps, first, self._clock()
+        """Begins training after step `first`, to end at step `steps`.
+
+        The time left is estimated from here on.
+        """
+        self._last_step = steps
+        self._first_step = first
+        self._began = self._clock()
 
     def step(self, step: int) -> None:
-        """A step was begun; only a terminal shows each."""
+        """Shows that a step has begun, on a terminal only."""
         self.phase = 'training'
         if self._live:
             self._live.update(
@@ -113,20 +124,22 @@ class Screen:
                 description=f'training: step {step:,}/{self._last_step:,}',
                 completed=step,
                 total=self._last_step,
-                figures=self._figures,
+                details=self._shown_metrics,
             )
 
-    def figures(self, step: int, **values: Any) -> None:
-        """Training's figures at a step (`loss=3.21`), and the time left."""
-        pairs = (f'{name.replace("_", " ")} {cell(v)}' for name, v in values.items())
-        self._figures = f'{"  ".join(pairs)}  {self._time_left(step)} left'
+    def metrics(self, step: int, **values: Any) -> None:
+        """Shows training's metrics at a step (`loss=3.21`), and the time left."""
+        shown = []
+        for name, value in values.items():
+            shown.append(f'{name.replace("_", " ")} {cell(value)}')
+        self._shown_metrics = f'{"  ".join(shown)}  {self._time_left(step)} left'
         if self._live:
-            self._live.update(self._task, figures=self._figures)
+            self._live.update(self._task, details=self._shown_metrics)
         else:
-            self.say(f'step {step:,}/{self._last_step:,}  {self._figures}')
+            self.say(f'step {step:,}/{self._last_step:,}  {self._shown_metrics}')
 
     def say(self, text: str) -> None:
-        """Prints a text, which stays; above what changes."""
+        """Prints a text that stays, above the line that changes."""
         if self._live:
             self._live.console.print(
                 text, markup=False, highlight=False, soft_wrap=True
@@ -135,7 +148,7 @@ class Screen:
             print(text, file=self._out, flush=True)
 
     def close(self) -> None:
-        """Takes away what changes; what was said stays. Again, it does nothing."""
+        """Removes the line that changes; a second call does nothing."""
         if self._live:
             self._live.stop()
             self._live = None
@@ -144,7 +157,8 @@ class Screen:
         done = step - self._first_step
         if done <= 0:
             return '?'
-        seconds = (self._clock() - self._began) / done * (self._last_step - step)
+        seconds_a_step = (self._clock() - self._began) / done
+        seconds = seconds_a_step * (self._last_step - step)
         minutes, seconds = divmod(round(seconds), 60)
         hours, minutes = divmod(minutes, 60)
         if hours:
@@ -154,10 +168,10 @@ class Screen:
 
 def _live(out: TextIO) -> Progress:
     columns = (
-        RenderableColumn(Spinner('line')),  # it turns also when all is counted
+        RenderableColumn(Spinner('line')),  # it turns even when all is counted
         TextColumn('{task.description}', markup=False),
         BarColumn(bar_width=20),
-        TextColumn('{task.fields[figures]}', markup=False),
+        TextColumn('{task.fields[details]}', markup=False),
     )
     console = Console(file=out, force_terminal=True)
     return Progress(*columns, console=console, transient=True, refresh_per_second=5)

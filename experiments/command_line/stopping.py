@@ -1,4 +1,4 @@
-"""Stopping when asked to: SIGTERM and Ctrl-C end a run soon, and nothing that it has is lost."""
+"""Stopping on request: SIGTERM and Ctrl-C end a run soon, and it loses nothing."""
 
 import os
 import signal
@@ -11,8 +11,8 @@ from typing import NoReturn, TypeVar
 
 T = TypeVar('T')
 
-_LOOK = 0.1  # seconds between two looks at whether a stop was asked for
-_GRACE = 0.5  # seconds in which work may end by itself, and take away its drafts
+_POLL = 0.1  # seconds between two checks whether a stop was asked for
+_GRACE = 0.5  # seconds in which work may end by itself, and remove temporary files
 
 
 class Stopped(Exception):
@@ -22,11 +22,12 @@ class Stopped(Exception):
 class Stop:
     """Whether a run was asked to stop.
 
-    Python runs signal handlers in the main thread, between two of its instructions: none
-    runs while that thread compiles or waits for a device, and one that raised there would
-    raise anywhere. So the handler takes a note and nothing else. The main thread looks at
-    it after each step of training; long work is done by another thread (`wait_for`), which
-    the main thread waits for only until a stop is asked for.
+    Python runs signal handlers in the main thread, between two of its instructions. So
+    none runs while that thread compiles or waits for a device; and if a handler raised,
+    the error could appear at any place. Therefore the handler only notes the signal.
+    The main thread checks for it after each step of training. Long work is done in
+    another thread (`wait_for`), for which the main thread waits only until a stop is
+    asked for.
     """
 
     def __init__(self) -> None:
@@ -48,15 +49,15 @@ class Stop:
                 signal.signal(number, handler)
 
     def check(self) -> None:
-        """Raises Stopped if a stop was asked for; for work that can end at this point."""
+        """Raises Stopped if a stop was asked for; work calls it where it can end."""
         if self.asked:
             raise Stopped
 
     def wait_for(self, work: Callable[[], T]) -> T:
-        """What some work returns, which a thread does.
+        """Does some work in a thread, and returns what it returns.
 
         Raises:
-          Stopped: a stop was asked for. The work is left to itself: see `leave`.
+          Stopped: a stop was asked for. The thread goes on until `leave` ends it.
         """
         self.check()
         future: Future[T] = Future()
@@ -64,17 +65,17 @@ class Stop:
         return self.result(future)
 
     def result(self, future: Future[T]) -> T:
-        """What a future gives, as `wait_for`."""
-        while not wait([future], _LOOK).done:
+        """The result of a future; raises as `wait_for` does."""
+        while not wait([future], _POLL).done:
             if self.asked:
                 wait([future], _GRACE)
                 raise Stopped
         return future.result()
 
     def leave(self) -> NoReturn:
-        """Ends the process as a signal would, with the status that a shell gives it.
+        """Ends the process at once, with the status that a shell gives to a signal.
 
-        At once, for nothing can end a thread that compiles: an orderly exit waits for it.
+        An orderly exit would wait for a thread that compiles, which nothing can end.
         """
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Everything in and out is UTF-8, whatever the locale: streams, files, arguments, file names."""
+"""UTF-8 everywhere, whatever the locale: streams, files, arguments, file names."""
 
 import io
 import os
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 def use(run: Callable[[], None]) -> None:
-    """Has the streams of this process be UTF-8, and the process itself where it is a command's.
+    """Makes the streams of this process UTF-8.
 
-    Arguments and names of files are decoded when Python starts, so a command under a locale of
-    another encoding starts once more, in Python's UTF-8 mode.
+    Arguments and names of files are decoded when Python starts. So, under a locale of
+    another encoding, a command restarts itself in Python's UTF-8 mode.
     """
     decoded_otherwise = sys.getfilesystemencoding() != 'utf-8'
     tried = os.environ.get('PYTHONUTF8') == '1'
@@ -20,6 +20,6 @@ def use(run: Callable[[], None]) -> None:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding='utf-8', errors='strict')
     for stream in (sys.stdout, sys.stderr):
-        # What is no text, as the bytes of a file's name may be, is shown and stops nothing.
+        # A file's name may hold bytes that are not text: they are shown escaped.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding='utf-8', errors='backslashreplace')

@@ -6,9 +6,10 @@ What a field by itself may be is checked when its section of the schema is made.
 from collections.abc import Iterable
 
 from experiments.command_line.errors import UserError
+from experiments.config.derived import takes_best
 from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
-from experiments.training import early_stopping, optax_specs, optimizer
+from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.models.base import Model
 
@@ -35,7 +36,7 @@ def check(config: ExperimentConfig) -> None:
         raise UserError(
             'train.steps=0 and train.epochs=0: give one of them, to say when to end'
         )
-    early_stopping.check(config)
+    _check_patience(config)
     _check_average(config)
 
 
@@ -94,10 +95,19 @@ def _unused_of_evaluation(config: ExperimentConfig) -> dict[str, str]:
     return unused
 
 
+def _check_patience(config: ExperimentConfig) -> None:
+    """Refuses a run that would wait for evaluations that never come."""
+    if config.train.patience and not config.evaluation.every:
+        raise UserError(
+            f'train.patience={config.train.patience} counts evaluations, and with '
+            'evaluation.every=0 there is one, at the end: raise evaluation.every'
+        )
+
+
 def _check_average(config: ExperimentConfig) -> None:
     needed = config.evaluation.average
     field, kept = 'checkpoint.keep', config.checkpoint.keep
-    if early_stopping.takes_best(config):
+    if takes_best(config):
         field, kept = 'checkpoint.keep_best', config.checkpoint.keep_best
     if needed > kept:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The fields of an experiment's config: of each its type, default, range and meaning, once.
+"""The fields of an experiment's config: type, default, range and meaning of each.
 
 Checks, errors, `--help` and the documentation's table are made from the annotations:
 `Annotated[type, Range or Choices, help]`. Whoever adds, renames or removes a field also
@@ -146,7 +146,8 @@ class EvaluationConfig(Section):
     extra_length: Annotated[
         Length, 'tokens that a translation may have more than its source'
     ] = 50
-    # Below, logits over it are more than a float32 can be; 0 is what greedy decoding is.
+    # Below, logits over it are more than a float32 can be; 0 is what greedy decoding
+    # is.
     temperature: Annotated[
         float, Range(at_least=1e-6), 'of sampling; below 1, likely tokens gain'
     ] = 1.0

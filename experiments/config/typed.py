@@ -31,7 +31,7 @@ def fill(config: ConfigDict) -> None:
     with config.unlocked():
         for name, field in fields().items():
             section, _, key = name.rpartition('.')
-            part = config
+            part: Any = config
             if section:
                 if section not in config:
                     config[section] = ConfigDict()
@@ -42,7 +42,7 @@ def fill(config: ConfigDict) -> None:
 def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
     kind = ranges.types_of(field.kind)[0]
     is_there = key in part
-    value = part[key] if is_there else field.default
+    value: Any = part[key] if is_there else field.default
     if is_there:
         is_whole = type(value) is int and kind is float
         is_untyped_none = value is None and part.get_type(key) is type(None)

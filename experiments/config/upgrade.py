@@ -1,4 +1,4 @@
-"""Stored configs of earlier versions of the schema, made into ones of the present version.
+"""Stored configs of earlier versions of the schema, upgraded to the present one.
 
 Every change of the schema's fields appends a `Change` to `CHANGES`, which raises the
 version by one. So a run that was made before a field existed can still be read and
@@ -68,7 +68,7 @@ def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upgrade(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """What was stored of a config → the config of the present version that means the same.
+    """A stored config → the config of the present version that means the same.
 
     Args:
       stored: nested, with its `schema_version`, which the result leaves out.

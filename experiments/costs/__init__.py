@@ -1,0 +1,1 @@
+"""What training a config costs, computed from shapes alone."""

@@ -1,7 +1,7 @@
-"""What a program costs, read off its jaxpr: the FLOPs of its products, the bytes that it keeps.
+"""What a program costs, read from its jaxpr: FLOPs of products, bytes that it keeps.
 
-The compiler's own analysis is of a compiled program, and counts the body of a loop once, however
-many turns it takes.
+The compiler's own analysis needs a compiled program, and counts the body of a loop
+once, however many iterations it has.
 """
 
 from collections import Counter
@@ -12,26 +12,29 @@ from typing import Any
 from jax.extend import core
 
 Var = core.Var | core.Literal
-# What a variable holds, equal for two that hold the same numbers: a mark of its own for each array,
-# followed by the dtypes that the array was cast to. Nothing, for constants.
+# What a variable holds, equal for two variables that hold the same numbers: a mark of
+# its own for each array, then the dtypes that the array was cast to. Empty for
+# constants.
 Origin = tuple[Any, ...]
 _CONSTANT: Origin = ()
-# Other shapes of an array, which need no copy of it.
+# Operations that give an array another shape without a copy of it.
 _VIEWS = ('reshape', 'squeeze', 'transpose', 'broadcast_in_dim', 'copy')
 
 
 def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
-    """FLOPs of matrix products by the named scopes they are in: 2 n k m for n × k by k × m.
+    """FLOPs of matrix products by named scope: 2 n k m for n × k by k × m.
 
-    Other operations are left out, inner products of two vectors among them. What a mask hides
-    counts, as it is computed too, and of a condition the dearest branch does.
+    Other operations are left out, also inner products of two vectors. What a mask hides
+    counts, for it is computed too; of a condition the most expensive branch counts.
 
     Raises:
-      ValueError: there are products in a `while` loop, whose number of turns only its data tell.
+      ValueError: there are products in a `while` loop, whose number of iterations only
+        its data tell.
     """
     total = Counter()
     for eqn in jaxpr.eqns:
-        name, here = eqn.primitive.name, f'{path}/{eqn.source_info.name_stack}'
+        name = eqn.primitive.name
+        here = f'{path}/{eqn.source_info.name_stack}'
         if _is_product(eqn):
             total[here] += _product(eqn)
             continue
@@ -42,9 +45,10 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
             )
         if name == 'cond':
             parts = [max(parts, key=Counter.total)]
-        turns = eqn.params['length'] if name == 'scan' else 1
+        iterations = eqn.params['length'] if name == 'scan' else 1
         for part in parts:
-            total.update({key: turns * count for key, count in part.items()})
+            for scope, count in part.items():
+                total[scope] += iterations * count
     return total
 
 
@@ -59,28 +63,30 @@ def _product(eqn: Any) -> int:
 
 
 def operations(jaxpr: core.Jaxpr) -> int:
-    """About how large a program is to the compiler: its operations, those of loops counted thrice.
+    """About how large a program is to the compiler: its number of operations.
 
-    What a loop holds, and its gradient all the more, takes the compiler some three times as much.
+    Those in a loop count three times: about so much more work they are to the compiler,
+    above all in gradients.
     """
     total = 0
     for eqn in jaxpr.eqns:
+        total += 1
         weight = 3 if eqn.primitive.name == 'scan' else 1
-        inner = core.jaxprs_in_params(eqn.params)
-        total += 1 + weight * sum(operations(part) for part in inner)
+        for inner in core.jaxprs_in_params(eqn.params):
+            total += weight * operations(inner)
     return total
 
 
 def size(values: Iterable[Any]) -> int:
-    """Bytes of values of whatever kind has a `shape` and a `dtype`."""
+    """Bytes of values that have a `shape` and a `dtype`."""
     return sum(prod(x.shape) * x.dtype.itemsize for x in values)
 
 
 def kept(jaxpr: core.Jaxpr, values: Iterable[Var]) -> int:
-    """Bytes that keeping `values`, results of a program, takes.
+    """Bytes that it takes to keep `values`, which are results of a program.
 
-    Its arguments are there anyway and constants are made where they are needed: they do not count.
-    What is there in several shapes counts once.
+    Arguments of the program are there anyway, and constants are made where they are
+    needed: neither counts. An array that is there in several shapes counts once.
     """
     origins: dict[Var, Origin] = {var: (object(),) for var in jaxpr.invars}
     given = {_CONSTANT, *origins.values()}
@@ -90,7 +96,7 @@ def kept(jaxpr: core.Jaxpr, values: Iterable[Var]) -> int:
 
 
 def _follow(jaxpr: core.Jaxpr, origins: dict[Var, Origin]) -> None:
-    """Adds the origin of each variable."""
+    """Adds the origin of each variable of a program to `origins`."""
     for eqn in jaxpr.eqns:
         sources = [_origin(var, origins) for var in eqn.invars]
         if eqn.primitive.name in ('jit', 'pjit'):
@@ -104,13 +110,17 @@ def _follow(jaxpr: core.Jaxpr, origins: dict[Var, Origin]) -> None:
 
 
 def _origin(var: Var, origins: dict[Var, Origin]) -> Origin:
-    return _CONSTANT if isinstance(var, core.Literal) else origins.get(var, _CONSTANT)
+    if isinstance(var, core.Literal):
+        return _CONSTANT
+    return origins.get(var, _CONSTANT)
 
 
 def _results(eqn: Any, sources: list[Origin]) -> list[Origin]:
+    """The origins of an operation's results."""
     if not any(sources):
         return [_CONSTANT for _ in eqn.outvars]
-    name, array = eqn.primitive.name, eqn.outvars[0].aval
+    name = eqn.primitive.name
+    array = eqn.outvars[0].aval
     if name in _VIEWS and array.size == eqn.invars[0].aval.size:
         return [sources[0]]
     if name == 'convert_element_type':

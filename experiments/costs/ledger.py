@@ -1,4 +1,4 @@
-"""What training a config costs, known from shapes alone: nothing is compiled or computed."""
+"""What training a config costs, from shapes alone: nothing is compiled or computed."""
 
 import re
 from collections import Counter
@@ -13,13 +13,14 @@ from experiments.command_line.errors import UserError
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig
 from experiments.costs import flops
-from experiments.training import optimizer
+from experiments.optimizers import optimizer
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.loss import loss_sums
 from flaxformer_lite.training.train_step import TrainState, init_state
 
-# What is in a module of this name belongs to this part of its stack; the first name found counts.
+# Name of a module → the part of its stack that its parameters and FLOPs belong to. The
+# first of these names in a path counts.
 SUBLAYERS = {
     'positions': 'positions',
     'self_attention': 'self-attention',
@@ -28,16 +29,21 @@ SUBLAYERS = {
     'norm': 'norms',
 }
 STACKS = ('encoder', 'decoder')
-OF_STACKS = [
-    f'{stack} {name}' for stack in STACKS for name in (*SUBLAYERS.values(), 'other')
+_OF_A_STACK = (*SUBLAYERS.values(), 'other')
+PARTS = [
+    'embeddings',
+    *(f'encoder {name}' for name in _OF_A_STACK),
+    *(f'decoder {name}' for name in _OF_A_STACK),
+    'logits',
 ]
-PARTS = ['embeddings', *OF_STACKS, 'logits']
 
-# Megabytes of a process that trains on a CPU, as `benchmarks/memory.py` measured them: those that
-# it always has, those of compiling the step, and those of a step beside its arrays; and how much
-# larger the first two are for each thousand operations of the step.
-RUNTIME, COMPILING, WORKING = 333, 125, 100
-RUNTIME_BY_SIZE, COMPILING_BY_SIZE = 42, 36
+# Megabytes of a process that trains on a CPU, as `benchmarks/memory.py` measured them.
+RUNTIME = 333  # always
+COMPILING = 125  # more while the step is compiled
+WORKING = 100  # more during a step, beside its arrays
+# What is added to the first two for each thousand operations of the step.
+RUNTIME_BY_SIZE = 42
+COMPILING_BY_SIZE = 36
 
 
 def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
@@ -45,12 +51,14 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
 
     Returns:
       parameters: how many, by part, and their total.
-      flops_per_token: of the matrix products of a training step, forward and backward, by part, and
-        their total; a token is a position of the target with the one of the source beside it, be
-        they padding or not. A forward pass alone takes a third.
-      bytes: of the parameters, their gradients, the optimizer's state, and what the forward pass
-        keeps for the backward pass, before the compiler finds what it had better compute again.
-      peak: bytes, about the most that the process takes while it trains on one CPU device.
+      flops_per_token: of the matrix products of a training step, forward and backward,
+        by part, and their total. A token is a position of the target with the position
+        of the source beside it, padding or not. A forward pass alone takes a third.
+      bytes: of the parameters, their gradients, the optimizer's state, and what the
+        forward pass keeps for the backward pass, before the compiler chooses what to
+        compute again instead.
+      peak: bytes, about the most that the process takes while it trains on one CPU
+        device.
       batch: rows, their length, and tokens: positions of the target.
 
     Raises:
@@ -60,9 +68,12 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     rows, length = _shape(config)
     model, state = _abstract(config)
     params = jax.tree.leaves(state.params)
-    part = rows // config.train.accumulate  # what goes through the model at once
-    jaxpr = _step(model, state.variables, (part, length))
-    kept, gradients = jaxpr.outvars[: -len(params)], jaxpr.outvars[-len(params) :]
+    rows_at_once = rows // config.train.accumulate
+    jaxpr = _step(model, state.variables, (rows_at_once, length))
+    kept = jaxpr.outvars[: -len(params)]
+    gradients = jaxpr.outvars[-len(params) :]
+    counts = [(path, leaf.size) for path, leaf in _paths(state.params)]
+    step_flops = flops.flops(jaxpr).items()
     arrays = {
         'parameters': flops.size(params),
         'gradients': flops.size(var.aval for var in gradients),
@@ -70,8 +81,8 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
         'activations': flops.kept(jaxpr, kept),
     }
     return {
-        'parameters': _by_part((path, x.size) for path, x in _paths(state.params)),
-        'flops_per_token': _by_part(flops.flops(jaxpr).items(), part * length),
+        'parameters': _by_part(counts),
+        'flops_per_token': _by_part(step_flops, rows_at_once * length),
         'bytes': arrays,
         'peak': {'process': _peak(arrays, flops.operations(jaxpr))},
         'batch': {'rows': rows, 'length': length, 'tokens': rows * length},
@@ -79,11 +90,12 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
 
 
 def _peak(arrays: dict[str, int], operations: int) -> int:
-    """The process is largest while it compiles the step, or else in the midst of one.
+    """Bytes of the process at its largest: while compiling the step, or during one.
 
     Parameters and the optimizer's state are there all the time.
     """
-    size, mega = operations / 1000, 10**6
+    size = operations / 1000
+    mega = 10**6
     runtime = (RUNTIME + RUNTIME_BY_SIZE * size) * mega
     compiling = (COMPILING + COMPILING_BY_SIZE * size) * mega
     in_a_step = WORKING * mega + arrays['gradients'] + arrays['activations']
@@ -92,13 +104,15 @@ def _peak(arrays: dict[str, int], operations: int) -> int:
 
 
 def _shape(config: ExperimentConfig) -> tuple[int, int]:
-    """Rows and length of a batch of the longest rows; where text is shorter, so are rows."""
-    length, parts = config.batch.max_length, config.train.accumulate
+    """Rows and length of a batch of the longest rows; shorter text has shorter rows."""
+    length = config.batch.max_length
+    parts = config.train.accumulate
     rows = config.batch.tokens // length // parts * parts
     if not rows:
         raise UserError(
-            f'batch.tokens={config.batch.tokens} is less than a row of batch.max_length={length} '
-            f'in each of train.accumulate={parts} parts; give at least {length * parts}'
+            f'batch.tokens={config.batch.tokens} is less than a row of '
+            f'batch.max_length={length} in each of train.accumulate={parts} parts; '
+            f'give at least {length * parts}'
         )
     return rows, length
 
@@ -115,7 +129,7 @@ def _abstract(config: ExperimentConfig) -> tuple[Model, TrainState]:
 
 
 def _step(model: Model, variables: Any, shape: tuple[int, int]) -> Jaxpr:
-    """Forward and backward pass: its results are what is kept in between, then the gradients."""
+    """Forward and backward pass, which returns what is kept between, then gradients."""
 
     def step(variables, batch, key):
         def loss(params):
@@ -123,13 +137,12 @@ def _step(model: Model, variables: Any, shape: tuple[int, int]) -> Jaxpr:
             return loss_sums(model, changed, batch, dropout_key=key).loss
 
         value, backward = jax.vjp(loss, variables['params'])
-        # The function `backward` is a tree of what it reads of the forward pass.
+        # The leaves of the function `backward` are what it keeps of the forward pass.
         return jax.tree.leaves(backward), backward(jnp.ones_like(value))
 
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in BATCH_ARRAYS}
-    return jax.make_jaxpr(step)(
-        variables, batch, jax.eval_shape(jax.random.key, 0)
-    ).jaxpr
+    key = jax.eval_shape(jax.random.key, 0)
+    return jax.make_jaxpr(step)(variables, batch, key).jaxpr
 
 
 def _paths(tree: Any) -> Iterable[tuple[str, Any]]:
@@ -138,6 +151,7 @@ def _paths(tree: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _by_part(counts: Iterable[tuple[str, int]], share: int = 1) -> dict[str, int]:
+    """The sum of the counts in each part, and their total, divided by `share`."""
     total = Counter()
     for path, count in counts:
         total[_part(path)] += count
@@ -146,14 +160,15 @@ def _by_part(counts: Iterable[tuple[str, int]], share: int = 1) -> dict[str, int
 
 
 def _part(path: str) -> str:
-    """`encoder/layer_0/self_attention/query/kernel`, say, is of the encoder's self-attention."""
+    """`encoder/layer_0/self_attention/query/kernel` → `encoder self-attention`."""
     words = re.findall('[a-z]+(?:_[a-z]+)*', path)
     tops = [word.split('_')[0] for word in words]
     stack = next((stack for stack in STACKS if stack in tops), None)
-    if stack is None:
-        return (
-            'embeddings'
-            if any(word.endswith('embedding') for word in words)
-            else 'logits'
+    if stack is not None:
+        sublayer = next(
+            (SUBLAYERS[name] for name in SUBLAYERS if name in words), 'other'
         )
-    return f'{stack} {next((SUBLAYERS[name] for name in SUBLAYERS if name in words), "other")}'
+        return f'{stack} {sublayer}'
+    if any(word.endswith('embedding') for word in words):
+        return 'embeddings'
+    return 'logits'

@@ -1,0 +1,1 @@
+"""Text to batches: sources, tokenizer, corpus, packing, collating."""

@@ -1,22 +1,27 @@
-"""Batches of a few static shapes under a budget of tokens, planned from (seed, epoch, window)."""
+"""Batches of a few static shapes, each with at most so many tokens.
 
+What a batch holds follows from (seed, epoch, window) alone.
+"""
+
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from experiments.command_line.errors import UserError
 from experiments.data import packing
 from experiments.data.collate import Batch, pairs_batch, source_batch
-from experiments.data.corpus import Corpus, Ragged, chunks
+from experiments.data.corpus import Corpus, RaggedArray, chunks
 
 T = TypeVar('T')
+_CHUNK = 1 << 18  # pairs whose lengths are counted at once
 
 
 class Position(NamedTuple):
-    """Where in the training data the next batch is: three integers, for a checkpoint to hold."""
+    """Where in the training data the next batch is; every checkpoint holds it."""
 
     epoch: int = 0
     window: int = 0
@@ -24,7 +29,7 @@ class Position(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What a batch will hold: pairs of the corpus and the row of each, ascending."""
+    """What a batch will hold: pairs of the corpus, and the row of each, ascending."""
 
     shape: tuple[int, int]
     pairs: np.ndarray
@@ -34,31 +39,37 @@ class _Plan(NamedTuple):
 class Batches:
     """The training batches: each pair within the length limit exactly once an epoch.
 
-    Each epoch shuffles the whole corpus anew and goes through it in windows, planned one at a time,
-    so memory does not grow with the corpus. Within a window, either pairs of like length share a
-    batch, one a row, padded to one of a few lengths; or rows of one length are packed with several
-    pairs each. What is left over at a window's end makes a batch with empty rows.
+    Each epoch shuffles the whole corpus anew, and splits it into windows that are
+    planned one at a time, so memory does not grow with the corpus. Within a window
+    there are two ways to share batches. With buckets, pairs of similar length share a
+    batch: one pair a row, padded to one of a few lengths. With packing, all rows have
+    one length and hold several pairs each. The last batch of a shape in a window may
+    have empty rows.
 
     Args:
       corpus: the pairs.
       tokens: positions of a batch on either side, padding included, at most.
-      max_length: tokens of a side, EOS included, above which a pair is left out.
-      packed: several pairs a row instead of buckets.
+      max_length: tokens of a side, EOS included; longer pairs are left out.
+      packed: packing instead of buckets.
       seed: of the order; not negative.
       rows_multiple: the number of devices, among which the rows of a batch are divided.
-      accumulate: the parts that each of them takes its rows in.
+      accumulate: into how many parts each device divides its rows.
       window: pairs planned at once, at most.
 
     Attributes:
       dropped: pairs that are longer than `max_length`.
       longest: tokens of the longest side of the others.
       shapes: the (rows, length) of the batches; a program is compiled for each.
-      padding_share: padding as a share of all positions of both sides, in the first window.
-      target_tokens_per_batch: mean number of target tokens without padding, in the first window.
-      batches_per_epoch: exact for the first epoch of a single window, else from the first window.
+      padding_share: padding as a share of all positions of both sides, in the first
+        window.
+      target_tokens_per_batch: mean number of target tokens without padding, in the
+        first window.
+      batches_per_epoch: exact for the first epoch of a single window, else extrapolated
+        from the first window.
 
     Raises:
-      UserError: every pair is longer than `max_length`, or a row takes more than `tokens`.
+      UserError: every pair is longer than `max_length`, or one row takes more than
+        `tokens`.
     """
 
     def __init__(
@@ -73,20 +84,18 @@ class Batches:
         accumulate: int = 1,
         window: int = 1 << 17,
     ):
-        self._corpus, self._seed, self._max_length, self._packed = (
-            corpus,
-            seed,
-            max_length,
-            packed,
-        )
-        self._windows = -(-len(corpus) // window)
+        self._corpus = corpus
+        self._seed = seed
+        self._max_length = max_length
+        self._packed = packed
+        self._windows = math.ceil(len(corpus) / window)
         counts = _count_lengths(corpus, max_length)
         self.dropped = len(corpus) - int(counts.sum())
         self.longest = int(np.flatnonzero(counts).max(initial=0))
         if self.dropped == len(corpus):
             raise UserError(
-                f'batch.max_length={max_length} is less than each of the {len(corpus):,} training '
-                'pairs has tokens, EOS included; raise it'
+                f'batch.max_length={max_length} is less than each of the '
+                f'{len(corpus):,} training pairs has tokens, EOS included; raise it'
             )
         if packed:
             lengths = [packing.packed_length(counts, max_length)]
@@ -97,76 +106,99 @@ class Batches:
             raise UserError(
                 _too_few(tokens, lengths[-1], rows_multiple, accumulate, max_length)
             )
-        self.shapes = [(tokens // n // multiple * multiple, n) for n in lengths]
+        self.shapes = []
+        for length in lengths:
+            rows = tokens // length // multiple * multiple
+            self.shapes.append((rows, length))
         self._first = self._plan(0, 0)
         self._measure()
 
     def iterate(self, position: Position) -> Iterator[tuple[Batch, Position]]:
-        """The batches from a position on, for ever, each with the position of the one after it."""
+        """The batches from a position on, endlessly, with the next one's position."""
         epoch, window, index = position
         while True:
-            at_start = (epoch, window) == (0, 0)
-            plans = self._first if at_start else self._plan(epoch, window)
-            following = (
-                (epoch, window + 1) if window + 1 < self._windows else (epoch + 1, 0)
-            )
+            plans = self._plans(epoch, window)
             for i in range(index, len(plans)):
-                last = i + 1 == len(plans)
-                after = Position(*following) if last else Position(epoch, window, i + 1)
+                after = Position(epoch, window, i + 1)
+                if i + 1 == len(plans):
+                    after = self._next_window(epoch, window)
                 yield pairs_batch(self._corpus, *plans[i]), after
-            (epoch, window), index = following, 0
+            epoch, window, index = self._next_window(epoch, window)
+
+    def _next_window(self, epoch: int, window: int) -> Position:
+        if window + 1 < self._windows:
+            return Position(epoch, window + 1)
+        return Position(epoch + 1)
 
     def _measure(self) -> None:
-        positions = sum(rows * length for (rows, length), _, _ in self._first)
-        pairs = np.concatenate(
-            [np.empty(0, np.int64), *(plan.pairs for plan in self._first)]
-        )
-        source, target = _lengths(self._corpus, pairs).sum(axis=0).tolist()
-        self.padding_share = 1 - (source + target) / max(1, 2 * positions)
-        self.target_tokens_per_batch = target / max(1, len(self._first))
+        """Counts padding, tokens and batches in the first window."""
+        positions = 0
+        source_tokens = 0
+        target_tokens = 0
+        for plan in self._first:
+            rows, length = plan.shape
+            positions += rows * length
+            source, target = _lengths(self._corpus, plan.pairs).sum(axis=0).tolist()
+            source_tokens += source
+            target_tokens += target
+        tokens = source_tokens + target_tokens
+        self.padding_share = 1 - tokens / max(1, 2 * positions)
+        self.target_tokens_per_batch = target_tokens / max(1, len(self._first))
         self.batches_per_epoch = len(self._first) * self._windows
+
+    def _plans(self, epoch: int, window: int) -> list[_Plan]:
+        """The batches of a window; those of the very first are kept in memory."""
+        if (epoch, window) == (0, 0):
+            return self._first
+        return self._plan(epoch, window)
 
     def _plan(self, epoch: int, window: int) -> list[_Plan]:
         size = len(self._corpus)
-        index = np.arange(
-            size * window // self._windows, size * (window + 1) // self._windows
-        )
-        pairs = packing.permute(index, size, (self._seed, epoch))
+        start = size * window // self._windows
+        end = size * (window + 1) // self._windows
+        pairs = packing.permute(np.arange(start, end), size, (self._seed, epoch))
         lengths = _lengths(self._corpus, pairs)
         fits = lengths.max(axis=1) <= self._max_length
         arrange = self._pack if self._packed else self._bucket
         plans = arrange(pairs[fits], lengths[fits])
-        # Else lengths would come in order, and a window would end with its emptiest batch.
-        order = np.random.default_rng((self._seed, epoch, window)).permutation(
-            len(plans)
-        )
+        # In a random order: else batches would come by length, and the emptiest last.
+        rng = np.random.default_rng((self._seed, epoch, window))
+        order = rng.permutation(len(plans))
         return [plans[i] for i in order]
 
     def _bucket(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
-        buckets = np.searchsorted(
-            [length for _, length in self.shapes], lengths.max(axis=1)
-        )
+        """One pair a row, padded to the smallest length of `shapes` that it fits."""
+        limits = [length for _, length in self.shapes]
+        buckets = np.searchsorted(limits, lengths.max(axis=1))
         plans = []
         for bucket, shape in enumerate(self.shapes):
+            rows, _ = shape
             inside = pairs[buckets == bucket]
-            for start in range(0, len(inside), shape[0]):
-                part = inside[start : start + shape[0]]
+            for start in range(0, len(inside), rows):
+                part = inside[start : start + rows]
                 plans.append(_Plan(shape, part, np.arange(len(part))))
         return plans
 
     def _pack(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
+        """Several pairs a row, by first fit."""
         (shape,) = self.shapes
-        rows = packing.first_fit(lengths, shape[1])
+        rows_a_batch, length = shape
+        rows = packing.first_fit(lengths, length)
         order = np.argsort(rows, kind='stable')
-        pairs, rows = pairs[order], rows[order]
-        cuts = np.searchsorted(rows, np.arange(0, rows.max(initial=-1) + 1, shape[0]))
-        parts = zip(np.split(pairs, cuts)[1:], np.split(rows, cuts)[1:], strict=True)
-        return [_Plan(shape, part, row % shape[0]) for part, row in parts]
+        pairs = pairs[order]
+        rows = rows[order]
+        plans = []
+        for first_row in range(0, rows.max(initial=-1) + 1, rows_a_batch):
+            start, end = np.searchsorted(rows, [first_row, first_row + rows_a_batch])
+            part = slice(start, end)
+            plans.append(_Plan(shape, pairs[part], rows[part] - first_row))
+        return plans
 
 
 def _too_few(
     tokens: int, length: int, devices: int, accumulate: int, max_length: int
 ) -> str:
+    """The message where a batch cannot hold a row for each device and part."""
     each = '1 device' if devices == 1 else f'{devices} devices'
     lower = f'batch.max_length={max_length}'
     if accumulate > 1:
@@ -185,9 +217,10 @@ def evaluation_batches(
     """Every pair of a set once, however long it is.
 
     Yields:
-      A batch, and the indices of the pairs that its first rows hold; rows after those are empty.
+      A batch, and the indices of the pairs in its first rows; rows after those are
+      empty.
     """
-    lengths = _lengths(corpus, np.arange(len(corpus))).max(axis=1)
+    lengths = _lengths(corpus, slice(None)).max(axis=1)
     for shape, pairs in packing.by_length(lengths, tokens, rows_multiple):
         yield pairs_batch(corpus, shape, pairs, np.arange(len(pairs))), pairs
 
@@ -198,51 +231,54 @@ def source_batches(
     rows_multiple: int = 1,
     window: int = 4096,
 ) -> Iterator[tuple[Batch, np.ndarray]]:
-    """The source side of sentences to translate, each of them once, however long it is.
+    """The source side of sentences to translate, each once, however long it is.
 
-    Only `window` sentences are read ahead and put in order of length; all batches of a window come
-    before those of the next.
+    Only `window` sentences are read ahead and sorted by length; all batches of a window
+    come before those of the next.
 
     Yields:
-      The source side of a batch, and the indices of the sentences that its first rows hold; rows
-      after those are empty.
+      The source side of a batch, and the indices of the sentences in its first rows;
+      rows after those are empty.
     """
     first = 0
     for chunk in chunks(sentences, window):
-        ragged = Ragged.of(chunk)
-        for shape, rows in packing.by_length(
-            ragged.lengths() + 1, tokens, rows_multiple
-        ):
-            yield source_batch(ragged, shape, rows, np.arange(len(rows))), first + rows
+        source = RaggedArray.of(chunk)
+        lengths = source.lengths() + 1
+        for shape, index in packing.by_length(lengths, tokens, rows_multiple):
+            batch = source_batch(source, shape, index, np.arange(len(index)))
+            yield batch, first + index
         first += len(chunk)
 
 
 def prefetch(items: Iterable[T], ahead: int = 2) -> Iterator[T]:
     """The same items, made by a thread while the ones before them are in use.
 
-    What `items` raises is raised here in its turn. Not Grain's thread: that wants a data set of its
-    own kind with a state, and the position of the next batch is all the state there is.
+    What `items` raises is raised here, at its place among the items. Grain's thread is
+    not used: it takes a data set of its own kind with a state, and here the position of
+    the next batch is the whole state.
     """
-    items, end = iter(items), object()
+    iterator = iter(items)
+    end: Any = object()
     with ThreadPoolExecutor(1, thread_name_prefix='prefetch') as thread:
-        waiting = deque(thread.submit(next, items, end) for _ in range(ahead))
+        waiting = deque(thread.submit(next, iterator, end) for _ in range(ahead))
         while (item := waiting.popleft().result()) is not end:
-            waiting.append(thread.submit(next, items, end))
+            waiting.append(thread.submit(next, iterator, end))
             yield item
 
 
 def _count_lengths(corpus: Corpus, most: int) -> np.ndarray:
-    """[most + 1]: how many pairs have each length up to `most`; a chunk at a time, for memory."""
+    """[most + 1]: how many pairs have each length up to `most`.
+
+    It counts one chunk at a time, to save memory.
+    """
     counts = np.zeros(most + 1, np.int64)
-    for start in range(0, len(corpus), 1 << 18):
-        lengths = _lengths(corpus, slice(start, start + (1 << 18))).max(axis=1)
+    for start in range(0, len(corpus), _CHUNK):
+        lengths = _lengths(corpus, slice(start, start + _CHUNK)).max(axis=1)
         counts += np.bincount(lengths[lengths <= most], minlength=most + 1)
     return counts
 
 
 def _lengths(corpus: Corpus, pairs: np.ndarray | slice) -> np.ndarray:
     """[pairs, 2]: the lengths of both sides, EOS included."""
-    return (
-        np.stack([corpus.source.lengths(pairs), corpus.target.lengths(pairs)], axis=1)
-        + 1
-    )
+    sides = (corpus.source, corpus.target)
+    return np.stack([side.lengths(pairs) + 1 for side in sides], axis=1)

@@ -1,8 +1,8 @@
-"""Pairs of a corpus laid out as the arrays of a batch."""
+"""Collates pairs of a corpus into the arrays of a batch."""
 
 import numpy as np
 
-from experiments.data.corpus import Corpus, Ragged
+from experiments.data.corpus import Corpus, RaggedArray
 from experiments.data.tokenizer import BOS, EOS
 
 Batch = dict[str, np.ndarray]
@@ -15,21 +15,24 @@ def pairs_batch(
 
     Args:
       corpus: where the pairs are.
-      shape: (rows, length); length is enough for what a row gets, EOS included.
+      shape: (rows, length); the length is enough for all that a row gets, EOS included.
       pairs: [n], indices into the corpus.
-      rows: [n], the row of each, ascending; a row may get several, one behind the other, or none.
+      rows: [n], the row of each pair, ascending; a row may get several pairs, one
+        behind the other, or none.
 
     Returns:
       `source` and `labels`: each pair's tokens and EOS.
       `inputs`: the labels shifted right, BOS first.
-      `source_segments` and `target_segments`: which pair of the row a token belongs to, from 1.
-      `source_positions` and `target_positions`: from 0 in each pair.
+      `source_segments` and `target_segments`: which pair of its row a token belongs to,
+        from 1.
+      `source_positions` and `target_positions`: of a token in its pair, from 0.
       Where there is no token, all are 0.
     """
-    labels, segments, positions = _lay_out(corpus.target, shape, pairs, rows)
-    before = np.pad(labels[:, :-1], ((0, 0), (1, 0)))
+    labels, segments, positions = _collate_side(corpus.target, shape, pairs, rows)
+    shifted = np.pad(labels[:, :-1], ((0, 0), (1, 0)))
+    inputs = np.where(positions == 0, BOS, shifted)
     return source_batch(corpus.source, shape, pairs, rows) | {
-        'inputs': np.where(positions == 0, BOS, before) * (segments > 0),
+        'inputs': inputs * (segments > 0),
         'labels': labels,
         'target_segments': segments,
         'target_positions': positions,
@@ -37,10 +40,10 @@ def pairs_batch(
 
 
 def source_batch(
-    source: Ragged, shape: tuple[int, int], pairs: np.ndarray, rows: np.ndarray
+    source: RaggedArray, shape: tuple[int, int], pairs: np.ndarray, rows: np.ndarray
 ) -> Batch:
     """The source side alone, as in `pairs_batch`."""
-    tokens, segments, positions = _lay_out(source, shape, pairs, rows)
+    tokens, segments, positions = _collate_side(source, shape, pairs, rows)
     return {
         'source': tokens,
         'source_segments': segments,
@@ -48,22 +51,29 @@ def source_batch(
     }
 
 
-def _lay_out(
-    side: Ragged, shape: tuple[int, int], pairs: np.ndarray, rows: np.ndarray
+def _collate_side(
+    side: RaggedArray, shape: tuple[int, int], pairs: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
     """int32 [3, rows, length]: tokens, segments and positions of one side."""
+    number, length = shape
+    # One entry a pair: its tokens, where it begins in its row, which of the row it is.
     lengths = side.lengths(pairs) + 1
-    begins = np.cumsum(lengths) - lengths  # of each pair, were all in one row
-    first = np.searchsorted(rows, rows)  # the first pair of the same row
-    columns = begins - begins[first]
-    segments = np.arange(len(pairs)) - first + 1
-    # From here on one entry a token.
+    begins = np.cumsum(lengths) - lengths  # if all pairs were in one row
+    first_of_row = np.searchsorted(rows, rows)
+    columns = begins - begins[first_of_row]
+    segments = np.arange(len(pairs)) - first_of_row + 1
+    # One entry a token, from here on.
     pair = np.repeat(np.arange(len(pairs)), lengths)
     positions = np.arange(len(pair)) - begins[pair]
     tokens = np.full(len(pair), EOS)
-    inner = positions < (lengths - 1)[pair]
-    tokens[inner] = side.tokens[(side.offsets[pairs][pair] + positions)[inner]]
-    result = np.zeros((3, shape[0] * shape[1]), np.int32)
-    place = (rows * shape[1] + columns)[pair] + positions
-    result[:, place] = tokens, segments[pair], positions
-    return result.reshape(3, *shape)
+    is_text = positions < lengths[pair] - 1
+    place_in_corpus = side.offsets[pairs][pair] + positions
+    tokens[is_text] = side.tokens[place_in_corpus[is_text]]
+
+    result = np.zeros((3, number * length), np.int32)
+    first_place = rows * length + columns
+    place = first_place[pair] + positions
+    result[0, place] = tokens
+    result[1, place] = segments[pair]
+    result[2, place] = positions
+    return result.reshape(3, number, length)

@@ -1,4 +1,4 @@
-"""The training pairs as ids in flat files: tokenised once, then mapped into memory."""
+"""The training pairs as token ids in files: tokenised once, then memory-mapped."""
 
 import dataclasses
 import hashlib
@@ -17,24 +17,26 @@ from experiments.storage import checksums, files
 T = TypeVar('T')
 _CHUNK = 8192  # pairs tokenised at once
 _ABOUT = 'corpus.json'
-_SIDES = ('source', 'target')
-_FILES = (_ABOUT, *(f'{s}.{of}' for s in _SIDES for of in ('tokens', 'offsets')))
+_FILES = (
+    *(_ABOUT, 'source.tokens', 'source.offsets'),
+    *('target.tokens', 'target.offsets'),
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Ragged:
-    """Rows of unequal length, one behind the other.
+class RaggedArray:
+    """Rows of unequal length, stored one behind the other.
 
     Attributes:
       tokens: [tokens], uint16 or uint32.
-      offsets: [rows + 1], int64: where each row begins, and where the last ends.
+      offsets: [rows + 1], int64: where each row begins, and where the last one ends.
     """
 
     tokens: np.ndarray
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, rows: list[list[int]], dtype: str = 'uint32') -> 'Ragged':
+    def of(cls, rows: list[list[int]], dtype: str = 'uint32') -> 'RaggedArray':
         tokens = np.fromiter(itertools.chain.from_iterable(rows), dtype)
         return cls(tokens, np.cumsum([0, *map(len, rows)], dtype=np.int64))
 
@@ -58,8 +60,8 @@ class Corpus:
       skipped: pairs that were left out because a side was blank.
     """
 
-    source: Ragged
-    target: Ragged
+    source: RaggedArray
+    target: RaggedArray
     skipped: int = 0
 
     def __len__(self) -> int:
@@ -68,9 +70,13 @@ class Corpus:
 
 def tokenize(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Corpus:
     """All the pairs, blank ones too, in memory: for evaluation sets."""
-    sides = ([pair[side] for pair in pairs] for side in (0, 1))
+
+    def ragged(texts: list[str]) -> RaggedArray:
+        return RaggedArray.of(tokenizer.encode(texts), _dtype(tokenizer))
+
     return Corpus(
-        *(Ragged.of(tokenizer.encode(side), _dtype(tokenizer)) for side in sides)
+        source=ragged([source for source, _ in pairs]),
+        target=ragged([target for _, target in pairs]),
     )
 
 
@@ -82,11 +88,13 @@ def prepare(
 ) -> Corpus:
     """The training pairs, without those that have a blank side.
 
-    Streamed into files under `cache`, in memory that does not grow with the text, unless they are
-    there for this text and tokenizer, as they were written. Several processes may do so at once.
+    They are streamed into files under `cache`, in memory that does not grow with the
+    text; files that are there for this text and tokenizer, undamaged, are used again.
+    Several processes may do so at the same time.
 
     Args:
-      progress: is told how many pairs are done, now and then; what it raises ends the work.
+      progress: is told from time to time how many pairs are done; what it raises ends
+        the work.
 
     Raises:
       UserError: there is no pair with text on both sides.
@@ -107,18 +115,20 @@ def _write(
     tokenizer: Tokenizer,
     progress: Callable[[int], None] | None,
 ) -> None:
-    dtype, kept, skipped = _dtype(tokenizer), 0, 0
+    dtype = _dtype(tokenizer)
+    kept = 0
+    skipped = 0
     with (
         _Writer(folder / 'source', dtype) as source,
         _Writer(folder / 'target', dtype) as target,
     ):
         for chunk in chunks(pairs, _CHUNK):
-            ids = [tokenizer.encode(list(side)) for side in zip(*chunk, strict=True)]
-            full = [pair for pair in zip(*ids, strict=True) if all(pair)]
-            for writer, rows in zip(
-                (source, target), zip(*full, strict=True), strict=False
-            ):
-                writer.add(rows)
+            source_ids = tokenizer.encode([text for text, _ in chunk])
+            target_ids = tokenizer.encode([text for _, text in chunk])
+            pairs_of_ids = zip(source_ids, target_ids, strict=True)
+            full = [pair for pair in pairs_of_ids if all(pair)]
+            source.add([ids for ids, _ in full])
+            target.add([ids for _, ids in full])
             kept += len(full)
             skipped += len(chunk) - len(full)
             if progress:
@@ -129,10 +139,11 @@ def _write(
 
 
 class _Writer:
-    """Appends rows to the two files of a Ragged."""
+    """Appends rows to the two files of a RaggedArray."""
 
     def __init__(self, stem: Path, dtype: str):
-        self._dtype, self._end = dtype, 0
+        self._dtype = dtype
+        self._end = 0
         self._tokens = stem.with_suffix('.tokens').open('wb')
         self._offsets = stem.with_suffix('.offsets').open('wb')
         self._offsets.write(np.zeros(1, np.int64).tobytes())
@@ -144,8 +155,8 @@ class _Writer:
         self._tokens.close()
         self._offsets.close()
 
-    def add(self, rows: Iterable[list[int]]) -> None:
-        ragged = Ragged.of(list(rows), self._dtype)
+    def add(self, rows: list[list[int]]) -> None:
+        ragged = RaggedArray.of(rows, self._dtype)
         self._tokens.write(ragged.tokens.tobytes())
         self._offsets.write((ragged.offsets[1:] + self._end).tobytes())
         self._end += len(ragged.tokens)
@@ -153,14 +164,13 @@ class _Writer:
 
 def _read(folder: Path) -> Corpus:
     about = files.read_json(folder / _ABOUT)
-    source, target = (
-        Ragged(
-            np.asarray(np.memmap(folder / f'{side}.tokens', about['dtype'], 'r')),
-            np.asarray(np.memmap(folder / f'{side}.offsets', np.int64, 'r')),
-        )
-        for side in _SIDES
-    )
-    return Corpus(source, target, about['skipped'])
+
+    def ragged(side: str) -> RaggedArray:
+        tokens = np.memmap(folder / f'{side}.tokens', about['dtype'], 'r')
+        offsets = np.memmap(folder / f'{side}.offsets', np.int64, 'r')
+        return RaggedArray(np.asarray(tokens), np.asarray(offsets))
+
+    return Corpus(ragged('source'), ragged('target'), about['skipped'])
 
 
 def _dtype(tokenizer: Tokenizer) -> str:

@@ -1,21 +1,24 @@
-"""Which pairs share a batch, by their lengths alone: shuffling, buckets and packing."""
+"""Which pairs share a batch, decided by lengths: shuffling, buckets and packing."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
-_MULTIPLE = 8  # of which lengths are multiples: the tiles of accelerators
-_BUCKETS = 5  # at most; each is compiled once
-_GAIN = 0.97  # a bucket more must leave at most this share of the batches
-_PACKED_LENGTH = 64  # at least, so that several short pairs share a row
+_MULTIPLE = 8  # lengths are multiples of it, as the tiles of accelerators are
+_MOST_BUCKETS = 5  # each is compiled once
+_MOST_BATCHES_LEFT = 0.97  # as a share, for one more bucket to be worth it
+_LEAST_PACKED_LENGTH = 64  # so that several short pairs share a row
 _OPEN_ROWS = 32  # rows that packing keeps open; twice as many fill 0.2 % more
+_LEAST_LENGTH = 16  # of a batch whose lengths are powers of two
 
 
 def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     """Where a pseudo-random permutation of range(size) takes each index.
 
-    A Feistel network over the next power of four, walked on where it leaves range(size). Any part
-    of the permutation is had without the rest, so a corpus of any size is shuffled as a whole.
+    A Feistel network over the next power of four, applied again to what it takes
+    outside range(size). Any part of the permutation can be computed without the rest,
+    so a corpus of any size is shuffled as a whole.
 
     Args:
       index: [n], each in 0..size - 1.
@@ -29,20 +32,22 @@ def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     mask = np.uint64((1 << half) - 1)
     keys = np.random.SeedSequence(seed).generate_state(6, np.uint64)
 
-    def network(at: np.ndarray) -> np.ndarray:
-        left, right = at >> half, at & mask
+    def network(values: np.ndarray) -> np.ndarray:
+        left = values >> half
+        right = values & mask
         for key in keys:
-            left, right = right, left ^ (_mix(right ^ key) & mask)
+            mixed = _mix(right ^ key) & mask
+            left, right = right, left ^ mixed
         return (left << half) | right
 
-    at = network(index.astype(np.uint64))
-    while (outside := at >= size).any():
-        at[outside] = network(at[outside])
-    return at.astype(np.int64)
+    places = network(index.astype(np.uint64))
+    while (outside := places >= size).any():
+        places[outside] = network(places[outside])
+    return places.astype(np.int64)
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
-    """Has every bit of the result depend on every bit (the finaliser of SplitMix64)."""
+    """Makes every bit depend on every bit (the finaliser of SplitMix64)."""
     bits = (bits ^ (bits >> 30)) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> 27)) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> 31)
@@ -51,49 +56,53 @@ def _mix(bits: np.ndarray) -> np.ndarray:
 def bucket_lengths(
     counts: np.ndarray, tokens: int, windows: int, most: int
 ) -> list[int]:
-    """The lengths to pad to, ascending, so that an epoch has few batches and few shapes.
+    """The lengths to pad to, ascending, for few batches an epoch and few shapes.
 
-    Each is added where it saves most, while it saves enough. Batches that are not full count too,
-    so a small corpus gets fewer lengths.
+    Greedy: it adds the length that saves most batches, as long as that saves enough.
+    Batches that are not full count too, so a small corpus gets fewer lengths.
 
     Args:
       counts: [length], how many pairs have it.
       tokens: positions of a batch.
       windows: the parts of an epoch, each of which ends with batches that are not full.
-      most: the last of the lengths is at most this and at least that of the longest pair.
+      most: the last of the lengths is at most this, and at least that of the longest
+        pair.
     """
-    until = np.cumsum(counts) / windows
-    top = _round_up(int(np.flatnonzero(counts)[-1]), most)
+    pairs_up_to = np.cumsum(counts) / windows
+    largest = _round_up(int(np.flatnonzero(counts)[-1]), most)
+    candidates = range(_MULTIPLE, largest, _MULTIPLE)
 
     def batches(lengths: list[int]) -> float:
-        pairs = np.diff(until[lengths], prepend=0)
-        return np.ceil(pairs / np.maximum(1, tokens // np.array(lengths))).sum()
+        """How many an epoch's window has, padded to these lengths."""
+        pairs = np.diff(pairs_up_to[lengths], prepend=0)
+        rows = np.maximum(1, tokens // np.array(lengths))
+        return np.ceil(pairs / rows).sum()
 
-    lengths = [top]
-    while len(lengths) < _BUCKETS:
-        more = [
-            sorted([*lengths, n])
-            for n in range(_MULTIPLE, top, _MULTIPLE)
-            if n not in lengths
-        ]
+    lengths = [largest]
+    while len(lengths) < _MOST_BUCKETS:
+        more = [sorted([*lengths, n]) for n in candidates if n not in lengths]
         best = min(more, key=batches, default=lengths)
-        if batches(best) > _GAIN * batches(lengths):
+        if batches(best) > _MOST_BATCHES_LEFT * batches(lengths):
             break
         lengths = best
     return lengths
 
 
 def packed_length(counts: np.ndarray, most: int) -> int:
-    """The length of a packed row: what the longest pair needs, as attention is quadratic in it."""
-    return _round_up(max(_PACKED_LENGTH, int(np.flatnonzero(counts)[-1])), most)
+    """The length of a packed row: what the longest pair needs.
+
+    Not more, for the cost of attention is quadratic in it.
+    """
+    longest = int(np.flatnonzero(counts)[-1])
+    return _round_up(max(_LEAST_PACKED_LENGTH, longest), most)
 
 
 def _round_up(length: int, most: int) -> int:
-    return min(most, -(-length // _MULTIPLE) * _MULTIPLE)
+    return min(most, math.ceil(length / _MULTIPLE) * _MULTIPLE)
 
 
 def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
-    """The row of each pair: the first open one with room for it on both sides, or a new one.
+    """The row of each pair: the first open row with room on both sides, or a new one.
 
     Args:
       lengths: [n, 2], of a pair's two sides, each in 1..size.
@@ -102,8 +111,11 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
     Returns:
       [n], the rows numbered from 0.
     """
-    # Lists and not arrays: a scan over this few open rows is faster so, 1 µs a pair.
-    numbers, source_room, target_room, rows = [], [], [], []
+    # Lists, not arrays: with this few open rows a scan of lists is faster, 1 µs a pair.
+    rows: list[int] = []
+    numbers: list[int] = []  # of the open rows, and their room on each side
+    source_room: list[int] = []
+    target_room: list[int] = []
     opened = 0
     for source, target in lengths.tolist():
         for k in range(len(numbers)):
@@ -111,7 +123,8 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
                 break
         else:
             k = len(numbers)
-            if k == _OPEN_ROWS:  # the oldest is the fullest
+            if k == _OPEN_ROWS:
+                # Closes the oldest row, which is the fullest.
                 k -= 1
                 del numbers[0], source_room[0], target_room[0]
             numbers.append(opened)
@@ -127,17 +140,20 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
 def by_length(
     lengths: np.ndarray, tokens: int, multiple: int
 ) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
-    """All of a set, longest first, in batches of few shapes; for what leaves nothing out.
+    """All of a set, longest first, in batches of few shapes.
 
-    Lengths are padded to a power of two, and a batch takes as many as its shape holds, so that only
-    the last one has empty rows. One longer than `tokens` still gets its batch.
+    Nothing is left out: one that is longer than `tokens` still gets its batch. Lengths
+    are padded to a power of two, and only the last batch has empty rows.
 
     Yields:
-      The shape (rows, length), rows a multiple of `multiple`, and the indices in its first rows.
+      The shape (rows, length), rows a multiple of `multiple`, and the indices in its
+      first rows.
     """
     order = np.argsort(-lengths, kind='stable')
     while len(order):
-        length = max(16, 1 << (int(lengths[order[0]]) - 1).bit_length())
+        longest = int(lengths[order[0]])
+        power_of_two = 1 << (longest - 1).bit_length()
+        length = max(_LEAST_LENGTH, power_of_two)
         rows = max(multiple, tokens // length // multiple * multiple)
         yield (rows, length), order[:rows]
         order = order[rows:]

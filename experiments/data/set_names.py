@@ -1,4 +1,4 @@
-"""Names of evaluation sets become names of files: what no file system keeps is refused early."""
+"""Names of evaluation sets, which become names of files: bad ones are refused early."""
 
 import re
 import unicodedata
@@ -15,7 +15,7 @@ _RESERVED = {'con', 'prn', 'aux', 'nul'} | {
 
 
 def check(names: Iterable[str]) -> None:
-    """Refuses names that a file of translations could not have, or not beside the others'.
+    """Refuses names that a file of translations cannot have, or not beside the others'.
 
     Raises:
       UserError: names the set, and what is wrong with its name.
@@ -25,15 +25,17 @@ def check(names: Iterable[str]) -> None:
         wrong = _wrong(name)
         if wrong:
             raise UserError(
-                f'data: the evaluation set {name!r} cannot be the name of a file of its '
-                f'translations: {wrong}; rename it, or choose other sets'
+                f'data: the evaluation set {name!r} cannot be the name of a file of '
+                f'its translations: {wrong}; rename it, or choose other sets'
             )
-        # As file systems compare them that know no capitals, or write ä as two characters.
+        # As file systems compare them that know no capitals, or write ä as two
+        # characters.
         key = unicodedata.normalize('NFC', name).casefold()
         if key in kept:
             raise UserError(
-                f'data: the evaluation sets {kept[key]!r} and {name!r} would have the same '
-                'files where capitals do not count; rename one, or choose other sets'
+                f'data: the evaluation sets {kept[key]!r} and {name!r} would have the '
+                'same files where capitals do not count; rename one, or choose other '
+                'sets'
             )
         kept[key] = name
 

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
@@ -18,11 +19,11 @@ from experiments.storage import checksums, files
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 
-# Text is normalised here, so SentencePiece is to leave it alone; then decode gives back what encode
-# got. Every character of the training text is a piece; bytes as a fallback would cost 256 ids that
-# training text never uses, so a character unseen in training is UNK. The number of threads is part
-# of the model's bytes.
-_SETTINGS = dict(
+# Text is normalised here, so SentencePiece is to leave it alone; then decode gives back
+# what encode got. Every character of the training text is a piece; bytes as a fallback
+# would cost 256 ids that training text never uses, so a character unseen in training is
+# UNK. The number of threads is part of the model's bytes.
+_SETTINGS: dict[str, Any] = dict(
     model_type='bpe',
     pad_id=PAD,
     eos_id=EOS,
@@ -46,7 +47,8 @@ _MODEL = 'tokenizer.model'
 class Tokenizer:
     """Text to ids and back.
 
-    `decode` undoes `encode` up to `normalize`, for all text in characters seen in training.
+    `decode` undoes `encode` up to `normalize`, for all text in characters seen in
+    training.
 
     Attributes:
       model: the serialized SentencePiece model.
@@ -60,7 +62,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids, special ones included; fewer than asked for where text is short."""
+        """The number of ids; fewer than asked for where the text is short."""
         return self._processor.vocab_size()
 
     @functools.cached_property
@@ -79,16 +81,15 @@ class Tokenizer:
         )
 
     def save(self, path: Path) -> None:
-        """Writes the model, whole or not at all, and beside it the sum that `load` checks."""
+        """Writes the model, complete or not at all, and a checksum for `load`."""
         files.write(path, self.model)
         checksums.write(_sums(path), [path])
 
 
 def normalize(text: str) -> str:
-    """NFC, and each run of white space (tabs, no-break spaces, line separators) as one space."""
-    text = unicodedata.normalize('NFC', text).replace(
-        '▁', '_'
-    )  # SentencePiece's sign for a space
+    """NFC, with one space for each run of white space of any kind."""
+    text = unicodedata.normalize('NFC', text)
+    text = text.replace('▁', '_')  # SentencePiece's sign for a space
     return ' '.join(text.split())
 
 
@@ -104,16 +105,16 @@ def load(path: Path) -> Tokenizer:
 
 
 def damage(path: Path) -> str:
-    """What is wrong with a saved model; empty if nothing is, or if no sum was saved with it."""
+    """What is wrong with a saved model; empty if nothing is, or without a checksum."""
     sums = _sums(path)
     return checksums.damage(sums, [path.name]) if sums.exists() else ''
 
 
 def check_same(tokenizer: Tokenizer, path: Path) -> None:
-    """Refuses a tokenizer of other text than the one that was saved in `path`, if one was.
+    """Refuses a tokenizer of other text than the one in `path`, if there is one.
 
-    Where the file is damaged and yet this tokenizer is known to be the same by the sum beside it,
-    that is said on stderr: to save it again mends the file.
+    Where the file is damaged and yet this tokenizer is known to be the same by the sum
+    beside it, that is said on stderr: to save it again mends the file.
 
     Raises:
       UserError: the tokenizer is another one, as far as can be told.
@@ -124,9 +125,10 @@ def check_same(tokenizer: Tokenizer, path: Path) -> None:
         return
     if tokenizer.digest not in (recorded, found):
         raise UserError(
-            f'the training text is not what {path.parent} was begun with: its tokenizer differs. '
-            'Restore the text, or begin a new run with another --workdir. If the text is the '
-            f'same, {path.name} is damaged: remove it, with {_sums(path).name}'
+            f'the training text is not what {path.parent} was begun with: its '
+            'tokenizer differs. Restore the text, or begin a new run with another '
+            f'--workdir. If the text is the same, {path.name} is damaged: remove it, '
+            f'with {_sums(path).name}'
         )
     if damage(path):
         warn(f'{path} is damaged ({damage(path)}): it is written anew')
@@ -151,14 +153,14 @@ def train(
     cache: Path,
     progress: Callable[[int], None] | None = None,
 ) -> Tokenizer:
-    """The tokenizer of the data's training text, made once and kept in `cache` by that content.
+    """The tokenizer of a training text, made once for each text and kept in `cache`.
 
-    Of more than a million pairs, pairs spaced evenly over all of them are used. Text that is too
-    short for `vocab_size` pieces gives as many as it has.
+    Of more than a million pairs, pairs spaced evenly over all of them are used. Text
+    that is too short for `vocab_size` pieces gives as many as it has.
 
     Args:
-      progress: is told how many pairs are read so far, now and then; what takes time after that,
-        the merging of pieces, does not say how far it is.
+      progress: is told how many pairs are read so far, now and then; what takes time
+        after that, the merging of pieces, does not say how far it is.
 
     Raises:
       UserError: `vocab_size` is less than the text has characters, or there is no text.
@@ -186,23 +188,24 @@ def _counted(
 
 
 def _sample(pairs: Iterable[tuple[str, str]], limit: int) -> list[tuple[str, str]]:
-    """Each pair, or each second, fourth, … so that at most `limit` remain of however many."""
-    kept, stride = [], 1
+    """Every pair, or every second, fourth, …, so that at most `limit` remain."""
+    kept = []
+    stride = 1
     for i, pair in enumerate(pairs):
         if i % stride == 0:
             kept.append(pair)
             if len(kept) > limit:
-                kept, stride = kept[::2], stride * 2
+                kept = kept[::2]
+                stride *= 2
     return kept
 
 
 def _train(pairs: list[tuple[str, str]], vocab_size: int) -> bytes:
     model = io.BytesIO()
+    sentences = (normalize(text) for pair in pairs for text in pair)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=filter(
-                None, (normalize(text) for pair in pairs for text in pair)
-            ),
+            sentence_iterator=filter(None, sentences),
             model_writer=model,
             # With less, it fails before it has counted the characters.
             vocab_size=max(vocab_size, 5),
@@ -212,8 +215,9 @@ def _train(pairs: list[tuple[str, str]], vocab_size: int) -> bytes:
         needed = re.search(r'required_chars\. \d+ vs (\d+)', str(error))
         if needed:
             raise UserError(
-                f'tokenizer.vocab_size={vocab_size} is smaller than the {int(needed[1]) - 4:,} '
-                f'characters of the training text and four special ids; give at least {needed[1]}'
+                f'tokenizer.vocab_size={vocab_size} is smaller than the '
+                f'{int(needed[1]) - 4:,} characters of the training text and four '
+                f'special ids; give at least {needed[1]}'
             ) from None
         if 'sentences_.empty()' in str(error):
             raise UserError('data: the training text is blank') from None

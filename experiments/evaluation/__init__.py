@@ -1,0 +1,1 @@
+"""Scores of a model: loss, and BLEU and chrF of its translations."""

@@ -1,0 +1,1 @@
+"""A run's directory: its config, logs and result, and the model it trained."""

@@ -1,34 +1,30 @@
-"""A run's directory: its name, the config it belongs to, and one process at a time in it."""
+"""A run's directory: its name, its config, and that one process at a time uses it."""
 
 import hashlib
 import json
 import os
-import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from experiments.command_line.errors import UserError
 from experiments.config import upgrade
 from experiments.config.flat import flatten
+from experiments.runs import lock
 from experiments.storage import files
-
-try:
-    import fcntl
-except ImportError:  # Windows, where nothing keeps two processes apart
-    fcntl = None
 
 LONGEST_NAME = 100
 CONFIG = 'config.json'
 RESULT = 'result.json'
 EXTENSIONS = 'extensions.json'
-# What may be raised on a run that is there, for it to go on further; 0 is no limit. How often it
-# logs, evaluates and saves may not change: no one config would then have the result.
+# The fields that may be raised on an existing run, for it to go on further; 0 is no
+# limit. How often it logs, evaluates and saves may not change: then no one config would
+# give its result.
 LIMITS = ('train.steps', 'train.epochs', 'train.patience')
-# What a run would write over.
-_OURS = (
+# What a run would overwrite.
+_OVERWRITTEN = (
     *(RESULT, 'metrics.jsonl', 'environment.json', 'tokenizer.model'),
     *('checkpoints', 'tensorboard', 'translations', EXTENSIONS),
 )
@@ -37,9 +33,9 @@ _OURS = (
 def run_name(config_name: str, overrides: Mapping[str, Any]) -> str:
     """The name of the run's directory: `wmt_small,model.num_heads=8`.
 
-    The same settings in any order give the same name, different settings never do: what a file
-    system might not keep, or not keep apart (other characters, capitals, great length), is
-    replaced or cut, and a hash of the whole added.
+    The same settings in any order give the same name; different settings never do. What
+    a file system might not keep or distinguish (other characters, capitals, great
+    length) is replaced or cut, and a hash of the whole name is added.
     """
     settings = [f'{k}={_as_text(v)}' for k, v in sorted(overrides.items())]
     name = ','.join([config_name, *settings])
@@ -62,16 +58,16 @@ def check(path: Path, config: Mapping[str, Any]) -> None:
     """Refuses a directory that no run of this config can have; writes nothing.
 
     Raises:
-      UserError: it cannot be written to or has a name that is not UTF-8, it belongs to a run of
-        another config (limits may be raised), or to something that is no run.
+      UserError: it cannot be written to or has a name that is not UTF-8, it belongs to
+        a run of another config (limits may be raised), or to something that is no run.
     """
     _check_name(path)
     extends = asks_for_more(path, config)
     if not files.exists(path / CONFIG):
-        _refuse_strange(path)
+        _check_no_other_files(path)
     elif not extends:
-        _refuse_other(path, config)
-    if extends or not files.exists(path / RESULT):  # what has ended is only shown
+        _check_same_config(path, config)
+    if extends or not files.exists(path / RESULT):  # a run that has ended is only shown
         _check_rights(path)
 
 
@@ -81,27 +77,29 @@ def open_run(
     config: Mapping[str, Any],
     extension: Mapping[str, Any] | None = None,
 ) -> Iterator[bool]:
-    """Holds a run's directory for this process, and yields whether the run was there before.
+    """Locks a run's directory for this process; yields whether the run already existed.
 
-    That of a run that has ended need not be one that can be written to.
+    The directory of a run that has ended may be read-only.
 
     Args:
-      extension: what is to be kept of it where `config` raises limits of the run that is there;
-        its result is then set aside, as `result.step=12.json`.
+      extension: what to record where `config` raises limits of the run that is there.
+        Its result is then renamed, to `result.step=12.json`.
 
     Raises:
-      UserError: as `check`; or another process works in it. Then it is left as it was.
+      UserError: as `check`; or another process uses it. Then it is left as it was.
     """
     check(path, config)
-    with _locked(path):
-        check(path, config)  # again, for now nobody else begins there
+    # A run that has ended may be on a read-only disk.
+    with lock.locked(path, optional=files.exists(path / RESULT)):
+        check(path, config)  # again, now that no other process can begin there
         resumes = files.exists(path / CONFIG)
         extends = asks_for_more(path, config)
         if extends and extension is None:
-            _refuse_other(path, config)
+            _check_same_config(path, config)
         if extends or not files.exists(path / RESULT):
             _sweep(path)
         if extends:
+            assert extension is not None  # without one, it was refused above
             _extend(path, config, extension)
         if not resumes:
             files.write_json(path / CONFIG, upgrade.to_store(config))
@@ -109,21 +107,26 @@ def open_run(
 
 
 def asks_for_more(path: Path, config: Mapping[str, Any]) -> bool:
-    """Whether there is a run whose config is this one but for limits, which this one raises."""
+    """Whether a run is there whose config differs in limits that this one raises."""
     if not files.exists(path / CONFIG):
         return False
-    old, new = flatten(read_config(path)), flatten(config)
+    old = flatten(read_config(path))
+    new = flatten(config)
     if old.keys() != new.keys():
         return False
-    different = {k for k in old if _field(old, k) != _field(new, k)}
-    return bool(different) and different == raised(old, new).keys()
+    different = _different_fields(old, new)
+    return bool(different) and set(different) == raised(old, new).keys()
 
 
 def raised(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The limits that one config raises above another's: `{'train.steps': [12, 24]}`."""
-    old, new = flatten(old), flatten(new)
-    pairs = {k: [old[k], new[k]] for k in LIMITS if k in old and k in new}
-    return {k: pair for k, pair in pairs.items() if _is_more(*pair)}
+    """The limits that a config raises above another's: `{'train.steps': [12, 24]}`."""
+    old = flatten(old)
+    new = flatten(new)
+    limits = {}
+    for field in LIMITS:
+        if field in old and field in new and _is_more(old[field], new[field]):
+            limits[field] = [old[field], new[field]]
+    return limits
 
 
 def _is_more(old: Any, new: Any) -> bool:
@@ -135,18 +138,18 @@ def _is_more(old: Any, new: Any) -> bool:
 def _extend(
     path: Path, config: Mapping[str, Any], extension: Mapping[str, Any]
 ) -> None:
-    """Has a run go on; a kill in between leaves it resumable, and never called finished."""
+    """Makes a run go on; a kill in between leaves it resumable and not finished."""
     if (path / RESULT).exists():
         step = files.read_json(path / RESULT).get('step')
         os.replace(path / RESULT, path / f'result.step={step}.json')
-    there = extensions(path)
-    if there[-1:] != [extension]:
-        files.write_json(path / EXTENSIONS, [*there, extension])
+    before = extensions(path)
+    if before[-1:] != [extension]:
+        files.write_json(path / EXTENSIONS, [*before, extension])
     files.write_json(path / CONFIG, upgrade.to_store(config))
 
 
 def extensions(path: Path) -> list[dict[str, Any]]:
-    """How a run was extended, the first time first."""
+    """How a run was extended, the earliest first."""
     file = path / EXTENSIONS
     return files.read_json(file) if file.exists() else []
 
@@ -177,19 +180,22 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(f'{file}: {error}') from None
 
 
-def _refuse_other(path: Path, config: Mapping[str, Any]) -> None:
-    old, new = flatten(read_config(path)), flatten(config)
+def _check_same_config(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuses a config that is not the one of the run that is there."""
+    old = flatten(read_config(path))
+    new = flatten(config)
     if old.keys() != new.keys():
         strange = ', '.join(sorted(old.keys() ^ new.keys()))
         raise UserError(
-            f'{path} was begun with a config of other fields ({strange}), perhaps by another '
-            'version of this code: end it with the commit of its environment.json, or begin a new '
-            'run in another --workdir'
+            f'{path} was begun with a config of other fields ({strange}), perhaps by '
+            'another version of this code: end it with the commit of its '
+            'environment.json, or begin a new run in another --workdir'
         )
-    fields = [k for k in sorted(old) if _field(old, k) != _field(new, k)]
+    fields = _different_fields(old, new)
     if fields:
         differences = '; '.join(
-            f'{k} is {_field(old, k)}, not {_field(new, k)}' for k in fields
+            f'{field} is {_json(old[field])}, not {_json(new[field])}'
+            for field in fields
         )
         raise UserError(
             f'{path} holds a run of another config: there {differences}. '
@@ -197,14 +203,14 @@ def _refuse_other(path: Path, config: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_strange(path: Path) -> None:
-    """What a run would write over may not be there before it begins."""
-    there = [name for name in _OURS if files.exists(path / name)]
-    if there:
-        raise UserError(
-            f'{path} holds {there[0]} and is not the directory of a run, for it holds no '
-            'config.json: choose another --workdir'
-        )
+def _check_no_other_files(path: Path) -> None:
+    """Refuses a directory that is no run's and holds what a run would overwrite."""
+    for name in _OVERWRITTEN:
+        if files.exists(path / name):
+            raise UserError(
+                f'{path} holds {name} and is not the directory of a run, for it holds '
+                'no config.json: choose another --workdir'
+            )
 
 
 def _check_name(path: Path) -> None:
@@ -240,48 +246,17 @@ def _check_rights(path: Path) -> None:
 
 
 def _sweep(path: Path) -> None:
-    """Removes what was half written when a process of this run was killed."""
+    """Removes what a killed process of this run had not written to its end."""
     files.sweep(path, held=True)
     files.sweep(path / 'tensorboard', held=True)
     files.sweep(path / 'translations', held=False)  # another process may evaluate
 
 
-def _field(config: Mapping[str, Any], key: str) -> str:
-    # As JSON, for that is how the stored config was written: a tuple is a list there.
-    return json.dumps(config[key], ensure_ascii=False)
+def _different_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The fields of two flat configs whose values differ, in order."""
+    return [field for field in sorted(old) if _json(old[field]) != _json(new[field])]
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds `path/.lock`. The system lets go of it when the process ends, however it ends."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        file = open(path / '.lock', 'a+', encoding='utf-8')
-    except OSError as error:
-        if files.exists(path / RESULT):
-            yield  # it has ended, and may be on a disk that is only read
-            return
-        raise UserError(
-            f'cannot write to {path}: {error.strerror}; name another directory with --workdir'
-        ) from error
-    with file:
-        _lock(file, path)
-        yield
-
-
-def _lock(file: TextIO, path: Path) -> None:
-    if fcntl is None:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read() or 'another process'
-        raise UserError(
-            f'{path} is in use by {holder}: let it end, stop it, or choose another --workdir'
-        ) from None
-    except OSError:
-        return  # a file system without locks
-    file.truncate(0)
-    file.write(f'process {os.getpid()} on {platform.node()}')
-    file.flush()
+def _json(value: Any) -> str:
+    # As the stored config was written: in JSON a tuple is a list.
+    return json.dumps(value, ensure_ascii=False)

@@ -16,12 +16,13 @@ PACKAGES = (
     *('sentencepiece', 'sacrebleu'),
 )
 CPUINFO = Path('/proc/cpuinfo')
-# What a compiler makes other sums of, and so other roundings: x86's and ARM's.
+# The vector extensions of x86 and ARM: with others a compiler orders sums otherwise,
+# and so rounds otherwise.
 VECTORS = re.compile(r'(sse4|avx|fma|f16c|amx|neon|asimd|sve|sme2?\b)\w*')
 
 
 def describe(devices: Sequence[str]) -> dict[str, Any]:
-    """Versions, platform, commit, and the devices as their kinds are given."""
+    """Versions, platform and commit; `devices` are the kinds of the devices."""
     return {
         'python': platform.python_version(),
         'packages': {name: _version(name) for name in PACKAGES},
@@ -33,19 +34,20 @@ def describe(devices: Sequence[str]) -> dict[str, Any]:
 
 
 def processor() -> dict[str, Any]:
-    """The processor's name and its vector extensions, which decide how sums are rounded.
+    """The processor's name, and its vector extensions, by which sums are rounded.
 
-    Only Linux tells the extensions.
+    The extensions are known on Linux only.
     """
-    facts = _cpuinfo()
-    name = facts.get('model name') or platform.processor() or platform.machine()
-    flags = facts.get('flags') or facts.get('Features') or ''
-    vectors = sorted(filter(VECTORS.fullmatch, flags.split()))
+    cpu = _cpuinfo()
+    names = (cpu.get('model name'), platform.processor(), platform.machine())
+    name = next(filter(None, names), '')
+    flags = [*cpu.get('flags', '').split(), *cpu.get('Features', '').split()]
+    vectors = sorted(filter(VECTORS.fullmatch, flags))
     return {'name': name, 'vectors': vectors}
 
 
 def _cpuinfo() -> Mapping[str, str]:
-    """What the system says of the first processor; nothing where it says nothing."""
+    """The system's facts about the first processor; empty where it has none."""
     try:
         first = CPUINFO.read_text(encoding='utf-8', errors='replace').split('\n\n')[0]
     except OSError:
@@ -54,23 +56,26 @@ def _cpuinfo() -> Mapping[str, str]:
     return {name.strip(): value.strip() for name, _, value in lines}
 
 
-def record(path: Path, devices: Sequence[str]) -> None:
+def save(path: Path, devices: Sequence[str]) -> None:
     """Writes `environment.json` in a run's directory.
 
-    A run that resumes elsewhere keeps the environments it had before, oldest first, under
-    `earlier`.
+    Where a run resumes in another environment, the file keeps those before it, oldest
+    first, under `earlier`.
 
     Raises:
       UserError: the file cannot be written, or what is there cannot be read.
     """
     file = path / 'environment.json'
-    now, earlier = describe(devices), []
+    now = describe(devices)
+    earlier = []
     if files.exists(file):
         before = _read(file)
         earlier = before.pop('earlier', [])
         if before != now:
             earlier.append(before)
-    files.write_json(file, now | ({'earlier': earlier} if earlier else {}))
+    if earlier:
+        now['earlier'] = earlier
+    files.write_json(file, now)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -78,7 +83,8 @@ def _read(file: Path) -> dict[str, Any]:
     earlier = before.get('earlier', []) if isinstance(before, dict) else None
     if not isinstance(earlier, list):
         raise UserError(
-            f'{file} does not tell what a run ran on: move it away, and a new one is written'
+            f'{file} does not tell what a run ran on: move it away, and a new one is '
+            'written'
         )
     return before
 
@@ -91,8 +97,8 @@ def _version(package: str) -> str | None:
 
 
 def _git_commit() -> dict[str, Any] | None:
-    """The commit of this code, and whether it was changed since; None outside a checkout."""
-    # An environment inside some other project's checkout is not that project: ask for this file.
+    """The commit of this code, and whether files differ; None outside a checkout."""
+    # This file may be installed inside another project's checkout, so ask about itself.
     if _git('ls-files', '--error-unmatch', Path(__file__).name) is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""A run's metrics: `metrics.jsonl`, one JSON object a line, and the same for TensorBoard."""
+"""A run's metrics: `metrics.jsonl`, a JSON object a line, and TensorBoard events."""
 
 import json
 import math
@@ -18,24 +18,28 @@ from experiments.storage import files
 NAME = 'metrics.jsonl'
 _LARGEST_STEP = 2**63 - 1  # of TensorBoard
 _LARGEST_TIME = 1e15  # seconds
-_MEND = ': delete this line'
+_REMEDY = ': delete this line'
 
 
-class Log:
-    """Appends to `metrics.jsonl` and, in `tensorboard/`, shows each number of it.
+class MetricsLog:
+    """Appends rows to `metrics.jsonl`, and their numbers to TensorBoard's events.
 
-    Opened to resume, it keeps the rows that were there at the checkpoint and drops what came after,
-    so that none is there twice. The events are then written anew from the rows that stay: what was
-    not yet on disk comes back, and readers that know nothing of restarts see none.
+    Opened to resume a run, it keeps the rows that were there at the checkpoint and
+    drops later ones, so that none is there twice. The events are then written again
+    from the rows that stay: what was not yet on disk comes back, and TensorBoard sees a
+    run without restarts.
 
     Args:
       path: the run's directory.
-      rows: how many rows to keep, as `flush` returned it before the checkpoint; 0 begins.
-      step: the checkpoint's; later rows are none of those to keep, even where some are lost.
+      rows: how many rows to keep, as `flush` returned it before the checkpoint; 0 for
+        a new run.
+      step: the checkpoint's. Later rows are never kept, even where earlier ones are
+        lost.
       warn: is told of rows that are lost.
 
     Raises:
-      UserError: the disk is full, or the directory cannot be written to; so do all methods.
+      UserError: the disk is full, or the directory cannot be written to; so do all
+        methods.
     """
 
     def __init__(
@@ -52,20 +56,15 @@ class Log:
             warn(_loss(path / NAME, kept, rows))
         self._rows = len(kept)
         files.write(path / NAME, ''.join(map(_line, kept)))
-        _remove_events(path / 'tensorboard')
-        # One file a start, for TensorBoard does not notice when one that it reads grows shorter.
-        events = path / 'tensorboard' / f'events.out.tfevents.{time.time_ns()}'
-        files.write(
-            events, tensorboard.version(time.time()) + b''.join(map(_events, kept))
-        )
+        events = _begin_events(path / 'tensorboard', kept)
         # Not buffered: a kill loses nothing, only a power cut could.
         self._files = [_open(path / NAME), _open(events)]
 
     def write(self, step: int, kind: str, **values: Any) -> None:
-        """Adds a row `{"step": …, "kind": "train" or "eval" or …, "time": …, **values}`.
+        """Adds a row `{"step": …, "kind": "train", "eval", …, "time": …, **values}`.
 
-        Values are numbers of Python or NumPy, text or None. A number that is not finite becomes
-        null, for JSON has none.
+        Values are numbers of Python or NumPy, text or None. A number that is not finite
+        becomes null, for JSON has none.
         """
         row = {'step': step, 'kind': kind, 'time': round(time.time(), 3)}
         row |= {name: _plain(value) for name, value in values.items()}
@@ -73,7 +72,11 @@ class Log:
         self._rows += 1
 
     def flush(self) -> int:
-        """Has the disk hold all rows and returns how many, for the checkpoint to remember."""
+        """Makes sure that all rows are on disk.
+
+        Returns:
+          How many they are, for the checkpoint.
+        """
         for file in self._files:
             with _errors_of(file):
                 os.fsync(file.fileno())
@@ -86,7 +89,7 @@ class Log:
     def _append(self, *data: bytes) -> None:
         for file, part in zip(self._files, data, strict=True):
             with _errors_of(file):
-                while part:  # a disk that is nearly full takes a part
+                while part:  # a disk that is nearly full takes only some of it
                     part = part[file.write(part) :]
 
 
@@ -95,6 +98,19 @@ def _open(file: Path) -> FileIO:
         return open(file, 'ab', buffering=0)
     except OSError as error:
         raise UserError(f'cannot write {file}: {error.strerror}') from error
+
+
+def _begin_events(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """A new file of events with these rows, in place of those that are there.
+
+    TensorBoard does not notice when a file that it reads becomes shorter, so each start
+    has a file of its own.
+    """
+    _remove_events(folder)
+    file = folder / f'events.out.tfevents.{time.time_ns()}'
+    version = tensorboard.version(time.time())
+    files.write(file, version + b''.join(map(_events, rows)))
+    return file
 
 
 def _remove_events(folder: Path) -> None:
@@ -110,8 +126,8 @@ def _loss(file: Path, kept: list[dict[str, Any]], rows: int) -> str:
     if kept:
         there = f'{len(kept):,} are there, the last of step {kept[-1]["step"]:,}'
     return (
-        f'{file} was cut or changed: of the {rows:,} rows before the checkpoint {there}; '
-        f'{rows - len(kept):,} are lost. Training goes on without them'
+        f'{file} was cut or changed: of the {rows:,} rows before the checkpoint '
+        f'{there}; {rows - len(kept):,} are lost. Training goes on without them'
     )
 
 
@@ -124,7 +140,7 @@ def _errors_of(file: FileIO) -> Iterator[None]:
 
 
 def read(path: Path, rows: int | None = None) -> list[dict[str, Any]]:
-    """The first rows of a run, or all, but for a last line that a kill cut short.
+    """The first rows of a run, or all; not a last line that a kill cut short.
 
     Raises:
       UserError: the file cannot be read, or a line is not a row.
@@ -133,9 +149,8 @@ def read(path: Path, rows: int | None = None) -> list[dict[str, Any]]:
     if not files.exists(file):
         return []
     try:
-        *lines, _ = file.read_bytes().split(
-            b'\n'
-        )  # what follows the last line end is no row yet
+        # What follows the last line end is not a row yet.
+        *lines, _ = file.read_bytes().split(b'\n')
     except OSError as error:
         raise UserError(f'cannot read {file}: {error.strerror}') from error
     return [_row(line, f'{file}, line {i}') for i, line in enumerate(lines[:rows], 1)]
@@ -145,22 +160,22 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = files.parse_json(line)
     except ValueError as error:
-        raise UserError(f'{where}: not a row of metrics ({error}){_MEND}') from error
+        raise UserError(f'{where}: not a row of metrics ({error}){_REMEDY}') from error
     if not isinstance(row, dict):
-        raise UserError(f'{where}: not a row of metrics{_MEND}')
+        raise UserError(f'{where}: not a row of metrics{_REMEDY}')
     for name, value in row.items():
-        if not _may_be(name, value):
-            raise UserError(f'{where}: {name} cannot be {files.shown(value)}{_MEND}')
+        if not _is_allowed(name, value):
+            raise UserError(f'{where}: {name} cannot be {files.shown(value)}{_REMEDY}')
     for name in ('step', 'kind'):
         if name not in row:
             raise UserError(
-                f'{where}: not a row of metrics, for it has no {name}{_MEND}'
+                f'{where}: not a row of metrics, for it has no {name}{_REMEDY}'
             )
     return row
 
 
-def _may_be(name: str, value: Any) -> bool:
-    """Whether a row can have the value: what `write` writes, and TensorBoard can show."""
+def _is_allowed(name: str, value: Any) -> bool:
+    """Whether a row can have this value: `write` gives it, TensorBoard can show it."""
     if name == 'kind':
         return isinstance(value, str)
     if name == 'step':
@@ -177,15 +192,22 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    value = value.item() if hasattr(value, 'item') else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """The value as JSON can hold it."""
+    if hasattr(value, 'item'):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def _events(row: dict[str, Any]) -> bytes:
-    """A TensorBoard record for each number of a row, named `train/loss` or `eval/val/loss`."""
-    group = '/'.join(str(row[k]) for k in ('kind', 'set') if row.get(k))
-    return b''.join(
-        tensorboard.scalar(row.get('time', 0), row['step'], f'{group}/{name}', value)
-        for name, value in row.items()
-        if name not in ('step', 'time') and isinstance(value, int | float)
-    )
+    """An event for each number of a row, named `train/loss` or `eval/val/loss`."""
+    group = '/'.join(str(row[key]) for key in ('kind', 'set') if row.get(key))
+    time_of_row = row.get('time', 0)
+    events = []
+    for name, value in row.items():
+        if name in ('step', 'time') or not isinstance(value, int | float):
+            continue
+        tag = f'{group}/{name}'
+        events.append(tensorboard.scalar(time_of_row, row['step'], tag, value))
+    return b''.join(events)

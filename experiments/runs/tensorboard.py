@@ -1,7 +1,7 @@
-"""Scalars as TensorBoard reads them: Event messages of protocol buffers, framed as TFRecords.
+"""Scalars as TensorBoard reads them: protocol-buffer Event messages in TFRecords.
 
-Written out here because the packages that do it import TensorFlow, or PyTorch where it is
-installed: seconds at the start of every run.
+The packages that write them import TensorFlow, or PyTorch where it is installed, which
+takes seconds at the start of every run. So the few formats are written out here.
 """
 
 import math

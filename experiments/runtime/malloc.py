@@ -1,4 +1,4 @@
-"""Memory that malloc gives: huge pages for arrays, and none for what is over."""
+"""Settings of glibc's malloc: huge pages for arrays, and when memory is given back."""
 
 import contextlib
 import ctypes
@@ -9,41 +9,47 @@ from pathlib import Path
 SETTING = 'glibc.malloc.hugetlb'
 KERNEL = Path('/sys/kernel/mm/transparent_hugepage/enabled')
 
-# mallopt's options (malloc.h): what malloc may have left over before it gives it back, and the
-# least block that it takes from the system by itself; and a size that neither reaches.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _NEVER = -1, -3, 1 << 30
+# mallopt's options (malloc.h): how much free memory malloc may hold before it gives it
+# back, and the smallest block that it requests from the system on its own.
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+_NEVER = 1 << 30  # a size that neither reaches
 
 
 def use_huge_pages() -> None:
-    """Starts this command anew with glibc told to ask for huge pages; a second call does nothing.
+    """Restarts this command with glibc told to request huge pages.
 
-    A compiled step takes hundreds of megabytes from malloc and gives them back at its end. In pages
-    of 4 KB a fifth of a small model's training goes into the kernel's clearing of them, step after
-    step; in pages of 2 MB hardly any. glibc reads the setting only when a process starts, and a
-    kernel that gives huge pages to who asks (`madvise`) is where it matters.
+    A second call does nothing. A compiled step takes hundreds of megabytes from malloc
+    and gives them back at its end. With pages of 4 KB the kernel spends a fifth of a
+    small model's training on clearing them, at every step; with pages of 2 MB hardly
+    any. glibc reads the setting only when a process starts, and it matters only where
+    the kernel gives huge pages to those who request them (`madvise`).
     """
     settings = os.environ.get('GLIBC_TUNABLES', '')
-    if (
-        SETTING in settings
-        or not KERNEL.exists()
-        or '[madvise]' not in KERNEL.read_text(encoding='ascii')
-    ):
+    if SETTING in settings or not _gives_huge_pages_on_request():
         return
     settings = ':'.join(filter(None, [settings, f'{SETTING}=1']))
     os.execve(sys.executable, sys.orig_argv, os.environ | {'GLIBC_TUNABLES': settings})
 
 
+def _gives_huge_pages_on_request() -> bool:
+    if not KERNEL.exists():
+        return False
+    return '[madvise]' in KERNEL.read_text(encoding='ascii')
+
+
 def release() -> None:
-    """Gives the system what compiling has left behind; where malloc is not glibc's, nothing."""
+    """Gives memory that compiling has freed back to the system; needs glibc."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def keep() -> None:
-    """Has malloc keep what is freed, for a process that decodes and nothing else.
+    """Has malloc keep freed memory, for a process that only decodes from here on.
 
-    A step of decoding takes and frees a few megabytes, hundreds of times a second: given back to
-    the system and taken anew, they cost 5 to 10 % of its time. Without glibc, nothing happens.
+    A decoding step allocates and frees a few megabytes, hundreds of times a second.
+    Giving them back to the system and requesting them again would cost 5 to 10 % of its
+    time. Without glibc, nothing happens.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""JAX's cache of compiled programs: what is damaged in it is named, removed and made again."""
+"""JAX's cache of compiled programs: a damaged file is reported, removed and remade."""
 
 import builtins
 import glob
@@ -10,7 +10,8 @@ import jax
 
 from experiments.command_line.errors import warn
 
-# How JAX says it; it compiles the program then, and leaves the file as it is for ever.
+# How JAX reports a damaged file. It then compiles the program, and never replaces the
+# file.
 _UNREADABLE = re.compile(
     r"Error reading persistent compilation cache entry for '(.+?)': (\w+): "
 )
@@ -23,24 +24,24 @@ def keep(folder: Path) -> None:
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
     show = warnings.showwarning
 
-    def shown(message, *arguments, **named):
-        said = _UNREADABLE.match(str(message))
-        if said and not _is_of_the_system(said[2]):
-            _remove(folder, said[1])
+    def show_or_mend(message, *arguments, **named):
+        unreadable = _UNREADABLE.match(str(message))
+        if unreadable and not _is_os_error(unreadable[2]):
+            _remove(folder, unreadable[1])
         else:
             show(message, *arguments, **named)
 
-    warnings.showwarning = shown
+    warnings.showwarning = show_or_mend
 
 
-def _is_of_the_system(error: str) -> bool:
-    """Whether a file could not be read for a reason that does not make it damaged."""
-    kind = getattr(builtins, error, None)
+def _is_os_error(name: str) -> bool:
+    """Whether this names an error of the system, which does not mean damage."""
+    kind = getattr(builtins, name, None)
     return isinstance(kind, type) and issubclass(kind, OSError)
 
 
 def _remove(folder: Path, name: str) -> None:
-    """Removes the programs of a name, of which JAX does not say which one is damaged."""
+    """Removes all programs of a name: JAX does not say which of them is damaged."""
     warn(f'a compiled program in {folder} is damaged ({name}): it is made again')
     for entry in folder.glob(f'{glob.escape(name)}-*'):
         entry.unlink(missing_ok=True)

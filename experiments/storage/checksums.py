@@ -1,4 +1,4 @@
-"""SHA-256 sums beside the files they are of, as `sha256sum` writes and checks them."""
+"""Files of SHA-256 sums, as `sha256sum` writes and checks them."""
 
 import hashlib
 import re
@@ -11,7 +11,7 @@ from experiments.storage import files
 
 SUMS = 'SHA256SUMS'  # the sums of a folder's files
 _LINE = re.compile('([0-9a-f]{64})  ([^/\n]+)\n')
-# Another process may remove a folder that this one has just made: both found it damaged.
+# Two processes may find a folder damaged, and one remove what the other has just made.
 _ATTEMPTS = 3
 
 
@@ -19,7 +19,7 @@ def sha256(path: Path) -> str | None:
     """The sum of a file, in hex; None where there is none.
 
     Raises:
-      UserError: the file is there and cannot be read, which does not make it damaged.
+      UserError: the file is there and cannot be read; that does not mean it is damaged.
     """
     try:
         with path.open('rb') as file:
@@ -37,7 +37,7 @@ def write(sums: Path, paths: Iterable[Path]) -> None:
 
 
 def read(sums: Path) -> dict[str, str]:
-    """The sums that were written, by the file's name; none where the file is no such list."""
+    """The sums that were written, by file name; none where the file is no such list."""
     try:
         content = sums.read_bytes().decode('ascii', 'replace')
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def read(sums: Path) -> dict[str, str]:
 
 
 def damage(sums: Path, names: Iterable[str]) -> str:
-    """What is wrong with the files of these names beside `sums`; empty if nothing is."""
+    """What is wrong with the files of these names beside `sums`; empty for nothing."""
     written = read(sums)
     for name in names:
         found = sha256(sums.with_name(name))
@@ -63,13 +63,16 @@ def damage(sums: Path, names: Iterable[str]) -> str:
 
 
 def keep(folder: Path, names: Iterable[str], make: Callable[[Path], None]) -> None:
-    """Has a folder of a cache hold files of these names, each of them as it was written.
+    """Makes a folder of a cache with files of these names; a damaged one it remakes.
 
-    `make` writes them to the path it is given: where the folder is not there, and where a file in
-    it is not what was written, which is said on stderr. Several processes may do so at once.
+    A damaged folder, in which a file is not what was written, is reported on stderr.
+    Several processes may do so at the same time.
+
+    Args:
+      make: writes the files into the folder that it is given.
 
     Raises:
-      UserError: the folder cannot be read or written, or what is written to it does not stay.
+      UserError: the folder cannot be read or written, or what is written to it changes.
     """
     names = tuple(names)
     for _ in range(_ATTEMPTS):
@@ -89,11 +92,11 @@ def keep(folder: Path, names: Iterable[str], make: Callable[[Path], None]) -> No
 def _make(folder: Path, names: Iterable[str], make: Callable[[Path], None]) -> None:
     try:
         with files.replacing(folder) as draft:
-            draft.mkdir(exist_ok=True)  # one that was killed may have left it
+            draft.mkdir(exist_ok=True)  # a killed process may have left it
             make(draft)
             write(draft / SUMS, [draft / name for name in names])
     except UserError:
-        # If it is there now, another process was first, with the same content.
+        # If it is there now, another process has made it, with the same content.
         if not folder.exists():
             raise
 
@@ -102,7 +105,7 @@ def _remove(folder: Path) -> None:
     try:
         shutil.rmtree(folder)
     except FileNotFoundError:
-        return  # another process removes it, too
+        return  # another process has removed it
     except OSError as error:
         raise UserError(
             f'cannot remove {folder}: {error.strerror or error}; remove it, '

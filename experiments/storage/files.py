@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whenever the process or the machine stops."""
+"""Files that are complete or absent, whenever the process or the machine stops."""
 
 import json
 import math
@@ -12,21 +12,23 @@ from typing import Any
 
 from experiments.command_line.errors import UserError
 
-# What the system says of a path where there is nothing.
+# Errors of the system for a path where there is nothing.
 MISSING = (FileNotFoundError, NotADirectoryError)
+_LONGEST_SHOWN = 40  # characters of a value
 _TEMPORARY = re.compile(r'\..*\.(\d+)\.tmp', re.DOTALL)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a path to write a file or folder to; once written, it takes the place of `path`.
+    """Yields a path for a new file or folder, which replaces `path` at the block's end.
 
-    If the block raises, `path` stays what it was. A folder cannot replace one that holds files.
+    If the block raises, `path` stays as it was. A folder cannot replace one that holds
+    files.
 
     Raises:
       UserError: the disk is full, or the place cannot be written to.
     """
-    # The process id keeps apart two runs that fill the same cache.
+    # With the process id, two runs that fill the same cache do not collide.
     temporary = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,14 +41,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def commit(temporary: Path, path: Path) -> None:
-    """Renames a file or a folder when the disk holds all of it; then has it hold the name, too."""
+    """Renames a file or a folder once all of it is on disk, and then syncs the name."""
     _sync(temporary)
     os.replace(temporary, path)
     _sync_entry(path.parent)
 
 
 def write(path: Path, data: str | bytes) -> None:
-    """Writes a file at once; text as UTF-8 with the line ends it has.
+    """Writes a file, complete or not at all; text as UTF-8 with the line ends it has.
 
     Raises:
       UserError: as `replacing`.
@@ -71,7 +73,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Readable JSON of a value. A number that is not finite is null, for JSON has none."""
+    """Readable JSON of a value, with null for a number that is not finite."""
     value = _finite(value)
     text = json.dumps(
         value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False
@@ -107,7 +109,7 @@ def parse_json(data: bytes) -> Any:
     """The value of UTF-8 JSON, which can be written as such again.
 
     Raises:
-      ValueError: it is not JSON, or nested too deep, or holds half a character.
+      ValueError: it is not JSON, or nested too deep, or holds half a surrogate pair.
     """
     try:
         value = json.loads(data.decode())
@@ -118,16 +120,19 @@ def parse_json(data: bytes) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value of JSON as a message shows it: in one line, and not all of a long one."""
+    """A value of JSON as a message shows it: on one line, and cut where it is long."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else f'{text[:40]}…'
+    if len(text) > _LONGEST_SHOWN:
+        return f'{text[:_LONGEST_SHOWN]}…'
+    return text
 
 
 def exists(path: Path) -> bool:
     """Whether there is a file or folder.
 
     Raises:
-      UserError: the system does not say: no permission, too long a name, a failing disk.
+      UserError: the system does not say: no permission, too long a name, a failing
+        disk.
     """
     try:
         path.stat()
@@ -139,10 +144,11 @@ def exists(path: Path) -> bool:
 
 
 def sweep(folder: Path, held: bool) -> None:
-    """Removes what `replacing` left in a folder when a process was killed.
+    """Removes the temporary files that `replacing` left when a process was killed.
 
     Args:
-      held: nobody else writes there; without it, what a living process may be writing stays.
+      held: whether this process alone writes there; if not, what a living process may
+        be writing stays.
     """
     with suppress(OSError):
         for entry in os.scandir(folder):
@@ -153,7 +159,7 @@ def sweep(folder: Path, held: bool) -> None:
 
 def _lives(process: int) -> bool:
     if os.name != 'posix':
-        return True  # there, to ask is to kill
+        return True  # on Windows os.kill would end it
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -164,7 +170,7 @@ def _lives(process: int) -> bool:
 
 
 def _sync(path: Path) -> None:
-    """Has the disk hold a file, or all of a folder."""
+    """Makes sure that a file, or all of a folder, is on disk."""
     if path.is_dir():
         for entry in path.iterdir():
             _sync(entry)
@@ -175,7 +181,7 @@ def _sync(path: Path) -> None:
 
 
 def _sync_entry(folder: Path) -> None:
-    """Has the disk hold a folder's list of names. Windows cannot open a folder."""
+    """Makes sure that a folder's list of names is on disk; Windows has no way to."""
     if os.name == 'posix':
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -185,7 +191,7 @@ def _sync_entry(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with all in it, as far as that can be done."""
+    """Removes a file, or a folder with all in it, as far as possible."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):

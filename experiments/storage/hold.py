@@ -1,7 +1,7 @@
-"""Holds a folder that is read, so that the run that trains does not remove it meanwhile.
+"""Locks a folder that is being read, so that the training run does not remove it.
 
-The lock is on a file of the folder, opened to read: it takes no right to write, nothing is left
-behind, and the system lets go of it when the process ends, however it ends.
+The lock is on a file of the folder that is opened to read: it needs no permission to
+write, leaves nothing behind, and the system releases it however the process ends.
 """
 
 import os
@@ -14,30 +14,28 @@ from experiments.storage import files
 
 try:
     import fcntl
-except (
-    ImportError
-):  # Windows: there `reading` notices a removal, and nothing prevents it
+except ImportError:  # Windows: a removal is noticed by `reading`, and not prevented
     fcntl = None
 
 
 class Gone(Exception):
-    """The folder was removed, or another took its name, before it was read to its end."""
+    """The folder was removed, or replaced by another, before it was read to its end."""
 
 
 @contextmanager
 def reading(file: Path) -> Iterator[None]:
     """Keeps the folder of `file` from being removed until the block ends.
 
-    Where the file system has no locks the folder may go; then whatever the block raised or read
-    counts for nothing.
+    Where the file system has no locks the folder may be removed all the same. Then what
+    the block has read or raised is meaningless.
 
     Raises:
-      Gone: it was not there, or went.
+      Gone: the folder was not there, or was removed.
     """
     try:
         held = open(file, 'rb')
     except OSError:
-        # What is wrong with it, the block will say; unless all of it is gone.
+        # The block will report what is wrong with it, unless the folder is gone.
         held = None
     folder = _identity(file.parent)
     if folder is None:
@@ -60,7 +58,7 @@ def reading(file: Path) -> Iterator[None]:
 
 @contextmanager
 def removing(file: Path) -> Iterator[bool]:
-    """Whether nobody reads the folder of `file`; who comes now waits until the block ends."""
+    """Yields whether nobody reads the folder of `file`; new readers wait meanwhile."""
     try:
         held = open(file, 'rb+')
     except OSError:
@@ -71,10 +69,12 @@ def removing(file: Path) -> Iterator[bool]:
 
 
 def _lock(file: BinaryIO, exclusive: bool) -> bool:
-    """Exclusively at once or not at all; shared as soon as may be."""
+    """An exclusive lock is taken at once or not at all; a shared one is waited for."""
     if fcntl is None:
         return True
-    kind = fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH
+    kind = fcntl.LOCK_SH
+    if exclusive:
+        kind = fcntl.LOCK_EX | fcntl.LOCK_NB
     try:
         fcntl.flock(file, kind)
     except BlockingIOError:
@@ -85,13 +85,13 @@ def _lock(file: BinaryIO, exclusive: bool) -> bool:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """What tells a folder from another that takes its name."""
+    """What distinguishes a folder from another one of its name."""
     try:
         status = os.stat(folder)
     except files.MISSING:
         return None
     except OSError:
-        return (-1, -1)  # there, as far as is known
+        return (-1, -1)  # it may be there
     return status.st_dev, status.st_ino
 
 

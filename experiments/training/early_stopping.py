@@ -1,16 +1,14 @@
-"""Early stopping: training ends when the dev score has not risen for so many evaluations.
+"""Early stopping: training ends when the dev score has not risen for N evaluations.
 
-What is counted is part of `Progress`, which every checkpoint holds: a run that is killed and goes
-on ends where it would have ended.
+The counter is a part of `Progress`, which every checkpoint holds: a run that is killed
+and resumed ends at the same step.
 """
 
-from experiments.command_line.errors import UserError
-from experiments.config.schema import ExperimentConfig
 from experiments.training.metrics import Progress
 
 
 def count(progress: Progress, score: float) -> None:
-    """Another evaluation has this score; the higher the better, an equal one is no better."""
+    """Counts one more evaluation; an equal score is no improvement."""
     if progress.best_score is None or score > progress.best_score:
         progress.best_score = score
         progress.since_best = 0
@@ -19,19 +17,5 @@ def count(progress: Progress, score: float) -> None:
 
 
 def is_due(progress: Progress, patience: int) -> bool:
-    """Whether to stop after `patience` evaluations without a better score; 0: never."""
+    """Whether `patience` evaluations in a row were no better; 0 means never."""
     return 0 < patience <= progress.since_best
-
-
-def takes_best(config: ExperimentConfig) -> bool:
-    """Whether the best checkpoints are scored at the end, and not the last."""
-    return config.evaluation.average_of == 'best' or config.train.patience > 0
-
-
-def check(config: ExperimentConfig) -> None:
-    """Raises UserError if a run would wait for evaluations that never come."""
-    if config.train.patience and not config.evaluation.every:
-        raise UserError(
-            f'train.patience={config.train.patience} counts evaluations, and with '
-            'evaluation.every=0 there is one, at the end: raise evaluation.every'
-        )

@@ -1,4 +1,4 @@
-"""Training's figures: left on the device until they are asked for, summed from row to row."""
+"""The metrics of training: left on the device until needed, summed between log rows."""
 
 import dataclasses
 import math
@@ -11,23 +11,28 @@ import numpy as np
 from experiments.data.batches import Position
 from flaxformer_lite.training.train_step import Metrics
 
-# Before the names of what a model's parts report of themselves, so that none is taken for ours.
-_OTHER = 'model/'
+# Stands before the names of metrics that parts of the model report, so that none of
+# them is taken for one of the runner's own.
+_AUXILIARY = 'model/'
+_LARGEST_EXPONENT = 700  # exp of more is not a float
+_OWN_MEANS = ('loss', 'perplexity', 'accuracy', 'gradient_norm')
 
 
 @dataclasses.dataclass
 class Progress:
-    """What goes on from one process of a run to the next beside the state: a checkpoint's JSON.
+    """What a run must remember, beside its state, to resume: a checkpoint's metadata.
 
     Attributes:
-      shapes: of batches, which follow from the devices too: positions mean nothing among others.
+      shapes: of the batches. They depend on the number of devices, and `position` is
+        meaningful among the same shapes only.
       position: of the next batch.
-      seconds: spent on training steps; without compilation, evaluation and saving.
+      seconds: spent on training steps, without compilation, evaluation and saving.
       tokens: target tokens trained on.
-      rows: of metrics that are on disk.
-      window: sums over the steps since the last row of metrics.
-      best_score, since_best: of the dev set so far, and how many evaluations had none better since.
-      owes_evaluation: a stop cut the dev set's evaluation at this step short.
+      rows: of `metrics.jsonl` that are on disk.
+      window: sums over the steps since the last logged row.
+      best_score: of the dev set so far.
+      since_best: how many evaluations since then were no better.
+      owes_evaluation: whether a stop interrupted the dev set's evaluation at this step.
     """
 
     shapes: list[list[int]] = dataclasses.field(default_factory=list)
@@ -42,11 +47,13 @@ class Progress:
 
     @classmethod
     def of(cls, metadata: dict[str, Any]) -> 'Progress':
-        return cls(**metadata | {'position': Position(*metadata['position'])})
+        values: dict[str, Any] = {**metadata}
+        values['position'] = Position(*metadata['position'])
+        return cls(**values)
 
 
-class Figures:
-    """Collects what the steps return, without waiting for them."""
+class MetricAccumulator:
+    """Sums the metrics of training steps without waiting for each step to end."""
 
     def __init__(self, progress: Progress):
         self.progress = progress
@@ -54,72 +61,93 @@ class Figures:
         self._since = time.perf_counter()
 
     def start_clock(self) -> None:
-        """What follows is training, until the next `settle`."""
+        """Counts the time from now until the next `settle` as training time."""
         self._since = time.perf_counter()
 
     def add(self, step: int, after: Position, metrics: Metrics) -> None:
-        """A step was begun; `after` is the position of the batch behind its own."""
+        """Notes that a step was started; `after` is the position of the next batch."""
         self._pending.append((step, self.progress.position, metrics))
         self.progress.position = after
-        if len(self._pending) > 1:  # one step ahead of the device, and never more
-            jax.block_until_ready(self._pending[-2][2])
+        if len(self._pending) > 1:
+            # At most one step is ahead of the device.
+            _, _, metrics_before = self._pending[-2]
+            jax.block_until_ready(metrics_before)
 
     def settle(self) -> list[tuple[int, Position]]:
-        """Waits for the steps and counts them → those whose update was not finite, and so not made.
+        """Waits for the steps and adds their metrics to the sums.
 
-        Their loss is left out of the sums.
+        Returns:
+          The steps whose update was not finite, and so was not made, with the position
+          of their batch. Their loss is left out of the sums.
         """
         values = jax.device_get([metrics for _, _, metrics in self._pending])
         seconds = time.perf_counter() - self._since
         self.progress.seconds += seconds
-        self._count(seconds=seconds)
-        bad = []
+        self._add_to_window('seconds', seconds)
+        not_finite = []
         for (step, position, _), metrics in zip(self._pending, values, strict=True):
             self.progress.tokens += int(metrics.sums.tokens)
             if np.isfinite(metrics.sums.loss) and np.isfinite(metrics.gradient_norm):
-                self._count(
-                    **vars(metrics.sums), gradient_norm=metrics.gradient_norm, steps=1
-                )
-                self._count(
-                    **{f'{_OTHER}{name}': x for name, x in metrics.aux_metrics.items()}
-                )
+                self._add_step(metrics)
             else:
-                self._count(skipped=1)
-                bad.append((step, position))
+                self._add_to_window('skipped', 1)
+                not_finite.append((step, position))
         self._pending.clear()
-        return bad
+        return not_finite
 
     def row(self) -> dict[str, float | None]:
-        """Means over the steps since the last row: loss and perplexity a token, speed, …"""
+        """Means over the steps since the last row, and begins new sums.
+
+        Loss, perplexity and accuracy are means over target tokens.
+        """
         window = self.progress.window
         self.progress.window = {}
-        steps, tokens = window.get('steps', 0), window.get('tokens', 0)
-        means = {
-            'loss': None,
-            'perplexity': None,
-            'accuracy': None,
-            'gradient_norm': None,
-        }
-        if steps:
-            means = {
-                'loss': window['loss'] / tokens,
-                'perplexity': math.exp(min(window['nll'] / tokens, 700)),
-                'accuracy': window['correct'] / tokens,
-                'gradient_norm': window['gradient_norm'] / steps,
-            }
-        others = [name for name in window if name.startswith(_OTHER)]
-        # Ours last: a part that reports a `loss` of its own does not stand for the loss.
-        means = {
-            name.removeprefix(_OTHER): window[name] / steps for name in others
-        } | means
-        speed = tokens / window['seconds'] if window.get('seconds') else None
-        return means | {
-            'tokens_per_second': speed,
+        # The runner's own come last: they win over an auxiliary metric of their name.
+        return {
+            **_auxiliary_means(window),
+            **_own_means(window),
+            'tokens_per_second': _speed(window),
             'skipped': int(window.get('skipped', 0)),
         }
 
-    def _count(self, **values: Any) -> None:
-        for name, value in values.items():
-            self.progress.window[name] = self.progress.window.get(name, 0.0) + float(
-                value
-            )
+    def _add_step(self, metrics: Metrics) -> None:
+        for name, value in vars(metrics.sums).items():
+            self._add_to_window(name, value)
+        self._add_to_window('gradient_norm', metrics.gradient_norm)
+        self._add_to_window('steps', 1)
+        for name, value in metrics.aux_metrics.items():
+            self._add_to_window(f'{_AUXILIARY}{name}', value)
+
+    def _add_to_window(self, name: str, value: Any) -> None:
+        window = self.progress.window
+        window[name] = window.get(name, 0.0) + float(value)
+
+
+def _own_means(window: dict[str, float]) -> dict[str, float | None]:
+    """Means of the runner's own metrics; None where no step gave any."""
+    steps = window.get('steps', 0)
+    if not steps:
+        return dict.fromkeys(_OWN_MEANS)
+    tokens = window.get('tokens', 0)
+    nll = window['nll'] / tokens
+    return {
+        'loss': window['loss'] / tokens,
+        'perplexity': math.exp(min(nll, _LARGEST_EXPONENT)),
+        'accuracy': window['correct'] / tokens,
+        'gradient_norm': window['gradient_norm'] / steps,
+    }
+
+
+def _auxiliary_means(window: dict[str, float]) -> dict[str, float]:
+    """Means over the steps of what parts of the model report of themselves."""
+    means = {}
+    for name, total in window.items():
+        if name.startswith(_AUXILIARY):
+            means[name.removeprefix(_AUXILIARY)] = total / window['steps']
+    return means
+
+
+def _speed(window: dict[str, float]) -> float | None:
+    """Target tokens a second."""
+    seconds = window.get('seconds')
+    return window.get('tokens', 0) / seconds if seconds else None

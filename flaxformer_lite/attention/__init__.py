@@ -1,1 +1,1 @@
-"""What happens between heads: queries, keys and values in, one output a query (paper §3.2.1)."""
+"""Attention of heads: queries, keys and values in, one output a query (§3.2.1)."""

@@ -1,4 +1,4 @@
-"""What attentions have in common: scores, weights over keys, a weighted sum of values."""
+"""What attentions share: scores, weights over keys, a weighted sum of values."""
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -100,7 +100,8 @@ class Attention(Checked, nn.Module):
           float32 BTHU.
 
         Raises:
-          ValueError: a bias or relative positions that this attention has no scores for.
+          ValueError: a bias or relative positions that this attention has no scores
+            for.
         """
         scores_BHTS = self.scores(q_BTHK, kv)
         if relative_positions is not None:

@@ -7,7 +7,7 @@ from flaxformer_lite.attention.base import Attention, dot_products
 
 
 class Bilinear(Attention):
-    """softmax(qᵀ W k / √d_k). W starts as the identity: scaled dot-product attention."""
+    """softmax(qᵀ W k / √d_k). W starts as the identity: dot-product attention."""
 
     per_head = True
 

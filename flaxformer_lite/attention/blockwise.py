@@ -1,4 +1,4 @@
-"""Exact attention in memory linear in length: Rabe and Staats (2021); Dao et al. (2022)."""
+"""Exact attention in linear memory: Rabe and Staats (2021); Dao et al. (2022)."""
 
 import functools
 
@@ -23,9 +23,9 @@ LOWEST = -1e30
 class Blockwise(Attention):
     """softmax(Q Kᵀ / √d_k + bias) V, a block of queries and a block of keys at a time.
 
-    No weights are stored. The softmax is online: for each block of keys, what was summed
-    before is scaled down to the highest score so far. The backward pass computes each
-    block of queries again. A mask still takes a byte for each pair, a bias four.
+    No weights are stored. The softmax is online: for each block of keys, what was
+    summed before is scaled down to the highest score so far. The backward pass computes
+    each block of queries again. A mask still takes a byte for each pair, a bias four.
 
     Attributes:
       block: queries, and keys, in a block.

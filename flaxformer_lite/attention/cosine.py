@@ -1,4 +1,4 @@
-"""Cosine attention with a learned temperature (Henry et al. 2020, "QK Normalization")."""
+"""Cosine attention, learned temperature (Henry et al. 2020, "QK Normalization")."""
 
 import jax
 import jax.numpy as jnp

@@ -1,5 +1,7 @@
 """Fused attention on NVIDIA GPUs (Dao et al. 2022): cuDNN's, through `jax.nn`."""
 
+from typing import ClassVar, Literal
+
 import jax
 import jax.numpy as jnp
 
@@ -7,7 +9,7 @@ from flaxformer_lite.attention.base import Attention, refuse_positions
 
 
 class Flash(Attention):
-    """softmax(Q Kᵀ / √d_k + bias) V by blocks on the chip; `blockwise` does it anywhere.
+    """softmax(Q Kᵀ / √d_k + bias) V by blocks on the chip; anywhere: `blockwise`.
 
     Raises:
       ValueError: when called without a GPU; in float32, which cuDNN does not do; with a
@@ -16,7 +18,7 @@ class Flash(Attention):
     """
 
     backend = 'gpu'
-    implementation = 'cudnn'
+    implementation: ClassVar[Literal['cudnn', 'xla']] = 'cudnn'
 
     def __call__(
         self,
@@ -48,11 +50,13 @@ class Flash(Attention):
     def _refuse_unsupported(self, dtype, kv):
         if jax.default_backend() != self.backend:
             raise ValueError(
-                'flash attention needs a GPU with cuDNN: choose attention=blockwise here'
+                'flash attention needs a GPU with cuDNN: choose attention=blockwise '
+                'here'
             )
         d_k, d_v = kv.key_BGKS.shape[2], kv.value_BGUS.shape[2]
         if dtype != jnp.bfloat16 or d_k % 8 or d_k != d_v:
             raise ValueError(
-                'flash attention needs model.dtype=bfloat16 and d_v = d_k, a multiple of '
-                f'8, not {dtype}, {d_v} and {d_k}: choose them so, or attention=blockwise'
+                'flash attention needs model.dtype=bfloat16 and d_v = d_k, a multiple '
+                f'of 8, not {dtype}, {d_v} and {d_k}: choose them so, or '
+                'attention=blockwise'
             )

@@ -13,7 +13,8 @@ from flaxformer_lite.attention.base import (
 )
 from flaxformer_lite.kv_cache import BeamState, KeyValues, gather_beams, tile_beams
 
-# Scaled features with a smaller product have nothing in common; its inverse is a number.
+# Scaled features with a smaller product have nothing in common; its inverse is a
+# number.
 SMALLEST_PRODUCT = 1e-30
 # The logarithm of a scale below that of any feature.
 LOWEST = -1e30
@@ -22,9 +23,9 @@ LOWEST = -1e30
 def scaled_feature(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
     """φ(x) = elu(x) + 1 (equation 7) as exp(m) φ' → φ', m; φ' is at most 1 where m < 0.
 
-    Far below 0, φ(x) = exp(x) would be rounded to 0. With the largest value along `axis`
-    taken out, the others keep their ratios to it. m is a constant to gradients, for a
-    scale cancels in the attention.
+    Far below 0, φ(x) = exp(x) would be rounded to 0. With the largest value along
+    `axis` taken out, the others keep their ratios to it. m is a constant to gradients,
+    for a scale cancels in the attention.
     """
     x = x.astype(jnp.float32)
     largest = jnp.minimum(x.max(axis, keepdims=True), 0.0)
@@ -73,8 +74,8 @@ class Linear(Attention):
     """φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k) over the keys that the mask shows.
 
     Decoding carries the sums from token to token. In training, where packing hides keys
-    in any pattern, it is computed pair by pair, as softmax(log φ(q) · φ(k)), which is the
-    same.
+    in any pattern, it is computed pair by pair, as softmax(log φ(q) · φ(k)), which is
+    the same.
     """
 
     def scores(self, q_BTHK, kv):

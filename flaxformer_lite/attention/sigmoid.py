@@ -1,4 +1,4 @@
-"""Sigmoid attention (Ramapuram et al. 2024, "Theory, Analysis, and Best Practices …")."""
+"""Sigmoid attention (Ramapuram et al. 2024, "Theory, Analysis, and Best …")."""
 
 import jax
 import jax.numpy as jnp

@@ -1,1 +1,1 @@
-"""A model's config: its fields, the spec strings in them, and the modules made of it."""
+"""A model's config: its fields, their spec strings, and the modules made of it."""

@@ -53,7 +53,7 @@ def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
 
 
 class Parts:
-    """The parts that a config describes. An architecture asks for those it is made of."""
+    """The parts that a config describes; an architecture asks for those it needs."""
 
     def __init__(self, config: ModelConfig):
         self.config = config
@@ -70,8 +70,8 @@ class Parts:
     def stack(self, role: Role) -> Stack:
         """All layers of an encoder or decoder.
 
-        The role 'decoder' has an encoder beside it, and attends to it; 'encoder_only' and
-        'decoder_only' stand alone.
+        The role 'decoder' has an encoder beside it, and attends to it; 'encoder_only'
+        and 'decoder_only' stand alone.
         """
         config = self.config
         sizes = config.sizes(role)
@@ -153,8 +153,8 @@ class Parts:
         named = self.config.cross_positions
         if not positions.in_attention and spec.parse(named)[0] != 'none':
             raise ValueError(
-                f'model.cross_positions={named!r} does nothing in cross-attention: choose '
-                'what acts on queries and keys, such as rotary or shaw, or none'
+                f'model.cross_positions={named!r} does nothing in cross-attention: '
+                'choose what acts on queries and keys, such as rotary or shaw, or none'
             )
         return MultiHeadAttention(
             sizes=sizes,

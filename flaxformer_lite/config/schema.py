@@ -23,7 +23,7 @@ HEADS = Range(at_least=1, at_most=2**16)
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """A model; the defaults are the paper's base model. None stands for another field."""
+    """A model; the defaults are the paper's base model; None: as another field."""
 
     architecture: Annotated[str, 'a file of models/'] = 'encoder_decoder'
 
@@ -115,7 +115,7 @@ class ModelConfig:
 
     @classmethod
     def of(cls, config: 'Mapping[str, Any] | ModelConfig') -> 'ModelConfig':
-        """A config from a mapping, checked; fields that it leaves out have their defaults.
+        """A checked config from a mapping; fields that it lacks have their defaults.
 
         Raises:
           ValueError: an unknown field, or a value that cannot work; names the field.
@@ -138,8 +138,8 @@ class ModelConfig:
         """Which field decides something for a stack: 'decoder_norm' or 'norm', say.
 
         All fallbacks are here and nowhere else. The decoder beside an encoder takes its
-        own field, `decoder_…`, else the plain one. Cross-attention takes `cross_…`; else
-        its sizes are the decoder's and its kind of attention is the plain field's.
+        own field, `decoder_…`, else the plain one. Cross-attention takes `cross_…`;
+        else its sizes are the decoder's and its kind of attention is the plain field's.
 
         Args:
           name: a plain field.

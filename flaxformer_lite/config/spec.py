@@ -1,7 +1,7 @@
-"""Spec strings: `'local(window=64)'` names a file of a package and the arguments of its class.
+"""Spec strings: `'local(window=64)'`, a file of a package and its class's arguments.
 
-A variant is a file `<package>/<name>.py` that defines one public class. Nothing else has to know
-it: this is the library's only import by name.
+A variant is a file `<package>/<name>.py` that defines one public class. Nothing else
+has to know it: this is the library's only import by name.
 """
 
 import ast
@@ -17,10 +17,11 @@ from flaxformer_lite import ranges
 
 
 def parse(spec: str) -> tuple[str, dict[str, Any]]:
-    """`'local(window=64)'` → `('local', {'window': 64})`; the values are Python literals.
+    """`'local(window=64)'` → `('local', {'window': 64})`; values are literals.
 
     Raises:
-      ValueError: the text is not a name, or a name with keyword arguments that are literals.
+      ValueError: the text is not a name, or a name with keyword arguments that are
+        literals.
     """
     try:
         name, arguments = _read(spec)
@@ -63,7 +64,7 @@ def numbers_in(value: Any) -> Iterator[complex]:
 
 
 def available(package: str) -> list[str]:
-    """The names that `make` finds in a package: its files, without `base` and those with a _."""
+    """The names that `make` finds in a package: its files, but `base` and `_…`."""
     files = pkgutil.iter_modules(importlib.import_module(package).__path__)
     return sorted(
         f.name for f in files if not f.name.startswith('_') and f.name != 'base'
@@ -71,7 +72,7 @@ def available(package: str) -> list[str]:
 
 
 def check_name(package: str, name: str) -> None:
-    """Raises ValueError where `make` finds no such name; the message lists those that are there."""
+    """Raises ValueError where `make` finds no such name, and lists the names."""
     names = available(package)
     if name in names:
         return
@@ -114,8 +115,9 @@ def make(package: str, spec: str, **given: Any) -> Any:
       given: arguments that every class of the package takes, which no spec may give.
 
     Raises:
-      ValueError: the spec cannot be read, the name is unknown, or an argument is unknown,
-        missing, of another type or out of its range; and what the class itself raises.
+      ValueError: the spec cannot be read, the name is unknown, or an argument is
+        unknown, missing, of another type or out of its range; and what the class itself
+        raises.
     """
     name, arguments = parse(spec)
     cls = find(package, name)
@@ -132,7 +134,7 @@ def check(
     arguments: dict[str, Any],
     given: Collection[str] = (),
 ) -> None:
-    """Refuses arguments that a class or function does not take, or whose values it does not.
+    """Refuses arguments that a class or function does not take, or their values.
 
     Args:
       name: of the class or function, for messages.

@@ -1,4 +1,4 @@
-"""The fields of a `model` config that name a file, and what the files need of the others."""
+"""The fields of a `model` config that name a file, and what those files need."""
 
 import contextlib
 import dataclasses

@@ -3,11 +3,11 @@
 A decoding step is `(token_BN, state, beam) → (logits_BNV, state)`: from the token at
 position `beam.step` of each of the N hypotheses of a sentence to the logits of the next
 token. What is in `state` only the step knows. It is a tree of arrays with the sentences
-on the first axis of each, so that those that are finished can leave the batch; and it has
-a method `allocate(hypotheses, tokens)`, which makes room for that many tokens.
+on the first axis of each, so that those that are finished can leave the batch; and it
+has a method `allocate(hypotheses, tokens)`, which makes room for that many tokens.
 
-Token 0 is padding. Neither padding nor the start token is ever chosen, though scores are
-log-probabilities among all tokens.
+Token 0 is padding. Neither padding nor the start token is ever chosen, though scores
+are log-probabilities among all tokens.
 """
 
 from flaxformer_lite.decoding.search import (

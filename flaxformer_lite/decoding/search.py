@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from flaxformer_lite.kv_cache import BeamState, gather_beams
 
-# A cache begins with room for so many tokens and grows by this factor. Most translations
-# are short, and do not pay for the room that the longest may need.
+# A cache begins with room for so many tokens and grows by this factor. Most
+# translations are short, and do not pay for the room that the longest may need.
 FIRST_ROOM = 32
 GROWTH = 4
 # Once at most these shares of the sentences are unfinished, the others leave the batch.
@@ -27,8 +27,8 @@ class DecodeInputs(NamedTuple):
       decode_step: the model's step, as the package describes it.
       state: what decoding begins with, without room for generated tokens.
       max_len_B: int32, the most tokens of each sentence, its end token counted; at most
-        `length`. A sentence at its limit ends there, with the end token. 0 for a row that
-        is padding.
+        `length`. A sentence at its limit ends there, with the end token. 0 for a row
+        that is padding.
       bos, eos: the start token and the end token.
       length: the longest result, static.
     """
@@ -83,7 +83,8 @@ class SearchState(NamedTuple):
     model: Any
 
 
-# (state, logits_BNV, total_BNV) → index_BM of M of the N · V continuations of a sentence
+# (state, logits_BNV, total_BNV) → index_BM of M of the N · V continuations of a
+# sentence
 Choose = Callable[[SearchState, jax.Array, jax.Array], jax.Array]
 
 
@@ -93,8 +94,9 @@ class Search:
 
     Attributes:
       inputs: what is decoded.
-      choose: M ≥ N candidates, by the logits of the next token and by the log-probability
-        of all tokens with it; both are −inf for a token that may not come.
+      choose: M ≥ N candidates, by the logits of the next token and by the
+        log-probability of all tokens with it; both are −inf for a token that may not
+        come.
       beams: N, the hypotheses of a sentence.
       alpha: of the length penalty; 0 for none.
       n_best: how many results of each sentence must be final.

@@ -81,8 +81,9 @@ def filter_logits(
 ) -> jax.Array:
     """Logits / temperature, −inf outside the k likeliest and outside the nucleus.
 
-    The nucleus is the smallest set of likeliest tokens whose mass reaches p (Holtzman et
-    al. 2020), counted among the k likeliest. Of equally likely tokens the first go first.
+    The nucleus is the smallest set of likeliest tokens whose mass reaches p (Holtzman
+    et al. 2020), counted among the k likeliest. Of equally likely tokens the first go
+    first.
 
     Args:
       logits_BV: float32.

@@ -44,7 +44,7 @@ class FeedForward(Checked, nn.Module):
 
 
 class Gated(FeedForward):
-    """(f(x W) ⊙ x V) W₂, without biases, as in its source (Shazeer 2020, "GLU Variants").
+    """(f(x W) ⊙ x V) W₂, without biases (Shazeer 2020, "GLU Variants").
 
     It has three matrices where the others have two: for the same number of parameters,
     give it 2/3 of d_ff.

@@ -1,4 +1,4 @@
-"""A feed-forward network without a nonlinearity: what is left of it is one matrix of low rank."""
+"""A feed-forward network without a nonlinearity: one matrix of low rank."""
 
 from flaxformer_lite.feed_forward.base import FeedForward
 

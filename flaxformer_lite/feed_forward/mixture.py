@@ -1,4 +1,4 @@
-"""A mixture of experts (Shazeer et al. 2017; Lepikhin et al. 2021; Fedus et al. 2022)."""
+"""Mixture of experts (Shazeer et al. 2017; Lepikhin et al. 2021; Fedus et al. 2022)."""
 
 import math
 
@@ -16,9 +16,10 @@ class Mixture(FeedForward):
     """Σ_e p_e FFN_e(x) over the `top` likeliest of E experts, with p = softmax(x W).
 
     The weights p of the chosen experts are divided by their sum if there is more than
-    one of them. Training adds `balance` · E Σ_e f_e P_e to the loss of a token (Fedus et
-    al. 2022, equation 4): f_e is the share of choices that fell on expert e, P_e the mean
-    of p_e. It reports this sum, and the share of choices that were dropped, as metrics.
+    one of them. Training adds `balance` · E Σ_e f_e P_e to the loss of a token (Fedus
+    et al. 2022, equation 4): f_e is the share of choices that fell on expert e, P_e the
+    mean of p_e. It reports this sum, and the share of choices that were dropped, as
+    metrics.
 
     Attributes:
       experts: E.

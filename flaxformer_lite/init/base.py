@@ -35,7 +35,7 @@ class Init(Checked):
         return 1.0
 
     def matrix(self, key: jax.Array, fan_in: int, fan_out: int, name: str) -> jax.Array:
-        """A matrix, float32 (fan_in, fan_out), of the layer `name`: query, key, up, …"""
+        """A matrix, float32 (fan_in, fan_out), of a layer `name`: query, up, …"""
         raise NotImplementedError
 
     def embedding(self, key: jax.Array, vocab_size: int, d_model: int) -> jax.Array:

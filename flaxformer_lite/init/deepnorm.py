@@ -1,4 +1,4 @@
-"""The initialisation of `residual/deepnorm.py` (Wang et al. 2022, "DeepNet", figure 2)."""
+"""Initialisation for `residual/deepnorm.py` (Wang et al. 2022, "DeepNet", figure 2)."""
 
 import dataclasses
 
@@ -10,10 +10,10 @@ from flaxformer_lite.init.base import Init
 
 @dataclasses.dataclass(frozen=True)
 class Deepnorm(Init):
-    """Xavier, times β for all that flows into the stream: values, outputs, feed-forward.
+    """Xavier, times β for what flows into the stream: values, outputs, feed-forward.
 
-    β = 0.87 (N⁴ M)^(−1/16) in an encoder of N layers and (12 M)^(−1/4) in a decoder of M
-    layers. In a stack alone, of N layers, β = (8 N)^(−1/4).
+    β = 0.87 (N⁴ M)^(−1/16) in an encoder of N layers and (12 M)^(−1/4) in a decoder of
+    M layers. In a stack alone, of N layers, β = (8 N)^(−1/4).
     """
 
     def matrix(self, key, fan_in, fan_out, name):

@@ -1,4 +1,4 @@
-"""The maximal update parametrisation (Yang et al. 2021, "Tensor Programs V", table 8)."""
+"""Maximal update parametrisation (Yang et al. 2021, "Tensor Programs V", table 8)."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ ATTENTION_WEIGHTS = ('query', 'key', 'form', 'energy')
 
 @dataclasses.dataclass(frozen=True)
 class MuP(Init):
-    """Xavier at the base width; at m times it, rates and scales that keep Adam's updates alike.
+    """Xavier at the base width; at m times it, rates and scales for like Adam updates.
 
     | | starts as | learning rate | |
     |---|---|---|---|
@@ -21,10 +21,10 @@ class MuP(Init):
     | logits | times 1 / √m | | |
     | biases, norms | as ever | 1 | |
 
-    m is d_model / base. d_ff is to grow with d_model. d_k is taken to grow with it, too;
-    the row of the query is for that. Where d_k is given, and stays the same, queries are
-    like other matrices. The schedule of the learning rate should not depend on d_model:
-    `cosine` does not, `noam` does.
+    m is d_model / base. d_ff is to grow with d_model. d_k is taken to grow with it,
+    too; the row of the query is for that. Where d_k is given, and stays the same,
+    queries are like other matrices. The schedule of the learning rate should not depend
+    on d_model: `cosine` does not, `noam` does.
 
     Attributes:
       base: the d_model at which the learning rate was found.

@@ -1,4 +1,4 @@
-"""Xavier initialisation (Glorot and Bengio 2010, equation 16), tensor2tensor's for the paper."""
+"""Xavier initialisation (Glorot and Bengio 2010, equation 16), as in tensor2tensor."""
 
 import dataclasses
 

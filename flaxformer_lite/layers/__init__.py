@@ -1,1 +1,1 @@
-"""What every model is built of: blocks and stacks of them, attention heads, matrices."""
+"""What every model is built of: blocks, stacks of them, attention heads, matrices."""

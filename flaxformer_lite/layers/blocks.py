@@ -1,4 +1,4 @@
-"""One layer of a stack (paper §3.1, figure 1): sublayers, each in a residual connection.
+"""One layer of a stack (§3.1, figure 1): sublayers, each in a residual connection.
 
 All three kinds are called alike, and each has its own copy of the residual connection
 for every sublayer. Without a cache the tokens attend to each other. With one they are
@@ -69,7 +69,7 @@ class Block(nn.Module):
 # build, describe or compile a model hardly grows with its depth.
 @nn.jit
 class EncoderBlock(Block):
-    """Figure 1, left: self-attention, feed-forward. With a causal mask, a decoder alone."""
+    """Figure 1, left: self-attention, feed-forward; causal, it is a decoder alone."""
 
     @nn.compact
     def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
@@ -92,7 +92,7 @@ class DecoderBlock(Block, kw_only=True):
     cross_attention: MultiHeadAttention
 
     @nn.compact
-    def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
+    def __call__(self, x_BTD, context, encoder_kv: KeyValues, cache=None, beam=None):
         residual_1 = self.residual.copy(name='residual_1')
         residual_2 = self.residual.copy(name='residual_2')
         residual_3 = self.residual.copy(name='residual_3')
@@ -114,8 +114,8 @@ class DecoderBlock(Block, kw_only=True):
 class ParallelBlock(Block, kw_only=True):
     """All sublayers read the same h, and their sum joins the stream once.
 
-    Wang and Komatsuzaki (2021, "GPT-J"). In a decoder the attention to the source is one
-    of them.
+    Wang and Komatsuzaki (2021, "GPT-J"). In a decoder the attention to the source is
+    one of them.
     """
 
     cross_attention: MultiHeadAttention | None = None
@@ -127,6 +127,7 @@ class ParallelBlock(Block, kw_only=True):
             h_BTD = residual_1.before(x_BTD)
             y_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam)
             if self.cross_attention is not None:
+                assert encoder_kv is not None
                 y_BTD += self.cross_attention(h_BTD, encoder_kv, context.cross)
             y_BTD += self.feed_forward(h_BTD)
             x_BTD = residual_1.after(x_BTD, y_BTD)

@@ -40,7 +40,7 @@ class Dense(nn.Module):
         fan_out = math.prod(self.features)
 
         def init(key, shape):
-            matrix = self.kernel_init.matrix(key, fan_in, fan_out, self.name)
+            matrix = self.kernel_init.matrix(key, fan_in, fan_out, self.name or '')
             return matrix.reshape(shape)
 
         kernel = self.param('kernel', init, (*inner, *self.features))

@@ -44,10 +44,10 @@ class Dropout(Checked, nn.Module):
 
 
 class LayerDrop(Checked, nn.Module):
-    """Skips a whole layer (Fan et al. 2020): the layer's input x instead of its output y.
+    """Skips a whole layer (Fan et al. 2020): its input x instead of its output y.
 
-    It does so with probability `rate` where a dropout key is given, the same for all of a
-    batch; and wherever the collection `ablation_masks` says so.
+    It does so with probability `rate` where a dropout key is given, the same for all of
+    a batch; and wherever the collection `ablation_masks` says so.
     """
 
     rate: Rate = 0.0

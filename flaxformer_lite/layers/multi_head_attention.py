@@ -14,14 +14,14 @@ from flaxformer_lite.sizes import Sizes
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, …, head_h) W^O, head_i = Attention(x W_i^Q, y W_i^K, y W_i^V).
 
-    There are no biases. Keys and values are an argument. `project_kv` makes them: of the
-    same tokens in self-attention, of the encoder's output in cross-attention (once a
-    sentence); while decoding, a cache holds them.
+    There are no biases. Keys and values are an argument. `project_kv` makes them: of
+    the same tokens in self-attention, of the encoder's output in cross-attention (once
+    a sentence); while decoding, a cache holds them.
 
     Attributes:
       sizes: d_model, num_heads, num_kv_heads, d_k and d_v are used. With fewer key and
-        value heads than query heads it is grouped-query attention (Ainslie et al. 2023),
-        with one of them multi-query attention (Shazeer 2019).
+        value heads than query heads it is grouped-query attention (Ainslie et al.
+        2023), with one of them multi-query attention (Shazeer 2019).
       core_attention: what happens between heads, a module of `attention/`.
       positions: a module of `positions/`; its `rotate`, `scores` and `values` are used
         here.
@@ -95,7 +95,8 @@ class MultiHeadAttention(nn.Module):
 
         Where a group of query heads shares one head of keys, the group's queries become
         that many queries of one head: groups are folded into the query axis. Where the
-        core attention has parameters for each head, keys and values are repeated instead.
+        core attention has parameters for each head, keys and values are repeated
+        instead.
         """
         group_size = self.sizes.num_heads // self.sizes.num_kv_heads
         if group_size > 1 and self.core_attention.per_head:

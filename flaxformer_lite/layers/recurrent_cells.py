@@ -37,7 +37,8 @@ class Cell(nn.Module):
         """
 
         def init(key, shape):
-            return self.dense.kernel_init.matrix(key, *shape, 'cell')
+            fan_in, fan_out = shape
+            return self.dense.kernel_init.matrix(key, fan_in, fan_out, 'cell')
 
         return self._products(x, 'i', names, biased, init)
 
@@ -103,7 +104,7 @@ class GRU(Cell):
 
 
 class LSTM(Cell):
-    """c ← f c + i g, h ← o tanh(c) (Hochreiter and Schmidhuber 1997; Gers et al. 2000)."""
+    """c ← f c + i g, h ← o tanh(c) (Hochreiter and Schmidhuber 1997; Gers 2000)."""
 
     @nn.nowrap
     def first_state(self, h):

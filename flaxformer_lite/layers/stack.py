@@ -1,4 +1,4 @@
-"""A stack of equal blocks: the encoder, the decoder (paper §3.1), or a decoder alone."""
+"""A stack of equal blocks: the encoder, the decoder (§3.1), or a decoder alone."""
 
 import jax
 import jax.numpy as jnp
@@ -77,8 +77,8 @@ class Stack(nn.Module):
           context: their positions and masks; the positional bias is filled in here.
           encoder_kv: what `cross_kv` returned, in a decoder.
           caches: what `init_cache`, `empty_cache` or the call before returned. Without
-            them the tokens attend to each other. With them T is the number of hypotheses
-            and each token is the next of one of them.
+            them the tokens attend to each other. With them T is the number of
+            hypotheses and each token is the next of one of them.
           beam: the step and the visible slots; with `caches`.
 
         Returns:
@@ -113,7 +113,7 @@ class Stack(nn.Module):
         return context._replace(bias_BHTS=bias_BHTS)
 
     def _sow_stream(self, context, x_BTD):
-        """Shows `introspection` the tokens' positions and the length of their vectors."""
+        """Gives `introspection` the tokens' positions and their vectors' lengths."""
         if self.is_mutable_collection('intermediates'):
             self.put_variable('intermediates', 'positions', context.positions_BT)
             self.put_variable('intermediates', 'valid', context.valid_BT)

@@ -51,10 +51,11 @@ class Model(Checked, nn.Module):
       scale_embeddings: whether they are multiplied by √d_model (§3.4).
       dense: the template of matrices. The residual stream and the logits are float32
         whatever its dtype.
-      unused_fields: fields of a `model` config that change nothing in this architecture.
+      unused_fields: fields of a `model` config that change nothing in this
+        architecture.
       own_arguments: attributes that a spec may give, such as recurrent(cell='lstm').
-      has_decoder_beside_encoder: whether it has two stacks, of which the decoder may have
-        fields of its own.
+      has_decoder_beside_encoder: whether it has two stacks, of which the decoder may
+        have fields of its own.
     """
 
     unused_fields: ClassVar[tuple[str, ...]] = ()
@@ -65,6 +66,10 @@ class Model(Checked, nn.Module):
     tie: Annotated[str, Choices(*TIES)] = 'all'
     scale_embeddings: bool = True
     dense: Dense = Dense()
+
+    if TYPE_CHECKING:
+        # Flax makes modules hashable, by their attributes; its types do not say so.
+        def __hash__(self) -> int: ...
 
     @classmethod
     def from_parts(cls, parts: 'Parts', vocab_size: int, **arguments: Any) -> Self:
@@ -91,10 +96,11 @@ class Model(Checked, nn.Module):
         return self.param(name, init, self.vocab_size, self.d_model)
 
     def lr_multiplier(self, path: tuple[str, ...]) -> float:
-        """What a parameter's learning rate is multiplied by, as its initialisation says.
+        """The factor of a parameter's learning rate, which its initialisation gives.
 
         Args:
-          path: the parameter's, such as ('encoder', 'layer_0', 'feed_forward', 'up', …).
+          path: the parameter's, such as ('encoder', 'layer_0', 'feed_forward', 'up',
+            …).
         """
         return self.dense.kernel_init.lr_multiplier(path)
 
@@ -111,7 +117,7 @@ class Model(Checked, nn.Module):
         return x_BTD
 
     def decode_hidden(self, source: TokenBatch, inputs: TokenBatch) -> jax.Array:
-        """The hidden states before the output matrix, of a whole target: float32 BTD."""
+        """The hidden states of a whole target before the output matrix: float32 BTD."""
         raise NotImplementedError
 
     def prefill(self, source_BS: jax.Array) -> DecodeState:
@@ -121,7 +127,7 @@ class Model(Checked, nn.Module):
     def step_hidden(
         self, x_BND: jax.Array, state: DecodeState, beam: BeamState
     ) -> tuple[jax.Array, tuple[CacheState, ...]]:
-        """The embedded next token of each hypothesis → its hidden state, the new caches.
+        """The embedded next token of each hypothesis → hidden state, new caches.
 
         The hypotheses of a sentence are queries of one row: the source is held and read
         once for all of them.
@@ -141,7 +147,7 @@ class Model(Checked, nn.Module):
         return hidden_BTD, self.output_VD
 
     def __call__(self, source: Tokens, inputs: Tokens) -> jax.Array:
-        """Teacher-forced logits, float32 BTV: row t predicts the token after `inputs`' t-th.
+        """Teacher-forced logits, float32 BTV: row t predicts the token after input t.
 
         Args:
           source: the source's tokens.

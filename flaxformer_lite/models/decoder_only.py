@@ -1,4 +1,4 @@
-"""A decoder alone: a causal language model that continues the source (Radford et al. 2018)."""
+"""A decoder alone: a language model that continues the source (Radford et al. 2018)."""
 
 from typing import NamedTuple
 

@@ -24,7 +24,7 @@ class _Encoded(NamedTuple):
 
 
 class EncoderDecoder(Model, kw_only=True):
-    """The encoder reads the source. The decoder reads the target so far, and the encoder.
+    """The encoder reads the source; the decoder the target so far, and the encoder.
 
     Attributes:
       encoder, decoder: stacks, the decoder's with attention to the source.

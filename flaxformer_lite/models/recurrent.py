@@ -40,7 +40,7 @@ class _CellStates(struct.PyTreeNode):
 
 
 class Recurrent(Model, kw_only=True):
-    """What the Transformer replaced: on the same text, for the same loss, decoded alike.
+    """What the Transformer replaced: the same text, loss and decoding.
 
     Attributes:
       cell: 'gru' (Cho et al. 2014) or 'lstm' (Hochreiter and Schmidhuber 1997).
@@ -111,7 +111,7 @@ class Recurrent(Model, kw_only=True):
         return CELLS[self.cell](self.d_model, self.dense.copy(parent=None), parent=None)
 
     def _encode(self, source: TokenBatch) -> KeyValues:
-        """h_j: the states at each token of the source, of both directions (equation 7)."""
+        """h_j: the states at each source token, of both directions (equation 7)."""
         h_BSU = self.dropout(self.embed(self.source_VD, source.tokens_BT))
         for layer in self.encoder:
             h_BSU = self.dropout(layer(h_BSU, source.segments_BT))
@@ -188,7 +188,7 @@ class _Decoder(nn.Module):
     dropout: nn.Module
 
     def __call__(self, states, x_BND, mask_BNS, kv):
-        """One token of each hypothesis → the new states, and what its logits depend on."""
+        """One token of each hypothesis → new states, and what its logits depend on."""
         c_BNU = self._attend(states, x_BND, mask_BNS, kv)
         inputs_BNU = jnp.concatenate([x_BND, c_BNU], -1)
         h_BNU = inputs_BNU

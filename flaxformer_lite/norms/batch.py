@@ -42,7 +42,7 @@ class Batch(Norm):
 
 
 def _moments(x_BTD):
-    """Each feature's mean and variance over the tokens but padding, and their number."""
+    """Each feature's mean and variance over tokens but padding, and their number."""
     valid_BT = padding_mask(x_BTD.shape[:2]).astype(jnp.float32)
     count = valid_BT.sum()
     weight_BT = valid_BT / jnp.maximum(count, 1.0)

@@ -52,8 +52,8 @@ def label_smoothed_cross_entropy(
       dtype: of the operands of the products; logits and all that follows are float32.
     """
     chosen = choose(
-        lambda *arrays: reference(*arrays, smoothing, dtype),
-        lambda *arrays: tuned(*arrays, smoothing, dtype),
+        lambda *arrays: reference(*arrays, smoothing=smoothing, dtype=dtype),
+        lambda *arrays: tuned(*arrays, smoothing=smoothing, dtype=dtype),
     )
     return chosen(hidden_BTD, table_VD, labels_BT)
 

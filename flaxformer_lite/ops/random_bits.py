@@ -18,7 +18,7 @@ def reference(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def tuned(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """A hash of each element's index and the key: other words, from the same distribution.
+    """A hash of each element's index and the key: other words of the same distribution.
 
     Two rounds, with a word of the key before each. It fuses into the operation that
     reads it, where threefry takes a third of a training step on CPU. It is the same on
@@ -35,7 +35,8 @@ def tuned(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 def _mix(x: jax.Array) -> jax.Array:
     """A bijection of 32-bit words: each input bit flips every output bit half the time.
 
-    Its constants were found by search (Wellons, "Prospecting for Hash Functions", 2018).
+    Its constants were found by search (Wellons, "Prospecting for Hash Functions",
+    2018).
     """
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)

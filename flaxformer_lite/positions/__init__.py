@@ -1,1 +1,1 @@
-"""Where a token is: told at the embedding, in queries and keys, or in the scores (§3.5)."""
+"""Where a token is: in the embedding, in queries and keys, or in the scores (§3.5)."""

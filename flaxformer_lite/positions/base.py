@@ -22,7 +22,7 @@ class Positions(Checked, nn.Module):
 
     @property
     def in_attention(self) -> bool:
-        """Whether these positions act inside an attention: on queries, keys or scores."""
+        """Whether these positions act in the attention: on queries, keys or scores."""
         return self.adds_scores or type(self).rotate is not Positions.rotate
 
     def embed(self, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:

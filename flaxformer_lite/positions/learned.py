@@ -1,4 +1,4 @@
-"""A learned vector for each position, added to the embeddings (§3.5; Table 3, row E)."""
+"""A learned vector for each position, added to embeddings (§3.5; Table 3, row E)."""
 
 import jax.numpy as jnp
 from flax import linen as nn

@@ -9,7 +9,7 @@ from flaxformer_lite.ranges import Range
 
 
 class Rotary(Positions):
-    """Features 2i and 2i + 1 of queries and keys turn by pos · max_wavelength^(−2i / d_k).
+    """Features 2i, 2i + 1 of queries and keys turn by pos · max_wavelength^(−2i / d_k).
 
     The dot product of a query and a key then depends on their distance alone.
 

@@ -6,7 +6,7 @@ from flaxformer_lite.positions.base import Positions
 
 
 class Sinusoidal(Positions):
-    """x + PE: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) its cosine.
+    """x + PE: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos(…).
 
     Raises:
       ValueError: d_model is odd, so that a sine would have no cosine.

@@ -6,7 +6,7 @@ from flaxformer_lite.positions.sinusoidal import Sinusoidal
 
 
 class SinusoidalT2T(Sinusoidal):
-    """x + [sin(pos · r_0) … sin(pos · r_n), cos(pos · r_0) … cos(pos · r_n)], n = d/2 − 1.
+    """x + [sin(pos · r_0) … sin(pos · r_n), cos(pos · r_0) …]; n = d/2 − 1.
 
     r_i = 10000^(−i / n): the last wavelength is 2π · 10000; the paper's formula ends
     below that.

@@ -10,7 +10,7 @@ from flaxformer_lite.sizes import Sizes
 
 
 class Residual(Checked, nn.Module):
-    """x + Dropout(f(x)). A variant overrides a part; each sublayer has a copy of its own.
+    """x + Dropout(f(x)). A variant overrides a part; each sublayer has its own copy.
 
     Attributes:
       norm: a module of `norms/`, of which a copy is made for each place.

@@ -4,7 +4,7 @@ from flaxformer_lite.residual.base import Residual
 
 
 class Deepnorm(Residual):
-    """LayerNorm(α x + Dropout(f(x))), with matrices that start as `init/deepnorm.py` says.
+    """LayerNorm(α x + Dropout(f(x))), with matrices as `init/deepnorm.py` starts them.
 
     α = 0.81 (N⁴ M)^(1/16) in an encoder of N layers and (3 M)^(1/4) in a decoder of M
     layers. In a stack alone, of N layers, α = (2 N)^(1/4).

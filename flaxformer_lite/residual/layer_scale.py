@@ -1,4 +1,4 @@
-"""Pre-norm with a small gate for each feature (Touvron et al. 2021, "CaiT", equation 4)."""
+"""Pre-norm with a small gate a feature (Touvron et al. 2021, "CaiT", equation 4)."""
 
 from flax import linen as nn
 
@@ -10,7 +10,8 @@ class LayerScale(PreNorm):
     """x + γ ⊙ Dropout(f(LayerNorm(x))), and one more norm after the last layer.
 
     Attributes:
-      start: every entry of γ at first. The paper has 0.1 up to 18 layers, and less above.
+      start: every entry of γ at first. The paper has 0.1 up to 18 layers, and less
+        above.
     """
 
     start: NotNegative = 0.1

@@ -1,4 +1,4 @@
-"""Normalise the input of the sublayer, and leave the stream alone (Xiong et al. 2020)."""
+"""Normalises the input of the sublayer, not the stream (Xiong et al. 2020)."""
 
 from flaxformer_lite.residual.base import Residual
 

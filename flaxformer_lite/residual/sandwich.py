@@ -4,7 +4,7 @@ from flaxformer_lite.residual.pre_norm import PreNorm
 
 
 class Sandwich(PreNorm):
-    """x + Dropout(LayerNorm(f(LayerNorm(x)))), and one more norm after the last layer."""
+    """x + Dropout(LayerNorm(f(LayerNorm(x)))), and a norm after the last layer."""
 
     def setup(self):
         self.norm_after = self.norm.copy(name=None)

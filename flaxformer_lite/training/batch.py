@@ -10,11 +10,10 @@ import jax.numpy as jnp
 from flaxformer_lite.masks import TokenBatch
 
 # The arrays of a batch, int32 (rows, length) each. A row may hold several pairs of a
-# source and a target (packing).
-# - source, inputs, labels: tokens, 0 for padding; the inputs are the labels shifted right
-#   behind a start token.
-# - source_segments, target_segments: count the pairs of a row from 1; 0 for padding.
-# - source_positions, target_positions: of each token in its own sentence, from 0.
+# source and a target (packing). - source, inputs, labels: tokens, 0 for padding; the
+# inputs are the labels shifted right behind a start token. - source_segments,
+# target_segments: count the pairs of a row from 1; 0 for padding. - source_positions,
+# target_positions: of each token in its own sentence, from 0.
 Batch = Mapping[str, jax.Array]
 BATCH_ARRAYS = (
     'source',
@@ -90,13 +89,14 @@ def pad_rows(sentences: Sentences, name: str) -> jax.Array:
       ValueError: these are no rows of tokens.
     """
     if hasattr(sentences, 'ndim'):
-        is_integer = jnp.issubdtype(sentences.dtype, jnp.integer)
-        if sentences.ndim != 2 or sentences.shape[1] == 0 or not is_integer:
+        array: Any = sentences
+        is_integer = jnp.issubdtype(array.dtype, jnp.integer)
+        if array.ndim != 2 or array.shape[1] == 0 or not is_integer:
             raise ValueError(
                 f'{name} must be whole numbers (rows, length), not '
-                f'{sentences.dtype} {sentences.shape}'
+                f'{array.dtype} {array.shape}'
             )
-        return jnp.asarray(sentences, jnp.int32)
+        return jnp.asarray(array, jnp.int32)
     try:
         rows = [[operator.index(token) for token in row] for row in sentences]
     except TypeError:
@@ -119,6 +119,6 @@ def check_variables(variables: Any) -> None:
     """
     if not (isinstance(variables, Mapping) and 'params' in variables):
         raise ValueError(
-            "variables are wanted, {'params': …}, as model.init and TrainState.variables "
-            'give them; parameters alone were given'
+            "variables are wanted, {'params': …}, as model.init and "
+            'TrainState.variables give them; parameters alone were given'
         )

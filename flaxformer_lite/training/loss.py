@@ -100,6 +100,10 @@ def loss_and_grads(
 def _means_by_name(metrics: Any) -> dict[str, jax.Array]:
     """The mean over layers of each metric that layers report."""
     by_name: dict[str, list[jax.Array]] = {}
-    for path, (value,) in traverse_util.flatten_dict(metrics).items():
+    by_path: Any = traverse_util.flatten_dict(metrics)
+    for path, (value,) in by_path.items():
         by_name.setdefault(path[-1], []).append(value)
-    return {name: sum(values) / len(values) for name, values in by_name.items()}
+    return {
+        name: sum(values[1:], values[0]) / len(values)
+        for name, values in by_name.items()
+    }

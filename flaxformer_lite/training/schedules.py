@@ -1,4 +1,4 @@
-"""Learning rates over the steps: the paper's (§5.3), one for short runs, and optax's by name."""
+"""Learning rates by step: the paper's (§5.3), one for short runs, and optax's."""
 
 import functools
 import math
@@ -23,7 +23,7 @@ def noam(
     warmup: Annotated[int, Range(at_least=1)] = 4000,
     factor: Positive = 1.0,
 ) -> optax.Schedule:
-    """factor · d_model^−0.5 · min(s^−0.5, s · warmup^−1.5), s = 1 at the first update (equation 3).
+    """factor · d_model^−0.5 · min(s^−0.5, s · warmup^−1.5), s from 1 on (equation 3).
 
     Raises:
       ValueError: an argument out of range.
@@ -38,11 +38,11 @@ def noam(
 
 @ranges.checked
 def cosine(steps: Size, peak: Positive, warmup: Rate = 0.1) -> optax.Schedule:
-    """In w updates, a share `warmup` of the steps, to `peak`; then along half a cosine towards 0.
+    """To `peak` in w updates, a share `warmup` of all; then half a cosine towards 0.
 
-    The first update has peak / w, the w-th the peak, and 0 would be that after the last: each
-    teaches something. For runs too short for the paper's schedule, which ends high (Loshchilov and
-    Hutter 2017).
+    The first update has peak / w, the w-th the peak, and 0 would be that after the
+    last: each teaches something. For runs too short for the paper's schedule, which
+    ends high (Loshchilov and Hutter 2017).
 
     Raises:
       ValueError: an argument out of range.
@@ -58,12 +58,13 @@ def cosine(steps: Size, peak: Positive, warmup: Rate = 0.1) -> optax.Schedule:
 
 
 def make(text: str, d_model: int, steps: int) -> optax.Schedule:
-    """`'noam(warmup=400)'`, `'cosine(peak=1e-3)'`, or any of optax's: `'linear_schedule(…)'`.
+    """`'noam(warmup=400)'`, `'cosine(peak=1e-3)'`, or optax's: `'linear_schedule(…)'`.
 
     `noam` depends on d_model, and `cosine` ends with the steps of the whole training.
 
     Raises:
-      ValueError: no schedule has that name, its arguments are wrong, or it gives no number.
+      ValueError: no schedule has that name, its arguments are wrong, or it gives no
+        number.
     """
     name, arguments = spec.parse(text)
     ours = {
@@ -81,7 +82,8 @@ def make(text: str, d_model: int, steps: int) -> optax.Schedule:
     try:
         schedule = function(**arguments)
         rate = jax.eval_shape(schedule, 0)
-    # Optax looks at few of its arguments: what its arithmetic makes of the others may be any error.
+    # Optax looks at few of its arguments: what its arithmetic makes of the others may
+    # be any error.
     except Exception as error:
         reason = str(error).split('\n')[0] or type(error).__name__
         raise ValueError(f'{ranges.shown(text)}: {reason}') from None
@@ -96,7 +98,7 @@ def available() -> list[str]:
 
 
 def check_rates(text: str, d_model: int, steps: int) -> None:
-    """Refuses a schedule by the rates that it gives over so many steps, which a device computes.
+    """Refuses a schedule by its rates over so many steps, which a device computes.
 
     Raises:
       ValueError: as `make`; or a rate is negative or not finite.

@@ -1,1 +1,1 @@
-"""A synchronous grammar: a sentence is one tree, which `english` and `german` each read aloud."""
+"""A synchronous grammar: one tree a sentence, realised by `english` and `german`."""

@@ -1,4 +1,4 @@
-"""Reads a tree in English."""
+"""Realises a tree in English."""
 
 from experiments.data.grammar import inflect_english
 from experiments.data.grammar.lexemes import Adjective, Adverb
@@ -41,11 +41,15 @@ def sentence(tree: Sentence) -> str:
     return text[0].upper() + text[1:] + ('?' if tree.mood == 'question' else '.')
 
 
-# ---- Noun phrases -------------------------------------------------------------------------------
+# ---- Noun phrases --------------------------------------------------------------------
 
 
 def phrase(nominal: Nominal, role: str = 'object') -> list[str]:
-    """The words of a noun phrase; `role`: subject, object or, after a preposition, other."""
+    """The words of a noun phrase.
+
+    Args:
+      role: subject, object or, after a preposition, other.
+    """
     match nominal:
         case Expletive() | Name():
             return [nominal[0]]
@@ -84,13 +88,14 @@ def _possessive(owner: Nominal) -> list[str]:
     return [*words[:-1], words[-1] + ("'" if bare else "'s")]
 
 
-# ---- Verbs --------------------------------------------------------------------------------------
+# ---- Verbs ---------------------------------------------------------------------------
 
 
 def _finite(clause: Clause, emphatic: bool) -> tuple[str, list[str], bool]:
     """The finite verb, the verbs after it, and whether it is an auxiliary.
 
-    `emphatic` asks for an auxiliary, as questions and 'not' do: 'does … buy' for 'buys'.
+    `emphatic` asks for an auxiliary, as questions and 'not' do: 'does … buy' for
+    'buys'.
     """
     head, rest, tense = clause.verb.english, [], clause.tense
     person = clause.subject.person
@@ -115,7 +120,7 @@ def _finite(clause: Clause, emphatic: bool) -> tuple[str, list[str], bool]:
 
 
 def _verbs(clause: Clause, inverted: bool) -> tuple[str, list[str]]:
-    """What comes before the subject in a question, and the verbs with 'not' and a middle adverb."""
+    """In questions the word before the subject; the verbs with 'not' and adverb."""
     finite, rest, auxiliary = _finite(clause, inverted or clause.negative)
     middle = [clause.time.english] if clause.time and clause.time.middle else []
     if clause.front == 'time':
@@ -130,7 +135,7 @@ def _verbs(clause: Clause, inverted: bool) -> tuple[str, list[str]]:
     return '', [*middle, finite, *rest]
 
 
-# ---- What follows the verb ----------------------------------------------------------------------
+# ---- What follows the verb -----------------------------------------------------------
 
 
 def _adverbial(part: Prepositional | Adverb) -> list[str]:
@@ -156,6 +161,7 @@ def _objects(clause: Clause) -> dict[str, list[str]]:
     thing, person = clause.object, clause.recipient
     particle = [verb.particle] if verb.particle else []
     if verb.recipient:
+        assert thing is not None  # such verbs always have an object
         turned = verb.link or isinstance(thing, Pronoun) or clause.front == 'recipient'
         if person and turned:
             person_words = [verb.link or 'to', *phrase(person, 'other')]
@@ -191,7 +197,7 @@ def _parts(clause: Clause) -> dict[str, list[str]]:
     return parts
 
 
-# ---- Clauses ------------------------------------------------------------------------------------
+# ---- Clauses -------------------------------------------------------------------------
 
 
 def _base(clause: Clause) -> list[str]:
@@ -208,7 +214,11 @@ def _tail(part: Subordinate | None) -> list[str]:
 
 
 def _clause(clause: Clause, inverted: bool = False) -> list[str]:
-    """Front, subject, verbs and the rest; `inverted`, as in questions, the subject after a verb."""
+    """Front, subject, verbs and the rest.
+
+    Args:
+      inverted: whether the subject follows a verb, as in questions.
+    """
     parts = _parts(clause)
     if clause.front == 'object' and clause.verb.link and not clause.recipient:
         link, *front = parts[

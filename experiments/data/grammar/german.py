@@ -1,4 +1,4 @@
-"""Reads a tree in German: clauses; `german_phrases` reads what they are made of."""
+"""Realises a tree in German: clauses; `german_phrases` realises their phrases."""
 
 from experiments.data.grammar import inflect_german
 from experiments.data.grammar.german_phrases import (
@@ -47,7 +47,7 @@ def sentence(tree: Sentence) -> str:
     return text[0].upper() + text[1:] + ('?' if tree.mood == 'question' else '.')
 
 
-# ---- The verbs ----------------------------------------------------------------------------------
+# ---- The verbs -----------------------------------------------------------------------
 
 
 def _verbs(clause: Clause) -> tuple[str, list[str]]:
@@ -70,18 +70,18 @@ def _verbs(clause: Clause) -> tuple[str, list[str]]:
 
 
 def _verbs_last(clause: Clause) -> list[str]:
-    """'anruft', 'angerufen hat': at the end of a clause a prefix is written with its verb."""
+    """'anruft', 'angerufen hat': at the end a prefix is written with its verb."""
     finite, rest = _verbs(clause)
     if rest == [clause.verb.german.prefix]:
         return [rest[0] + finite]
     return [*rest, finite]
 
 
-# ---- The middle field ---------------------------------------------------------------------------
+# ---- The middle field ----------------------------------------------------------------
 
 
 def _objects(clause: Clause) -> dict[str, list[str]]:
-    """The recipient and the object, in that order, unless the object is a pronoun: 'es ihm'."""
+    """Recipient and object; an object that is a pronoun comes first: 'es ihm'."""
     thing, person = clause.object, clause.recipient
     parts = {'recipient': phrase(person, 'dat')} if person else {}
     if not thing or clause.verb.preposition:
@@ -93,7 +93,7 @@ def _objects(clause: Clause) -> dict[str, list[str]]:
 
 
 def _middle(clause: Clause) -> dict[str, list[str]]:
-    """What the verbs enclose, by part, in order: pronouns, time, nouns, not, how, where, the rest.
+    """What the verbs enclose, by part: pronouns, time, nouns, not, how, where, rest.
 
     German says 'kein' for 'nicht ein'.
     """
@@ -114,7 +114,7 @@ def _middle(clause: Clause) -> dict[str, list[str]]:
 
 
 def _subject(clause: Clause) -> dict[str, list[str]]:
-    """With the reflexive pronoun, which comes first unless the subject is a pronoun too."""
+    """With the reflexive pronoun, which comes first unless the subject is a pronoun."""
     subject = (
         []
         if clause.elided
@@ -150,16 +150,17 @@ def _relative(nominal: object) -> list[str]:
 
 
 def _after(clause: Clause) -> list[str]:
-    """What follows even the closing verb: a relative clause, but the subject's, and the tail.
+    """What follows the closing verb: a relative clause (not the subject's), the tail.
 
-    'Er hat das Buch gekauft, das …' is easier to read than with the verb after the relative clause.
+    'Er hat das Buch gekauft, das …' is easier to read than with the verb after the
+    relative clause.
     """
     last = clause.direction or clause.place or clause.companion or clause.object
     described = last.phrase if isinstance(last, Prepositional) else last
     return [*_relative(described), *_tail(clause.tail)]
 
 
-# ---- Clauses ------------------------------------------------------------------------------------
+# ---- Clauses -------------------------------------------------------------------------
 
 
 def _flat(parts: dict[str, list[str]]) -> list[str]:
@@ -174,7 +175,7 @@ def _last(clause: Clause) -> list[str]:
 
 
 def _infinitive(clause: Clause) -> list[str]:
-    """'die Tür aufzumachen': no subject, and zu before the verb but after its prefix."""
+    """'die Tür aufzumachen': no subject, and zu between prefix and verb."""
     parts = _middle(clause) | {'subject': []}
     verb = clause.verb.german
     zu = (
@@ -199,7 +200,7 @@ def _tail(part: Subordinate | None) -> list[str]:
 
 
 def _main(clause: Clause, mood: str) -> list[str]:
-    """The finite verb second, or first in a request and in a question that asks yes or no."""
+    """The finite verb second, or first in requests and in questions for yes or no."""
     parts = _middle(clause)
     finite, rest = _verbs(clause)
     if mood == 'request':

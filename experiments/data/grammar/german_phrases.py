@@ -1,6 +1,7 @@
-"""Reads the parts of a clause in German: noun phrases in their case, and what is said of them."""
+"""Realises the parts of a clause in German: noun phrases in a case, predicates."""
 
 from dataclasses import replace
+from typing import TypeGuard
 
 from experiments.data.grammar.lexemes import Adjective, Adverb, Determiner
 from experiments.data.grammar.syntax import (
@@ -20,7 +21,7 @@ _CASES = ('nom', 'acc', 'dat', 'gen')
 
 
 def _table(text: str) -> dict[tuple[str, str], str]:
-    """(gender or 'pl', case) → ending or word, from lines of m, f, n, plural; '-' is none."""
+    """(gender or 'pl', case) → ending or word, from a line a gender; '-' is none."""
     return {
         (gender, case): form.strip('-')
         for gender, line in zip(
@@ -81,7 +82,7 @@ die die der deren
 das das dem dessen
 die die denen deren
 """)
-_WHO = dict(zip(_CASES, ('wer', 'wen', 'wem', 'wessen'), strict=True))
+_WHO: dict[str, str] = dict(zip(_CASES, ('wer', 'wen', 'wem', 'wessen'), strict=True))
 
 # By the English pronoun or, for the third person singular, by gender.
 _PRONOUNS = {
@@ -106,7 +107,10 @@ _NO = Determiner('no', 'no', 'kein', 'ein')
 
 
 def phrase(nominal: Nominal, case: str) -> list[str]:
-    """The words of a noun phrase in a case, without its relative clause, which `german` places."""
+    """The words of a noun phrase in a case.
+
+    Its relative clause is left out: `german` places it.
+    """
     match nominal:
         case Expletive():
             return ['es']
@@ -129,17 +133,15 @@ def _agreement(nominal: NounPhrase | RelativePronoun) -> str:
 
 
 def _noun_phrase(np: NounPhrase, case: str) -> list[str]:
-    """Article, adjective and noun; an owner that has no article comes first and takes its place."""
+    """Article, adjective and noun; an owner without an article replaces the article."""
     cell = _agreement(np), case
     determiner, pattern, after = np.determiner.german, np.determiner.pattern, []
     if isinstance(np.owner, NounPhrase):
         determiner, pattern, after = '', 'der', _noun_phrase(np.owner, 'gen')
+    elif isinstance(np.owner, Name):
+        determiner, pattern = np.owner.german + 's', 'none'
     elif np.owner:
-        name = isinstance(np.owner, Name)
-        determiner = (
-            np.owner.german + 's' if name else _RELATIVE[_agreement(np.owner), 'gen']
-        )
-        pattern = 'none'
+        determiner, pattern = _RELATIVE[_agreement(np.owner), 'gen'], 'none'
     own, of_adjective = _PATTERNS[pattern]
     words = [determiner + own[cell]]
     if np.adjective:
@@ -147,7 +149,7 @@ def _noun_phrase(np: NounPhrase, case: str) -> list[str]:
     return [*filter(None, words), np.noun.german[np.plural, case], *after]
 
 
-def indefinite(nominal: object) -> bool:
+def indefinite(nominal: object) -> TypeGuard[NounPhrase]:
     """Whether it is negated with 'kein': a noun with 'ein' or without any article."""
     if not isinstance(nominal, NounPhrase) or nominal.owner:
         return False
@@ -173,7 +175,7 @@ def adverbial(part: Prepositional | Adverb, case: str) -> list[str]:
 
 
 def prepositional(preposition: str, nominal: Nominal, case: str) -> list[str]:
-    """A preposition contracts with an article, unless a relative clause leans on that: im, zum."""
+    """A preposition contracts with an article, not before a relative clause: im."""
     words = [preposition, *phrase(nominal, case)]
     if (
         isinstance(nominal, NounPhrase)

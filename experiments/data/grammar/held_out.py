@@ -1,6 +1,7 @@
-"""Pairs of a word and a construction that training never sees together, though it sees both.
+"""Pairs of a word and a construction that training sees, but never together.
 
-`compositional` sentences each hold such a pair: what is asked is whether the parts were learnt.
+`compositional` sentences each hold such a pair: what is asked is whether the parts were
+learnt.
 """
 
 from collections.abc import Iterator
@@ -16,11 +17,15 @@ from experiments.data.grammar.syntax import (
 
 # Construction: nouns or (base forms of) verbs that it is never trained with.
 HELD_OUT = {
-    'adjective in the dative': 'painter singer brother woman grandmother pig bear cow table garden',
-    'relative clause': 'lawyer nurse horse wolf letter bottle coat umbrella car hotel meadow apple',
-    'possessive': 'student daughter cat goose newspaper key lamp shirt chair bicycle cake',
+    'adjective in the dative': 'painter singer brother woman grandmother pig bear cow '
+    'table garden',
+    'relative clause': 'lawyer nurse horse wolf letter bottle coat umbrella car hotel '
+    'meadow apple',
+    'possessive': 'student daughter cat goose newspaper key lamp shirt chair bicycle '
+    'cake',
     'modal verb': 'buy sing repair invite tidy feed visit lend travel',
-    'perfect, verb last': 'give catch help meet lose understand call order throw run drink',
+    'perfect, verb last': 'give catch help meet lose understand call order throw run '
+    'drink',
     'negation': 'open close love steal bring paint thank follow show sleep wash wait',
     'question': 'find hear carry build hunt explain kiss dance drive pay',
 }
@@ -31,7 +36,7 @@ POSSESSIVES = frozenset(('my', 'your', 'his', 'her', 'its', 'our', 'their'))
 
 
 def constructions(tree: Sentence) -> Iterator[tuple[str, str]]:
-    """The pairs (construction, English word) of a sentence, for the constructions of `HELD_OUT`."""
+    """The pairs (construction, English word) of a sentence, for those of `HELD_OUT`."""
     for clause in tree.clauses:
         if tree.mood == 'question':
             yield 'question', clause.verb.english.base

@@ -23,7 +23,7 @@ _IRREGULAR = {
 
 
 def with_s(word: str) -> str:
-    """The plural of a noun, or the third person of a verb: box → boxes, city → cities."""
+    """The plural of a noun, or a verb's third person: box → boxes, city → cities."""
     if re.search('[^aeiou]y$', word):
         return word[:-1] + 'ies'
     return word + ('es' if re.search('(s|x|ch|sh|z|[^aeiou]o)$', word) else 's')
@@ -46,7 +46,12 @@ def _past(base: str) -> str:
 
 
 def verb(base: str, past: str = '', participle: str = '') -> EnglishVerb:
-    """All forms; regular where `past` is empty, and the participle like the past where that is."""
+    """All forms of a verb.
+
+    Args:
+      past: empty for the regular form.
+      participle: empty where it is the same as the past.
+    """
     past = past or _past(base)
     present = _IRREGULAR.get(base, (base, base, with_s(base), base, base))
     pasts = ('was', 'were', 'was', 'were', 'were') if base == 'be' else (past,) * 5

@@ -9,7 +9,8 @@ _PRESENT = {
     'haben': ('habe', 'hast', 'hat', 'haben', 'haben'),
     'werden': ('werde', 'wirst', 'wird', 'werden', 'werden'),
 }
-_NEEDS_E = '([td]|(ch|[^lrmnhaeiouäöü])[mn])$'  # stems that -st and -t cannot follow: wart-, öffn-
+# Stems that -st and -t cannot follow: wart-, öffn-.
+_NEEDS_E = '([td]|(ch|[^lrmnhaeiouäöü])[mn])$'
 _KEEPS_E = {
     'danken',
     'folgen',
@@ -22,10 +23,13 @@ _KEEPS_E = {
 def noun_forms(
     noun: str, gender: str, plural: str, weak: bool = False, genitive: str = ''
 ) -> dict[tuple[bool, str], str]:
-    """(is plural, case) → form. A weak noun has its plural's form in all cases but the nominative.
+    """(is plural, case) → form.
 
-    In the genitive, a noun of one syllable or one that ends in a hissing sound takes -es, any other
-    masculine or neuter -s; `genitive` is for those that do not keep to that. `plural` may be empty.
+    A weak noun has its plural's form in all cases but the nominative.
+
+    In the genitive, a noun of one syllable or one that ends in a hissing sound takes
+    -es, any other masculine or neuter -s; `genitive` is for those that do not keep to
+    that. `plural` may be empty.
     """
     oblique = plural if weak else noun
     if not genitive:
@@ -48,14 +52,14 @@ def _genitive_ending(noun: str) -> str:
 
 
 def adjective_stem(adjective: str) -> str:
-    """What endings are added to: dunkel → dunkl-, teuer → teur-, müde → müd-, hoch → hoh-."""
+    """The stem of an adjective: dunkel → dunkl-, müde → müd-, hoch → hoh-."""
     if adjective == 'hoch':
         return 'hoh'
     return re.sub('e(?=l$)|(?<=u)e(?=r$)|e$', '', adjective)
 
 
 def _present(infinitive: str, third: str) -> tuple[str, ...]:
-    """The five persons; `third` is given where it is not regular: gibt, schläft, weiß."""
+    """The five persons; `third` is given where it is irregular: gibt, schläft, weiß."""
     if infinitive in _PRESENT:
         return _PRESENT[infinitive]
     stem = re.sub('e?n$', '', infinitive)
@@ -84,7 +88,7 @@ def _past(first: str) -> tuple[str, ...]:
 
 
 def _imperative(present: tuple[str, ...]) -> str:
-    """What one says to a friend: gib, komm, warte. Only e → i is kept of the changed stems."""
+    """The imperative: gib, komm, warte. Of the changed stems only e → i stays."""
     first, _, third, infinitive, _ = present
     stem = re.sub('e?n$', '', infinitive)
     if 'e' in stem and re.search('i', third) and not re.search('i', stem):
@@ -104,7 +108,7 @@ def verb(
     prefix: str = '',
     reflexive: bool = False,
 ) -> GermanVerb:
-    """All forms. `infinitive` and `third` are without the prefix, `participle` is with it."""
+    """All forms; `infinitive` and `third` lack the prefix, `participle` has it."""
     present = _present(infinitive, third)
     return GermanVerb(
         infinitive,

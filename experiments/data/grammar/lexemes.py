@@ -39,7 +39,8 @@ class Determiner(NamedTuple):
     english: str
     english_plural: str
     german: str
-    pattern: str  # which endings it takes and asks of the adjective: der, dieser, ein, viele, none
+    # Which endings it has and its adjective gets: der, dieser, ein, viele, none.
+    pattern: str
 
 
 class EnglishVerb(NamedTuple):

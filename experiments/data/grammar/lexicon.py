@@ -33,7 +33,7 @@ def _lines(table: str) -> list[list[str]]:
     ]
 
 
-# ---- Nouns --------------------------------------------------------------------------------------
+# ---- Nouns ---------------------------------------------------------------------------
 
 _GENDERS = {'der': 'm', 'die': 'f', 'das': 'n'}
 _PRONOUNS = {'man': 'he', 'woman': 'she'}
@@ -90,7 +90,7 @@ TOWNS = [
 ]
 
 
-# ---- Adjectives, determiners, adverbs, prepositions ---------------------------------------------
+# ---- Adjectives, determiners, adverbs, prepositions ----------------------------------
 
 
 def _adjective(both: str, kinds: str) -> Adjective:
@@ -175,7 +175,7 @@ PLACES = _places(words.PLACES)
 DIRECTIONS = _places(words.DIRECTIONS)
 
 
-# ---- Verbs --------------------------------------------------------------------------------------
+# ---- Verbs ---------------------------------------------------------------------------
 
 
 def _english(text: str) -> tuple[EnglishVerb, str, str]:

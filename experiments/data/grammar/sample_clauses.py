@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.data.grammar.dice import Dice
 from experiments.data.grammar.lexemes import Adverb, Verb
 from experiments.data.grammar.lexicon import (
     DIRECTIONS,
@@ -13,6 +12,7 @@ from experiments.data.grammar.lexicon import (
     PREPOSITIONS,
     VERBS,
 )
+from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.sample_phrases import (
     PEOPLE,
     is_none,
@@ -42,7 +42,7 @@ _ADJUNCTS = {*PLACES, *DIRECTIONS, *MANNERS, 'with', 'for'}
 
 
 def clause(
-    dice: Dice,
+    rng: Rng,
     verbs: Sequence[Verb] = ALL_VERBS,
     subject: Nominal | None = None,
     tense: str = '',
@@ -52,89 +52,91 @@ def clause(
 ) -> Clause:
     """A clause with one of the verbs. `fixed` are parts of it that are given.
 
-    `tense` is 'present' or 'past' where the sentence decides it; `extras`: with what need not be;
-    `plain`: with no article that could not stand with 'not' or in a question.
+    `tense` is 'present' or 'past' where the sentence decides it; `extras`: with what
+    need not be; `plain`: with no article that could not stand with 'not' or in a
+    question.
     """
-    verb = dice.pick(verbs)
+    verb = rng.pick(verbs)
     if tense == 'past' and not has_past(verb):
-        verb = dice.pick([v for v in verbs if has_past(v)])
-    parts = {'negative': dice.chance(0.12)} | _tense(dice, verb, tense) | fixed
+        verb = rng.pick([v for v in verbs if has_past(v)])
+    parts: dict[str, Any] = {'negative': rng.chance(0.12)}
+    parts |= _tense(rng, verb, tense) | fixed
     plain = plain or parts['negative']
-    subject = subject or subject_of(dice, verb, 'plain' if plain else 'any')
+    subject = subject or subject_of(rng, verb, 'plain' if plain else 'any')
     determiners = 'plain' if plain or is_none(subject) else 'any'
-    parts = _objects(dice, verb, subject, determiners) | parts
-    parts = _adjuncts(dice, verb, subject, extras) | parts
-    if extras and dice.chance(0.36):
-        parts = {'time': _time(dice, verb, parts)} | parts
+    parts = _objects(rng, verb, subject, determiners) | parts
+    parts = _adjuncts(rng, verb, subject, extras) | parts
+    if extras and rng.chance(0.36):
+        parts = {'time': _time(rng, verb, parts)} | parts
     return Clause(subject, verb, **parts)
 
 
 def _objects(
-    dice: Dice, verb: Verb, subject: Nominal, determiners: str
+    rng: Rng, verb: Verb, subject: Nominal, determiners: str
 ) -> dict[str, Any]:
-    """To what and to whom it is done; who eats can do without a word of food: 'alone'."""
-    if not verb.objects or ('alone' in verb.notes and dice.chance(0.2)):
+    """Object and recipient; a verb such as 'eat' may go without an object: 'alone'."""
+    if not verb.objects or ('alone' in verb.notes and rng.chance(0.2)):
         return {}
     if not verb.recipient:
-        return {'object': other(dice, verb.objects, subject, determiners)}
-    recipient = other(dice, PEOPLE, subject, 'definite')
-    if dice.chance(0.08):
+        return {'object': other(rng, verb.objects, subject, determiners)}
+    recipient = other(rng, PEOPLE, subject, 'definite')
+    if rng.chance(0.08):
         return {'object': Pronoun('they'), 'recipient': recipient}
     if isinstance(recipient, Pronoun):  # 'shows her dogs' would have two meanings
         determiners = 'definite'
     return {
-        'object': noun_phrase(dice, verb.objects, determiners),
+        'object': noun_phrase(rng, verb.objects, determiners),
         'recipient': recipient,
     }
 
 
-def _adjuncts(dice: Dice, verb: Verb, subject: Nominal, extras: bool) -> dict[str, Any]:
-    """Place, direction, manner or company: those that the verb must have, and at most one more."""
+def _adjuncts(rng: Rng, verb: Verb, subject: Nominal, extras: bool) -> dict[str, Any]:
+    """Place, direction, manner, company: what the verb needs, and at most one more."""
     chosen = [note[:-1] for note in verb.notes if note.endswith('!')]
     optional = [note for note in verb.notes if note in _ADJUNCTS]
-    if extras and optional and dice.chance(0.5):
-        chosen.append(dice.pick(optional))
-    return dict(_adjunct(dice, name, subject) for name in chosen)
+    if extras and optional and rng.chance(0.5):
+        chosen.append(rng.pick(optional))
+    return dict(_adjunct(rng, name, subject) for name in chosen)
 
 
 def _adjunct(
-    dice: Dice, name: str, subject: Nominal
+    rng: Rng, name: str, subject: Nominal
 ) -> tuple[str, Adverb | Prepositional]:
     if name in MANNERS:
-        return 'manner', dice.pick(MANNERS[name])
+        return 'manner', rng.pick(MANNERS[name])
     if name in PLACES:
-        return 'place', place_in(dice, PLACES[name], subject)
+        return 'place', place_in(rng, PLACES[name], subject)
     if name in DIRECTIONS:
-        return 'direction', place_in(dice, DIRECTIONS[name], subject)
+        return 'direction', place_in(rng, DIRECTIONS[name], subject)
     return 'companion', Prepositional(
-        PREPOSITIONS[name], other(dice, PEOPLE, subject, 'definite')
+        PREPOSITIONS[name], other(rng, PEOPLE, subject, 'definite')
     )
 
 
 def has_past(verb: Verb) -> bool:
-    """Not 'read' and 'put', whose past can look like their present; they take the perfect."""
+    """Not 'read' or 'put', whose past looks like the present: they get the perfect."""
     return verb.english.past[0] != verb.english.base
 
 
-def _tense(dice: Dice, verb: Verb, given: str) -> dict[str, Any]:
+def _tense(rng: Rng, verb: Verb, given: str) -> dict[str, Any]:
     """The clause's tense and modal verb."""
     if 'state' in verb.notes:
-        return {'tense': given or dice.draw(_STATE_TENSES)}
-    tense = given or dice.draw(_TENSES)
-    if tense == 'modal' or (given and dice.chance(0.1)):
-        tense = given or dice.draw(_STATE_TENSES)
+        return {'tense': given or rng.draw(_STATE_TENSES)}
+    tense = given or rng.draw(_TENSES)
+    if tense == 'modal' or (given and rng.chance(0.1)):
+        tense = given or rng.draw(_STATE_TENSES)
         if 'chance' not in verb.notes:
             # Not 'when he should' and 'if he would like to', which mean something else.
             always = tense == 'present' and not given
             modals = [m for m in MODALS.values() if always or m.german.past]
-            return {'tense': tense, 'modal': dice.pick(modals)}
+            return {'tense': tense, 'modal': rng.pick(modals)}
     return {'tense': 'perfect' if tense == 'past' and not has_past(verb) else tense}
 
 
-def _time(dice: Dice, verb: Verb, parts: dict[str, Any]) -> Adverb | None:
+def _time(rng: Rng, verb: Verb, parts: dict[str, Any]) -> Adverb | None:
     """States have none, but that one saw or lost something can be of a day."""
     tense, modal = parts['tense'], parts.get('modal')
     if 'state' in verb.notes and (tense != 'past' or verb.german.past):
         return None
     often = tense in ('present', 'past') and not modal and not parts['negative']
-    return time_for(dice, 'future' if modal and tense == 'present' else tense, often)
+    return time_for(rng, 'future' if modal and tense == 'present' else tense, often)

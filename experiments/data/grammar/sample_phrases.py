@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from experiments.data.grammar import lexicon
-from experiments.data.grammar.dice import Dice
 from experiments.data.grammar.lexemes import Adverb, Determiner, Noun, Verb
 from experiments.data.grammar.lexicon import (
     ADJECTIVES,
@@ -15,6 +15,7 @@ from experiments.data.grammar.lexicon import (
     TIMES,
     Place,
 )
+from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.syntax import (
     FIRST,
     FIRST_PLURAL,
@@ -73,31 +74,36 @@ PRONOUNS = (
 _FIRST_PERSONS = (FIRST, FIRST_PLURAL)  # 'I' and 'we' are not each other's objects
 
 
-# ---- Noun phrases -------------------------------------------------------------------------------
+# ---- Noun phrases --------------------------------------------------------------------
 
 
 def noun_phrase(
-    dice: Dice,
+    rng: Rng,
     nouns: Sequence[Noun],
     determiners: str = 'any',
     subject: Nominal | None = None,
 ) -> NounPhrase:
-    """`determiners`: any, plain (may follow 'not') or definite; `subject` may be meant by 'its'."""
-    noun = dice.pick(nouns)
-    plural = not noun.mass and dice.chance(0.25)
+    """A noun phrase of one of the nouns.
+
+    Args:
+      determiners: any, plain (may follow 'not') or definite.
+      subject: of the clause, which 'its' may refer to.
+    """
+    noun = rng.pick(nouns)
+    plural = not noun.mass and rng.chance(0.25)
     adjectives = DESCRIBING[noun.english]
-    adjective = dice.pick(adjectives) if adjectives and dice.chance(0.33) else None
-    if noun.english in _OWNED and dice.chance(0.07):
+    adjective = rng.pick(adjectives) if adjectives and rng.chance(0.33) else None
+    if noun.english in _OWNED and rng.chance(0.07):
         return NounPhrase(
-            noun, DETERMINERS['the'], plural, adjective, owner=_owner(dice, subject)
+            noun, DETERMINERS['the'], plural, adjective, owner=_owner(rng, subject)
         )
-    if noun.english in _PARTS and dice.chance(0.3):
-        whole = NounPhrase(dice.pick(_WHOLES), DETERMINERS['the'])
+    if noun.english in _PARTS and rng.chance(0.3):
+        whole = NounPhrase(rng.pick(_WHOLES), DETERMINERS['the'])
         return NounPhrase(noun, DETERMINERS['the'], plural, adjective, owner=whole)
-    if noun.english in _OWNED and _has_its(subject) and dice.chance(0.4):
+    if noun.english in _OWNED and _has_its(subject) and rng.chance(0.4):
         return NounPhrase(noun, _ITS[subject.noun.gender], plural, adjective)
     weights = _determiners(noun, plural, determiners)
-    return NounPhrase(noun, DETERMINERS[dice.draw(weights)], plural, adjective)
+    return NounPhrase(noun, DETERMINERS[rng.draw(weights)], plural, adjective)
 
 
 def _determiners(noun: Noun, plural: bool, allowed: str) -> dict[str, int]:
@@ -110,14 +116,14 @@ def _determiners(noun: Noun, plural: bool, allowed: str) -> dict[str, int]:
     return _PLURAL if plural else _SINGULAR
 
 
-def _owner(dice: Dice, subject: Nominal | None) -> Name | NounPhrase:
-    if dice.chance(0.4):
-        return dice.pick([name for name in NAMES if name != subject])
-    plural = dice.chance(0.2)
-    return NounPhrase(dice.pick(PEOPLE), DETERMINERS[dice.draw(_DEFINITE)], plural)
+def _owner(rng: Rng, subject: Nominal | None) -> Name | NounPhrase:
+    if rng.chance(0.4):
+        return rng.pick([name for name in NAMES if name != subject])
+    plural = rng.chance(0.2)
+    return NounPhrase(rng.pick(PEOPLE), DETERMINERS[rng.draw(_DEFINITE)], plural)
 
 
-def _has_its(nominal: Nominal | None) -> bool:
+def _has_its(nominal: Nominal | None) -> TypeGuard[NounPhrase]:
     """Whether it is one animal or child, which 'its' can mean."""
     if not isinstance(nominal, NounPhrase) or nominal.plural:
         return False
@@ -144,66 +150,64 @@ def may_be_negated(subject: Nominal) -> bool:
     return subject.determiner.english in _PLAIN | _PLAIN_PLURAL
 
 
-def subject_of(dice: Dice, verb: Verb, determiners: str = 'any') -> Nominal:
+def subject_of(rng: Rng, verb: Verb, determiners: str = 'any') -> Nominal:
     """Somebody or something that can do what the verb says."""
     if NOUNS['woman'] in verb.subjects:  # then anybody can
-        kind = dice.draw({'noun': 60, 'name': 14, 'pronoun': 20, 'both': 6})
+        kind = rng.draw({'noun': 60, 'name': 14, 'pronoun': 20, 'both': 6})
         if kind == 'name':
-            return dice.pick(NAMES)
+            return rng.pick(NAMES)
         if kind == 'pronoun':
-            return dice.pick(PRONOUNS)
+            return rng.pick(PRONOUNS)
         if kind == 'both':
-            return Both(dice.pick(NAMES), noun_phrase(dice, PEOPLE, 'definite'))
-    return noun_phrase(dice, verb.subjects, determiners)
+            return Both(rng.pick(NAMES), noun_phrase(rng, PEOPLE, 'definite'))
+    return noun_phrase(rng, verb.subjects, determiners)
 
 
 def other(
-    dice: Dice, nouns: Sequence[Noun], subject: Nominal, determiners: str = 'any'
+    rng: Rng, nouns: Sequence[Noun], subject: Nominal, determiners: str = 'any'
 ) -> Nominal:
-    """One of the nouns, or a name or pronoun for a person, that is not the subject again."""
-    noun = dice.pick(nouns)
+    """One of the nouns, or a name or pronoun for a person; never the subject again."""
+    noun = rng.pick(nouns)
     while len(nouns) > 1 and isinstance(subject, NounPhrase) and noun is subject.noun:
-        noun = dice.pick(nouns)
+        noun = rng.pick(nouns)
     kind = (
-        dice.draw({'noun': 65, 'name': 15, 'pronoun': 20})
+        rng.draw({'noun': 65, 'name': 15, 'pronoun': 20})
         if noun.kind in PERSONS
         else 'noun'
     )
     if kind == 'name' and not isinstance(subject, Name | Both):
-        return dice.pick(NAMES)
+        return rng.pick(NAMES)
     if kind == 'pronoun':
         same = _FIRST_PERSONS if subject.person in _FIRST_PERSONS else (subject.person,)
-        return dice.pick(
+        return rng.pick(
             [p for p in PRONOUNS if p.person not in same or p.person == THIRD]
         )
-    return noun_phrase(dice, [noun], determiners, subject)
+    return noun_phrase(rng, [noun], determiners, subject)
 
 
-# ---- Time, place and manner ---------------------------------------------------------------------
+# ---- Time, place and manner ----------------------------------------------------------
 
 
-def time_for(dice: Dice, tense: str, often: bool) -> Adverb:
+def time_for(rng: Rng, tense: str, often: bool) -> Adverb:
     """A time that goes with the tense; `often`: it may be a frequency."""
-    if often and dice.chance(0.3):
-        return dice.pick(FREQUENCIES)
-    return dice.pick(
-        [time for time in TIMES if not time.tenses or tense in time.tenses]
-    )
+    if often and rng.chance(0.3):
+        return rng.pick(FREQUENCIES)
+    return rng.pick([time for time in TIMES if not time.tenses or tense in time.tenses])
 
 
 def place_in(
-    dice: Dice, places: Sequence[Place], subject: Nominal
+    rng: Rng, places: Sequence[Place], subject: Nominal
 ) -> Prepositional | Adverb:
     """One of the places, most often with 'the'."""
-    place = dice.pick(places)
+    place = rng.pick(places)
     if isinstance(place, Adverb):
         return place
     preposition, where = place
     if isinstance(where, Name):
         return Prepositional(preposition, where)
     if where.kind in PERSONS:
-        return Prepositional(preposition, other(dice, PEOPLE, subject, 'definite'))
-    phrase = noun_phrase(dice, [where], 'definite')
+        return Prepositional(preposition, other(rng, PEOPLE, subject, 'definite'))
+    phrase = noun_phrase(rng, [where], 'definite')
     return Prepositional(
-        preposition, replace(phrase, plural=False) if dice.chance(0.7) else phrase
+        preposition, replace(phrase, plural=False) if rng.chance(0.7) else phrase
     )

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from experiments.data.grammar.dice import Dice
 from experiments.data.grammar.lexemes import Adverb, Noun, Verb
 from experiments.data.grammar.lexicon import DETERMINERS, DIRECTIONS, PLACES
+from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.sample_clauses import ACTIONS, ALL_VERBS, clause
 from experiments.data.grammar.sample_phrases import is_none, noun_phrase
 from experiments.data.grammar.sample_relations import (
@@ -34,14 +34,14 @@ _DIRECTED = _with_notes(set(DIRECTIONS) - {'whence'})
 _MANNERED = _with_notes({'speed', 'care', 'how'})
 
 
-def yes_or_no(dice: Dice) -> Sentence:
-    asked = being(dice) if dice.chance(0.25) else clause(dice, plain=True)
+def yes_or_no(rng: Rng) -> Sentence:
+    asked = being(rng) if rng.chance(0.25) else clause(rng, plain=True)
     if is_none(asked.subject):
-        return yes_or_no(dice)
+        return yes_or_no(rng)
     return Sentence((replace(asked, negative=False, front='verb'),), mood='question')
 
 
-def question(dice: Dice) -> Sentence:
+def question(rng: Rng) -> Sentence:
     """With a question word."""
     kinds = {
         _who: 22,
@@ -51,67 +51,61 @@ def question(dice: Dice) -> Sentence:
         _when_or_why: 18,
         _how: 6,
     }
-    return Sentence((dice.draw(kinds)(dice),), mood='question')
+    return Sentence((rng.draw(kinds)(rng),), mood='question')
 
 
-def _who(dice: Dice) -> Clause:
-    if dice.chance(0.5):
-        return clause(
-            dice, HUMAN_VERBS, Interrogative(True), plain=True, negative=False
-        )
-    verb = dice.pick(ALL_VERBS)
-    return clause(dice, [verb], _which(dice, verb.subjects), plain=True, negative=False)
+def _who(rng: Rng) -> Clause:
+    if rng.chance(0.5):
+        return clause(rng, HUMAN_VERBS, Interrogative(True), plain=True, negative=False)
+    verb = rng.pick(ALL_VERBS)
+    return clause(rng, [verb], _which(rng, verb.subjects), plain=True, negative=False)
 
 
-def _which(dice: Dice, nouns: tuple[Noun, ...]) -> NounPhrase:
+def _which(rng: Rng, nouns: tuple[Noun, ...]) -> NounPhrase:
     """'which dog', 'how many dogs'."""
-    phrase = replace(noun_phrase(dice, nouns), owner=None)
-    word = 'how many' if phrase.plural and dice.chance(0.5) else 'which'
+    phrase = replace(noun_phrase(rng, nouns), owner=None)
+    word = 'how many' if phrase.plural and rng.chance(0.5) else 'which'
     return replace(phrase, determiner=DETERMINERS[word])
 
 
-def _whom_or_what(dice: Dice) -> Clause:
-    """'What' and 'whom' where German has 'was' and 'wen', else 'which': not 'worauf'."""
-    verb = dice.pick(_TRANSITIVE)
-    noun = dice.pick(verb.objects)
+def _whom_or_what(rng: Rng) -> Clause:
+    """'What' or 'whom' where German has 'was' or 'wen', else 'which': not 'worauf'."""
+    verb = rng.pick(_TRANSITIVE)
+    noun = rng.pick(verb.objects)
     human = noun.kind in PERSONS
     simple = human or (verb.case == 'acc' and not verb.preposition)
-    thing = (
-        Interrogative(human) if simple and dice.chance(0.6) else _which(dice, (noun,))
-    )
-    return clause(
-        dice, [verb], plain=True, negative=False, object=thing, front='object'
-    )
+    thing = Interrogative(human) if simple and rng.chance(0.6) else _which(rng, (noun,))
+    return clause(rng, [verb], plain=True, negative=False, object=thing, front='object')
 
 
-def _to_whom(dice: Dice) -> Clause:
+def _to_whom(rng: Rng) -> Clause:
     whom = Interrogative(True)
     given = {'recipient': whom, 'front': 'recipient', 'negative': False}
-    return clause(dice, RECIPIENT_VERBS, plain=True, **given)
+    return clause(rng, RECIPIENT_VERBS, plain=True, **given)
 
 
-def _where(dice: Dice) -> Clause:
-    """German asks for a place and for a direction with different words; the verb tells which."""
-    if dice.chance(0.6):
+def _where(rng: Rng) -> Clause:
+    """German has different question words for place and direction; the verb decides."""
+    if rng.chance(0.6):
         given = {'place': Adverb('where', 'wo'), 'front': 'place'}
-        return clause(dice, _PLACED, extras=False, plain=True, negative=False, **given)
+        return clause(rng, _PLACED, extras=False, plain=True, negative=False, **given)
     given = {'direction': Adverb('where', 'wohin'), 'front': 'direction'}
-    return clause(dice, _DIRECTED, extras=False, plain=True, negative=False, **given)
+    return clause(rng, _DIRECTED, extras=False, plain=True, negative=False, **given)
 
 
-def _when_or_why(dice: Dice) -> Clause:
-    word = dice.pick((Adverb('when', 'wann'), Adverb('why', 'warum')))
-    tense = dice.pick(('present', 'past'))
-    asked = clause(dice, ACTIONS, None, tense, plain=True, time=word, front='time')
+def _when_or_why(rng: Rng) -> Clause:
+    word = rng.pick((Adverb('when', 'wann'), Adverb('why', 'warum')))
+    tense = rng.pick(('present', 'past'))
+    asked = clause(rng, ACTIONS, None, tense, plain=True, time=word, front='time')
     return asked if word.english == 'why' else replace(asked, negative=False)
 
 
-def _how(dice: Dice) -> Clause:
+def _how(rng: Rng) -> Clause:
     given = {'manner': Adverb('how', 'wie'), 'front': 'manner', 'negative': False}
-    return clause(dice, _MANNERED, extras=False, plain=True, **given)
+    return clause(rng, _MANNERED, extras=False, plain=True, **given)
 
 
-def request(dice: Dice) -> Sentence:
-    asked = infinitive(dice, Pronoun('you'))
-    asked = replace(asked, negative=dice.chance(0.25))
-    return Sentence((asked,), mood='request', please=dice.chance(0.4))
+def request(rng: Rng) -> Sentence:
+    asked = infinitive(rng, Pronoun('you'))
+    asked = replace(asked, negative=rng.chance(0.25))
+    return Sentence((asked,), mood='request', please=rng.chance(0.4))

@@ -1,11 +1,11 @@
-"""Draws clauses that lean on another: relative clauses, infinitives, and those that speak on."""
+"""Draws dependent clauses: relative clauses, infinitives, continuations."""
 
 from dataclasses import replace
 from typing import NamedTuple
 
-from experiments.data.grammar.dice import Dice
 from experiments.data.grammar.lexemes import Noun, Verb
 from experiments.data.grammar.lexicon import DETERMINERS, NOUNS, SITES, nouns_of
+from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.sample_clauses import ALL_VERBS, clause, has_past
 from experiments.data.grammar.sample_phrases import DESCRIBING, noun_of
 from experiments.data.grammar.sample_states import being
@@ -40,26 +40,26 @@ _PLACE_VERBS = [v for v in ALL_VERBS if {'anywhere', 'homes!'} & set(v.notes)]
 _OWN = nouns_of('pet vehicle brother sister son daughter')
 
 
-# ---- Relative clauses ---------------------------------------------------------------------------
+# ---- Relative clauses ----------------------------------------------------------------
 
 
-def with_relative(dice: Dice, main: Clause) -> Clause:
-    """The clause with a relative clause at its last phrase or, where none fits, at its subject."""
+def with_relative(rng: Rng, main: Clause) -> Clause:
+    """The clause with a relative clause at its last phrase, or else at its subject."""
     name = _last_phrase(main)
-    if name and dice.chance(0.6):
+    if name and rng.chance(0.6):
         part = getattr(main, name)
         if isinstance(part, Prepositional):
             return replace(
-                main, **{name: part._replace(phrase=_described(dice, part.phrase))}
+                main, **{name: part._replace(phrase=_described(rng, part.phrase))}
             )
-        return replace(main, **{name: _described(dice, part)})
+        return replace(main, **{name: _described(rng, part)})
     if main.front == 'subject':
-        return replace(main, subject=_described(dice, main.subject))
+        return replace(main, subject=_described(rng, main.subject))
     return main
 
 
 def _last_phrase(main: Clause) -> str:
-    """The part whose relative clause would come last in both languages; empty if there is none."""
+    """The part whose relative clause would be last in both languages, or ''."""
     time_last = main.time and not main.time.middle and main.front != 'time'
     if time_last or main.manner or main.predicate:
         return ''
@@ -77,17 +77,17 @@ def _last_phrase(main: Clause) -> str:
     )
 
 
-def _described(dice: Dice, phrase: Nominal) -> Nominal:
+def _described(rng: Rng, phrase: Nominal) -> Nominal:
     if not isinstance(phrase, NounPhrase) or phrase.owner:
         return phrase
-    described = relative(dice, phrase.noun, phrase.plural)
+    described = relative(rng, phrase.noun, phrase.plural)
     adjective = (
         None if described.predicate else phrase.adjective
     )  # 'the green hat that is red'
     return replace(phrase, adjective=adjective, relative=described)
 
 
-def relative(dice: Dice, noun: Noun, plural: bool) -> Clause:
+def relative(rng: Rng, noun: Noun, plural: bool) -> Clause:
     """A clause about the noun, in which the relative pronoun has some role."""
     pronoun = RelativePronoun(noun, plural)
     human = noun.kind in PERSONS
@@ -99,34 +99,34 @@ def relative(dice: Dice, noun: Noun, plural: bool) -> Clause:
         'owner': 8 * human,
         'place': 15 * (noun.english in SITES),
     }
-    role = dice.draw(weights)
-    tense = dice.draw({'present': 50, 'past': 50})
+    role = rng.draw(weights)
+    tense = rng.draw({'present': 50, 'past': 50})
     if role == 'subject':
-        return clause(dice, BY_SUBJECT[noun.english], pronoun, tense, extras=False)
+        return clause(rng, BY_SUBJECT[noun.english], pronoun, tense, extras=False)
     if role == 'being':
-        return being(dice, pronoun, noun, tense)
+        return being(rng, pronoun, noun, tense)
     if role == 'object':
         verbs = BY_OBJECT[noun.english]
         return clause(
-            dice, verbs, tense=tense, extras=False, object=pronoun, front='object'
+            rng, verbs, tense=tense, extras=False, object=pronoun, front='object'
         )
     if role == 'recipient':
         verbs = RECIPIENT_VERBS
         return clause(
-            dice, verbs, tense=tense, extras=False, recipient=pronoun, front='recipient'
+            rng, verbs, tense=tense, extras=False, recipient=pronoun, front='recipient'
         )
     if role == 'owner':
         own = NounPhrase(
-            dice.pick(_OWN), DETERMINERS['the'], dice.chance(0.2), owner=pronoun
+            rng.pick(_OWN), DETERMINERS['the'], rng.chance(0.2), owner=pronoun
         )
-        return being(dice, own, tense=tense)
+        return being(rng, own, tense=tense)
     place = Prepositional(SITES[noun.english], pronoun)
     return clause(
-        dice, _PLACE_VERBS, tense=tense, extras=False, place=place, front='place'
+        rng, _PLACE_VERBS, tense=tense, extras=False, place=place, front='place'
     )
 
 
-# ---- Speaking on of what was named --------------------------------------------------------------
+# ---- Speaking on of what was named ---------------------------------------------------
 
 
 class Antecedent(NamedTuple):
@@ -179,7 +179,7 @@ def pronoun_for(nominal: Nominal) -> Pronoun | None:
 
 
 def done_to(antecedent: Antecedent, but: Verb, tense: str) -> list[Verb]:
-    """The verbs, but for one, whose object the pronoun can be: not 'auf es', which is 'darauf'."""
+    """The verbs, but for one, that can have the pronoun as object: not 'auf es'."""
     noun = antecedent.noun
     verbs = [
         v for v in _DONE_BY_PEOPLE[noun.english] if v is not but and not v.recipient
@@ -188,13 +188,15 @@ def done_to(antecedent: Antecedent, but: Verb, tense: str) -> list[Verb]:
     return [v for v in verbs if noun.kind in PERSONS or not v.preposition]
 
 
-def about(dice: Dice, main: Clause, tense: str) -> Clause | None:
-    """A clause in which somebody or something of the main clause is or does something, or has
-    something done to it; none if there is nothing that a pronoun can mean."""
+def about(rng: Rng, main: Clause, tense: str) -> Clause | None:
+    """A clause about somebody or something of the main clause, by a pronoun.
+
+    None if there is nothing that a pronoun can mean.
+    """
     known = antecedents(main)
     if not known:
         return None
-    pronoun, noun = antecedent = dice.pick(known)
+    pronoun, noun = antecedent = rng.pick(known)
     doing = [v for v in BY_SUBJECT[noun.english] if v is not main.verb]
     done = done_to(antecedent, main.verb, tense)
     third = pronoun.person in (THIRD, THIRD_PLURAL)
@@ -203,21 +205,21 @@ def about(dice: Dice, main: Clause, tense: str) -> Clause | None:
         'doing': 25 * bool(doing),
         'done': 35 * bool(done and third),
     }
-    kind = dice.draw(weights) if any(weights.values()) else ''
+    kind = rng.draw(weights) if any(weights.values()) else ''
     if kind == 'being':
-        return being(dice, pronoun, noun, tense)
+        return being(rng, pronoun, noun, tense)
     if kind == 'doing':
-        return clause(dice, doing, pronoun, tense, extras=False)
+        return clause(rng, doing, pronoun, tense, extras=False)
     if kind == 'done':
         actors = [
             a.pronoun for a in known if a.noun.kind in PERSONS and a.pronoun != pronoun
         ]
-        subject = dice.pick(actors) if actors and dice.chance(0.6) else None
-        return clause(dice, done, subject, tense, extras=False, object=pronoun)
+        subject = rng.pick(actors) if actors and rng.chance(0.6) else None
+        return clause(rng, done, subject, tense, extras=False, object=pronoun)
     return None
 
 
-def infinitive(dice: Dice, subject: Nominal) -> Clause:
+def infinitive(rng: Rng, subject: Nominal) -> Clause:
     """What somebody can plan, try or be asked to do."""
     given = {'tense': 'present', 'modal': None, 'negative': False, 'time': None}
-    return clause(dice, _WILLED, subject, extras=dice.chance(0.4), plain=True, **given)
+    return clause(rng, _WILLED, subject, extras=rng.chance(0.4), plain=True, **given)

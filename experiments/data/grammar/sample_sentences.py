@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from experiments.data.grammar.dice import Dice
+from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.sample_clauses import clause
 from experiments.data.grammar.sample_complex import (
     complement,
@@ -18,25 +18,25 @@ from experiments.data.grammar.sample_relations import with_relative
 from experiments.data.grammar.sample_states import being, there_is, weather
 from experiments.data.grammar.syntax import Clause, Sentence, Subordinate
 
-# ---- Statements ---------------------------------------------------------------------------------
+# ---- Statements ----------------------------------------------------------------------
 
 
-def statement(dice: Dice) -> Sentence:
-    return Sentence((_with_front(dice, clause(dice)),))
+def statement(rng: Rng) -> Sentence:
+    return Sentence((_with_front(rng, clause(rng)),))
 
 
-def description(dice: Dice) -> Sentence:
-    return Sentence((_with_front(dice, being(dice)),))
+def description(rng: Rng) -> Sentence:
+    return Sentence((_with_front(rng, being(rng)),))
 
 
-def existence(dice: Dice) -> Sentence:
-    return Sentence((weather(dice) if dice.chance(0.15) else there_is(dice),))
+def existence(rng: Rng) -> Sentence:
+    return Sentence((weather(rng) if rng.chance(0.15) else there_is(rng),))
 
 
-def described(dice: Dice) -> Sentence:
+def described(rng: Rng) -> Sentence:
     """With a relative clause."""
     return Sentence(
-        (with_relative(dice, _time_first(clause(dice, extras=dice.chance(0.3)))),)
+        (with_relative(rng, _time_first(clause(rng, extras=rng.chance(0.3)))),)
     )
 
 
@@ -45,17 +45,17 @@ def _time_first(main: Clause) -> Clause:
     return replace(main, front='time') if main.time and not main.time.middle else main
 
 
-def _with_front(dice: Dice, main: Clause) -> Clause:
+def _with_front(rng: Rng, main: Clause) -> Clause:
     """The clause with its time or its place first, sometimes."""
     if main.time:
-        return _time_first(main) if dice.chance(0.5) else main
+        return _time_first(main) if rng.chance(0.5) else main
     required = any(note.endswith('!') for note in main.verb.notes)
-    if main.place and not required and dice.chance(0.3):
+    if main.place and not required and rng.chance(0.3):
         return replace(main, front='place')
     return main
 
 
-# ---- All of them --------------------------------------------------------------------------------
+# ---- All of them ---------------------------------------------------------------------
 
 KINDS = {
     statement: 22,
@@ -79,35 +79,35 @@ _JOINABLE = {
 }
 
 
-def sentence(dice: Dice) -> Sentence:
+def sentence(rng: Rng) -> Sentence:
     """One of any kind."""
-    return dice.draw(KINDS)(dice)
+    return rng.draw(KINDS)(rng)
 
 
-def long_sentence(dice: Dice) -> Sentence:
+def long_sentence(rng: Rng) -> Sentence:
     """Two or three statements joined, with more subordinate clauses inside."""
-    parts = [_statement(dice) for _ in range(dice.pick((2, 2, 3)))]
+    parts = [_statement(rng) for _ in range(rng.pick((2, 2, 3)))]
     clauses, joints = parts[0].clauses, parts[0].joints
     for part in parts[1:]:
         clauses += part.clauses
-        joints += (dice.pick(('and', 'but')), *part.joints)
+        joints += (rng.pick(('and', 'but')), *part.joints)
     return Sentence(clauses, joints)
 
 
-def _statement(dice: Dice) -> Sentence:
-    made = dice.draw(_JOINABLE)(dice)
+def _statement(rng: Rng) -> Sentence:
+    made = rng.draw(_JOINABLE)(rng)
     if made.mood != 'statement':
-        return _statement(dice)
+        return _statement(rng)
     *before, last = made.clauses
     return replace(
-        made, clauses=(*before, _deepened(dice, last) if dice.chance(0.5) else last)
+        made, clauses=(*before, _deepened(rng, last) if rng.chance(0.5) else last)
     )
 
 
-def _deepened(dice: Dice, main: Clause) -> Clause:
+def _deepened(rng: Rng, main: Clause) -> Clause:
     """With a reason at the end of its last subordinate clause."""
     if main.tail:
-        inner = _deepened(dice, main.tail.clause)
+        inner = _deepened(rng, main.tail.clause)
         return replace(main, tail=main.tail._replace(clause=inner))
-    reason = short_clause(dice, 'past' if main.tense == 'past' else 'present')
-    return replace(main, tail=Subordinate(dice.pick(('because', 'although')), reason))
+    reason = short_clause(rng, 'past' if main.tense == 'past' else 'present')
+    return replace(main, tail=Subordinate(rng.pick(('because', 'although')), reason))

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from experiments.data.grammar.dice import Dice
 from experiments.data.grammar.lexemes import Adjective, Adverb, Noun
 from experiments.data.grammar.lexicon import (
     BE,
@@ -13,6 +12,7 @@ from experiments.data.grammar.lexicon import (
     WEATHER,
     nouns_of,
 )
+from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.sample_phrases import (
     DESCRIBING,
     may_be_negated,
@@ -47,7 +47,7 @@ _WORKERS = {
 
 
 def being(
-    dice: Dice,
+    rng: Rng,
     subject: Nominal | None = None,
     noun: Noun | None = None,
     tense: str = '',
@@ -56,24 +56,24 @@ def being(
 
     `noun` is what the subject means where that is a pronoun.
     """
-    subject = subject or _described(dice)
+    subject = subject or _described(rng)
     noun = noun or noun_of(subject)
-    negative = may_be_negated(subject) and dice.chance(0.15)
-    kind = dice.draw({'adjective': 68, 'comparison': 22, 'worker': 10})
-    adjective = dice.pick(DESCRIBING[noun.english])
+    negative = may_be_negated(subject) and rng.chance(0.15)
+    kind = rng.draw({'adjective': 68, 'comparison': 22, 'worker': 10})
+    adjective = rng.pick(DESCRIBING[noun.english])
     predicate = None
     if kind == 'comparison':
-        predicate = _comparison(dice, adjective, subject, noun)
+        predicate = _comparison(rng, adjective, subject, noun)
     elif kind == 'worker':
-        predicate = _worker(dice, subject)
+        predicate = _worker(rng, subject)
     if isinstance(subject, NounPhrase) and (
         not predicate or subject.adjective is adjective
     ):
         subject = replace(subject, adjective=None)  # 'the green shirt is red'
-    tense = tense or dice.draw(_BE_TENSES)
+    tense = tense or rng.draw(_BE_TENSES)
     time = None
-    if not predicate and adjective.english in _MOODS and dice.chance(0.4):
-        time = time_for(dice, tense, often=tense != 'future' and not negative)
+    if not predicate and adjective.english in _MOODS and rng.chance(0.4):
+        time = time_for(rng, tense, often=tense != 'future' and not negative)
     return Clause(
         subject,
         BE,
@@ -84,34 +84,34 @@ def being(
     )
 
 
-def _described(dice: Dice) -> Nominal:
-    subject = noun_phrase(dice, _DESCRIBED)
-    return subject_of(dice, BE) if subject.noun.kind in PERSONS else subject
+def _described(rng: Rng) -> Nominal:
+    subject = noun_phrase(rng, _DESCRIBED)
+    return subject_of(rng, BE) if subject.noun.kind in PERSONS else subject
 
 
 def _comparison(
-    dice: Dice, adjective: Adjective, subject: Nominal, noun: Noun
+    rng: Rng, adjective: Adjective, subject: Nominal, noun: Noun
 ) -> Comparison | None:
     alike = [n for n in _SAME_KIND[noun.english] if n.english in adjective.kinds]
     if not adjective.english_more or not alike:
         return None
     return Comparison(
-        adjective, other(dice, alike, subject, 'definite'), dice.chance(0.35)
+        adjective, other(rng, alike, subject, 'definite'), rng.chance(0.35)
     )
 
 
-def _worker(dice: Dice, subject: Nominal) -> NounPhrase | None:
-    """'a good doctor', of one person whose sex is known, since German has a word for either."""
+def _worker(rng: Rng, subject: Nominal) -> NounPhrase | None:
+    """'a good doctor', of a person of known sex: German has a word for either sex."""
     noun = noun_of(subject)
     if subject.person != THIRD or noun.kind not in _WORKERS:
         return None
-    worker = dice.pick([worker for worker in _WORKERS[noun.kind] if worker is not noun])
+    worker = rng.pick([worker for worker in _WORKERS[noun.kind] if worker is not noun])
     return NounPhrase(
-        worker, DETERMINERS['a'], adjective=dice.pick(DESCRIBING[worker.english])
+        worker, DETERMINERS['a'], adjective=rng.pick(DESCRIBING[worker.english])
     )
 
 
-# ---- What there is, and the weather -------------------------------------------------------------
+# ---- What there is, and the weather --------------------------------------------------
 
 _SEEN = nouns_of('person animal goods plant food')
 _SINGLE = {'a': 75, 'no': 25}
@@ -121,25 +121,25 @@ _NEAR = PLACES['near']
 _SITES = [place for place in PLACES['anywhere'] if not isinstance(place, Adverb)]
 
 
-def there_is(dice: Dice) -> Clause:
+def there_is(rng: Rng) -> Clause:
     """'There is a dog in the garden': German says 'es gibt', with an object."""
-    seen = noun_phrase(dice, _SEEN)
+    seen = noun_phrase(rng, _SEEN)
     weights = _MASS if seen.noun.mass else _SEVERAL if seen.plural else _SINGLE
-    seen = replace(seen, determiner=DETERMINERS[dice.draw(weights)], owner=None)
-    places = _NEAR if dice.chance(0.3) else _SITES
-    place = place_in(dice, places, seen)
-    front = 'place' if dice.chance(0.3) else 'subject'
-    tense = dice.draw({'present': 65, 'past': 35})
+    seen = replace(seen, determiner=DETERMINERS[rng.draw(weights)], owner=None)
+    places = _NEAR if rng.chance(0.3) else _SITES
+    place = place_in(rng, places, seen)
+    front = 'place' if rng.chance(0.3) else 'subject'
+    tense = rng.draw({'present': 65, 'past': 35})
     return Clause(
         Expletive('there'), THERE_BE, tense, object=seen, place=place, front=front
     )
 
 
-def weather(dice: Dice, tense: str = '') -> Clause:
+def weather(rng: Rng, tense: str = '') -> Clause:
     """'It is raining in Rome.'"""
-    verb = dice.pick(tuple(WEATHER.values()))
-    tense = tense or dice.draw({'progressive': 50, 'past': 30, 'future': 20})
+    verb = rng.pick(tuple(WEATHER.values()))
+    tense = tense or rng.draw({'progressive': 50, 'past': 30, 'future': 20})
     place = (
-        place_in(dice, PLACES['cities'], Expletive('it')) if dice.chance(0.5) else None
+        place_in(rng, PLACES['cities'], Expletive('it')) if rng.chance(0.5) else None
     )
     return Clause(Expletive('it'), verb, tense, place=place)

@@ -1,6 +1,7 @@
 """Trees that belong to neither language: both sides of a pair are read from one tree.
 
-Grammatical number, case and word order are no part of a tree: each language works them out.
+Grammatical number, case and word order are no part of a tree: each language works them
+out.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ from experiments.data.grammar.lexemes import (
     Verb,
 )
 
-# The persons a verb agrees with, as indices into its forms: I, you, he/she/it, we, they.
+# The persons a verb agrees with, as indices into its forms: I, you, he/she/it, we,
+# they.
 FIRST, SECOND, THIRD, FIRST_PLURAL, THIRD_PLURAL = range(5)
 
 PERSONS = ('man', 'woman', 'child')  # the kinds of noun that 'who' asks for
@@ -27,7 +29,7 @@ INFINITIVES = (
 )  # the conjunctions whose clause has no subject of its own
 
 
-# ---- Noun phrases -------------------------------------------------------------------------------
+# ---- Noun phrases --------------------------------------------------------------------
 
 
 class Expletive(NamedTuple):
@@ -64,7 +66,7 @@ class Interrogative(NamedTuple):
 
 
 class RelativePronoun(NamedTuple):
-    """Stands in the relative clause in the place of the noun that the clause describes."""
+    """Stands in a relative clause for the noun that the clause describes."""
 
     noun: Noun
     plural: bool
@@ -99,7 +101,7 @@ Nominal = (
 )
 
 
-# ---- What else a clause is made of --------------------------------------------------------------
+# ---- What else a clause is made of ---------------------------------------------------
 
 
 class Prepositional(NamedTuple):

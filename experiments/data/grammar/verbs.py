@@ -1,15 +1,15 @@
 """The verbs, a line each: English; German; to what; with what else; who does it.
 
-English: base, past and participle where they are irregular, and in brackets +particle and
-preposition before the object. German: infinitive (· after what separates), third person if
-irregular, participle (after `ist` where the perfect takes sein), then the object's case or
-preposition; `past=` where the preterite is the usual past. What and who are kinds of noun, groups
-of kinds or single nouns; who is by default a person.
+English: base, past and participle where they are irregular, and in brackets +particle
+and preposition before the object. German: infinitive (· after what separates), third
+person if irregular, participle (after `ist` where the perfect takes sein), then the
+object's case or preposition; `past=` where the preterite is the usual past. What and
+who are kinds of noun, groups of kinds or single nouns; who is by default a person.
 
-With what else: places, directions and manners by their names in `words` (! where it must have
-one); `with` and `for` somebody; `alone`, the object may be left out; `person`, it is done for
-somebody in the dative; `state`, never progressive; `chance`, not done at will, so neither
-requested nor under a modal verb.
+With what else: places, directions and manners by their names in `words` (! where it
+must have one); `with` and `for` somebody; `alone`, the object may be left out;
+`person`, it is done for somebody in the dative; `state`, never progressive; `chance`,
+not done at will, so neither requested nor under a modal verb.
 """
 
 GROUPS = {

@@ -1,7 +1,7 @@
-"""The words that are neither noun nor verb, and the prepositional phrases that verbs can have."""
+"""Words that are neither noun nor verb, and the prepositional phrases of verbs."""
 
-# English (/comparative, else 'more …'; /- has none), German (/comparative, else -er): the nouns it
-# suits.
+# English (/comparative, else 'more …'; /- has none), German (/comparative, else -er):
+# the nouns it suits.
 ADJECTIVES = """
 old/older alt/älter: person animal goods text building landscape plant
 young/younger jung/jünger: person animal
@@ -125,7 +125,8 @@ at home: zu Hause
 home: nach Hause
 """
 
-# Where one can be: English and German preposition, which each of the nouns has of its own.
+# Where one can be: English and German preposition, which each of the nouns has of its
+# own.
 SITES = """
 in in: kitchen cellar office house school church hotel restaurant shop hospital museum library
     bakery castle cinema garden city village park forest
@@ -134,8 +135,9 @@ on auf: street bridge meadow island mountain
 at auf: market
 """
 
-# What a verb can have with it, by the name its line gives: English preposition and what it goes
-# before, or an adverb. 'site' is each noun's own preposition; 'inside' are those that it is in.
+# What a verb can have with it, by the name its line gives: English preposition and what
+# it goes before, or an adverb. 'site' is each noun's own preposition; 'inside' are
+# those that it is in.
 PLACES = """
 anywhere: site building landscape kitchen office; here; there; outside; at home
 outdoors: site landscape; outside
@@ -157,7 +159,8 @@ onto: onto table chair sofa bench wall; over wall
 down: on table bed chair bench; under table bed chair; next to lamp mirror bed; in front of door
 """
 
-# English (/plural), German stem, the pattern of its endings and of those it asks of the adjective.
+# English (/plural), German stem, the pattern of its endings and of those it asks of the
+# adjective.
 DETERMINERS = """
 the: - der
 a: ein ein

@@ -9,10 +9,12 @@ from flaxformer_lite.ranges import shown
 
 
 class Source(Protocol):
-    """What a data source offers. A new one is a file `<name>.py` here with a class `<Name>`.
+    """What a data source offers.
 
-    The arguments in the spec are those of the class, which raises UserError on bad ones and reads
-    no text until a method is called. Text is NFC and holds no line break.
+    A new one is a file `<name>.py` here with a class `<Name>`.
+
+    The arguments in the spec are those of the class, which raises UserError on bad ones
+    and reads no text until a method is called. Text is NFC and holds no line break.
 
     Attributes:
       source: the code of the language to translate from, such as `'en'`.
@@ -27,11 +29,11 @@ class Source(Protocol):
         ...
 
     def evaluation(self) -> dict[str, list[tuple[str, str]]]:
-        """The evaluation sets by name, whole. The first, `'val'`, is what training is judged by."""
+        """The evaluation sets by name, whole; the first, `'val'`, is the dev set."""
         ...
 
     def digest(self) -> str:
-        """Hex. Changes when the pairs of `train` change, and costs far less than to read them."""
+        """A hexadecimal digest of what `train` gives, without reading all pairs."""
         ...
 
 
@@ -45,7 +47,8 @@ def load(spec: str) -> Source:
         return specs.make('experiments.data.sources', spec)
     except ValueError as error:
         raise UserError(f'data: {error}') from None
-    # A path too long, a folder without permission, the home of a user that is not there.
+    # A path too long, a folder without permission, the home of a user that is not
+    # there.
     except (OSError, RuntimeError) as error:
         reason = getattr(error, 'strerror', None) or error
         raise UserError(f'data={shown(spec)}: {reason}') from None

@@ -1,4 +1,4 @@
-"""What users give as paths, and what the file system has against them, in one line each."""
+"""Paths that users give: what is wrong with one is said on one line."""
 
 import contextlib
 import zlib
@@ -47,13 +47,14 @@ def expanded(argument: str, text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise UserError(
-            f'data: {argument} is {text!r}: {str(error).rstrip(".")}; give the whole path'
+            f'data: {argument} is {text!r}: {str(error).rstrip(".")}; give the whole '
+            'path'
         ) from None
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What the file system or a damaged file says while it is read becomes a UserError."""
+    """Turns the errors of reading a file, or of a damaged one, into UserErrors."""
     try:
         yield
     except OSError as error:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.grammar import english, german
-from experiments.data.grammar.dice import Dice
 from experiments.data.grammar.held_out import is_held_out
+from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.sample_sentences import long_sentence, sentence
 from experiments.data.grammar.syntax import Sentence
 from flaxformer_lite.ranges import Checked, Range
@@ -27,13 +27,17 @@ SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
 class Grammar(Checked):
     """Pairs drawn from `_grammar`, all distinct, in English and in German.
 
-    Evaluation sets: `val` and `test` are drawn like the training pairs; `long` joins and nests the
-    same constructions to sentences longer than any of these; each sentence of `compositional` has
-    a word in a construction in which training never shows it (`_grammar.held_out`).
+    Evaluation sets: `val` and `test` are drawn like the training pairs; `long` joins
+      and nests the
+    same constructions to sentences longer than any of these; each sentence of
+    `compositional` has a word in a construction in which training never shows it
+    (`_grammar.held_out`).
 
     Attributes:
-      seed: other seeds draw other sentences; the pairs held out of training are the same.
-      pairs: the number of training pairs. Fewer are the first of more; the evaluation sets stay.
+      seed: other seeds draw other sentences; the pairs held out of training are the
+        same.
+      pairs: the number of training pairs. Fewer are the first of more; the evaluation
+        sets stay.
 
     Raises:
       ValueError: `seed` or `pairs` is out of range.
@@ -53,7 +57,7 @@ class Grammar(Checked):
         return {name: list(pairs) for name, pairs in self._evaluation.items()}
 
     def digest(self) -> str:
-        """Of the code that makes the pairs and of the fields that choose them: reads no pair."""
+        """A digest of the fields and of the code that makes the pairs."""
         files = [
             Path(__file__),
             *sorted((Path(__file__).parents[1] / 'grammar').glob('*.py')),
@@ -95,14 +99,14 @@ class Grammar(Checked):
     def _distinct(
         self,
         stream: int,
-        draw: Callable[[Dice], Sentence],
+        draw: Callable[[Rng], Sentence],
         words: range,
         accepts: Callable[[Sentence], bool],
     ) -> Iterator[Pair]:
-        """Pairs of which neither side came before, with that many words on each side."""
-        dice, seen = Dice(3 * self.seed + stream), set()
+        """Pairs of which neither side came before, with so many words on each side."""
+        rng, seen = Rng(3 * self.seed + stream), set()
         while True:
-            tree = draw(dice)
+            tree = draw(rng)
             if not accepts(tree):
                 continue
             pair = english.sentence(tree), german.sentence(tree)

@@ -1,14 +1,15 @@
-"""Parallel text files of the user's own: `text(path="corpus", source="en", target="de")`."""
+"""Parallel text files: `text(path="corpus", source="en", target="de")`."""
 
 import contextlib
 import dataclasses
 import functools
 import gzip
 import hashlib
+import io
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 from experiments.command_line.errors import UserError
 from experiments.data.sources import _paths
@@ -16,11 +17,12 @@ from experiments.data.sources import _paths
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A folder of files named `<set>.<language>`, plain or `.gz`, whose lines belong together.
+    """A folder of files named `<set>.<language>`, plain or `.gz`, with parallel lines.
 
-    `train` is trained on and `val` judges the training; every other set that has both languages is
-    one more evaluation set. Files are UTF-8, one sentence a line; where a plain file and a `.gz` of
-    the same name lie side by side, the plain one is read. Text is brought to Unicode's NFC.
+    `train` is trained on and `val` judges the training; every other set that has both
+    languages is one more evaluation set. Files are UTF-8, one sentence a line; where a
+    plain file and a `.gz` of the same name lie side by side, the plain one is read.
+    Text is brought to Unicode's NFC.
 
     Attributes:
       path: the folder; `~` is the home directory.
@@ -28,8 +30,8 @@ class Text:
       target: language code of the files to translate to.
 
     Raises:
-      UserError: when made, for a folder or file that is missing; when read, for files that are
-        empty, not UTF-8 or of unequal length.
+      UserError: when made, for a folder or file that is missing; when read, for files
+        that are empty, not UTF-8 or of unequal length.
     """
 
     path: str
@@ -80,15 +82,12 @@ class Text:
         """The sets that are there in both languages."""
         with _paths.reading(self._folder):
             files = {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
-        stems = [
-            {
-                f.removesuffix(f'.{language}')
-                for f in files
-                if f.endswith(f'.{language}')
-            }
-            for language in (self.source, self.target)
-        ]
-        return {stem for stem in stems[0] & stems[1] if not stem.startswith('.')}
+        stems = set()
+        for file in files:
+            stem = file.removesuffix(f'.{self.source}')
+            if stem != file and f'{stem}.{self.target}' in files:
+                stems.add(stem)
+        return {stem for stem in stems if not stem.startswith('.')}
 
     def _file(self, name: str, language: str) -> Path:
         plain = self._folder / f'{name}.{language}'
@@ -97,32 +96,40 @@ class Text:
             with _paths.reading(file):
                 if file.is_file():
                     return file
-        mend = (
-            'what is trained on'
-            if name == 'train'
-            else 'hold back some lines of train for it'
-        )
+        remedy = 'hold back some lines of train for it'
+        if name == 'train':
+            remedy = 'what is trained on'
         raise UserError(
-            f'data: {plain} (or {packed.name}) is missing: {mend}; '
-            f'sets with both languages there: {", ".join(sorted(self._names())) or "none"}'
+            f'data: {plain} (or {packed.name}) is missing: {remedy}; sets with both '
+            f'languages there: {", ".join(sorted(self._names())) or "none"}'
         )
 
     def _pairs(self, name: str) -> Iterator[tuple[str, str]]:
-        files = [self._file(name, language) for language in (self.source, self.target)]
-        # All is read before the first pair is given out: a shifted corpus must train nothing.
-        counts = [sum(1 for _ in _lines(file)) for file in files]
-        if counts[0] != counts[1]:
+        source = self._file(name, self.source)
+        target = self._file(name, self.target)
+        # All is read before the first pair is given out: text whose lines are shifted
+        # must train nothing.
+        source_lines = _count(_lines(source))
+        target_lines = _count(_lines(target))
+        if source_lines != target_lines:
             raise UserError(
-                f'data: {files[0]} has {counts[0]:,} lines and {files[1]} has {counts[1]:,}; '
-                'line n of one must translate line n of the other'
+                f'data: {source} has {source_lines:,} lines and {target} has '
+                f'{target_lines:,}; line n of one must translate line n of the other'
             )
-        if not counts[0]:
-            raise UserError(f'data: {files[0]} and {files[1]} are empty')
-        yield from zip(*map(_lines, files), strict=True)
+        if not source_lines:
+            raise UserError(f'data: {source} and {target} are empty')
+        yield from zip(_lines(source), _lines(target), strict=True)
+
+
+def _count(items: Iterable[Any]) -> int:
+    number = 0
+    for _ in items:
+        number += 1
+    return number
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
+def _open(path: Path) -> Iterator[io.BufferedIOBase]:
     with (
         _paths.reading(path),
         gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file,
@@ -131,7 +138,7 @@ def _open(path: Path) -> Iterator[BinaryIO]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The lines of a file. Only `\\n` ends one: other Unicode separators belong to the sentence."""
+    """The lines of a file; only `\\n` ends one: sentences may hold other separators."""
     number = 0
     try:
         with _open(path) as file:
@@ -140,6 +147,6 @@ def _lines(path: Path) -> Iterator[str]:
                 yield unicodedata.normalize('NFC', text.rstrip('\r\n'))
     except UnicodeDecodeError as error:
         raise UserError(
-            f'data: {path}, line {number}, is not UTF-8 ({error.reason}, byte {error.start + 1} '
-            'of it); convert the file, for example with iconv'
+            f'data: {path}, line {number}, is not UTF-8 ({error.reason}, byte '
+            f'{error.start + 1} of it); convert the file, for example with iconv'
         ) from None

@@ -1,4 +1,4 @@
-"""Any translation data set of TensorFlow Datasets, read without TensorFlow and never held whole."""
+"""A translation data set of TensorFlow Datasets, streamed without TensorFlow."""
 
 import dataclasses
 import functools
@@ -24,21 +24,24 @@ _CHUNK = (
 class Tfds:
     """`tfds(name="wmt14_translate/de-en", source="en", target="de")`.
 
-    A set that is not prepared yet is downloaded and prepared, as ArrayRecord, where there is a
-    network. A folder that is prepared already, as ArrayRecord or TFRecord, is read as it is.
+    A set that is not prepared yet is downloaded and prepared, as ArrayRecord, where
+    there is a network. A folder that is prepared already, as ArrayRecord or TFRecord,
+    is read as it is.
 
     Attributes:
       name: the data set and its configuration as TFDS names them.
       source: code of the language to translate from, one of the set's.
       target: code of the language to translate to.
       split: what to train on, in TFDS's notation: `'train'`, `'train[:99%]'`.
-      dev: what judges the training, the evaluation set `'val'`: `'validation'`, `'train[99%:]'`.
-        The splits of which neither holds a part are evaluation sets under their own names.
+      dev: what judges the training, the evaluation set `'val'`: `'validation'`,
+        `'train[99%:]'`. The splits of which neither holds a part are evaluation sets
+        under their own names.
       data_dir: TFDS's folder; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
 
     Raises:
-      UserError: when made, for an argument of the wrong type; when read, for a set, language or
-        split that does not exist and for a set that cannot be prepared here.
+      UserError: when made, for an argument of the wrong type; when read, for a set,
+        language or split that does not exist and for a set that cannot be prepared
+        here.
     """
 
     name: str
@@ -101,13 +104,14 @@ class Tfds:
 
     @functools.cached_property
     def _builder(self) -> Any:
-        """TFDS's builder of the set: prepared, and with the languages and splits asked for."""
+        """TFDS's builder of the set: prepared, with the languages and splits wanted."""
         builder = self._find()
         features = builder.info.features or {}
         for language in (self.source, self.target):
             if language not in features:
                 raise UserError(
-                    f'data: {self.name} has no {language!r}; it has {", ".join(features)}'
+                    f'data: {self.name} has no {language!r}; it has '
+                    f'{", ".join(features)}'
                 )
         if not builder.is_prepared():
             self._prepare(builder)
@@ -118,8 +122,9 @@ class Tfds:
             )
         except ValueError as error:
             raise UserError(
-                f'data: {self.name}: {_line(error)} The splits are {", ".join(splits)}; '
-                'to hold back a part of one, give split="train[:99%]" and dev="train[99%:]"'
+                f'data: {self.name}: {_line(error)} The splits are '
+                f'{", ".join(splits)}; to hold back a part of one, give '
+                'split="train[:99%]" and dev="train[99%:]"'
             ) from None
         if any(_overlap(a, b) for a in trained for b in judged):
             raise UserError(
@@ -131,7 +136,9 @@ class Tfds:
     def _find(self) -> Any:
         import absl.logging
         import tensorflow_datasets as tfds
-        import tensorflow_datasets.translate  # noqa: F401 (registers the translation sets)
+
+        # It registers the translation sets.
+        import tensorflow_datasets.translate  # noqa: F401
 
         # What it warns of is no more than the error that follows says in one line.
         absl.logging.set_verbosity(absl.logging.ERROR)
@@ -139,7 +146,8 @@ class Tfds:
             builder = tfds.builder(self.name, data_dir=self.data_dir)
             if builder.is_prepared():
                 return builder
-            # Asked for only now: on a set that is prepared otherwise, TFDS refuses the argument.
+            # Asked for only now: on a set that is prepared otherwise, TFDS refuses the
+            # argument.
             return tfds.builder(
                 self.name, data_dir=self.data_dir, file_format='array_record'
             )
@@ -153,8 +161,9 @@ class Tfds:
     def _prepare(self, builder: Any) -> None:
         if not _online():  # TFDS itself would go on trying for minutes
             raise UserError(
-                f'data: {self.name} is not in {builder.data_dir_root} and there is no network; '
-                f'run {self._command()} where there is one and copy the folder {builder.name} here'
+                f'data: {self.name} is not in {builder.data_dir_root} and there is no '
+                f'network; run {self._command()} where there is one and copy the '
+                f'folder {builder.name} here'
             )
         try:
             builder.download_and_prepare()
@@ -162,15 +171,17 @@ class Tfds:
             Exception
         ) as error:  # of whatever kind: the download, the archive, the disk
             raise UserError(
-                f'data: {self.name} could not be prepared: {_line(error)}; to see why, run '
-                f'{self._command()} (many archives need: pip install tensorflow)'
+                f'data: {self.name} could not be prepared: {_line(error)}; to see why, '
+                f'run {self._command()} (many archives need: pip install tensorflow)'
             ) from error
 
     def _command(self) -> str:
         folder = f', data_dir={self.data_dir!r}' if self.data_dir else ''
         return (
-            'python -c "import tensorflow_datasets as t, tensorflow_datasets.translate; '
-            f"t.builder('{self.name}'{folder}, file_format='array_record').download_and_prepare()\""
+            'python -c "import tensorflow_datasets as t, '
+            'tensorflow_datasets.translate; '
+            f"t.builder('{self.name}'{folder}, file_format='array_record')"
+            '.download_and_prepare()"'
         )
 
     def _pairs(self, split: str) -> Iterator[tuple[str, str]]:
@@ -182,8 +193,9 @@ class Tfds:
             raise
         except Exception as error:  # each kind of file has errors of its own
             raise UserError(
-                f'data: {builder.data_path}, split {split!r}, cannot be read: {_line(error)}; '
-                'if it is damaged, remove that folder and have it prepared anew'
+                f'data: {builder.data_path}, split {split!r}, cannot be read: '
+                f'{_line(error)}; if it is damaged, remove that folder and have it '
+                'prepared anew'
             ) from error
 
 
@@ -231,7 +243,7 @@ def _overlap(a: Any, b: Any) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """What TFDS says, as one line of a bearable length and without what it passed to itself."""
+    """TFDS's message on one short line, without the arguments that it repeats."""
     said = re.sub(
         r'^Failed to construct dataset .*?}": ', '', str(error) or repr(error)
     )

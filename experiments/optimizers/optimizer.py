@@ -7,20 +7,21 @@ import optax
 
 from experiments.command_line.errors import UserError
 from experiments.config.schema import ExperimentConfig, OptimizerConfig
-from experiments.training import optax_specs
-from experiments.training.weight_decay import decays
+from experiments.optimizers import optax_specs
+from experiments.optimizers.weight_decay import decays
 from flaxformer_lite.config import variants
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import schedules
 
 LONG = 1 << 30  # steps, more than any training has
-# Those that the fields b1, b2, eps and weight_decay are for; others have arguments of their own.
+# Those whose arguments are the fields b1, b2, eps and weight_decay; others have
+# arguments of their own.
 BY_FIELDS = ('adam', 'adamw')
 ADAMS = ('b1', 'b2', 'eps', 'weight_decay')
-# A step of theirs is as long as the learning rate says, whatever a gradient's size: the rates of
-# an initialisation hold for them. An update that was scaled would also part schedule-free
-# optimizers from the sequences that they keep.
+# A step of theirs is as long as the learning rate says, whatever a gradient's size: the
+# rates of an initialisation hold for them. An update that was scaled would also part
+# schedule-free optimizers from the sequences that they keep.
 _OF_ONE_LENGTH = (
     *('adabelief', 'adam', 'adamax', 'adamaxw', 'adamw', 'amsgrad', 'lion', 'radam'),
     *('sign_sgd', 'signum', 'yogi'),
@@ -32,10 +33,11 @@ def make(
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """The optimizer of a config, and its learning rate by the count of updates so far.
 
-    `adam` is Kingma and Ba's (2015). `adamw` also takes learning rate · weight_decay · w
-    from each weight w that `decays` is true of (Loshchilov and Hutter 2019). Both go by
-    the fields of `optimizer`. Any other is optax's own, by its spec. A gradient whose
-    norm over all parameters is above `clip` is scaled down to it; 0 leaves it as it is.
+    `adam` is Kingma and Ba's (2015). `adamw` also takes learning rate · weight_decay ·
+    w from each weight w that `decays` is true of (Loshchilov and Hutter 2019). Both go
+    by the fields of `optimizer`. Any other is optax's own, by its spec. A gradient
+    whose norm over all parameters is above `clip` is scaled down to it; 0 leaves it as
+    it is.
 
     Args:
       config: the whole config.
@@ -61,19 +63,20 @@ def _from_optax(
     """The optimizer that the fields name, and its learning rate."""
     settings = config.optimizer
     _check(settings)
+    name, arguments = _named(settings)
     schedule = make_schedule(config, steps)
-    return optax_specs.make(*_named(settings), schedule, decays), schedule
+    return optax_specs.make(name, arguments, schedule, decays), schedule
 
 
 def make_schedule(config: ExperimentConfig, steps: int) -> optax.Schedule:
-    """The learning rate of a config by the count of updates so far.
+    """The learning rate of a config by the count of updates, for so many steps.
 
     Raises:
       UserError: the schedule cannot be made.
     """
+    spec = config.optimizer.schedule
     try:
-        spec, d_model = config.optimizer.schedule, config.model.d_model
-        schedule = schedules.make(spec, d_model, steps)
+        schedule = schedules.make(spec, config.model.d_model, steps)
         jax.eval_shape(schedule, 0)  # an argument of the wrong type is met only here
     except (ValueError, TypeError) as error:
         raise UserError(f'optimizer.schedule: {error}') from None
@@ -81,7 +84,7 @@ def make_schedule(config: ExperimentConfig, steps: int) -> optax.Schedule:
 
 
 def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
-    """The optimizer's name and arguments, those that are fields among them."""
+    """The optimizer's name and its arguments, of the spec and of the fields."""
     name, arguments = optax_specs.split(settings.name)
     if name not in BY_FIELDS:
         return name, arguments
@@ -96,15 +99,14 @@ def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
 
 
 def check_rates(config: ExperimentConfig) -> None:
-    """Refuses a schedule that gives negative or infinite rates; it computes them, on a device.
+    """Refuses a schedule with negative or infinite rates, computed on a device.
 
     Raises:
       UserError: names the schedule, the rate and its step.
     """
     steps = config.train.steps or LONG
-    schedule, d_model = config.optimizer.schedule, config.model.d_model
     try:
-        schedules.check_rates(schedule, d_model, steps)
+        schedules.check_rates(config.optimizer.schedule, config.model.d_model, steps)
     except ValueError as error:
         raise UserError(f'optimizer.schedule: {error}') from None
 
@@ -162,6 +164,6 @@ def _check(settings: OptimizerConfig) -> None:
     optax_specs.find(name)
     if name != 'adamw' and settings.weight_decay:
         raise UserError(
-            f'optimizer.weight_decay={settings.weight_decay} is for optimizer.name=adamw: '
-            'choose that, or set weight_decay to 0'
+            f'optimizer.weight_decay={settings.weight_decay} is for '
+            'optimizer.name=adamw: choose that, or set weight_decay to 0'
         )

@@ -7,8 +7,8 @@ from typing import TypeVar
 T = TypeVar('T')
 
 
-class Dice:
-    """Uses `Random.random` alone: of all its methods, only that one's sequence is guaranteed."""
+class Rng:
+    """Uses `Random.random` alone, the only method whose sequence Python guarantees."""
 
     def __init__(self, seed: int):
         self._random = random.Random(seed).random
@@ -26,4 +26,5 @@ class Dice:
             rest -= weight
             if rest < 0:
                 return key
-        return key
+        # Rounding has left a little: then it is the last.
+        return list(weights)[-1]

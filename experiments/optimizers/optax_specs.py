@@ -1,4 +1,4 @@
-"""Any optimizer of optax by a spec: `lion(b1=0.95)`, `sgd(momentum=0.9)`, `contrib.muon`."""
+"""Any optimizer of optax by a spec: `lion(b1=0.95)`, `contrib.muon`."""
 
 import difflib
 import inspect
@@ -13,8 +13,9 @@ from experiments.command_line.errors import UserError
 from flaxformer_lite.config import spec
 
 _CONTRIB = 'contrib.'
-# These cannot be had by a name: they want more than a gradient (the loss itself, gradients of
-# single examples, another optimizer), do not go by a schedule, or keep what no checkpoint holds.
+# These cannot be had by a name: they want more than a gradient (the loss itself,
+# gradients of single examples, another optimizer), do not go by a schedule, or keep
+# what no checkpoint holds.
 _LEFT_OUT = ('lbfgs', 'contrib.momo', 'contrib.momo_adam', 'contrib.sophia')
 _LEFT_OUT += ('contrib.dpsgd', 'contrib.schedule_free')
 _LEFT_OUT += ('rprop', 'sm3', 'optimistic_adam', 'contrib.cocob')
@@ -79,7 +80,8 @@ def make(
     Args:
       name, given: its name and its arguments, as `split` returns them.
       schedule: the learning rate.
-      mask: parameters → True for those that decay, for optimizers that can leave some out.
+      mask: parameters → True for those that decay, for optimizers that can leave some
+        out.
 
     Raises:
       UserError: names the argument, its value and what it may be.
@@ -181,9 +183,10 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def _dimensions(params: Any) -> Any:
-    """Muon orthogonalises the kernels of dense layers; what has no such axes is left to Adam.
+    """The axes of dense layers' kernels, which Muon orthogonalises; Adam has the rest.
 
-    Without it optax takes what has two axes for a kernel: it would leave the projections of
+    Without it optax takes what has two axes for a kernel: it would leave the
+      projections of
     attention out, whose heads are an axis of their own, and put embeddings in.
     """
 
@@ -201,7 +204,7 @@ def _dimensions(params: Any) -> Any:
 
 
 def _try(update: optax.GradientTransformation) -> None:
-    """An update of a matrix and a bias, without computing it: what is wrong comes out here."""
+    """Traces an update of a matrix and a bias, which raises what is wrong."""
     matrix = jax.ShapeDtypeStruct((2, 2), jnp.float32)
     vector = jax.ShapeDtypeStruct((2,), jnp.float32)
     params = {'kernel': matrix, 'bias': vector}

@@ -1,4 +1,4 @@
-"""A run's `result.json`, read as what it should be."""
+"""Reads a run's `result.json`, and checks what it holds."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ def read(path: Path, whole: bool = True) -> dict[str, Any]:
     """The result of the run in a directory.
 
     Args:
-      whole: it is refused where something is missing, and not only where it is of another kind.
+      whole: whether an entry that is missing is refused, and not only one of another
+        type.
 
     Raises:
       UserError: the file cannot be read, or is not the result of a run.
@@ -38,8 +39,8 @@ def read(path: Path, whole: bool = True) -> dict[str, Any]:
     reason = _wrong(result, _WHOLE, whole) or _wrong_scores(result, whole)
     if reason is not None:
         raise UserError(
-            f'{file} is not the result of a run, for {reason}: restore it, or remove it and start '
-            'the run again to have it scored anew'
+            f'{file} is not the result of a run, for {reason}: restore it, or remove '
+            'it and start the run again to have it scored anew'
         )
     return result
 

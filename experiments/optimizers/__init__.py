@@ -1,0 +1,1 @@
+"""What the section `optimizer` of a config names, made with optax."""

@@ -1,0 +1,62 @@
+"""The lock on a run's directory, so that one process at a time uses it."""
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from experiments.command_line.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows, where nothing keeps two processes apart
+    fcntl = None
+
+
+@contextmanager
+def locked(path: Path, optional: bool) -> Iterator[None]:
+    """Locks `path/.lock`; the system unlocks it when the process ends, however it ends.
+
+    Args:
+      path: the directory, which is made if it is not there.
+      optional: whether to go on without a lock where the directory cannot be written
+        to.
+
+    Raises:
+      UserError: another process has the lock, or the directory cannot be written to.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = open(path / '.lock', 'a+', encoding='utf-8')
+    except OSError as error:
+        if optional:
+            yield
+            return
+        raise UserError(
+            f'cannot write to {path}: {error.strerror}; name another directory with '
+            '--workdir'
+        ) from error
+    with file:
+        _lock(file, path)
+        yield
+
+
+def _lock(file: TextIO, path: Path) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read() or 'another process'
+        raise UserError(
+            f'{path} is in use by {holder}: let it end, stop it, or choose another '
+            '--workdir'
+        ) from None
+    except OSError:
+        return  # a file system without locks
+    file.truncate(0)
+    file.write(f'process {os.getpid()} on {platform.node()}')
+    file.flush()

@@ -1,0 +1,107 @@
+"""The result of a run: final scores, and facts about the trained parameters."""
+
+import hashlib
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.checkpoints.averaging import Mean
+from experiments.config.derived import takes_best
+from experiments.evaluation import scores
+from experiments.runs import directory, trained_run
+from experiments.runtime import malloc
+from experiments.training import eval_params
+from experiments.training.loop import Trainer
+from flaxformer_lite.training.train_step import TrainState
+
+
+def finish(trainer: Trainer, state: TrainState) -> dict[str, Any]:
+    """Scores the chosen sets with the averaged parameters.
+
+    The scores become the last rows of the metrics, of the kind `final`.
+
+    Args:
+      trainer: which has trained to the end, and is not closed yet.
+      state: the final one.
+
+    Returns:
+      The run's result, for `result.json`.
+    """
+    step = int(state.step)
+    progress = trainer.metrics.progress
+    variables = eval_params.variables(state)
+    mean = _averaged(trainer, variables, step)
+    malloc.keep()  # from here on nothing is trained
+    evaluations = trainer.evaluator.every(
+        mean.variables, trainer.setup.sets, mean.steps
+    )
+    for name, values in evaluations.items():
+        trainer.metrics_log.write(step, 'final', set=name, **values)
+    return {
+        'status': 'finished',
+        'step': step,
+        'stopped_early': step < trainer.setup.steps,
+        'parameters': count_parameters(variables['params']),
+        'train_seconds': progress.seconds,
+        'tokens_per_second': progress.tokens / progress.seconds,
+        'parameters_sha256': sha256(variables['params']),
+        'averaged_steps': mean.steps,
+        'left_out_steps': mean.left_out,  # of the mean, for they are damaged
+        'extensions': directory.extensions(trainer.path),
+        'evaluations': evaluations,
+    }
+
+
+def _averaged(trainer: Trainer, variables: Any, step: int) -> Mean:
+    """The mean of the checkpoints to be scored.
+
+    Where that is the last checkpoint alone, its variables are still in memory.
+    """
+    config = trainer.config
+    steps = list(trained_run.average_steps(config, trainer.checkpoints))
+    if steps == [step] and not takes_best(config):
+        return Mean(variables, steps, left_out=[])
+    model = trainer.setup.model
+    warn = trainer.screen.say  # of damaged checkpoints, which are left out
+    return trained_run.average(config, trainer.checkpoints, model, warn)
+
+
+def count_parameters(params: Any) -> int:
+    """How many numbers a tree of parameters has."""
+    total = 0
+    for leaf in jax.tree.leaves(params):
+        total += math.prod(leaf.shape)
+    return total
+
+
+def sha256(params: Any) -> str:
+    """SHA-256 of the leaves' bytes, the leaves in the order of their paths.
+
+    The bytes are little-endian and in C order.
+    """
+    digest = hashlib.sha256()
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    for _, leaf in sorted(leaves, key=lambda entry: jax.tree_util.keystr(entry[0])):
+        array = np.asarray(leaf)
+        little_endian = array.astype(array.dtype.newbyteorder('<'))
+        digest.update(little_endian.tobytes())
+    return digest.hexdigest()
+
+
+def summary(path: Path, result: dict[str, Any]) -> str:
+    """What a finished run prints: its scores, its speed and where its files are."""
+    lines = []
+    if result.get('stopped_early'):  # results of earlier versions have no such entry
+        best = ', '.join(map(str, result['averaged_steps']))
+        lines.append(f'stopped early: the dev score rises no more; best at step {best}')
+    lines += [
+        f'finished: step {result["step"]:,}, {result["parameters"]:,} parameters, '
+        f'{result["train_seconds"]:,.0f} s of training, '
+        f'{result["tokens_per_second"]:,.0f} target tokens/s',
+        scores.table(result['evaluations']),
+        f'files: {path}/ (result.json, metrics.jsonl, checkpoints/, translations/)',
+    ]
+    return '\n'.join(lines)

@@ -1,0 +1,112 @@
+"""What is installed: the library alone, which needs jax, flax and optax."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# What `import flaxformer_lite` may load that is no part of Python: the three libraries
+# that it needs, in whatever way they need others.
+LIBRARIES = ('jax', 'flax', 'optax')
+
+
+def run(*command, cwd, **variables):
+    """What a command prints; its whole output where it fails."""
+    # XLA's flags are those of this environment's version, and may be unknown to another.
+    without = ('PYTHONPATH', 'XLA_FLAGS')
+    environment = {k: v for k, v in os.environ.items() if k not in without}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=environment | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def loaded_after(statement):
+    """The modules that are loaded in a fresh interpreter after a statement."""
+    code = f'import sys\n{statement}\nprint(*sorted(sys.modules))'
+    printed = run(sys.executable, '-c', code, cwd=ROOT, JAX_PLATFORMS='cpu')
+    return set(printed.splitlines()[-1].split())
+
+
+def test_the_library_loads_nothing_but_jax_flax_and_optax():
+    # What these load is theirs: flax comes with Orbax, for instance.
+    libraries = loaded_after(f'import {", ".join(LIBRARIES)}')
+    libraries |= loaded_after('import flax.linen, flax.struct, flax.traverse_util')
+    found = loaded_after('import flaxformer_lite') - libraries
+    roots = {module.split('.')[0] for module in found}
+    assert roots <= {'flaxformer_lite', *LIBRARIES} | sys.stdlib_module_names
+    assert 'flaxformer_lite.training.train_step' in found
+
+
+def test_the_library_needs_jax_flax_and_optax_alone():
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text('utf-8'))['project']
+    named = [re.match(r'[\w-]+', line)[0] for line in project['dependencies']]
+    assert named == list(LIBRARIES)
+    extras = project['optional-dependencies']
+    assert 'flaxformer-lite[experiments]' in extras['test']
+    assert 'flaxformer-lite[test]' in extras['dev']
+
+
+README_EXAMPLES = """
+import importlib.util, re, sys
+from importlib import metadata
+from pathlib import Path
+
+import flaxformer_lite
+
+readme = Path(sys.argv[1]).read_text('utf-8')
+after = readme[readme.index('As a library'):]
+examples = re.findall(r'```python\\n(.*?)```', after, re.DOTALL)
+assert len(examples) == 3, examples
+names = {}
+for example in examples:
+    exec(example, names)
+assert names['logits'].shape == (2, 3, 8_000)
+assert 'site-packages' in flaxformer_lite.__file__, flaxformer_lite.__file__
+assert metadata.version('flaxformer-lite') == flaxformer_lite.__version__
+for name in ('experiments', 'configs'):
+    assert importlib.util.find_spec(name) is None, name
+"""
+
+
+def wheel(folder):
+    """The project's wheel, built as a user builds it."""
+    run(
+        *(sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps'),
+        *('--wheel-dir', folder, ROOT),
+        cwd=folder,
+    )
+    (file,) = folder.glob('*.whl')
+    return file
+
+
+@pytest.mark.slow
+def test_the_wheel_is_the_library_and_runs_the_readmes_examples(tmp_path):
+    file = wheel(tmp_path)
+    names = zipfile.ZipFile(file).namelist()
+    roots = {name.split('/')[0] for name in names}
+    (info,) = roots - {'flaxformer_lite'}
+    assert re.fullmatch(r'flaxformer_lite-[\d.]+\.dist-info', info)
+    assert 'flaxformer_lite/py.typed' in names
+    modules = {str(p.relative_to(ROOT)) for p in ROOT.glob('flaxformer_lite/**/*.py')}
+    assert modules <= set(names)
+
+    environment = tmp_path / 'venv'
+    run(sys.executable, '-m', 'venv', environment, cwd=tmp_path)
+    python = environment / 'bin' / 'python'
+    run(python, '-m', 'pip', 'install', '--quiet', file, cwd=tmp_path)
+    script = tmp_path / 'examples.py'
+    script.write_text(README_EXAMPLES, 'utf-8')
+    run(python, script, ROOT / 'README.md', cwd=tmp_path, JAX_PLATFORMS='cpu')
