@@ -77,7 +77,6 @@ ONLY_FOR_TYPES = {
     'attention.base': {'positions.base'},
     'models.base': {'config.build'},
 }
-COMMANDS = {path.stem for path in (ROOT / 'experiments').glob('[a-z]*.py')}
 TUNING = re.compile('custom_vjp|custom_jvp|optimization_barrier|platform_dependent')
 
 
@@ -290,31 +289,6 @@ def test_the_runner_does_not_import_configs_or_tests(path):
     roots = {module.split('.')[0] for module in imported(parsed(path))}
     outside = {'configs', 'tests', 'benchmarks', 'tensorflow', 'torch', 'pytest'}
     assert not roots & outside
-
-
-def commands_in(tree):
-    """The commands that a file imports: the files right in experiments/."""
-    modules = [module for module in imported(tree) if within(module, 'experiments')]
-    second = {module.split('.')[1] for module in modules if '.' in module}
-    return second & COMMANDS
-
-
-@pytest.mark.parametrize('path', files('experiments'), ids=name)
-def test_no_room_and_no_command_imports_a_command(path):
-    assert not commands_in(parsed(path))
-
-
-@pytest.mark.parametrize(
-    'text',
-    [
-        'from experiments import translate',
-        'from experiments.translate import main',
-        'import experiments.translate',
-        'def late():\n    from experiments import translate',
-    ],
-)
-def test_an_import_of_a_command_is_seen(text):
-    assert commands_in(ast.parse(text)) == {'translate'}
 
 
 @every_file

@@ -35,12 +35,13 @@ def name(path):
     return '.'.join(parts).removesuffix('.__init__')
 
 
-def imported(path):
-    """The runner's modules that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text('utf-8'))):
+def imported(tree):
+    """The runner's modules that a syntax tree imports, anywhere in it."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, 'a relative import'
             modules = [f'{node.module}.{alias.name}' for alias in node.names]
         else:
             continue
@@ -59,13 +60,27 @@ def floor(module):
     return len(ORDER)
 
 
+def refused(own, tree):
+    """What a module imports and may not: what stands above it, and any command."""
+    top = len(ORDER)
+    return {x for x in imported(tree) if floor(x) > floor(own) or floor(x) == top}
+
+
 @pytest.mark.parametrize('path', FILES, ids=name)
 def test_imports_point_downwards(path):
-    own = name(path)
-    for module in imported(path):
-        assert floor(module) <= floor(own), f'{own} may not import {module}'
-        is_command = floor(module) == len(ORDER)
-        assert not is_command, f'{own} may not import the command {module}'
+    assert not refused(name(path), ast.parse(path.read_text('utf-8')))
+
+
+@pytest.mark.parametrize('own', [*ORDER, 'translate'])
+def test_every_room_refuses_a_command_and_what_stands_above_it(own):
+    for above in (*ORDER[floor(own) + 1 :], 'evaluate', 'run'):
+        for text in (
+            f'from experiments.{above} import main',
+            f'import experiments.{above} as other',
+            f'def late():\n    from experiments.{above} import main',
+        ):
+            assert refused(f'{own}.anything', ast.parse(text)), text
+    assert refused(own, ast.parse('from experiments import report')) == {'report'}
 
 
 @pytest.mark.parametrize('room', ROOMS, ids=name)
