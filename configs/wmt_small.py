@@ -1,4 +1,5 @@
-"""A small Transformer that trains in minutes on two CPU cores, on text that ships with the project.
+"""A small Transformer that trains in minutes on two CPU cores, on text that ships with
+the project.
 
     python -m experiments.run --config=configs/wmt_small.py
 

@@ -1,4 +1,5 @@
-"""The contracts on variants thrown together at random: what holds for each must hold for all."""
+"""The contracts on variants thrown together at random: what holds for each must hold
+for all."""
 
 import functools
 import os
@@ -34,7 +35,8 @@ def choices():
 
 
 def combination(number):
-    """The first of a random series that can be built; what cannot is refused by name."""
+    """The first of a random series that can be built; what cannot is refused by
+    name."""
     rng = random.Random(f'{SEED}/{number}')
     while True:
         drawn = {field: rng.choice(values) for field, values in choices().items()}
@@ -47,7 +49,8 @@ def combination(number):
 
 @functools.partial(jax.jit, static_argnums=0)
 def examined(model, variables):
-    """Logits of sentences alone, of the same in one row, and word by word; and gradients.
+    """Logits of sentences alone, of the same in one row, and word by word; and
+    gradients.
 
     Whole sentences are divided among devices, and what goes word by word is not.
     """
@@ -68,7 +71,8 @@ def examined(model, variables):
 
     def step(memory, now):
         i, word_B = now
-        # Two hypotheses that go on from themselves, the second with another sentence's words.
+        # Two hypotheses that go on from themselves, the second with another sentence's
+        # words.
         word_BN = jnp.stack([word_B, jnp.roll(word_B, 1)], 1)
         slot = jnp.arange(2 * t)
         seen_NS = (slot[None] % 2 == jnp.arange(2)[:, None]) & (slot[None] // 2 <= i)
@@ -91,7 +95,8 @@ def test_contracts_hold_for_any_combination(number):
     whole, steps, gradient = jax.device_get(examined(model, variables))
     assert np.isfinite(whole).all()
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
-    # Sums in another order differ by float32's rounding, and in bfloat16 fall on either side of it.
+    # Sums in another order differ by float32's rounding, and in bfloat16 fall on either
+    # side of it.
     precision = 4e-6 if drawn['dtype'] == 'float32' else 2**-5
     atol, start = precision * np.abs(whole).max() + 1e-5, 0
     for row, (_, labels) in enumerate(tiny.PAIRS):

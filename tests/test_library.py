@@ -30,7 +30,7 @@ def test_the_readmes_examples_run():
     assert names['logits'].shape == (2, 3, 8_000)
     assert names['tokens'].shape == (2, 4, 20) and names['exists'].all()
     assert int(names['state'].step) == 1 and int(names['state'].skipped) == 0
-    assert names['figures']['encoder']['entropy'].shape == (2, 8)
+    assert names['stats']['encoder']['entropy'].shape == (2, 8)
 
 
 def test_the_defaults_are_the_papers_base_model():

@@ -15,7 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from flaxformer_lite import decode, learning, training
 
 RATE = 1e-2
-# The word of a source that only some batches hold, so that a matrix' row can spoil only those.
+# The word of a source that only some batches hold, so that a matrix' row can spoil only
+# those.
 RARE = 12
 
 
@@ -51,7 +52,8 @@ def start(seed=0):
 
 
 def batch(word=4):
-    """Four rows of unequal lengths, the first of which begins with a word of one's choice."""
+    """Four rows of unequal lengths, the first of which begins with a word of one's
+    choice."""
     (source, labels), *others = tiny.PAIRS
     pairs = [([word, *source[1:]], labels), *others, ([6, 5, 4, 1], [3, 1])]
     return tiny.batch([[pair] for pair in pairs])
@@ -66,9 +68,10 @@ def same(one, other):
 
 
 def test_a_training_step_is_as_it_was():
-    """Every figure follows from the seeds. Where they changed on purpose (initialisation, dropout,
-    what is computed in which order), put the new ones here, and say so in the changelog: runs
-    that resume will differ as well. What the figures should be, PyTorch's golden says."""
+    """Every figure follows from the seeds. Where they changed on purpose
+    (initialisation, dropout, what is computed in which order), put the new ones here,
+    and say so in the changelog: runs that resume will differ as well. What the figures
+      should be, PyTorch's golden says."""
     state, metrics = make()[0](start(), batch(), jax.random.key(1))
     parameters = sum(
         np.abs(x).sum(dtype=np.float64) for x in jax.tree.leaves(state.params)
@@ -196,7 +199,8 @@ def test_parts_of_a_batch_add_up_to_the_whole():
 
 
 class Words:
-    """Stands for a model that compiles at once: a word's vector, noisy where a key is given."""
+    """Stands for a model that compiles at once: a word's vector, noisy where a key is
+    given."""
 
     dense = Dense(())
 
@@ -271,7 +275,8 @@ def test_several_devices_do_as_one_does(overrides):
     assert all(
         x.sharding.is_equivalent_to(everywhere, x.ndim) for x in jax.tree.leaves(state)
     )
-    # Adam makes a step of the rate of the least gradient, with its rounding: 5 % of two steps.
+    # Adam makes a step of the rate of the least gradient, with its rounding: 5 % of two
+    # steps.
     close(copy(state.params), copy(alone.params), 0.05 * 2 * RATE)
     close(copy(state.statistics), copy(alone.statistics), 1e-5)
 
@@ -323,7 +328,8 @@ BATCH_NORM = dict(norm='batch(momentum=0.0)', residual='pre_norm')
 
 def test_evaluation_reads_the_statistics_that_training_leaves():
     m, first, state, metrics = once(**BATCH_NORM)
-    # Without momentum they are the batch's own, so the same parameters have the same loss again.
+    # Without momentum they are the batch's own, so the same parameters have the same
+    # loss again.
     variables = first.replace(statistics=state.statistics).variables
     again = learning.loss_sums(m, variables, batch(), label_smoothing=0.1)
     np.testing.assert_allclose(again.loss, metrics.sums.loss, rtol=1e-5)
@@ -373,7 +379,8 @@ def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
     ['post_norm', 'pre_norm', 'sandwich', 'deepnorm', 'layer_scale', 'parallel'],
 )
 def test_more_padding_teaches_nothing_else(residual):
-    """What goes by all tokens of a batch goes by none of its padding, in every place."""
+    """What goes by all tokens of a batch goes by none of its padding, in every
+    place."""
     parallel = residual == 'parallel'
     settings = (
         dict(residual='pre_norm', parallel=True)
