@@ -1,5 +1,4 @@
-"""A small Transformer that trains in minutes on two CPU cores, on text that ships with
-the project.
+"""A small Transformer that trains in minutes on two CPU cores, on embedded text.
 
     python -m experiments.run --config=configs/wmt_small.py
 

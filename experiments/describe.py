@@ -52,7 +52,9 @@ def _facts(costs: dict[str, dict[str, int]]) -> dict[str, str]:
         facts[name] = _megabytes(size)
     facts['arrays of a step'] = _megabytes(sum(costs['bytes'].values()))
     peak = costs['peak']['process'] / 1e6
-    facts['process'] = f'about {peak:,.0f} MB at its peak, training on a CPU'
+    facts['process'] = (
+        f'about {peak:,.0f} MB while it trains on a CPU; decoding may take more'
+    )
     return facts
 
 

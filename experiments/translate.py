@@ -22,7 +22,7 @@ from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import trained_run
 from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import compilation, malloc
-from flaxformer_lite.ensemble import ensemble, ensemble_variables
+from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
 # Flags that stand for the fields of these names in a config's `evaluation`.
 _FIELDS = ('beams', 'alpha', 'decode', 'temperature', 'top_k', 'top_p')

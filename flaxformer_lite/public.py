@@ -2,7 +2,7 @@
 
 from flaxformer_lite import decoding, ops
 from flaxformer_lite.config import build
-from flaxformer_lite.ensemble import ensemble, ensemble_variables
+from flaxformer_lite.ensembling import ensemble, ensemble_variables
 from flaxformer_lite.generation import generate
 from flaxformer_lite.introspection import (
     Record,

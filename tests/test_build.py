@@ -1,3 +1,5 @@
+"""Configs to modules: what is built of a field, how big it is, and what is refused."""
+
 import functools
 import importlib
 import sys
@@ -9,11 +11,12 @@ import numpy as np
 import pytest
 import tiny
 from flax.traverse_util import flatten_dict
-from flaxformer_lite.dropout import Dropout
 from ml_collections import ConfigDict
 
 from configs import wmt_base, wmt_big
-from flaxformer_lite import build, fields
+from flaxformer_lite.config import build, variants
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.layers.dropout import Dropout
 
 VOCAB = 37_000
 
@@ -85,7 +88,7 @@ def test_only_pre_norm_has_a_norm_after_the_last_layer(residual, norms):
     assert table_3(residual=residual) == closed_form() + norms * 2 * 512
 
 
-@pytest.mark.parametrize(('tie', 'matrices'), [('three', 1), ('two', 2), ('none', 3)])
+@pytest.mark.parametrize(('tie', 'matrices'), [('all', 1), ('decoder', 2), ('none', 3)])
 def test_ties(tie, matrices):
     assert table_3(tie=tie) == closed_form() + (matrices - 1) * VOCAB * 512
 
@@ -140,7 +143,8 @@ def test_a_decoder_has_what_it_names_and_else_what_the_encoder_has(kind):
 
     names = dict(norm=('rms', 'batch'), residual=('rezero', 'sandwich'))
     one, other = names.get(kind, ('gelu', 'mixture'))
-    classes = [fields.find(kind, {kind: name}) for name in (one, other)]
+    configs = [ModelConfig(**{kind: name}) for name in (one, other)]
+    classes = [variants.find(config, kind) for config in configs]
     assert found(tiny.model(**{kind: one})) == [classes[0]] * 2
     assert found(tiny.model(**{kind: one, f'decoder_{kind}': other})) == classes
     with pytest.raises(
@@ -152,7 +156,8 @@ def test_a_decoder_has_what_it_names_and_else_what_the_encoder_has(kind):
 def test_matrices_begin_as_each_stacks_residual_asks():
     model = tiny.model(decoder_residual='deepnorm')
     blocks = model.encoder.block, model.decoder.block
-    names = [type(block.attention.dense.initial).__name__ for block in blocks]
+    inits = [block.self_attention.dense.kernel_init for block in blocks]
+    names = [type(init).__name__ for init in inits]
     assert names == ['Xavier', 'Deepnorm']
 
 
@@ -166,8 +171,15 @@ def test_what_is_named_stands_in_its_place():
         cross_positions='shaw',
     )
     encoder, decoder = model.encoder.block, model.decoder.block
-    places = encoder.attention, decoder.attention, decoder.cross_attention
-    names = [(type(x.attend).__name__, type(x.positions).__name__) for x in places]
+    attentions = (
+        encoder.self_attention,
+        decoder.self_attention,
+        decoder.cross_attention,
+    )
+    names = [
+        (type(x.core_attention).__name__, type(x.positions).__name__)
+        for x in attentions
+    ]
     assert names == [('Relu', 'Alibi'), ('Cosine', 'Rotary'), ('Additive', 'Shaw')]
     stacks = model.encoder.positions, model.decoder.positions
     assert [type(x).__name__ for x in stacks] == ['Alibi', 'Rotary']
@@ -186,7 +198,7 @@ def test_what_is_named_stands_in_its_place():
         (dict(decoder_positions='learned(max_length=7)'), 7),
         (dict(positions='learned(max_length=9)', decoder_positions='alibi'), 9),
         (dict(), None),
-        (dict(architecture='language_model', positions='learned(max_length=9)'), 4),
+        (dict(architecture='decoder_only', positions='learned(max_length=9)'), 4),
     ],
 )
 def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
@@ -254,7 +266,7 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
         ),
         (
             dict(projections=False),
-            'model.projections=False .* leave model.d_k, model.d_v and',
+            'model.projections=False .* leave model.d_k empty',
         ),
         (
             dict(feed_forward='mixture(top=9)'),
@@ -274,8 +286,8 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
             "scale must be of type bool or float, not 'x'",
         ),
         (
-            dict(architecture='recurrent(attend="softmax")'),
-            'attend must be of type Module, not',
+            dict(architecture='recurrent(core_attention="softmax")'),
+            "unknown argument 'core_attention'; recurrent takes cell",
         ),
         (
             dict(positions='t5(buckets=2)'),
@@ -287,13 +299,13 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
         ),
         (
             dict(architecture='rnn'),
-            "model.architecture: 'rnn' is not one of encoder_decoder, lang",
+            "model.architecture: 'rnn' is not one of decoder_only, encoder_decoder, rec",
         ),
         (
             dict(init='xavie'),
             "model.init: 'xavie' is not one of .* did you mean 'xavier'",
         ),
-        (dict(tie='four'), "model.tie must be one of three, two, none, not 'four'"),
+        (dict(tie='four'), "model.tie must be one of all, decoder, none, not 'four'"),
         (
             dict(dtype='float16'),
             "model.dtype must be one of float32, bfloat16, not 'float16'",
@@ -341,10 +353,10 @@ PROBES = {
             def setup(self):
                 self.w = self.param('w', nn.initializers.ones_init(), (1, 1, 1))
 
-            def embed(self, x_BTD, pos_BT):
+            def embed(self, x_BTD, positions_BT):
                 return x_BTD * self.w
 
-            def rotate(self, x_BTHK, pos_BT):
+            def rotate(self, x_BTHK, positions_BT):
                 return x_BTHK * self.w[None]
     """,
 }
@@ -356,16 +368,25 @@ PROBES = {
         (
             'attention',
             [
-                *(f'encoder/layer_{i}/attention/attend/w' for i in range(2)),
-                *(f'decoder/layer_{i}/attention/attend/w' for i in range(2)),
-                *(f'decoder/layer_{i}/cross_attention/attend/w' for i in range(2)),
+                *(
+                    f'encoder/layer_{i}/self_attention/core_attention/w'
+                    for i in range(2)
+                ),
+                *(
+                    f'decoder/layer_{i}/self_attention/core_attention/w'
+                    for i in range(2)
+                ),
+                *(
+                    f'decoder/layer_{i}/cross_attention/core_attention/w'
+                    for i in range(2)
+                ),
             ],
         ),
         (
             'positions',
             [
-                *(f'encoder/layer_{i}/attention/positions/w' for i in range(2)),
-                *(f'decoder/layer_{i}/attention/positions/w' for i in range(2)),
+                *(f'encoder/layer_{i}/self_attention/positions/w' for i in range(2)),
+                *(f'decoder/layer_{i}/self_attention/positions/w' for i in range(2)),
                 'encoder/positions/w',
                 'decoder/positions/w',
             ],
@@ -391,46 +412,55 @@ def test_any_object_with_the_fields_is_a_config():
 def test_widths_of_heads_reach_the_matrices():
     p = tiny.parameters(tiny.model())
     layer = p['decoder']['layer_1']
-    for attention in (layer['attention'], layer['cross_attention']):
+    for attention in (layer['self_attention'], layer['cross_attention']):
         shapes = {name: x['kernel'].shape for name, x in attention.items()}
         d, h, k, u = 12, 2, 4, 3
         assert shapes == dict(
-            query=(d, h, k), key=(d, h, k), value=(d, h, u), merge=(h, u, d)
+            query=(d, h, k), key=(d, h, k), value=(d, h, u), out_proj=(h, u, d)
         )
     np.testing.assert_array_equal(layer['feed_forward']['up']['kernel'].shape, (12, 16))
 
 
-def test_parts_know_what_they_are_in():
-    given = dict(num_layers=3, positions='t5', residual='deepnorm', head_dropout=0.5)
-    model, lone = (
-        tiny.model(**given),
-        tiny.model(**given, architecture='language_model'),
+@pytest.mark.parametrize('decoder_layers', [None, 2])
+def test_parts_know_what_they_are_in(decoder_layers):
+    given = dict(
+        num_layers=3,
+        decoder_num_layers=decoder_layers,
+        positions='t5',
+        residual='deepnorm',
+        head_dropout=0.5,
     )
-    config = wmt_base.get_config().model
-    config.update(tiny.SIZES | dict(residual='deepnorm'))
-    entities = build.entity_encoder(config).encoder
-    for stack, causal, sizes in (
-        (model.encoder, False, ('encoder', 3, 3)),
-        (model.decoder, True, ('decoder', 3, 3)),
-        (lone.stack, True, ('decoder', 0, 3)),
-        (entities, None, ('encoder', 2, 0)),
+    model = tiny.model(**given)
+    lone = tiny.model(**given, architecture='decoder_only')
+    entities = build.entity_encoder(tiny.SIZES | dict(given, positions='none')).encoder
+    m = decoder_layers or 3
+    for stack, causal, depth, (role, encoder_layers, decoder_layers) in (
+        (model.encoder, False, 3, ('encoder', 3, m)),
+        (model.decoder, True, m, ('decoder', 3, m)),
+        (lone.decoder, True, 3, ('decoder_only', 0, 3)),
+        (entities, None, 3, ('encoder_only', 3, 0)),
     ):
-        residual = stack.block.residual
-        assert (
-            residual.stack,
-            residual.encoder_layers,
-            residual.decoder_layers,
-        ) == sizes
-        assert causal is None or stack.positions.causal == causal
-        assert stack.block.attention.dense.initial.beta() == init_of(*sizes)
-    assert model.encoder.block.attention.head_dropout == Dropout(0.5, (1, 3))
+        sizes = stack.block.residual.sizes
+        assert stack.num_layers == sizes.num_layers == depth
+        assert sizes.role == role
+        assert sizes.encoder_layers == encoder_layers
+        assert sizes.decoder_layers == decoder_layers
+        assert causal is None or stack.positions.sizes.causal == causal
+        init = stack.block.self_attention.dense.kernel_init
+        beta, alpha = deepnets(role, encoder_layers, decoder_layers)
+        assert init.beta() == pytest.approx(beta)
+        assert stack.block.residual.alpha() == pytest.approx(alpha)
+    dropout = model.encoder.block.self_attention.head_dropout
+    assert dropout == Dropout(0.5, (1, 3))
 
 
-def init_of(stack, n, m):
-    """DeepNet's β: its figure 2."""
-    if not n * m:
-        return (8 * (n + m)) ** -0.25
-    return 0.87 * (n**4 * m) ** (-1 / 16) if stack == 'encoder' else (12 * m) ** -0.25
+def deepnets(role, n, m):
+    """DeepNet's β and α: its figure 2."""
+    if role == 'encoder':
+        return 0.87 * (n**4 * m) ** (-1 / 16), 0.81 * (n**4 * m) ** (1 / 16)
+    if role == 'decoder':
+        return (12 * m) ** (-1 / 4), (3 * m) ** (1 / 4)
+    return (8 * (n + m)) ** (-1 / 4), (2 * (n + m)) ** (1 / 4)
 
 
 def test_whole_tokens_are_dropped_along_features():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny
 
-from flaxformer_lite import decoding, ensemble, ensemble_variables
+import flaxformer_lite
 
 SOURCE = tiny.padded([source for source, _ in tiny.PAIRS])
 LENGTH = 7
@@ -24,7 +24,7 @@ def search(model, variables, beams=3):
     def run(variables, source_BS):
         max_len_B = jnp.full(len(source_BS), LENGTH)
         inputs = tiny.decode_inputs(model, variables, source_BS, max_len_B, LENGTH)
-        return decoding.beam(inputs, beams, 0.6, n_best=beams)
+        return flaxformer_lite.decoding.beam(inputs, beams, 0.6, n_best=beams)
 
     return run(variables, SOURCE)
 
@@ -44,15 +44,17 @@ def test_a_model_beside_itself_finds_what_it_finds_alone():
     model = tiny.model()
     own = tiny.all_variables(model)
     alone = search(model, own)
-    both = ensemble([model, model])
-    together = search(both, ensemble_variables([own, own]))
+    both = flaxformer_lite.ensemble([model, model])
+    together = search(both, flaxformer_lite.ensemble_variables([own, own]))
     np.testing.assert_array_equal(together.tokens_BNL, alone.tokens_BNL)
     np.testing.assert_allclose(together.scores_BN, alone.scores_BN, atol=1e-4)
 
 
 def test_a_score_is_the_log_of_the_mean_probability_token_by_token():
     models, each = several()
-    found = search(ensemble(models), ensemble_variables(each))
+    found = search(
+        flaxformer_lite.ensemble(models), flaxformer_lite.ensemble_variables(each)
+    )
     checked = 0
     for row, (tokens_NL, scores_N) in enumerate(
         zip(found.tokens_BNL, found.scores_BN, strict=True)
@@ -73,6 +75,6 @@ def test_a_score_is_the_log_of_the_mean_probability_token_by_token():
 
 def test_it_has_room_for_what_the_least_of_its_models_has_room_for():
     short, shorter = (tiny.model(positions=f'learned(max_length={n})') for n in (9, 6))
-    made = ensemble([short, tiny.model(), shorter])
+    made = flaxformer_lite.ensemble([short, tiny.model(), shorter])
     assert made.max_length == 6
-    assert ensemble([tiny.model()]).max_length is None
+    assert flaxformer_lite.ensemble([tiny.model()]).max_length is None

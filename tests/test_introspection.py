@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import tiny
 from flax.traverse_util import flatten_dict, unflatten_dict
-from flaxformer_lite.architectures.base import grow
 from tiny import float64
 
 import flaxformer_lite
-from flaxformer_lite import introspection, learning, spec
-from flaxformer_lite.shapes import Path
+from flaxformer_lite import introspection
+from flaxformer_lite.config import variants
+from flaxformer_lite.kv_cache import BeamState
+from flaxformer_lite.training.batch import source_and_inputs
 
 
 def batch():
@@ -33,8 +34,8 @@ def record(model, variables, batch):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def statistics(model, variables, batch):
-    return flaxformer_lite.statistics(model, variables, batch)
+def attention_stats(model, variables, batch):
+    return flaxformer_lite.attention_stats(model, variables, batch)
 
 
 def sinusoids(pos, d):
@@ -53,7 +54,7 @@ def test_the_first_layer_is_the_formulas():
         found.norms['encoder'][0], np.linalg.norm(x, axis=-1), rtol=1e-5
     )
 
-    a = p['encoder']['layer_0']['attention']
+    a = p['encoder']['layer_0']['self_attention']
     q, k, v = (
         np.einsum('btd,dhk->bthk', x, a[n]['kernel']) for n in ('query', 'key', 'value')
     )
@@ -96,11 +97,11 @@ def test_heads_that_share_keys_have_weights_of_their_own():
     jax.tree.map(close, found.heads, each.heads)
 
 
-@pytest.mark.parametrize('name', spec.available('flaxformer_lite.architectures'))
+@pytest.mark.parametrize('name', variants.names('architecture'))
 def test_nothing_falls_on_padding_and_all_weights_are_somewhere(name):
     m = model(architecture=name)
     variables = tiny.all_variables(m)
-    for figures in statistics(m, variables, batch()).values():
+    for figures in attention_stats(m, variables, batch()).values():
         if 'padding' in figures:
             np.testing.assert_array_equal(figures['padding'], 0.0)
             assert (figures['largest'] > 1 / 13).all() and (
@@ -113,10 +114,10 @@ def test_nothing_falls_on_padding_and_all_weights_are_somewhere(name):
             assert (np.isclose(total, 1, atol=1e-5) | (total == 0)).all()
 
 
-def test_statistics_are_means_over_the_queries_that_are_tokens():
+def test_attention_stats_are_means_over_the_queries_that_are_tokens():
     m = model()
     variables, rows = tiny.all_variables(m), batch()
-    found, seen = statistics(m, variables, rows), record(m, variables, rows)
+    found, seen = attention_stats(m, variables, rows), record(m, variables, rows)
     pos, valid = (
         np.asarray(rows['target_positions']),
         np.asarray(rows['target_segments']) != 0,
@@ -145,14 +146,14 @@ def test_gradient_norms_are_those_of_the_mean_loss():
     labels = rows['labels']
 
     def loss(params):
-        logits = m.apply({'params': params}, *learning.texts(rows))
+        logits = m.apply({'params': params}, *source_and_inputs(rows))
         log_p = jax.nn.log_softmax(logits)
         own = jnp.take_along_axis(log_p, labels[..., None], -1)[..., 0]
         each = 0.9 * own + 0.1 * log_p.mean(-1)
         return -jnp.where(labels != 0, each, 0).sum() / (labels != 0).sum()
 
     gradient = jax.jit(jax.grad(loss))(variables['params'])
-    found = statistics(m, variables, rows)
+    found = attention_stats(m, variables, rows)
     for stack in ('encoder', 'decoder'):
         for i in range(2):
             leaves = jax.tree.leaves(float64(gradient[stack][f'layer_{i}']))
@@ -188,18 +189,18 @@ def logits(model, variables):
 
 
 def off(model, *path):
-    """The model's variables, with one switch set to 0."""
-    on = flatten_dict(flaxformer_lite.switches(model))
+    """The model's variables, with one mask set to 0."""
+    on = flatten_dict(flaxformer_lite.ablation_masks(model))
     *path, index = path
     on[tuple(path)] = on[tuple(path)].at[index].set(0)
-    return tiny.all_variables(model) | {'switches': unflatten_dict(on)}
+    return tiny.all_variables(model) | {'ablation_masks': unflatten_dict(on)}
 
 
-@pytest.mark.parametrize('kind', ['attention', 'cross_attention'])
+@pytest.mark.parametrize('kind', ['self_attention', 'cross_attention'])
 def test_a_head_that_is_off_is_one_whose_rows_of_the_last_matrix_are_zero(kind):
     m = model()
     flat = flatten_dict(tiny.all_variables(m), sep='/')
-    merge = f'params/decoder/layer_1/{kind}/merge/kernel'
+    merge = f'params/decoder/layer_1/{kind}/out_proj/kernel'
     flat[merge] = flat[merge].at[1].set(0)
     found = logits(m, off(m, 'decoder', 'layer_1', kind, 'heads', 1))
     np.testing.assert_allclose(
@@ -211,7 +212,7 @@ def test_a_head_that_is_off_is_one_whose_rows_of_the_last_matrix_are_zero(kind):
 def test_a_layer_that_is_off_is_not_there():
     m = model(residual='pre_norm')
     flat = flatten_dict(tiny.all_variables(m), sep='/')
-    found = logits(m, off(m, 'encoder', 'leave_1', 'keep', ()))
+    found = logits(m, off(m, 'encoder', 'layer_drop_1', 'keep', ()))
     stayed = {k: v for k, v in flat.items() if 'encoder/layer_1' not in k}
     shorter = m.clone(encoder=m.encoder.clone(num_layers=1))
     np.testing.assert_allclose(
@@ -219,7 +220,7 @@ def test_a_layer_that_is_off_is_not_there():
     )
 
 
-def test_switches_change_nothing_while_all_are_on_and_never_compile_again():
+def test_masks_change_nothing_while_all_are_on_and_never_compile_again():
     m = model()
     variables = tiny.all_variables(m)
     traces = []
@@ -227,49 +228,101 @@ def test_switches_change_nothing_while_all_are_on_and_never_compile_again():
     @jax.jit
     def run(on):
         traces.append(1)
-        return m.apply(variables | {'switches': on}, *tokens)
+        return m.apply(variables | {'ablation_masks': on}, *tokens)
 
     rows = batch()
     tokens = rows['source'], rows['inputs']
-    on = flaxformer_lite.switches(m)
+    on = flaxformer_lite.ablation_masks(m)
     np.testing.assert_array_equal(run(on), tiny.apply(m, variables, *tokens))
     for i in range(2):
-        run(off(m, 'encoder', f'layer_{i}', 'attention', 'heads', i)['switches'])
-        run(off(m, 'decoder', f'leave_{i}', 'keep', ())['switches'])
+        head = 'encoder', f'layer_{i}', 'self_attention', 'heads', i
+        layer = 'decoder', f'layer_drop_{i}', 'keep', ()
+        run(off(m, *head)['ablation_masks'])
+        run(off(m, *layer)['ablation_masks'])
     assert len(traces) == 1
 
 
-def test_a_switch_acts_while_decoding_too():
+def test_a_mask_acts_while_decoding_too():
     m = model()
     variables = off(m, 'decoder', 'layer_0', 'cross_attention', 'heads', 0)
     source = tiny.padded([[4, 5, 6, 1]])
-    memory = tiny.apply(m, variables, source, method='start')
-    path = Path(jnp.int32(0), jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool))
+    state = tiny.apply(m, variables, source, method='prefill')
+    beam = BeamState(
+        step=jnp.int32(0),
+        parent_BN=jnp.zeros((1, 1), jnp.int32),
+        visible_BNS=jnp.ones((1, 1, 1), bool),
+    )
     word = jnp.full((1, 1), 2)
-    found, _ = tiny.apply(m, variables, word, grow(memory, 1, 1), path, method='step')
+    arguments = word, state.allocate(1, 1), beam
+    found, _ = tiny.apply(m, variables, *arguments, method='decode_step')
     np.testing.assert_allclose(found, tiny.apply(m, variables, source, word), atol=1e-5)
 
 
-def test_each_layer_has_switches_of_its_own():
-    on = flaxformer_lite.switches(model())
-    on['encoder']['layer_0']['attention']['heads'] *= 0
-    on['encoder']['leave_0']['keep'] *= 0
+def test_each_layer_has_masks_of_its_own():
+    on = flaxformer_lite.ablation_masks(model())
+    on['encoder']['layer_0']['self_attention']['heads'] *= 0
+    on['encoder']['layer_drop_0']['keep'] *= 0
     rest = {k: v for k, v in flatten_dict(on, sep='/').items() if '_0' not in k}
     assert all((v == 1).all() for v in rest.values())
-    assert (on['encoder']['layer_1']['attention']['heads'] == 1).all()
+    assert (on['encoder']['layer_1']['self_attention']['heads'] == 1).all()
 
 
 def test_what_falls_on_padding_is_seen():
     w = jnp.asarray([[[[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.9, 0.1, 0.0]]]])
     pos, valid = jnp.asarray([[0, 1, 0]]), jnp.asarray([[True, True, False]])
-    figures = introspection._of_heads(w, pos, valid, pos, valid)
+    figures = introspection._head_stats(w, pos, valid, pos, valid)
     np.testing.assert_allclose(figures['padding'], [(0.2 + 0.7) / 2], rtol=1e-6)
 
 
 def test_a_layers_norm_is_of_what_leaves_it():
     m = model()
     variables, rows = tiny.all_variables(m), batch()
-    found, seen = statistics(m, variables, rows), record(m, variables, rows)
+    found, seen = attention_stats(m, variables, rows), record(m, variables, rows)
     valid = np.asarray(rows['source_segments']) != 0
     expected = [np.asarray(n)[valid].mean() for n in seen.norms['encoder'][1:]]
     np.testing.assert_allclose(found['encoder']['norm'], expected, rtol=1e-5)
+
+
+def test_a_decoder_of_other_sizes_is_recorded_by_them():
+    m = model(**tiny.UNEQUAL)
+    found = record(m, tiny.all_variables(m), batch())
+    rows = batch()
+    s, t = rows['source'].shape[1], rows['inputs'].shape[1]
+    # Heads and their width, of each attention; and layers.
+    sizes = {
+        'encoder': (1, 2, 3, (s, s)),
+        'decoder': (2, 4, 5, (t, t)),
+        'decoder cross': (2, 6, 7, (t, s)),
+    }
+    for name, (layers, heads, d_v, (queries, keys)) in sizes.items():
+        weights = [w.shape for w in found.weights[name]]
+        assert weights == [(4, heads, queries, keys)] * layers
+        results = [y.shape for y in found.heads[name]]
+        assert results == [(4, queries, heads, d_v)] * layers
+    lengths = {stack: len(norms) for stack, norms in found.norms.items()}
+    assert lengths == {'encoder': 2, 'decoder': 3}
+    stats = attention_stats(m, tiny.all_variables(m), rows)
+    found_shapes = {name: x['entropy'].shape for name, x in stats.items()}
+    assert found_shapes == {
+        name: (layers, heads) for name, (layers, heads, *_) in sizes.items()
+    }
+    assert stats['decoder']['gradient_norm'].shape == (2,)
+
+
+def test_a_decoder_of_other_sizes_has_a_mask_for_each_of_its_heads_and_layers():
+    m = model(**tiny.UNEQUAL)
+    masks = flatten_dict(flaxformer_lite.ablation_masks(m), sep='/')
+    assert {name: x.shape for name, x in masks.items()} == {
+        'encoder/layer_0/self_attention/heads': (2,),
+        'encoder/layer_drop_0/keep': (),
+        'decoder/layer_0/self_attention/heads': (4,),
+        'decoder/layer_0/cross_attention/heads': (6,),
+        'decoder/layer_drop_0/keep': (),
+        'decoder/layer_1/self_attention/heads': (4,),
+        'decoder/layer_1/cross_attention/heads': (6,),
+        'decoder/layer_drop_1/keep': (),
+    }
+    # The last head of the last layer is a head of its own there.
+    unmasked = logits(m, tiny.all_variables(m))
+    masked = logits(m, off(m, 'decoder', 'layer_1', 'cross_attention', 'heads', 5))
+    assert np.abs(masked - unmasked).max() > 1e-3

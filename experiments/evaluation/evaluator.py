@@ -1,7 +1,8 @@
 """Scores a model on whole sets: loss, and BLEU and chrF of its translations."""
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ class Evaluator:
 
         Sources and references are saved beside them, as `translation_files` says.
         """
-        sources, references = translation_files.write_texts(self._path, name, pairs)
+        sources, references = translation_files.lines_of(pairs)
         outputs = self._outputs(variables, name, sources)
         result = {
             'direction': self._direction,
@@ -96,7 +97,11 @@ class Evaluator:
             **scores.bleu_and_chrf(outputs, references),
         }
         file = translation_files.outputs_path(self._path, name, step, mean_of)
-        self._save(file, outputs, result | {'set': name, 'step': step})
+        with self._saving():
+            translation_files.write(file, name, sources, references, outputs)
+            files.write_json(
+                file.with_suffix('.json'), result | {'set': name, 'step': step}
+            )
         if mean_of == 1:
             self._known[name, step] = result
         return result
@@ -132,10 +137,11 @@ class Evaluator:
             'accuracy': float(total.correct / total.tokens),
         }
 
-    def _save(self, file: Path, outputs: Sequence[str], result: dict[str, Any]) -> None:
+    @contextlib.contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Where nothing can be saved, tells `warn` so; without it, that is an error."""
         try:
-            translation_files.write_lines(file, outputs)
-            files.write_json(file.with_suffix('.json'), result)
+            yield
         except UserError as error:
             if self._warn is None:
                 raise

@@ -25,22 +25,30 @@ def outputs_path(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
     return path / 'translations' / f'{name}.step={step}{mean}.txt'
 
 
-def write_lines(file: Path, lines: Sequence[str]) -> None:
-    """Writes a text file of these lines."""
+def write(
+    file: Path,
+    name: str,
+    sources: Sequence[str],
+    references: Sequence[str],
+    outputs: Sequence[str],
+) -> None:
+    """Writes a set's translations, with its sources and references beside them."""
+    _write_lines(file.with_name(f'{name}.source.txt'), sources)
+    _write_lines(file.with_name(f'{name}.reference.txt'), references)
+    _write_lines(file, outputs)
+
+
+def _write_lines(file: Path, lines: Sequence[str]) -> None:
     files.write(file, ''.join(f'{line}\n' for line in lines))
 
 
-def write_texts(path: Path, name: str, pairs: Pairs) -> tuple[list[str], list[str]]:
-    """Writes a set's sources and references beside its translations.
+def lines_of(pairs: Pairs) -> tuple[list[str], list[str]]:
+    """The sources and the references of a set, each text on one line.
 
-    Returns:
-      The sources and the references, each text on one line.
+    Line ends within a sentence become spaces: they would part it in a file.
     """
     sources = [_on_one_line(source) for source, _ in pairs]
     references = [_on_one_line(reference) for _, reference in pairs]
-    folder = path / 'translations'
-    write_lines(folder / f'{name}.source.txt', sources)
-    write_lines(folder / f'{name}.reference.txt', references)
     return sources, references
 
 

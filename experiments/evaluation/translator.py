@@ -18,7 +18,7 @@ from experiments.data.corpus import chunks
 from experiments.data.tokenizer import BOS, EOS, Tokenizer
 from experiments.runtime import mesh
 from flaxformer_lite import decoding
-from flaxformer_lite.ensemble import Ensemble
+from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.kv_cache import gather_beams
 from flaxformer_lite.models.base import Model
 

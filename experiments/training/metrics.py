@@ -47,8 +47,9 @@ class Progress:
 
     @classmethod
     def of(cls, metadata: dict[str, Any]) -> 'Progress':
-        position: Any = Position(*metadata['position'])
-        return cls(**metadata | {'position': position})
+        values: dict[str, Any] = {**metadata}
+        values['position'] = Position(*metadata['position'])
+        return cls(**values)
 
 
 class MetricAccumulator:

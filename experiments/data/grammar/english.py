@@ -120,7 +120,7 @@ def _finite(clause: Clause, emphatic: bool) -> tuple[str, list[str], bool]:
 
 
 def _verbs(clause: Clause, inverted: bool) -> tuple[str, list[str]]:
-    """The word before the subject, in questions; the verbs with 'not' and adverb."""
+    """In questions the word before the subject; the verbs with 'not' and adverb."""
     finite, rest, auxiliary = _finite(clause, inverted or clause.negative)
     middle = [clause.time.english] if clause.time and clause.time.middle else []
     if clause.front == 'time':

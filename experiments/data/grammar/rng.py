@@ -26,4 +26,5 @@ class Rng:
             rest -= weight
             if rest < 0:
                 return key
+        # Rounding has left a little: then it is the last.
         return list(weights)[-1]
