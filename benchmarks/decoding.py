@@ -1,10 +1,12 @@
-"""Translating beside Hugging Face's generate, with the same parameters: sentences a second.
+"""Translating beside Hugging Face's generate, with the same parameters: sentences a
+second.
 
     python -m benchmarks.decoding --workdir=runs/… --set=test_2016_flickr --beams=4
 
-Text goes in and text comes out, sorted by length and batched on both sides. Each side first tries
-its batch sizes, then takes turns with the best one. Before it is timed, Marian has to give our
-logits: `--workdir` is a run with model.residual=post_norm, which is what Marian computes.
+Text goes in and text comes out, sorted by length and batched on both sides. Each side
+first tries its batch sizes, then takes turns with the best one. Before it is timed,
+Marian has to give our logits: `--workdir` is a run with model.residual=post_norm, which
+  is what Marian computes.
 """
 
 import argparse
@@ -25,7 +27,8 @@ from experiments.runs import directory
 MODULE = 'benchmarks.decoding'
 EXTRA = 50  # tokens that a translation may be longer than its source
 ALPHA = 0.6
-# The sum over its length to this power: near GNMT's penalty, which generate() does not have.
+# The sum over its length to this power: near GNMT's penalty, which generate() does not
+# have.
 BEAM = dict(length_penalty=ALPHA, early_stopping=False)
 COMPARED = 32  # sentences whose logits are compared
 TOLERANCE = 1e-4
@@ -110,7 +113,8 @@ def _timed(translate: Any, args: argparse.Namespace) -> dict[str, float]:
 
 
 def export(args: argparse.Namespace) -> dict[str, float]:
-    """Writes the run's parameters, and what logits they give, for both sides to read."""
+    """Writes the run's parameters, and what logits they give, for both sides to
+    read."""
     import jax
     from flax import traverse_util
 

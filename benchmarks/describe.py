@@ -1,9 +1,10 @@
-"""How long it takes to build and describe a model: each variant in a config, the slowest first.
+"""How long it takes to build and describe a model: each variant in a config, the
+slowest first.
 
     python -m benchmarks.describe --config=configs/wmt_big.py
 
-Nothing is compiled. JAX forgets between two of them what it has traced; imports are done before.
-Medians of three.
+Nothing is compiled. JAX forgets between two of them what it has traced; imports are
+done before. Medians of three.
 """
 
 import dataclasses

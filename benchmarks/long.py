@@ -1,8 +1,10 @@
-"""Attention over a long text, forward and backward: the peak memory of each variant's process.
+"""Attention over a long text, forward and backward: the peak memory of each variant's
+process.
 
     python -m benchmarks.long --length=8192 --variants=softmax,blockwise
 
-A variant's results are compared with the first one's, and its gradients, by their largest entry.
+A variant's results are compared with the first one's, and its gradients, by their
+largest entry.
 """
 
 import argparse
@@ -34,7 +36,8 @@ def main() -> None:
         print(json.dumps(work(args)))
         return
     with tempfile.TemporaryDirectory() as share:
-        # The first has nothing in it but the library: what the others add to it is theirs.
+        # The first has nothing in it but the library: what the others add to it is
+        # theirs.
         names = ['nothing', *args.variants.split(',')]
         sides = [Side(name, (f'--worker={name}', f'--share={share}')) for name in names]
         results = turns.take('benchmarks.long', sides, 1)

@@ -1,4 +1,5 @@
-"""Hugging Face's Marian: the same architecture as ours in PyTorch, and our parameters in it."""
+"""Hugging Face's Marian: the same architecture as ours in PyTorch, and our parameters
+in it."""
 
 import os
 import re
@@ -43,7 +44,8 @@ def make(
     num_heads: int,
     dropout: float,
 ) -> MarianMTModel:
-    """A model with random parameters, with as many threads as there are cores to run it."""
+    """A model with random parameters, with as many threads as there are cores to run
+    it."""
     torch.set_num_threads(os.cpu_count())
     torch.manual_seed(0)
     return MarianMTModel(
@@ -124,7 +126,8 @@ def _named(path: str, value: np.ndarray) -> tuple[str, np.ndarray]:
 
 
 def _sinusoids(d_model: int) -> np.ndarray:
-    """The paper's layout, sine and cosine by turns; Marian's own has all sines first."""
+    """The paper's layout, sine and cosine by turns; Marian's own has all sines
+    first."""
     angle = np.arange(POSITIONS)[:, None] / 10000 ** (
         np.arange(0, d_model, 2) / d_model
     )

@@ -1,9 +1,10 @@
-"""The most memory that a training process takes, beside what `describe` says of its config.
+"""The most memory that a training process takes, beside what `describe` says of its
+config.
 
     python -m benchmarks.memory
 
-Each config is `configs/wmt_small.py` with some other fields, on `grammar`, in a process of its own
-that compiles its programs and trains for three steps; nothing is evaluated.
+Each config is `configs/wmt_small.py` with some other fields, on `grammar`, in a process
+of its own that compiles its programs and trains for three steps; nothing is evaluated.
 """
 
 import argparse

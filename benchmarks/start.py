@@ -1,9 +1,11 @@
-"""From the command to the end of the first training step, with empty and with full caches.
+"""From the command to the end of the first training step, with empty and with full
+caches.
 
     python -m benchmarks.start --config=configs/wmt_small.py
 
-All flags but its own go to experiments.run. Cold: nothing is there of what the project caches, the
-tokenizer, the tokenised text and compiled programs. Warm: they are there, and the run is new.
+All flags but its own go to experiments.run. Cold: nothing is there of what the project
+caches, the tokenizer, the tokenised text and compiled programs. Warm: they are there,
+and the run is new.
 """
 
 import argparse
@@ -39,7 +41,8 @@ def main() -> None:
 
 
 def first_step(flags: list[str], cache: Path, workdir: Path) -> float:
-    """Seconds from the command until the metrics of step 1 are written; then it is stopped."""
+    """Seconds from the command until the metrics of step 1 are written; then it is
+    stopped."""
     command = [sys.executable, '-m', 'experiments.run', *flags]
     command += [f'--workdir={workdir}', '--config.train.log_every=1']
     environment = os.environ | {'FLAXFORMER_LITE_CACHE': str(cache)}

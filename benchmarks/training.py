@@ -1,10 +1,13 @@
-"""Training beside Hugging Face Marian: non-padding target tokens a second, and peak memory.
+"""Training beside Hugging Face Marian: non-padding target tokens a second, and peak
+memory.
 
-    python -m benchmarks.training --data='text(path="…", source="en", target="de")' --d_model=256
+    python -m benchmarks.training --data='text(path="…", source="en", target="de")'
+    --d_model=256
 
-Both train the same sizes on the same text with Adam, dropout and label smoothing, about 4,096
-target tokens a batch. Ours packs rows and makes its batches while it trains; Marian cannot pack, so
-it gets pairs of like length, sorted over the whole corpus, in tensors that are made beforehand.
+Both train the same sizes on the same text with Adam, dropout and label smoothing, about
+4,096 target tokens a batch. Ours packs rows and makes its batches while it trains;
+Marian cannot pack, so it gets pairs of like length, sorted over the whole corpus, in
+tensors that are made beforehand.
 """
 
 import argparse
@@ -34,8 +37,9 @@ SIZES = dict(num_layers=4, num_heads=4, dropout=0.1)
 SMOOTHING = 0.1
 WARM_UP = 3  # steps that are not timed
 
-# glibc gives large blocks back to the system when they are freed, and fresh pages cost time in each
-# step. It can be told to take huge ones, as the runner tells it for itself, and to keep them.
+# glibc gives large blocks back to the system when they are freed, and fresh pages cost
+# time in each step. It can be told to take huge ones, as the runner tells it for
+# itself, and to keep them.
 HUGE = {'GLIBC_TUNABLES': f'{malloc.SETTING}=1'}
 TUNED = HUGE | {
     'MALLOC_TRIM_THRESHOLD_': str(1 << 40),
@@ -90,7 +94,8 @@ def _prepare(args: argparse.Namespace) -> tuple[corpus.Corpus, int]:
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
-    """The runner's own parts: its batches, the thread that makes them, its step and its clock."""
+    """The runner's own parts: its batches, the thread that makes them, its step and its
+    clock."""
     import jax
 
     from experiments.command_line.screen import Screen
@@ -148,7 +153,8 @@ def _input_seconds(batches: Batches, count: int = 50) -> float:
 
 
 def theirs(args: argparse.Namespace) -> dict[str, float]:
-    """The loop that one writes for Marian; `args.worker` is where it is to use bfloat16."""
+    """The loop that one writes for Marian; `args.worker` is where it is to use
+    bfloat16."""
     import torch
 
     from benchmarks import marian
@@ -193,7 +199,8 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _of_like_length(pairs: corpus.Corpus) -> Iterator[tuple[np.ndarray, ...]]:
-    """Source, inputs and labels, each padded to its own longest row, in an order of chance."""
+    """Source, inputs and labels, each padded to its own longest row, in an order of
+    chance."""
     lengths = np.stack([pairs.source.lengths(), pairs.target.lengths()], 1) + 1
     fits = np.flatnonzero(lengths.max(1) <= MAX_LENGTH)
     order = fits[np.lexsort((lengths[fits, 0], lengths[fits, 1]))]

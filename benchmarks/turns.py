@@ -1,4 +1,5 @@
-"""Sides that take turns, each in a process of its own: medians, and ratios within a round."""
+"""Sides that take turns, each in a process of its own: medians, and ratios within a
+round."""
 
 import json
 import os
@@ -30,7 +31,8 @@ Results = dict[str, list[dict[str, Any]]]
 
 
 def take(module: str, sides: Iterable[Side], rounds: int) -> Results:
-    """What each side's process reports, by rounds: all sides have the same luck with the machine.
+    """What each side's process reports, by rounds: all sides have the same luck with
+    the machine.
 
     This process should stay small: a child's peak memory begins with its parent's.
     """
@@ -65,7 +67,8 @@ def run(module: str, side: Side) -> dict[str, Any]:
 
 
 def table(results: Results, rate: str) -> str:
-    """Medians of all that was reported; `ratio` is the first side's rate over this side's."""
+    """Medians of all that was reported; `ratio` is the first side's rate over this
+    side's."""
     first = next(iter(results.values()))
     keys = list(dict.fromkeys(key for rows in results.values() for key in rows[0]))
     lines = []

@@ -1,10 +1,13 @@
-"""Every variant in the small model: the time of a step, memory, parameters, and the dev loss.
+"""Every variant in the small model: the time of a step, memory, parameters, and the dev
+loss.
 
-    python -m benchmarks.variants --data='text(path="…", source="en", target="de")' --steps=250
+    python -m benchmarks.variants --data='text(path="…", source="en", target="de")'
+    --steps=250
 
-Each is trained alone, in a process of its own, on the same batches: all see the same tokens. What
-differs from `configs/wmt_small.py` is in `_config` and the variant's own field. A short run tells a
-step's costs well and how good a variant becomes in the end badly.
+Each is trained alone, in a process of its own, on the same batches: all see the same
+  tokens. What
+differs from `configs/wmt_small.py` is in `_config` and the variant's own field. A short
+run tells a step's costs well and how good a variant becomes in the end badly.
 """
 
 import argparse
@@ -76,7 +79,8 @@ def name(variant: dict[str, Any]) -> str:
 
 
 def variants(only: str = '') -> list[dict[str, Any]]:
-    """The base, then each file of each kind, then what is no file; or some fields' files only."""
+    """The base, then each file of each kind, then what is no file; or some fields'
+    files only."""
     from flaxformer_lite.config.variants import FOLDERS, names
 
     found: list[dict[str, Any]] = [{}]

@@ -1,10 +1,12 @@
-"""Set before jax starts: strict broadcasting, several devices, and little time spent compiling."""
+"""Set before jax starts: strict broadcasting, several devices, and little time spent
+compiling."""
 
 import os
 from importlib.metadata import version
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-# An array that is broadcast over axes it does not have is more often a mistake than meant.
+# An array that is broadcast over axes it does not have is more often a mistake than
+# meant.
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
 # Programs that run for milliseconds need no optimising, which is most of compiling.
 flags = [
@@ -15,5 +17,6 @@ if version('jaxlib').startswith('0.10.'):
     # The other half of compiling. Later versions abort, for they have no such flag.
     flags.append('--xla_cpu_use_fusion_emitters=false')
 os.environ['XLA_FLAGS'] = ' '.join([os.environ.get('XLA_FLAGS', ''), *flags])
-# Several devices on few cores wait for each other forever unless there are threads to spare.
+# Several devices on few cores wait for each other forever unless there are threads to
+# spare.
 os.environ['NPROC'] = '32'

@@ -1,4 +1,5 @@
-"""What each architecture computes, again in float64 NumPy or by what must not change it."""
+"""What each architecture computes, again in float64 NumPy or by what must not change
+it."""
 
 import dataclasses
 

@@ -56,7 +56,8 @@ TEXTS += [
 
 
 def answer(overrides, described):
-    """'' where a config with these overrides can be worked with, or else the line that says why.
+    """'' where a config with these overrides can be worked with, or else the line that
+    says why.
 
     Any other error is a failure, and is said with what was given.
     """
@@ -122,7 +123,8 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize(('field', 'name', 'argument'), ARGUMENTS)
 def test_any_value_of_any_argument_of_a_variant(field, name, argument):
-    """One that is drawn anew each time is traced as well: what is accepted can be built."""
+    """One that is drawn anew each time is traced as well: what is accepted can be
+    built."""
     rng = random.Random(f'{SEED}/{field}/{name}/{argument}')
     literals = [x for x in TEXTS if x not in ('', ' ')]
     traced = rng.choice(NUMBERS)

@@ -233,7 +233,8 @@ def test_permute_gives_any_part_and_mixes_well():
     assert (whole == other).sum() < 20
     for a, b in ((whole, np.arange(size)), (whole, other), (whole[1:], whole[:-1])):
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.02
-    # Neighbours are spread over the corpus: each window draws evenly from each tenth of it.
+    # Neighbours are spread over the corpus: each window draws evenly from each tenth of
+    # it.
     drawn = np.bincount(whole[:10_000] // 10_000, minlength=10)
     assert drawn.min() > 850 and drawn.max() < 1150
 

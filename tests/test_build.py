@@ -36,7 +36,8 @@ def table_3(config=wmt_base, **overrides) -> int:
 
 
 def closed_form(*, d=512, n=6, h=8, k=64, u=64, f=2048, vocab=VOCAB) -> int:
-    """Attention without biases, the feed-forward with, and one matrix for all three embeddings."""
+    """Attention without biases, the feed-forward with, and one matrix for all three
+    embeddings."""
     attention = d * h * k * 2 + d * h * u + h * u * d
     feed_forward = d * f + f + f * d + d
     norm = 2 * d

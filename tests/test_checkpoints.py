@@ -298,13 +298,15 @@ def run(code, *arguments, **options):
     )
 
 
-# Files may grow to some size only: as with a full disk or a quota, a write fails half way.
+# Files may grow to some size only: as with a full disk or a quota, a write fails half
+# way.
 FULL = """
 import resource
 checkpoints = Checkpoints(Path(sys.argv[1]), keep=1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))
 try:
-    checkpoints.save(2, {'params': jax.random.normal(jax.random.key(0), (1_000_000,))}, {})
+    params = jax.random.normal(jax.random.key(0), (1_000_000,))
+    checkpoints.save(2, {'params': params}, {})
     checkpoints.wait()
 except UserError as error:
     print(error)
@@ -360,7 +362,8 @@ while True:
 
 
 def kill_while_saving(path):
-    """Kills a process at some moment of saving; returns the last step that it said was there."""
+    """Kills a process at some moment of saving; returns the last step that it said was
+    there."""
     with run(SAVER, str(path)) as process:
         begun = [process.stdout.readline(), process.stdout.readline()]
         time.sleep(random.uniform(0, 0.3))

@@ -1,5 +1,5 @@
-"""The schema of configs: what it says of each field, how a config file becomes typed, and
-how the config of a run that an earlier version made is read."""
+"""The schema of configs: what it says of each field, how a config file becomes typed,
+and how the config of a run that an earlier version made is read."""
 
 import dataclasses
 import json

@@ -49,7 +49,8 @@ def tree(path):
 
 
 def failing(monkeypatch, name, number):
-    """Has the system refuse to open files of a name, as it refuses a disk that is away."""
+    """Has the system refuse to open files of a name, as it refuses a disk that is
+    away."""
     opened = io.open
 
     def open_or_fail(file, *arguments, **options):

@@ -1,4 +1,5 @@
-"""Searches over a toy whose logits depend on a sentence's whole past, against NumPy in float64."""
+"""Searches over a toy whose logits depend on a sentence's whole past, against NumPy in
+float64."""
 
 import functools
 
@@ -31,7 +32,8 @@ class SlotsState(struct.PyTreeNode):
 
 
 class ParentsState(struct.PyTreeNode):
-    """What a recurrent network would keep: one state a hypothesis, from parent to child."""
+    """What a recurrent network would keep: one state a hypothesis, from parent to
+    child."""
 
     h_BNC: jax.Array
 
@@ -49,7 +51,8 @@ class NoState(struct.PyTreeNode):
 
 
 class Toy:
-    """logits = W tanh(S_sentence + Σ_j D_j ⊙ E[token_j]) + b over the tokens so far, in order."""
+    """logits = W tanh(S_sentence + Σ_j D_j ⊙ E[token_j]) + b over the tokens so far, in
+    order."""
 
     def __init__(self, vocab=7, sentences=6, width=7, seed=0, eos_bias=0.0):
         rng = np.random.default_rng(seed)
@@ -80,7 +83,8 @@ class Toy:
         return jnp.einsum('bnc,vc->bnv', jnp.tanh(h_BNC), W) + b[None, None]
 
     def by_slots(self, sentences, beams):
-        """As an attention would: tokens are written to slots, and a mask says whose they are."""
+        """As an attention would: tokens are written to slots, and a mask says whose
+        they are."""
         S, D, E = (
             jnp.asarray(x, jnp.float32) for x in (self.S[sentences], self.D, self.E)
         )
@@ -161,7 +165,8 @@ def greedily(toy, sentence, limit):
 
 
 def by_beam(toy, sentence, limit, beams, alpha):
-    """Beam search of one sentence, with lists: 2N candidates, N live, all that ended."""
+    """Beam search of one sentence, with lists: 2N candidates, N live, all that
+    ended."""
     live, done = [([], 0.0)], []
     for i in range(limit):
         candidates = []
@@ -209,7 +214,8 @@ def test_a_wide_beam_finds_the_best_of_all_sentences(alpha, cache):
 @pytest.mark.parametrize('alpha', [0.0, 2.0, 3.0])
 @pytest.mark.parametrize('cache', [Toy.by_slots, Toy.by_parents])
 def test_there_are_as_many_results_as_sentences_are_possible(alpha, cache):
-    """Two tokens go on: 15, 7, 3, 1 and no sentences end within these limits, and 20 are sought."""
+    """Two tokens go on: 15, 7, 3, 1 and no sentences end within these limits, and 20
+    are sought."""
     toy, limits, beams = Toy(vocab=5), [4, 3, 2, 1, 0], 20
     model = cache(toy, np.arange(5), beams)
     settings = dict(beams=beams, n_best=beams, alpha=alpha)
@@ -252,7 +258,8 @@ def test_a_narrow_beam_is_the_textbooks(toy, alpha, cache):
         np.testing.assert_allclose(scores[sentence, 0], score, rtol=1e-4)
 
 
-# Of many sentences, those that have ended leave the batch, and the others go on without them.
+# Of many sentences, those that have ended leave the batch, and the others go on without
+# them.
 @pytest.mark.parametrize('sentences', [6, 70])
 @pytest.mark.parametrize('cache', [Toy.by_slots, Toy.by_parents])
 def test_greedy_takes_the_likeliest_token_each_time(cache, sentences):
@@ -319,7 +326,8 @@ def test_one_beam_without_penalty_is_greedy_where_only_the_limit_ends_a_sentence
     beam = run(decoding.beam, toy.by_slots(np.arange(6), 1), limits, beams=1, alpha=0.0)
     np.testing.assert_array_equal(greedy[0], beam[0])
     np.testing.assert_allclose(greedy[1], beam[1], rtol=1e-6)
-    # A sentence without an end of its own keeps every token that its limit has room for.
+    # A sentence without an end of its own keeps every token that its limit has room
+    # for.
     assert [len(cut(t)) for t in greedy[0][:, 0]] == limits
 
 
@@ -478,7 +486,8 @@ def test_sampling_from_the_likeliest_token_alone_is_greedy():
 
 @functools.cache
 def drawn(**settings):
-    """6,000 rows of three tokens, 3 to 7, of `LOGITS` each time; nothing ends before its limit."""
+    """6,000 rows of three tokens, 3 to 7, of `LOGITS` each time; nothing ends before
+    its limit."""
     logits = jnp.asarray([9.0, -40.0, 9.0, *LOGITS], jnp.float32)
 
     def step(token_BN, state, beam):
@@ -495,7 +504,8 @@ def drawn(**settings):
 
 @pytest.mark.parametrize(
     ('settings', 'limit'),
-    # The value of χ² that one draw in a thousand exceeds, at 4 and 2 degrees of freedom.
+    # The value of χ² that one draw in a thousand exceeds, at 4 and 2 degrees of
+    # freedom.
     [
         (dict(), 18.47),
         (dict(temperature=0.5), 18.47),

@@ -1,4 +1,5 @@
-"""The ledger against hand-written sums, built models and what the compiler sets aside."""
+"""The ledger against hand-written sums, built models and what the compiler sets
+aside."""
 
 import json
 import os
@@ -81,7 +82,8 @@ def test_parameters_and_flops_are_those_of_the_closed_form(model):
             'logits': V * D if m.tie == 'none' else 0,
         }
     )
-    # Two operations for each weight, and for each of L keys and values; backward takes twice that.
+    # Two operations for each weight, and for each of L keys and values; backward takes
+    # twice that.
     attend = 3 * 2 * (attention + L * H * (K + U))
     assert costs['flops_per_token'] == with_total(
         {

@@ -69,7 +69,8 @@ def start(data, path, *flags, **changes):
 
 
 def same_end(path, other):
-    """The results and metrics of two runs, without clocks and without how they came about."""
+    """The results and metrics of two runs, without clocks and without how they came
+    about."""
     clocks = ('train_seconds', 'tokens_per_second', 'time', 'extensions')
 
     def plain(row):

@@ -36,7 +36,8 @@ GRADIENTS = np.random.default_rng(0).standard_normal((5, 2))
 
 
 def test_a_schedule_free_optimizer_is_evaluated_at_the_mean_of_its_iterates():
-    """Defazio et al. (2024), equations 3 to 5: at a constant rate x is the mean of z_1 … z_t."""
+    """Defazio et al. (2024), equations 3 to 5: at a constant rate x is the mean of z_1
+    … z_t."""
     z = np.array([1.0, -2.0]) - RATE * np.cumsum(GRADIENTS, axis=0)
     mean = z.mean(0)
     state = trained(schedule_free(), GRADIENTS)

@@ -48,7 +48,8 @@ def test_the_same_step_is_not_scored_twice(evaluator, tmp_path):
 
 
 def test_other_parameters_are_scored(evaluator, tmp_path):
-    """Those of another step, and the mean of several of which the last was scored alone."""
+    """Those of another step, and the mean of several of which the last was scored
+    alone."""
     evaluator(1.0, 'val', PAIRS, 6)
     assert evaluator.every(2.0, {'val': PAIRS}, [5])['val']['loss'] == 2.0
     assert evaluator.every(3.0, {'val': PAIRS}, [5, 6])['val']['loss'] == 3.0

@@ -1,4 +1,5 @@
-"""What is recorded, against the formulas; what is switched off, against models without it."""
+"""What is recorded, against the formulas; what is switched off, against models without
+it."""
 
 import functools
 

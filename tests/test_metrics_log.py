@@ -104,9 +104,17 @@ def test_a_row_that_was_cut_short_is_not_read_and_another_is_named(tmp_path):
 @pytest.mark.parametrize(
     ('lines', 'lost'),
     [
-        ([0, 1], 'of the 4 rows before the checkpoint 2 are there, the last of step 2; 2 '),
+        (
+            [0, 1],
+            'of the 4 rows before the checkpoint 2 are there, '
+            'the last of step 2; 2 ',
+        ),
         ([], 'of the 4 rows before the checkpoint none is there; 4 are lost'),
-        ([0, 2, 3, 4], 'of the 4 rows before the checkpoint 3 are there, the last of step 4; 1 '),
+        (
+            [0, 2, 3, 4],
+            'of the 4 rows before the checkpoint 3 are there, '
+            'the last of step 4; 1 ',
+        ),
         ([0, 1, 2, 3, 4], None),
     ],
 )  # fmt: skip

@@ -67,8 +67,9 @@ def run(config):
 
 
 def adam(*, b1, b2, eps, clip=np.inf, decay=0.0):
-    """Kingma and Ba (2015), algorithm 1, at the learning rate of "Attention Is All You Need", §5.3;
-    with the decay of Loshchilov and Hutter (2019), algorithm 2, of matrices and embeddings."""
+    """Kingma and Ba (2015), algorithm 1, at the learning rate of "Attention Is All You
+    Need", §5.3; with the decay of Loshchilov and Hutter (2019), algorithm 2, of
+    matrices and embeddings."""
     params, gradients = problem()
     m, v = ({name: 0.0 * w for name, w in params.items()} for _ in 'mv')
     history = []
@@ -151,7 +152,8 @@ def test_what_people_ask_for_is_there():
 
 
 def test_every_optimizer_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(tmp_path):
-    """With arguments, a clip and a schedule; what is restored gives the same next update."""
+    """With arguments, a clip and a schedule; what is restored gives the same next
+    update."""
     params = jax.tree.map(jnp.float32, problem()[0])
     updates, saved = {}, {}
     for name in every_optimizer():
@@ -172,7 +174,8 @@ def test_every_optimizer_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(tm
 
 
 def test_the_rate_of_every_optimizer_is_the_schedules():
-    """A schedule near 0 moves next to nothing: no learning rate of optax's own is left anywhere."""
+    """A schedule near 0 moves next to nothing: no learning rate of optax's own is left
+    anywhere."""
     params = jax.tree.map(jnp.float32, problem()[0])
     for name in every_optimizer():
         still = config(name=name, schedule='constant_schedule(value=1e-8)')
@@ -222,7 +225,8 @@ def model_paths():
 
 
 def test_muon_is_for_the_kernels_of_dense_layers_and_adam_for_the_rest():
-    """A kernel of heads moves as the matrix that it is would; optax says how a matrix moves."""
+    """A kernel of heads moves as the matrix that it is would; optax says how a matrix
+    moves."""
     rng = np.random.default_rng(0)
     heads, width, d_model, d_ff = 2, 3, 5, 7
     shapes = {

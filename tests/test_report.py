@@ -53,8 +53,9 @@ def test_table_of_finished_and_unfinished_runs(tmp_path):
     assert result.returncode == 0
     assert result.stderr == ''
     head, rule, *rows, signature = result.stdout.splitlines()
-    names = 'run status step steps model.num_heads parameters tokens_per_second dev_loss'.split()
-    assert head.split() == [*names, 'test', 'bleu', 'val', 'bleu']
+    names = 'run status step steps model.num_heads parameters'.split()
+    names += ['tokens_per_second', 'dev_loss', 'test', 'bleu', 'val', 'bleu']
+    assert head.split() == names
     assert [row.split() for row in rows] == [
         [str(paths[0]), *'finished 1,000 1,000 4 5,000 3,000 3.25 30.00 20.00'.split()],
         [str(paths[1]), *'unfinished 300 1,000 8 - 2,000 3.25 1.00 12.00'.split()],

@@ -477,13 +477,34 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        (dict(model__num_heads=0), 'model.num_heads must be at least 1 and at most 65536, not 0'),
-        (dict(model__d_model=18, model__num_heads=4), 'model.d_model=18 cannot be divided among'),
-        (dict(model__d_model=9, model__num_heads=3), 'model.positions: d_model must be even'),
-        (dict(model__dropout=-0.1), 'model.dropout must be at least 0 and below 1, not -0.1'),
-        (dict(model__dropout='nan'), 'model.dropout must be at least 0 and below 1, not nan'),
-        (dict(model__attention='sofmax'), "model.attention: 'sofmax' is not one of .*did you mean"),
-        (dict(model__norm='layer(eps=1)'), "model.norm: .*unknown argument 'eps'; layer takes"),
+        (
+            dict(model__num_heads=0),
+            'model.num_heads must be at least 1 and at most 65536, not 0',
+        ),
+        (
+            dict(model__d_model=18, model__num_heads=4),
+            'model.d_model=18 cannot be divided among',
+        ),
+        (
+            dict(model__d_model=9, model__num_heads=3),
+            'model.positions: d_model must be even',
+        ),
+        (
+            dict(model__dropout=-0.1),
+            'model.dropout must be at least 0 and below 1, not -0.1',
+        ),
+        (
+            dict(model__dropout='nan'),
+            'model.dropout must be at least 0 and below 1, not nan',
+        ),
+        (
+            dict(model__attention='sofmax'),
+            "model.attention: 'sofmax' is not one of .*did you mean",
+        ),
+        (
+            dict(model__norm='layer(eps=1)'),
+            "model.norm: .*unknown argument 'eps'; layer takes",
+        ),
         (dict(model__architecture='lstm'), "model.architecture: 'lstm' is not one of"),
         (
             dict(model__architecture='recurrent', model__attention='relu'),
@@ -491,7 +512,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         ),
         (
             dict(evaluation__decode='greedy'),
-            'evaluation.beams=2 changes nothing where evaluation.decode=greedy: leave it out',
+            'evaluation.beams=2 changes nothing where evaluation.decode=greedy: '
+            'leave it out',
         ),
         (
             dict(evaluation__average_of='best', checkpoint__keep_best=0),
@@ -501,14 +523,23 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         (dict(model__layers=3), "no field 'model.layers'; did you mean"),
         (dict(train__steps='many'), 'train.steps'),
         (dict(train__steps=0), 'train.steps=0 and train.epochs=0'),
-        (dict(train__label_smoothing=1), 'train.label_smoothing must be at least 0 and below 1'),
+        (
+            dict(train__label_smoothing=1),
+            'train.label_smoothing must be at least 0 and below 1',
+        ),
         (dict(optimizer__schedule='nome'), 'optimizer.schedule: .*is not one of noam'),
         (dict(tokenizer__vocab_size=20), 'tokenizer.vocab_size=20 is smaller than'),
         (dict(batch__tokens=64), 'batch.tokens=64 is less than a row'),
         (dict(batch__max_length=2), 'batch.max_length=2 is less than each'),
-        (dict(evaluation__sets='test'), "evaluation.sets: there is no set 'test'; there is val"),
+        (
+            dict(evaluation__sets='test'),
+            "evaluation.sets: there is no set 'test'; there is val",
+        ),
         (dict(evaluation__average=9), 'checkpoint.keep'),
-        (dict(data='txt'), "data: 'txt' is not one of grammar, text, tfds; did you mean 'text'"),
+        (
+            dict(data='txt'),
+            "data: 'txt' is not one of grammar, text, tfds; did you mean 'text'",
+        ),
         (dict(data='text(path="nowhere", source="en", target="de")'), 'nowhere'),
         (dict(model__positions='learned(max_length=5)'), 'learned positions .* for 5'),
     ],

@@ -324,8 +324,14 @@ def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     'name',
-    ['result.json', 'metrics.jsonl', 'tensorboard', 'tokenizer.model', 'environment.json'],
-)  # fmt: skip
+    [
+        'result.json',
+        'metrics.jsonl',
+        'tensorboard',
+        'tokenizer.model',
+        'environment.json',
+    ],
+)
 def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path, name):
     (tmp_path / name).write_text('mine')
     with pytest.raises(

@@ -135,7 +135,8 @@ def test_digest_tells_sets_splits_and_directions_apart(folder, tfrecords):
 
 
 def test_a_spec_makes_it(folder):
-    spec = f'tfds(name="tiny_translate/de-en", source="en", target="de", data_dir="{folder}")'
+    languages = 'source="en", target="de"'
+    spec = f'tfds(name="tiny_translate/de-en", {languages}, data_dir="{folder}")'
     assert next(sources.load(spec).train()) == next(make(folder).train())
 
 
@@ -221,7 +222,8 @@ def test_without_a_network_it_says_how_to_prepare_elsewhere(tmp_path, monkeypatc
     message = str(raised.value)
     command = message[message.index('"') + 1 : message.rindex('"')]
     assert f'python -c "{command}"' in message and '\n' not in message
-    # The command is Python, and the TFDS that is installed takes it as far as to the download.
+    # The command is Python, and the TFDS that is installed takes it as far as to the
+    # download.
     command = command.removesuffix('.download_and_prepare()')
     made = {}
     exec(command.replace('t.builder(', 'builder = t.builder('), made)

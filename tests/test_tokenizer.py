@@ -15,7 +15,9 @@ from experiments.data import corpus, tokenizer
 from experiments.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
 ROOT = Path(__file__).parents[1]
-WORDS = "der Hund schläft nicht, weil die Katze „laut“ singt: 12,5 % größer! a man's dog’s".split()
+WORDS = (
+    "der Hund schläft nicht, weil die Katze „laut“ singt: 12,5 % größer! a man's dog’s"
+).split()
 
 
 class Words:
@@ -91,7 +93,8 @@ def test_decode_stops_at_the_first_end_and_ignores_padding(trained):
 
 def test_equal_text_gives_equal_bytes_in_any_process(trained, tmp_path):
     program = (
-        'import sys; from pathlib import Path; from tests.test_tokenizer import Words, tokenizer;'
+        'import sys; from pathlib import Path;'
+        'from tests.test_tokenizer import Words, tokenizer;'
         'print(tokenizer.train(Words(), 120, Path(sys.argv[1])).digest)'
     )
     command = [sys.executable, '-c', program, str(tmp_path)]

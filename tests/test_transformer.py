@@ -1,4 +1,5 @@
-"""What every variant must hold to, for each file that is found, and the model as a whole."""
+"""What every variant must hold to, for each file that is found, and the model as a
+whole."""
 
 import functools
 import re
@@ -32,7 +33,8 @@ def every_case():
     base = ModelConfig()
     yield pytest.param({}, id='base')
     for field in variants.fields():
-        # Those of one attention are the same files; how matrices begin has laws of its own.
+        # Those of one attention are the same files; how matrices begin has laws of its
+        # own.
         if not field.startswith(('decoder_', 'cross_', 'init')):
             for name in tiny.here(field):
                 if name != getattr(base, field):
@@ -104,8 +106,8 @@ def one_layer(overrides):
     return made(**dict(num_layers=1) | overrides)
 
 
-# One batch shows most of it: a sentence a row, all of them packed in one, a row of nothing, and
-# rows that differ from the first of them in one token each.
+# One batch shows most of it: a sentence a row, all of them packed in one, a row of
+# nothing, and rows that differ from the first of them in one token each.
 SINGLE, PACKED, SAME = [0, 1, 2], 3, 5
 LENGTH = 6
 
@@ -143,7 +145,8 @@ def logits_of(overrides, dtype='float32'):
 
 
 def same(found, expected, overrides):
-    """Equal but for float32's rounding; where no norm keeps logits small, some 30 of theirs."""
+    """Equal but for float32's rounding; where no norm keeps logits small, some 30 of
+    theirs."""
     unbounded = (
         overrides.get('norm') == 'identity' or overrides.get('residual') == 'none'
     )
@@ -153,7 +156,8 @@ def same(found, expected, overrides):
 
 @every_variant
 def test_one_token_at_a_time_is_as_all_at_once(overrides):
-    """Two hypotheses a sentence that part and die, as a beam's do, against whole targets."""
+    """Two hypotheses a sentence that part and die, as a beam's do, against whole
+    targets."""
     model, p = one_layer(overrides)
     source = tiny.padded([[4, 5, 6, 1], [7, 1]])
     (t, b, n), rng = (4, 2, 2), np.random.default_rng(0)
@@ -440,8 +444,9 @@ SOURCES = [source for source, _ in tiny.PAIRS]
 
 
 def test_a_beam_is_as_it_was():
-    """If the model, the search or the names of parameters were changed on purpose, put the
-    new beam here: that it is right, the exhaustive search in test_decoding and the scores
+    """If the model, the search or the names of parameters were changed on purpose, put
+    the new beam here: that it is right, the exhaustive search in test_decoding and the
+      scores
     of whole targets below say."""
     tokens, scores, _ = translate(*listening(), tiny.padded([*SOURCES, []]))
     why = test_a_beam_is_as_it_was.__doc__
@@ -506,7 +511,8 @@ def our_name(path):
 
 @pytest.mark.parametrize('name', PYTORCH)
 def test_equals_pytorchs_transformer(name):
-    """Logits, loss, every gradient, and the parameters after a step of Adam: goldens/make.py."""
+    """Logits, loss, every gradient, and the parameters after a step of Adam:
+    goldens/make.py."""
     with np.load(File(__file__).parent / 'goldens' / f'{name}.npz') as file:
         arrays = {our_name(path): jnp.asarray(x) for path, x in file.items()}
     golden = unflatten_dict(arrays, sep='/')
@@ -525,7 +531,8 @@ def test_equals_pytorchs_transformer(name):
     np.testing.assert_allclose(loss, golden['loss'], rtol=1e-6)
     close(tiny.first_gradient(state), golden['gradients'], atol=1e-6)
 
-    # Adam makes a whole step of the least gradient, and of its rounding: those say nothing.
+    # Adam makes a whole step of the least gradient, and of its rounding: those say
+    # nothing.
     def clear(tree):
         keep = lambda x, g: np.where(np.abs(g) > 1e-5, x, 0.0)  # noqa: E731
         return jax.tree.map(keep, tree, golden['gradients'])

@@ -20,8 +20,8 @@ from flaxformer_lite.training.train_step import TrainState, init_variables
 VOCAB = 13
 # d_k, d_v and d_model / num_heads all differ, so that none can stand for another.
 SIZES = dict(d_model=12, num_layers=2, num_heads=2, d_k=4, d_v=3, d_ff=16)
-# The decoder's sizes, and those of its attention to the source, differ from the encoder's
-# and from each other.
+# The decoder's sizes, and those of its attention to the source, differ from the
+# encoder's and from each other.
 UNEQUAL = dict(
     num_layers=1,
     decoder_num_layers=2,
@@ -64,7 +64,8 @@ def here(field: str) -> list[str]:
 
 
 def random_like(shapes: Any, seed: int = 0) -> Any:
-    """Random everywhere: an initialiser's zeros and ones would hide what they multiply."""
+    """Random everywhere: an initialiser's zeros and ones would hide what they
+    multiply."""
     rng = np.random.default_rng(seed)
 
     def random(path, x):
@@ -88,7 +89,8 @@ def variables(module: nn.Module, *args: Any, seed: int = 0, **kwargs: Any) -> An
 def apply(
     module: nn.Module, variables: Any, *args: Any, method: Any = None, **kwargs: Any
 ) -> Any:
-    """`module.apply` as one program, which compiles sooner than its operations one by one."""
+    """`module.apply` as one program, which compiles sooner than its operations one by
+    one."""
     return module.apply(variables, *args, method=method, **kwargs)
 
 
@@ -117,7 +119,8 @@ def decode_inputs(
     length: int,
     bos: int = 2,
 ) -> DecodeInputs:
-    """What `decoding` needs to translate these sources with a model; the end token is 1."""
+    """What `decoding` needs to translate these sources with a model; the end token is
+    1."""
     return DecodeInputs(
         decode_step=functools.partial(model.apply, variables, method='decode_step'),
         state=model.apply(variables, source_BS, method='prefill'),

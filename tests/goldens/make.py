@@ -1,12 +1,13 @@
-"""Makes the goldens beside it with PyTorch: its Transformer's layers with weights of their own.
+"""Makes the goldens beside it with PyTorch: its Transformer's layers with weights of
+their own.
 
     python tests/goldens/make.py
 
 Each file holds, under `/`-separated names: `params`, laid out as ours are; `batch`; the
 `logits`; the mean label-smoothed `loss` over the labels that are not padding; its
-`gradients`; and the parameters after a step of `adam`. Parameters have our names, but for
-`attention` and `merge`, which `test_transformer.GOLDEN_NAMES` translates. Computed in
-float64, stored in float32. PyTorch is needed to make them and not to test with them.
+`gradients`; and the parameters after a step of `adam`. Parameters have our names, but
+for `attention` and `merge`, which `test_transformer.GOLDEN_NAMES` translates. Computed
+in float64, stored in float32. PyTorch is needed to make them and not to test with them.
 """
 
 import math
@@ -23,7 +24,8 @@ INPUTS = [[2, 8, 9, 3, 0, 0], [2, 11, 5, 12, 6, 7], [2, 4, 0, 0, 0, 0]]
 
 
 class Model(nn.Module):
-    """Embeddings × √d + sinusoids, PyTorch's stacks, and the product with the output matrix."""
+    """Embeddings × √d + sinusoids, PyTorch's stacks, and the product with the output
+    matrix."""
 
     def __init__(self, pre_norm: bool, activation: str, tied: bool):
         super().__init__()
@@ -84,7 +86,8 @@ def embed(table, tokens):
 
 
 def ours(model, value) -> dict[str, np.ndarray]:
-    """`value(parameter)` for each of PyTorch's parameters, under our names and in our layout."""
+    """`value(parameter)` for each of PyTorch's parameters, under our names and in our
+    layout."""
     named = {
         k: value(p) for k, p in model.named_parameters() if not is_attention_bias(k)
     }
