@@ -303,7 +303,8 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
         ),
         (
             dict(architecture='rnn'),
-            "model.architecture: 'rnn' is not one of decoder_only, encoder_decoder, rec",
+            "model.architecture: 'rnn' is not one of decoder_only, encoder_decoder, "
+            'rec',
         ),
         (
             dict(init='xavie'),

@@ -1,4 +1,5 @@
-"""The contracts on variants thrown together at random: what holds for each must hold for all."""
+"""The contracts on variants thrown together at random: what holds for each must hold
+for all."""
 
 import functools
 import os
@@ -39,13 +40,14 @@ OTHERS = {
 }
 # All that may be refused of what is drawn here: each a whole message.
 REFUSALS = (
-    r"model\.cross_positions='(alibi|learned|sinusoidal|sinusoidal_t2t|t5)' does nothing "
-    'in cross-attention: choose what acts on queries and keys, such as rotary or shaw, '
-    'or none',
+    r"model\.cross_positions='(alibi|learned|sinusoidal|sinusoidal_t2t|t5)' does "
+    'nothing in cross-attention: choose what acts on queries and keys, such as rotary '
+    'or shaw, or none',
     '(linear|blockwise|flash) attention holds no scores for these positions to act on: '
     'choose positions that act on embeddings, queries and keys, or attention=softmax',
     r'model\.\w*num_kv_heads=2 does not divide model\.\w*num_heads=1',
-    r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of 8, not .*',
+    r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of '
+    '8, not .*',
 )
 
 
@@ -55,7 +57,8 @@ def choices():
 
 
 def combination(number):
-    """The first of a random series that can be built; what cannot is refused as documented."""
+    """The first of a random series that can be built; what cannot is refused as
+    documented."""
     rng = random.Random(f'{SEED}/{number}')
     while True:
         drawn = {field: rng.choice(values) for field, values in choices().items()}
@@ -76,7 +79,8 @@ def named(number, drawn):
 
 @functools.partial(jax.jit, static_argnums=0)
 def examined(model, variables):
-    """Logits of sentences alone, of the same in one row, and word by word; and gradients.
+    """Logits of sentences alone, of the same in one row, and word by word; and
+    gradients.
 
     Whole sentences are divided among devices, and what goes word by word is not.
     """
@@ -97,7 +101,8 @@ def examined(model, variables):
 
     def step(state, now):
         i, word_B = now
-        # Two hypotheses that go on from themselves, the second with another sentence's words.
+        # Two hypotheses that go on from themselves, the second with another sentence's
+        # words.
         word_BN = jnp.stack([word_B, jnp.roll(word_B, 1)], 1)
         slot = jnp.arange(2 * t)
         visible_NS = (slot[None] % 2 == jnp.arange(2)[:, None]) & (slot[None] // 2 <= i)
@@ -122,7 +127,8 @@ def test_contracts_hold_for_any_combination(number):
     whole, steps, gradient = jax.device_get(examined(model, variables))
     assert np.isfinite(whole).all()
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
-    # Sums in another order differ by float32's rounding, and in bfloat16 fall on either side of it.
+    # Sums in another order differ by float32's rounding, and in bfloat16 fall on either
+    # side of it.
     precision = 4e-6 if drawn['dtype'] == 'float32' else 2**-5
     atol, start = precision * np.abs(whole).max() + 1e-5, 0
     for row, (_, labels) in enumerate(tiny.PAIRS):

@@ -33,9 +33,9 @@ OF_A_MODEL = (
     'ops',
     'layers',
 )
-# What a room or a file may import beside its own room, from the lowest to the highest. A
-# file's own rule stands in place of its room's. No rule allows a variant: only specs name
-# one, so that a new one is a new file and nothing else.
+# What a room or a file may import beside its own room, from the lowest to the highest.
+# A file's own rule stands in place of its room's. No rule allows a variant: only specs
+# name one, so that a new one is a new file and nothing else.
 MAY_IMPORT = {
     'shapes': (),
     'ranges': (),
@@ -183,7 +183,8 @@ def test_the_rules_speak_of_files_that_are_there_and_of_all_of_them():
 
 
 def test_arrows_point_downwards():
-    """What a rule allows stands above it in the table, so that no two rooms need each other."""
+    """What a rule allows stands above it in the table, so that no two rooms need each
+    other."""
     rooms = list(MAY_IMPORT)
     for place, (rule, allowed) in enumerate(MAY_IMPORT.items()):
         for room in allowed:

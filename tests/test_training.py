@@ -1,4 +1,5 @@
-"""Training steps: what a state becomes, on what it depends, and what must not change it."""
+"""Training steps: what a state becomes, on what it depends, and what must not change
+it."""
 
 import functools
 import itertools
@@ -18,7 +19,8 @@ from flaxformer_lite.training.loss import loss_and_grads, loss_sums
 from flaxformer_lite.training.train_step import init_state, make_train_step
 
 RATE = 1e-2
-# The word of a source that only some batches hold, so that a matrix' row can spoil only those.
+# The word of a source that only some batches hold, so that a matrix' row can spoil only
+# those.
 RARE = 12
 
 
@@ -50,7 +52,8 @@ def start(seed=0):
 
 
 def batch(word=4):
-    """Four rows of unequal lengths, the first of which begins with a word of one's choice."""
+    """Four rows of unequal lengths, the first of which begins with a word of one's
+    choice."""
     (source, labels), *others = tiny.PAIRS
     pairs = [([word, *source[1:]], labels), *others, ([6, 5, 4, 1], [3, 1])]
     return tiny.batch([[pair] for pair in pairs])
@@ -65,9 +68,10 @@ def same(one, other):
 
 
 def test_a_training_step_is_as_it_was():
-    """Every figure follows from the seeds. Where they changed on purpose (initialisation,
-    dropout, names of modules, what is computed in which order), put the new ones here, and
-    say so in the changelog: runs that resume will differ as well. What the figures should
+    """Every figure follows from the seeds. Where they changed on purpose
+    (initialisation, dropout, names of modules, what is computed in which order), put
+    the new ones here, and say so in the changelog: runs that resume will differ as
+      well. What the figures should
     be, PyTorch's golden says."""
     state, metrics = make()[0](start(), batch(), jax.random.key(1))
     parameters = sum(
@@ -195,7 +199,8 @@ def test_parts_of_a_batch_add_up_to_the_whole():
 
 
 class Words:
-    """Stands for a model that compiles at once: a word's vector, noisy where a key is given."""
+    """Stands for a model that compiles at once: a word's vector, noisy where a key is
+    given."""
 
     dense = Dense(())
 
@@ -270,7 +275,8 @@ def test_several_devices_do_as_one_does(overrides):
     assert all(
         x.sharding.is_equivalent_to(everywhere, x.ndim) for x in jax.tree.leaves(state)
     )
-    # Adam makes a step of the rate of the least gradient, with its rounding: 5 % of two steps.
+    # Adam makes a step of the rate of the least gradient, with its rounding: 5 % of two
+    # steps.
     close(copy(state.params), copy(alone.params), 0.05 * 2 * RATE)
     close(copy(state.batch_stats), copy(alone.batch_stats), 1e-5)
 
@@ -316,7 +322,8 @@ BATCH_NORM = dict(norm='batch(momentum=0.0)', residual='pre_norm')
 
 def test_evaluation_reads_the_batch_stats_that_training_leaves():
     m, first, state, metrics = once(**BATCH_NORM)
-    # Without momentum they are the batch's own, so the same parameters have the same loss again.
+    # Without momentum they are the batch's own, so the same parameters have the same
+    # loss again.
     variables = first.replace(batch_stats=state.batch_stats).variables
     again = loss_sums(m, variables, batch(), label_smoothing=0.1)
     np.testing.assert_allclose(again.loss, metrics.sums.loss, rtol=1e-5)
@@ -364,7 +371,8 @@ def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
     ['post_norm', 'pre_norm', 'sandwich', 'deepnorm', 'layer_scale', 'parallel'],
 )
 def test_more_padding_teaches_nothing_else(residual):
-    """What goes by all tokens of a batch goes by none of its padding, in every place."""
+    """What goes by all tokens of a batch goes by none of its padding, in every
+    place."""
     parallel = residual == 'parallel'
     settings = (
         dict(residual='pre_norm', parallel=True)
