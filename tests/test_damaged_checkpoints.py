@@ -312,8 +312,8 @@ def test_orbax_says_nothing_beside_the_one_line(tmp_path, limit):
         f'cannot write a checkpoint to {tmp_path} (there is'
     )
     assert len(result.stdout.splitlines()) == 1
-    # A thread of Orbax may write once more after the folder is gone: the next process of
-    # the run removes that.
+    # A thread of Orbax may write once more after the folder is gone: the next process
+    # of the run removes that.
     Checkpoints(tmp_path).close()
     assert list(tmp_path.iterdir()) == []
 

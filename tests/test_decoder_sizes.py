@@ -37,7 +37,7 @@ BASE = dict(layers=6, heads=8, kv_heads=8, d_k=64, d_v=64, d_ff=2048)
 
 
 def closed_form(encoder=None, decoder=None, cross=None, d_model=512) -> int:
-    """Post-norm, and one matrix of 37,000 embeddings; what is not given is the base's."""
+    """Post-norm, with one matrix of 37,000 embeddings; the base's sizes by default."""
     e = BASE | (encoder or {})
     d = e | (decoder or {})
     c = d | (cross or {})
@@ -206,8 +206,8 @@ def test_empty_widths_of_heads_are_shares_of_d_model_by_the_heads_of_each_attent
     assert [x.num_kv_heads for x in (encoder, decoder, cross)] == [2, 3, 4]
 
 
-# What mu_p makes of a matrix at m times the base width: queries m^-1.5 where d_k grows with
-# d_model, and m^-1 where it is given.
+# mu_p's learning rate of a query's matrix at 4 times the base width: m^-1.5 where d_k
+# grows with d_model, and m^-1 where it is given.
 GROWS, GIVEN = 4**-1.5, 4**-1.0
 
 
@@ -301,7 +301,7 @@ def test_sizes_that_do_not_fit_are_refused_by_the_fields_that_decide(
 
 
 def test_heads_of_the_decoder_alone_may_be_odd_where_their_widths_are_given():
-    """The encoder's d_model / num_heads decides nothing in a decoder with widths of its own."""
+    """With widths of its own, its heads need not divide d_model."""
     model = tiny.model(
         d_k=None, d_v=None, decoder_num_heads=5, decoder_d_k=4, decoder_d_v=2
     )

@@ -1,4 +1,4 @@
-"""Batch norm and the mixture of experts know which tokens are padding, and only of their call.
+"""Batch norm and the mixture of experts know the padding of their own call alone.
 
 The mask reaches them through `masks.padding_known`, which blocks and stacks open. What
 the scope itself does is in test_masks.
@@ -68,7 +68,7 @@ def assert_same(found, expected):
 
 @functools.cache
 def expected(number):
-    """What is learned of the pairs alone, in arrays that are no larger than they need be."""
+    """What is learned of the pairs in arrays as small as can be."""
     pairs = (tiny.PAIRS, OTHER_PAIRS)[number]
     return compiled()(rows_of(pairs))
 
