@@ -124,11 +124,16 @@ def check_value(name: str, annotation: Any, value: Any) -> None:
         raise UserError(str(error)) from None
 
 
+def missing(config: Any) -> list[str]:
+    """The fields that every config has, and this one has not."""
+    values = flatten(config.to_dict())
+    return [field for field in FIELDS if field not in values]
+
+
 def _check_fields(config: Any) -> None:
     values = flatten(config.to_dict())
-    missing = [field for field in FIELDS if field not in values]
-    if missing:
-        raise UserError(f'the config has no field {missing[0]}: give it one')
+    if missing(config):
+        raise UserError(f'the config has no field {missing(config)[0]}: give it one')
     strange = [field for field in values if field not in FIELDS]
     if strange:
         known = nearest(strange[0], FIELDS)

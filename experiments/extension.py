@@ -9,7 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments import job as jobs
-from experiments import optimizer, trained, workdir
+from experiments import limits, optimizer, trained, workdir
 from experiments.checkpoint import Checkpoints
 from experiments.errors import UserError
 
@@ -28,7 +28,7 @@ def check(job: jobs.Job, path: Path, anyway: bool) -> dict[str, Any]:
     Raises:
       UserError: the rates would have been others.
     """
-    before = ConfigDict(workdir.read_config(path))
+    before = ConfigDict(workdir.completed_config(path))
     old_steps = jobs.length(before, job.batches)
     step = max(
         Checkpoints(path / trained.CHECKPOINTS, read_only=True).steps(), default=0
@@ -42,13 +42,13 @@ def check(job: jobs.Job, path: Path, anyway: bool) -> dict[str, Any]:
             f'than in this one of {old_steps:,}, so its end is not what going on gives. '
             '--extend goes on all the same, another --workdir begins anew'
         )
-    limits = workdir.raised(before.to_dict(), job.config.to_dict())
+    old, new = (workdir.flatten(c.to_dict()) for c in (before, job.config))
     if step == old_steps and not _would_have_stopped_there(job.config, step):
         print(
             f'step {step:,} was the last: it is logged, evaluated and saved, which a run begun '
             'with the new limits would not have done there'
         )
-    return {'at_step': step, 'limits': limits, 'exact': exact}
+    return {'at_step': step, 'limits': limits.raised(old, new), 'exact': exact}
 
 
 def _rates(schedule: Any, steps: int) -> np.ndarray:

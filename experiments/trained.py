@@ -55,9 +55,12 @@ def open_trained(path: Path) -> Trained:
 
 def _config(path: Path) -> ConfigDict:
     """The run's config, checked as that of a run that begins."""
-    stored = workdir.read_config(path)
+    stored = workdir.completed_config(path)
     try:
         config = ConfigDict(stored)
+        lacks = check.missing(config)
+        if lacks:
+            raise KeyError(f'it has no field {lacks[0]}')
         check.check(config)
         if not isinstance(config.data, str):
             raise TypeError(f'data is {config.data!r}')

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from experiments import files
+from experiments import files, limits
 from experiments.errors import UserError
 
 try:
@@ -22,9 +22,6 @@ LONGEST_NAME = 100
 CONFIG = 'config.json'
 RESULT = 'result.json'
 EXTENSIONS = 'extensions.json'
-# What may be raised on a run that is there, for it to go on further; 0 is no limit. How often it
-# logs, evaluates and saves may not change: no one config would then have the result.
-LIMITS = ('train.steps', 'train.epochs', 'train.patience')
 # What a run would write over.
 _OURS = (
     *(RESULT, 'metrics.jsonl', 'environment.json', 'tokenizer.model'),
@@ -110,24 +107,11 @@ def asks_for_more(path: Path, config: Mapping[str, Any]) -> bool:
     """Whether there is a run whose config is this one but for limits, which this one raises."""
     if not files.exists(path / CONFIG):
         return False
-    old, new = flatten(read_config(path)), flatten(config)
+    old, new = flatten(completed_config(path)), flatten(config)
     if old.keys() != new.keys():
         return False
     different = {k for k in old if _field(old, k) != _field(new, k)}
-    return bool(different) and different == raised(old, new).keys()
-
-
-def raised(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The limits that one config raises above another's: `{'train.steps': [12, 24]}`."""
-    old, new = flatten(old), flatten(new)
-    pairs = {k: [old[k], new[k]] for k in LIMITS if k in old and k in new}
-    return {k: pair for k, pair in pairs.items() if _is_more(*pair)}
-
-
-def _is_more(old: Any, new: Any) -> bool:
-    if not isinstance(old, int) or not isinstance(new, int) or old == 0:
-        return False
-    return new == 0 or new > old
+    return bool(different) and different == limits.raised(old, new).keys()
 
 
 def _extend(
@@ -168,9 +152,18 @@ def read_config(path: Path) -> dict[str, Any]:
         flatten(config)
     except RecursionError:
         raise UserError(f'{file} is not the config of a run') from None
+    return config
+
+
+def completed_config(path: Path) -> dict[str, Any]:
+    """The same, with what fields that an earlier version did not have would have said.
+
+    Raises:
+      UserError: as `read_config`.
+    """
+    config = read_config(path)
     if isinstance(config.get('train'), dict):
-        # Earlier versions had no such field, and never stopped early.
-        config['train'].setdefault('patience', 0)
+        config['train'].setdefault('patience', 0)  # it never stopped early
     return config
 
 
@@ -186,7 +179,7 @@ def flatten(config: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
 
 
 def _refuse_other(path: Path, config: Mapping[str, Any]) -> None:
-    old, new = flatten(read_config(path)), flatten(config)
+    old, new = flatten(completed_config(path)), flatten(config)
     if old.keys() != new.keys():
         strange = ', '.join(sorted(old.keys() ^ new.keys()))
         raise UserError(

@@ -199,7 +199,7 @@ def test_a_run_of_a_version_without_early_stopping_goes_on_and_is_read(tmp_path)
     files.write_json(tmp_path / 'config.json', config)
     with workdir.open_run(tmp_path, {'train': {'steps': 12, 'patience': 0}}) as resumes:
         assert resumes
-    assert workdir.read_config(tmp_path)['train']['patience'] == 0
+    assert workdir.completed_config(tmp_path)['train']['patience'] == 0
 
 
 def test_a_score_that_is_no_better_is_waited_for_so_long_and_no_longer():
