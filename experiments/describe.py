@@ -39,7 +39,9 @@ def text(costs: dict[str, dict[str, int]]) -> str:
     sizes = costs['bytes'] | {'arrays of a step': sum(costs['bytes'].values())}
     facts |= {name: f'{size / 1e6:,.1f} MB' for name, size in sizes.items()}
     peak = costs['peak']['process'] / 1e6
-    facts['process'] = f'about {peak:,.0f} MB at its peak, training on a CPU'
+    facts['process'] = (
+        f'about {peak:,.0f} MB while it trains on a CPU; decoding may take more'
+    )
     table = console.table(['part', 'parameters', 'FLOPs a token'], rows)
     return f'{table}\n\n{console.facts(facts)}'
 

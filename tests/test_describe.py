@@ -307,7 +307,7 @@ def test_the_printed_table():
             'parameters        6.0 MB',
             'activations       1,500.0 MB',
             'arrays of a step  1,506.0 MB',
-            'process           about 2,106 MB at its peak, training on a CPU',
+            'process           about 2,106 MB while it trains on a CPU; decoding may take more',
         ]
     )
 
