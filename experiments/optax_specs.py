@@ -202,5 +202,9 @@ def _dimensions(params: Any) -> Any:
 
 def _try(update: optax.GradientTransformation) -> None:
     """An update of a matrix and a bias, without computing it: what is wrong comes out here."""
-    params = {'kernel': jnp.zeros((2, 2)), 'bias': jnp.zeros(2)}
+    # Shapes, for an array would need a device.
+    params = {
+        'kernel': jax.ShapeDtypeStruct((2, 2), jnp.float32),
+        'bias': jax.ShapeDtypeStruct((2,), jnp.float32),
+    }
     jax.eval_shape(lambda p: update.update(p, update.init(p), p), params)

@@ -185,10 +185,10 @@ def test_epochs_of_more_steps_than_can_be_counted_are_refused():
     config = wmt_base.get_config()
     config.train.steps, config.train.epochs = 0, 2**20
     batches = types.SimpleNamespace(batches_per_epoch=2**11 - 1)
-    assert job._steps(config, batches) == 2**31 - 2**20
+    assert job.length(config, batches) == 2**31 - 2**20
     batches.batches_per_epoch += 1
     with pytest.raises(UserError, match='train.epochs=1048576 are 2,147,483,648 steps'):
-        job._steps(config, batches)
+        job.length(config, batches)
 
 
 LONG = 'x' * 5000

@@ -141,7 +141,10 @@ def test_the_mean_is_of_those_that_are_good(tmp_path):
 
 
 def config(number, which):
-    return SimpleNamespace(evaluation=SimpleNamespace(average=number, average_of=which))
+    return SimpleNamespace(
+        evaluation=SimpleNamespace(average=number, average_of=which),
+        train=SimpleNamespace(patience=0),
+    )
 
 
 @pytest.fixture

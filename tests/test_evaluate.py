@@ -39,7 +39,10 @@ def test_the_same_step_is_not_scored_twice(evaluator, tmp_path):
     assert results['val'] == first
     assert [len(texts) for texts in evaluator.translated] == [2, 1]
     files_there = {path.name for path in (tmp_path / 'translations').glob('*.txt')}
-    assert files_there == {'val.step=6.txt', 'test.step=6.txt'}
+    assert files_there == {
+        *('val.step=6.txt', 'val.source.txt', 'val.reference.txt'),
+        *('test.step=6.txt', 'test.source.txt', 'test.reference.txt'),
+    }
 
 
 def test_other_parameters_are_scored(evaluator, tmp_path):

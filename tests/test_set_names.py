@@ -7,6 +7,8 @@ import pytest
 from configs import wmt_small
 from experiments import evaluate, files, job, set_names
 from experiments.errors import UserError
+from experiments.screen import Screen
+from experiments.stopping import Stop
 
 GOOD = [
     *('val', 'test_2016_flickr', 'news.2014', 'a b', 'Größe', '-x', 'console'),
@@ -67,7 +69,7 @@ def test_a_run_is_refused_before_its_text_is_tokenised(text, tmp_path, monkeypat
     for sets in ('', 'Val'):  # the dev set is watched by, whether or not it is chosen
         config.evaluation.sets = sets
         with pytest.raises(UserError, match="'val' and 'Val'|'Val' and 'val'"):
-            job.prepare(config, tmp_path / 'run')
+            job.prepare(config, tmp_path / 'run', Screen(), Stop())
     assert list((tmp_path / 'cache').iterdir()) == []
 
 
