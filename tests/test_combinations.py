@@ -18,7 +18,7 @@ from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.training.batch import source_and_inputs
 
-NUMBER = 100
+NUMBER = 50
 SEED = int(os.environ.get('COMBINATIONS_SEED', random.randrange(10**6)))
 OTHERS = {
     'tie': ('all', 'decoder', 'none'),
