@@ -2,7 +2,7 @@
 
     python -m experiments.run --config=configs/wmt_small.py
 
-On 2 cores of an AMD EPYC: 4:02 minutes, BLEU 93.8 on `test`.
+On 2 cores of an AMD EPYC: 3:47 minutes, BLEU 93.7 on `test`.
 """
 
 from ml_collections import ConfigDict
