@@ -43,6 +43,7 @@ class Section:
     NAME: ClassVar[str]
 
     def __post_init__(self):
+        # Sections are dataclasses, which this base by itself is not.
         for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
             name = f'{self.NAME}.{field.name}'
             check_value(name, field.type, getattr(self, field.name))
