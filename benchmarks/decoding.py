@@ -10,6 +10,7 @@ Marian has to give our logits: `--workdir` is a run with model.residual=post_nor
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 import tempfile
@@ -150,15 +151,16 @@ def _model(args: argparse.Namespace, dtype: str) -> Any:
 def ours(args: argparse.Namespace) -> dict[str, float]:
     """The translator that the runner uses."""
     from flax import traverse_util
-    from ml_collections import ConfigDict
 
+    from experiments.config import typed
     from experiments.evaluation import translator
     from experiments.runtime import compilation, malloc
 
     compilation.keep_programs()
     malloc.keep()  # as `translate` does
-    settings = ConfigDict(directory.read_config(args.workdir)).evaluation
-    settings.update(
+    stored = typed.from_dict(directory.read_config(args.workdir)).evaluation
+    settings = dataclasses.replace(
+        stored,
         decode='greedy' if args.beams == 1 else 'beam',
         beams=args.beams,
         alpha=ALPHA,

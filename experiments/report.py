@@ -1,20 +1,36 @@
-"""Compares runs by their directories: configs where they differ, size, speed, scores.
+"""Compares runs by their directories, as a table or as a report.
 
-python -m experiments.report runs/wmt_small* [--csv | --json]
+python -m experiments.report runs/wmt_small* [--csv | --json | --out=DIR]
+
+Runs that differ only in their seeds are one arm, shown as mean ± standard deviation.
+--out writes a folder: index.html, which holds all it needs, the same as report.md, the
+tables as CSV and LaTeX, and the figures as SVG and PDF.
 """
 
+import argparse
 import csv
+import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from experiments.command_line import console, flags
+from experiments.command_line import flags
 from experiments.command_line.errors import UserError
-from experiments.config.flat import flatten
-from experiments.runs import metrics_log, result_file
-from experiments.runs.directory import RESULT, read_config
+from experiments.reports import arms, overview, read
+from experiments.reports.arms import Question, Study
+from experiments.reports.display import tables
+from experiments.reports.read import Run
+from experiments.runs import directory
 from experiments.storage import files
+from experiments.sweeps import schema
+
+if TYPE_CHECKING:
+    from experiments.reports.attention.heads import Inspection
+
+_NEEDED = ('scipy', 'matplotlib', 'plotly', 'jinja2')  # by --out
+_LONGEST = 14  # words of a sentence whose attention is shown
+_PAIRS = 100  # of sentences, for the figures of heads
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -23,143 +39,169 @@ def read_run(path: Path) -> dict[str, Any]:
     Raises:
       UserError: this is not the directory of a run, or a file of it cannot be read.
     """
-    config = flatten(read_config(path))
-    rows = metrics_log.read(path)
-    finished = files.exists(path / RESULT)
-    result = result_file.read(path, whole=False) if finished else _so_far(rows)
-    return {
-        'run': str(path),
-        'status': 'finished' if finished else 'unfinished',
-        'step': result.get('step'),
-        'steps': config.get('train.steps') or None,  # 0: it is epochs that end the run
-        'config': config,
-        'parameters': result.get('parameters'),
-        'tokens_per_second': result.get('tokens_per_second'),
-        'dev_loss': _dev_loss(rows),
-        'evaluations': result['evaluations'],
-    }
+    return overview.entry(read.read(path))
 
 
-def _so_far(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The part of a result that the metrics of an unfinished run give."""
-    result: dict[str, Any] = {'step': rows[-1]['step'] if rows else 0}
-    for row in rows:
-        if row['kind'] == 'train' and 'tokens_per_second' in row:
-            result['tokens_per_second'] = row['tokens_per_second']
-    result['evaluations'] = {}
-    for row in _evaluations(rows):
-        if 'set' in row:
-            result['evaluations'][row['set']] = row
-    return result
-
-
-def _dev_loss(rows: Sequence[dict[str, Any]]) -> float | None:
-    """The last loss on the dev set, which is the set that is evaluated first."""
-    evaluations = _evaluations(rows)
-    if not evaluations:
-        return None
-    dev = evaluations[0].get('set')
-    losses = [row.get('loss') for row in evaluations if row.get('set') == dev]
-    return losses[-1]
-
-
-def _evaluations(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [row for row in rows if row['kind'] == 'eval']
-
-
-def columns(runs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Column name → the value of each run.
-
-    Of the config's fields, those that are not the same in all runs.
-    """
-    result = {}
-    for name in ('run', 'status', 'step', 'steps'):
-        result[name] = [run[name] for run in runs]
-    for field in _union(run['config'] for run in runs):
-        values = [run['config'].get(field) for run in runs]
-        if any(value != values[0] for value in values):
-            result[field] = values
-    for name in ('parameters', 'tokens_per_second', 'dev_loss'):
-        result[name] = [run[name] for run in runs]
-    for name in _union(run['evaluations'] for run in runs):
-        scores = [run['evaluations'].get(name, {}) for run in runs]
-        for score in ('bleu', 'bleu_signature'):
-            result[f'{name} {score}'] = [values.get(score) for values in scores]
-    return result
-
-
-def _union(dictionaries: Iterable[dict[str, Any]]) -> list[str]:
-    """The keys of all, each once, in the order of their first appearance."""
-    return list(dict.fromkeys(key for dictionary in dictionaries for key in dictionary))
-
-
-def as_table(runs: Sequence[dict[str, Any]]) -> str:
-    """The columns as text, and below the signatures of the BLEU scores."""
-    shown = {}
-    for name, values in columns(runs).items():
-        if not name.endswith('_signature'):
-            shown[name] = values
-    scores = [name for name in shown if name.endswith(' bleu')]
-    rows = list(zip(*shown.values(), strict=True))
-    table = console.table(list(shown), rows, scores)
-    return '\n'.join([table, *_signatures(runs)])
-
-
-def _signatures(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """The signature of all BLEU scores, or which runs have which."""
-    runs_by_signature: dict[str, list[str]] = {}
-    for run in runs:
-        scores = run['evaluations'].values()
-        for signature in {score.get('bleu_signature') for score in scores} - {None}:
-            runs_by_signature.setdefault(signature, []).append(run['run'])
-    if len(runs_by_signature) <= 1:
-        return [f'bleu: {signature}' for signature in runs_by_signature]
-    lines = [
-        'Not all of these BLEU scores can be compared, for their signatures differ:'
-    ]
-    for signature, names in sorted(runs_by_signature.items()):
-        lines.append(f'{signature}: {", ".join(names)}')
-    return lines
+def as_table(runs: Sequence[Run]) -> str:
+    """The arms as text, and below the signatures of the BLEU scores."""
+    lines = [tables.text(overview.table(arms.group(runs)))]
+    return '\n'.join([*lines, *overview.signatures(runs)])
 
 
 def main() -> None:
-    parser = flags.Parser(__doc__)
-    parser.add_argument('runs', nargs='+', help='directories of runs')
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument(
-        '--csv', action='store_true', help='comma-separated, for a spreadsheet'
-    )
-    form.add_argument(
-        '--json', action='store_true', help='with the whole configs and results'
-    )
-    args = parser.parse_args()
-
-    runs = _read_runs(args.runs)
-    if args.json:
-        print(files.json_text(runs), end='')
+    args = _parser().parse_args()
+    if args.out is None:
+        _refuse_without_out(args)
+    else:
+        _check_out(args.out)
+    question = None if args.sweep is None else _question(args.sweep)
+    paths = list(map(Path, args.runs))
+    if question is not None and not paths:
+        cells = [path for seeds in question.cells.values() for path in seeds.values()]
+        paths = [path for path in cells if files.exists(path)]
+    runs, notes = _read_runs(paths)
+    for note in notes:
+        print(note, file=sys.stderr)
+    if not runs:
+        raise UserError('there is no run to report')
+    if args.out is not None:
+        _write(args, arms.study(runs, question, args.base, args.measure), notes)
+    elif args.json:
+        print(files.json_text([overview.entry(run) for run in runs]), end='')
     elif args.csv:
-        _write_csv(columns(runs))
+        _write_csv(overview.columns(runs))
     else:
         print(as_table(runs))
 
 
-def _read_runs(paths: Iterable[str]) -> list[dict[str, Any]]:
-    """What is known of each run; what is no run is reported on stderr."""
+def _parser() -> flags.Parser:
+    parser = flags.Parser(__doc__)
+    parser.add_argument('runs', nargs='*', help='directories of runs')
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        '--csv', action='store_true', help='a row a run, for a spreadsheet'
+    )
+    form.add_argument(
+        '--json', action='store_true', help='with the whole configs and results'
+    )
+    form.add_argument('--out', type=Path, help='folder to write a report to')
+    parser.add_argument(
+        '--base', default='', help='the arm to compare with; default: the first'
+    )
+    parser.add_argument(
+        '--measure', default='', help="what decides, such as 'test bleu', the default"
+    )
+    parser.add_argument(
+        '--sweep', type=Path, help='the file of the sweep whose runs these are'
+    )
+    parser.add_argument(
+        '--attention',
+        type=_count,
+        default=3,
+        metavar='N',
+        help='sentences whose attention is shown, of the best arm; 0 for none',
+    )
+    parser.add_argument(
+        '--attention_of', type=Path, help='the run whose attention is shown instead'
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f'{text!r} must be a whole number from 0')
+    return int(text)
+
+
+def _refuse_without_out(args: Any) -> None:
+    for name in ('base', 'measure', 'attention_of'):
+        if getattr(args, name):
+            raise UserError(f'--{name} is for a report: give --out=DIR too')
+
+
+def _check_out(folder: Path) -> None:
+    """Refuses what a report cannot be written to, and says which packages it needs."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f'--out needs {", ".join(missing)}: pip install -e ".[report]"; without '
+            '--out the table needs none of them'
+        )
+    if files.exists(folder / directory.CONFIG):
+        raise UserError(f'--out={folder} is the directory of a run: give another')
+    if files.exists(folder) and not folder.is_dir():
+        raise UserError(f'--out={folder} is not a folder: give another')
+
+
+def _question(path: Path) -> Question:
+    """What a sweep's file asks."""
+    sweep = schema.load(path)
+    cells: dict[str, dict[int, Path]] = {name: {} for name in sweep.arms}
+    for cell in schema.cells(sweep):
+        cells[cell.arm][cell.seed] = cell.path
+    fields = dict.fromkeys(field for arm in sweep.arms.values() for field in arm)
+    return Question(
+        text=sweep.question,
+        source=sweep.source,
+        base=sweep.base,
+        measure=sweep.measure,
+        cells=cells,
+        fields=tuple(fields),
+        published=sweep.published,
+        differs=sweep.differs,
+    )
+
+
+def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """What is known of each run, and a line for each that is none."""
     runs = []
+    notes = []
     for path in paths:
         try:
-            runs.append(read_run(Path(path)))
+            runs.append(read.read(path))
         except UserError as error:
-            print(f'left out: {error}', file=sys.stderr)
-    if not runs:
-        raise UserError('there is no run to report')
-    return runs
+            notes.append(f'left out: {error}')
+    return runs, notes
 
 
 def _write_csv(table: dict[str, list[Any]]) -> None:
     writer = csv.writer(sys.stdout, lineterminator='\n')
     writer.writerow(table)
     writer.writerows(zip(*table.values(), strict=True))
+
+
+def _write(args: Any, study: Study, notes: list[str]) -> None:
+    from experiments.reports import page
+
+    inspection = None
+    if args.attention:
+        try:
+            inspection = _inspect(args, study)
+        except UserError as error:
+            notes.append(f'Attention is not shown: {error}')
+    page.write(study, args.out, inspection, notes)
+    print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
+
+
+def _inspect(args: Any, study: Study) -> 'Inspection':
+    """The attention of the run that was asked for, or else of the best arm's first."""
+    if args.attention_of is not None:
+        run = read.read(args.attention_of)
+    else:
+        scored = study.ranked()[0].scored
+        if not scored:
+            raise UserError('no run has finished')
+        run = scored[0]
+    found = read.lines(run, study.measure.set)
+    if found is None:
+        raise UserError(f'{run.path} has no translations of {study.measure.set}')
+    sources, references, outputs = found
+    short = [i for i, text in enumerate(sources) if len(text.split()) <= _LONGEST]
+    chosen = short[:: max(1, len(short) // args.attention)][: args.attention]
+    pairs = list(zip(sources, references, strict=True))[:_PAIRS]
+    from experiments.reports.attention import heads
+
+    return heads.inspect(run.path, [(sources[i], outputs[i]) for i in chosen], pairs)
 
 
 if __name__ == '__main__':

@@ -8,14 +8,13 @@ python -m experiments.run --config=configs/wmt_small.py --config.model.num_heads
 import contextlib
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from experiments.command_line import flags
 from experiments.command_line.screen import Output, Screen
 from experiments.command_line.stopping import Stop, Stopped
-from experiments.runs import directory, result_file
+from experiments.runs import directory
 from experiments.runtime import malloc
-from experiments.storage import files
 
 
 def main() -> None:
@@ -32,9 +31,7 @@ def main() -> None:
         'been others',
     )
     args, settings = flags.parse(parser)
-    path = args.workdir
-    if path is None:
-        path = Path('runs') / directory.run_name(settings.name, settings.overrides)
+    runs = _runs(settings, args.workdir)
     stop = Stop()
     with (
         contextlib.redirect_stdout(Output(sys.stdout)),
@@ -42,66 +39,71 @@ def main() -> None:
         contextlib.closing(Screen()) as screen,
     ):
         try:
-            _run(settings, path, args.extend, stop, screen)
+            _run(settings, runs, args.extend, stop, screen)
         except Stopped as stopped:
             screen.close()
-            _leave(str(stopped), path, stop, screen)
+            _leave(str(stopped), list(runs), stop, screen)
+
+
+def _runs(settings: flags.Settings, workdir: Path | None) -> dict[Path, flags.Settings]:
+    """The runs that are asked for, by their directories."""
+    replicas = settings.config.train.replicas
+    if replicas == 1:
+        return {workdir or _default_path(settings): settings}
+    runs = {}
+    first = settings.config.train.seed
+    for seed in range(first, first + replicas):
+        alone = settings.with_seed(seed)
+        path = workdir / f'train.seed={seed}' if workdir else _default_path(alone)
+        runs[path] = alone
+    return runs
+
+
+def _default_path(settings: flags.Settings) -> Path:
+    return Path('runs') / directory.run_name(settings.name, settings.overrides)
 
 
 def _run(
-    settings: flags.Settings, path: Path, extend: bool, stop: Stop, screen: Screen
+    settings: flags.Settings,
+    runs: dict[Path, flags.Settings],
+    extend: bool,
+    stop: Stop,
+    screen: Screen,
 ) -> None:
-    """Trains, or shows the result of a run that has ended."""
-    config = settings.config
-    directory.check(path, config.to_dict())
+    """Trains, or shows the results of runs that have ended."""
+    for path, alone in runs.items():
+        directory.check(path, alone.config.to_dict())
     stop.wait_for(_import_jax)
-    from experiments.config import check
-    from experiments.training import extension, result, setup, start
+    from experiments.training import whole_run
 
-    extends = directory.asks_for_more(path, config.to_dict())
-    if files.exists(path / directory.RESULT) and not extends:
-        with directory.open_run(path, config.to_dict()):
-            screen.say(result.summary(path, result_file.read(path)))
-            start.mend_tokenizer(config, path)
-        return
-    check.check_overrides(config, settings.overrides)
-    run_setup = stop.wait_for(lambda: setup.prepare(config, path, screen, stop))
-    extended = extension.check(run_setup, path, extend) if extends else None
-    with directory.open_run(path, config.to_dict(), extended):
-        screen.say(start.begin(run_setup, path))
-        scored = _train(run_setup, path, stop, screen)
-        files.write_json(path / directory.RESULT, scored)
-        screen.say(result.summary(path, scored))
+    members = [whole_run.Run(alone.config, path) for path, alone in runs.items()]
+    whole_run.run(members, settings.overrides, screen, stop, extend)
 
 
 def _import_jax() -> None:
     """Imports JAX, and only after the flags: a mistyped flag is answered at once."""
-    from experiments.training import loop  # noqa: F401
+    from experiments.training import whole_run  # noqa: F401
 
 
-def _train(run_setup: Any, path: Path, stop: Stop, screen: Screen) -> dict[str, Any]:
-    """Trains to the end, then scores the chosen sets: the run's result."""
-    from experiments.training import loop, result
-
-    with contextlib.closing(loop.Trainer(run_setup, path, screen, stop)) as trainer:
-        state = trainer.run()
-        screen.begin('scoring')
-        return stop.wait_for(lambda: result.finish(trainer, state))
-
-
-def _leave(saved: str, path: Path, stop: Stop, screen: Screen) -> NoReturn:
+def _leave(saved: str, paths: list[Path], stop: Stop, screen: Screen) -> NoReturn:
     """Says from where the same command goes on, and ends the process."""
     if saved:
         print(f'stopped and {saved}; the same command goes on from there')
     else:
-        checkpoints = (path / 'checkpoints').glob('[0-9]*')
-        steps = [int(folder.name) for folder in checkpoints if folder.name.isdigit()]
-        goes_on = f'goes on from step {max(steps):,}' if steps else 'begins again'
+        step = min(_newest_step(path) for path in paths)
+        goes_on = f'goes on from step {step:,}' if step else 'begins again'
         print(
             f'stopped while {screen.phase}; nothing was lost: the same command '
             f'{goes_on}'
         )
     stop.leave()
+
+
+def _newest_step(path: Path) -> int:
+    """The step of the newest checkpoint in a run's directory; 0 where there is none."""
+    checkpoints = (path / 'checkpoints').glob('[0-9]*')
+    steps = [int(folder.name) for folder in checkpoints if folder.name.isdigit()]
+    return max(steps, default=0)
 
 
 if __name__ == '__main__':

@@ -4,6 +4,8 @@ compiling."""
 import os
 from importlib.metadata import version
 
+import pytest
+
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # An array that is broadcast over axes it does not have is more often a mistake than
 # meant.
@@ -20,3 +22,12 @@ os.environ['XLA_FLAGS'] = ' '.join([os.environ.get('XLA_FLAGS', ''), *flags])
 # Several devices on few cores wait for each other forever unless there are threads to
 # spare.
 os.environ['NPROC'] = '32'
+
+
+@pytest.fixture(scope='module', autouse=True)
+def programs_end_with_their_module():
+    """Thousands of programs take gigabytes, and slow each collection of garbage."""
+    yield
+    import jax
+
+    jax.clear_caches()

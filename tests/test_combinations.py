@@ -18,7 +18,8 @@ from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.training.batch import source_and_inputs
 
-NUMBER = 50
+NUMBER = 100
+FIRST = 15  # of them, which the default run takes
 SEED = int(os.environ.get('COMBINATIONS_SEED', random.randrange(10**6)))
 OTHERS = {
     'tie': ('all', 'decoder', 'none'),
@@ -120,7 +121,13 @@ def examined(model, variables):
     return whole, jnp.moveaxis(steps, 0, 1), gradient
 
 
-@pytest.mark.parametrize('number', range(NUMBER))
+@pytest.mark.parametrize(
+    'number',
+    [
+        pytest.param(i, marks=[pytest.mark.slow] if i >= FIRST else [])
+        for i in range(NUMBER)
+    ],
+)
 def test_contracts_hold_for_any_combination(number):
     drawn, model, variables = combination(number)
     print(named(number, drawn))  # pytest shows it on failure

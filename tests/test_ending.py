@@ -17,7 +17,7 @@ from experiments.evaluation import evaluator
 from experiments.optimizers import optimizer
 from experiments.runs import directory, metrics_log
 from experiments.storage import files
-from experiments.training import early_stopping, extension
+from experiments.training import extension
 from experiments.training.metrics import Progress
 
 SMALL = {
@@ -71,7 +71,10 @@ def start(data, path, *flags, **changes):
 def same_end(path, other):
     """The results and metrics of two runs, without clocks and without how they came
     about."""
-    clocks = ('train_seconds', 'tokens_per_second', 'time', 'extensions')
+    clocks = (
+        *('train_seconds', 'tokens_per_second', 'time', 'extensions'),
+        'peak_memory_bytes',
+    )
 
     def plain(row):
         return {k: v for k, v in row.items() if k not in clocks}
@@ -214,10 +217,10 @@ def test_a_score_that_is_no_better_is_waited_for_so_long_and_no_longer():
     progress = Progress()
     due = []
     for score in (1.0, 3.0, 3.0, 2.0, 4.0, 0.0, 0.0):
-        early_stopping.count(progress, score)
-        due.append(early_stopping.is_due(progress, 2))
+        progress.count_score(score)
+        due.append(progress.stops_early(2))
     assert due == [False, False, False, True, False, False, True]
-    assert not early_stopping.is_due(progress, 0)
+    assert not progress.stops_early(0)
     assert progress.best_score == 4.0
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.training import eval_params
+from experiments.optimizers import eval_params
 from flaxformer_lite.training.train_step import TrainState
 
 RATE, B1 = 0.1, 0.8

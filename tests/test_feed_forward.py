@@ -16,7 +16,7 @@ from flaxformer_lite.sizes import Sizes
 X = np.random.default_rng(0).normal(size=(2, 3, 6))
 
 
-def laws(p, x):
+def laws(p, x):  # noqa: C901 (one function a variant)
     """Each variant's formula in float64, by its parameters."""
 
     def dense(name, x):
@@ -37,6 +37,10 @@ def laws(p, x):
         gate = dense('gate', x)
         gate = gate * (1 + np.vectorize(math.erf)(gate / math.sqrt(2))) / 2
         return dense('down', gate * dense('up', x))
+
+    def gated_tanh():
+        h = np.tanh(dense('up', x))
+        return dense('down', h * dense('gate', h))
 
     def squared_relu():
         return dense('down', np.maximum(dense('up', x), 0) ** 2)
@@ -63,6 +67,7 @@ def laws(p, x):
         gelu=gelu,
         swiglu=swiglu,
         geglu=geglu,
+        gated_tanh=gated_tanh,
         squared_relu=squared_relu,
         linear=linear,
         mixture=mixture,
@@ -110,6 +115,14 @@ def test_is_its_formula(name):
                 'gate': {'kernel': (6, 10)},
                 'up': {'kernel': (6, 10)},
                 'down': {'kernel': (10, 6)},
+            },
+        ),
+        (
+            'gated_tanh',
+            {
+                'up': {'kernel': (6, 10), 'bias': (10,)},
+                'gate': {'kernel': (10, 10), 'bias': (10,)},
+                'down': {'kernel': (10, 6), 'bias': (6,)},
             },
         ),
     ],

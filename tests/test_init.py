@@ -150,6 +150,7 @@ def change_of_logits(init, width):
     return float(np.sqrt(np.square(logits(state) - before).mean()))
 
 
+@pytest.mark.slow
 def test_with_mu_p_a_rate_means_the_same_at_any_width():
     """The coordinate check of Yang et al. (2021), appendix D.1."""
     mu_p, xavier = (

@@ -151,6 +151,7 @@ def test_what_people_ask_for_is_there():
     assert asked <= set(optax_specs.names())
 
 
+@pytest.mark.slow
 def test_every_optimizer_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(tmp_path):
     """With arguments, a clip and a schedule; what is restored gives the same next
     update."""

@@ -1,4 +1,4 @@
-"""The report: a table, CSV or JSON of runs, and bad runs named and left out."""
+"""The table, CSV and JSON of runs, and bad runs named and left out."""
 
 import csv
 import io
@@ -12,16 +12,17 @@ import pytest
 
 from experiments import report
 from experiments.command_line.errors import UserError
+from experiments.reports.read import read as read_one
 from experiments.runs import directory, metrics_log
 from experiments.runs.result_file import read
 from experiments.storage import files
 
 
-def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1'):
+def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1', **train):
     config = {
         'data': 'grammar',
         'model': {'num_heads': num_heads},
-        'train': {'steps': 1000, 'patience': 0},
+        'train': {'steps': 1000, 'patience': 0} | train,
     }
     with directory.open_run(path, config):
         metrics = metrics_log.MetricsLog(path)
@@ -53,14 +54,31 @@ def test_table_of_finished_and_unfinished_runs(tmp_path):
     assert result.returncode == 0
     assert result.stderr == ''
     head, rule, *rows, signature = result.stdout.splitlines()
-    names = 'run status step steps model.num_heads parameters'.split()
+    names = 'run seeds status step steps model.num_heads parameters'.split()
     names += ['tokens_per_second', 'dev_loss', 'test', 'bleu', 'val', 'bleu']
     assert head.split() == names
     assert [row.split() for row in rows] == [
-        [str(paths[0]), *'finished 1,000 1,000 4 5,000 3,000 3.25 30.00 20.00'.split()],
-        [str(paths[1]), *'unfinished 300 1,000 8 - 2,000 3.25 1.00 12.00'.split()],
+        [
+            str(paths[0]),
+            *'1 finished 1,000 1,000 4 5,000 3,000 3.25 30.00 20.00'.split(),
+        ],
+        [str(paths[1]), *'1 unfinished 300 1,000 8 - 2,000 3.25 1.00 12.00'.split()],
     ]
     assert signature == 'bleu: nrefs:1|v:1'
+
+
+def test_runs_that_differ_in_seeds_alone_are_one_row(tmp_path):
+    paths = [
+        make_run(tmp_path / 'a', 4, 30.0, seed=0),
+        make_run(tmp_path / 'a,train.seed=1', 4, 33.0, seed=1),
+        make_run(tmp_path / 'a,train.seed=2', 4, seed=2),
+        make_run(tmp_path / 'b', 8, 40.0, seed=0),
+    ]
+    _, _, first, second, _ = run(*paths).stdout.splitlines()
+    cells = [cell.strip() for cell in first.split('  ') if cell.strip()]
+    assert cells[:4] == [str(tmp_path / 'a'), '2', '2 finished, 1 unfinished', '1,000']
+    assert cells[-2:] == ['31.50 ± 2.12', '20.00']  # 3 / √2
+    assert second.split()[:3] == [str(tmp_path / 'b'), '1', 'finished']
 
 
 def test_signatures_that_differ_are_pointed_out(tmp_path):
@@ -68,7 +86,7 @@ def test_signatures_that_differ_are_pointed_out(tmp_path):
         make_run(tmp_path / 'a', 4, 30.0),
         make_run(tmp_path / 'b', 8, 40.0, 'nrefs:1|v:2'),
     ]
-    lines = report.as_table([report.read_run(path) for path in paths]).splitlines()
+    lines = report.as_table([read_one(path) for path in paths]).splitlines()
     assert 'differ' in lines[-3]
     assert lines[-2] == f'nrefs:1|v:1: {paths[0]}, {paths[1]}'
     assert lines[-1] == f'nrefs:1|v:2: {paths[1]}'
@@ -110,7 +128,7 @@ def test_what_is_no_run_is_named_and_the_rest_reported(tmp_path):
     empty.mkdir()
     result = run(torn, good, strange, empty, tmp_path / 'missing')
     assert result.returncode == 0
-    assert [line.split()[2] for line in result.stdout.splitlines()[2:-1]] == ['1,000']
+    assert [line.split()[3] for line in result.stdout.splitlines()[2:-1]] == ['1,000']
     notes = result.stderr.splitlines()
     assert len(notes) == 4
     for note, path in zip(
@@ -132,7 +150,7 @@ def test_a_run_that_has_only_begun_is_reported(tmp_path):
         pass
     entry = report.read_run(tmp_path / 'a')
     assert (entry['step'], entry['steps'], entry['dev_loss']) == (0, None, None)
-    assert '-' in report.as_table([entry])
+    assert '-' in report.as_table([read_one(tmp_path / 'a')])
 
 
 WHOLE = {
@@ -180,7 +198,7 @@ def test_a_result_that_lacks_something_is_reported_and_not_shown(tmp_path):
     for name in set(WHOLE) - {'evaluations'}:
         less = {key: value for key, value in WHOLE.items() if key != name}
         (path / 'result.json').write_text(json.dumps(less))
-        report.as_table([report.read_run(path)])
+        report.as_table([read_one(path)])
         with pytest.raises(UserError, match=f'{name} is missing.*start the run again'):
             read(path)
 

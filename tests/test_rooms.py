@@ -23,6 +23,8 @@ ORDER = (
     'evaluation',
     'costs',
     'training',
+    'sweeps',
+    'reports',
 )
 MOST_FILES = 9  # of a room, beside its __init__ and its own rooms
 FILES = sorted((ROOT / 'experiments').rglob('*.py'))

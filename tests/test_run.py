@@ -17,6 +17,8 @@ import pytest
 from experiments import evaluate, report, run, translate
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
+from experiments.config import typed
+from experiments.costs.ledger import ledger
 from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
 from experiments.evaluation.scores import bleu_and_chrf
@@ -147,6 +149,9 @@ def test_a_run_leaves_what_it_is_asked_for(whole):
         'finished',
     ):
         assert words in out
+    book = ledger(typed.from_dict(directory.read_config(workdir)))
+    assert end['flops_per_token'] == book['flops_per_token']['total']
+    assert end['peak_memory_bytes'] > 10**8
     rows = figures(workdir)
     assert [r['step'] for r in rows if r['kind'] == 'train'] == [2, 4, 6, 8, 10, 12]
     assert [r['step'] for r in rows if r['kind'] == 'eval'] == [6, 12]
@@ -286,7 +291,7 @@ def stopped_in(where, number, text, workdir):
     [
         ('experiments.training.setup:sources:load', 'loading data'),
         ('experiments.training.setup:tokenizer:train', 'making the tokenizer'),
-        ('experiments.training.loop:compilation:compiled', 'compiling'),
+        ('experiments.training.programs:compilation:compiled', 'compiling'),
     ],
 )
 def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
@@ -300,6 +305,7 @@ def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
     assert phase == 'compiling' or not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
     whole, text, tmp_path
 ):
@@ -459,6 +465,7 @@ def test_the_report_reads_it(whole, monkeypatch, capsys):
     assert row['parameters'] == result(workdir)['parameters']
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
     text, tmp_path, monkeypatch, capsys
 ):
@@ -541,7 +548,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         (dict(evaluation__average=9), 'checkpoint.keep'),
         (
             dict(data='txt'),
-            "data: 'txt' is not one of grammar, text, tfds; did you mean 'text'",
+            'grammar, needles, text, tfds; did you mean .text.',
         ),
         (dict(data='text(path="nowhere", source="en", target="de")'), 'nowhere'),
         (dict(model__positions='learned(max_length=5)'), 'learned positions .* for 5'),
@@ -736,6 +743,7 @@ def test_a_config_of_another_shape_is_one_line(whole, tmp_path, part, value):
     assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
 
 
+@pytest.mark.slow
 def test_runs_of_one_and_of_four_devices_agree(whole, text, tmp_path):
     """Dropout is on: its bits do not depend on how many devices share the batch."""
     finish(start(text, tmp_path / 'run', on_one_device()))

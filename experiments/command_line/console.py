@@ -55,3 +55,12 @@ def score(value: Any) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def duration(seconds: float) -> str:
+    """`2:05`, or `1:02:05` from an hour on."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f'{hours}:{minutes:02}:{seconds:02}'
+    return f'{minutes}:{seconds:02}'

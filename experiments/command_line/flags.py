@@ -15,12 +15,13 @@ from ml_collections import config_dict, config_flags
 
 from experiments.command_line import usage, utf8
 from experiments.command_line.errors import UserError, line
-from experiments.config import typed
+from experiments.config import derived, typed
 from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
 from flaxformer_lite.ranges import nearest
 
 PROJECT = Path(__file__).resolve().parents[2]
+FOLDERS = (PROJECT, PROJECT / 'configs')  # where configs are looked for
 CONFIG_HELP = (
     'file, such as configs/wmt_small.py; --config.model.num_heads=8 changes one of its '
     'fields'
@@ -35,11 +36,22 @@ class Settings(NamedTuple):
       config: with the overrides in it.
       name: the config file's, without .py.
       overrides: what differs from the file: {'model.num_heads': 8}.
+      file: every field as the file has it.
     """
 
     config: ExperimentConfig
     name: str
     overrides: dict[str, Any]
+    file: dict[str, Any]
+
+    def with_seed(self, seed: int) -> 'Settings':
+        """Those that `train.seed` would give to a run that is trained alone."""
+        overrides = {**self.overrides, 'train.seed': seed}
+        overrides.pop('train.replicas', None)
+        if seed == self.file['train.seed']:
+            del overrides['train.seed']
+        config = derived.with_seed(self.config, seed)
+        return Settings(config, self.name, overrides, self.file)
 
 
 def directory(text: str) -> Path:
@@ -111,20 +123,30 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
     for flag in overrides:
         if re.match('--?[a-zA-Z]', flag) and not OVERRIDE.match(flag):
             _refuse(flag.split('=')[0], [f'--{name}' for name in vars(args)])
-    file = _find(args.config)
+    return args, settings(args.config, overrides)
+
+
+def settings(path: str, overrides: Sequence[str]) -> Settings:
+    """The settings of a config file and of overrides, `['--config.a.b=value', …]`.
+
+    Raises:
+      UserError: an unknown field, a value that cannot be, or no such config.
+    """
+    file = find(path)
     config = _load(file)
     before = flatten(config.to_dict())
     _override(config, overrides)
     after = flatten(config.to_dict())
     changed = {k: v for k, v in after.items() if v != before[k]}
-    return args, Settings(typed.from_dict(config.to_dict()), file.stem, changed)
+    typed_config = typed.from_dict(config.to_dict())
+    return Settings(typed_config, file.stem, changed, before)
 
 
 def _help(argv: Sequence[str]) -> str:
     """What `--help` says of the config that is named, or else of the paper's."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--config', nargs='?')
-    file = _find(parser.parse_known_args(argv)[0].config or 'wmt_base')
+    file = find(parser.parse_known_args(argv)[0].config or 'wmt_base')
     config = typed.from_dict(_load(file).to_dict())
     return usage.text(file.stem, config, available())
 
@@ -134,17 +156,25 @@ def _refuse(flag: str, known: list[str]) -> NoReturn:
     raise UserError(f'there is no flag {flag}{hint}')
 
 
-def available() -> list[str]:
+def available(folder: Path = FOLDERS[-1]) -> list[str]:
     """The names of the project's configs."""
-    return sorted(file.stem for file in (PROJECT / 'configs').glob('[a-z]*.py'))
+    return sorted(file.stem for file in folder.glob('[a-z]*.py'))
 
 
-def _find(path: str) -> Path:
-    for place in (Path(), PROJECT, PROJECT / 'configs'):
+def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
+    """The file of a path that is given with or without `.py`.
+
+    Args:
+      folders: where it is looked for, after the working directory.
+
+    Raises:
+      UserError: there is no such file.
+    """
+    for place in (Path(), *folders):
         for file in (place / path, place / f'{path}.py'):
             if _is_file(file, path):
                 return file
-    there = ', '.join(available())
+    there = ', '.join(available(folders[-1]))
     raise UserError(f'--config={path}: no such file; the project has {there}')
 
 
@@ -155,13 +185,22 @@ def _is_file(file: Path, path: str) -> bool:
         raise UserError(f'--config={path}: {error.strerror}') from None
 
 
-def _load(file: Path) -> config_dict.ConfigDict:
+def evaluate(file: Path) -> Any:
+    """What the function get_config() of a file returns; None where it has none.
+
+    Raises:
+      UserError: the file fails.
+    """
     try:
-        config = runpy.run_path(str(file)).get('get_config', lambda: None)()
+        return runpy.run_path(str(file)).get('get_config', lambda: None)()
     except Exception as error:
         raise UserError(
             f'{_where(error, file)}: {type(error).__name__}: {error}'
         ) from error
+
+
+def _load(file: Path) -> config_dict.ConfigDict:
+    config = evaluate(file)
     if not isinstance(config, config_dict.ConfigDict):
         raise UserError(
             f'{file}: give it a function get_config() that returns a ConfigDict'

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, RenderableColumn, TextColumn
 from rich.spinner import Spinner
 
-from experiments.command_line.console import cell
+from experiments.command_line.console import cell, duration
 
 
 class Output:
@@ -158,12 +158,7 @@ class Screen:
         if done <= 0:
             return '?'
         seconds_a_step = (self._clock() - self._began) / done
-        seconds = seconds_a_step * (self._last_step - step)
-        minutes, seconds = divmod(round(seconds), 60)
-        hours, minutes = divmod(minutes, 60)
-        if hours:
-            return f'{hours}:{minutes:02}:{seconds:02}'
-        return f'{minutes}:{seconds:02}'
+        return duration(seconds_a_step * (self._last_step - step))
 
 
 def _live(out: TextIO) -> Progress:

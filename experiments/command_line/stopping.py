@@ -37,10 +37,19 @@ class Stop:
     def asked(self) -> bool:
         return self._signal is not None
 
+    @property
+    def signal(self) -> int | None:
+        """The signal that asked for a stop."""
+        return self._signal
+
     @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Has SIGTERM and Ctrl-C ask for a stop; a second Ctrl-C ends the process."""
-        numbers = (signal.SIGTERM, signal.SIGINT)
+    def listening(self, *others: int) -> Iterator[None]:
+        """Has SIGTERM and Ctrl-C ask for a stop; a second Ctrl-C ends the process.
+
+        Args:
+          others: more signals that ask for one.
+        """
+        numbers = (signal.SIGTERM, signal.SIGINT, *others)
         before = {number: signal.signal(number, self._ask) for number in numbers}
         try:
             yield

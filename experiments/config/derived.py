@@ -1,12 +1,30 @@
 """What follows from several fields of a config together."""
 
-from experiments.config.schema import ExperimentConfig
+import dataclasses
+
+from experiments.config.schema import ExperimentConfig, TrainConfig
+
+# The fields of `train` by which runs of the same experiment differ.
+SEEDS = ('seed', 'init_seed', 'data_seed', 'dropout_seed')
 
 
 def seed(config: ExperimentConfig, name: str) -> int:
     """One of `train`'s seeds: its own value, or `train.seed` where it is empty."""
     own = getattr(config.train, name)
     return config.train.seed if own is None else own
+
+
+def without_seeds(config: ExperimentConfig) -> ExperimentConfig:
+    """The config with its seeds as they are by default."""
+    defaults = TrainConfig()
+    seeds = {name: getattr(defaults, name) for name in SEEDS}
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **seeds))
+
+
+def with_seed(config: ExperimentConfig, value: int) -> ExperimentConfig:
+    """The config with another `train.seed`, of one run alone."""
+    train = dataclasses.replace(config.train, seed=value, replicas=1)
+    return dataclasses.replace(config, train=train)
 
 
 def takes_best(config: ExperimentConfig) -> bool:

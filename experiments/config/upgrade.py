@@ -54,7 +54,7 @@ FIRST = Change(
     }
 )
 # The first leads from version 1 to version 2, the second to version 3, and so on.
-CHANGES: list[Change] = []
+CHANGES: list[Change] = [Change(added={'train.replicas': 1})]
 
 
 def present_version() -> int:

@@ -46,8 +46,13 @@ RUNTIME_BY_SIZE = 42
 COMPILING_BY_SIZE = 36
 
 
-def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
+def ledger(
+    config: ExperimentConfig, model: Model | None = None
+) -> dict[str, dict[str, int]]:
     """The costs of the model and of a training step, over all devices.
+
+    Args:
+      model: the config's, where it is there already.
 
     Returns:
       parameters: how many, by part, and their total.
@@ -66,7 +71,9 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     """
     check.check(config)
     rows, length = _shape(config)
-    model, state = _abstract(config)
+    if model is None:
+        model = check.build_model(config, config.tokenizer.vocab_size)
+    state = _abstract_state(config, model)
     params = jax.tree.leaves(state.params)
     rows_at_once = rows // config.train.accumulate
     jaxpr = _step(model, state.variables, (rows_at_once, length))
@@ -117,15 +124,13 @@ def _shape(config: ExperimentConfig) -> tuple[int, int]:
     return rows, length
 
 
-def _abstract(config: ExperimentConfig) -> tuple[Model, TrainState]:
-    """The model, and the shapes of the state that its training begins with."""
-    model = check.build_model(config, config.tokenizer.vocab_size)
+def _abstract_state(config: ExperimentConfig, model: Model) -> TrainState:
+    """The shapes of the state that training begins with."""
     try:
         update, _ = optimizer.make(config, model)
-        state = jax.eval_shape(lambda: init_state(model, update, jax.random.key(0)))
+        return jax.eval_shape(lambda: init_state(model, update, jax.random.key(0)))
     except ValueError as error:
         raise UserError(str(error)) from None
-    return model, state
 
 
 def _step(model: Model, variables: Any, shape: tuple[int, int]) -> Jaxpr:

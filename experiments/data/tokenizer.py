@@ -80,6 +80,10 @@ class Tokenizer:
             [[int(i) for i in row if i not in (PAD, BOS)] for row in rows]
         )
 
+    def pieces(self, ids: list[int]) -> list[str]:
+        """How each id is written; a word's first piece begins with ▁."""
+        return [self._processor.id_to_piece(int(i)) for i in ids]
+
     def save(self, path: Path) -> None:
         """Writes the model, complete or not at all, and a checksum for `load`."""
         files.write(path, self.model)

@@ -1,6 +1,7 @@
 """Scores a model on whole sets: loss, and BLEU and chrF of its translations."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -60,10 +61,7 @@ class Evaluator:
         # In a run the parameters of a step never change, and so neither do its scores.
         self._known: dict[tuple[str, int], dict[str, Any]] = {}
         self._translate = Translator(model, tokenizer, config.evaluation)
-        self._sums = jax.jit(
-            lambda variables, batch: loss_sums(model, variables, batch),
-            out_shardings=mesh.everywhere(),
-        )
+        self._sums = _loss_sums(model)
 
     def every(
         self, variables: Any, sets: dict[str, Pairs], steps: Sequence[int]
@@ -146,6 +144,13 @@ class Evaluator:
             if self._warn is None:
                 raise
             self._warn(f'translations and scores are not saved: {error}')
+
+
+@functools.lru_cache(maxsize=4)  # the runs of a process may share it
+def _loss_sums(model: Model) -> Any:
+    """The compiled sums of the loss of a batch."""
+    sums = functools.partial(loss_sums, model)
+    return jax.jit(sums, out_shardings=mesh.everywhere())
 
 
 def _sum(*values: Any) -> np.float64:

@@ -56,7 +56,8 @@ class Translator:
         self._settings = settings
         self._key = jax.random.key(seed)
         self._n_best = n_best
-        self._search = jax.jit(self._decode, out_shardings=mesh.everywhere())
+        # Flax makes modules hashable, which the checker does not see.
+        self._search = _search(model, settings, n_best)  # pyright: ignore[reportArgumentType]
 
     def __call__(
         self,
@@ -132,49 +133,8 @@ class Translator:
         max_len_B = np.where(tokens_B < 0, 0, tokens_B + self._settings.extra_length)
         numbers_B = np.pad(numbers, (0, len(source_BS) - len(numbers)))
         arrays = (source_BS, max_len_B.astype(np.int32), numbers_B.astype(np.int32))
-        return self._search(variables, *jax.device_put(arrays, mesh.rows()))
-
-    def _decode(
-        self,
-        variables: Any,
-        source_BS: jax.Array,
-        max_len_B: jax.Array,
-        numbers_B: jax.Array,
-    ) -> decoding.DecodeResult:
-        settings = self._settings
-        state = self._model.apply(variables, source_BS, method='prefill')
-        step = functools.partial(self._model.apply, variables, method='decode_step')
-        length = source_BS.shape[1] - 1 + settings.extra_length
-        if self._model.max_length is not None:
-            length = min(length, self._model.max_length)
-        inputs = decoding.DecodeInputs(step, state, max_len_B, BOS, EOS, length)
-        if settings.decode == 'greedy':
-            return decoding.greedy(inputs)
-        if settings.decode == 'sample':
-            return self._samples(inputs, numbers_B)
-        return decoding.beam(inputs, settings.beams, settings.alpha, self._n_best)
-
-    def _samples(
-        self, inputs: decoding.DecodeInputs, numbers_B: jax.Array
-    ) -> decoding.DecodeResult:
-        """`n_best` samples of each sentence, drawn one after another, best first."""
-        settings = self._settings
-
-        def draw(key: jax.Array) -> decoding.DecodeResult:
-            keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers_B)
-            return decoding.sample(
-                inputs, keys_B, settings.temperature, settings.top_k, settings.top_p
-            )
-
-        # The first sample is the one that is drawn where only one is asked for. The
-        # others' keys differ from any sentence's: sentences' numbers end before 2³¹.
-        keys = [self._key]
-        for i in range(1, self._n_best):
-            keys.append(jax.random.fold_in(self._key, (1 << 32) - i))
-        drawn = jax.lax.map(draw, jnp.stack(keys))
-        found = jax.tree.map(lambda x: jnp.swapaxes(x[:, :, 0], 0, 1), drawn)
-        order_BN = jnp.argsort(-found.scores_BN, axis=1)
-        return jax.tree.map(lambda x: gather_beams(x, order_BN), found)
+        placed = jax.device_put(arrays, mesh.rows())
+        return self._search(variables, self._key, *placed)
 
     def _read(
         self, decoded: decoding.DecodeResult, rows: int
@@ -191,6 +151,63 @@ class Translator:
                 # The model's logits were not numbers; the line is blank all the same.
                 hypotheses.append(Hypothesis('', -math.inf))
             yield hypotheses
+
+
+@functools.lru_cache(maxsize=4)  # the runs of a process may share it
+def _search(model: Model | Ensemble, settings: EvaluationConfig, n_best: int) -> Any:
+    """The compiled search for the translations of a batch."""
+    decode = functools.partial(_decode, model, settings, n_best)
+    return jax.jit(decode, out_shardings=mesh.everywhere())
+
+
+def _decode(
+    model: Model | Ensemble,
+    settings: EvaluationConfig,
+    n_best: int,
+    variables: Any,
+    key: jax.Array,
+    source_BS: jax.Array,
+    max_len_B: jax.Array,
+    numbers_B: jax.Array,
+) -> decoding.DecodeResult:
+    """The translations of a batch; `key` and the sentences' numbers are of sampling."""
+    state = model.apply(variables, source_BS, method='prefill')
+    step = functools.partial(model.apply, variables, method='decode_step')
+    length = source_BS.shape[1] - 1 + settings.extra_length
+    if model.max_length is not None:
+        length = min(length, model.max_length)
+    inputs = decoding.DecodeInputs(step, state, max_len_B, BOS, EOS, length)
+    if settings.decode == 'greedy':
+        return decoding.greedy(inputs)
+    if settings.decode == 'sample':
+        return _samples(inputs, settings, n_best, key, numbers_B)
+    return decoding.beam(inputs, settings.beams, settings.alpha, n_best)
+
+
+def _samples(
+    inputs: decoding.DecodeInputs,
+    settings: EvaluationConfig,
+    n_best: int,
+    key: jax.Array,
+    numbers_B: jax.Array,
+) -> decoding.DecodeResult:
+    """`n_best` samples of each sentence, drawn one after another, best first."""
+
+    def draw(key: jax.Array) -> decoding.DecodeResult:
+        keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers_B)
+        return decoding.sample(
+            inputs, keys_B, settings.temperature, settings.top_k, settings.top_p
+        )
+
+    # The first sample is the one that is drawn where only one is asked for. The others'
+    # keys differ from any sentence's: sentences' numbers end before 2³¹.
+    keys = [key]
+    for i in range(1, n_best):
+        keys.append(jax.random.fold_in(key, (1 << 32) - i))
+    drawn = jax.lax.map(draw, jnp.stack(keys))
+    found = jax.tree.map(lambda x: jnp.swapaxes(x[:, :, 0], 0, 1), drawn)
+    order_BN = jnp.argsort(-found.scores_BN, axis=1)
+    return jax.tree.map(lambda x: gather_beams(x, order_BN), found)
 
 
 def _threads() -> int:

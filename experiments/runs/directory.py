@@ -25,7 +25,7 @@ EXTENSIONS = 'extensions.json'
 LIMITS = ('train.steps', 'train.epochs', 'train.patience')
 # What a run would overwrite.
 _OVERWRITTEN = (
-    *(RESULT, 'metrics.jsonl', 'environment.json', 'tokenizer.model'),
+    *(RESULT, 'metrics.jsonl', 'environment.json', 'tokenizer.model', 'failure.json'),
     *('checkpoints', 'tensorboard', 'translations', EXTENSIONS),
 )
 

@@ -15,6 +15,10 @@ except ImportError:  # Windows, where nothing keeps two processes apart
     fcntl = None
 
 
+class InUse(UserError):
+    """Another process uses the directory."""
+
+
 @contextmanager
 def locked(path: Path, optional: bool) -> Iterator[None]:
     """Locks `path/.lock`; the system unlocks it when the process ends, however it ends.
@@ -25,7 +29,8 @@ def locked(path: Path, optional: bool) -> Iterator[None]:
         to.
 
     Raises:
-      UserError: another process has the lock, or the directory cannot be written to.
+      InUse: another process has the lock.
+      UserError: the directory cannot be written to.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -51,7 +56,7 @@ def _lock(file: TextIO, path: Path) -> None:
     except BlockingIOError:
         file.seek(0)
         holder = file.read() or 'another process'
-        raise UserError(
+        raise InUse(
             f'{path} is in use by {holder}: let it end, stop it, or choose another '
             '--workdir'
         ) from None
@@ -60,3 +65,17 @@ def _lock(file: TextIO, path: Path) -> None:
     file.truncate(0)
     file.write(f'process {os.getpid()} on {platform.node()}')
     file.flush()
+
+
+def is_free(path: Path) -> bool:
+    """Whether no process has the lock of a directory, as far as the system knows."""
+    if fcntl is None or not (path / '.lock').exists():
+        return True
+    with open(path / '.lock', encoding='utf-8') as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+    return True

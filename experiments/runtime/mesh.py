@@ -12,9 +12,9 @@ def _mesh() -> jax.sharding.Mesh:
     return jax.make_mesh((jax.device_count(),), ('data',), axis_types=(AxisType.Auto,))
 
 
-def rows() -> NamedSharding:
-    """The first axis is divided among the devices."""
-    return NamedSharding(_mesh(), PartitionSpec('data'))
+def rows(axis: int = 0) -> NamedSharding:
+    """The axis of a batch's rows is divided among the devices; others are not."""
+    return NamedSharding(_mesh(), PartitionSpec(*[None] * axis, 'data'))
 
 
 def everywhere() -> NamedSharding:
@@ -22,10 +22,11 @@ def everywhere() -> NamedSharding:
     return NamedSharding(_mesh(), PartitionSpec())
 
 
-def placed(tree: Any) -> Any:
-    """The abstract arrays of a tree, with the sharding `everywhere`."""
+def placed(tree: Any, sharding: NamedSharding | None = None) -> Any:
+    """The abstract arrays of a tree, with a sharding; by default `everywhere`."""
+    sharding = sharding or everywhere()
 
     def place(x: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere())
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     return jax.tree.map(place, tree)

@@ -1,287 +1,271 @@
 """The training loop, in reading order: batch, step, log, evaluate, checkpoint."""
 
-import dataclasses
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.command_line.errors import UserError
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop, Stopped
-from experiments.config.derived import seed
-from experiments.data import batches
-from experiments.data.batches import Position
-from experiments.evaluation import scores, translation_files
-from experiments.evaluation.evaluator import Evaluator
-from experiments.runs import trained_run
-from experiments.runs.metrics_log import MetricsLog
-from experiments.runtime import compilation, mesh
-from experiments.training import early_stopping, eval_params
-from experiments.training.metrics import MetricAccumulator, Progress
+from experiments.data.collate import Batch
+from experiments.runs.failure import Diverged
+from experiments.training.programs import Programs, stack, stack_batches, take
+from experiments.training.record import RunRecord
 from experiments.training.setup import RunSetup
-from flaxformer_lite.training.batch import BATCH_ARRAYS, Batch
-from flaxformer_lite.training.train_step import (
-    TrainState,
-    init_state,
-    make_train_step,
-)
+from flaxformer_lite.training.train_step import Metrics, TrainState
 
 
 class Trainer:
-    """Trains a run from its newest checkpoint to the end.
+    """Trains runs from their newest checkpoints to the end.
+
+    Several runs differ in their seeds alone, and are trained by one program. Each step
+    moves those that have made the fewest; the others wait.
 
     Args:
-      setup: what to train.
-      path: the run's directory.
+      setups: what to train: one run, or several.
+      paths: the directory of each; None for one that has ended already, and keeps its
+        place, so that the others are trained by the very program that they began with.
       screen: shows the progress of training.
-      stop: asked after each step. Once a stop was asked for, the state is saved and
+      stop: asked after each step. Once a stop was asked for, the states are saved and
         `Stopped` is raised.
+
+    Attributes:
+      records: what is kept of each run that has not ended, by its place.
+      failed: what ended the runs that diverged.
 
     Raises:
       Stopped: a stop was asked for.
     """
 
-    def __init__(self, setup: RunSetup, path: Path, screen: Screen, stop: Stop):
-        self.setup = setup
-        self.config = setup.config
-        self.path = path
-        self.screen = screen
-        self.stop = stop
-        self.checkpoints = Checkpoints(
-            path / trained_run.CHECKPOINTS,
-            self.config.checkpoint.keep,
-            self.config.checkpoint.keep_best,
-        )
-        self.evaluator = Evaluator(
-            setup.model,
-            setup.tokenizer,
-            self.config,
-            path,
-            setup.direction,
-            on_progress=self._on_evaluation_progress,
-        )
-        self._dropout_key = _key(setup, 'dropout_seed')
-        self._shapes = [list(shape) for shape in setup.batches.shapes]
-        abstract = mesh.placed(
-            jax.eval_shape(self._first_state, _key(setup, 'init_seed'))
-        )
-        # Each shape has a program of its own. They are compiled while the state is
-        # made; those after the first also while training goes on.
-        self._compiler = ThreadPoolExecutor(1, thread_name_prefix='compile')
-        self._programs = {
-            shape: self._compiler.submit(self._compile, abstract, shape)
-            for shape in setup.batches.shapes
-        }
+    def __init__(
+        self,
+        setups: Sequence[RunSetup],
+        paths: Sequence[Path | None],
+        screen: Screen,
+        stop: Stop,
+    ):
+        self._setup = setups[0]
+        self._config = setups[0].config
+        self._screen = screen
+        self._stop = stop
+        self._runs = len(setups)
+        self.failed: dict[int, Diverged] = {}
+        self.records: dict[int, RunRecord] = {}
+        for place, (setup, path) in enumerate(zip(setups, paths, strict=True)):
+            if path is not None:
+                say = screen.say if self._runs == 1 else _named(screen, setup)
+                self.records[place] = RunRecord(setup, path, screen, stop, say)
+        self._programs = Programs(setups[0], self._runs)
+        abstract = self._programs.abstract_state()
+        # Each shape has a program of its own. The state is made while they are
+        # compiled.
+        self._programs.compile_steps(setups[0].batches.shapes)
         screen.begin('compiling')
-        self.state, progress = stop.wait_for(lambda: self._first_or_restored(abstract))
-        self._saved_step = int(self.state.step)
-        self.metrics = MetricAccumulator(progress)
-        self.metrics_log = MetricsLog(path, progress.rows, int(self.state.step))
-
-    def _compile(
-        self, state: TrainState, shape: tuple[int, int]
-    ) -> jax.stages.Compiled:
-        """The program of a training step, for batches of this shape."""
-        step = make_train_step(
-            self.setup.model,
-            self.setup.optimizer,
-            label_smoothing=self.config.train.label_smoothing,
-            accumulate=self.config.train.accumulate,
+        self._state = stop.wait_for(lambda: self._first_state(abstract))
+        self._dropout_key = self._in_places(
+            {place: record.dropout_key for place, record in self.records.items()}
         )
-        rows = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=mesh.rows())
-        jitted = jax.jit(step, donate_argnums=0, out_shardings=mesh.everywhere())
-        batch = dict.fromkeys(BATCH_ARRAYS, rows)
-        return compilation.compiled(jitted, state, batch, self._dropout_key)
 
-    def _first_state(self, key: jax.Array) -> TrainState:
-        return init_state(self.setup.model, self.setup.optimizer, key)
+    def _first_state(self, abstract: TrainState) -> TrainState:
+        """The state that the runs go on from."""
+        first_state = self._programs.first_state
+        return self._in_places(
+            {
+                place: record.begin(abstract, first_state)
+                for place, record in self.records.items()
+            }
+        )
 
-    def _first_or_restored(self, abstract: TrainState) -> tuple[TrainState, Progress]:
-        """The state and the progress to begin with."""
-        to_restore = eval_params.to_restore(abstract)
-        restored = self.checkpoints.restore(to_restore, warn=self.screen.say)
-        if restored is None:
-            first = jax.jit(self._first_state, out_shardings=mesh.everywhere())
-            key = _key(self.setup, 'init_seed')
-            program = compilation.compiled(first, key, once=True)
-            return program(key), Progress(self._shapes)
-        progress = Progress.of(restored.metadata)
-        if progress.shapes != self._shapes:
-            raise UserError(
-                f'{self.path} was begun on other devices: its batches have shapes '
-                f'{progress.shapes}, and on {jax.device_count()} devices they have '
-                f'{self._shapes}; resume it on as many as before, or choose another '
-                '--workdir'
-            )
-        self.screen.say(f'resuming at step {restored.step:,}')
-        return eval_params.restored(restored.state), progress
+    def _in_places(self, trees: dict[int, Any]) -> Any:
+        """A tree for each run as one; the places of others hold any of the trees."""
+        anything = next(iter(trees.values()))
+        return stack([trees.get(place, anything) for place in range(self._runs)])
 
-    def run(self) -> TrainState:
-        """Trains to the last step, or until it stops early.
-
-        Returns:
-          The final state, which is saved.
+    def run(self) -> None:
+        """Trains to the last step, or until each has stopped early or diverged.
 
         Raises:
-          Stopped: the run was asked to stop.
-          UserError: the loss is not finite, or the disk is full.
+          Stopped: the runs were asked to stop.
+          Diverged: before the program of another shape was compiled; else `failed`
+            tells.
+          UserError: the disk is full.
         """
-        step = self._saved_step
-        if self.metrics.progress.owes_evaluation:
-            self._evaluate_saved(step)
-        position = self.metrics.progress.position
-        self.screen.train(self.setup.steps, step)
-        self.metrics.start_clock()
-        for batch, after in batches.prefetch(self.setup.batches.iterate(position)):
-            if step >= self.setup.steps or self.stops_early:
-                break
-            step += 1
-            self._train(step, jax.device_put(batch, mesh.rows()), after)
-            self._after_step(step)
-        self.screen.begin('saving', quiet=True)
-        self.checkpoints.wait()
-        return self.state
+        for place, record in self.records.items():
+            if record.metrics.progress.owes_evaluation:
+                self._evaluate_saved(place)
+        first = min(record.step for record in self.records.values())
+        self._screen.train(self._setup.steps, first)
+        self._start_clocks()
+        while moving := self._moving():
+            self._train(moving)
+            self._after_step(moving)
+        self._screen.begin('saving', quiet=True)
+        for record in self.records.values():
+            record.checkpoints.wait()
 
-    @property
-    def stops_early(self) -> bool:
-        """Whether the dev score has not risen for `train.patience` evaluations."""
-        patience = self.config.train.patience
-        return early_stopping.is_due(self.metrics.progress, patience)
+    def state(self, place: int) -> TrainState:
+        """The state of a run."""
+        return take(self._state, place, self._runs)
 
     def close(self) -> None:
         """Ends the threads and closes the files."""
-        self.metrics_log.close()
-        self.checkpoints.close()
-        self._compiler.shutdown(wait=not self.stop.asked, cancel_futures=True)
+        for record in self.records.values():
+            record.close()
+        self._programs.close(wait=not self._stop.asked)
 
-    def _train(self, step: int, batch: Batch, after: Position) -> None:
-        """Starts one training step; `after` is the position of the next batch."""
-        program = self._programs[batch['labels'].shape]
+    def _moving(self) -> list[int]:
+        """The places that make the next step: those with the fewest steps so far."""
+        steps = {}
+        for place, record in self.records.items():
+            if not record.ended and place not in self.failed:
+                steps[place] = record.step
+        fewest = min(steps.values(), default=0)
+        return [place for place, step in steps.items() if step == fewest]
+
+    def _train(self, moving: list[int]) -> None:
+        """Starts one training step."""
+        step = self.records[moving[0]].step + 1
+        batches = {place: self.records[place].next_batch() for place in moving}
+        any_batch, _ = batches[moving[0]]
+        program = self._programs.step(any_batch['labels'].shape)
         if not program.done():
-            self._wait_for_program(program, step)
-        self.screen.step(step)
-        self.state, metrics = program.result()(self.state, batch, self._dropout_key)
-        self.metrics.add(step, after, metrics)
+            self._wait_for_program(program, moving)
+        self._screen.step(step)
+        metrics = self._advance(program.result(), {p: batches[p][0] for p in moving})
+        for place in moving:
+            _, after = batches[place]
+            index = None if self._runs == 1 else place
+            self.records[place].metrics.add(step, after, metrics, index)
+            self.records[place].step = step
 
-    def _wait_for_program(self, program: Future, step: int) -> None:
-        """Waits for the compiler, whose time does not count as training time."""
-        self._settle()
-        self.screen.begin('compiling')
+    def _advance(
+        self, program: jax.stages.Compiled, batches: dict[int, Batch]
+    ) -> Metrics:
+        """Moves the runs in these places by one step."""
+        # Runs that do not move are given any batch, of which nothing is kept.
+        any_batch = next(iter(batches.values()))
+        places = range(self._runs)
+        batch = stack_batches([batches.get(place, any_batch) for place in places])
+        arguments = [self._state, batch, self._dropout_key]
+        if self._runs > 1:
+            arguments.append(np.array([place in batches for place in places]))
+        self._state, metrics = program(*arguments)
+        return metrics
+
+    def _wait_for_program(self, program: Future, moving: list[int]) -> None:
+        """Waits for the compiler, whose time does not count as training time.
+
+        Raises:
+          Diverged: a step before this one is not finite. Only a run that is trained
+            alone has batches of several shapes, so this is its own end.
+        """
+        for place in moving:
+            self.records[place].settle()
+        self._screen.begin('compiling')
         try:
-            self.stop.result(program)
+            self._stop.result(program)
         except Stopped:
-            self._leave(step - 1)
-        self.metrics.start_clock()
+            self._leave(moving)
+        self._start_clocks()
 
-    def _after_step(self, step: int) -> None:
+    def _start_clocks(self) -> None:
+        for record in self.records.values():
+            record.metrics.start_clock()
+
+    def _after_step(self, moving: list[int]) -> None:
         """Logs, evaluates, saves and stops, each where it is due after this step."""
-        is_last = step == self.setup.steps
-        stops = self.stop.asked
-        logs = is_last or _is_due(step, self.config.train.log_every)
-        evaluates = is_last or _is_due(step, self.config.evaluation.every)
-        saves = evaluates or _is_due(step, self.config.checkpoint.every)
+        step = self.records[moving[0]].step
+        is_last = step == self._setup.steps
+        stops = self._stop.asked
+        logs = is_last or _is_due(step, self._config.train.log_every)
+        evaluates = is_last or _is_due(step, self._config.evaluation.every)
+        saves = evaluates or _is_due(step, self._config.checkpoint.every)
         if not (logs or saves or stops):
             return
-        self._settle()
+        moving = self._settle(moving)
         if logs:
-            self._log(step)
-        score = None
-        if evaluates:
-            score = self._evaluate(step)
-        if saves:
-            self._save(step, score)
-        if stops and not is_last:
-            self._leave(step)
-        self.metrics.start_clock()
+            self._log(moving)
+        for i, place in enumerate(moving):
+            score = None
+            if evaluates:
+                score = self._evaluate(place, not_yet=moving[i:])
+            if saves:
+                self._screen.begin('saving', quiet=True)
+                self.records[place].save(self.state(place), score)
+        if stops and not is_last and moving:
+            self._leave(moving)
+        self._start_clocks()
 
-    def _settle(self) -> None:
-        """Waits for the steps so far; one that is not finite is told, or an error."""
-        for step, position in self.metrics.settle():
-            where = f'step {step:,} (epoch {position.epoch}, batch {position.index})'
-            if self.config.train.on_nonfinite == 'skip':
-                self.screen.say(f'not finite at {where}: its update is skipped')
+    def _settle(self, moving: list[int]) -> list[int]:
+        """Waits for the steps so far.
+
+        Returns:
+          The places that go on; others have diverged.
+        """
+        good = []
+        for place in moving:
+            record = self.records[place]
+            try:
+                record.settle(share=1 / len(moving))
+            except Diverged as error:
+                if self._runs > 1:
+                    record.say(str(error))
+                self.failed[place] = error
                 continue
-            steps = self.checkpoints.steps()
-            good = 'no checkpoint yet'
-            if steps:
-                good = f'the last good checkpoint is {steps[-1]}'
-            raise UserError(
-                f'loss or gradient not finite at {where}; {good} in {self.path}. Lower '
-                'the rate of optimizer.schedule, set optimizer.clip, or '
-                '--config.train.on_nonfinite=skip'
-            )
+            good.append(place)
+        return good
 
-    def _log(self, step: int) -> None:
-        row = self.metrics.row()
-        # The rate that made this update: schedules count from 0.
-        learning_rate: Any = self.setup.schedule(step - 1)
-        self.metrics_log.write(
-            step,
-            'train',
-            epoch=self.metrics.progress.position.epoch,
-            learning_rate=float(learning_rate),
-            **row,
-        )
-        self.screen.metrics(
-            step, loss=row['loss'], tokens_per_second=row['tokens_per_second']
+    def _log(self, moving: list[int]) -> None:
+        """Writes a row of metrics for each run; the screen shows their means."""
+        rows = [self.records[place].log() for place in moving]
+        if not rows:
+            return
+        losses = [row['loss'] for row in rows if row['loss'] is not None]
+        speeds = [row['tokens_per_second'] or 0.0 for row in rows]
+        self._screen.metrics(
+            self.records[moving[0]].step,
+            loss=sum(losses) / len(losses) if losses else None,
+            tokens_per_second=sum(speeds) / len(speeds),
         )
 
-    def _evaluate(self, step: int) -> float:
-        """Scores the dev set; if a stop interrupts that, saves the state and leaves."""
+    def _evaluate(self, place: int, not_yet: list[int]) -> float:
+        """Scores the dev set; if a stop interrupts that, saves the states and leaves.
+
+        Args:
+          not_yet: the places that are not scored yet, this one the first of them.
+        """
         try:
-            return self._score_dev_set(step)
+            return self.records[place].evaluate(self.state(place))
         except Stopped:
-            self._leave(step, owes_evaluation=True)
+            self._leave(not_yet, owes_evaluation=True)
 
-    def _score_dev_set(self, step: int) -> float:
-        """The dev set's BLEU, which is logged and shown with three translations."""
-        name, pairs = self.setup.dev
-        self.screen.begin('evaluating', quiet=True)
-        variables = eval_params.variables(self.state)
-        result = self.stop.wait_for(
-            lambda: self.evaluator(variables, name, pairs, step)
-        )
-        self.metrics_log.write(step, 'eval', set=name, **result)
-        self.screen.say(scores.summary(name, step, result))
-        self.screen.say(translation_files.examples(self.path, name, step, pairs))
-        early_stopping.count(self.metrics.progress, result['bleu'])
-        return result['bleu']
+    def _evaluate_saved(self, place: int) -> None:
+        try:
+            self.records[place].evaluate_saved(self.state(place))
+        except Stopped:
+            self._leave([place], owes_evaluation=True)
 
-    def _on_evaluation_progress(self, name: str, sentences: int, total: int) -> None:
-        self.stop.check()
-        self.screen.count(sentences, total, f'sentences of {name}')
-
-    def _evaluate_saved(self, step: int) -> None:
-        """Scores the checkpoint whose evaluation a stop had interrupted."""
-        score = self._evaluate(step)
-        self.checkpoints.set_score(step, score)
-        self.metrics.progress.owes_evaluation = False
-
-    def _save(self, step: int, score: float | None = None, due: bool = True) -> None:
-        self.screen.begin('saving', quiet=True)
-        self._saved_step = step
-        progress = self.metrics.progress
-        progress.rows = self.metrics_log.flush()
-        tree = eval_params.to_save(self.state)
-        self.checkpoints.save(step, tree, dataclasses.asdict(progress), score, due)
-
-    def _leave(self, step: int, owes_evaluation: bool = False) -> NoReturn:
-        """Raises `Stopped` as soon as the state after this step is saved."""
-        self.metrics.progress.owes_evaluation = owes_evaluation
-        if step > self._saved_step:
-            self._save(step, due=owes_evaluation)
-        self.checkpoints.wait()
+    def _leave(self, places: list[int], owes_evaluation: bool = False) -> NoReturn:
+        """Raises `Stopped` as soon as the states in some places are saved."""
+        self._screen.begin('saving', quiet=True)
+        for place in places:
+            self.records[place].leave(self.state(place), owes_evaluation)
+        for record in self.records.values():
+            record.checkpoints.wait()
+        step = min(record.saved_step for record in self.records.values())
         raise Stopped(f'saved at step {step:,}' if step else '')
 
 
-def _key(setup: RunSetup, name: str) -> jax.Array:
-    """The random key of one of the seeds, on every device."""
-    key = jax.random.key(seed(setup.config, name))
-    return jax.device_put(key, mesh.everywhere())
+def _named(screen: Screen, setup: RunSetup) -> Callable[[str], None]:
+    """Prints texts about one of several runs, with its seed before them."""
+
+    def say(text: str) -> None:
+        screen.say(f'seed {setup.config.train.seed}: {text}')
+
+    return say
 
 
 def _is_due(step: int, every: int) -> bool:

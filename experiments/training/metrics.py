@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -45,6 +45,18 @@ class Progress:
     since_best: int = 0
     owes_evaluation: bool = False
 
+    def count_score(self, score: float) -> None:
+        """Counts one more evaluation; an equal score is no improvement."""
+        if self.best_score is None or score > self.best_score:
+            self.best_score = score
+            self.since_best = 0
+        else:
+            self.since_best += 1
+
+    def stops_early(self, patience: int) -> bool:
+        """Whether so many evaluations in a row were no better; 0 means never."""
+        return 0 < patience <= self.since_best
+
     @classmethod
     def of(cls, metadata: dict[str, Any]) -> 'Progress':
         values: dict[str, Any] = {**metadata}
@@ -52,46 +64,73 @@ class Progress:
         return cls(**values)
 
 
+class _Pending(NamedTuple):
+    """A step that was started: its number, its batch's position, its metrics."""
+
+    step: int
+    position: Position
+    metrics: Metrics
+    index: int | None  # of the run among those that the metrics are of
+
+    def values(self) -> Any:
+        """The metrics of this run, once the step has ended."""
+        values = jax.device_get(self.metrics)
+        if self.index is None:
+            return values
+        return jax.tree.map(lambda x_R: x_R[self.index], values)
+
+
 class MetricAccumulator:
     """Sums the metrics of training steps without waiting for each step to end."""
 
     def __init__(self, progress: Progress):
         self.progress = progress
-        self._pending: list[tuple[int, Position, Metrics]] = []
+        self._pending: list[_Pending] = []
         self._since = time.perf_counter()
 
     def start_clock(self) -> None:
         """Counts the time from now until the next `settle` as training time."""
         self._since = time.perf_counter()
 
-    def add(self, step: int, after: Position, metrics: Metrics) -> None:
-        """Notes that a step was started; `after` is the position of the next batch."""
-        self._pending.append((step, self.progress.position, metrics))
+    def add(
+        self, step: int, after: Position, metrics: Metrics, index: int | None = None
+    ) -> None:
+        """Notes that a step was started.
+
+        Args:
+          after: the position of the next batch.
+          metrics: the step's.
+          index: the place of this run where `metrics` are of several.
+        """
+        pending = _Pending(step, self.progress.position, metrics, index)
+        self._pending.append(pending)
         self.progress.position = after
         if len(self._pending) > 1:
             # At most one step is ahead of the device.
-            _, _, metrics_before = self._pending[-2]
-            jax.block_until_ready(metrics_before)
+            jax.block_until_ready(self._pending[-2].metrics)
 
-    def settle(self) -> list[tuple[int, Position]]:
+    def settle(self, share: float = 1.0) -> list[tuple[int, Position]]:
         """Waits for the steps and adds their metrics to the sums.
+
+        Args:
+          share: of the time since the clock was started, that counts as this run's.
 
         Returns:
           The steps whose update was not finite, and so was not made, with the position
           of their batch. Their loss is left out of the sums.
         """
-        values = jax.device_get([metrics for _, _, metrics in self._pending])
-        seconds = time.perf_counter() - self._since
+        values = [pending.values() for pending in self._pending]
+        seconds = share * (time.perf_counter() - self._since)
         self.progress.seconds += seconds
         self._add_to_window('seconds', seconds)
         not_finite = []
-        for (step, position, _), metrics in zip(self._pending, values, strict=True):
+        for pending, metrics in zip(self._pending, values, strict=True):
             self.progress.tokens += int(metrics.sums.tokens)
             if np.isfinite(metrics.sums.loss) and np.isfinite(metrics.gradient_norm):
                 self._add_step(metrics)
             else:
                 self._add_to_window('skipped', 1)
-                not_finite.append((step, position))
+                not_finite.append((pending.step, pending.position))
         self._pending.clear()
         return not_finite
 

@@ -1,5 +1,6 @@
 """The result of a run: final scores, and facts about the trained parameters."""
 
+import functools
 import hashlib
 import math
 from pathlib import Path
@@ -9,64 +10,79 @@ import jax
 import numpy as np
 
 from experiments.checkpoints.averaging import Mean
-from experiments.config.derived import takes_best
+from experiments.command_line.errors import UserError
+from experiments.config.derived import takes_best, without_seeds
+from experiments.config.schema import ExperimentConfig
+from experiments.costs.ledger import ledger
 from experiments.evaluation import scores
+from experiments.optimizers import eval_params
 from experiments.runs import directory, trained_run
 from experiments.runtime import malloc
-from experiments.training import eval_params
-from experiments.training.loop import Trainer
+from experiments.training.record import RunRecord
+from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import TrainState
 
 
-def finish(trainer: Trainer, state: TrainState) -> dict[str, Any]:
+def finish(record: RunRecord, state: TrainState) -> dict[str, Any]:
     """Scores the chosen sets with the averaged parameters.
 
     The scores become the last rows of the metrics, of the kind `final`.
 
     Args:
-      trainer: which has trained to the end, and is not closed yet.
+      record: of a run that has trained to the end.
       state: the final one.
 
     Returns:
       The run's result, for `result.json`.
     """
     step = int(state.step)
-    progress = trainer.metrics.progress
+    progress = record.metrics.progress
     variables = eval_params.variables(state)
-    mean = _averaged(trainer, variables, step)
+    mean = _averaged(record, variables, step)
     malloc.keep()  # from here on nothing is trained
-    evaluations = trainer.evaluator.every(
-        mean.variables, trainer.setup.sets, mean.steps
-    )
+    evaluations = record.evaluator.every(mean.variables, record.setup.sets, mean.steps)
     for name, values in evaluations.items():
-        trainer.metrics_log.write(step, 'final', set=name, **values)
+        record.metrics_log.write(step, 'final', set=name, **values)
     return {
         'status': 'finished',
         'step': step,
-        'stopped_early': step < trainer.setup.steps,
+        'stopped_early': step < record.setup.steps,
         'parameters': count_parameters(variables['params']),
         'train_seconds': progress.seconds,
         'tokens_per_second': progress.tokens / progress.seconds,
+        'peak_memory_bytes': record.peak.bytes(),
+        'flops_per_token': _flops_per_token(
+            without_seeds(record.config), record.setup.model
+        ),
         'parameters_sha256': sha256(variables['params']),
         'averaged_steps': mean.steps,
         'left_out_steps': mean.left_out,  # of the mean, for they are damaged
-        'extensions': directory.extensions(trainer.path),
+        'extensions': directory.extensions(record.path),
         'evaluations': evaluations,
     }
 
 
-def _averaged(trainer: Trainer, variables: Any, step: int) -> Mean:
+def _averaged(record: RunRecord, variables: Any, step: int) -> Mean:
     """The mean of the checkpoints to be scored.
 
     Where that is the last checkpoint alone, its variables are still in memory.
     """
-    config = trainer.config
-    steps = list(trained_run.average_steps(config, trainer.checkpoints))
+    config = record.config
+    steps = list(trained_run.average_steps(config, record.checkpoints))
     if steps == [step] and not takes_best(config):
         return Mean(variables, steps, left_out=[])
-    model = trainer.setup.model
-    warn = trainer.screen.say  # of damaged checkpoints, which are left out
-    return trained_run.average(config, trainer.checkpoints, model, warn)
+    model = record.setup.model
+    warn = record.say  # of damaged checkpoints, which are left out
+    return trained_run.average(config, record.checkpoints, model, warn)
+
+
+@functools.lru_cache(maxsize=4)  # the runs of a process may share it
+def _flops_per_token(config: ExperimentConfig, model: Model) -> int | None:
+    """Of a training step, as the ledger counts them; None where it cannot."""
+    try:
+        return ledger(config, model)['flops_per_token']['total']
+    except (UserError, ValueError):
+        return None
 
 
 def count_parameters(params: Any) -> int:

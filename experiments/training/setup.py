@@ -1,7 +1,8 @@
 """The setup of a run: all that training needs, made from a config."""
 
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import optax
@@ -24,6 +25,22 @@ from experiments.runs import trained_run
 from experiments.runtime import cache, compilation
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import LARGEST_INT
+
+T = TypeVar('T')
+
+
+class Memo:
+    """What runs of one process share: of each thing the one that was made last."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[Hashable, Any]] = {}
+
+    def __call__(self, name: str, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returns, or returned when it was called with the same key."""
+        if name not in self._kept or self._kept[name][0] != key:
+            self._kept.pop(name, None)  # before: two may be more than memory holds
+            self._kept[name] = key, make()
+        return self._kept[name][1]
 
 
 class RunSetup(NamedTuple):
@@ -50,29 +67,38 @@ class RunSetup(NamedTuple):
 
 
 def prepare(
-    config: ExperimentConfig, path: Path, screen: Screen, stop: Stop
+    config: ExperimentConfig,
+    path: Path,
+    screen: Screen,
+    stop: Stop,
+    memo: Memo | None = None,
 ) -> RunSetup:
     """Makes all that training needs, and writes nothing but caches.
+
+    Args:
+      memo: keeps the text of a run for the next one; by default nothing is kept.
 
     Raises:
       UserError: a field, a file or a text that cannot be worked with.
       Stopped: a stop was asked for.
     """
-    cache_folder = cache.folder()
+    cache.folder()  # that there can be none is said before anything is done
     compilation.keep_programs()
     check.check(config)
     optimizer.check_rates(config)
     # What it cannot be built with is said before the data is loaded.
     model = check.build_model(config, config.tokenizer.vocab_size)
     screen.begin('loading data', quiet=True)
-    source = sources.load(config.data)
-    dev, final = _evaluation_sets(config, source)
+    memo = Memo() if memo is None else memo
+    source = memo('source', config.data, lambda: sources.load(config.data))
+    dev, final = _evaluation_sets(config, memo('sets', config.data, source.evaluation))
     screen.begin('making the tokenizer', quiet=True)
-    vocabulary = tokenizer.train(source, config.tokenizer.vocab_size, cache_folder)
+    text = (config.data, config.tokenizer.vocab_size)
+    vocabulary = memo('tokenizer', text, lambda: _tokenizer(config, source))
     tokenizer.check_same(vocabulary, path / trained_run.TOKENIZER)
     # Of a short text the tokenizer has fewer pieces than were asked for.
     model = _traced(model.clone(vocab_size=vocabulary.vocab_size))
-    pairs = _tokenised(source, vocabulary, screen, stop)
+    pairs = memo('pairs', text, lambda: _tokenised(source, vocabulary, screen, stop))
     batches = _batches(config, pairs)
     _check_positions(model, batches, vocabulary, dev | final)
     steps = length(config, batches)
@@ -92,15 +118,68 @@ def prepare(
     )
 
 
+def prepare_seeds(
+    runs: Sequence[tuple[ExperimentConfig, Path]],
+    screen: Screen,
+    stop: Stop,
+    memo: Memo | None = None,
+) -> list[RunSetup]:
+    """The setups of runs, by config and directory, that differ in their seeds alone.
+
+    Raises:
+      UserError: as `prepare`; or the runs cannot be trained by one program.
+      Stopped: a stop was asked for.
+    """
+    (config, path), *others = runs
+    first = prepare(config, path, screen, stop, memo)
+    setups = [first]
+    for config, path in others:
+        tokenizer.check_same(first.tokenizer, path / trained_run.TOKENIZER)
+        batches = _batches(config, first.pairs)
+        setups.append(first._replace(config=config, batches=batches))
+    if others:
+        _check_one_program(setups)
+    return setups
+
+
+def _check_one_program(setups: Sequence[RunSetup]) -> None:
+    """Refuses several seeds whose steps one program cannot make."""
+    first, *others = setups
+    refused = f'train.replicas={len(setups)}'
+    shapes = first.batches.shapes
+    if len(shapes) > 1:
+        raise UserError(
+            f'{refused} needs batches of one shape, and with batch.packed=False there '
+            f'are {len(shapes)}: set batch.packed=True, or train seed by seed'
+        )
+    for other in others:
+        steps = length(other.config, other.batches)
+        if steps != first.steps:
+            raise UserError(
+                f'{refused}: train.epochs={first.config.train.epochs} are '
+                f'{first.steps:,} steps with one seed and {steps:,} with another: set '
+                'train.steps instead, or train seed by seed'
+            )
+    train = first.config.train
+    if None not in (train.init_seed, train.data_seed, train.dropout_seed):
+        raise UserError(
+            f'{refused} trains the seeds from train.seed on, of which nothing follows '
+            'where init_seed, data_seed and dropout_seed are set: leave one empty'
+        )
+
+
 def _evaluation_sets(
-    config: ExperimentConfig, source: Source
+    config: ExperimentConfig, available: Mapping[str, Pairs]
 ) -> tuple[dict[str, Pairs], dict[str, Pairs]]:
     """The set that is scored during training, and those that are scored at the end."""
-    available = source.evaluation()
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
     set_names.check(dev | final)
     return dev, final
+
+
+def _tokenizer(config: ExperimentConfig, source: Source) -> Tokenizer:
+    return tokenizer.train(source, config.tokenizer.vocab_size, cache.folder())
 
 
 def _traced(model: Model) -> Model:

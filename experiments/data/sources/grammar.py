@@ -54,7 +54,17 @@ class Grammar(Checked):
 
     def evaluation(self) -> dict[str, list[Pair]]:
         """The evaluation sets by name."""
-        return {name: list(pairs) for name, pairs in self._evaluation.items()}
+        return {
+            name: [pair for _, pair in drawn]
+            for name, drawn in self._evaluation.items()
+        }
+
+    def trees(self) -> dict[str, list[Sentence]]:
+        """What each pair of the evaluation sets was read from, by set."""
+        return {
+            name: [tree for tree, _ in drawn]
+            for name, drawn in self._evaluation.items()
+        }
 
     def digest(self) -> str:
         """A digest of the fields and of the code that makes the pairs."""
@@ -70,15 +80,16 @@ class Grammar(Checked):
     @cached_property
     def _training(self) -> list[Pair]:
         skipped = SIZES['val'] + SIZES['test']
-        return list(islice(self._ordinary(), skipped, skipped + self.pairs))
+        drawn = islice(self._ordinary(), skipped, skipped + self.pairs)
+        return [pair for _, pair in drawn]
 
-    def _ordinary(self) -> Iterator[Pair]:
+    def _ordinary(self) -> Iterator[tuple[Sentence, Pair]]:
         """First `val`, then `test`, then all that there is to train on."""
         words = range(SHORTEST, LONGEST + 1)
         return self._distinct(0, sentence, words, lambda tree: not is_held_out(tree))
 
     @cached_property
-    def _evaluation(self) -> dict[str, list[Pair]]:
+    def _evaluation(self) -> dict[str, list[tuple[Sentence, Pair]]]:
         ordinary = self._ordinary()
         words = range(SHORTEST, LONGEST + 1)
         streams = {
@@ -102,8 +113,11 @@ class Grammar(Checked):
         draw: Callable[[Rng], Sentence],
         words: range,
         accepts: Callable[[Sentence], bool],
-    ) -> Iterator[Pair]:
-        """Pairs of which neither side came before, with so many words on each side."""
+    ) -> Iterator[tuple[Sentence, Pair]]:
+        """Trees and their pairs.
+
+        Neither side of a pair came before, and each has so many words.
+        """
         rng, seen = Rng(3 * self.seed + stream), set()
         while True:
             tree = draw(rng)
@@ -114,4 +128,4 @@ class Grammar(Checked):
                 len(side.split()) in words for side in pair
             ):
                 seen.update(pair)
-                yield pair
+                yield tree, pair

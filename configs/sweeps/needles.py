@@ -1,0 +1,44 @@
+"""One head averages: does it blur where several words of the source matter at once?
+
+    python -m experiments.sweep --config=configs/sweeps/needles.py --workers=2
+
+Each word of the target is made from one or from two words of the source. One layer of
+either stack reads them with one, two or four heads of the same total width; several
+layers of one head would do what several heads do. With two workers on two cores it
+takes about a quarter of an hour.
+"""
+
+
+def arms() -> dict[str, dict]:
+    found = {}
+    for count, name in ((1, 'one needle'), (2, 'two needles')):
+        for heads in (1, 2, 4):
+            found[f'{name}, h={heads}'] = {
+                'data': f'needles(count={count})',
+                'model.num_heads': heads,
+            }
+    return found
+
+
+def get_config() -> dict:
+    return dict(
+        question='Does one head blur where two words matter at the same time?',
+        source=(
+            'Vaswani et al. 2017, §3.2.2: "with a single attention head, averaging '
+            'inhibits" attending to several positions at once'
+        ),
+        config='configs/wmt_tiny.py',
+        overrides={
+            'tokenizer.vocab_size': 1_000,
+            'model.num_layers': 1,
+            'evaluation.beams': 1,
+            'train.steps': 1_500,
+            'checkpoint.every': 1_500,
+            'evaluation.every': 500,
+        },
+        arms=arms(),
+        seeds=(0, 1, 2),
+        base='two needles, h=1',
+        measure='test bleu',
+        differs='A synthetic task; the arms of one needle are the control.',
+    )

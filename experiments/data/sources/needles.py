@@ -1,0 +1,107 @@
+"""Words that each depend on several words of the source: `needles(count=2)`."""
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from experiments.data.grammar.rng import Rng
+from flaxformer_lite.ranges import Checked, Range
+
+Pair = tuple[str, str]
+
+SIZES = {'val': 200, 'test': 500}
+# A word is letters alone, or digits alone, so that it is one piece to the tokenizer.
+PLACES, LETTERS, VALUES = 'abcdefghij', 'xyz', 'klmnopqrst'
+FILLERS = 'abcdefghijklmnopqrstuvwxyz'
+MOST_PAIRS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Needles(Checked):
+    """Pairs whose word j of the target is made from `count` words of the source.
+
+    With count=2 the target `35 02` asks for four needles in the source, in any order
+    and among fillers: `bym uh axn uc ayp bxk`. A needle is the place of its target
+    word (a, b, …), x or y, and a value (k is 0, l is 1, …); the target word is the
+    value of x, then that of y. So whoever writes it has to tell both values apart at
+    the same time: one needle alone does not give it. With count=1 it does.
+
+    Evaluation sets: `val` and `test` are drawn as the training pairs are. No source is
+    there twice.
+
+    Attributes:
+      count: needles of a target word.
+      values: the number of values that a needle may have.
+      length: words of the target.
+      fillers: words of the source that are no needles.
+      seed: other seeds draw other pairs.
+      pairs: the number of training pairs.
+
+    Raises:
+      ValueError: an argument is out of range.
+    """
+
+    count: Annotated[int, Range(at_least=1, at_most=3)] = 2
+    values: Annotated[int, Range(at_least=2, at_most=10)] = 8
+    length: Annotated[int, Range(at_least=4, at_most=10)] = 5
+    fillers: Annotated[int, Range(at_least=1, at_most=100)] = 10
+    seed: Annotated[int, Range(at_least=0, below=2**63)] = 0
+    pairs: Annotated[int, Range(at_least=100, at_most=MOST_PAIRS)] = 10_000
+    source: ClassVar[str] = 'needles'
+    target: ClassVar[str] = 'digits'
+
+    def train(self) -> Iterator[Pair]:
+        """The training pairs, in the same order each time."""
+        skipped = sum(SIZES.values())
+        return islice(self._distinct(), skipped, skipped + self.pairs)
+
+    def evaluation(self) -> dict[str, list[Pair]]:
+        """The evaluation sets by name."""
+        stream = self._distinct()
+        return {name: list(islice(stream, size)) for name, size in SIZES.items()}
+
+    def digest(self) -> str:
+        """A digest of the arguments and of the code that makes the pairs."""
+        content = hashlib.sha256(repr(self).encode())
+        content.update(Path(__file__).read_bytes())
+        return content.hexdigest()
+
+    @cached_property
+    def _places(self) -> list[tuple[int, int]]:
+        """The place in the target, and which of its needles, for each of a sentence."""
+        return list(itertools.product(range(self.length), range(self.count)))
+
+    def _distinct(self) -> Iterator[Pair]:
+        rng = Rng(self.seed)
+        seen = set()
+        while True:
+            pair = self._draw(rng)
+            if pair[0] not in seen:
+                seen.add(pair[0])
+                yield pair
+
+    def _draw(self, rng: Rng) -> Pair:
+        values = [rng.pick(range(self.values)) for _ in self._places]
+        words = []
+        for (place, which), value in zip(self._places, values, strict=True):
+            words.append(PLACES[place] + LETTERS[which] + VALUES[value])
+        for _ in range(self.fillers):
+            words.append(f'u{rng.pick(FILLERS)}')
+        target = []
+        for start in range(0, len(values), self.count):
+            target.append(''.join(map(str, values[start : start + self.count])))
+        return ' '.join(_shuffled(words, rng)), ' '.join(target)
+
+
+def _shuffled(words: list[str], rng: Rng) -> list[str]:
+    """The words in a random order, each order as likely as the others."""
+    rest = list(words)
+    order = []
+    while rest:
+        order.append(rest.pop(rng.pick(range(len(rest)))))
+    return order

@@ -1,0 +1,1 @@
+"""Reports: arms of runs compared, as tables, figures and one page."""

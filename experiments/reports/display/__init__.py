@@ -1,0 +1,1 @@
+"""Tables and figures of a report: what they show, and how they are drawn."""

@@ -1,0 +1,164 @@
+"""Tables of a report, as text, Markdown, CSV and LaTeX."""
+
+import csv
+import dataclasses
+import html
+import io
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tabulate
+
+from experiments.command_line import console
+from experiments.reports.statistics import Difference, Spread
+
+tabulate.MIN_PADDING = 0  # names of columns are no wider than they are
+
+# In Markdown these would be markup: a sentence that holds them shows as text.
+_MARKUP = re.compile(r'([\\`*_\[\]~|#$])')
+
+
+class PValue(float):
+    """A probability, which is shown as one."""
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows of values under names.
+
+    Attributes:
+      name: of its files.
+      title: what stands above it.
+      columns: names of the columns.
+      rows: a value for each column; None is shown as a dash, a `Spread` as mean ±
+        standard deviation.
+      scores: names of columns whose numbers have two decimals.
+      note: what stands below it.
+    """
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    scores: frozenset[str] = frozenset()
+    note: str = ''
+
+    def cells(self) -> list[list[str]]:
+        """The values as text."""
+        rows = []
+        for row in self.rows:
+            pairs = zip(self.columns, row, strict=True)
+            rows.append([shown(value, name in self.scores) for name, value in pairs])
+        return rows
+
+    def alignment(self) -> list[str]:
+        """'right' for columns of numbers, 'left' for others."""
+        sides = []
+        for i in range(len(self.columns)):
+            values = [row[i] for row in self.rows if row[i] is not None]
+            sides.append('right' if any(map(_is_number, values)) else 'left')
+        return sides
+
+
+def shown(value: Any, is_score: bool = False) -> str:
+    """A value as tables show it."""
+    form = console.score if is_score else console.cell
+    if isinstance(value, Spread):
+        mean = form(value.mean)
+        return mean if value.sd is None else f'{mean} ± {form(value.sd)}'
+    if isinstance(value, Interval):
+        return f'{_signed(value.low, is_score)} to {_signed(value.high, is_score)}'
+    if isinstance(value, Difference):
+        return _signed(value.value, is_score)
+    if isinstance(value, PValue):
+        return '< 0.001' if value < 0.001 else f'{value:.3f}'
+    return form(value)
+
+
+def _signed(value: float, is_score: bool) -> str:
+    """With its sign, for a difference."""
+    form = console.score if is_score else console.cell
+    sign = '−' if value < 0 else '+'
+    return f'{sign}{form(abs(value))}'
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Spread | Interval | Difference):
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def text(table: Table) -> str:
+    """For a terminal."""
+    return _tabulated(table, table.cells(), table.columns, 'simple')
+
+
+def markdown(table: Table) -> str:
+    """As GitHub's Markdown, in which all of the values are text and no markup."""
+    rows = [[escape_markdown(cell) for cell in row] for row in table.cells()]
+    names = [escape_markdown(name) for name in table.columns]
+    return _tabulated(table, rows, names, 'pipe')
+
+
+def escape_markdown(value: str) -> str:
+    """The value as text in Markdown and in the HTML that Markdown may hold."""
+    return _MARKUP.sub(r'\\\1', html.escape(value, quote=False))
+
+
+def latex(table: Table) -> str:
+    """For a paper, with booktabs."""
+    rows = table.cells()
+    body = _tabulated(table, rows, table.columns, 'latex_booktabs')
+    for sign, command in (('±', r'$\pm$'), ('−', '$-$'), ('≤', r'$\leq$')):
+        body = body.replace(sign, command)
+    return body + '\n'
+
+
+def _tabulated(
+    table: Table, rows: Sequence[Sequence[str]], names: Sequence[str], form: str
+) -> str:
+    lines = tabulate.tabulate(
+        rows,
+        names,
+        tablefmt=form,
+        colalign=table.alignment() if rows else None,
+        disable_numparse=True,
+    )
+    return '\n'.join(line.rstrip() for line in lines.splitlines())
+
+
+def as_csv(table: Table) -> str:
+    """The numbers as they are, a mean's deviation and number of seeds beside it."""
+    names: list[str] = []
+    columns: list[list[Any]] = []
+    for i, name in enumerate(table.columns):
+        parts = _parts(name, [row[i] for row in table.rows])
+        names += parts
+        columns += parts.values()
+    output = io.StringIO()
+    writer = csv.writer(output, lineterminator='\n')
+    writer.writerow(names)
+    writer.writerows(zip(*columns, strict=True))
+    return output.getvalue()
+
+
+def _parts(name: str, values: Sequence[Any]) -> dict[str, list[Any]]:
+    """The columns of numbers that a column of values makes."""
+    if any(isinstance(value, Spread) for value in values):
+        ends = {'': 'mean', ' sd': 'sd', ' seeds': 'n'}
+    elif any(isinstance(value, Interval) for value in values):
+        ends = {' low': 'low', ' high': 'high'}
+    elif any(isinstance(value, Difference) for value in values):
+        ends = {'': 'value'}
+    else:
+        return {name: list(values)}
+    parts = {}
+    for end, attribute in ends.items():
+        parts[name + end] = [getattr(value, attribute, None) for value in values]
+    return parts

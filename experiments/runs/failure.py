@@ -1,0 +1,75 @@
+"""How training ended by an error: `failure.json` in a run's directory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from experiments.command_line import errors
+from experiments.command_line.errors import UserError
+from experiments.command_line.stopping import Stopped
+from experiments.runs import directory
+from experiments.storage import files
+
+NAME = 'failure.json'
+DIVERGED = 'diverged'
+FAILED = 'failed'
+
+
+class Diverged(UserError):
+    """The loss or a gradient of a run is not finite, at a step."""
+
+    def __init__(self, step: int, message: str):
+        super().__init__(message)
+        self.step = step
+
+
+@contextmanager
+def recorded(path: Path) -> Iterator[None]:
+    """Has an error of the block written to the run's directory; a stop is none.
+
+    What was written before is removed: the run goes on. Of a run that has its result,
+    nothing is written: the error is not its own.
+    """
+    files.remove(path / NAME)
+    try:
+        yield
+    except Stopped:
+        raise
+    except Exception as error:
+        if not files.exists(path / directory.RESULT):
+            with suppress(UserError):  # of a full disk, which may be the error itself
+                write(path, error)
+        raise
+
+
+def write(path: Path, error: Exception) -> None:
+    """Writes how the training in a directory ended.
+
+    The file holds `status`: `diverged` where loss or gradient were not finite, else
+    `failed`; the `step` of a divergence, else null; and the error's `message`.
+    """
+    message = str(error) or type(error).__name__
+    if not isinstance(error, UserError):
+        message = f'{type(error).__name__}: {error}'
+    diverged = isinstance(error, Diverged)
+    entry = {
+        'status': DIVERGED if diverged else FAILED,
+        'step': error.step if diverged else None,
+        'message': errors.line(UserError(message)),
+    }
+    files.write_json(path / NAME, entry)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """What was written, or None where training did not end by an error.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    if not files.exists(path / NAME):
+        return None
+    entry = files.read_json(path / NAME)
+    if not isinstance(entry, dict) or entry.get('status') not in (DIVERGED, FAILED):
+        raise UserError(f'{path / NAME} does not tell how a run failed: remove it')
+    return entry

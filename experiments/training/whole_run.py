@@ -1,0 +1,145 @@
+"""Runs, from their configs to their results: what `run` and a sweep do for each.
+
+Runs that differ in their seeds alone are trained together, by one program.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.command_line.errors import UserError
+from experiments.command_line.screen import Screen
+from experiments.command_line.stopping import Stop
+from experiments.config import check
+from experiments.config.schema import ExperimentConfig
+from experiments.runs import directory, failure, result_file
+from experiments.storage import files
+from experiments.training import extension, loop, result, setup, start
+from experiments.training.setup import Memo, RunSetup
+
+
+class Run(NamedTuple):
+    """A config and the directory of its run."""
+
+    config: ExperimentConfig
+    path: Path
+
+    @property
+    def extends(self) -> bool:
+        """Whether the run is there, and this config raises its limits."""
+        return directory.asks_for_more(self.path, self.config.to_dict())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is nothing to do but to show its result."""
+        return files.exists(self.path / directory.RESULT) and not self.extends
+
+
+def run(
+    runs: Sequence[Run],
+    overrides: Iterable[str],
+    screen: Screen,
+    stop: Stop,
+    extend: bool = False,
+    memo: Memo | None = None,
+) -> None:
+    """Trains to the end and scores, or shows the result of a run that has ended.
+
+    Args:
+      runs: one, or several that differ in `train.seed` alone. Where a directory holds a
+        part of its run, that goes on.
+      overrides: the fields that were changed: one that nothing is done with is refused.
+      extend: whether to go on to raised limits although the learning rates would have
+        been others.
+      memo: what runs of one process share; by default nothing.
+
+    Raises:
+      UserError: a field, a file or a text that cannot be worked with; or training
+        failed, as `failure.json` in the directory then says.
+      Stopped: a stop was asked for.
+    """
+    for member in runs:
+        directory.check(member.path, member.config.to_dict())
+        if member.has_ended:
+            _show(member, screen)
+    if all(member.has_ended for member in runs):
+        return
+    check.check_overrides(runs[0].config, overrides)
+    setups = stop.wait_for(lambda: setup.prepare_seeds(runs, screen, stop, memo))
+    extensions = {}
+    for member, run_setup in zip(runs, setups, strict=True):
+        if member.extends:
+            extensions[member] = extension.check(run_setup, member.path, extend)
+    with contextlib.ExitStack() as opened:
+        for member in runs:
+            if not member.has_ended:
+                opened.enter_context(_open(member, extensions.get(member)))
+        errors = _train(runs, setups, stop, screen)
+    if errors:
+        raise _summary(errors, len(runs))
+
+
+def _show(member: Run, screen: Screen) -> None:
+    """Shows the result of a run that has ended."""
+    with directory.open_run(member.path, member.config.to_dict()):
+        screen.say(result.summary(member.path, result_file.read(member.path)))
+        start.mend_tokenizer(member.config, member.path)
+
+
+@contextlib.contextmanager
+def _open(member: Run, extension: dict[str, Any] | None) -> Iterator[None]:
+    """Locks a run's directory; an error is written there."""
+    with (
+        directory.open_run(member.path, member.config.to_dict(), extension),
+        failure.recorded(member.path),
+    ):
+        yield
+
+
+def _train(
+    runs: Sequence[Run], setups: Sequence[RunSetup], stop: Stop, screen: Screen
+) -> list[failure.Diverged]:
+    """Trains the runs that have not ended, then scores their chosen sets.
+
+    Returns:
+      What ended those that diverged.
+    """
+    paths = [None if member.has_ended else member.path for member in runs]
+    descriptions = [
+        start.begin(run_setup, path)
+        for run_setup, path in zip(setups, paths, strict=True)
+        if path is not None
+    ]
+    screen.say(descriptions[0])
+    if len(runs) > 1:
+        screen.say(_together(runs))
+    with contextlib.closing(loop.Trainer(setups, paths, screen, stop)) as trainer:
+        trainer.run()
+        screen.begin('scoring')
+        for place, record in trainer.records.items():
+            if place in trainer.failed:
+                failure.write(record.path, trainer.failed[place])
+                continue
+            state = trainer.state(place)
+            scored = stop.wait_for(functools.partial(result.finish, record, state))
+            files.write_json(record.path / directory.RESULT, scored)
+            screen.say(result.summary(record.path, scored))
+    return list(trainer.failed.values())
+
+
+def _together(runs: Sequence[Run]) -> str:
+    seeds = [member.config.train.seed for member in runs]
+    places = f'{runs[0].path} … {runs[-1].path}'
+    return f'seeds {seeds[0]} to {seeds[-1]} are trained at once: {places}'
+
+
+def _summary(errors: Sequence[failure.Diverged], runs: int) -> UserError:
+    """One error for those of several runs."""
+    if runs == 1:
+        return errors[0]
+    return UserError(
+        f'{len(errors)} of {runs} runs diverged, as failure.json in their directories '
+        f'says; the first: {errors[0]}'
+    )

@@ -1,0 +1,79 @@
+"""Directories of runs, made without training."""
+
+import json
+
+from experiments.config.flat import nest
+from experiments.runs import directory, metrics_log
+from experiments.storage import files
+
+CONFIG = {
+    'data': 'text(path="none")',
+    'batch.tokens': 100,
+    'model.num_heads': 4,
+    'model.residual': 'pre_norm',
+    'train.steps': 20,
+    'train.seed': 0,
+    'train.init_seed': None,
+    'train.data_seed': None,
+    'train.dropout_seed': None,
+}
+SIGNATURE = 'nrefs:1|v:1'
+SOURCES = ['a cat sleeps here', 'the dog eats a bone', 'we see two red birds']
+REFERENCES = ['eine Katze schläft hier', 'der Hund frisst Knochen', 'wir sehen Vögel']
+
+
+def make(path, bleu=None, outputs=(), rows=(), result=None, environment=None, **config):
+    """A run that has finished, if it is given its BLEU of the set `test`.
+
+    Args:
+      path: its directory.
+      bleu: of the set `test`.
+      outputs: its translations of `SOURCES`.
+      rows: (step, kind, values) of its metrics.
+      result: more entries of its result.
+      environment: its `environment.json`.
+      config: fields, with __ for the dot: model__num_heads=8.
+    """
+    fields = {name.replace('__', '.'): value for name, value in config.items()}
+    with directory.open_run(path, nest(CONFIG | fields)):
+        log = metrics_log.MetricsLog(path)
+        for step, kind, values in rows:
+            log.write(step, kind, **values)
+        log.close()
+        if environment is not None:
+            files.write_json(path / 'environment.json', environment)
+        if bleu is not None:
+            files.write_json(path / 'result.json', _result(bleu) | (result or {}))
+        if outputs:
+            translate(path, outputs)
+    return path
+
+
+def _result(bleu):
+    scores = {
+        **dict(direction='en-de', sentences=3, loss=1.0, perplexity=2.7, accuracy=0.5),
+        **dict(bleu=bleu, chrf=bleu, bleu_signature=SIGNATURE, chrf_signature='c'),
+    }
+    return {
+        **dict(status='finished', step=20, parameters=1000, train_seconds=10.0),
+        **dict(tokens_per_second=50.0, averaged_steps=[20]),
+        'evaluations': {'test': scores},
+    }
+
+
+def translate(path, outputs, sources=SOURCES, references=REFERENCES):
+    folder = path / 'translations'
+    folder.mkdir(exist_ok=True)
+    for name, lines in (
+        ('test.source.txt', sources),
+        ('test.reference.txt', references),
+        ('test.step=20.txt', outputs),
+    ):
+        text = ''.join(f'{line}\n' for line in lines)
+        (folder / name).write_text(text, 'utf-8')
+
+
+def fail(path, status='diverged', step=7, message='the loss is not finite'):
+    failure = {'status': status, 'step': step, 'message': message}
+    (path / 'failure.json').write_text(json.dumps(failure))
+    return path

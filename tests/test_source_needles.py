@@ -1,0 +1,70 @@
+"""The source `needles`: each target word is made from so many words of the source."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments.data import sources, tokenizer
+from experiments.data.sources.needles import Needles
+from experiments.data.tokenizer import UNK
+
+
+def answer(source, count):
+    """The target by the description: needles by place and letter, k is 0, l is 1, …"""
+    needles = sorted(re.findall(r'\b([a-j])([xyz])([k-t])\b', source))
+    digits = [str('klmnopqrst'.index(value)) for *_, value in needles]
+    return ' '.join(
+        ''.join(digits[i : i + count]) for i in range(0, len(digits), count)
+    )
+
+
+@pytest.mark.parametrize('count', [1, 2, 3])
+def test_the_target_is_what_the_needles_say(count):
+    data = Needles(count=count, pairs=100)
+    pairs = list(data.train())
+    assert len(pairs) == 100
+    for source, target in pairs:
+        words = source.split()
+        assert len(words) == count * data.length + data.fillers
+        assert len(target.split()) == data.length
+        assert target == answer(source, count)
+    # The needles stand in any order.
+    found = {s.split().index(w) for s, _ in pairs for w in s.split() if w[:2] == 'ax'}
+    assert len(found) > 5
+
+
+def test_sets_and_training_share_no_source():
+    data = Needles(pairs=300)
+    sets = data.evaluation()
+    assert {name: len(pairs) for name, pairs in sets.items()} == {
+        'val': 200,
+        'test': 500,
+    }
+    held_out = [source for pairs in sets.values() for source, _ in pairs]
+    sources_ = [source for source, _ in data.train()] + held_out
+    assert len(set(sources_)) == len(sources_)
+
+
+def test_it_is_the_same_each_time_and_by_its_arguments():
+    first, again, other = Needles(pairs=100), Needles(pairs=100), Needles(pairs=101)
+    assert list(first.train()) == list(again.train())
+    assert list(other.train())[:100] == list(first.train())
+    assert first.digest() == again.digest() != other.digest()
+    assert list(Needles(pairs=100, seed=1).train()) != list(first.train())
+
+
+def test_every_word_is_one_piece(tmp_path: Path):
+    data = sources.load('needles(count=2, pairs=3000)')
+    vocabulary = tokenizer.train(data, 1000, tmp_path)
+    for name in (0, 1):
+        texts = [pair[name] for pair in data.evaluation()['test']]
+        for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
+            assert len(ids) == len(text.split())
+            assert UNK not in ids
+
+
+@pytest.mark.parametrize('spec', ['count=0', 'count=4', 'values=1', 'length=3'])
+def test_arguments_that_cannot_be_are_refused(spec):
+    with pytest.raises(sources.UserError, match=spec.split('=')[0]):
+        sources.load(f'needles({spec})')

@@ -1,0 +1,157 @@
+"""A sweep's file: what it says, the runs it stands for, and what is refused by name."""
+
+import json
+import textwrap
+
+import pytest
+
+from experiments.command_line import flags
+from experiments.command_line.errors import UserError
+from experiments.runs import directory
+from experiments.sweeps import schema
+
+FIELDS = {
+    'question': 'How many heads?',
+    'source': 'Vaswani et al. 2017',
+    'config': 'configs/wmt_small.py',
+    'overrides': {'train.steps': 30},
+    'arms': {
+        'base': {},
+        'heads=2': {'model.num_heads': 2},
+        'rate': {'optimizer.schedule': 'cosine(peak=1e-3)', 'optimizer.clip': 1},
+    },
+    'seeds': [0, 3],
+    'base': 'base',
+    'measure': 'test bleu',
+}
+
+
+def written(folder, **changes):
+    fields = {k: v for k, v in (FIELDS | changes).items() if v is not ...}
+    file = folder / 'heads.py'
+    file.write_text(f'def get_config():\n    return {fields!r}\n', encoding='utf-8')
+    return file
+
+
+def test_a_sweep_is_what_its_file_says(tmp_path):
+    sweep = schema.load(written(tmp_path, published={'base': {'bleu': 25.8}}))
+    assert sweep.name == 'heads'
+    assert sweep.question == 'How many heads?'
+    assert sweep.arms['heads=2'] == {'model.num_heads': 2}
+    assert sweep.seeds == (0, 3)
+    assert sweep.published == {'base': {'bleu': 25.8}}
+    assert sweep.differs == ''
+
+
+def test_a_config_dict_and_nested_overrides_say_the_same(tmp_path):
+    file = tmp_path / 'heads.py'
+    nested = FIELDS | {
+        'overrides': {'train': {'steps': 30}},
+        'arms': {'base': {}, 'heads=2': {'model': {'num_heads': 2}}},
+    }
+    code = f"""
+        from ml_collections import ConfigDict
+
+        def get_config():
+            return ConfigDict({nested!r})
+        """
+    file.write_text(textwrap.dedent(code), encoding='utf-8')
+    sweep = schema.load(file)
+    assert sweep.overrides == {'train.steps': 30}
+    assert sweep.arms == {'base': {}, 'heads=2': {'model.num_heads': 2}}
+
+
+def test_a_cell_is_the_run_that_the_command_line_makes(tmp_path):
+    cells = schema.cells(schema.load(written(tmp_path)))
+    assert [(cell.arm, cell.seed) for cell in cells] == [
+        *[('base', 0), ('base', 3)],
+        *[('heads=2', 0), ('heads=2', 3)],
+        *[('rate', 0), ('rate', 3)],
+    ]
+    common = ['--config=configs/wmt_small.py', '--config.train.steps=30']
+    rate = [
+        '--config.optimizer.schedule=cosine(peak=1e-3)',
+        '--config.optimizer.clip=1',
+    ]
+    for cell, arguments in (
+        (cells[0], []),
+        (cells[1], ['--config.train.seed=3']),
+        (cells[2], ['--config.model.num_heads=2']),
+        (cells[5], [*rate, '--config.train.seed=3']),
+    ):
+        _, settings = flags.parse(flags.Parser(None), [*common, *arguments])
+        name = directory.run_name(settings.name, settings.overrides)
+        assert str(cell.path) == f'runs/{name}'
+        assert cell.overrides == settings.overrides
+        assert cell.config == settings.config
+    assert cells[0].path.name == 'wmt_small,train.steps=30'
+    assert cells[5].config.train.seed == 3
+    assert json.dumps(cells[5].overrides['optimizer.clip']) == '1.0'
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'arms': {}}, 'arms={}: give a dictionary'),
+        ({'arms': {'': {}}}, "arms: '' cannot be the name of an arm"),
+        ({'arms': {'a': 3}}, r"arms\['a'\]=3: give a dictionary of fields"),
+        ({'arms': {'base': {'model.d_k': None}}}, 'model.d_k=None is no text, number'),
+        ({'overrides': {'train.seed': 3}}, 'train.seed=3: give it in seeds'),
+        ({'base': 'bass'}, "base: there is no arm 'bass'.*'base'"),
+        ({'published': {'bass': {}}}, "published: there is no arm 'bass'"),
+        ({'published': {'base': {'blue': 1.0}}}, "'blue' is none of bleu"),
+        ({'published': {'base': {'bleu': '1'}}}, "bleu='1': give a number"),
+        ({'measure': 'bleu'}, "measure='bleu' is not the name of a set and one of"),
+        ({'measure': 'test blue'}, "measure='test blue' is not"),
+        ({'seeds': []}, r'seeds=\[\]: give whole numbers'),
+        ({'seeds': [1, 1]}, 'one is there twice'),
+        ({'seeds': [True]}, 'give whole numbers'),
+        ({'question': ' '}, "question=' ': give a text"),
+        ({'question': ...}, 'question is missing'),
+        ({'qestion': 'a'}, "no field 'qestion'.*question"),
+        ({'differs': 3}, 'differs=3: give a text'),
+    ],
+)
+def test_what_cannot_be_a_sweep_is_refused(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        schema.load(written(tmp_path, **changes))
+    assert 'heads.py: ' in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        (
+            {'arms': {'base': {}, 'four': {'model.num_heads': 4}}},
+            "arms 'base' and 'four' are the same run, runs/wmt_small,train.steps=30",
+        ),
+        (
+            {'arms': {'base': {'model.nun_heads': 2}}},
+            "arm 'base': the config has no field 'model.nun_heads'.*num_heads",
+        ),
+        (
+            {'arms': {'base': {'model.num_heads': 'two'}}},
+            "arm 'base': .*model.num_heads",
+        ),
+        (
+            {'arms': {'base': {'model.num_heads': 0}}},
+            "arm 'base': model.num_heads must",
+        ),
+        ({'config': 'configs/none.py'}, 'configs/none.py: no such file'),
+    ],
+)
+def test_runs_that_cannot_be_are_refused(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        schema.cells(schema.load(written(tmp_path, **changes)))
+
+
+def test_what_is_no_file_of_a_sweep_is_refused(tmp_path):
+    file = tmp_path / 'heads.py'
+    file.write_text('def get_config():\n    return 1 / 0\n', encoding='utf-8')
+    with pytest.raises(UserError, match='heads.py:2: ZeroDivisionError'):
+        schema.load(file)
+    file.write_text('x = 3\n', encoding='utf-8')
+    with pytest.raises(UserError, match='get_config.. that returns a dictionary'):
+        schema.load(file)
+    with pytest.raises(UserError, match='no such file; the project has'):
+        schema.load(tmp_path / 'none.py')
