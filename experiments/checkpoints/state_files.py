@@ -103,8 +103,19 @@ def _silence() -> None:
     before = sys.unraisablehook
 
     def print_unraisable(unraisable: Any) -> None:
-        is_late = str(unraisable.exc_value) == 'Event loop is closed'
-        if not (is_late and unraisable.exc_type is RuntimeError):
+        if not _is_late(unraisable.exc_value):
             before(unraisable)
 
     sys.unraisablehook = print_unraisable
+
+
+def _is_late(error: BaseException | None) -> bool:
+    """Whether an error comes from work that Orbax itself has given up.
+
+    Where one array cannot be read or written, those that wait beside it are closed when
+    their memory is freed: either their event loop has ended by then, or Orbax turns the
+    closing into an error of its own.
+    """
+    if isinstance(error, RuntimeError):
+        return str(error) == 'Event loop is closed'
+    return error is not None and isinstance(error.__cause__, GeneratorExit)
