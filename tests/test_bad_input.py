@@ -1,5 +1,6 @@
 """Whatever is given is either used or refused in one line that names it."""
 
+import functools
 import os
 import random
 import types
@@ -121,6 +122,27 @@ ARGUMENTS = [
 ]
 
 
+@functools.cache
+def small_config():
+    parser = flags.Parser('test')
+    given = [f'--config.{name}={value}' for name, value in SMALL.items()]
+    return flags.parse(parser, ['--config=wmt_base', *given])[1].config
+
+
+def answer_to_spec(field, text, traced):
+    """As `answer`, of a spec in a field of the model, and much sooner."""
+    config = small_config().to_dict()
+    config['model'][field] = text
+    try:
+        config = typed.from_dict(config)
+        check.build_model(config, config.tokenizer.vocab_size)
+        if traced:
+            ledger(config)
+    except UserError as error:
+        return line(error)
+    return ''
+
+
 @pytest.mark.parametrize(('field', 'name', 'argument'), ARGUMENTS)
 def test_any_value_of_any_argument_of_a_variant(field, name, argument):
     """One that is drawn anew each time is traced as well: what is accepted can be
@@ -129,11 +151,12 @@ def test_any_value_of_any_argument_of_a_variant(field, name, argument):
     literals = [x for x in TEXTS if x not in ('', ' ')]
     traced = rng.choice(NUMBERS)
     for value in [*NUMBERS, *literals]:
-        sizes = dict(SMALL)
-        if name == 'recurrent':
-            del sizes['model.num_heads'], sizes['model.d_ff']
-        given = sizes | {f'model.{field}': f'{name}({argument}={value})'}
-        text = answer(given, described=value == traced)
+        spec_text = f'{name}({argument}={value})'
+        try:
+            text = answer_to_spec(field, spec_text, value == traced)
+        except Exception as error:
+            shown = f'{ranges.shown(spec_text)}, seed {SEED}'
+            raise AssertionError(f'{shown} gives {error!r}') from error
         assert is_a_line(text), f'seed {SEED}: {value[:40]}'
 
 

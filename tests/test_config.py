@@ -9,18 +9,18 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import small_runs
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from configs import wmt_base, wmt_big, wmt_small
-from experiments import report, run, translate
+from experiments import report, translate
 from experiments.command_line import flags
 from experiments.command_line.errors import UserError
 from experiments.config import check, schema, table, typed, upgrade
 from experiments.config.flat import flatten, nest
 from experiments.config.schema import ExperimentConfig
 from experiments.config.upgrade import Change, Removed
-from experiments.data.sources.grammar import Grammar
 from experiments.runs import directory, trained_run
 from flaxformer_lite import ranges
 from flaxformer_lite.config import build
@@ -302,56 +302,34 @@ def test_a_stored_config_of_another_shape_is_one_line_after_a_change(changes):
         upgrade.upgrade(stored)
 
 
-SMALL = {
-    'tokenizer.vocab_size': 200,
-    'batch.tokens': 256,
-    'model.d_model': 16,
-    'model.num_layers': 1,
-    'model.num_heads': 2,
-    'model.d_ff': 32,
-    'optimizer.schedule': 'constant_schedule(value=0.01)',
+SMALL = small_runs.FIELDS | {
     'train.steps': 4,
-    'train.log_every': 2,
     'evaluation.every': 4,
-    'evaluation.beams': 2,
-    'evaluation.extra_length': 2,
-    'evaluation.batch_tokens': 256,
     'checkpoint.every': 2,
 }
 
 
 @pytest.fixture(scope='module')
 def text(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('text')
-    pairs = list(Grammar(pairs=110).train())
-    for stem, part in (('train', pairs[:100]), ('val', pairs[100:102])):
-        for language, side in zip(('en', 'de'), zip(*part, strict=True), strict=True):
-            lines = ''.join(f'{line}\n' for line in side)
-            (folder / f'{stem}.{language}').write_text(lines, encoding='utf-8')
-    return folder
+    return small_runs.write_text(tmp_path_factory.mktemp('text'), val=2)
 
 
 def train(patch, text, workdir):
     """Runs `experiments.run` here, and counts how often it builds a model."""
-    data = f'text(path="{text.as_posix()}", source="en", target="de")'
-    fields = {'data': data, **SMALL}
-    overrides = [f'--config.{field}={value}' for field, value in fields.items()]
-    argv = ['run', '--config=wmt_small', f'--workdir={workdir}', *overrides]
+    fields = SMALL | {'data': small_runs.source(text)}
     built = []
     make = build.model
     with patch.context() as inner:
-        inner.setattr(sys, 'argv', argv)
         inner.setattr(build, 'model', lambda *x: built.append(x) or make(*x))
-        run.main()
+        small_runs.train(workdir, *small_runs.flags(fields))
     return len(built)
 
 
 @pytest.fixture(scope='module')
-def whole(text, tmp_path_factory):
+def whole(text, cache, tmp_path_factory):
     """A run of the present version, and how often a model was built for it."""
     workdir = tmp_path_factory.mktemp('runs') / 'whole'
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path_factory.mktemp('cache')))
         built = train(patch, text, workdir)
         yield workdir, built
 

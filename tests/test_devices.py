@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments.command_line.errors import UserError
-from experiments.runtime import cache, compilation, programs
+from experiments.runtime import cache, compilation, jax_cache
 
 VARIABLES = ('FLAXFORMER_LITE_CACHE', 'XDG_CACHE_HOME', 'HOME')
 
@@ -113,9 +113,9 @@ def test_a_program_that_cannot_be_read_is_not_removed(tmp_path, monkeypatch, cap
     folder.mkdir()
     (folder / 'jit_f-0-cache').touch()
     set_to = {}
-    monkeypatch.setattr(programs.jax.config, 'update', set_to.__setitem__)
+    monkeypatch.setattr(jax_cache.jax.config, 'update', set_to.__setitem__)
     monkeypatch.setattr(warnings, 'showwarning', lambda *_, **__: None)
-    programs.keep(folder)
+    jax_cache.keep(folder)
     said = "Error reading persistent compilation cache entry for 'jit_f': "
     warnings.showwarning(said + 'PermissionError: …', UserWarning, 'file', 1)
     assert list(folder.iterdir()) and capsys.readouterr().err == ''

@@ -1,18 +1,16 @@
 """A run's end: early, when the dev score stops rising; or later, when extended."""
 
 import json
-import sys
 from types import SimpleNamespace
 
 import pytest
+import small_runs
 
 from configs import wmt_base
-from experiments import run
 from experiments.command_line.errors import UserError
 from experiments.command_line.flags import Parser, parse
 from experiments.config import typed, upgrade
 from experiments.config.upgrade import Change
-from experiments.data.sources.grammar import Grammar
 from experiments.evaluation import evaluator
 from experiments.optimizers import optimizer
 from experiments.runs import directory, metrics_log
@@ -20,51 +18,27 @@ from experiments.storage import files
 from experiments.training import extension
 from experiments.training.metrics import Progress
 
-SMALL = {
-    'tokenizer.vocab_size': 200,
-    'batch.tokens': 256,
-    'model.d_model': 16,
-    'model.num_layers': 1,
-    'model.num_heads': 2,
-    'model.d_ff': 32,
+SMALL = small_runs.FIELDS | {
     'optimizer.name': 'contrib.schedule_free_adamw',
     'optimizer.schedule': 'noam(warmup=4)',
     'train.steps': 4,
-    'train.log_every': 2,
     'evaluation.every': 2,
     'evaluation.decode': 'greedy',
-    'evaluation.extra_length': 2,
     'evaluation.sets': 'val',
     'checkpoint.every': 2,
 }
-
-
-@pytest.fixture(scope='module', autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path_factory.mktemp('cache')))
-        yield
+pytestmark = pytest.mark.usefixtures('cache')
 
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('text')
-    pairs = list(Grammar(pairs=100).train())[:80]
-    for stem, part in (('train', pairs[4:]), ('val', pairs[:4])):
-        for language, side in zip(('en', 'de'), zip(*part, strict=True), strict=True):
-            text = '\n'.join(side) + '\n'
-            (folder / f'{stem}.{language}').write_text(text, encoding='utf-8')
-    return f'text(path="{folder.as_posix()}", source="en", target="de")'
+    folder = small_runs.write_text(tmp_path_factory.mktemp('text'), val=4)
+    return small_runs.source(folder)
 
 
 def start(data, path, *flags, **changes):
-    fields = {'data': data, **SMALL}
-    fields |= {name.replace('__', '.'): value for name, value in changes.items()}
-    overrides = [f'--config.{field}={value}' for field, value in fields.items()]
-    argv = ['run', '--config=wmt_small', f'--workdir={path}', *flags, *overrides]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, 'argv', argv)
-        run.main()
+    overrides = small_runs.flags(SMALL | {'data': data}, **changes)
+    small_runs.train(path, *flags, *overrides)
     return json.loads((path / 'result.json').read_text())
 
 

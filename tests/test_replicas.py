@@ -2,17 +2,15 @@
 
 import functools
 import json
-import sys
 
 import jax
 import numpy as np
 import optax
 import pytest
+import small_runs
 import tiny
 
-from experiments import run
 from experiments.command_line.errors import UserError
-from experiments.data.sources.grammar import Grammar
 from experiments.runs import metrics_log
 from experiments.runs.failure import Diverged
 from experiments.training import programs, record
@@ -22,19 +20,10 @@ CLOCKS = (
     *('time', 'tokens_per_second', 'train_seconds', 'parameters_sha256'),
     'peak_memory_bytes',
 )
-SMALL = {
-    'tokenizer.vocab_size': 200,
-    'batch.tokens': 256,
-    'model.d_model': 16,
-    'model.num_layers': 1,
-    'model.num_heads': 2,
-    'model.d_ff': 32,
-    'optimizer.schedule': 'cosine(peak=1e-2)',
+SMALL = small_runs.FIELDS | {
     'train.steps': 6,
-    'train.log_every': 2,
     'evaluation.every': 4,
     'evaluation.decode': 'greedy',
-    'evaluation.extra_length': 2,
     'evaluation.sets': 'val',
     'checkpoint.every': 2,
 }
@@ -51,6 +40,8 @@ VARIANTS = [
     {'attention': 'blockwise(block=2)'},
     {'attention': 'linear', 'dtype': 'bfloat16'},
 ]
+
+pytestmark = pytest.mark.usefixtures('cache')
 
 
 def name(variant):
@@ -96,32 +87,14 @@ def test_a_step_of_several_runs_is_a_step_of_each(variant):
     jax.tree.map(np.testing.assert_array_equal, stayed, waiting)
 
 
-@pytest.fixture(scope='module', autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path_factory.mktemp('cache')))
-        yield
-
-
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('text')
-    pairs = list(Grammar(pairs=100).train())[:80]
-    for stem, part in (('train', pairs[4:]), ('val', pairs[:4])):
-        for language, side in zip(('en', 'de'), zip(*part, strict=True), strict=True):
-            text = '\n'.join(side) + '\n'
-            (folder / f'{stem}.{language}').write_text(text, encoding='utf-8')
-    return f'text(path="{folder.as_posix()}", source="en", target="de")'
+    folder = small_runs.write_text(tmp_path_factory.mktemp('text'), val=4)
+    return small_runs.source(folder)
 
 
 def start(data, path, **changes):
-    fields = {'data': data, **SMALL}
-    fields |= {name.replace('__', '.'): value for name, value in changes.items()}
-    overrides = [f'--config.{field}={value}' for field, value in fields.items()]
-    argv = ['run', '--config=wmt_small', f'--workdir={path}', *overrides]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, 'argv', argv)
-        run.main()
+    small_runs.train(path, *small_runs.flags(SMALL | {'data': data}, **changes))
 
 
 @pytest.fixture(scope='module')

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_runs
 
 from experiments import evaluate, report, run, translate
 from experiments.checkpoints.checkpoints import Checkpoints
@@ -28,61 +29,25 @@ from experiments.runs import directory, metrics_log, trained_run
 from experiments.storage import files
 
 ROOT = Path(__file__).parent.parent
-SMALL = dict(
-    [
-        ('tokenizer.vocab_size', 200),
-        ('batch.tokens', 256),
-        ('model.d_model', 16),
-        ('model.num_layers', 1),
-        ('model.num_heads', 2),
-        ('model.d_ff', 32),
-        ('optimizer.schedule', 'cosine(peak=1e-2)'),
-        ('train.steps', 12),
-        ('train.log_every', 2),
-        ('evaluation.every', 6),
-        ('evaluation.beams', 2),
-        ('evaluation.extra_length', 4),
-        ('evaluation.batch_tokens', 256),
-        ('evaluation.average', 2),
-        ('checkpoint.every', 4),
-        ('checkpoint.keep', 2),
-    ]
-)
-
-
-@pytest.fixture(scope='module', autouse=True)
-def cache(tmp_path_factory):
-    """A cache of the tests' own, and none of what other tests gave JAX to keep."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path_factory.mktemp('cache')))
-        yield
+SMALL = small_runs.FIELDS | {
+    'train.steps': 12,
+    'evaluation.every': 6,
+    'evaluation.average': 2,
+    'checkpoint.every': 4,
+    'checkpoint.keep': 2,
+}
+pytestmark = pytest.mark.usefixtures('cache')
 
 
 @pytest.fixture(scope='module')
 def text(tmp_path_factory):
-    """A folder of parallel text: 150 training pairs, and two sets of a few."""
-    folder = tmp_path_factory.mktemp('text')
-    pairs = list(Grammar(pairs=160).train())
-    for stem, part in (
-        ('train', pairs[:150]),
-        ('val', pairs[150:154]),
-        ('news', pairs[154:157]),
-    ):
-        for language, side in zip(('en', 'de'), zip(*part, strict=True), strict=True):
-            (folder / f'{stem}.{language}').write_text(
-                '\n'.join(side) + '\n', encoding='utf-8'
-            )
-    return folder
+    """A folder of parallel text, with two sets of a few pairs."""
+    return small_runs.write_text(tmp_path_factory.mktemp('text'), val=4, news=3)
 
 
 def arguments(text, workdir, **changes):
-    data = f'text(path="{text.as_posix()}", source="en", target="de")'
-    fields = {
-        'data': data,
-        **SMALL,
-        **{k.replace('__', '.'): v for k, v in changes.items()},
-    }
-    overrides = [f'--config.{field}={value}' for field, value in fields.items()]
+    fields = SMALL | {'data': small_runs.source(text)}
+    overrides = small_runs.flags(fields, **changes)
     return ['--config=configs/wmt_small.py', f'--workdir={workdir}', *overrides]
 
 
@@ -291,7 +256,7 @@ def stopped_in(where, number, text, workdir):
     [
         ('experiments.training.setup:sources:load', 'loading data'),
         ('experiments.training.setup:tokenizer:train', 'making the tokenizer'),
-        ('experiments.training.programs:compilation:compiled', 'compiling'),
+        ('experiments.runtime.compilation:Program:compiled', 'compiling'),
     ],
 )
 def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):

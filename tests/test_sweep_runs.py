@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+import small_runs
 from test_run import SMALL
 
 from experiments import sweep
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
-from experiments.data.sources.grammar import Grammar
 from experiments.runs import metrics_log
 from experiments.sweeps import schema
 from experiments.training import whole_run
@@ -23,12 +23,7 @@ from experiments.training import whole_run
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope='module', autouse=True)
-def cache(tmp_path_factory):
-    """A cache of the tests' own, and none of what other tests gave JAX to keep."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path_factory.mktemp('cache')))
-        yield
+pytestmark = pytest.mark.usefixtures('cache')
 
 
 @pytest.fixture
@@ -36,11 +31,7 @@ def folder(tmp_path, monkeypatch):
     """A working directory with parallel text."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'text').mkdir()
-    pairs = list(Grammar(pairs=160).train())
-    for stem, part in (('train', pairs[:150]), ('val', pairs[150:154])):
-        for language, side in zip(('en', 'de'), zip(*part, strict=True), strict=True):
-            file = tmp_path / 'text' / f'{stem}.{language}'
-            file.write_text('\n'.join(side) + '\n', encoding='utf-8')
+    small_runs.write_text(tmp_path / 'text', val=4)
     return tmp_path
 
 
@@ -50,7 +41,7 @@ def write_sweep(folder, arms, **overrides):
         source='Vaswani et al. 2017',
         config='configs/wmt_small.py',
         overrides=SMALL
-        | {'data': 'text(path="text", source="en", target="de")'}
+        | {'data': small_runs.source('text')}
         | {'evaluation.every': 0}
         | overrides,
         arms=arms,

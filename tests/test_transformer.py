@@ -93,7 +93,15 @@ def name_of(overrides):
     return ', '.join(words)
 
 
-every_variant = pytest.mark.parametrize('overrides', list(every_case()))
+def grouped(cases):
+    """All tests of a variant go to one worker, which computes its logits once."""
+    for case in cases:
+        yield pytest.param(
+            *case.values, id=case.id, marks=pytest.mark.xdist_group(case.id)
+        )
+
+
+every_variant = pytest.mark.parametrize('overrides', list(grouped(every_case())))
 
 
 def made(**overrides):

@@ -17,7 +17,7 @@ from experiments.data.tokenizer import Tokenizer
 from experiments.evaluation import scores, translation_files
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator, check_lengths
-from experiments.runtime import mesh
+from experiments.runtime import compilation, mesh
 from experiments.storage import files
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
@@ -147,10 +147,11 @@ class Evaluator:
 
 
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it
-def _loss_sums(model: Model) -> Any:
+def _loss_sums(model: Model) -> compilation.Program:
     """The compiled sums of the loss of a batch."""
     sums = functools.partial(loss_sums, model)
-    return jax.jit(sums, out_shardings=mesh.everywhere())
+    jitted = jax.jit(sums, out_shardings=mesh.everywhere())
+    return compilation.Program(jitted, model)
 
 
 def _sum(*values: Any) -> np.float64:

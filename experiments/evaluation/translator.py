@@ -16,7 +16,7 @@ from experiments.config.schema import EvaluationConfig
 from experiments.data import batches
 from experiments.data.corpus import chunks
 from experiments.data.tokenizer import BOS, EOS, Tokenizer
-from experiments.runtime import mesh
+from experiments.runtime import compilation, mesh
 from flaxformer_lite import decoding
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.kv_cache import gather_beams
@@ -154,10 +154,13 @@ class Translator:
 
 
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it
-def _search(model: Model | Ensemble, settings: EvaluationConfig, n_best: int) -> Any:
+def _search(
+    model: Model | Ensemble, settings: EvaluationConfig, n_best: int
+) -> compilation.Program:
     """The compiled search for the translations of a batch."""
     decode = functools.partial(_decode, model, settings, n_best)
-    return jax.jit(decode, out_shardings=mesh.everywhere())
+    jitted = jax.jit(decode, out_shardings=mesh.everywhere())
+    return compilation.Program(jitted, (model, settings, n_best))
 
 
 def _decode(

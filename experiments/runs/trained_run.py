@@ -20,7 +20,7 @@ from experiments.config.schema import ExperimentConfig
 from experiments.data import tokenizer
 from experiments.data.tokenizer import Tokenizer
 from experiments.runs import directory
-from experiments.runtime import mesh
+from experiments.runtime import kept, mesh
 from experiments.storage import hold
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
@@ -121,5 +121,8 @@ def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequenc
 @functools.cache  # it traces the whole model, and a run needs it again and again
 def abstract_variables(model: Model) -> Any:
     """Shapes and dtypes of the model's variables, placed on every device."""
-    shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
-    return mesh.placed(shapes)
+
+    def trace() -> Any:
+        return jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
+
+    return mesh.placed(kept.kept('variables-shapes', model, trace))

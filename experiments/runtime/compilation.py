@@ -1,17 +1,88 @@
 """How programs are compiled, and that compiled programs are kept on disk."""
 
+import contextlib
+import pickle
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.command_line.errors import UserError, warn
-from experiments.runtime import cache, malloc, programs
+from experiments.runtime import cache, jax_cache, kept, malloc
 
 # XLA on CPU: the order of operations that keeps few arrays alive takes a fifth less
 # memory than the order for many cores, and is no slower on a few.
 _CPU_OPTIONS = {'xla_cpu_scheduler_type': 'CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED'}
 # A program that runs once ends sooner when little time is spent on optimizing it.
 _RUN_ONCE_OPTIONS = {'xla_backend_optimization_level': 0}
+
+
+class Program:
+    """A jitted function, compiled for each of the shapes that it is called with.
+
+    What was compiled is kept on disk. A later process finds it there before it traces
+    anything, which for a small model takes longer than to compile it.
+
+    Args:
+      function: what `jax.jit` returned.
+      made_of: all that it follows from beside the sources, as `kept` takes it.
+      once: whether it will run only once.
+    """
+
+    def __init__(self, function: Any, made_of: Any, once: bool = False):
+        self._function = function
+        self._made_of = made_of
+        self._once = once
+        self._name = function.__name__.strip('_')
+        self._compiled: dict[Any, Future] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.compiled(*arguments)(*arguments)
+
+    def compiled(self, *arguments: Any) -> jax.stages.Compiled:
+        """The program for arguments of these shapes: arrays, or abstract ones.
+
+        Several threads may ask at the same time; each program is compiled once.
+        """
+        leaves, tree = jax.tree.flatten(arguments)
+        shapes = tree, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
+        own: Future = Future()
+        program = self._compiled.setdefault(shapes, own)
+        if program is own:
+            try:
+                own.set_result(self._found_or_compiled(arguments, shapes))
+            except BaseException as error:
+                own.set_exception(error)
+        return program.result()
+
+    def outputs(self, *arguments: Any) -> Any:
+        """Shapes and dtypes of what it returns for arguments of these shapes."""
+
+        def trace() -> Any:
+            found = self._function.eval_shape(*arguments)
+            return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), found)
+
+        return kept.kept(f'{self._name}-shapes', (self._made_of, arguments), trace)
+
+    def _found_or_compiled(
+        self, arguments: tuple[Any, ...], shapes: Any
+    ) -> jax.stages.Compiled:
+        def compile_it() -> jax.stages.Compiled:
+            with _without_jax_cache():
+                return compiled(self._function, *arguments, once=self._once)
+
+        def load(data: bytes) -> jax.stages.Compiled:
+            return serialize_executable.deserialize_and_load(
+                *pickle.loads(data), execution_devices=_devices(arguments)
+            )
+
+        made_of = (self._made_of, shapes, _options(self._once))
+        return kept.kept(self._name, made_of, compile_it, _serialize, load)
 
 
 def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.Compiled:
@@ -35,11 +106,55 @@ def _options(once: bool) -> dict[str, Any] | None:
     return _CPU_OPTIONS
 
 
-def keep_programs() -> None:
-    """Has JAX keep compiled programs on disk; without a place there, it recompiles."""
+def _serialize(program: jax.stages.Compiled) -> bytes:
+    return pickle.dumps(serialize_executable.serialize(program))
+
+
+def _devices(arguments: Any) -> list[Any]:
+    """Those that a program for these arguments runs on, which are the same for all."""
+    sharding = jax.tree.leaves(arguments)[0].sharding
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        return list(np.ravel(sharding.mesh.devices))  # in the order of the mesh
+    return list(sharding.device_set)
+
+
+_compiling = 0
+_counting = threading.Lock()
+
+
+@contextlib.contextmanager
+def _without_jax_cache() -> Iterator[None]:
+    """What is compiled in the block is not taken from JAX's own cache.
+
+    On a CPU what was read from there cannot be serialized: it lacks its code. The
+    setting is the whole process's; what other threads compile meanwhile is merely not
+    kept.
+    """
+    global _compiling
+    with _counting:
+        _compiling += 1
+        if _compiling == 1:
+            _set_jax_cache(False)
     try:
-        folder = cache.folder() / 'programs'
+        yield
+    finally:
+        with _counting:
+            _compiling -= 1
+            if _compiling == 0:
+                _set_jax_cache(True)
+
+
+def _set_jax_cache(used: bool) -> None:
+    jax.config.update('jax_enable_compilation_cache', used)
+    compilation_cache.reset_cache()  # it reads the setting only once
+
+
+def keep_programs() -> None:
+    """Has compiled programs kept on disk, as far as there is a place for them."""
+    try:
+        folder = cache.folder()
     except UserError as error:
         warn(f'compiled programs are not kept, for {error}')
         return
-    programs.keep(folder)
+    jax_cache.keep(folder / 'programs')
+    kept.use(folder / 'kept')

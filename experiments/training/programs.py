@@ -81,7 +81,7 @@ class Programs:
 
     def first_state(self, key: jax.Array) -> TrainState:
         """The state that one run begins with."""
-        return _compiled_first_state(self._kind)(key)
+        return _first_state(self._kind)(key)
 
     def close(self, wait: bool) -> None:
         """Ends the thread; without waiting, once it has compiled what it compiles."""
@@ -115,24 +115,26 @@ def _compiled_step(
     placed = [mesh.placed(argument) for argument in arguments]
     placed[1] = mesh.placed(arguments[1], sharding)
     jitted = jax.jit(step, donate_argnums=0, out_shardings=mesh.everywhere())
-    return compilation.compiled(jitted, *placed)
+    return compilation.Program(jitted, _made_of(kind)).compiled(*placed)
+
+
+def _made_of(kind: Kind) -> tuple[Any, ...]:
+    """What of a kind the programs follow from: not its data, nor how it is scored."""
+    train = kind.config.train
+    settings = (train.label_smoothing, train.accumulate)
+    return kind.model, kind.config.model, kind.config.optimizer, settings, kind.steps
 
 
 @functools.lru_cache(maxsize=4)
-def _make_first_state(kind: Kind) -> Any:
-    """The jitted function, so that it is traced once for shapes and for values."""
+def _first_state(kind: Kind) -> compilation.Program:
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)
     first = functools.partial(init_state, kind.model, update)
-    return jax.jit(first, out_shardings=mesh.everywhere())
+    jitted = jax.jit(first, out_shardings=mesh.everywhere())
+    return compilation.Program(jitted, _made_of(kind), once=True)
 
 
 def _abstract_state(kind: Kind) -> TrainState:
-    return mesh.placed(_make_first_state(kind).eval_shape(_abstract_key()))
-
-
-@functools.lru_cache(maxsize=4)
-def _compiled_first_state(kind: Kind) -> jax.stages.Compiled:
-    return compilation.compiled(_make_first_state(kind), _abstract_key(), once=True)
+    return mesh.placed(_first_state(kind).outputs(_abstract_key()))
 
 
 def _abstract_key() -> jax.ShapeDtypeStruct:
