@@ -26,7 +26,8 @@ from experiments.storage import files
 from experiments.sweeps import schema
 
 if TYPE_CHECKING:
-    from experiments.reports.attention.heads import Inspection
+    from experiments.reports.inside.gradients import FirstGradients
+    from experiments.reports.inside.heads import Inspection
 
 _NEEDED = ('scipy', 'matplotlib', 'plotly', 'jinja2')  # by --out
 _LONGEST = 14  # words of a sentence whose attention is shown
@@ -149,6 +150,7 @@ def _question(path: Path) -> Question:
         fields=tuple(fields),
         published=sweep.published,
         differs=sweep.differs,
+        first_gradients=sweep.first_gradients,
     )
 
 
@@ -179,8 +181,21 @@ def _write(args: Any, study: Study, notes: list[str]) -> None:
             inspection = _inspect(args, study)
         except UserError as error:
             notes.append(f'Attention is not shown: {error}')
-    page.write(study, args.out, inspection, notes)
+    page.write(study, args.out, inspection, _first_gradients(study, notes), notes)
     print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
+
+
+def _first_gradients(study: Study, notes: list[str]) -> list['FirstGradients']:
+    """The gradients at initialisation, where a sweep asks for them."""
+    if study.question is None or not study.question.first_gradients:
+        return []
+    from experiments.reports.inside import gradients
+
+    try:
+        return gradients.measure(study.arms)
+    except UserError as error:
+        notes.append(f'Gradients at initialisation are not shown: {error}')
+        return []
 
 
 def _inspect(args: Any, study: Study) -> 'Inspection':
@@ -199,7 +214,7 @@ def _inspect(args: Any, study: Study) -> 'Inspection':
     short = [i for i, text in enumerate(sources) if len(text.split()) <= _LONGEST]
     chosen = short[:: max(1, len(short) // args.attention)][: args.attention]
     pairs = list(zip(sources, references, strict=True))[:_PAIRS]
-    from experiments.reports.attention import heads
+    from experiments.reports.inside import heads
 
     return heads.inspect(run.path, [(sources[i], outputs[i]) for i in chosen], pairs)
 

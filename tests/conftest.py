@@ -24,17 +24,6 @@ os.environ['XLA_FLAGS'] = ' '.join([os.environ.get('XLA_FLAGS', ''), *flags])
 os.environ['NPROC'] = '32'
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Tests that share what is made once are made by one worker.
-
-    Those are the tests of a file, unless a mark divides them otherwise.
-    """
-    for item in items:
-        if item.get_closest_marker('xdist_group') is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
 @pytest.fixture(scope='module')
 def cache(tmp_path_factory):
     """A cache of the tests' own; what is compiled for one run is there for the next."""

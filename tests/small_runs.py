@@ -17,7 +17,6 @@ FIELDS = {
     'model.d_ff': 32,
     'optimizer.schedule': 'cosine(peak=1e-2)',
     'train.log_every': 2,
-    'evaluation.beams': 2,
     'evaluation.extra_length': 4,
     'evaluation.batch_tokens': 256,
 }

@@ -305,6 +305,7 @@ def test_a_stored_config_of_another_shape_is_one_line_after_a_change(changes):
 SMALL = small_runs.FIELDS | {
     'train.steps': 4,
     'evaluation.every': 4,
+    'evaluation.beams': 2,
     'checkpoint.every': 2,
 }
 

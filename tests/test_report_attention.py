@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tiny
 
-from experiments.reports.attention import heads, pictures
-from experiments.reports.attention.heads import Importance, Inspection
+from experiments.reports.inside import heads, pictures
+from experiments.reports.inside.heads import Importance, Inspection
 from flaxformer_lite import introspection
 from flaxformer_lite.training.loss import loss_sums
 

@@ -20,7 +20,7 @@ def report(tmp_path_factory):
     paths = runs(tmp_path_factory.mktemp('runs'))
     study = arms.study([read(path) for path in paths], None)
     folder = tmp_path_factory.mktemp('report')
-    page.write(study, folder, inspection(), [])
+    page.write(study, folder, inspection(), [], [])
     return folder / 'index.html'
 
 

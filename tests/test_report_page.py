@@ -11,7 +11,8 @@ import pytest
 from made_runs import REFERENCES, SOURCES, fail, make, translate
 
 from experiments.reports import arms, page
-from experiments.reports.attention.heads import STATS, Attended, Importance, Inspection
+from experiments.reports.inside.gradients import FirstGradients
+from experiments.reports.inside.heads import STATS, Attended, Importance, Inspection
 from experiments.reports.read import read
 
 HOSTILE = '<script>document.title = "taken"</script> & <b>bold</b> </script> {{ 1 }}'
@@ -59,6 +60,10 @@ def inspection():
     return Inspection(Path('run'), [20], [sentence], stats, importance, 1.0, 3, '')
 
 
+def first_gradients():
+    return [FirstGradients('h=4', {'decoder': [[1.0, 2.0], [1.5, 2.5]]})]
+
+
 @pytest.fixture(scope='module')
 def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp('runs')
@@ -68,7 +73,9 @@ def study(tmp_path_factory):
 @pytest.fixture(scope='module')
 def report(study, tmp_path_factory):
     folder = tmp_path_factory.mktemp('report')
-    page.write(study, folder, inspection(), ['left out: <i>nothing</i>'])
+    page.write(
+        study, folder, inspection(), first_gradients(), ['left out: <i>nothing</i>']
+    )
     return folder
 
 
@@ -94,9 +101,11 @@ class Reader(html.parser.HTMLParser):
 def test_everything_is_there(report):
     names = {str(path.relative_to(report)) for path in report.rglob('*.*')}
     assert {'index.html', 'report.md'} <= names
-    for table in ('answer', 'bootstrap', 'compared', 'cost', 'scores', 'heads'):
+    names_of_tables = ('answer', 'bootstrap', 'compared', 'cost', 'scores', 'heads')
+    for table in (*names_of_tables, 'first_gradients'):
         assert {f'tables/{table}.csv', f'tables/{table}.tex'} <= names
     figures = ['by_num_heads', 'heads_importance', 'attention_1_encoder']
+    figures += ['first_gradients_decoder']
     figures += [
         f'{curve}_by_{axis}'
         for curve in ('loss', 'dev_loss', 'dev_bleu', 'learning_rate', 'gradient_norm')
@@ -132,7 +141,9 @@ def test_markdown_tells_the_same(report):
 
 def test_the_same_runs_give_the_same_page(study, report, tmp_path, monkeypatch):
     monkeypatch.setattr(page.paper, 'draw', lambda figure: {})
-    page.write(study, tmp_path, inspection(), ['left out: <i>nothing</i>'])
+    page.write(
+        study, tmp_path, inspection(), first_gradients(), ['left out: <i>nothing</i>']
+    )
     for name in ('index.html', 'report.md', 'tables/heads.csv'):
         assert (tmp_path / name).read_bytes() == (report / name).read_bytes()
 

@@ -32,6 +32,7 @@ ROOT = Path(__file__).parent.parent
 SMALL = small_runs.FIELDS | {
     'train.steps': 12,
     'evaluation.every': 6,
+    'evaluation.beams': 2,
     'evaluation.average': 2,
     'checkpoint.every': 4,
     'checkpoint.keep': 2,

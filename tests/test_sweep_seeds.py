@@ -1,5 +1,6 @@
 """Which of a sweep's runs a worker hands to one program."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from configs import wmt_small
 from experiments.config import derived, typed
+from experiments.runs import lock
 from experiments.sweeps import worker
 from experiments.sweeps.schema import Cell
 from experiments.sweeps.worker import Worker
@@ -64,6 +66,25 @@ def test_an_accelerator_trains_seeds_of_an_arm_together(teams, tmp_path):
     assert all(len({name[0] for name in team}) == 1 for team in teams)
     names = [name for team in teams for name in team]
     assert sorted(names) == sorted(f'{arm}{seed}' for arm in 'ab' for seed in SEEDS)
+
+
+def test_a_seed_that_another_worker_begins_meanwhile_is_left_to_it(
+    teams, tmp_path, monkeypatch
+):
+    found = cells(tmp_path)[:8]
+    make = worker._run
+    with contextlib.ExitStack() as other:
+
+        def begun_by_another(team, stop, memo):
+            if len(team) == 8:
+                # It takes the second of them before this worker has locked any.
+                other.enter_context(lock.locked(team[1].path, optional=False))
+                raise lock.InUse('in use')
+            return make(team, stop, memo)
+
+        monkeypatch.setattr(worker, '_run', begun_by_another)
+        work(found)
+    assert teams == [['a0', 'a2', 'a3', 'a4', 'a5', 'a6', 'a7']]
 
 
 def test_what_has_ended_is_in_no_team(teams, tmp_path):

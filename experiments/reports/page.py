@@ -9,15 +9,16 @@ import jinja2
 
 from experiments.reports import conditions, findings, scores, texts
 from experiments.reports.arms import Study
-from experiments.reports.attention import pictures
 from experiments.reports.display import curves, interactive, paper, tables
 from experiments.reports.display.charts import Figure
 from experiments.reports.display.tables import Table
+from experiments.reports.inside import pictures
 from experiments.reports.texts import Sentence
 from experiments.storage import files
 
 if TYPE_CHECKING:
-    from experiments.reports.attention.heads import Inspection
+    from experiments.reports.inside.gradients import FirstGradients
+    from experiments.reports.inside.heads import Inspection
 
 TEMPLATE = Path(__file__).with_name('page.html.jinja')
 
@@ -49,7 +50,11 @@ class Section:
 
 
 def write(
-    study: Study, folder: Path, inspection: 'Inspection | None', notes: Sequence[str]
+    study: Study,
+    folder: Path,
+    inspection: 'Inspection | None',
+    gradients: Sequence['FirstGradients'],
+    notes: Sequence[str],
 ) -> None:
     """Writes a report.
 
@@ -57,12 +62,13 @@ def write(
       study: what is compared.
       folder: is made where it is not there.
       inspection: of a run's attention, if it was looked into.
+      gradients: of the arms at initialisation, if they were measured.
       notes: what else a reader must know, such as runs that cannot be read.
 
     Raises:
       UserError: a file cannot be written, or translations cannot be read.
     """
-    sections = _sections(study, inspection, notes)
+    sections = _sections(study, inspection, gradients, notes)
     for section in sections:
         for table in [*section.tables, *section.more]:
             files.write(folder / 'tables' / f'{table.name}.csv', tables.as_csv(table))
@@ -81,7 +87,10 @@ def _title(study: Study) -> str:
 
 
 def _sections(
-    study: Study, inspection: 'Inspection | None', notes: Sequence[str]
+    study: Study,
+    inspection: 'Inspection | None',
+    gradients: Sequence['FirstGradients'],
+    notes: Sequence[str],
 ) -> list[Section]:
     found = [
         _answer(study, notes),
@@ -89,6 +98,7 @@ def _sections(
         _cost(study),
         _scores(study),
         _curves(study),
+        _first_gradients(gradients),
         *_translations(study),
         *_attention(inspection),
     ]
@@ -144,6 +154,22 @@ def _curves(study: Study) -> Section | None:
         "share of the run's, by steps, where the row does not tell them."
     )
     return Section('Curves', [text], choices=choices)
+
+
+def _first_gradients(found: Sequence['FirstGradients']) -> Section | None:
+    if not found:
+        return None
+    text = (
+        "The norm of the gradient of each layer's last feed-forward matrix before the "
+        'first step, on the first batch and without dropout: mean over seeds. An arm '
+        'that begins as another does, and differs in its optimizer alone, is left out. '
+        'For the last layer Xiong et al. (2020, theorem 1) bound it by the order of '
+        'd √(ln d) with post-norm, whatever the depth L, and of d √(ln d / L) with '
+        'pre-norm.'
+    )
+    charts = {figure.title: figure for figure in pictures.first_gradients(found)}
+    table = pictures.last_gradients(found)
+    return Section('Gradients at initialisation', [text], [table], [{**charts}])
 
 
 def _translations(study: Study) -> list[Section]:

@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
 
@@ -113,9 +112,10 @@ def _serialize(program: jax.stages.Compiled) -> bytes:
 def _devices(arguments: Any) -> list[Any]:
     """Those that a program for these arguments runs on, which are the same for all."""
     sharding = jax.tree.leaves(arguments)[0].sharding
-    if isinstance(sharding, jax.sharding.NamedSharding):
-        return list(np.ravel(sharding.mesh.devices))  # in the order of the mesh
-    return list(sharding.device_set)
+    mesh = getattr(sharding, 'mesh', None)
+    if mesh is None:
+        return list(sharding.device_set)
+    return list(mesh.devices.flat)  # in the order of the mesh
 
 
 _compiling = 0

@@ -132,7 +132,7 @@ def _of_this_process() -> tuple[Any, ...]:
 def _processor() -> str:
     """Programs for a CPU are made of the instructions that it has."""
     try:
-        text = Path('/proc/cpuinfo').read_text()
+        text = Path('/proc/cpuinfo').read_text(encoding='utf-8')
     except OSError:
         return f'{platform.node()} {platform.machine()}'
     return '\n'.join(

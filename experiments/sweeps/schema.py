@@ -1,7 +1,6 @@
 """A sweep's file: its question, its arms and its seeds; each pair of these is a run."""
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,6 +48,8 @@ class Sweep:
       measure: the set and the score that decide: 'test bleu'.
       published: arm → what the source gives for it: {'bleu': 25.8}.
       differs: how the runs differ from the published ones, in data and scale.
+      first_gradients: whether the report measures the gradients of each layer at
+        initialisation.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Sweep:
     measure: str
     published: dict[str, dict[str, float]]
     differs: str
+    first_gradients: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +117,7 @@ def _checked(name: str, values: Any) -> Sweep:
         measure=_text(values, 'measure'),
         published=_published(values.get('published', {})),
         differs=values.get('differs', ''),
+        first_gradients=_truth(values, 'first_gradients'),
     )
     _check_arm('base', sweep.base, sweep)
     for arm in sweep.published:
@@ -147,6 +150,13 @@ def _text(values: Mapping[str, Any], name: str) -> str:
     value = values[name]
     if not isinstance(value, str) or not value.strip():
         raise UserError(f'{name}={shown(value)}: give a text')
+    return value
+
+
+def _truth(values: Mapping[str, Any], name: str) -> bool:
+    value = values.get(name, False)
+    if not isinstance(value, bool):
+        raise UserError(f'{name}={shown(value)}: give True or False')
     return value
 
 
@@ -231,23 +241,26 @@ def cells(sweep: Sweep) -> list[Cell]:
         the same run.
     """
     found: dict[Path, Cell] = {}
-    for arm, seed in itertools.product(sweep.arms, sweep.seeds):
-        cell = _cell(sweep, arm, seed)
-        twin = found.setdefault(cell.path, cell)
-        if twin is not cell:
-            raise UserError(
-                f'sweep {sweep.name}: the arms {twin.arm!r} and {arm!r} are the same '
-                f'run, {cell.path}: leave one out'
-            )
+    for arm in sweep.arms:
+        settings = _settings(sweep, arm)
+        for seed in sweep.seeds:
+            of_seed = settings.with_seed(seed)
+            path = RUNS / directory.run_name(of_seed.name, of_seed.overrides)
+            cell = Cell(arm, seed, of_seed.overrides, path, of_seed.config)
+            twin = found.setdefault(path, cell)
+            if twin is not cell:
+                raise UserError(
+                    f'sweep {sweep.name}: the arms {twin.arm!r} and {arm!r} are the '
+                    f'same run, {path}: leave one out'
+                )
     return list(found.values())
 
 
-def _cell(sweep: Sweep, arm: str, seed: int) -> Cell:
-    overrides = {**sweep.overrides, **sweep.arms[arm], SEED: seed}
+def _settings(sweep: Sweep, arm: str) -> flags.Settings:
+    """Those of an arm, whatever its seed."""
+    overrides = {**sweep.overrides, **sweep.arms[arm]}
     argv = [f'--config.{field}={value}' for field, value in overrides.items()]
     try:
-        settings = flags.settings(sweep.config, argv)
+        return flags.settings(sweep.config, argv)
     except UserError as error:
         raise UserError(f'sweep {sweep.name}, arm {arm!r}: {error}') from None
-    path = RUNS / directory.run_name(settings.name, settings.overrides)
-    return Cell(arm, seed, settings.overrides, path, settings.config)

@@ -91,17 +91,30 @@ class Worker:
         errors = {}
         for cell in self._from_own_place():
             stop.check()
-            if not self._is_mine(cell):
-                continue
-            team = self._team(cell)
-            for member in team:
-                seed = f'{member.arm}, seed {member.seed}'
-                print(f'{seed}: {member.path}', flush=True)
-            error = _run(team, stop, memo)
+            team, error = self._make(cell, stop, memo)
             for member in team:
                 if error and outcome.of(member.path).status == outcome.UNFINISHED:
                     errors[str(member.path)] = error
         return errors
+
+    def _make(self, cell: Cell, stop: Stop, memo: Any) -> tuple[list[Cell], str]:
+        """Makes a run that is open, with others of its arm → these runs, their error.
+
+        Where another worker begins one of them at the same moment, the others are made
+        without it.
+        """
+        for _ in range(MOST_TOGETHER):
+            if not self._is_mine(cell):
+                break
+            team = self._team(cell)
+            for member in team:
+                seed = f'{member.arm}, seed {member.seed}'
+                print(f'{seed}: {member.path}', flush=True)
+            try:
+                return team, _run(team, stop, memo)
+            except lock.InUse:
+                continue
+        return [], ''
 
     def _team(self, cell: Cell) -> list[Cell]:
         """The open runs of the arm of one, if one program is to train them together."""
@@ -134,17 +147,19 @@ def _trains_seeds_together(config: ExperimentConfig) -> bool:
 
 
 def _run(team: Sequence[Cell], stop: Stop, memo: Any) -> str:
-    """Makes runs of one arm; returns their error, which stops no other run."""
+    """Makes runs of one arm; returns their error, which stops no other run.
+
+    Raises:
+      InUse: another process has begun one of them.
+    """
     from experiments.training import whole_run
 
     try:
         with contextlib.closing(Screen()) as screen:
             runs = [whole_run.Run(cell.config, cell.path) for cell in team]
             whole_run.run(runs, team[0].overrides, screen, stop, memo=memo)
-    except Stopped:
+    except (Stopped, lock.InUse):
         raise
-    except lock.InUse:
-        return ''
     except UserError as error:
         print('error:', line(error), flush=True)
         return str(error)

@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from scipy import stats
 
-from experiments.reports.display.charts import Heatmap, Heatmaps
+from experiments.reports import statistics as spreads
+from experiments.reports.display.charts import Chart, Heatmap, Heatmaps, Line
 from experiments.reports.display.tables import Table
 
 if TYPE_CHECKING:
-    from experiments.reports.attention.heads import Attended, Inspection
+    from experiments.reports.inside.gradients import FirstGradients
+    from experiments.reports.inside.heads import Attended, Inspection
 
 KINDS = {
     'encoder': 'encoder self-attention',
@@ -135,3 +137,52 @@ def table(found: 'Inspection') -> Table:
     names = ('attention', 'layer', 'head', 'rise of loss', 'first order', *_MEANINGS)
     title = 'Heads, the most important first'
     return Table('heads', title, names, tuple(rows))
+
+
+def first_gradients(found: Sequence['FirstGradients']) -> list[Chart]:
+    """A figure for each stack: the norm of the first gradient, layer by layer."""
+    charts = []
+    for stack in _stacks(found):
+        lines = []
+        for arm in found:
+            seeds = arm.norms.get(stack)
+            if seeds is None:
+                continue
+            layers = list(zip(*seeds, strict=True))
+            means = [sum(layer) / len(layer) for layer in layers]
+            numbers = list(range(1, len(means) + 1))
+            low, high = list(map(min, layers)), list(map(max, layers))
+            lines.append(Line(arm.arm, numbers, means, low, high))
+        title = f'norm of the first gradient, {stack}'
+        charts.append(
+            Chart(f'first_gradients_{stack}', title, 'layer', 'norm', tuple(lines))
+        )
+    return charts
+
+
+def last_gradients(found: Sequence['FirstGradients']) -> Table:
+    """The norms of the first and of the last layer of each stack, by arm."""
+    stacks = _stacks(found)
+    names = ['arm']
+    for stack in stacks:
+        names += [f'{stack} layers', f'{stack} first', f'{stack} last']
+    rows = []
+    for arm in found:
+        row: list[Any] = [arm.arm]
+        for stack in stacks:
+            seeds = arm.norms.get(stack)
+            if seeds is None:
+                row += [None, None, None]
+                continue
+            row.append(len(seeds[0]))
+            for layer in (0, -1):
+                row.append(spreads.spread([norms[layer] for norms in seeds]))
+        rows.append(tuple(row))
+    title = 'Norm of the first gradient'
+    note = 'Of the first and of the last layer: mean ± standard deviation over seeds.'
+    return Table('first_gradients', title, tuple(names), tuple(rows), note=note)
+
+
+def _stacks(found: Sequence['FirstGradients']) -> list[str]:
+    """The decoder's first, which the paper's theorem is about."""
+    return sorted({stack for arm in found for stack in arm.norms})

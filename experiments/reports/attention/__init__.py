@@ -1,1 +1,0 @@
-"""Attention of one trained run: weights, heads, and what each head is worth."""

@@ -1,0 +1,1 @@
+"""Looks into models: attention and heads of a trained run, gradients of new ones."""
