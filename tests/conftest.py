@@ -1,6 +1,7 @@
 """Set before jax starts: strict broadcasting, several devices, and little time spent
 compiling."""
 
+import gc
 import os
 from importlib.metadata import version
 
@@ -22,6 +23,12 @@ os.environ['XLA_FLAGS'] = ' '.join([os.environ.get('XLA_FLAGS', ''), *flags])
 # Several devices on few cores wait for each other forever unless there are threads to
 # spare.
 os.environ['NPROC'] = '32'
+
+
+def pytest_collection_finish():
+    """What is imported stays to the end: no collection of garbage looks at it."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
 
 
 @pytest.fixture(scope='module')

@@ -101,9 +101,15 @@ def made(**overrides):
     return model, tiny.all_variables(model)
 
 
-def one_layer(overrides):
-    """The model with as few layers as show what a test is about."""
-    return made(**dict(num_layers=1) | overrides)
+def one_layer(overrides, dtype='float32'):
+    """The model with as few layers as show what a test is about.
+
+    Its parameters are float32, and the same, whatever its dtype.
+    """
+    model, p = made(**dict(num_layers=1) | overrides)
+    if dtype != 'float32':
+        model = tiny.model(**dict(num_layers=1, dtype=dtype) | overrides)
+    return model, p
 
 
 # One batch shows most of it: a sentence a row, all of them packed in one, a row of
@@ -136,7 +142,7 @@ def sum_of_nll(logits_BTV, labels_BT):
 @functools.cache
 def examined(variant, dtype='float32'):
     """A variant's logits and gradients for all sorts of rows."""
-    model, p = one_layer(dict(variant, dtype=dtype))
+    model, p = one_layer(dict(variant), dtype)
 
     def loss(params, batch):
         logits = outputs(model, p | {'params': params}, batch)
@@ -258,7 +264,7 @@ def every_equation(jaxpr):
 @every_variant
 def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
     """Forward and backward, though their operands are bfloat16."""
-    model, p = one_layer(dict(overrides, dtype='bfloat16'))
+    model, p = one_layer(overrides, 'bfloat16')
 
     def loss(params):
         sums = loss_sums(model, p | {'params': params}, all_sorts())
