@@ -46,7 +46,7 @@ def same_end(path, other):
     """The results and metrics of two runs, without clocks and without how they came
     about."""
     clocks = (
-        *('train_seconds', 'tokens_per_second', 'time', 'extensions'),
+        *('train_seconds', 'tokens_per_second', 'time', 'seconds', 'extensions'),
         'peak_memory_bytes',
     )
 

@@ -18,7 +18,7 @@ from flaxformer_lite.training.train_step import init_state, make_train_step
 
 CLOCKS = (
     *('time', 'tokens_per_second', 'train_seconds', 'parameters_sha256'),
-    'peak_memory_bytes',
+    *('seconds', 'peak_memory_bytes'),
 )
 SMALL = small_runs.FIELDS | {
     'train.steps': 6,

@@ -75,7 +75,7 @@ def result(workdir):
 
 def figures(workdir):
     """The metrics, without what differs from one start to the next: clocks."""
-    clocks = ('time', 'tokens_per_second')
+    clocks = ('time', 'tokens_per_second', 'seconds')
     return [
         {k: v for k, v in row.items() if k not in clocks}
         for row in metrics_log.read(workdir)
@@ -123,6 +123,10 @@ def test_a_run_leaves_what_it_is_asked_for(whole):
     assert [r['step'] for r in rows if r['kind'] == 'eval'] == [6, 12]
     losses = [r['loss'] for r in rows if r['kind'] == 'train']
     assert losses[-1] < losses[0]
+    tokens = [r['tokens'] for r in rows if r['kind'] == 'train']
+    assert tokens == sorted(set(tokens))
+    in_all = end['tokens_per_second'] * end['train_seconds']
+    assert {r['tokens'] for r in rows if r['step'] == 12} == {round(in_all)}
 
 
 def test_scores_are_what_sacrebleus_command_says(whole, text, tmp_path):

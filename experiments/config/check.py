@@ -6,12 +6,13 @@ What a field by itself may be is checked when its section of the schema is made.
 from collections.abc import Iterable
 
 from experiments.command_line.errors import UserError
-from experiments.config.derived import takes_best
+from experiments.config.derived import profiled_steps, takes_best
 from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.models.base import Model
+from flaxformer_lite.ranges import shown
 
 # What only one way to decode asks for.
 SEARCHES = {
@@ -37,6 +38,7 @@ def check(config: ExperimentConfig) -> None:
             'train.steps=0 and train.epochs=0: give one of them, to say when to end'
         )
     _check_patience(config)
+    _check_profile(config)
     _check_average(config)
 
 
@@ -102,6 +104,16 @@ def _check_patience(config: ExperimentConfig) -> None:
             f'train.patience={config.train.patience} counts evaluations, and with '
             'evaluation.every=0 there is one, at the end: raise evaluation.every'
         )
+
+
+def _check_profile(config: ExperimentConfig) -> None:
+    try:
+        profiled_steps(config)
+    except ValueError:
+        raise UserError(
+            f'train.profile={shown(config.train.profile)}: give the first and the last '
+            "step, such as '10:13'"
+        ) from None
 
 
 def _check_average(config: ExperimentConfig) -> None:

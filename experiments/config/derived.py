@@ -1,6 +1,7 @@
 """What follows from several fields of a config together."""
 
 import dataclasses
+import re
 
 from experiments.config.schema import ExperimentConfig, TrainConfig
 
@@ -33,3 +34,18 @@ def takes_best(config: ExperimentConfig) -> bool:
     Where training stops early they are, whatever `evaluation.average_of` says.
     """
     return config.evaluation.average_of == 'best' or config.train.patience > 0
+
+
+def profiled_steps(config: ExperimentConfig) -> tuple[int, int] | None:
+    """The first and the last step of `train.profile`; None for none.
+
+    Raises:
+      ValueError: it does not name them.
+    """
+    text = config.train.profile
+    if not text:
+        return None
+    steps = re.fullmatch('([0-9]{1,9}):([0-9]{1,9})', text)
+    if steps is None or not 1 <= int(steps[1]) <= int(steps[2]):
+        raise ValueError
+    return int(steps[1]), int(steps[2])

@@ -128,6 +128,9 @@ class TrainConfig(Section):
         'what to do at a loss or gradient that is not finite',
     ] = 'stop'
     log_every: Annotated[Size, 'steps between rows of the metrics'] = 100
+    profile: Annotated[
+        str, "steps to profile, such as '10:13', into profile/ in the run's directory"
+    ] = ''
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,7 +54,10 @@ FIRST = Change(
     }
 )
 # The first leads from version 1 to version 2, the second to version 3, and so on.
-CHANGES: list[Change] = [Change(added={'train.replicas': 1})]
+CHANGES: list[Change] = [
+    Change(added={'train.replicas': 1}),
+    Change(added={'train.profile': ''}),
+]
 
 
 def present_version() -> int:

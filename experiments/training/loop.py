@@ -10,8 +10,10 @@ import numpy as np
 
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop, Stopped
+from experiments.config.derived import profiled_steps
 from experiments.data.collate import Batch
 from experiments.runs.failure import Diverged
+from experiments.runtime.profiling import StepProfiler
 from experiments.training.programs import Programs, stack, stack_batches, take
 from experiments.training.record import RunRecord
 from experiments.training.setup import RunSetup
@@ -58,6 +60,9 @@ class Trainer:
             if path is not None:
                 say = screen.say if self._runs == 1 else _named(screen, setup)
                 self.records[place] = RunRecord(setup, path, screen, stop, say)
+        first_record = next(iter(self.records.values()))
+        profile = first_record.path / 'profile'
+        self._profiler = StepProfiler(profiled_steps(self._config), profile)
         self._programs = Programs(setups[0], self._runs)
         abstract = self._programs.abstract_state()
         # Each shape has a program of its own. The state is made while they are
@@ -112,6 +117,7 @@ class Trainer:
 
     def close(self) -> None:
         """Ends the threads and closes the files."""
+        self._profiler.close()
         for record in self.records.values():
             record.close()
         self._programs.close(wait=not self._stop.asked)
@@ -134,7 +140,14 @@ class Trainer:
         if not program.done():
             self._wait_for_program(program, moving)
         self._screen.step(step)
-        metrics = self._advance(program.result(), {p: batches[p][0] for p in moving})
+        self._profiler.before(step, self._state)
+        with jax.profiler.StepTraceAnnotation('train', step_num=step):
+            metrics = self._advance(
+                program.result(), {place: batches[place][0] for place in moving}
+            )
+        profile = self._profiler.after(step, self._state)
+        if profile:
+            self._screen.say(profile)
         for place in moving:
             _, after = batches[place]
             index = None if self._runs == 1 else place

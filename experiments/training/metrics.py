@@ -134,6 +134,10 @@ class MetricAccumulator:
         self._pending.clear()
         return not_finite
 
+    def so_far(self) -> dict[str, float]:
+        """What the steps since the run began took: target tokens, and seconds."""
+        return {'tokens': self.progress.tokens, 'seconds': self.progress.seconds}
+
     def row(self) -> dict[str, float | None]:
         """Means over the steps since the last row, and begins new sums.
 
@@ -147,6 +151,7 @@ class MetricAccumulator:
             **_own_means(window),
             'tokens_per_second': _speed(window),
             'skipped': int(window.get('skipped', 0)),
+            **self.so_far(),
         }
 
     def _add_step(self, metrics: Metrics) -> None:

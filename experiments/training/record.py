@@ -186,7 +186,8 @@ class RunRecord:
         result = self._stop.wait_for(
             lambda: self.evaluator(variables, name, pairs, self.step)
         )
-        self.metrics_log.write(self.step, 'eval', set=name, **result)
+        so_far = self.metrics.so_far()
+        self.metrics_log.write(self.step, 'eval', set=name, **result, **so_far)
         self.say(scores.summary(name, self.step, result))
         self.say(translation_files.examples(self.path, name, self.step, pairs))
         self.metrics.progress.count_score(result['bleu'])

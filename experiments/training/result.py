@@ -42,7 +42,8 @@ def finish(record: RunRecord, state: TrainState) -> dict[str, Any]:
     malloc.keep()  # from here on nothing is trained
     evaluations = record.evaluator.every(mean.variables, record.setup.sets, mean.steps)
     for name, values in evaluations.items():
-        record.metrics_log.write(step, 'final', set=name, **values)
+        so_far = record.metrics.so_far()
+        record.metrics_log.write(step, 'final', set=name, **values, **so_far)
     return {
         'status': 'finished',
         'step': step,

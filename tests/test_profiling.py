@@ -1,0 +1,45 @@
+"""Training steps that are profiled are the same steps, and their trace is there."""
+
+import gzip
+import json
+
+import pytest
+import small_runs
+
+from experiments.command_line import flags
+from experiments.command_line.errors import UserError
+from experiments.config import check
+
+pytestmark = pytest.mark.usefixtures('cache')
+FIELDS = small_runs.FIELDS | {
+    'train.steps': 6,
+    'evaluation.every': 0,
+    'evaluation.decode': 'greedy',
+    'evaluation.sets': 'val',
+    'checkpoint.every': 6,
+}
+
+
+def test_a_profile_is_written_and_changes_nothing(tmp_path, capsys):
+    small_runs.write_text(tmp_path, val=2)
+    fields = FIELDS | {'data': small_runs.source(tmp_path)}
+    hashes = []
+    for profile in ('', '3:4'):
+        path = tmp_path / f'run{len(hashes)}'
+        small_runs.train(path, *small_runs.flags(fields | {'train.profile': profile}))
+        end = json.loads((path / 'result.json').read_text('utf-8'))
+        hashes.append(end['parameters_sha256'])
+    assert hashes[0] == hashes[1]
+    assert not (tmp_path / 'run0' / 'profile').exists()
+    (trace,) = (tmp_path / 'run1').glob('profile/plugins/profile/*/perfetto_trace*')
+    events = json.loads(gzip.decompress(trace.read_bytes()))['traceEvents']
+    steps = [event['args'] for event in events if event.get('name') == 'train']
+    assert sorted(int(step['step_num']) for step in steps) == [3, 4]
+    assert 'profile of steps 3 to 4: ' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('profile', ['3', '4:3', '0:2', '3:4:5', 'all', '3-4', '1:²'])
+def test_steps_that_are_none_are_refused(profile):
+    settings = flags.settings('wmt_small', [f'--config.train.profile={profile}'])
+    with pytest.raises(UserError, match='train.profile=.*the first and the last step'):
+        check.check(settings.config)
