@@ -41,44 +41,45 @@ def every_case():
                     yield pytest.param({field: name}, id=f'{field}={name}')
 
     for overrides in (
-        dict(architecture='recurrent(cell="lstm")', tie='decoder'),
-        dict(architecture='decoder_only', attention='linear', tie='none'),
-        dict(architecture='decoder_only', positions='t5', num_kv_heads=1),
-        dict(
-            decoder_attention='linear',
-            decoder_positions='none',
-            cross_attention='local',
-        ),
         dict(num_kv_heads=1),
         dict(projections=False, d_k=None, d_v=None, positions='rotary'),
-        dict(init='mu_p(base=6)'),
         dict(parallel=True),
-        dict(scale_embeddings=False),
-        dict(cross_positions='rotary', cross_attention='additive', d_k=6),
-        dict(attention='local(window=2)', cross_attention='softmax'),
-        dict(attention='softmax(scale=False, temperature=2.0, cap=5.0)'),
-        dict(
-            residual='pre_norm', norm='scale', positions='t5(buckets=4, max_distance=4)'
-        ),
         tiny.UNEQUAL,
-        dict(
-            tiny.UNEQUAL,
-            attention='talking_heads',
-            positions='t5',
-            residual='deepnorm',
-            parallel=True,
-        ),
-        dict(
-            tiny.UNEQUAL,
-            residual='pre_norm',
-            decoder_attention='linear',
-            positions='shaw',
-            decoder_positions='rotary',
-            cross_positions='shaw',
-        ),
-        dict(projections=False, d_k=None, d_v=None, decoder_num_heads=3, cross_d_v=5),
     ):
         yield pytest.param(overrides, id=name_of(overrides))
+    # In the default tests, test_combinations draws others like these.
+    for overrides in COMBINATIONS:
+        yield pytest.param(overrides, id=name_of(overrides), marks=pytest.mark.slow)
+
+
+COMBINATIONS = (
+    dict(architecture='recurrent(cell="lstm")', tie='decoder'),
+    dict(architecture='decoder_only', attention='linear', tie='none'),
+    dict(architecture='decoder_only', positions='t5', num_kv_heads=1),
+    dict(decoder_attention='linear', decoder_positions='none', cross_attention='local'),
+    dict(init='mu_p(base=6)'),
+    dict(scale_embeddings=False),
+    dict(cross_positions='rotary', cross_attention='additive', d_k=6),
+    dict(attention='local(window=2)', cross_attention='softmax'),
+    dict(attention='softmax(scale=False, temperature=2.0, cap=5.0)'),
+    dict(residual='pre_norm', norm='scale', positions='t5(buckets=4, max_distance=4)'),
+    dict(
+        tiny.UNEQUAL,
+        attention='talking_heads',
+        positions='t5',
+        residual='deepnorm',
+        parallel=True,
+    ),
+    dict(
+        tiny.UNEQUAL,
+        residual='pre_norm',
+        decoder_attention='linear',
+        positions='shaw',
+        decoder_positions='rotary',
+        cross_positions='shaw',
+    ),
+    dict(projections=False, d_k=None, d_v=None, decoder_num_heads=3, cross_d_v=5),
+)
 
 
 def name_of(overrides):
