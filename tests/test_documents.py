@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers import blocks
@@ -55,3 +56,11 @@ def test_readme_and_contributing_have_one_example_of_a_variant():
 def test_contributing_names_the_folders_of_variants():
     rows = re.findall(r'^\| `(\w+)` \|', CONTRIBUTING, re.MULTILINE)
     assert set(rows) == set(variants.FOLDERS.values())
+
+
+def test_the_citation_is_of_this_version():
+    text = (ROOT / 'CITATION.cff').read_text('utf-8')
+    assert f'\nversion: {flaxformer_lite.__version__}\n' in text
+    changes = (ROOT / 'CHANGELOG.md').read_text('utf-8')
+    released = re.search(r'\ndate-released: (\S+)\n', text)[1]
+    assert f'## [{flaxformer_lite.__version__}] - {released}\n' in changes
