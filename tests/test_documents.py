@@ -6,8 +6,11 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import small_runs
 
 import flaxformer_lite
+from experiments.command_line import flags
+from experiments.config import check, schema
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers import blocks
@@ -64,3 +67,25 @@ def test_the_citation_is_of_this_version():
     changes = (ROOT / 'CHANGELOG.md').read_text('utf-8')
     released = re.search(r'\ndate-released: (\S+)\n', text)[1]
     assert f'## [{flaxformer_lite.__version__}] - {released}\n' in changes
+
+
+def named_fields(page):
+    """The fields of a config that a page names, with the value beside each, if any."""
+    text = (ROOT / 'docs' / page).read_text('utf-8')
+    sections = '|'.join(sorted({x.partition('.')[0] for x in schema.fields()}))
+    in_text = re.findall(rf'`((?:{sections})\.\w+)(?:=([^`\n]+))?`', text)
+    in_commands = re.findall(r'--config\.(\w+\.\w+)=([^\s`]+)', text)
+    return sorted({*in_text, *in_commands})
+
+
+@pytest.mark.parametrize('page', ['coming_from.md', 'troubleshooting.md'])
+def test_giventhat_a_page_names_take_the_values_beside_them(page):
+    named = named_fields(page)
+    assert len(named) > 10
+    for name, value in named:
+        assert name in schema.fields()
+        if value:
+            given = {'evaluation.average': 1, name: value}
+            settings = flags.settings('wmt_base', small_runs.flags(given))
+            check.check(settings.config)
+            check.build_model(settings.config, 100)
