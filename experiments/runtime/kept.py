@@ -126,7 +126,14 @@ def _devices() -> list[tuple[str, str]]:
 def _of_this_process() -> tuple[Any, ...]:
     libraries = [(name, version(name)) for name in _LIBRARIES]
     variables = sorted(x for x in os.environ.items() if _VARIABLES.match(x[0]))
-    return sys.version, libraries, variables, _processor(), _sources()
+    return sys.version, libraries, variables, _processor(), _cores(), _sources()
+
+
+def _cores() -> int | None:
+    """How many this process may use: XLA divides the loops of a program among them."""
+    if hasattr(os, 'sched_getaffinity'):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
 
 
 def _processor() -> str:
