@@ -21,6 +21,7 @@ from experiments.checkpoints import averaging, manifest
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
 from experiments.runs import trained_run
+from experiments.storage import hold
 
 
 class State(NamedTuple):
@@ -73,6 +74,11 @@ def save(path, *steps, scores=None, **options):
     checkpoints.close()
 
 
+def read(checkpoints, step, abstract):
+    """The parameters that were saved at a step."""
+    return checkpoints.average([step], {'params': abstract}).variables['params']
+
+
 def restore(path, warn=print):
     checkpoints = Checkpoints(path, keep=10)
     try:
@@ -117,9 +123,7 @@ def test_a_state_may_be_donated_as_soon_as_save_returns(tmp_path):
         state = bump(bump(state))
     checkpoints.wait()
     for step in range(1, 4):
-        params = checkpoints.load_variables(
-            step, {'params': jax.eval_shape(lambda: state)}
-        )['params']
+        params = read(checkpoints, step, jax.eval_shape(lambda: state))
         np.testing.assert_array_equal(params, np.arange(1_000_000.0) + 2 * (step - 1))
     checkpoints.close()
 
@@ -225,12 +229,12 @@ def test_a_run_is_not_begun_again_in_silence(tmp_path, warnings):
 def test_parameters_alone(tmp_path):
     save(tmp_path, 1, 2)
     checkpoints = Checkpoints(tmp_path, read_only=True)
-    assert_equal(checkpoints.load_variables(1, PARAMS)['params'], make_state(1).params)
-    with pytest.raises(UserError, match='/3 is not there'):
-        checkpoints.load_variables(3, PARAMS)
+    assert_equal(read(checkpoints, 1, PARAMS['params']), make_state(1).params)
+    with pytest.raises(hold.Gone):
+        checkpoints.average([3], PARAMS)
     damage_by_cut(tmp_path / '2' / 'record.json')
-    with pytest.raises(UserError, match='/2: .*record.json is not JSON'):
-        checkpoints.load_variables(2, PARAMS)
+    with pytest.raises(UserError, match='2: .*record.json is not JSON'):
+        checkpoints.average([2], PARAMS)
 
 
 def test_average_of_checkpoints_is_the_mean_in_float64(tmp_path):
@@ -336,13 +340,13 @@ def test_devices_may_be_others_than_those_that_saved(tmp_path):
     }
 
     checkpoints = Checkpoints(tmp_path, keep=10)
-    params = checkpoints.load_variables(1, {'params': divided})['params']
+    params = read(checkpoints, 1, divided)
     assert params['dense']['kernel'].sharding == rows
     assert_equal(params['dense']['kernel'], kernel)
     checkpoints.save(2, {'params': params}, {})
     checkpoints.wait()
     whole = {'dense': {'kernel': jax.ShapeDtypeStruct((8, 64), jnp.float32)}}
-    params = checkpoints.load_variables(2, {'params': whole})['params']
+    params = read(checkpoints, 2, whole)
     assert len(params['dense']['kernel'].devices()) == 1
     assert_equal(params['dense']['kernel'], kernel)
     checkpoints.close()

@@ -64,7 +64,7 @@ def test_a_checkpoints_params_are_the_average_and_training_goes_on_from_its_stat
     with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
         checkpoints.save(5, eval_params.to_save(state), {})
         tree = checkpoints.restore(eval_params.to_restore(abstract)).state
-        read = checkpoints.load_variables(5, {'params': abstract.params})
+        read = checkpoints.average([5], {'params': abstract.params}).variables
     jax.tree.map(np.testing.assert_array_equal, eval_params.restored(tree), state)
     expected = eval_params.variables(state)
     np.testing.assert_array_equal(read['params']['w'], expected['params']['w'])

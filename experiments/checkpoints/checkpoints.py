@@ -15,7 +15,6 @@ from experiments.checkpoints.manifest import Damaged
 from experiments.checkpoints.state_files import Failed, StateFiles
 from experiments.checkpoints.writer import CheckpointWriter
 from experiments.command_line.errors import UserError
-from experiments.storage import hold
 
 
 class Restored(NamedTuple):
@@ -185,22 +184,6 @@ class Checkpoints:
                 f'the checkpoint of step {step} is damaged: {error}; '
                 f'it is kept as {name}'
             )
-
-    def load_variables(self, step: int, abstract: Any) -> Any:
-        """The model's variables in the state that was saved at a step.
-
-        Raises:
-          UserError: there is no such checkpoint, it is damaged, it is of another model,
-            or it cannot be read now.
-        """
-        path = self._folder.path(step)
-        try:
-            with self._folder.reading(step):
-                return self._load(step, abstract).state
-        except Damaged as error:
-            raise UserError(f'checkpoint {path}: {error}') from error
-        except hold.Gone:
-            raise UserError(f'checkpoint {path} is not there') from None
 
     def average(
         self,
