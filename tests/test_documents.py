@@ -1,5 +1,6 @@
 """README and CONTRIBUTING say what the code says."""
 
+import csv
 import inspect
 import re
 from dataclasses import fields
@@ -11,6 +12,7 @@ import small_runs
 import flaxformer_lite
 from experiments.command_line import flags
 from experiments.config import check, schema
+from experiments.sweeps import schema as sweeps
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers import blocks
@@ -89,3 +91,25 @@ def test_giventhat_a_page_names_take_the_values_beside_them(page):
             settings = flags.settings('wmt_base', small_runs.flags(given))
             check.check(settings.config)
             check.build_model(settings.config, 100)
+
+
+RESULTS = sorted(path.parent for path in (ROOT / 'results').glob('*/report.md'))
+
+
+@pytest.mark.parametrize('folder', RESULTS, ids=lambda folder: folder.name)
+def test_a_result_is_whole_and_its_sweep_is_there(folder):
+    text = (folder / 'report.md').read_text('utf-8')
+    figures = re.findall(r'\]\(figures/(.*?)\)', text)
+    assert figures
+    assert set(figures) == {file.name for file in (folder / 'figures').iterdir()}
+    asked = (ROOT / 'results' / 'README.md').read_text('utf-8')
+    assert f'({folder.name}/report.md)' in asked
+    sweep = f'configs/sweeps/{folder.name}.py'
+    assert f'--config={sweep} ' in asked
+    arms = set(sweeps.load(ROOT / sweep).arms)
+    with open(folder / 'tables' / 'answer.csv', encoding='utf-8') as file:
+        assert {row['arm'] for row in csv.DictReader(file)} == arms
+
+
+def test_there_are_results():
+    assert RESULTS
