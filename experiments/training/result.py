@@ -42,8 +42,7 @@ def finish(record: RunRecord, state: TrainState) -> dict[str, Any]:
     malloc.keep()  # from here on nothing is trained
     evaluations = record.evaluator.every(mean.variables, record.setup.sets, mean.steps)
     for name, values in evaluations.items():
-        so_far = record.metrics.so_far()
-        record.metrics_log.write(step, 'final', set=name, **values, **so_far)
+        record.metrics_log.write(step, 'final', set=name, **values)
     return {
         'status': 'finished',
         'step': step,
