@@ -14,6 +14,7 @@ import pytest
 
 from experiments.command_line.errors import UserError
 from experiments.runs import directory, environment, lock
+from experiments.runtime import processor
 
 CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1, 2)}}
 
@@ -273,7 +274,7 @@ def test_the_environment_names_versions_and_devices(tmp_path):
     ids=['x86', 'arm', 'not Linux'],
 )
 def test_the_environment_names_the_processor(text, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, 'CPUINFO', tmp_path / 'cpuinfo')
+    monkeypatch.setattr(processor, 'CPUINFO', tmp_path / 'cpuinfo')
     if text:
         (tmp_path / 'cpuinfo').write_text(text)
     assert environment.describe([])['processor'] == expected

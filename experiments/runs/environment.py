@@ -3,19 +3,19 @@
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from experiments.command_line.errors import UserError
+from experiments.runtime.processor import facts
 from experiments.storage import files
 
 PACKAGES = (
     *('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy'),
     *('sentencepiece', 'sacrebleu'),
 )
-CPUINFO = Path('/proc/cpuinfo')
 # The vector extensions of x86 and ARM: with others a compiler orders sums otherwise,
 # and so rounds otherwise.
 VECTORS = re.compile(r'(sse4|avx|fma|f16c|amx|neon|asimd|sve|sme2?\b)\w*')
@@ -38,22 +38,12 @@ def processor() -> dict[str, Any]:
 
     The extensions are known on Linux only.
     """
-    cpu = _cpuinfo()
+    cpu = facts()
     names = (cpu.get('model name'), platform.processor(), platform.machine())
     name = next(filter(None, names), '')
     flags = [*cpu.get('flags', '').split(), *cpu.get('Features', '').split()]
     vectors = sorted(filter(VECTORS.fullmatch, flags))
     return {'name': name, 'vectors': vectors}
-
-
-def _cpuinfo() -> Mapping[str, str]:
-    """The system's facts about the first processor; empty where it has none."""
-    try:
-        first = CPUINFO.read_text(encoding='utf-8', errors='replace').split('\n\n')[0]
-    except OSError:
-        return {}
-    lines = (line.partition(':') for line in first.splitlines())
-    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def save(path: Path, devices: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ import jax
 import experiments
 import flaxformer_lite
 from experiments.command_line.errors import UserError, warn
+from experiments.runtime import processor
 from experiments.storage import files
 
 T = TypeVar('T')
@@ -138,13 +139,11 @@ def _cores() -> int | None:
 
 def _processor() -> str:
     """Programs for a CPU are made of the instructions that it has."""
-    try:
-        text = Path('/proc/cpuinfo').read_text(encoding='utf-8')
-    except OSError:
+    known = processor.facts()
+    if not known:
         return f'{platform.node()} {platform.machine()}'
-    return '\n'.join(
-        sorted(set(re.findall(r'^(?:model name|flags|Features).*', text, re.M)))
-    )
+    names = ('model name', 'flags', 'Features')
+    return '\n'.join(known.get(name, '') for name in names)
 
 
 def _sources() -> str:
