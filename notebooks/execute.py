@@ -1,0 +1,117 @@
+"""Runs the notebooks from the top and keeps what they put out.
+
+    python -m notebooks.execute
+    python -m notebooks.execute traps own_loop
+
+A notebook is edited in Jupyter and then run by this, so that its outputs belong to its
+cells. It runs in a copy of the checkout: the runs that it trains are not left here. It
+needs the extra `notebooks`.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+ROOT = Path(__file__).parents[1]
+# In the order in which they are run: `look_inside` looks into the run of `quickstart`,
+# and trains it by itself where it is not there.
+NAMES = (
+    'quickstart',
+    'the_paper_in_code',
+    'traps',
+    'own_loop',
+    'look_inside',
+    'ablation',
+)
+# What a notebook needs of a checkout.
+_COPIED = ('flaxformer_lite', 'experiments', 'configs', 'notebooks')
+_SECONDS = 1_800  # a cell may take, also beside other work
+
+
+def copy_checkout(folder: Path) -> Path:
+    """Copies what notebooks need into a folder; returns the copy's root."""
+    root = folder / 'checkout'
+    for name in _COPIED:
+        ignored = shutil.ignore_patterns('__pycache__')
+        shutil.copytree(ROOT / name, root / name, ignore=ignored)
+    return root
+
+
+def read(path: Path) -> NotebookNode:
+    """The notebook in a file."""
+    return nbformat.read(path, as_version=4)
+
+
+def execute(path: Path) -> NotebookNode:
+    """Runs a notebook from the top, in its own folder and in this environment.
+
+    Raises:
+      CellExecutionError: a cell failed.
+    """
+    notebook = read(path)
+    for cell in notebook.cells:
+        if cell.cell_type == 'code':
+            cell.outputs = []
+            cell.execution_count = None
+    client = NotebookClient(
+        notebook,
+        timeout=_SECONDS,
+        kernel_name='python3',
+        record_timing=False,
+        coalesce_streams=True,  # one output a cell, however often it printed
+        resources={'metadata': {'path': str(path.parent)}},
+    )
+    # A shell command of a cell, `!python`, is to find this environment's interpreter.
+    programs = os.path.dirname(sys.executable)
+    searched = programs + os.pathsep + os.environ['PATH']
+    return client.execute(env=os.environ | {'PATH': searched})
+
+
+def clean(notebook: NotebookNode, root: Path) -> None:
+    """Leaves out of a notebook what is of this machine: paths, versions, times."""
+    notebook.metadata = {
+        'kernelspec': {
+            'display_name': 'Python 3',
+            'language': 'python',
+            'name': 'python3',
+        },
+        'language_info': {'name': 'python'},
+    }
+    for cell in notebook.cells:
+        cell.metadata = {}
+        for output in cell.get('outputs', []):
+            if 'text' in output:
+                output.text = _without_paths(output.text, root)
+            data = output.get('data', {})
+            for kind in ('text/plain', 'text/html', 'text/markdown'):
+                if kind in data:
+                    data[kind] = _without_paths(data[kind], root)
+
+
+def _without_paths(text: str, root: Path) -> str:
+    return text.replace(f'{root}/', '').replace(str(root), '.')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
+    parser.add_argument('names', nargs='*', choices=[*NAMES, []], metavar='name')
+    names = parser.parse_args().names or NAMES
+    with tempfile.TemporaryDirectory() as folder:
+        root = copy_checkout(Path(folder))
+        for name in names:
+            file = f'notebooks/{name}.ipynb'
+            notebook = execute(root / file)
+            clean(notebook, root)
+            nbformat.write(notebook, ROOT / file)
+            print(file)
+
+
+if __name__ == '__main__':
+    main()

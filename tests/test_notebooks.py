@@ -1,0 +1,93 @@
+"""Every notebook runs from the top, and the repository holds what it then puts out."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / 'notebooks').glob('*.ipynb'))
+NOTEBOOKS = {file.stem: json.loads(file.read_text('utf-8')) for file in FILES}
+REPOSITORY = 'https://github.com/flaxformer-lite/flaxformer_lite'
+every_notebook = pytest.mark.parametrize('name', NOTEBOOKS)
+
+
+def cells(name, kind):
+    found = NOTEBOOKS[name]['cells']
+    return [cell for cell in found if cell['cell_type'] == kind]
+
+
+def source(cell):
+    return ''.join(cell['source'])
+
+
+def outputs(name):
+    return [output for cell in cells(name, 'code') for output in cell['outputs']]
+
+
+@pytest.mark.notebooks
+def test_all_run_from_the_top(tmp_path, monkeypatch):
+    """One after the other in one copy, as `look_inside` looks into another's run."""
+    execute = pytest.importorskip('notebooks.execute')
+    monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path / 'cache'))
+    root = execute.copy_checkout(tmp_path)
+    for name in execute.NAMES:
+        notebook = execute.execute(root / f'notebooks/{name}.ipynb')
+        found = [cell for cell in notebook.cells if cell.cell_type == 'code']
+        now = [form_of(cell.outputs) for cell in found]
+        assert now == [form_of(cell['outputs']) for cell in cells(name, 'code')]
+
+
+def form_of(outputs):
+    """The kinds of a cell's outputs: figures stay figures, and nothing warns."""
+    return [
+        (output['output_type'], output.get('name'), sorted(output.get('data', {})))
+        for output in outputs
+    ]
+
+
+def test_the_order_in_which_they_are_run_names_them_all():
+    text = (ROOT / 'notebooks' / 'execute.py').read_text('utf-8')
+    (names,) = re.findall(r'NAMES = (\(.*?\n\))', text, re.DOTALL)
+    assert sorted(ast.literal_eval(names)) == list(NOTEBOOKS)
+
+
+@every_notebook
+def test_it_begins_with_a_badge_that_opens_it_and_a_cell_that_installs(name):
+    badge = source(NOTEBOOKS[name]['cells'][0])
+    path = REPOSITORY.removeprefix('https://github.com/')
+    address = f'https://colab.research.google.com/github/{path}/blob/main'
+    assert f'({address}/notebooks/{name}.ipynb)' in badge
+    installs = {source(cells(other, 'code')[0]) for other in NOTEBOOKS}
+    assert len(installs) == 1
+    assert f'git clone --quiet --depth 1 {REPOSITORY}\n' in installs.pop()
+
+
+@every_notebook
+def test_its_outputs_are_there_small_and_of_no_machine(name):
+    found = outputs(name)
+    assert found
+    counts = [cell['execution_count'] for cell in cells(name, 'code')]
+    assert counts == list(range(1, len(counts) + 1))
+    text = json.dumps(found)
+    assert len(text) < 600_000
+    assert not re.search(r'/(home|root|tmp|work|usr|content)/', text)
+    assert all(x['output_type'] != 'error' for x in found)
+    assert all(x.get('name') != 'stderr' for x in found)
+
+
+@every_notebook
+def test_what_it_links_to_is_there(name):
+    text = '\n'.join(source(cell) for cell in cells(name, 'markdown'))
+    for target in re.findall(r'\]\((?!https?:)(.*?)\)', text):
+        assert (ROOT / 'notebooks' / target.partition('#')[0]).exists(), target
+
+
+@every_notebook
+def test_its_plain_cells_are_python(name):
+    """Those with a command of the shell or of the notebook aside."""
+    for cell in cells(name, 'code'):
+        if not re.search(r'^\s*[!%]', source(cell), re.MULTILINE):
+            ast.parse(source(cell))
