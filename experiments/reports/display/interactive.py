@@ -3,13 +3,15 @@
 Plotly reads tags and entities in its texts, so every text is escaped here.
 """
 
+import copy
 import html
 import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from plotly import graph_objects
+from plotly import colors, graph_objects
+from plotly import io as pio
 from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
@@ -22,8 +24,30 @@ from experiments.reports.display.charts import (
     look,
 )
 
+PAPER = {'light': '#ffffff', 'dark': '#14171b'}  # the page's ground, by theme
+_PLOTLYS = {'light': 'plotly_white', 'dark': 'plotly_dark'}
+_SEQUENTIAL = {
+    'light': colors.sequential.Blues,
+    'dark': ['#1b2027', '#173a5e', '#1f5f99', '#3f8fcf', '#8cc4f0', '#e3f2fd'],
+}
+_DIVERGING = {
+    'light': colors.diverging.RdBu[::-1],
+    'dark': [
+        '#9ecbf2',
+        '#3f8fcf',
+        '#1d4f80',
+        '#1b2027',
+        '#8a3a24',
+        '#dd6b4a',
+        '#f8c4ae',
+    ],
+}
 _BAND = 0.18  # opacity
 _MAP = 150  # pixels of a row of heatmaps
+_NAME = 18  # pixels of a name on an axis
+_LONGEST = (
+    18  # characters of a name on an axis; all of it is told where it is pointed at
+)
 _NO_WIDTH = '\u200b'
 
 
@@ -32,20 +56,58 @@ def library() -> str:
     return get_plotlyjs()
 
 
-def draw(figure: Figure) -> dict[str, Any]:
-    """The `data` and `layout` of a figure, as JSON can hold them."""
+def figure(figure: Figure, dark: bool = False) -> graph_objects.Figure:
+    """The figure as Plotly has it, which a notebook shows.
+
+    Args:
+      dark: for a dark page.
+    """
     drawn = _chart(figure) if isinstance(figure, Chart) else _heatmaps(figure)
-    drawn.update_layout(margin={'l': 60, 'r': 12, 't': 40, 'b': 48})
-    found = json.loads(str(drawn.to_json()))
+    drawn.update_layout(
+        template=_template('dark' if dark else 'light'),
+        margin={'l': 60, 'r': 12, 't': 40, 'b': 48},
+        # Read by the page's script: what a map that is shown large needs.
+        meta={'x': _escape(figure.x_label), 'y': _escape(figure.y_label)},
+    )
+    return drawn
+
+
+def draw(shown: Figure) -> dict[str, Any]:
+    """The `data` and `layout` of a figure, as JSON can hold them."""
+    found = json.loads(str(figure(shown).to_json()))
     # The same for all: the page has it once.
     found['layout'].pop('template')
     return found
 
 
-def template() -> dict[str, Any]:
-    """The `template` of all layouts."""
-    empty = graph_objects.Figure(layout_template='plotly_white')
-    return json.loads(str(empty.to_json()))['layout']['template']
+def themes() -> dict[str, dict[str, Any]]:
+    """The `template` of all layouts on a light page and on a dark one."""
+    found = {}
+    for theme in PAPER:
+        empty = graph_objects.Figure(layout_template=_template(theme))
+        found[theme] = json.loads(str(empty.to_json()))['layout']['template']
+    return found
+
+
+def _template(theme: str) -> Any:
+    """Plotly's own, on the page's ground; scales of colours begin with the ground."""
+    template = copy.deepcopy(pio.templates[_PLOTLYS[theme]])
+    template.layout.paper_bgcolor = PAPER[theme]
+    template.layout.plot_bgcolor = PAPER[theme]
+    template.layout.colorscale.sequential = _SEQUENTIAL[theme]
+    template.layout.colorscale.diverging = _DIVERGING[theme]
+    return template
+
+
+def least_width(figure: Figure) -> int:
+    """Pixels that a figure needs for its names; a narrower screen scrolls."""
+    if isinstance(figure, Chart):
+        return 0
+    columns = max(map(len, figure.maps))
+    if figure.one_at_a_time:
+        return 100 * columns
+    names = max(len(heatmap.columns) for maps in figure.maps for heatmap in maps)
+    return columns * max(210, _NAME * names) + (160 if _is_large(figure) else 0)
 
 
 def _escape(text: str) -> str:
@@ -122,23 +184,92 @@ def _heatmaps(figure: Heatmaps) -> graph_objects.Figure:
     )
     for i, maps in enumerate(figure.maps, 1):
         for j, heatmap in enumerate(maps, 1):
-            drawn.add_trace(_map(figure, heatmap), i, j)
-    hidden = figure.one_at_a_time
-    drawn.update_xaxes(type='category', showticklabels=not hidden)
-    drawn.update_yaxes(type='category', autorange='reversed', showticklabels=not hidden)
+            _add_map(drawn, figure, heatmap, (i, j))
     low, high = figure.limits()
-    colours = 'RdBu_r' if figure.diverging else 'Blues'
     drawn.update_layout(
-        coloraxis={
-            'colorscale': colours,
-            'cmin': low,
-            'cmax': high,
-            'colorbar': {'thickness': 12},
-        },
-        height=130 + _MAP * rows,
+        coloraxis={'cmin': low, 'cmax': high, 'colorbar': {'thickness': 12}},
+        height=_height(figure),
+        showlegend=False,
+        # A finger that moves over a map scrolls the page.
+        dragmode=False,
     )
     drawn.update_annotations(font_size=12)
     return drawn
+
+
+def _add_map(
+    drawn: graph_objects.Figure,
+    figure: Heatmaps,
+    heatmap: Heatmap,
+    place: tuple[int, int],
+) -> None:
+    """Adds a heatmap, with its marks, at a row and a column that count from 1."""
+    row, column = place
+    drawn.add_trace(_map(figure, heatmap), row, column)
+    if heatmap.marks:
+        drawn.add_trace(_marks(heatmap), row, column)
+    hidden = figure.one_at_a_time
+    is_last = row == len(figure.maps)
+    drawn.update_xaxes(
+        **_axis(heatmap.columns, hidden),
+        title=_escape(figure.x_label) if is_last and not hidden else None,
+        tickangle=-60 if _is_large(figure) else None,
+        row=row,
+        col=column,
+    )
+    drawn.update_yaxes(
+        **_axis(heatmap.rows, hidden),
+        title=_escape(figure.y_label) if column == 1 and not hidden else None,
+        autorange='reversed',
+        row=row,
+        col=column,
+    )
+
+
+def _is_large(figure: Heatmaps) -> bool:
+    """Whether it is one heatmap with names on its axes."""
+    return not figure.one_at_a_time and len(figure.maps) == len(figure.maps[0]) == 1
+
+
+def _height(figure: Heatmaps) -> int:
+    """Pixels: a name a line where it is one heatmap."""
+    if _is_large(figure):
+        return 220 + max(_MAP, _NAME * len(figure.maps[0][0].rows))
+    return 130 + _MAP * len(figure.maps)
+
+
+def _axis(names: Sequence[str], hidden: bool) -> dict[str, Any]:
+    """An axis of names, of which long ones are cut."""
+    return {
+        'type': 'category',
+        'showticklabels': not hidden,
+        'showgrid': False,
+        'automargin': True,
+        'tickmode': 'array',
+        'tickvals': _apart(names),
+        'ticktext': [_escape(_cut(name)) for name in names],
+    }
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else f'{name[: _LONGEST - 1]}…'
+
+
+def _marks(heatmap: Heatmap) -> Any:
+    """A square in the cell that is marked of each row."""
+    columns = _apart(heatmap.columns)
+    return graph_objects.Scatter(
+        x=[columns[i] for i in heatmap.marks],
+        y=_apart(heatmap.rows),
+        mode='markers',
+        marker={
+            'symbol': 'square-open',
+            'size': 11,
+            'color': '#D55E00',
+            'line': {'width': 2},
+        },
+        hoverinfo='skip',
+    )
 
 
 def _map(figure: Heatmaps, heatmap: Heatmap) -> Any:
