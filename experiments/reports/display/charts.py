@@ -9,6 +9,7 @@ COLOURS = (
     *('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00'),
     '#7A7A7A',
 )
+MARK = COLOURS[1]  # of a cell in a heatmap
 DASHES = ('solid', 'dash', 'dot')  # the next for each round of the colours
 
 

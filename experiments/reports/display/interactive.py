@@ -16,6 +16,7 @@ from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
 from experiments.reports.display.charts import (
+    MARK,
     Chart,
     Figure,
     Heatmap,
@@ -33,21 +34,17 @@ _SEQUENTIAL = {
 _DIVERGING = {
     'light': colors.diverging.RdBu[::-1],
     'dark': [
-        '#9ecbf2',
-        '#3f8fcf',
-        '#1d4f80',
-        '#1b2027',
-        '#8a3a24',
-        '#dd6b4a',
-        '#f8c4ae',
+        *('#9ecbf2', '#3f8fcf', '#1d4f80', '#1b2027'),
+        *('#8a3a24', '#dd6b4a', '#f8c4ae'),
     ],
 }
 _BAND = 0.18  # opacity
 _MAP = 150  # pixels of a row of heatmaps
-_NAME = 18  # pixels of a name on an axis
-_LONGEST = (
-    18  # characters of a name on an axis; all of it is told where it is pointed at
-)
+# Pixels: a row with a name, a column with one, a letter of a name, and what stands
+# beside a map apart from names: its scale and title.
+_ROW, _COLUMN, _LETTER, _BESIDE = 18, 15, 8, 130
+# Characters of a name on an axis; all of it is told where it is pointed at.
+_LONGEST = 18
 _NO_WIDTH = '\u200b'
 
 
@@ -56,18 +53,19 @@ def library() -> str:
     return get_plotlyjs()
 
 
-def figure(figure: Figure, dark: bool = False) -> graph_objects.Figure:
+def figure(shown: Figure, dark: bool = False) -> graph_objects.Figure:
     """The figure as Plotly has it, which a notebook shows.
 
     Args:
+      shown: the figure.
       dark: for a dark page.
     """
-    drawn = _chart(figure) if isinstance(figure, Chart) else _heatmaps(figure)
+    drawn = _chart(shown) if isinstance(shown, Chart) else _heatmaps(shown)
     drawn.update_layout(
         template=_template('dark' if dark else 'light'),
         margin={'l': 60, 'r': 12, 't': 40, 'b': 48},
         # Read by the page's script: what a map that is shown large needs.
-        meta={'x': _escape(figure.x_label), 'y': _escape(figure.y_label)},
+        meta={'x': _escape(shown.x_label), 'y': _escape(shown.y_label)},
     )
     return drawn
 
@@ -91,7 +89,7 @@ def themes() -> dict[str, dict[str, Any]]:
 
 def _template(theme: str) -> Any:
     """Plotly's own, on the page's ground; scales of colours begin with the ground."""
-    template = copy.deepcopy(pio.templates[_PLOTLYS[theme]])
+    template: Any = copy.deepcopy(pio.templates[_PLOTLYS[theme]])
     template.layout.paper_bgcolor = PAPER[theme]
     template.layout.plot_bgcolor = PAPER[theme]
     template.layout.colorscale.sequential = _SEQUENTIAL[theme]
@@ -105,9 +103,11 @@ def least_width(figure: Figure) -> int:
         return 0
     columns = max(map(len, figure.maps))
     if figure.one_at_a_time:
-        return 100 * columns
-    names = max(len(heatmap.columns) for maps in figure.maps for heatmap in maps)
-    return columns * max(210, _NAME * names) + (160 if _is_large(figure) else 0)
+        return _BESIDE + 110 * columns
+    maps = [heatmap for row in figure.maps for heatmap in row]
+    names = max(len(heatmap.columns) for heatmap in maps)
+    longest = max(len(_cut(name)) for heatmap in maps for name in heatmap.rows)
+    return _BESIDE + _LETTER * longest + columns * max(200, _COLUMN * names)
 
 
 def _escape(text: str) -> str:
@@ -214,13 +214,14 @@ def _add_map(
         **_axis(heatmap.columns, hidden),
         title=_escape(figure.x_label) if is_last and not hidden else None,
         tickangle=-60 if _is_large(figure) else None,
+        range=[-0.5, len(heatmap.columns) - 0.5],
         row=row,
         col=column,
     )
     drawn.update_yaxes(
         **_axis(heatmap.rows, hidden),
         title=_escape(figure.y_label) if column == 1 and not hidden else None,
-        autorange='reversed',
+        range=[len(heatmap.rows) - 0.5, -0.5],  # from the top
         row=row,
         col=column,
     )
@@ -234,7 +235,7 @@ def _is_large(figure: Heatmaps) -> bool:
 def _height(figure: Heatmaps) -> int:
     """Pixels: a name a line where it is one heatmap."""
     if _is_large(figure):
-        return 220 + max(_MAP, _NAME * len(figure.maps[0][0].rows))
+        return 220 + max(_MAP, _ROW * len(figure.maps[0][0].rows))
     return 130 + _MAP * len(figure.maps)
 
 
@@ -265,7 +266,7 @@ def _marks(heatmap: Heatmap) -> Any:
         marker={
             'symbol': 'square-open',
             'size': 11,
-            'color': '#D55E00',
+            'color': MARK,
             'line': {'width': 2},
         },
         hoverinfo='skip',

@@ -11,8 +11,7 @@ from experiments.reports.inside import alignment, pictures
 if TYPE_CHECKING:
     from experiments.reports.inside.heads import Inspection
 
-# They keep a text from right to left from turning round what stands beside it.
-_ISOLATE, _END = '\u2068', '\u2069'
+_LONGEST = 80  # characters of a sentence in a list to choose from
 
 
 def of_run(found: 'Inspection') -> list[Section]:
@@ -28,11 +27,11 @@ def _attention(found: 'Inspection') -> Section:
     weights: dict[str, Figure] = {}
     alignments: dict[str, Figure] = {}
     for number, sentence in enumerate(found.sentences, 1):
-        text = f'{number}. {_ISOLATE}{sentence.source}{_END}'
+        text = _isolated(sentence.source)
         for figure in pictures.weights(sentence, number):
-            weights[f'{text} · {figure.title}'] = figure
+            weights[f'{number}. {figure.title} · {text}'] = figure
         for name, figure in alignment.figures(sentence, number).items():
-            alignments[f'{text} · alignment, {name}'] = figure
+            alignments[f'{number}. alignment, {name} · {text}'] = figure
     if weights:
         section.text.append(
             'The weights are those of the run that writes the translation. Choose a '
@@ -59,7 +58,7 @@ def _heads(found: 'Inspection') -> Section:
         section.text.append('The model has no heads that can be switched off.')
     else:
         section.choices.append({important.title: important})
-        section.tables.append(pictures.table(found))
+        section.more.append(pictures.table(found))
     statistics = {figure.title: figure for figure in pictures.statistics(found)}
     if statistics:
         section.choices.append({**statistics})
@@ -74,11 +73,21 @@ def curves(study: Study) -> Section | None:
     if not choices:
         return None
     text = (
-        'A line is the mean over seeds at the steps that all of an arm have; the band '
-        'goes from the lowest seed to the highest. Tokens and time of a row are its '
-        "share of the run's, by steps, where the row does not tell them."
+        "Tokens and time of a row are its share of the run's, by steps, where the row "
+        'does not tell them.'
     )
+    if any(len(arm.runs) > 1 for arm in study.arms):
+        text = (
+            'A line is the mean over seeds at the steps that all of an arm have; the '
+            f'band goes from the lowest seed to the highest. {text}'
+        )
     return Section('Curves', [text], choices=choices)
+
+
+def _isolated(text: str) -> str:
+    """A text whose direction does not turn round what stands beside it."""
+    shown = text if len(text) <= _LONGEST else f'{text[: _LONGEST - 1]}…'
+    return f'\u2068{shown}\u2069'
 
 
 def _sentence(text: str) -> str:
