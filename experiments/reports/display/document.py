@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jinja2
 
-from experiments.reports.display import interactive, tables
+from experiments.reports.display import interactive, tables, themes
 from experiments.reports.display.charts import Figure
 from experiments.reports.display.tables import Table
 from experiments.reports.texts import Sentence
@@ -62,8 +62,8 @@ def html(title: str, sections: Sequence[Section], also: str = '') -> str:
         also=also,
         figures={figure.name: interactive.draw(figure) for figure in figures},
         widths={figure.name: interactive.least_width(figure) for figure in figures},
-        themes=interactive.themes(),
-        papers=interactive.PAPER,
+        themes=themes.templates(),
+        papers=themes.PAPER,
         library=interactive.library(),
     )
 

@@ -3,18 +3,17 @@
 Plotly reads tags and entities in its texts, so every text is escaped here.
 """
 
-import copy
 import html
 import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from plotly import colors, graph_objects
-from plotly import io as pio
+from plotly import graph_objects
 from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
+from experiments.reports.display import themes
 from experiments.reports.display.charts import (
     MARK,
     Chart,
@@ -25,19 +24,6 @@ from experiments.reports.display.charts import (
     look,
 )
 
-PAPER = {'light': '#ffffff', 'dark': '#14171b'}  # the page's ground, by theme
-_PLOTLYS = {'light': 'plotly_white', 'dark': 'plotly_dark'}
-_SEQUENTIAL = {
-    'light': colors.sequential.Blues,
-    'dark': ['#1b2027', '#173a5e', '#1f5f99', '#3f8fcf', '#8cc4f0', '#e3f2fd'],
-}
-_DIVERGING = {
-    'light': colors.diverging.RdBu[::-1],
-    'dark': [
-        *('#9ecbf2', '#3f8fcf', '#1d4f80', '#1b2027'),
-        *('#8a3a24', '#dd6b4a', '#f8c4ae'),
-    ],
-}
 _BAND = 0.18  # opacity
 _MAP = 150  # pixels of a row of heatmaps
 # Pixels: a row with a name, a column with one, a letter of a name, and what stands
@@ -62,7 +48,7 @@ def figure(shown: Figure, dark: bool = False) -> graph_objects.Figure:
     """
     drawn = _chart(shown) if isinstance(shown, Chart) else _heatmaps(shown)
     drawn.update_layout(
-        template=_template('dark' if dark else 'light'),
+        template=themes.template('dark' if dark else 'light'),
         margin={'l': 60, 'r': 12, 't': 40, 'b': 48},
         # Read by the page's script: what a map that is shown large needs.
         meta={'x': _escape(shown.x_label), 'y': _escape(shown.y_label)},
@@ -76,25 +62,6 @@ def draw(shown: Figure) -> dict[str, Any]:
     # The same for all: the page has it once.
     found['layout'].pop('template')
     return found
-
-
-def themes() -> dict[str, dict[str, Any]]:
-    """The `template` of all layouts on a light page and on a dark one."""
-    found = {}
-    for theme in PAPER:
-        empty = graph_objects.Figure(layout_template=_template(theme))
-        found[theme] = json.loads(str(empty.to_json()))['layout']['template']
-    return found
-
-
-def _template(theme: str) -> Any:
-    """Plotly's own, on the page's ground; scales of colours begin with the ground."""
-    template: Any = copy.deepcopy(pio.templates[_PLOTLYS[theme]])
-    template.layout.paper_bgcolor = PAPER[theme]
-    template.layout.plot_bgcolor = PAPER[theme]
-    template.layout.colorscale.sequential = _SEQUENTIAL[theme]
-    template.layout.colorscale.diverging = _DIVERGING[theme]
-    return template
 
 
 def least_width(figure: Figure) -> int:
