@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from experiments.data.tokenizer import BOS, EOS, Tokenizer
-from experiments.runtime import compilation
+from experiments.runtime import compilation, mesh
 from flaxformer_lite import introspection
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import Batch, make_batch
@@ -50,10 +50,10 @@ def attend(
         return []
     batch = pairs_batch(tokenizer, outputs)
 
-    def record(variables: Any, batch: Batch) -> Any:
+    def attention_weights(variables: Any, batch: Batch) -> Any:
         return introspection.record(model, variables, batch, missing_ok=True).weights
 
-    weights = run_once(record, variables, batch)
+    weights = run_once(attention_weights, model, variables, batch)
     found = []
     for i, (source, output) in enumerate(outputs):
         read = _pieces(tokenizer, batch['source'][i])
@@ -79,14 +79,21 @@ def pairs_batch(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Batch
     """Sources and targets as one batch, a pair a row."""
     sources = tokenizer.encode([source for source, _ in pairs])
     targets = tokenizer.encode([target for _, target in pairs])
-    return make_batch(
+    batch = make_batch(
         [[*ids, EOS] for ids in sources], [[*ids, EOS] for ids in targets], BOS
     )
+    return jax.device_put(batch, mesh.everywhere())
 
 
-def run_once(function: Any, *arguments: Any) -> Any:
-    """The result of a function on the host, by a program that is soon compiled."""
-    program = compilation.compiled(jax.jit(function), *arguments, once=True)
+def run_once(function: Any, model: Model, *arguments: Any) -> Any:
+    """The result of a function on the host, by a program that is soon compiled.
+
+    Args:
+      function: what it does follows from its name and the model.
+      model: what it knows beside its arguments.
+      arguments: of the function.
+    """
+    program = compilation.Program(jax.jit(function), model, once=True)
     return jax.device_get(program(*arguments))
 
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from experiments.reports.inside.attended import Attended, run_once
+from experiments.runtime import compilation
 from flaxformer_lite import introspection
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import Batch
@@ -72,7 +73,7 @@ def head_stats(
       model, variables, batch: as `introspection.attention_stats`.
     """
 
-    def statistics(variables: Any, batch: Batch) -> Any:
+    def head_statistics(variables: Any, batch: Batch) -> Any:
         # What is not asked for, the gradients, is not computed.
         found = introspection.attention_stats(model, variables, batch, missing_ok=True)
         return {
@@ -81,7 +82,8 @@ def head_stats(
             if 'entropy' in figures
         }
 
-    return jax.tree.map(np.ndarray.tolist, run_once(statistics, variables, batch))
+    found = run_once(head_statistics, model, variables, batch)
+    return jax.tree.map(np.ndarray.tolist, found)
 
 
 def head_importance(
@@ -96,13 +98,18 @@ def head_importance(
       model, variables, batch: as `introspection.record`.
     """
 
-    def loss(masks: Any) -> jax.Array:
+    def ablated_loss(masks: Any, variables: Any, batch: Batch) -> jax.Array:
         sums = loss_sums(model, variables | {'ablation_masks': masks}, batch)
         return sums.loss / sums.tokens  # without smoothing, in nats
 
-    masks = introspection.ablation_masks(model)
-    with_all, gradients = run_once(jax.value_and_grad(loss), masks)
-    without = jax.jit(loss)
+    def mask_gradients(masks: Any, variables: Any, batch: Batch) -> Any:
+        return jax.value_and_grad(ablated_loss)(masks, variables, batch)
+
+    # Placed as the other arrays are, so that one program serves all masks.
+    placed = jax.tree.leaves(variables)[0].sharding
+    masks = jax.device_put(introspection.ablation_masks(model), placed)
+    with_all, gradients = run_once(mask_gradients, model, masks, variables, batch)
+    without = compilation.Program(jax.jit(ablated_loss), model)
     importance = Importance({}, {})
     for (stack, module), kind in _KINDS.items():
         layers = _layers(masks, stack, module)
@@ -116,7 +123,8 @@ def head_importance(
             rises = []
             for head in range(len(gradient_H)):
                 changed = _switched_off(masks, (stack, name, module), head)
-                rises.append(float(without(changed)) - float(with_all))
+                loss = float(without(changed, variables, batch))
+                rises.append(loss - float(with_all))
             measured.append(rises)
         importance.measured[kind] = measured
         importance.estimated[kind] = estimated
@@ -137,6 +145,7 @@ def _layers(masks: Any, stack: str, module: str) -> list[str]:
 def _switched_off(masks: Any, place: tuple[str, str, str], head: int) -> Any:
     """The masks with one head at 0; the others are shared."""
     stack, layer, module = place
-    heads_H = masks[stack][layer][module]['heads'].at[head].set(0.0)
+    before_H = masks[stack][layer][module]['heads']
+    heads_H = jax.device_put(before_H.at[head].set(0.0), before_H.sharding)
     changed_layer = masks[stack][layer] | {module: {'heads': heads_H}}
     return masks | {stack: masks[stack] | {layer: changed_layer}}
