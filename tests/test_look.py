@@ -158,9 +158,10 @@ def test_a_run_without_pairs_shows_the_rest(run, trained):
     assert 'no pairs of an evaluation set' in of_heads.text[0]
 
 
+SOFTMAX = {'decoder_attention': 'softmax', 'cross_attention': 'softmax'}
 NEVER = {
-    'attention=linear': (
-        {'attention': 'linear', 'decoder_attention': 'softmax'},
+    'attention=blockwise': (
+        {'attention': 'blockwise', **SOFTMAX},
         ['encoder'],
         'The weights of encoder self-attention cannot be shown, for it never holds',
     ),
@@ -174,7 +175,7 @@ NEVER = {
         [],
         'There is no alignment, for no decoder of the model attends to the source.',
     ),
-    'recurrent': ({'architecture': 'recurrent(num_layers=1)'}, [], None),
+    'recurrent': ({'architecture': 'recurrent'}, [], None),
 }
 
 
@@ -207,7 +208,7 @@ WRONG = [
     (['--text=a', '--out=FOLDER/a.html/b.html'], r'a.html is not a directory'),
     (['--text=a', '--workdir=FOLDER'], 'is not the directory of a run|no such|is no'),
     (['--text=a', '--pairs=x'], "'x' must be a whole number from 0"),
-    ([f'--text={"long " * 200}'], r'--text=.*… has \d+ tokens with its end, more than'),
+    ([f'--text={"long " * 200}'], r"--text=.*…' has \d+ tokens with its end"),
     (['--text=a', f'--target={"x " * 200}'], "--target='x x .* more than the 128"),
     (['--text=\udce4'], 'is not UTF-8: give it in that encoding'),
 ]
