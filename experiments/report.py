@@ -9,13 +9,12 @@ tables as CSV and LaTeX, and the figures as SVG and PDF.
 
 import argparse
 import csv
-import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.command_line import flags
+from experiments.command_line import flags, packages
 from experiments.command_line.errors import UserError
 from experiments.reports import arms, overview, read
 from experiments.reports.arms import Question, Study
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 _NEEDED = ('scipy', 'matplotlib', 'plotly', 'jinja2')  # by --out
 _LONGEST = 14  # words of a sentence whose attention is shown
-_PAIRS = 100  # of sentences, for the figures of heads
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -122,12 +120,8 @@ def _refuse_without_out(args: Any) -> None:
 
 def _check_out(folder: Path) -> None:
     """Refuses what a report cannot be written to, and says which packages it needs."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f'--out needs {", ".join(missing)}: pip install -e ".[report]"; without '
-            '--out the table needs none of them'
-        )
+    without = 'without --out the table needs none of them'
+    packages.check('--out', _NEEDED, 'report', without)
     if files.exists(folder / directory.CONFIG):
         raise UserError(f'--out={folder} is the directory of a run: give another')
     if files.exists(folder) and not folder.is_dir():
@@ -210,13 +204,13 @@ def _inspect(args: Any, study: Study) -> 'Inspection':
     found = read.lines(run, study.measure.set)
     if found is None:
         raise UserError(f'{run.path} has no translations of {study.measure.set}')
-    sources, references, outputs = found
+    sources, _, outputs = found
     short = [i for i, text in enumerate(sources) if len(text.split()) <= _LONGEST]
     chosen = short[:: max(1, len(short) // args.attention)][: args.attention]
-    pairs = list(zip(sources, references, strict=True))[:_PAIRS]
-    from experiments.reports.inside import heads
+    from experiments.reports.inside import looking
 
-    return heads.inspect(run.path, [(sources[i], outputs[i]) for i in chosen], pairs)
+    look = looking.open_run(run.path, of=study.measure.set)
+    return look.inspect([(sources[i], outputs[i]) for i in chosen])
 
 
 if __name__ == '__main__':

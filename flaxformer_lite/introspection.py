@@ -36,13 +36,17 @@ class Record(NamedTuple):
     valid: dict[str, jax.Array]
 
 
-def record(model: Model, variables: Any, batch: Batch) -> Record:
+def record(
+    model: Model, variables: Any, batch: Batch, missing_ok: bool = False
+) -> Record:
     """What happens inside when a batch goes through the model, without dropout.
 
     Args:
       model: the model.
       variables: what `model.apply` takes: {'params': …}.
       batch: the arrays of `training.batch.BATCH_ARRAYS`.
+      missing_ok: whether `weights` has no entry for an attention that does not hold
+        its weights, instead of an error.
 
     Raises:
       ValueError: an attention does not hold its weights (`softmax` does, with the same
@@ -52,13 +56,13 @@ def record(model: Model, variables: Any, batch: Batch) -> Record:
     found = Record({}, {}, {}, {}, {})
     for stack, inside in written['intermediates'].items():
         if 'norms' in inside:
-            _add_stack(found, stack, inside)
+            _add_stack(found, stack, inside, missing_ok)
         else:
             _add_recurrent_decoder(found, inside, batch)
     return found
 
 
-def _add_stack(found: Record, stack: str, inside: Any) -> None:
+def _add_stack(found: Record, stack: str, inside: Any, missing_ok: bool) -> None:
     found.norms[stack] = inside['norms']
     found.positions[stack] = inside['positions']
     found.valid[stack] = inside['valid']
@@ -70,6 +74,8 @@ def _add_stack(found: Record, stack: str, inside: Any) -> None:
         name = stack + suffix
         attentions = [layer[module] for layer in layers]
         found.heads[name] = tuple(x['heads'][0] for x in attentions)
+        if missing_ok and not all(map(_holds_weights, attentions)):
+            continue
         found.weights[name] = tuple(_weights(x, name) for x in attentions)
 
 
@@ -83,8 +89,12 @@ def _add_recurrent_decoder(found: Record, inside: Any, batch: Batch) -> None:
         found.valid[stack] = tokens.valid_BT
 
 
+def _holds_weights(attention: Any) -> bool:
+    return 'weights' in attention.get('core_attention', {})
+
+
 def _weights(attention: Any, name: str) -> jax.Array:
-    if 'weights' not in attention.get('core_attention', {}):
+    if not _holds_weights(attention):
         raise ValueError(
             f'the attention of {name} never holds its weights: record it with softmax'
         )
@@ -99,13 +109,18 @@ def _weights(attention: Any, name: str) -> jax.Array:
 
 
 def attention_stats(
-    model: Model, variables: Any, batch: Batch, label_smoothing: float = 0.1
+    model: Model,
+    variables: Any,
+    batch: Batch,
+    label_smoothing: float = 0.1,
+    missing_ok: bool = False,
 ) -> dict[str, dict[str, jax.Array]]:
     """Figures of each head, (layers, heads), and of each layer, (layers,).
 
     Args:
       model, variables, batch: as `record`.
       label_smoothing: of the loss whose gradient is taken.
+      missing_ok: as `record`.
 
     Returns:
       By attention, named as in `Record.weights`, means over the queries that are
@@ -124,8 +139,8 @@ def attention_stats(
     Raises:
       ValueError: as `record`.
     """
-    found = record(model, variables, batch)
-    stats = {}
+    found = record(model, variables, batch, missing_ok)
+    stats: dict[str, dict[str, jax.Array]] = {}
     for name, layers in found.weights.items():
         queries = name.removesuffix(' cross')
         keys = 'encoder' if name.endswith(' cross') else queries
@@ -142,9 +157,10 @@ def attention_stats(
         stats[name] = jax.tree.map(lambda *x: jnp.stack(x), *by_layer)
     gradients = _gradients(model, variables, batch, label_smoothing)
     for stack, (_, *after_layers) in found.norms.items():
+        of_stack = stats.setdefault(stack, {})
         norms_BLT = jnp.stack(after_layers, 1)
-        stats[stack]['norm'] = _mean_over_tokens(norms_BLT, found.valid[stack])
-        stats[stack]['gradient_norm'] = jnp.stack(
+        of_stack['norm'] = _mean_over_tokens(norms_BLT, found.valid[stack])
+        of_stack['gradient_norm'] = jnp.stack(
             [
                 optax.tree.norm(gradients[stack][f'layer_{i}'])
                 for i in range(len(after_layers))

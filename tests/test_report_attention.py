@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tiny
 
-from experiments.reports.inside import heads, pictures
+from experiments.reports.inside import attended, heads, pictures
 from experiments.reports.inside.heads import Importance, Inspection
 from flaxformer_lite import introspection
 from flaxformer_lite.training.loss import loss_sums
@@ -79,15 +79,17 @@ def test_the_estimate_is_the_slope_by_finite_differences(model, batch, importanc
         assert abs(estimate) > 1e-3
 
 
-def attended():
+def sentence_of_two():
     weights = np.arange(2 * 3 * 4, dtype=float).reshape(2, 3, 4)
     found = heads.Attended('s', 'o', {}, {}, {})
-    heads._add(found, 'decoder cross', [weights], ['a', 'b', 'c', ''], ['<s>', 'x', ''])
+    attended._add(
+        found, 'decoder cross', [weights], ['a', 'b', 'c', ''], ['<s>', 'x', '']
+    )
     return found, weights
 
 
 def test_padding_is_on_no_axis():
-    found, weights = attended()
+    found, weights = sentence_of_two()
     assert found.queries == {'decoder cross': ['<s>', 'x']}
     assert found.keys == {'decoder cross': ['a', 'b', 'c']}
     (layer,) = found.weights['decoder cross']
@@ -96,14 +98,14 @@ def test_padding_is_on_no_axis():
 
 def test_one_stack_that_reads_both_has_both_on_its_axes():
     found = heads.Attended('s', 'o', {}, {}, {})
-    heads._add(found, 'decoder', [np.zeros((1, 4, 4))], ['a', ''], ['<s>', 'x'])
+    attended._add(found, 'decoder', [np.zeros((1, 4, 4))], ['a', ''], ['<s>', 'x'])
     assert found.queries['decoder'] == found.keys['decoder'] == ['a', '<s>', 'x']
 
 
 def test_heads_are_listed_by_what_they_are_worth():
     measured = {'encoder': [[0.1, 0.3]], 'decoder': [[0.2, -0.1]]}
     stats = {name: [[1.0, 2.0]] for name in heads.STATS}
-    sentence, _ = attended()
+    sentence, _ = sentence_of_two()
     found = Inspection(
         *('run', [20], [sentence], {'encoder': stats}, Importance(measured, measured)),
         *(1.0, 5, ''),

@@ -51,9 +51,9 @@ def inspection():
     """Two heads in each of two layers, and a sentence of them."""
     weights = [[[[0.25, 0.75], [1.0, 0.0]]] * 2] * 2
     pieces = ['▁a', HOSTILE]
-    sentence = Attended(
-        HOSTILE, 'out', {'encoder': pieces}, {'encoder': pieces}, {'encoder': weights}
-    )
+    kinds = ('encoder', 'decoder cross')
+    axes = dict.fromkeys(kinds, pieces)
+    sentence = Attended(HOSTILE, 'out', axes, axes, dict.fromkeys(kinds, weights))
     grid = [[0.1, 0.2], [0.3, 0.4]]
     stats = {'encoder': dict.fromkeys(STATS, grid)}
     importance = Importance({'encoder': grid}, {'encoder': grid})
@@ -105,7 +105,8 @@ def test_everything_is_there(report):
     for table in (*names_of_tables, 'first_gradients'):
         assert {f'tables/{table}.csv', f'tables/{table}.tex'} <= names
     figures = ['by_num_heads', 'heads_importance', 'attention_1_encoder']
-    figures += ['first_gradients_decoder']
+    figures += ['first_gradients_decoder', 'attention_1_decoder_cross']
+    figures += ['alignment_1_mean_of_all_layers', 'alignment_1_layer_1']
     figures += [
         f'{curve}_by_{axis}'
         for curve in ('loss', 'dev_loss', 'dev_bleu', 'learning_rate', 'gradient_norm')

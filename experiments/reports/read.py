@@ -154,6 +154,33 @@ def lines(run: Run, name: str) -> tuple[list[str], list[str], list[str]] | None:
     return sources, references, translations
 
 
+def pairs(path: Path, name: str = '') -> list[tuple[str, str]]:
+    """Sources and references of a set that the run was scored on; [] before that.
+
+    Args:
+      path: the run's directory.
+      name: of the set; empty: `test`, or else the first one.
+
+    Raises:
+      UserError: a file cannot be read, or they have not as many lines each.
+    """
+    folder = path / 'translations'
+    ending = '.source.txt'
+    sets = sorted(x.name.removesuffix(ending) for x in folder.glob(f'*{ending}'))
+    if not name and sets:
+        name = 'test' if 'test' in sets else sets[0]
+    reference = folder / f'{name}.reference.txt'
+    if name not in sets or not files.exists(reference):
+        return []
+    sources, references = _lines(folder / f'{name}{ending}'), _lines(reference)
+    if len(sources) != len(references):
+        raise UserError(
+            f'{reference} has not as many lines as the sources beside it: score the '
+            'run again with experiments.evaluate'
+        )
+    return list(zip(sources, references, strict=True))
+
+
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding='utf-8').split('\n')[:-1]

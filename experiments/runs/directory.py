@@ -230,16 +230,8 @@ def _check_name(path: Path) -> None:
 
 def _check_rights(path: Path) -> None:
     """Refuses a place where the directory cannot be made or written to."""
-    place = path.absolute()
-    while not files.exists(place):
-        place = place.parent
-    effective = os.access in os.supports_effective_ids
-    reason = None
-    if not place.is_dir():
-        reason = f'{place} is not a directory'
-    elif not os.access(place, os.W_OK | os.X_OK, effective_ids=effective):
-        reason = f'there is no permission to write in {place}'
-    if reason is not None:
+    reason = files.obstacle(path)
+    if reason:
         raise UserError(
             f'cannot write to {path}: {reason}; name another directory with --workdir'
         )

@@ -143,6 +143,23 @@ def exists(path: Path) -> bool:
     return True
 
 
+def obstacle(path: Path) -> str:
+    """Why nothing can be written at a path, folders to make included; '' if it can.
+
+    Raises:
+      UserError: as `exists`.
+    """
+    place = path.absolute()
+    while not exists(place):
+        place = place.parent
+    effective = os.access in os.supports_effective_ids
+    if not place.is_dir():
+        return f'{place} is not a directory'
+    if not os.access(place, os.W_OK | os.X_OK, effective_ids=effective):
+        return f'there is no permission to write in {place}'
+    return ''
+
+
 def sweep(folder: Path, held: bool) -> None:
     """Removes the temporary files that `replacing` left when a process was killed.
 

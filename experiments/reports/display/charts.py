@@ -3,12 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, with the yellow
-# left out that is too pale for a line.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow
+# that is too pale for a line, and with a grey for black, which no dark page shows.
 COLOURS = (
     *('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00'),
-    '#000000',
+    '#7A7A7A',
 )
+MARK = COLOURS[1]  # of a cell in a heatmap
 DASHES = ('solid', 'dash', 'dot')  # the next for each round of the colours
 
 
@@ -64,12 +65,14 @@ class Heatmap:
       rows: names of the rows, from the top.
       columns: names of the columns.
       values: a list for each row.
+      marks: the cells that are marked: a column for each row, or none.
     """
 
     title: str
     rows: Sequence[str]
     columns: Sequence[str]
     values: Sequence[Sequence[float]]
+    marks: Sequence[int] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +98,14 @@ class Heatmaps:
     diverging: bool = False
     one_at_a_time: bool = False
     note: str = ''
+
+    def one(self, row: int, column: int) -> 'Heatmaps':
+        """One of the heatmaps alone, with the names on its axes."""
+        heatmap = self.maps[row][column]
+        title = f'{self.title}: {heatmap.title}'
+        maps = ((dataclasses.replace(heatmap, title=title),),)
+        name = f'{self.name}_{row}_{column}'
+        return dataclasses.replace(self, name=name, maps=maps, one_at_a_time=False)
 
     def limits(self) -> tuple[float, float]:
         """The ends of the scale of colours."""

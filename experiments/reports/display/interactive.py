@@ -13,7 +13,9 @@ from plotly import graph_objects
 from plotly.offline import get_plotlyjs
 from plotly.subplots import make_subplots
 
+from experiments.reports.display import themes
 from experiments.reports.display.charts import (
+    MARK,
     Chart,
     Figure,
     Heatmap,
@@ -24,6 +26,11 @@ from experiments.reports.display.charts import (
 
 _BAND = 0.18  # opacity
 _MAP = 150  # pixels of a row of heatmaps
+# Pixels: a row with a name, a column with one, a letter of a name, and what stands
+# beside a map apart from names: its scale and title.
+_ROW, _COLUMN, _LETTER, _BESIDE = 18, 15, 8, 130
+# Characters of a name on an axis; all of it is told where it is pointed at.
+_LONGEST = 18
 _NO_WIDTH = '\u200b'
 
 
@@ -32,20 +39,42 @@ def library() -> str:
     return get_plotlyjs()
 
 
-def draw(figure: Figure) -> dict[str, Any]:
+def figure(shown: Figure, dark: bool = False) -> graph_objects.Figure:
+    """The figure as Plotly has it, which a notebook shows.
+
+    Args:
+      shown: the figure.
+      dark: for a dark page.
+    """
+    drawn = _chart(shown) if isinstance(shown, Chart) else _heatmaps(shown)
+    drawn.update_layout(
+        template=themes.template('dark' if dark else 'light'),
+        margin={'l': 60, 'r': 12, 't': 40, 'b': 48},
+        # Read by the page's script: what a map that is shown large needs.
+        meta={'x': _escape(shown.x_label), 'y': _escape(shown.y_label)},
+    )
+    return drawn
+
+
+def draw(shown: Figure) -> dict[str, Any]:
     """The `data` and `layout` of a figure, as JSON can hold them."""
-    drawn = _chart(figure) if isinstance(figure, Chart) else _heatmaps(figure)
-    drawn.update_layout(margin={'l': 60, 'r': 12, 't': 40, 'b': 48})
-    found = json.loads(str(drawn.to_json()))
+    found = json.loads(str(figure(shown).to_json()))
     # The same for all: the page has it once.
     found['layout'].pop('template')
     return found
 
 
-def template() -> dict[str, Any]:
-    """The `template` of all layouts."""
-    empty = graph_objects.Figure(layout_template='plotly_white')
-    return json.loads(str(empty.to_json()))['layout']['template']
+def least_width(figure: Figure) -> int:
+    """Pixels that a figure needs for its names; a narrower screen scrolls."""
+    if isinstance(figure, Chart):
+        return 0
+    columns = max(map(len, figure.maps))
+    if figure.one_at_a_time:
+        return _BESIDE + 110 * columns
+    maps = [heatmap for row in figure.maps for heatmap in row]
+    names = max(len(heatmap.columns) for heatmap in maps)
+    longest = max(len(_cut(name)) for heatmap in maps for name in heatmap.rows)
+    return _BESIDE + _LETTER * longest + columns * max(200, _COLUMN * names)
 
 
 def _escape(text: str) -> str:
@@ -122,23 +151,93 @@ def _heatmaps(figure: Heatmaps) -> graph_objects.Figure:
     )
     for i, maps in enumerate(figure.maps, 1):
         for j, heatmap in enumerate(maps, 1):
-            drawn.add_trace(_map(figure, heatmap), i, j)
-    hidden = figure.one_at_a_time
-    drawn.update_xaxes(type='category', showticklabels=not hidden)
-    drawn.update_yaxes(type='category', autorange='reversed', showticklabels=not hidden)
+            _add_map(drawn, figure, heatmap, (i, j))
     low, high = figure.limits()
-    colours = 'RdBu_r' if figure.diverging else 'Blues'
     drawn.update_layout(
-        coloraxis={
-            'colorscale': colours,
-            'cmin': low,
-            'cmax': high,
-            'colorbar': {'thickness': 12},
-        },
-        height=130 + _MAP * rows,
+        coloraxis={'cmin': low, 'cmax': high, 'colorbar': {'thickness': 12}},
+        height=_height(figure),
+        showlegend=False,
+        # A finger that moves over a map scrolls the page.
+        dragmode=False,
     )
     drawn.update_annotations(font_size=12)
     return drawn
+
+
+def _add_map(
+    drawn: graph_objects.Figure,
+    figure: Heatmaps,
+    heatmap: Heatmap,
+    place: tuple[int, int],
+) -> None:
+    """Adds a heatmap, with its marks, at a row and a column that count from 1."""
+    row, column = place
+    drawn.add_trace(_map(figure, heatmap), row, column)
+    if heatmap.marks:
+        drawn.add_trace(_marks(heatmap), row, column)
+    hidden = figure.one_at_a_time
+    is_last = row == len(figure.maps)
+    drawn.update_xaxes(
+        **_axis(heatmap.columns, hidden),
+        title=_escape(figure.x_label) if is_last and not hidden else None,
+        tickangle=-60 if _is_large(figure) else None,
+        range=[-0.5, len(heatmap.columns) - 0.5],
+        row=row,
+        col=column,
+    )
+    drawn.update_yaxes(
+        **_axis(heatmap.rows, hidden),
+        title=_escape(figure.y_label) if column == 1 and not hidden else None,
+        range=[len(heatmap.rows) - 0.5, -0.5],  # from the top
+        row=row,
+        col=column,
+    )
+
+
+def _is_large(figure: Heatmaps) -> bool:
+    """Whether it is one heatmap with names on its axes."""
+    return not figure.one_at_a_time and len(figure.maps) == len(figure.maps[0]) == 1
+
+
+def _height(figure: Heatmaps) -> int:
+    """Pixels: a name a line where it is one heatmap."""
+    if _is_large(figure):
+        return 220 + max(_MAP, _ROW * len(figure.maps[0][0].rows))
+    return 130 + _MAP * len(figure.maps)
+
+
+def _axis(names: Sequence[str], hidden: bool) -> dict[str, Any]:
+    """An axis of names, of which long ones are cut."""
+    return {
+        'type': 'category',
+        'showticklabels': not hidden,
+        'showgrid': False,
+        'automargin': True,
+        'tickmode': 'array',
+        'tickvals': _apart(names),
+        'ticktext': [_escape(_cut(name)) for name in names],
+    }
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else f'{name[: _LONGEST - 1]}…'
+
+
+def _marks(heatmap: Heatmap) -> Any:
+    """A square in the cell that is marked of each row."""
+    columns = _apart(heatmap.columns)
+    return graph_objects.Scatter(
+        x=[columns[i] for i in heatmap.marks],
+        y=_apart(heatmap.rows),
+        mode='markers',
+        marker={
+            'symbol': 'square-open',
+            'size': 11,
+            'color': MARK,
+            'line': {'width': 2},
+        },
+        hoverinfo='skip',
+    )
 
 
 def _map(figure: Heatmaps, heatmap: Heatmap) -> Any:

@@ -10,6 +10,7 @@ from matplotlib import ticker
 from matplotlib.figure import Figure as Canvas
 
 from experiments.reports.display.charts import (
+    MARK,
     Chart,
     Figure,
     Heatmap,
@@ -121,6 +122,9 @@ def _draw_map(axes: Any, figure: Heatmaps, heatmap: Heatmap) -> Any:
     colours = 'RdBu_r' if figure.diverging else 'Blues'
     values = [[math.nan if x is None else x for x in row] for row in heatmap.values]
     image = axes.imshow(values, cmap=colours, vmin=low, vmax=high, aspect='auto')
+    if heatmap.marks:
+        places = range(len(heatmap.marks))
+        axes.plot(heatmap.marks, places, 's', mfc='none', mec=MARK, markersize=4)
     axes.set_title(heatmap.title, fontsize=6, pad=2)
     axes.set_xticks(*_ticks(heatmap.columns), rotation=90)
     axes.set_yticks(*_ticks(heatmap.rows))

@@ -27,6 +27,14 @@ _MEANINGS = {
 }
 
 
+def note(kinds: Sequence[str]) -> str:
+    """Says which attentions do not hold their weights; '' of none."""
+    if not kinds:
+        return ''
+    names = ', '.join(KINDS[kind] for kind in kinds)
+    return f'the weights of {names} cannot be shown, for it never holds them'
+
+
 def weights(sentence: 'Attended', number: int) -> list[Heatmaps]:
     """A figure for each attention: all heads, a row a layer."""
     figures = []
@@ -39,7 +47,8 @@ def weights(sentence: 'Attended', number: int) -> list[Heatmaps]:
                     f'layer {layer}, head {head}',
                     sentence.queries[kind],
                     sentence.keys[kind],
-                    values,
+                    # All that colours can show; more makes pages large.
+                    [[round(x, 3) for x in line] for line in values],
                 )
                 for head, values in enumerate(heads)
             ]

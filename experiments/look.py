@@ -1,0 +1,96 @@
+"""Shows what a trained run does inside when it translates a sentence, as one page.
+
+python -m experiments.look --workdir=runs/wmt_small --text='My box.' --out=page.html
+
+--text may be repeated. The page works from a file and offline: attention of every layer
+and head, alignments, what each head is worth, and the curves of training.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from experiments.command_line import flags, packages
+from experiments.command_line.errors import UserError
+from experiments.storage import files
+
+_NEEDED = ('scipy', 'plotly', 'jinja2')
+_ENDINGS = ('.html', '.htm')
+
+
+def main() -> None:
+    args = _parser().parse_args()
+    packages.check('experiments.look', _NEEDED, 'report')
+    targets = _targets(args)
+    _check_out(args.out)
+    # These import JAX, so they come after the flags: a mistake is answered at once.
+    from experiments.reports.inside import looking, run_page
+    from experiments.runtime import malloc
+
+    malloc.keep()
+    run = looking.open_run(args.workdir, args.pairs)
+    for text in args.text:
+        run.check(text, '--text')
+    for target in filter(None, targets):
+        run.check(target, '--target')
+    files.write(args.out, run_page.html(run, args.text, targets))
+    print(args.out)
+
+
+def _parser() -> flags.Parser:
+    parser = flags.Parser(__doc__)
+    parser.add_argument('--workdir', type=Path, required=True, help='of the run')
+    parser.add_argument(
+        '--text', action='append', required=True, help='a sentence to translate'
+    )
+    parser.add_argument(
+        '--target',
+        action='append',
+        help='whose writing is shown instead of the own translation; one for each '
+        '--text, empty for the own',
+    )
+    parser.add_argument('--out', type=Path, required=True, help='the page to write')
+    parser.add_argument(
+        '--pairs',
+        type=_count,
+        default=100,
+        metavar='N',
+        help='of the evaluation set, for the figures of heads; 0 for none',
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f'{text!r} must be a whole number from 0')
+    return int(text)
+
+
+def _targets(args: Any) -> list[str]:
+    """What the decoder is to write of each text; empty for its own translation."""
+    for text in args.text:
+        if not text.strip():
+            raise UserError(f'--text={text!r} is blank: give a sentence')
+    if args.target is None:
+        return [''] * len(args.text)
+    if len(args.target) != len(args.text):
+        raise UserError(
+            f'--target is given {len(args.target)} times and --text {len(args.text)} '
+            "times: give one for each, --target='' for the run's own translation"
+        )
+    return [target if target.strip() else '' for target in args.target]
+
+
+def _check_out(path: Path) -> None:
+    """Refuses a page that cannot be written, before anything is computed."""
+    if path.suffix.lower() not in _ENDINGS:
+        raise UserError(f'--out={path} must end in .html: it is a page')
+    if files.exists(path) and not path.is_file():
+        raise UserError(f'--out={path} is not a file: give another')
+    obstacle = files.obstacle(path.parent)
+    if obstacle:
+        raise UserError(f'--out={path} cannot be written: {obstacle}')
+
+
+if __name__ == '__main__':
+    flags.main(main)
