@@ -283,3 +283,21 @@ def test_names_tell_what_is_kept(folder):
     Traced().program()(*numbers())
     (file,) = folder.iterdir()
     assert Path(file).name.startswith('product-')
+
+
+def test_what_was_used_longest_ago_goes_first_where_there_is_no_room(
+    folder, monkeypatch
+):
+    def made(name):
+        return kept.kept(name, 0, lambda: name)
+
+    for second, name in enumerate(('old', 'middle', 'new')):
+        made(name)
+        (file,) = folder.glob(f'{name}-*')
+        os.utime(file, (second, second))
+    made('old')  # is used again, and so no longer the oldest
+    sizes = [file.stat().st_size for file in folder.iterdir()]
+    monkeypatch.setattr(kept, 'MOST_BYTES', sum(sizes))
+    made('newest')
+    names = {file.name.partition('-')[0] for file in folder.iterdir()}
+    assert names == {'old', 'new', 'newest'}

@@ -2,9 +2,11 @@
 
 What was made is found again only by the same sources of both packages, the same
 libraries, settings, devices and processor. So it never has to be declared out of date;
-the folder may be removed at any time.
+the folder may be removed at any time. What was not used for longest goes first where it
+grows beyond `MOST_BYTES`.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -27,6 +29,8 @@ from experiments.runtime import processor
 from experiments.storage import files
 
 T = TypeVar('T')
+
+MOST_BYTES = 2 << 30  # of the folder: programs of some 500 configs
 
 _LIBRARIES = ('flax', 'jax', 'jaxlib', 'numpy', 'optax')
 _VARIABLES = re.compile('(JAX|XLA|LIBTPU|TPU|CUDA|NVIDIA)_')  # of the environment
@@ -87,6 +91,8 @@ def _read(file: Path) -> bytes | None:
     except OSError as error:
         warn(f'cannot read {file}: {error.strerror}')
         return None
+    with contextlib.suppress(OSError):
+        os.utime(file)  # used now: others go before it
     written, packed = data[:_SUM_BYTES], data[_SUM_BYTES:]
     if hashlib.sha256(packed).digest() != written:
         _warn_damaged(file, 'it is not what was written')
@@ -100,6 +106,27 @@ def _write(file: Path, data: bytes) -> None:
         files.write(file, hashlib.sha256(packed).digest() + packed)
     except UserError as error:
         warn(str(error))
+        return
+    try:
+        _make_room(file.parent)
+    except OSError as error:
+        warn(f'cannot make room in {file.parent}: {error.strerror}')
+
+
+def _make_room(folder: Path) -> None:
+    """Removes what was used longest ago, until the rest is within `MOST_BYTES`."""
+    found = []
+    for entry in os.scandir(folder):
+        # Another process may have removed it just now.
+        with contextlib.suppress(FileNotFoundError):
+            status = entry.stat()
+            found.append((status.st_mtime_ns, status.st_size, Path(entry.path)))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= MOST_BYTES:
+            return
+        path.unlink(missing_ok=True)
+        total -= size
 
 
 def _warn_damaged(file: Path, reason: str) -> None:
