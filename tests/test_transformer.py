@@ -27,6 +27,13 @@ from flaxformer_lite.training.batch import source_and_inputs
 from flaxformer_lite.training.loss import loss_sums
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
+# Slow tests, for these differ from their like by a function of each number, or of each
+# position, which tests of their own compare with its formula.
+ALIKE = {
+    'feed_forward': ('gated_tanh', 'geglu', 'gelu', 'linear', 'squared_relu'),
+    'positions': ('sinusoidal_t2t',),
+}
+
 
 def every_case():
     """The base, and each file of each kind against the base of the other kinds."""
@@ -38,7 +45,8 @@ def every_case():
         if not field.startswith(('decoder_', 'cross_', 'init')):
             for name in tiny.here(field):
                 if name != getattr(base, field):
-                    yield pytest.param({field: name}, id=f'{field}={name}')
+                    marks = pytest.mark.slow if name in ALIKE.get(field, ()) else []
+                    yield pytest.param({field: name}, id=f'{field}={name}', marks=marks)
 
     for overrides in (
         dict(num_kv_heads=1),
@@ -562,7 +570,12 @@ PYTORCH = {
 
 @pytest.mark.parametrize(
     'overrides',
-    [{}, {'attention': 'linear'}, {'architecture': 'recurrent'}],
+    [
+        {},
+        {'attention': 'linear'},
+        # Its state has one size for good.
+        pytest.param({'architecture': 'recurrent'}, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_a_cache_may_grow_again_and_again(overrides, monkeypatch):
