@@ -360,7 +360,9 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(name):
     assert not beside[2][[0, 2]].any()
 
 
-@pytest.mark.parametrize('name', SEARCHES)
+@pytest.mark.parametrize(
+    'name', [pytest.param('greedy', marks=pytest.mark.slow), 'beam', 'sample']
+)
 def test_room_is_made_as_sentences_grow(name, monkeypatch):
     toy, limits = Toy(eos_bias=-12.0), [40, 7, 33, 32, 1, 20]
     at_once = search_rows(name, toy, range(6), limits, length=40)
@@ -508,7 +510,7 @@ def drawn(**settings):
     # freedom.
     [
         (dict(), 18.47),
-        (dict(temperature=0.5), 18.47),
+        pytest.param(dict(temperature=0.5), 18.47, marks=pytest.mark.slow),
         (dict(temperature=2.0, top_k=3), 13.82),
     ],
 )

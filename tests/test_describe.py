@@ -178,9 +178,14 @@ def test_activations_are_most_of_what_the_compiler_sets_aside():
     ('megabytes', 'changes'),
     [
         (794, {}),
-        (842, {'model.d_model': 256, 'model.d_ff': 1024}),
+        pytest.param(
+            *(842, {'model.d_model': 256, 'model.d_ff': 1024}), marks=pytest.mark.slow
+        ),
         (1758, {'model.d_model': 512, 'model.d_ff': 2048, 'model.num_layers': 6}),
-        (965, {'batch.tokens': 4096, 'model.dtype': 'bfloat16'}),
+        pytest.param(
+            *(965, {'batch.tokens': 4096, 'model.dtype': 'bfloat16'}),
+            marks=pytest.mark.slow,
+        ),
         (983, {'model.architecture': 'recurrent'}),
     ],
     ids=str,

@@ -32,16 +32,16 @@ def search(model, variables, beams=3):
 def several():
     """Two of one config with other parameters, a recurrent one, one with batch norm."""
     models = [
-        tiny.model(),
-        tiny.model(),
-        tiny.model(architecture='recurrent'),
-        tiny.model(norm='batch'),
+        tiny.model(num_layers=1),
+        tiny.model(num_layers=1),
+        tiny.model(num_layers=1, architecture='recurrent'),
+        tiny.model(num_layers=1, norm='batch'),
     ]
     return models, [tiny.all_variables(m, seed=i) for i, m in enumerate(models)]
 
 
 def test_a_model_beside_itself_finds_what_it_finds_alone():
-    model = tiny.model()
+    model = tiny.model(num_layers=1)
     own = tiny.all_variables(model)
     alone = search(model, own)
     both = flaxformer_lite.ensemble([model, model])
@@ -61,7 +61,8 @@ def test_a_score_is_the_log_of_the_mean_probability_token_by_token():
     ):
         for tokens, score in zip(np.asarray(tokens_NL), scores_N, strict=True):
             tokens = tokens[: list(tokens).index(1) + 1]
-            inputs = jnp.asarray([[2, *tokens[:-1]]], jnp.int32)
+            # Of one length, for each has a program of its own.
+            inputs = tiny.padded([[2, *tokens[:-1]]], LENGTH)
             p = [
                 softmax(tiny.apply(m, v, SOURCE[row : row + 1], inputs))[0]
                 for m, v in zip(models, each, strict=True)

@@ -151,8 +151,15 @@ def test_keys_and_values_are_in_the_compute_dtype_and_the_output_is_float32(dtyp
     assert apply(heads, p, x, kv, context).dtype == jnp.float32
 
 
-@pytest.mark.parametrize('groups', [1, 2])
-@pytest.mark.parametrize('name', tiny.here('attention'))
+def every_attention_of_groups():
+    """In the default tests one group is tried with one attention."""
+    for name in tiny.here('attention'):
+        yield name, 2
+        marks = [] if name == 'softmax' else pytest.mark.slow
+        yield pytest.param(name, 1, marks=marks)
+
+
+@pytest.mark.parametrize(('name', 'groups'), list(every_attention_of_groups()))
 def test_heads_that_share_keys_are_heads_with_equal_ones(name, groups):
     """Grouped-query attention: multi-head attention of groups with equal keys."""
     rng = np.random.default_rng(4)

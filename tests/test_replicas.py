@@ -56,7 +56,7 @@ def name(variant):
     ],
 )
 def test_a_step_of_several_runs_is_a_step_of_each(variant):
-    model = tiny.model(dropout=0.3, **variant)
+    model = tiny.model(dropout=0.3, num_layers=1, **variant)
     optimizer = optax.adam(1e-2)
     step = jax.jit(make_train_step(model, optimizer))
     keys = [jax.random.key(seed) for seed in range(3)]
@@ -130,21 +130,23 @@ def files_of(path):
     return {str(name) for name in names if 'ocdbt' not in str(name)}
 
 
-def test_each_seed_has_the_run_that_it_would_have_had_alone(data, together, tmp_path):
-    for seed in (3, 4):
-        own = together / f'train.seed={seed}'
-        alone = tmp_path / str(seed)
-        start(data, alone, train__seed=seed)
-        assert (own / 'config.json').read_text() == (alone / 'config.json').read_text()
-        same(plain(result(own)), plain(result(alone)))
-        for row, expected in zip(
-            metrics_log.read(own), metrics_log.read(alone), strict=True
-        ):
-            same(plain(row), plain(expected))
-        checkpoints = {p.name for p in (own / 'checkpoints').iterdir()}
-        assert checkpoints == {p.name for p in (alone / 'checkpoints').iterdir()}
-        for file in (alone / 'translations').glob('*.txt'):
-            assert (own / 'translations' / file.name).read_text() == file.read_text()
+@pytest.mark.parametrize('seed', [pytest.param(3, marks=pytest.mark.slow), 4])
+def test_each_seed_has_the_run_that_it_would_have_had_alone(
+    seed, data, together, tmp_path
+):
+    own = together / f'train.seed={seed}'
+    alone = tmp_path / str(seed)
+    start(data, alone, train__seed=seed)
+    assert (own / 'config.json').read_text() == (alone / 'config.json').read_text()
+    same(plain(result(own)), plain(result(alone)))
+    for row, expected in zip(
+        metrics_log.read(own), metrics_log.read(alone), strict=True
+    ):
+        same(plain(row), plain(expected))
+    checkpoints = {p.name for p in (own / 'checkpoints').iterdir()}
+    assert checkpoints == {p.name for p in (alone / 'checkpoints').iterdir()}
+    for file in (alone / 'translations').glob('*.txt'):
+        assert (own / 'translations' / file.name).read_text() == file.read_text()
 
 
 def test_a_kill_between_two_runs_checkpoints_changes_nothing(

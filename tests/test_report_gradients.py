@@ -20,7 +20,9 @@ from experiments.runs import directory
 pytestmark = pytest.mark.usefixtures('cache')
 
 
-@pytest.mark.parametrize('name', PYTORCH)
+@pytest.mark.parametrize(
+    'name', [pytest.param('post_norm', marks=pytest.mark.slow), 'pre_norm']
+)
 def test_norms_are_those_of_pytorchs_gradients(name):
     with np.load(File(__file__).parent / 'goldens' / f'{name}.npz') as file:
         arrays = {our_name(path): jnp.asarray(x) for path, x in file.items()}

@@ -180,10 +180,11 @@ def test_a_line_end_within_a_sentence_becomes_a_space():
     assert lines_of(pairs) == (['a b', 'e f'], ['c d', 'g h'])
 
 
-def test_the_same_command_again_shows_the_result(whole, text):
+def test_the_same_command_again_shows_the_result(whole, text, monkeypatch, capsys):
     workdir, _ = whole
     before = (workdir / 'result.json').stat().st_mtime_ns
-    out = finish(start(text, workdir))
+    command(monkeypatch, run, *arguments(text, workdir))
+    out = capsys.readouterr().out
     assert 'finished: step 12' in out and 'step 2/12' not in out
     assert (workdir / 'result.json').stat().st_mtime_ns == before
 
@@ -201,30 +202,25 @@ def killed_after(text, workdir, step, number, **settings):
     return process.returncode, out
 
 
-def test_a_run_killed_again_and_again_ends_the_same_bit_for_bit(whole, text, tmp_path):
+def test_a_run_stopped_again_and_again_ends_the_same_bit_for_bit(whole, text, tmp_path):
+    """Before its first checkpoint, by a signal that leaves it time, and after one."""
     workdir, _ = whole
-    for step in (2, 6, 10):
-        code, out = killed_after(text, tmp_path / 'run', step, signal.SIGKILL)
-        assert code == -signal.SIGKILL, out
-    finish(start(text, tmp_path / 'run'))
-    end, expected = result(tmp_path / 'run'), result(workdir)
-    assert end['parameters_sha256'] == expected['parameters_sha256']
-    assert end['evaluations'] == expected['evaluations']
-    assert figures(tmp_path / 'run') == figures(workdir)
-
-
-def test_sigterm_saves_and_leaves(whole, text, tmp_path):
-    workdir, _ = whole
-    code, out = killed_after(text, tmp_path / 'run', 2, signal.SIGTERM)
+    path = tmp_path / 'run'
+    # What a killed process has printed is read as well.
+    settings = dict(environment=os.environ | {'PYTHONUNBUFFERED': '1'})
+    code, out = killed_after(text, path, 2, signal.SIGKILL, **settings)
+    assert code == -signal.SIGKILL, out
+    code, out = killed_after(text, path, 6, signal.SIGTERM, **settings)
     assert code == 128 + signal.SIGTERM and 'stopped and saved at step' in out
-    out = finish(start(text, tmp_path / 'run'))
-    assert 'resuming at step' in out
-    end, expected = result(tmp_path / 'run'), result(workdir)
+    code, out = killed_after(text, path, 10, signal.SIGKILL, **settings)
+    assert code == -signal.SIGKILL and 'resuming at step' in out
+    finish(start(text, path))
+    end, expected = result(path), result(workdir)
     assert end['parameters_sha256'] == expected['parameters_sha256']
     # The checkpoint of the stop is none of those that are averaged.
     assert end['averaged_steps'] == expected['averaged_steps']
     assert end['evaluations'] == expected['evaluations']
-    assert figures(tmp_path / 'run') == figures(workdir)
+    assert figures(path) == figures(workdir)
 
 
 # Has one function of the runner keep its thread in C, where no signal interrupts it.

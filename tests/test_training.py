@@ -248,7 +248,10 @@ def test_a_batch_of_padding_moves_nothing():
 # What follows from other tokens of the batch follows from those of other devices too.
 @pytest.mark.parametrize(
     'overrides',
-    [{}, {'norm': 'batch', 'feed_forward': 'mixture(capacity=1.0)'}],
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        {'norm': 'batch', 'feed_forward': 'mixture(capacity=1.0)'},
+    ],
     ids=['base', 'across tokens'],
 )
 def test_several_devices_do_as_one_does(overrides):
@@ -309,43 +312,46 @@ def test_what_was_learned_by_heart_is_translated():
 
 def once(accumulate=1, rows=None, **overrides):
     """A fresh model's first parameters, and its state and figures after a step."""
-    m = model(dropout=0.0, **overrides)
-    first = jax.jit(functools.partial(init_state, m, tiny.adam(RATE)))(
-        jax.random.key(0)
-    )
-    step = jax.jit(make_train_step(m, tiny.adam(RATE), accumulate=accumulate))
-    return m, first, *step(first, rows or batch(), jax.random.key(1))
+    overrides = dict(dropout=0.0) | overrides
+    first = compiled_init(**overrides)(jax.random.key(0))
+    step, _ = make(accumulate, **overrides)
+    given_away = jax.tree.map(jnp.copy, first)
+    return first, *step(given_away, rows or batch(), jax.random.key(1))
 
 
 BATCH_NORM = dict(norm='batch(momentum=0.0)', residual='pre_norm')
 
 
 def test_evaluation_reads_the_batch_stats_that_training_leaves():
-    m, first, state, metrics = once(**BATCH_NORM)
+    first, state, metrics = once(**BATCH_NORM)
+    m = model(dropout=0.0, **BATCH_NORM)
+    sums = jax.jit(functools.partial(loss_sums, m, label_smoothing=0.1))
     # Without momentum they are the batch's own, so the same parameters have the same
     # loss again.
     variables = first.replace(batch_stats=state.batch_stats).variables
-    again = loss_sums(m, variables, batch(), label_smoothing=0.1)
+    again = sums(variables, batch())
     np.testing.assert_allclose(again.loss, metrics.sums.loss, rtol=1e-5)
-    assert not np.allclose(loss_sums(m, first.variables, batch()).nll, metrics.sums.nll)
+    other = sums(first.variables, batch())
+    assert not np.allclose(other.nll, metrics.sums.nll)
 
 
 def test_batch_stats_of_an_accumulated_batch_are_its_last_parts():
-    _, _, state, _ = once(accumulate=2, **BATCH_NORM)
+    _, state, _ = once(accumulate=2, **BATCH_NORM)
     half = jax.tree.map(lambda x: x[1::2], batch())  # as a batch is divided
-    _, _, expected, _ = once(rows=half, **BATCH_NORM)
+    _, expected, _ = once(rows=half, **BATCH_NORM)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
     jax.tree.map(close, state.batch_stats, expected.batch_stats)
 
 
 def test_an_update_that_is_not_finite_leaves_the_batch_stats():
-    m = model(dropout=0.0, **BATCH_NORM)
-    state = init_state(m, tiny.adam(RATE), jax.random.key(0))
+    settings = dict(dropout=0.0, **BATCH_NORM)
+    state = compiled_init(**settings)(jax.random.key(0))
+    before = copy(state.batch_stats)
     spoilt = jax.tree.map(lambda x: x * jnp.nan, state.params)
-    step = jax.jit(make_train_step(m, tiny.adam(RATE)))
+    step, _ = make(1, **settings)
     after, _ = step(state.replace(params=spoilt), batch(), jax.random.key(1))
     assert after.skipped == 1
-    same(after.batch_stats, state.batch_stats)
+    same(copy(after.batch_stats), before)
 
 
 def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
@@ -366,9 +372,17 @@ def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
     assert np.abs(gates[0]['kernel'] - gates[1]['kernel']).max() > 1e-2
 
 
+# In the default tests: norms before and after a sublayer, and sublayers side by side.
 @pytest.mark.parametrize(
     'residual',
-    ['post_norm', 'pre_norm', 'sandwich', 'deepnorm', 'layer_scale', 'parallel'],
+    [
+        'sandwich',
+        'parallel',
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ('post_norm', 'pre_norm', 'deepnorm', 'layer_scale')
+        ),
+    ],
 )
 def test_more_padding_teaches_nothing_else(residual):
     """What goes by all tokens of a batch goes by none of its padding, in every

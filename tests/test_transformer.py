@@ -27,6 +27,13 @@ from flaxformer_lite.training.batch import source_and_inputs
 from flaxformer_lite.training.loss import loss_sums
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
+# Slow tests, for these differ from their like by a function of each number, or of each
+# position, which tests of their own compare with its formula.
+ALIKE = {
+    'feed_forward': ('gated_tanh', 'geglu', 'gelu', 'linear', 'squared_relu'),
+    'positions': ('sinusoidal_t2t',),
+}
+
 
 def every_case():
     """The base, and each file of each kind against the base of the other kinds."""
@@ -38,7 +45,8 @@ def every_case():
         if not field.startswith(('decoder_', 'cross_', 'init')):
             for name in tiny.here(field):
                 if name != getattr(base, field):
-                    yield pytest.param({field: name}, id=f'{field}={name}')
+                    marks = pytest.mark.slow if name in ALIKE.get(field, ()) else []
+                    yield pytest.param({field: name}, id=f'{field}={name}', marks=marks)
 
     for overrides in (
         dict(num_kv_heads=1),
@@ -140,21 +148,48 @@ def sum_of_nll(logits_BTV, labels_BT):
     return jnp.sum(jnp.where(labels_BT != 0, nll_BT, 0.0))
 
 
-@functools.cache
-def examined(variant, dtype='float32'):
-    """A variant's logits and gradients for all sorts of rows."""
-    model, p = one_layer(dict(variant), dtype)
+def of_each_variant(function):
+    """What is made once of a variant and looked at by several tests."""
+    cached = functools.cache(lambda variant: function(dict(variant)))
+    return functools.wraps(function)(lambda variant: cached(tuple(variant.items())))
+
+
+def traced_gradient(overrides, dtype):
+    """Of the sum of −log p, for all sorts of rows, and logits; and what it is of."""
+    model, p = one_layer(overrides, dtype)
 
     def loss(params, batch):
         logits = outputs(model, p | {'params': params}, batch)
         return sum_of_nll(logits, batch['labels']), logits
 
-    gradients, logits = jax.jit(jax.grad(loss, has_aux=True))(p['params'], all_sorts())
-    return logits, flatten_dict(gradients, sep='/')
+    arguments = p['params'], all_sorts()
+    return jax.jit(jax.grad(loss, has_aux=True)).trace(*arguments), arguments
 
 
-def logits_of(overrides, dtype='float32'):
-    return examined(tuple(overrides.items()), dtype)[0]
+def run(traced, arguments):
+    gradients, logits = traced.lower().compile()(*arguments)
+    return flatten_dict(gradients, sep='/'), logits
+
+
+@of_each_variant
+def in_float32(overrides):
+    """A variant's gradients and logits."""
+    return run(*traced_gradient(overrides, 'float32'))
+
+
+@of_each_variant
+def traced_in_bfloat16(overrides):
+    """To compile it takes several times as long."""
+    return traced_gradient(overrides, 'bfloat16')
+
+
+@of_each_variant
+def in_bfloat16(overrides):
+    return run(*traced_in_bfloat16(overrides))
+
+
+def logits_of(overrides):
+    return in_float32(overrides)[1]
 
 
 def same(found, expected, overrides):
@@ -167,12 +202,21 @@ def same(found, expected, overrides):
     np.testing.assert_allclose(found, expected, atol=atol)
 
 
+LONGEST = 5  # source
+
+
+def sixteen_rows(model, p, source, inputs):
+    """Logits. Of one shape, so that all who ask share a program."""
+    assert source.shape == (16, LONGEST) and inputs.shape == (16, 4)
+    return tiny.apply(model, p, source, inputs)
+
+
 @every_variant
 def test_one_token_at_a_time_is_as_all_at_once(overrides):
     """Two hypotheses a sentence that part and die, as a beam's do, against whole
     targets."""
     model, p = one_layer(overrides)
-    source = tiny.padded([[4, 5, 6, 1], [7, 1]])
+    source = tiny.padded([[4, 5, 6, 1], [7, 1]], LONGEST)
     (t, b, n), rng = (4, 2, 2), np.random.default_rng(0)
     tokens = rng.integers(3, tiny.VOCAB, (t, b, n), dtype=np.int32)
     tokens[0] = 2
@@ -201,9 +245,8 @@ def test_one_token_at_a_time_is_as_all_at_once(overrides):
         return jax.lax.scan(step, state.allocate(n, t), (tokens, beams))[1]
 
     every_source = jnp.tile(jnp.repeat(source, n, 0), (t, 1))
-    whole = tiny.apply(model, p, every_source, past.reshape(-1, t)).reshape(
-        t, b, n, t, -1
-    )
+    whole = sixteen_rows(model, p, every_source, past.reshape(-1, t))
+    whole = whole.reshape(t, b, n, t, -1)
     found = step_by_step()
     assert found.shape == (t, b, n, tiny.VOCAB) and found.dtype == jnp.float32
     for i in range(t):
@@ -228,17 +271,12 @@ def test_a_sentence_is_the_same_alone_in_a_padded_batch_and_packed(overrides):
         same(out[row, : len(labels)], packed, overrides)
     # And one of them without a place of padding, nor a word about segments.
     source, labels = tiny.PAIRS[0]
-    alone = tiny.apply(
-        model, p, tiny.padded([source]), tiny.padded([[2, *labels[:-1]]])
-    )
+    inputs = [2, *labels[:-1]]
+    alone = sixteen_rows(model, p, tiny.padded([source] * 16), np.int32([inputs] * 16))
     same(out[0, : len(labels)], alone[0], overrides)
 
 
-@every_variant
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_every_parameter_has_a_finite_gradient(overrides, dtype):
-    logits, gradients = examined(tuple(overrides.items()), dtype)
-    assert np.isfinite(logits).all()
+def check_gradients(gradients):
     for name, g in gradients.items():
         assert g.dtype == jnp.float32, name
         assert np.isfinite(g).all(), name
@@ -246,8 +284,33 @@ def test_every_parameter_has_a_finite_gradient(overrides, dtype):
 
 
 @every_variant
+def test_every_parameter_has_a_finite_gradient(overrides):
+    gradients, logits = in_float32(overrides)
+    assert np.isfinite(logits).all()
+    check_gradients(gradients)
+
+
+def every_case_to_compile():
+    """In the default tests few: a trace says most of the others."""
+    few = 'base', 'architecture=recurrent', 'attention=linear', 'feed_forward=mixture'
+    for case in every_case():
+        marks = case.marks if case.id in few else pytest.mark.slow
+        yield pytest.param(*case.values, id=case.id, marks=marks)
+
+
+some_variants = pytest.mark.parametrize('overrides', list(every_case_to_compile()))
+
+
+@some_variants
+def test_every_parameter_has_a_finite_gradient_in_bfloat16(overrides):
+    gradients, logits = in_bfloat16(overrides)
+    assert np.isfinite(logits).all()
+    check_gradients(gradients)
+
+
+@some_variants
 def test_bfloat16_rounds_operands_and_leaves_logits_float32(overrides):
-    exact, out = logits_of(overrides), logits_of(overrides, 'bfloat16')
+    exact, out = logits_of(overrides), in_bfloat16(overrides)[1]
     assert out.dtype == exact.dtype == jnp.float32
     assert (out != out.astype(jnp.bfloat16)).any(), 'logits were rounded'
     error = np.abs(out - exact)[SAME].max() / np.std(exact[SAME])
@@ -262,20 +325,31 @@ def every_equation(jaxpr):
             yield from every_equation(inner)
 
 
-@every_variant
-def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
-    """Forward and backward, though their operands are bfloat16."""
-    model, p = one_layer(overrides, 'bfloat16')
-
-    def loss(params):
-        sums = loss_sums(model, p | {'params': params}, all_sorts())
-        return sums.loss
-
-    jaxpr = jax.make_jaxpr(jax.grad(loss))(p['params']).jaxpr
+def check_products(jaxpr):
+    """Summed and returned in float32, though their operands are bfloat16."""
     products = [e for e in every_equation(jaxpr) if e.primitive.name == 'dot_general']
     assert {e.outvars[0].aval.dtype for e in products} == {jnp.dtype('float32')}
     operands = {x.aval.dtype for e in products for x in e.invars}
     assert jnp.dtype('bfloat16') in operands
+
+
+@every_variant
+def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
+    """Forward and backward."""
+    traced, _ = traced_in_bfloat16(overrides)
+    check_products(traced.jaxpr.jaxpr)
+    gradients, logits = traced.out_info
+    assert {x.dtype for x in jax.tree.leaves(gradients)} == {jnp.dtype('float32')}
+    assert logits.dtype == jnp.float32
+
+
+def test_products_of_the_loss_are_summed_and_returned_in_float32():
+    model, p = one_layer({}, 'bfloat16')
+
+    def loss(params):
+        return loss_sums(model, p | {'params': params}, all_sorts()).loss
+
+    check_products(jax.make_jaxpr(jax.grad(loss))(p['params']).jaxpr)
 
 
 @every_variant
@@ -288,18 +362,22 @@ def test_layers_have_weights_of_their_own(overrides):
         tree = flatten_dict(tiny.parameters(model), sep='/')
         return {name: x.shape for name, x in tree.items()}
 
-    two, three = shapes(2), shapes(3)
-    of_second = re.compile('(?<=layer_|coder_|.cell_)1(?=/)')
-    third = {
-        of_second.sub('2', name): x for name, x in two.items() if of_second.search(name)
+    # The first layers of a recurrent network read vectors of another width.
+    last = 1 if 'architecture' in overrides else 0
+    fewer, more = shapes(last + 1), shapes(last + 2)
+    of_last = re.compile(f'(?<=layer_|coder_|.cell_){last}(?=/)')
+    expected = {
+        of_last.sub(str(last + 1), name): x
+        for name, x in fewer.items()
+        if of_last.search(name)
     }
-    assert third
-    assert {name: three[name] for name in set(three) - set(two)} == third
+    assert expected
+    assert {name: more[name] for name in set(more) - set(fewer)} == expected
     # All else stands at the top, or belongs to a stack by its name.
     rest = {
         name.split('/')[1]
-        for name in two
-        if re.match('(en|de)coder/(?!.*_[01]/)', name)
+        for name in more
+        if re.match('(en|de)coder/(?!.*_[012]/)', name)
     }
     assert rest <= {'positions', 'final', 'cross_attention'}
 
@@ -369,8 +447,7 @@ def test_the_loss_reads_inputs_and_not_the_labels_it_predicts():
 @pytest.mark.parametrize('architecture', variants.names('architecture'))
 def test_a_start_token_may_have_the_number_of_padding(architecture):
     """T5's has. Start token 0 with the vector that 2 has is start token 2."""
-    model = tiny.model(architecture=architecture, tie='none')
-    p = {'params': tiny.parameters(model)}
+    model, p = one_layer(dict(architecture=architecture, tie='none'))
     table = p['params']['embedding']
     zero = {'params': p['params'] | {'embedding': table.at[0].set(table[2])}}
     source = tiny.padded([[4, 5, 6, 1], [7, 1]])
@@ -493,11 +570,16 @@ PYTORCH = {
 
 @pytest.mark.parametrize(
     'overrides',
-    [{}, {'attention': 'linear'}, {'architecture': 'recurrent'}],
+    [
+        {},
+        {'attention': 'linear'},
+        # Its state has one size for good.
+        pytest.param({'architecture': 'recurrent'}, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_a_cache_may_grow_again_and_again(overrides, monkeypatch):
-    model, p = made(**overrides)
+    model, p = one_layer(overrides)
     source = tiny.padded([s for s, _ in tiny.PAIRS])
 
     def translated(first_room):

@@ -1,5 +1,7 @@
 """What weight decay draws to 0, by every variant's parameters."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from flaxformer_lite.config import variants
 from flaxformer_lite.training.train_step import init_variables
 
 
+@functools.cache
 def shapes(**overrides):
     """The shape of each parameter, by path."""
     model = tiny.model(**overrides, num_layers=1)

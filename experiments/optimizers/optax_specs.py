@@ -1,6 +1,7 @@
 """Any optimizer of optax by a spec: `lion(b1=0.95)`, `contrib.muon`."""
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -103,6 +104,7 @@ def make(
     return update
 
 
+@functools.cache
 def _makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
     found = {}
     for prefix, module in (('', optax), (_CONTRIB, optax.contrib)):
