@@ -10,6 +10,7 @@ COLOURS = (
     '#7A7A7A',
 )
 MARK = COLOURS[1]  # of a cell in a heatmap
+_LONGEST = 18  # characters of a name on an axis
 DASHES = ('solid', 'dash', 'dot')  # the next for each round of the colours
 
 
@@ -107,6 +108,11 @@ class Heatmaps:
         name = f'{self.name}_{row}_{column}'
         return dataclasses.replace(self, name=name, maps=maps, one_at_a_time=False)
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it is one heatmap with names on its axes."""
+        return not self.one_at_a_time and len(self.maps) == len(self.maps[0]) == 1
+
     def limits(self) -> tuple[float, float]:
         """The ends of the scale of colours."""
         values = []
@@ -118,6 +124,11 @@ class Heatmaps:
 
 
 Figure = Chart | Heatmaps
+
+
+def short(name: str) -> str:
+    """A name as it stands on an axis: long ones are cut."""
+    return name if len(name) <= _LONGEST else f'{name[: _LONGEST - 1]}…'
 
 
 def look(i: int) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from experiments.reports.display.charts import (
     Heatmaps,
     Line,
     look,
+    short,
 )
 
 _BAND = 0.18  # opacity
@@ -29,8 +30,6 @@ _MAP = 150  # pixels of a row of heatmaps
 # Pixels: a row with a name, a column with one, a letter of a name, and what stands
 # beside a map apart from names: its scale and title.
 _ROW, _COLUMN, _LETTER, _BESIDE = 18, 15, 8, 130
-# Characters of a name on an axis; all of it is told where it is pointed at.
-_LONGEST = 18
 _NO_WIDTH = '\u200b'
 
 
@@ -73,7 +72,7 @@ def least_width(figure: Figure) -> int:
         return _BESIDE + 110 * columns
     maps = [heatmap for row in figure.maps for heatmap in row]
     names = max(len(heatmap.columns) for heatmap in maps)
-    longest = max(len(_cut(name)) for heatmap in maps for name in heatmap.rows)
+    longest = max(len(short(name)) for heatmap in maps for name in heatmap.rows)
     return _BESIDE + _LETTER * longest + columns * max(200, _COLUMN * names)
 
 
@@ -180,7 +179,7 @@ def _add_map(
     drawn.update_xaxes(
         **_axis(heatmap.columns, hidden),
         title=_escape(figure.x_label) if is_last and not hidden else None,
-        tickangle=-60 if _is_large(figure) else None,
+        tickangle=-60 if figure.is_large else None,
         range=[-0.5, len(heatmap.columns) - 0.5],
         row=row,
         col=column,
@@ -194,14 +193,9 @@ def _add_map(
     )
 
 
-def _is_large(figure: Heatmaps) -> bool:
-    """Whether it is one heatmap with names on its axes."""
-    return not figure.one_at_a_time and len(figure.maps) == len(figure.maps[0]) == 1
-
-
 def _height(figure: Heatmaps) -> int:
     """Pixels: a name a line where it is one heatmap."""
-    if _is_large(figure):
+    if figure.is_large:
         return 220 + max(_MAP, _ROW * len(figure.maps[0][0].rows))
     return 130 + _MAP * len(figure.maps)
 
@@ -215,12 +209,8 @@ def _axis(names: Sequence[str], hidden: bool) -> dict[str, Any]:
         'automargin': True,
         'tickmode': 'array',
         'tickvals': _apart(names),
-        'ticktext': [_escape(_cut(name)) for name in names],
+        'ticktext': [_escape(short(name)) for name in names],
     }
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST else f'{name[: _LONGEST - 1]}…'
 
 
 def _marks(heatmap: Heatmap) -> Any:

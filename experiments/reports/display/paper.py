@@ -16,10 +16,12 @@ from experiments.reports.display.charts import (
     Heatmap,
     Heatmaps,
     look,
+    short,
 )
 
 WIDTH = 3.4  # inches: a column of a paper
 _HEIGHT = 2.3
+_NAMES = 1.0  # inches of the names below a map
 _LEGEND_INSIDE = 6  # lines; more have their legend beside the axes
 _MOST_NAMES = 40  # of a heatmap's rows or columns, to be legible
 _DASHES = {'solid': 'solid', 'dash': 'dashed', 'dot': 'dotted'}
@@ -101,6 +103,8 @@ def _heatmaps(figure: Heatmaps) -> Canvas:
     tallest = max(len(maps[0].rows) / len(maps[0].columns) for maps in figure.maps)
     width = max(WIDTH, min(7.0, 1.8 * columns))
     height = min(9.0, rows * (width / columns * min(tallest, 2.0) + 0.3))
+    if figure.is_large:
+        height += _NAMES
     canvas = Canvas(figsize=(width, height), layout='constrained')
     grid = canvas.subplots(rows, columns, squeeze=False)
     images = []
@@ -136,4 +140,4 @@ def _ticks(names: Sequence[str]) -> tuple[list[int], list[str]]:
     """Places and names; every second or third name where they are many."""
     step = math.ceil(len(names) / _MOST_NAMES)
     places = list(range(0, len(names), step))
-    return places, [names[i] for i in places]
+    return places, [short(names[i]) for i in places]
