@@ -1,0 +1,68 @@
+"""Notebooks as pages: their Markdown, code, and the output that they were saved with.
+
+Nothing is executed. A notebook `notebooks/<name>.ipynb` is the page
+`notebooks/<name>.md`, whose formulas and code look as those of all pages do.
+"""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def on_files(files: Files, config: Any) -> Files:
+    for path in sorted((ROOT / 'notebooks').glob('*.ipynb')):
+        text, pictures = converted(json.loads(path.read_text('utf-8')), path.stem)
+        uri = f'notebooks/{path.stem}.md'
+        files.append(File.generated(config, uri, content=text))
+        for name, data in pictures.items():
+            uri = f'notebooks/{name}'
+            files.append(File.generated(config, uri, content=data))
+    return files
+
+
+def converted(notebook: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes]]:
+    """A notebook's Markdown, and its pictures by their names."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in notebook['cells']:
+        source = _joined(cell['source'])
+        if cell['cell_type'] == 'markdown':
+            parts.append(source)
+        if cell['cell_type'] != 'code' or not source.strip():
+            continue
+        parts.append(_fenced(source, 'python'))
+        for output in cell['outputs']:
+            parts.append(_output(output, stem, pictures))
+    return '\n\n'.join(parts) + '\n', pictures
+
+
+def _output(output: dict[str, Any], stem: str, pictures: dict[str, bytes]) -> str:
+    if output['output_type'] == 'stream':
+        return _fenced(_joined(output['text']), 'text')
+    if output['output_type'] == 'error':
+        raise ValueError(f'the notebook {stem} was saved with an error')
+    data = output['data']
+    for kind, ending in (('image/svg+xml', 'svg'), ('image/png', 'png')):
+        if kind in data:
+            name = f'{stem}_{len(pictures) + 1}.{ending}'
+            content = _joined(data[kind])
+            pictures[name] = (
+                content.encode() if ending == 'svg' else base64.b64decode(content)
+            )
+            return f'![output]({name})'
+    if 'text/markdown' in data:
+        return _joined(data['text/markdown'])
+    return _fenced(_joined(data['text/plain']), 'text')
+
+
+def _joined(text: str | list[str]) -> str:
+    return text if isinstance(text, str) else ''.join(text)
+
+
+def _fenced(text: str, language: str) -> str:
+    return f'```{language}\n{text.rstrip()}\n```'
