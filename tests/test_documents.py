@@ -81,7 +81,7 @@ def named_fields(page):
 
 
 @pytest.mark.parametrize('page', ['coming_from.md', 'troubleshooting.md'])
-def test_giventhat_a_page_names_take_the_values_beside_them(page):
+def test_fields_that_a_page_names_take_the_values_beside_them(page):
     named = named_fields(page)
     assert len(named) > 10
     for name, value in named:

@@ -71,7 +71,7 @@ import flaxformer_lite
 readme = Path(sys.argv[1]).read_text('utf-8')
 after = readme[readme.index('As a library'):]
 examples = re.findall(r'```python\\n(.*?)```', after, re.DOTALL)
-assert len(examples) == 3, examples
+assert len(examples) == 2, examples
 names = {}
 for example in examples:
     exec(example, names)
