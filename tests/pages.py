@@ -43,11 +43,11 @@ def snippets(page):
 def files(page):
     """File → Python that the page says to put there: "…, `my_sweep.py`, …"."""
     found = {}
-    for lead, code in re.findall(
-        r'([^\n]+(?:\n[^\n]+)*)\n\n```python\n(.*?)^```$', text(page), re.M | re.S
-    ):
-        for name in re.findall(r'`(\w+\.py)`', lead):
-            found[name] = code
+    for block in FENCE.finditer(text(page)):
+        lead = text(page)[: block.start()].rstrip().rpartition('\n\n')[2]
+        for name in re.findall(r'`([a-z_]+\.py)`', lead):
+            if block[1] == 'python':
+                found[name] = block[2]
     return found
 
 

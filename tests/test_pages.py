@@ -4,6 +4,7 @@ import argparse
 import importlib
 import importlib.util
 import re
+import subprocess
 import sys
 import tomllib
 
@@ -103,6 +104,8 @@ def read(argv, monkeypatch):
     if not rest:
         return None
     monkeypatch.setattr(sys, 'argv', [module, *rest])
+    # What starts another process has read its own flags.
+    monkeypatch.setattr(subprocess, 'Popen', stop_after(lambda *_, **__: None))
     try:
         importlib.import_module(module).main()
     except Parsed as parsed:
