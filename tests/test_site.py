@@ -36,6 +36,7 @@ def test_a_notebook_becomes_its_text_its_code_and_its_output():
     notebook = {
         'cells': [
             {'cell_type': 'markdown', 'source': ['# Title\n', '$x$']},
+            {'cell_type': 'markdown', 'source': '[![Run](https://a/b.svg)](c)'},
             {
                 'cell_type': 'code',
                 'source': 'print(1)',
@@ -49,7 +50,7 @@ def test_a_notebook_becomes_its_text_its_code_and_its_output():
     }
     text, pictures = hook('notebook').converted(notebook, 'name')
     assert text == (
-        '# Title\n$x$\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n'
+        '# Title\n$x$\n\n[Run](c)\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n'
         '![output](name_1.png)\n'
     )
     assert pictures == {'name_1.png': b'picture'}

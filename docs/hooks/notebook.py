@@ -6,12 +6,14 @@ Nothing is executed. A notebook `notebooks/<name>.ipynb` is the page
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
+_REMOTE_PICTURE = re.compile(r'!\[([^\]]*)\]\(https?://[^)]*\)')
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -32,7 +34,8 @@ def converted(notebook: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes
     for cell in notebook['cells']:
         source = _joined(cell['source'])
         if cell['cell_type'] == 'markdown':
-            parts.append(source)
+            # A badge of another host is a link like any other.
+            parts.append(_REMOTE_PICTURE.sub(r'\1', source))
         if cell['cell_type'] != 'code' or not source.strip():
             continue
         parts.append(_fenced(source, 'python'))
