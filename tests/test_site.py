@@ -68,7 +68,7 @@ def test_a_part_of_the_readme_is_found_by_its_heading():
 @pytest.mark.slow
 def test_the_site_is_built_and_asks_no_other_host_for_anything(tmp_path):
     subprocess.run(
-        [sys.executable, '-m', 'mkdocs', 'build', '--strict', '-q', '-d', tmp_path],
+        [sys.executable, '-m', 'mkdocs', 'build', '--strict', '-d', tmp_path],
         cwd=pages.ROOT,
         check=True,
     )
