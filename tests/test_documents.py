@@ -6,6 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import pages
 import pytest
 import small_runs
 
@@ -51,11 +52,11 @@ def test_the_readme_names_each_field_of_a_model():
     assert {field.name for field in fields(ModelConfig)} <= set(named)
 
 
-def test_readme_and_contributing_have_one_example_of_a_variant():
-    example = r'```python\n("""Attention to what is near.*?)```'
-    assert re.findall(example, README, re.DOTALL) == re.findall(
-        example, CONTRIBUTING, re.DOTALL
-    )
+def test_the_guide_of_attention_includes_the_example_of_the_readme():
+    guide = (ROOT / 'docs/guides/own_attention.md').read_text('utf-8')
+    assert '<!-- include README.md: Add your own attention -->' in guide
+    assert README.count('"""Attention to what is near') == 1
+    assert 'Attention to what is near' not in guide + CONTRIBUTING
 
 
 def test_contributing_names_the_folders_of_variants():
@@ -81,7 +82,7 @@ def named_fields(page):
 
 
 @pytest.mark.parametrize('page', ['coming_from.md', 'troubleshooting.md'])
-def test_giventhat_a_page_names_take_the_values_beside_them(page):
+def test_fields_that_a_page_names_take_the_values_beside_them(page):
     named = named_fields(page)
     assert len(named) > 10
     for name, value in named:
@@ -91,6 +92,16 @@ def test_giventhat_a_page_names_take_the_values_beside_them(page):
             settings = flags.settings('wmt_base', small_runs.flags(given))
             check.check(settings.config)
             check.build_model(settings.config, 100)
+
+
+@pytest.mark.parametrize('page', pages.PAGES)
+def test_a_page_names_fields_that_there_are(page):
+    sections = '|'.join(sorted({x.partition('.')[0] for x in schema.fields()}))
+    text = pages.text(page)
+    # A file may be named as a section is.
+    named = re.findall(rf'`(?:--config\.)?((?:{sections})\.[a-z_]\w*)[`=]', text)
+    named = {x for x in named if not x.endswith(('.py', '.model', '.en', '.de'))}
+    assert named <= set(schema.fields())
 
 
 RESULTS = sorted(path.parent for path in (ROOT / 'results').glob('*/report.md'))

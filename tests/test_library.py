@@ -19,20 +19,6 @@ from flaxformer_lite.training.batch import BATCH_ARRAYS
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_readmes_examples_run():
-    text = (ROOT / 'README.md').read_text('utf-8')
-    after = text[text.index('As a library') :]
-    examples = re.findall(r'```python\n(.*?)```', after, re.DOTALL)
-    assert len(examples) == 3
-    names = {}
-    for example in examples:
-        exec(example, names)
-    assert names['logits'].shape == (2, 3, 8_000)
-    assert names['tokens'].shape == (2, 4, 20) and names['exists'].all()
-    assert int(names['state'].step) == 1 and int(names['state'].skipped) == 0
-    assert names['stats']['encoder']['entropy'].shape == (2, 8)
-
-
 def test_the_defaults_are_the_papers_base_model():
     assert ModelConfig.of(wmt_base.get_config().model) == ModelConfig()
 

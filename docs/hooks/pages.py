@@ -1,0 +1,98 @@
+"""Pages of files that lie elsewhere, parts of README, and links to the repository.
+
+A link is written as the repository has it, relative to the file it stands in, so that
+it works there too. What is a page of the site becomes a link to the page, what is not
+a link to the repository, and what does not exist is left for mkdocs to warn of.
+"""
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+LOG = logging.getLogger('mkdocs.hooks.pages')
+ROOT = Path(__file__).resolve().parents[2]
+# Markdown outside docs/ that is a page too, with the figures that it shows.
+PAGES = (
+    'CHANGELOG.md',
+    'CONTRIBUTING.md',
+    'benchmarks/README.md',
+    'results/README.md',
+    'results/*/report.md',
+    'results/*/figures/*.svg',
+)
+_LINK = re.compile(r'(?<=\]\()([^)\s]+)(?=\))')
+_INCLUDE = re.compile(r'^<!-- include README\.md: (.*?) -->$', re.MULTILINE)
+_CODE = re.compile(r'(^```.*?^```$|`[^`\n]*`)', re.MULTILINE | re.DOTALL)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    for pattern in PAGES:
+        for path in sorted(ROOT.glob(pattern)):
+            name = path.relative_to(ROOT).as_posix()
+            files.append(File(name, str(ROOT), config.site_dir, False))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    here = Path(page.file.abs_src_path or ROOT / page.file.src_uri)
+    markdown = rewritten(markdown, here, page.file.src_uri, config.repo_url, files)
+
+    def include(found: re.Match) -> str:
+        text = section((ROOT / 'README.md').read_text('utf-8'), found[1])
+        source = ROOT / 'README.md'
+        return rewritten(text, source, page.file.src_uri, config.repo_url, files)
+
+    return _INCLUDE.sub(include, markdown)
+
+
+def section(readme: str, name: str) -> str:
+    """What stands under a heading of README; of 'lead', what stands before the first.
+
+    Raises:
+      ValueError: there is no such heading.
+    """
+    lead, *sections = re.split(r'^## ', readme, flags=re.MULTILINE)
+    if name == 'lead':
+        return lead.partition('\n')[2].strip()
+    for text in sections:
+        heading, _, body = text.partition('\n')
+        if heading == name:
+            return body.strip()
+    raise ValueError(f'README.md has no section {name!r}')
+
+
+def rewritten(markdown: str, here: Path, uri: str, repo_url: str, files: Files) -> str:
+    """The Markdown of the file `here` with links as they are from the page `uri`."""
+
+    def link(found: re.Match) -> str:
+        return _link(found[1], here, uri, repo_url, files)
+
+    parts = _CODE.split(markdown)
+    parts[::2] = [_LINK.sub(link, part) for part in parts[::2]]
+    # A link's text may hold code, so its target can follow a piece of it.
+    return ''.join(parts)
+
+
+def _link(target: str, here: Path, uri: str, repo_url: str, files: Files) -> str:
+    path, hash_sign, anchor = target.partition('#')
+    if not path or '://' in path:
+        return target
+    there = Path(os.path.normpath(here.parent / path))
+    # A notebook's page and pictures are made of it, and lie nowhere.
+    made = os.path.relpath(there, ROOT).replace('.ipynb', '.md')
+    for file in files:
+        is_there = file.abs_src_path and Path(file.abs_src_path) == there
+        if is_there or file.src_uri == made:
+            return os.path.relpath(file.src_uri, os.path.dirname(uri) or '.') + (
+                hash_sign + anchor
+            )
+    if not there.exists() or not there.is_relative_to(ROOT):
+        LOG.warning('%s links to %s, which is not there', here, target)
+        return target
+    kind = 'tree' if there.is_dir() else 'blob'
+    name = there.relative_to(ROOT).as_posix()
+    return f'{repo_url}/{kind}/main/{name}{hash_sign}{anchor}'

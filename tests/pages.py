@@ -1,0 +1,75 @@
+"""What README and docs/ tell a reader to run: their Python and their commands."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (
+        *(ROOT / name for name in ('README.md', 'CONTRIBUTING.md')),
+        *(ROOT / folder / 'README.md' for folder in ('benchmarks', 'results')),
+        *ROOT.glob('docs/**/*.md'),
+    )
+)
+FENCE = re.compile(r'^```(\w*)\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r'python -m (?:experiments|benchmarks)\.\w')
+# What stands for something in a command → something that can stand there.
+PLACEHOLDERS = {
+    ' --config.<field>=…': '',
+    '--config=…': '--config=configs/wmt_small.py',
+    '--workdir=…': '--workdir=runs/wmt_small',
+    'runs/…': 'runs/wmt_small',
+    " --text='…'": " --text='Tom sleeps.'",
+    '$DATA': 'grammar',
+}
+# In place of Python: says what it was asked, one argument a line, then a line `;`.
+ECHO = 'pip() { :; }; python() { printf "%s\\n" "$@" ";" >&3; }; '
+
+
+def text(page):
+    return re.sub(r'<!--.*?-->', '', (ROOT / page).read_text('utf-8'), flags=re.DOTALL)
+
+
+def snippets(page):
+    """The Python of a page."""
+    return [
+        code for language, code in FENCE.findall(text(page)) if language == 'python'
+    ]
+
+
+def files(page):
+    """File → Python that the page says to put there: "…, `my_sweep.py`, …"."""
+    found = {}
+    for block in FENCE.finditer(text(page)):
+        lead = text(page)[: block.start()].rstrip().rpartition('\n\n')[2]
+        for name in re.findall(r'`([a-z_]+\.py)`', lead):
+            if block[1] == 'python':
+                found[name] = block[2]
+    return found
+
+
+def commands(page):
+    """The commands of a page, each once: lines of blocks, and code within lines."""
+    blocks = FENCE.findall(text(page))
+    joined = [code.replace('\\\n', ' ') for name, code in blocks if name == '']
+    lines = [line.strip() for code in joined for line in code.splitlines()]
+    lines += re.findall(r'`([^`\n]+)`', FENCE.sub('', text(page)))
+    found = [line for line in lines if COMMAND.search(line)]
+    for name, value in PLACEHOLDERS.items():
+        found = [line.replace(name, value) for line in found]
+    return list(dict.fromkeys(found))
+
+
+def arguments(command, folder):
+    """What a shell makes of a command: a list of arguments for each Python in it."""
+    read, write = os.pipe()
+    # `3` is the pipe in the shell, whatever its number is here.
+    script = f'exec 3>&{write}; {ECHO}{command.removeprefix("$ ")}'
+    subprocess.run(['bash', '-euc', script], cwd=folder, pass_fds=[write], check=True)
+    os.close(write)
+    with os.fdopen(read, encoding='utf-8') as pipe:
+        calls = pipe.read().split('\n;\n')[:-1]
+    return [call.split('\n') for call in calls]

@@ -1,0 +1,119 @@
+"""The commands of README and docs/ run as they are written, training in short."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pages
+import pytest
+import small_runs
+
+pytestmark = pytest.mark.slow
+
+WITH_COMMANDS = [
+    page
+    for page in pages.PAGES
+    if page.startswith(('README', 'docs')) and pages.commands(page)
+]
+SHRUNK = pages.ROOT / 'tests' / 'shrunk.py'
+# In a page's commands, pip does nothing and Python is `shrunk.py`.
+SHELL = f'pip() {{ :; }}; python() {{ "{sys.executable}" "{SHRUNK}" "$@"; }}; '
+# What a page cannot have run before, for it takes hours.
+NOT_HERE = (
+    '--sweep=configs/sweeps/',
+    'benchmarks.',
+    'model.attention=euclidean',
+    'experiments.config.table',  # of which another test compares all that it prints
+)
+
+
+def run(command, folder, root=pages.ROOT):
+    """What a command prints; all of it where it fails."""
+    environment = os.environ | {
+        'PYTHONPATH': os.pathsep.join([str(root), str(root / 'tests')]),
+        'FLAXFORMER_LITE_CACHE': str(folder.parent / 'cache'),
+    }
+    done = subprocess.run(
+        ['bash', '-euc', SHELL + command.removeprefix('$ ')],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """A folder with text, and with the run of the first command of README."""
+    folder = tmp_path_factory.mktemp('page')
+    for name in ('my_text', 'multi30k'):
+        (folder / name).mkdir()
+        small_runs.write_text(folder / name, val=4, test=4, test_2016_flickr=4)
+    (folder / 'in.en').write_text('Tom sleeps.\n', encoding='utf-8')
+    status, printed = run(pages.commands('README.md')[0], folder)
+    assert status == 0, printed
+    assert (folder / 'runs/wmt_small/result.json').exists()
+    return folder
+
+
+def in_short(name, code):
+    """A page's file, with a sweep's runs in short."""
+    fields = small_runs.FIELDS | {'data': 'grammar(pairs=150)', 'train.steps': 2}
+    del fields['model.num_heads']
+    fields |= {'evaluation.every': 2, 'evaluation.decode': 'greedy'}
+    assert code.count('overrides={') == 1, name
+    code = code.replace('seeds=(0, 1, 2)', 'seeds=(0, 1)')
+    return code.replace('overrides={', f'overrides={fields} | {{')
+
+
+@pytest.mark.parametrize('page', WITH_COMMANDS)
+def test_the_commands_of_a_page_run(page, trained, tmp_path):
+    folder = tmp_path / 'page'
+    shutil.copytree(trained, folder, symlinks=True)
+    for name, code in pages.files(page).items():
+        (folder / name).write_text(in_short(name, code), encoding='utf-8')
+    for command in pages.commands(page):
+        bare = command.partition(' -m ')[2].count(' ') == 0 and '=' not in command
+        if bare or any(part in command for part in NOT_HERE):
+            continue
+        if '--launcher=slurm' in command:
+            command = f'{command} --dry_run'.replace('--launcher=slurm', '')
+        status, printed = run(command, folder)
+        assert status == (2 if command.startswith('$ ') else 0), (command, printed)
+
+
+def test_the_python_about_a_run_runs_beside_it(trained, monkeypatch):
+    page = 'docs/guides/looking_inside.md'
+    (code,) = [x for name, x in pages.FENCE.findall(pages.text(page)) if name == 'py']
+    monkeypatch.chdir(trained)
+    monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(trained.parent / 'cache'))
+    names = {}
+    exec(compile(code, page, 'exec'), names)
+    assert set(names['run'].alignment(names['text'])) >= {'mean of all layers'}
+
+
+def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):
+    root = tmp_path / 'project'
+    for name in ('flaxformer_lite', 'experiments', 'configs', 'tests'):
+        shutil.copytree(pages.ROOT / name, root / name)
+    shutil.copy(pages.ROOT / 'pyproject.toml', root)
+    (code,) = [x for x in pages.snippets('README.md') if 'class Euclidean' in x]
+    file = root / 'flaxformer_lite/attention/euclidean.py'
+    file.write_text(code, encoding='utf-8')
+    guide = 'docs/guides/own_attention.md'
+    (law,) = [
+        code for name, code in pages.FENCE.findall(pages.text(guide)) if name == 'py'
+    ]
+    tests = root / 'tests/test_attention.py'
+    text = tests.read_text('utf-8')
+    assert text.count('\nLAWS = {\n') == 1
+    tests.write_text(text.replace('\nLAWS = {\n', f'\nLAWS = {{\n{law}'), 'utf-8')
+    training = [x for x in pages.commands('README.md') if '=euclidean' in x]
+    (testing,) = [x for x in pages.text(guide).splitlines() if x.startswith('pytest ')]
+    for command in (*training, f'"{sys.executable}" -m {testing}'):
+        status, printed = run(command, root, root)
+        assert status == 0, (command, printed)
+    assert ' passed' in printed

@@ -1,0 +1,156 @@
+"""The Python of README and docs/ runs, and their commands have flags that there are."""
+
+import argparse
+import importlib
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+
+import pages
+import pytest
+
+from experiments.command_line import flags
+from experiments.command_line.errors import UserError
+from experiments.config import check
+from experiments.sweeps import schema
+from flaxformer_lite.layers import blocks
+
+# Names that the Python of a page may use, beside its own: README quotes a class.
+GIVEN = {'README.md': vars(blocks)}
+WITH_PYTHON = [page for page in pages.PAGES if pages.snippets(page)]
+COMMANDS = [(page, line) for page in pages.PAGES for line in pages.commands(page)]
+
+
+def after_readme(names):
+    assert names['logits'].shape == (2, 3, 8_000)
+    assert names['tokens'].shape == (2, 4, 20) and names['exists'].all()
+    assert int(names['state'].step) == 1 and int(names['state'].skipped) == 0
+
+
+def after_looking_inside(names):
+    seen, stats = names['seen'], names['stats']
+    assert seen.weights['decoder cross'][0].shape == (2, 4, 3, 4)
+    assert seen.heads['encoder'][0].shape == (2, 4, 4, 16)
+    assert stats['encoder']['entropy'].shape == (2, 4)
+    for figures in stats.values():
+        assert set(figures) <= named('docs/guides/looking_inside.md')
+    assert names['logits'].shape == (2, 3, 100)
+    heads = names['importance']['encoder']['layer_0']['self_attention']['heads']
+    assert heads.shape == (4,)
+
+
+def named(page):
+    """The names that stand in the first column of a page's tables."""
+    cells = re.findall(r'^\| (.*?) \|', pages.text(page), re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r'`([\w.]+)`', cell)}
+
+
+CHECKS = {
+    'README.md': after_readme,
+    'docs/guides/looking_inside.md': after_looking_inside,
+}
+
+
+@pytest.mark.parametrize('page', WITH_PYTHON)
+def test_the_python_of_a_page_runs_in_order(page):
+    names = {**GIVEN.get(page, {}), '__name__': 'page'}
+    for code in pages.snippets(page):
+        exec(compile(code, page, 'exec'), names)
+    CHECKS.get(page, lambda names: None)(names)
+
+
+def test_there_are_pages_with_python_and_with_commands():
+    assert set(CHECKS) <= set(WITH_PYTHON)
+    assert {page for page, _ in COMMANDS} >= {'README.md', 'docs/guides/sweeps.md'}
+
+
+class Parsed(Exception):
+    """A command has read its flags."""
+
+
+def stop_after(function):
+    def wrapper(*args, **kwargs):
+        raise Parsed(function(*args, **kwargs))
+
+    return wrapper
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where commands find what they name; none of them does more than read flags."""
+    for name in ('runs/wmt_small', 'docs'):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / 'in.en').touch()
+    for page in pages.PAGES:
+        for name, code in pages.files(page).items():
+            (tmp_path / name).write_text(code, encoding='utf-8')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(flags, 'parse', stop_after(flags.parse))
+    monkeypatch.setattr(
+        argparse.ArgumentParser,
+        'parse_args',
+        stop_after(argparse.ArgumentParser.parse_args),
+    )
+    return tmp_path
+
+
+def read(argv, monkeypatch):
+    """What a command makes of its flags; nothing of one that only shows help."""
+    dash_m, module, *rest = argv
+    assert dash_m == '-m'
+    assert importlib.util.find_spec(module), module
+    if not rest:
+        return None
+    monkeypatch.setattr(sys, 'argv', [module, *rest])
+    # What starts another process has read its own flags.
+    monkeypatch.setattr(subprocess, 'Popen', stop_after(lambda *_, **__: None))
+    try:
+        importlib.import_module(module).main()
+    except Parsed as parsed:
+        return parsed.args[0]
+    except SystemExit as leaving:
+        assert '--help' in rest and leaving.code == 0
+        return None
+    raise AssertionError(f'{argv} has read no flags')
+
+
+def check_read(found):
+    """Checks further what flags name: the fields of a config, the arms of a sweep."""
+    if isinstance(found, tuple):
+        settings = found[1]
+        if settings.overrides.get('model.attention') == 'euclidean':
+            return  # which the page has the reader write
+        check.check(settings.config)
+        check.check_overrides(settings.config, settings.overrides)
+        check.build_model(settings.config, 100)
+    elif hasattr(found, 'dry_run'):
+        schema.cells(schema.load(found.config))
+    elif getattr(found, 'sweep', None):
+        schema.load(found.sweep)
+
+
+@pytest.mark.parametrize(('page', 'command'), COMMANDS)
+def test_a_command_has_flags_and_fields_that_there_are(
+    page, command, folder, monkeypatch
+):
+    refused = re.search(
+        rf'^{re.escape(command)}\nerror: (.*)$', pages.text(page), re.MULTILINE
+    )
+    calls = pages.arguments(command, folder)
+    assert calls
+    for argv in calls:
+        if refused:
+            with pytest.raises(UserError, match=f'^{re.escape(refused[1])}$'):
+                check_read(read(argv, monkeypatch))
+        else:
+            check_read(read(argv, monkeypatch))
+
+
+@pytest.mark.parametrize('page', pages.PAGES)
+def test_a_page_installs_extras_that_there_are(page):
+    project = tomllib.loads((pages.ROOT / 'pyproject.toml').read_text('utf-8'))
+    extras = project['project']['optional-dependencies']
+    for names in re.findall(r'\.\[([\w,]+)\]"', pages.text(page)):
+        assert set(names.split(',')) <= set(extras)

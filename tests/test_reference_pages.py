@@ -1,0 +1,160 @@
+"""docs/errors.md, run_directory.md, api.md and table3.md say what the code says."""
+
+import ast
+import dataclasses
+import json
+import re
+
+import pages
+import pytest
+
+import flaxformer_lite
+from configs.sweeps import table3
+from experiments.checkpoints import manifest
+from experiments.command_line import flags
+from experiments.costs.ledger import ledger
+from experiments.runs import environment, failure, result_file
+from experiments.sweeps import schema
+
+ERRORS = pages.text('docs/errors.md')
+DIRECTORY = pages.text('docs/run_directory.md')
+TABLE_3 = pages.text('docs/guides/table3.md')
+
+
+def cells(text):
+    """The rows of a page's tables, as cells."""
+    lines = re.findall(r'^\|(.*)\|$', text, re.MULTILINE)
+    return [[cell.strip() for cell in line.split('|')] for line in lines]
+
+
+def first_cells(text):
+    return [row[0] for row in cells(text)]
+
+
+def section(text, heading):
+    return text.partition(f'\n## {heading}\n')[2].partition('\n## ')[0]
+
+
+def code_in(cell_list):
+    return {name for cell in cell_list for name in re.findall(r'`([^`]+)`', cell)}
+
+
+def sources():
+    for folder in ('experiments', 'flaxformer_lite'):
+        for file in sorted((pages.ROOT / folder).rglob('*.py')):
+            yield file, ast.parse(file.read_text('utf-8'))
+
+
+def texts():
+    """Every text of the code, with … for what stands in braces."""
+    for _, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+            if isinstance(node, ast.JoinedStr):
+                parts = (getattr(part, 'value', '…') for part in node.values)
+                yield ''.join(x if isinstance(x, str) else '…' for x in parts)
+
+
+MESSAGES = [
+    message
+    for heading in re.findall(r'^## (.*)$', ERRORS, re.MULTILINE)
+    if heading not in ('Exit statuses', 'Of the library')
+    for message in sorted(code_in(first_cells(section(ERRORS, heading))))
+]
+
+
+@pytest.fixture(scope='module')
+def all_texts():
+    return set(texts())
+
+
+@pytest.mark.parametrize('message', MESSAGES)
+def test_a_message_of_the_page_is_one_of_the_code(message, all_texts):
+    parts = [re.escape(part) for part in message.split('…')]
+    pattern = re.compile('.*'.join(parts), re.DOTALL)
+    assert any(map(pattern.search, all_texts))
+
+
+def test_the_page_names_every_class_of_error():
+    named = code_in(first_cells(section(ERRORS, 'Of the library')))
+    found = set()
+    for _, tree in sources():
+        for node in ast.walk(tree):
+            bases = {
+                x.id for x in getattr(node, 'bases', []) if isinstance(x, ast.Name)
+            }
+            if bases & {'Exception', 'ValueError', 'UserError', *found}:
+                found.add(node.name)
+    assert named == found
+
+
+def test_the_files_of_a_run_have_the_fields_that_the_page_names(tmp_path):
+    environment_fields = {*environment.describe(['cpu']), 'earlier'}
+    named = code_in(first_cells(section(DIRECTORY, 'environment.json')))
+    assert named == environment_fields
+
+    failure.write(tmp_path, ValueError('text'))
+    entry = json.loads((tmp_path / failure.NAME).read_text('utf-8'))
+    assert code_in(first_cells(section(DIRECTORY, 'failure.json'))) == set(entry)
+
+    named = code_in(first_cells(section(DIRECTORY, 'result.json')))
+    assert set(result_file._WHOLE) <= named
+    assert named <= set(re.findall(r"'(\w+)': ", code('training/result.py')))
+
+    manifest.write(tmp_path, {})
+    entry = json.loads((tmp_path / manifest.NAME).read_text('utf-8'))
+    written = set(
+        re.findall(r"^            '(\w+)': ", code('checkpoints/checkpoints.py'), re.M)
+    )
+    named = code_in(first_cells(section(DIRECTORY, 'checkpoints/')))
+    assert named == set(entry) | written
+
+    named = code_in(first_cells(section(DIRECTORY, 'extensions.json')))
+    assert all(f"'{name}': " in code('training/extension.py') for name in named)
+
+
+def code(name):
+    return (pages.ROOT / 'experiments' / name).read_text('utf-8')
+
+
+def test_the_page_of_the_library_names_all_that_is_public():
+    page = pages.text('docs/api.md')
+    shown = re.findall(r'^::: (\S+)$', page, re.MULTILINE)
+    last = {path.rpartition('.')[2] for path in shown}
+    modules = {path.split('.')[1] for path in shown} | set(
+        path for name in shown for path in name.split('.')
+    )
+    assert set(flaxformer_lite.__all__) <= last | modules
+
+
+def test_the_guide_of_sweeps_names_every_field():
+    guide = pages.text('docs/guides/sweeps.md')
+    fields = {field.name for field in dataclasses.fields(schema.Sweep)} - {'name'}
+    assert code_in(first_cells(section(guide, 'A file'))) == fields
+
+
+def test_the_guide_has_table_3_as_published():
+    rows = {row[0]: row for row in cells(section(TABLE_3, 'The rows'))[2:]}
+    assert list(rows) == list(table3.ARMS)
+    for arm, published in table3.published().items():
+        perplexity, bleu, millions = rows[arm][-3:]
+        assert float(perplexity) == published['perplexity']
+        assert float(bleu) == published['bleu']
+        if 'parameters' in published:
+            assert float(millions) * 1e6 == published['parameters']
+        else:
+            assert not millions
+
+
+@pytest.mark.slow
+def test_the_guide_counts_the_parameters_of_table_3():
+    rows = cells(section(TABLE_3, 'Parameters, checked'))[2:]
+    pairs = [(row[0], row[1]) for row in rows] + [(row[3], row[4]) for row in rows]
+    counts = {arm: millions for arm, millions in pairs if arm}
+    assert len(counts) == 11
+    for arm, millions in counts.items():
+        overrides = [f'--config.{k}={v}' for k, v in table3.ARMS[arm].items()]
+        config = flags.settings('wmt_base', overrides).config
+        total = ledger(config)['parameters']['total']
+        assert f'{total / 1e6:.2f}' == millions, arm

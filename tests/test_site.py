@@ -1,0 +1,81 @@
+"""The hooks of the site: formulas, notebooks, and links as they are from a page."""
+
+import base64
+import importlib.util
+import subprocess
+import sys
+
+import pages
+import pytest
+
+pytest.importorskip('mkdocs')
+pytest.importorskip('latex2mathml')
+
+
+def hook(name):
+    spec = importlib.util.spec_from_file_location(
+        name, pages.ROOT / f'docs/hooks/{name}.py'
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_formula_becomes_mathml():
+    found = hook('formulas').on_page_content(
+        '<p><span class="arithmatex">\\(a &lt; b\\)</span></p>'
+        '<div class="arithmatex">\\[\n\\sqrt{d_k}\n\\]</div>'
+    )
+    assert 'arithmatex' not in found and '\\sqrt' not in found
+    assert '<mo>&#x0003C;</mo>' in found
+    assert '<div class="formula"><math' in found and 'display="block"' in found
+
+
+def test_a_notebook_becomes_its_text_its_code_and_its_output():
+    png = base64.b64encode(b'picture').decode()
+    notebook = {
+        'cells': [
+            {'cell_type': 'markdown', 'source': ['# Title\n', '$x$']},
+            {'cell_type': 'markdown', 'source': '[![Run](https://a/b.svg)](c)'},
+            {
+                'cell_type': 'code',
+                'source': 'print(1)',
+                'outputs': [
+                    {'output_type': 'stream', 'text': ['1\n']},
+                    {'output_type': 'display_data', 'data': {'image/png': png}},
+                ],
+            },
+            {'cell_type': 'code', 'source': '', 'outputs': []},
+        ]
+    }
+    text, pictures = hook('notebook').converted(notebook, 'name')
+    assert text == (
+        '# Title\n$x$\n\n[Run](c)\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n'
+        '![output](name_1.png)\n'
+    )
+    assert pictures == {'name_1.png': b'picture'}
+
+
+def test_a_part_of_the_readme_is_found_by_its_heading():
+    section = hook('pages').section
+    readme = '# Title\n\nLead.\n\n## One\n\nText.\n\n### Below\n\n## Two\n\nMore.\n'
+    assert section(readme, 'lead') == 'Lead.'
+    assert section(readme, 'One') == 'Text.\n\n### Below'
+    with pytest.raises(ValueError, match="no section 'Three'"):
+        section(readme, 'Three')
+
+
+@pytest.mark.slow
+def test_the_site_is_built_and_asks_no_other_host_for_anything(tmp_path):
+    subprocess.run(
+        [sys.executable, '-m', 'mkdocs', 'build', '--strict', '-d', tmp_path],
+        cwd=pages.ROOT,
+        check=True,
+    )
+    built = sorted(tmp_path.rglob('*.html'))
+    assert len(built) > 25
+    for page in built:
+        html = page.read_text('utf-8')
+        for needle in ('src="http', 'rel="stylesheet" href="http', '\\(', 'arithmatex'):
+            assert needle not in html, (page, needle)
+    assert '<math' in (tmp_path / 'variants/attention.html').read_text('utf-8')
