@@ -96,6 +96,7 @@ def clean(notebook: NotebookNode, root: Path) -> None:
 
 
 def _without_paths(text: str, root: Path) -> str:
+    text = text.replace('\r\n', '\n')  # as a shell command's terminal ends lines
     return text.replace(f'{root}/', '').replace(str(root), '.')
 
 

@@ -20,6 +20,8 @@ from flaxformer_lite.layers import blocks
 # Names that the Python of a page may use, beside its own: README quotes a class.
 GIVEN = {'README.md': vars(blocks)}
 WITH_PYTHON = [page for page in pages.PAGES if pages.snippets(page)]
+# They train, decode and record, each of which is compiled.
+LONG = ('README.md', 'docs/guides/looking_inside.md')
 COMMANDS = [(page, line) for page in pages.PAGES for line in pages.commands(page)]
 
 
@@ -53,7 +55,13 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize('page', WITH_PYTHON)
+@pytest.mark.parametrize(
+    'page',
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (page in LONG))
+        for page in WITH_PYTHON
+    ],
+)
 def test_the_python_of_a_page_runs_in_order(page):
     names = {**GIVEN.get(page, {}), '__name__': 'page'}
     for code in pages.snippets(page):
