@@ -39,6 +39,7 @@ def trained(tmp_path_factory, cache):
     """The directory of a run of two layers."""
     text = small_runs.write_text(tmp_path_factory.mktemp('text'), val=4, test=6)
     fields = small_runs.FIELDS | {'data': small_runs.source(text), 'train.steps': 4}
+    fields |= {'evaluation.decode': 'greedy'}  # which is compiled sooner
     path = tmp_path_factory.mktemp('runs') / 'run'
     small_runs.train(path, *small_runs.flags(fields, model__num_layers=2))
     return path

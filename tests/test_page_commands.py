@@ -104,7 +104,7 @@ def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):
     file = root / 'flaxformer_lite/attention/euclidean.py'
     file.write_text(code, encoding='utf-8')
     guide = 'docs/guides/own_attention.md'
-    (law,) = [
+    law, _ = [
         code for name, code in pages.FENCE.findall(pages.text(guide)) if name == 'py'
     ]
     tests = root / 'tests/test_attention.py'
