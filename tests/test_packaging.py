@@ -58,7 +58,7 @@ def test_the_library_needs_jax_flax_and_optax_alone():
     assert named == list(LIBRARIES)
     extras = project['optional-dependencies']
     assert 'flaxformer-lite[experiments,report,sweep]' in extras['test']
-    assert 'flaxformer-lite[test,docs]' in extras['dev']
+    assert 'flaxformer-lite[test,notebooks,docs]' in extras['dev']
 
 
 README_EXAMPLES = """
