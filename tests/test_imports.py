@@ -42,6 +42,7 @@ MAY_IMPORT = {
     'sizes': (),
     'masks': (),
     'kv_cache': (),
+    'data_parallel': (),
     'ops': ('shapes',),
     'init': ('ranges', 'sizes'),
     'layers.dense': ('init.base', 'init.xavier', 'ops'),
