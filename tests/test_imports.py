@@ -43,7 +43,7 @@ MAY_IMPORT = {
     'masks': (),
     'kv_cache': (),
     'data_parallel': (),
-    'ops': ('shapes',),
+    'ops': ('shapes', 'data_parallel'),
     'init': ('ranges', 'sizes'),
     'layers.dense': ('init.base', 'init.xavier', 'ops'),
     'layers.dropout': ('ranges', 'ops'),
