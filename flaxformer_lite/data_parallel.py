@@ -53,3 +53,19 @@ def by_device(function: Callable, in_specs: Any, out_specs: Any) -> Callable:
     return jax.shard_map(
         function, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
+
+
+def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
+    """function(*whole, *divided), by each device for its own rows where several do it.
+
+    Args:
+      function: of arrays, or of trees of arrays. What it makes of a row must not depend
+        on other rows; the rows are the first axis of each result.
+      whole: arguments that all devices have alike.
+      divided: arguments whose first axis is the rows.
+    """
+    rows = len(jax.tree.leaves(divided)[0])
+    if is_divided(rows):
+        specs = (*[WHOLE] * len(whole), *[ROWS] * len(divided))
+        function = by_device(function, specs, ROWS)
+    return function(*whole, *divided)
