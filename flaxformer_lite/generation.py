@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from flaxformer_lite import decoding
+from flaxformer_lite.data_parallel import map_rows
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import Sentences, check_variables, pad_rows
 
@@ -53,7 +54,7 @@ def generate(
     """Decodes the targets of sources: tokens, scores, and which of them exist.
 
     It compiles for each shape of the source: give sources of like length, in batches of
-    one size.
+    one size. Devices that share the rows, as `data_parallel` says, decode each its own.
 
     Args:
       model: the model.
@@ -126,6 +127,14 @@ def _check(model, source_BS, strategy, key, bos, eos):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _generate(model, settings, variables, source_BS, max_len_B, key):
+    # By a row's number in the whole batch.
+    rows_B = jnp.arange(len(source_BS))
+    keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, rows_B)
+    decode = functools.partial(_decode, model, settings)
+    return map_rows(decode, (variables,), (source_BS, max_len_B, keys_B))
+
+
+def _decode(model, settings, variables, source_BS, max_len_B, keys_B):
     inputs = decoding.DecodeInputs(
         functools.partial(model.apply, variables, method='decode_step'),
         model.apply(variables, source_BS, method='prefill'),
@@ -138,8 +147,6 @@ def _generate(model, settings, variables, source_BS, max_len_B, key):
         return decoding.greedy(inputs)
     if settings.strategy == 'beam':
         return decoding.beam(inputs, settings.beams, settings.alpha, settings.n_best)
-    rows_B = jnp.arange(len(source_BS))
-    keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, rows_B)
     return decoding.sample(
         inputs, keys_B, settings.temperature, settings.top_k, settings.top_p
     )

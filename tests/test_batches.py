@@ -267,12 +267,12 @@ def test_evaluation_leaves_nothing_out():
         RaggedArray.of([[6] * n for n in (900, 1, 0, 4, 2)]),
     )
     found, shapes = {}, set()
-    for batch, indices in evaluation_batches(corpus, tokens=64, rows_multiple=2):
+    for batch, indices in evaluation_batches(corpus, tokens=64, devices=2):
         assert not batch['source'][len(indices) :].any()
         found |= dict(zip(indices.tolist(), unpack(batch), strict=True))
         shapes.add(batch['labels'].shape)
     assert [found[i] for i in range(5)] == pairs_of(corpus)
-    assert shapes == {(2, 1024), (2, 32), (4, 16)}
+    assert shapes == {(2, 1024), (4, 32)}
 
 
 def test_evaluation_uses_few_shapes_and_full_batches():
@@ -285,6 +285,24 @@ def test_evaluation_uses_few_shapes_and_full_batches():
         (32, 16),
     }
     assert all(len(indices) == len(batch['labels']) for batch, indices in batches[:-1])
+
+
+def shapes_of(number, devices):
+    side = RaggedArray.of([[5] * 60] * number)
+    batches = evaluation_batches(Corpus(side, side), tokens=512, devices=devices)
+    return [batch['labels'].shape for batch, _ in batches]
+
+
+def test_evaluation_gives_each_device_as_much_as_it_gives_one():
+    assert (8, 64) in shapes_of(500, devices=1)
+    assert (32, 64) in shapes_of(500, devices=4)
+
+
+def test_the_last_sentences_are_shared_by_all_devices():
+    assert shapes_of(9, devices=4) == [(4 * 4, 64)]
+    assert shapes_of(3, devices=4) == [(4, 64)]
+    # One device has one shape for them.
+    assert shapes_of(3, devices=1) == [(8, 64)]
 
 
 def test_packed_and_padded_batches_give_the_same_loss_per_token():

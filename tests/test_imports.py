@@ -42,7 +42,8 @@ MAY_IMPORT = {
     'sizes': (),
     'masks': (),
     'kv_cache': (),
-    'ops': ('shapes',),
+    'data_parallel': (),
+    'ops': ('shapes', 'data_parallel'),
     'init': ('ranges', 'sizes'),
     'layers.dense': ('init.base', 'init.xavier', 'ops'),
     'layers.dropout': ('ranges', 'ops'),
@@ -57,7 +58,12 @@ MAY_IMPORT = {
     'config': ('ranges', 'sizes', 'layers', 'models.base', 'entity_encoder'),
     'training.schedules': ('ranges', 'config.spec'),
     'training': ('ranges', 'masks', 'ops', 'models.base'),
-    'generation': ('models.base', 'decoding', 'training.batch'),
+    'generation': (
+        'data_parallel',
+        'models.base',
+        'decoding',
+        'training.batch',
+    ),
     'ensembling': ('kv_cache', 'models.base'),
     'introspection': ('layers', 'models.base', 'training'),
     # What the package offers by name; the package imports it when a name is first used.

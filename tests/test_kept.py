@@ -198,6 +198,30 @@ def test_a_program_from_disk_divides_rows_among_devices():
     assert traced.times == 2
 
 
+def test_a_mesh_in_context_tells_programs_apart():
+    traced = Traced()
+    auto = (jax.sharding.AxisType.Auto,)
+    alone = jax.make_mesh((1,), ('data',), auto, devices=jax.devices()[:1])
+    for _ in range(2):
+        traced.program()(*numbers())
+        with jax.set_mesh(alone):
+            equal(traced.program()(*numbers()), expected())
+    assert traced.times == 2
+
+
+def test_what_is_divided_among_devices_is_traced_with_their_mesh_in_context():
+    found = []
+
+    def double(x):
+        found.append(jax.sharding.get_abstract_mesh())
+        return 2 * x
+
+    x, _ = numbers(8)
+    for placed in (jax.device_put(x, mesh.rows()), x):
+        Program(jax.jit(double), 'double')(placed)
+    assert found[0] == mesh.rows().mesh.abstract_mesh and found[1].empty
+
+
 def test_threads_that_ask_at_once_share_one_compilation():
     traced = Traced()
     program = traced.program()

@@ -123,7 +123,7 @@ def test_metrics_have_no_gradient(metric):
 @pytest.mark.parametrize('chunk', [1, 2, 4, 6, 12])
 def test_chunks_do_not_matter(chunk, monkeypatch):
     whole, whole_gradients = sums(smoothing=0.1), gradients()
-    monkeypatch.setattr(cross_entropy, 'CHUNK', chunk)
+    monkeypatch.setattr(cross_entropy, 'CHUNK_ON_CPU', chunk)
     np.testing.assert_allclose(
         jax.tree.leaves(sums(smoothing=0.1)), jax.tree.leaves(whole), rtol=1e-6
     )

@@ -125,7 +125,7 @@ def test_tuned_rms_is_the_reference(epsilon, centered):
 @pytest.mark.parametrize('smoothing', [0.0, 0.1])
 @pytest.mark.parametrize('chunk', [1, 6, 512])
 def test_tuned_cross_entropy_is_the_reference(chunk, smoothing, dtype, monkeypatch):
-    monkeypatch.setattr(cross_entropy, 'CHUNK', chunk)
+    monkeypatch.setattr(cross_entropy, 'CHUNK_ON_CPU', chunk)
     hidden_BTD, table_VD = random(2, 7, 5), random(9, 5, seed=1)
     labels_BT = jnp.asarray(np.random.default_rng(2).integers(0, 9, (2, 7)))
 

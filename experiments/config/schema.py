@@ -169,7 +169,9 @@ class EvaluationConfig(Section):
     average_of: Annotated[
         str, Choices('last', 'best'), 'which checkpoints are averaged'
     ] = 'last'
-    batch_tokens: Annotated[Size, 'positions of a batch in evaluation'] = 8_192
+    batch_tokens: Annotated[
+        Size, 'positions of a batch in evaluation, for each device'
+    ] = 8_192
 
 
 @dataclasses.dataclass(frozen=True)

@@ -212,29 +212,40 @@ def _too_few(
 
 
 def evaluation_batches(
-    corpus: Corpus, tokens: int, rows_multiple: int = 1
+    corpus: Corpus, tokens: int, devices: int = 1
 ) -> Iterator[tuple[Batch, np.ndarray]]:
     """Every pair of a set once, however long it is.
+
+    Args:
+      corpus: the set.
+      tokens: positions of a batch for each device, at most, unless a pair has more.
+      devices: how many divide the rows of a batch.
 
     Yields:
       A batch, and the indices of the pairs in its first rows; rows after those are
       empty.
     """
     lengths = _lengths(corpus, slice(None)).max(axis=1)
-    for shape, pairs in packing.by_length(lengths, tokens, rows_multiple):
+    for shape, pairs in packing.by_length(lengths, tokens, devices):
         yield pairs_batch(corpus, shape, pairs, np.arange(len(pairs))), pairs
 
 
 def source_batches(
     sentences: Iterable[list[int]],
     tokens: int,
-    rows_multiple: int = 1,
+    devices: int = 1,
     window: int = 4096,
 ) -> Iterator[tuple[Batch, np.ndarray]]:
     """The source side of sentences to translate, each once, however long it is.
 
     Only `window` sentences are read ahead and sorted by length; all batches of a window
     come before those of the next.
+
+    Args:
+      sentences: tokens without EOS.
+      tokens: positions of a batch for each device, at most, unless a sentence has more.
+      devices: how many divide the rows of a batch.
+      window: how many sentences are sorted together.
 
     Yields:
       The source side of a batch, and the indices of the sentences in its first rows;
@@ -244,7 +255,7 @@ def source_batches(
     for chunk in chunks(sentences, window):
         source = RaggedArray.of(chunk)
         lengths = source.lengths() + 1
-        for shape, index in packing.by_length(lengths, tokens, rows_multiple):
+        for shape, index in packing.by_length(lengths, tokens, devices):
             batch = source_batch(source, shape, index, np.arange(len(index)))
             yield batch, first + index
         first += len(chunk)

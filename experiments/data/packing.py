@@ -138,22 +138,34 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
 
 
 def by_length(
-    lengths: np.ndarray, tokens: int, multiple: int
+    lengths: np.ndarray, tokens: int, devices: int
 ) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
     """All of a set, longest first, in batches of few shapes.
 
     Nothing is left out: one that is longer than `tokens` still gets its batch. Lengths
     are padded to a power of two, and only the last batch has empty rows.
 
+    Args:
+      lengths: of each.
+      tokens: positions of a batch for each device, at most.
+      devices: how many divide the rows of a batch. Several have fewer rows each where
+        fewer are left, so that none of them goes without.
+
     Yields:
-      The shape (rows, length), rows a multiple of `multiple`, and the indices in its
-      first rows.
+      The shape (rows, length), and the indices in its first rows.
     """
     order = np.argsort(-lengths, kind='stable')
     while len(order):
         longest = int(lengths[order[0]])
-        power_of_two = 1 << (longest - 1).bit_length()
-        length = max(_LEAST_LENGTH, power_of_two)
-        rows = max(multiple, tokens // length // multiple * multiple)
+        length = max(_LEAST_LENGTH, _power_of_two(longest))
+        rows = max(1, tokens // length)
+        if devices > 1:
+            rows = min(rows, _power_of_two(math.ceil(len(order) / devices)))
+        rows *= devices
         yield (rows, length), order[:rows]
         order = order[rows:]
+
+
+def _power_of_two(number: int) -> int:
+    """The next one, or the number itself."""
+    return 1 << (number - 1).bit_length()

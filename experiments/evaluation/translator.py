@@ -18,6 +18,7 @@ from experiments.data.corpus import chunks
 from experiments.data.tokenizer import BOS, EOS, Tokenizer
 from experiments.runtime import compilation, mesh
 from flaxformer_lite import decoding
+from flaxformer_lite.data_parallel import map_rows
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.kv_cache import gather_beams
 from flaxformer_lite.models.base import Model
@@ -37,7 +38,7 @@ class Translator:
     Args:
       model: the Transformer, or an `Ensemble`.
       tokenizer: of both languages.
-      settings: how to decode, and in batches of how many tokens.
+      settings: how to decode, and in batches of how many tokens for each device.
       seed: of sampling.
       n_best: how many hypotheses of a beam search must be final; of sampling, how many
         are drawn.
@@ -120,7 +121,7 @@ class Translator:
         return results
 
     def _batch_tokens(self) -> int:
-        """Source positions of a batch, which the search multiplies by its beams."""
+        """Source positions of a device, which the search multiplies by its beams."""
         settings = self._settings
         beams = settings.beams if settings.decode == 'beam' else 1
         return max(1, settings.batch_tokens // beams)
@@ -159,7 +160,7 @@ def _search(
 ) -> compilation.Program:
     """The compiled search for the translations of a batch."""
     decode = functools.partial(_decode, model, settings, n_best)
-    jitted = jax.jit(decode, out_shardings=mesh.everywhere())
+    jitted = jax.jit(decode, out_shardings=mesh.rows())
     return compilation.Program(jitted, (model, settings, n_best))
 
 
@@ -174,6 +175,21 @@ def _decode(
     numbers_B: jax.Array,
 ) -> decoding.DecodeResult:
     """The translations of a batch; `key` and the sentences' numbers are of sampling."""
+    decode = functools.partial(_decode_rows, model, settings, n_best)
+    return map_rows(decode, (variables, key), (source_BS, max_len_B, numbers_B))
+
+
+def _decode_rows(
+    model: Model | Ensemble,
+    settings: EvaluationConfig,
+    n_best: int,
+    variables: Any,
+    key: jax.Array,
+    source_BS: jax.Array,
+    max_len_B: jax.Array,
+    numbers_B: jax.Array,
+) -> decoding.DecodeResult:
+    """The same, on one device."""
     state = model.apply(variables, source_BS, method='prefill')
     step = functools.partial(model.apply, variables, method='decode_step')
     length = source_BS.shape[1] - 1 + settings.extra_length
@@ -216,8 +232,8 @@ def _samples(
 def _threads() -> int:
     """How many batches to decode at the same time.
 
-    A decoding step is small and leaves most of several cores idle. Several devices wait
-    for each other, so all of them must get the same batch next: then one at a time.
+    A decoding step is small and leaves most of several cores idle. Several devices keep
+    them busy with one batch.
     """
     if jax.default_backend() != 'cpu' or jax.device_count() > 1:
         return 1

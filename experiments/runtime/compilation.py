@@ -49,7 +49,9 @@ class Program:
         Several threads may ask at the same time; each program is compiled once.
         """
         leaves, tree = jax.tree.flatten(arguments)
-        shapes = tree, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
+        of_leaves = tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
+        # A mesh in context changes what is traced.
+        shapes = tree, of_leaves, jax.sharding.get_abstract_mesh()
         own: Future = Future()
         program = self._compiled.setdefault(shapes, own)
         if program is own:
@@ -87,12 +89,16 @@ class Program:
 def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.Compiled:
     """The compiled program of a jitted function for arguments of these shapes.
 
+    It is traced in the context of the mesh on which the arguments are, if any.
+
     Args:
       function: what `jax.jit` returned.
       arguments: arrays, or abstract arrays with shardings.
       once: whether the program will run only once.
     """
-    program = function.lower(*arguments).compile(compiler_options=_options(once))
+    with _mesh_in_context(arguments):
+        lowered = function.lower(*arguments)
+    program = lowered.compile(compiler_options=_options(once))
     malloc.release()
     return program
 
@@ -111,11 +117,26 @@ def _serialize(program: jax.stages.Compiled) -> bytes:
 
 def _devices(arguments: Any) -> list[Any]:
     """Those that a program for these arguments runs on, which are the same for all."""
-    sharding = jax.tree.leaves(arguments)[0].sharding
-    mesh = getattr(sharding, 'mesh', None)
+    mesh = _mesh(arguments)
     if mesh is None:
-        return list(sharding.device_set)
+        return list(jax.tree.leaves(arguments)[0].sharding.device_set)
     return list(mesh.devices.flat)  # in the order of the mesh
+
+
+def _mesh(arguments: Any) -> jax.sharding.Mesh | None:
+    """The mesh on which arguments are, which is the same for all; None without one."""
+    return getattr(jax.tree.leaves(arguments)[0].sharding, 'mesh', None)
+
+
+def _mesh_in_context(arguments: Any) -> contextlib.AbstractContextManager[Any]:
+    """Within it, what is traced finds the mesh of these arguments.
+
+    A single device needs none.
+    """
+    mesh = _mesh(arguments)
+    if mesh is None or mesh.size == 1:
+        return contextlib.nullcontext()
+    return jax.set_mesh(mesh)
 
 
 _compiling = 0

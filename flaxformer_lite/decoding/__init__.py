@@ -6,6 +6,10 @@ token. What is in `state` only the step knows. It is a tree of arrays with the s
 on the first axis of each, so that those that are finished can leave the batch; and it
 has a method `allocate(hypotheses, tokens)`, which makes room for that many tokens.
 
+A search has loops that end with the last sentence, and takes the finished ones out of
+the batch. So devices that divide the sentences should each have a search of their own:
+`data_parallel.map_rows`.
+
 Token 0 is padding. Neither padding nor the start token is ever chosen, though scores
 are log-probabilities among all tokens.
 """

@@ -7,13 +7,20 @@ import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike
 
+from flaxformer_lite.data_parallel import AXIS, ROWS, WHOLE, by_device, is_divided
 from flaxformer_lite.ops.choose import choose
 from flaxformer_lite.ops.matmul import matmul, weight_gradient
 from flaxformer_lite.shapes import split_into_blocks
 
-# Rows of logits that are held at a time: enough to keep the matrix units busy, few
-# enough for the caches.
-CHUNK = 512
+# Rows of logits that a device holds at a time. On CPU: enough to keep the matrix units
+# busy, few enough for the caches.
+CHUNK_ON_CPU = 512
+# Elsewhere a chunk's products, 6 N V D operations, have to hide that the float32 V × D
+# gradient is read and written, 8 V D bytes. Accelerators make 200 to 300 bfloat16
+# operations in the time of a byte, so that N = 512 rows would wait for memory almost as
+# long as they compute; N = 4096 wait a tenth of it. Their logits take 0.6 GB at 37,000
+# words.
+CHUNK_ELSEWHERE = 4096
 
 
 class LossSums(struct.PyTreeNode):
@@ -107,11 +114,42 @@ def tuned(hidden_BTD, table_VD, labels_BT, smoothing, dtype) -> LossSums:
     The gradient of a chunk is computed along with its loss, while its logits are there:
     the backward pass only scales it. Where no gradient is asked for, nothing reads it,
     and the compiler leaves it out.
+
+    Devices that divide the rows go through chunks of their own rows, and sum once.
     """
     return _forward(hidden_BTD, table_VD, labels_BT, smoothing, dtype)[0]
 
 
 def _forward(hidden_BTD, table_VD, labels_BT, smoothing, dtype):
+    """→ sums, and the gradients of the loss by `hidden_BTD` and by `table_VD`."""
+
+    def in_chunks(size):
+        return functools.partial(_in_chunks, size, smoothing, dtype)
+
+    forward = choose(in_chunks(CHUNK_ELSEWHERE), in_chunks(CHUNK_ON_CPU), only_on='cpu')
+    if is_divided(len(hidden_BTD)):
+        forward = _summed_over_devices(forward)
+    return forward(hidden_BTD, table_VD, labels_BT)
+
+
+def _summed_over_devices(forward):
+    """The same function; each device runs it for its own rows.
+
+    Without this XLA would sum the gradient by the table over devices in each turn of
+    the loop that carries it.
+    """
+
+    def of_device(hidden_BTD, table_VD, labels_BT):
+        sums, gradients = forward(hidden_BTD, table_VD, labels_BT)
+        hidden_gradient_BTD, table_gradient_VD = gradients
+        sums, table_gradient_VD = jax.lax.psum((sums, table_gradient_VD), AXIS)
+        return sums, (hidden_gradient_BTD, table_gradient_VD)
+
+    return by_device(of_device, (ROWS, WHOLE, ROWS), (WHOLE, (ROWS, WHOLE)))
+
+
+def _in_chunks(chunk_size, smoothing, dtype, hidden_BTD, table_VD, labels_BT):
+    """What `_forward` returns, of so many rows of logits at a time."""
     batch, length, d_model = hidden_BTD.shape
     table_VD = table_VD.astype(dtype)
 
@@ -129,7 +167,7 @@ def _forward(hidden_BTD, table_VD, labels_BT, smoothing, dtype):
         return (sums, table_gradient_VD), hidden_gradient_ND.reshape(hidden_BCD.shape)
 
     # Along T, so that a batch that is divided among devices stays so.
-    size = max(CHUNK // batch, 1)
+    size = max(chunk_size // batch, 1)
     chunks = (
         split_into_blocks(hidden_BTD, 1, size),
         split_into_blocks(labels_BT, 1, size),

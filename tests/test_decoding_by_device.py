@@ -1,0 +1,77 @@
+"""Devices that divide the sentences decode each its own, and exchange nothing."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import tiny
+from collectives import collectives
+
+from experiments.config.schema import EvaluationConfig
+from experiments.data.collate import source_batch
+from experiments.data.corpus import RaggedArray
+from experiments.evaluation import translator
+from experiments.runtime import compilation, mesh
+from flaxformer_lite.generation import generate
+
+ROWS = 64  # 16 of each device, of which 8 leave once the others are finished
+LONGEST = 10
+MODEL = tiny.model(num_layers=1)
+
+
+def sources():
+    """Those of the first device are short and of the others longer, and so the searches
+    end at different steps."""
+    rng = np.random.default_rng(0)
+    longest = np.repeat([2, 6, LONGEST, LONGEST], ROWS // 4)
+    lengths = rng.integers(1, longest)
+    return [[*rng.integers(3, tiny.VOCAB, n).tolist(), 1] for n in lengths]
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [
+        {'strategy': 'greedy'},
+        {'strategy': 'beam', 'beams': 3, 'n_best': 2},
+        {'strategy': 'sample', 'key': jax.random.key(3), 'top_p': 0.9},
+    ],
+    ids=lambda settings: settings['strategy'],
+)
+def test_a_search_on_devices_finds_what_that_on_one_finds(settings):
+    assert jax.device_count() == 4
+    source_BS = tiny.padded(sources())
+    variables = tiny.all_variables(MODEL)
+    search = functools.partial(generate, MODEL, **settings)
+    expected = jax.jit(search)(variables, source_BS)
+
+    placed = (
+        jax.device_put(variables, mesh.everywhere()),
+        jax.device_put(source_BS, mesh.rows()),
+    )
+    program = compilation.compiled(jax.jit(search), *placed)
+    assert not collectives(program)
+    found = program(*placed)
+    assert found.scores_BN.sharding.is_equivalent_to(mesh.rows(), 2)
+    np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
+    np.testing.assert_array_equal(found.exists_BN, expected.exists_BN)
+    np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-5)
+    lengths = (np.asarray(found.tokens_BNL[:, 0]) != 0).sum(-1).reshape(4, -1)
+    assert len(set(lengths.max(1))) > 1  # the devices' loops are of unequal length
+
+
+@pytest.mark.parametrize(
+    ('decode', 'n_best'), [('greedy', 1), ('beam', 1), ('sample', 2)]
+)
+def test_the_program_of_translations_exchanges_nothing(decode, n_best):
+    settings = EvaluationConfig(decode=decode, beams=3, extra_length=5)
+    program = translator._search(MODEL, settings, n_best)
+    source = RaggedArray.of([ids[:-1] for ids in sources()])
+    shape = ROWS, LONGEST
+    batch = source_batch(source, shape, np.arange(ROWS), np.arange(ROWS))
+    numbers_B = np.arange(ROWS, dtype=np.int32)
+    limit_B = np.full(ROWS, LONGEST, np.int32)
+    whole = tiny.all_variables(MODEL), jax.random.key(0)
+    whole = jax.device_put(whole, mesh.everywhere())
+    rows = jax.device_put((batch['source'], limit_B, numbers_B), mesh.rows())
+    assert not collectives(program.compiled(*whole, *rows))
