@@ -349,6 +349,7 @@ def older(whole, tmp_path, changes):
     return workdir
 
 
+@pytest.mark.slow
 def test_a_start_builds_the_model_once(whole):
     assert whole[1] == 1
 

@@ -197,6 +197,7 @@ def test_training_goes_as_on_one_device(settings):
     assert_trained_alike(found, alone(steps, *whole, batch), rounding)
 
 
+@pytest.mark.slow
 def test_several_runs_train_as_on_one_device():
     _, state = train_step()
     batch = rows_of_pairs()

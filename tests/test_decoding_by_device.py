@@ -32,9 +32,12 @@ def sources():
 @pytest.mark.parametrize(
     'settings',
     [
-        {'strategy': 'greedy'},
+        pytest.param({'strategy': 'greedy'}, marks=pytest.mark.slow),
         {'strategy': 'beam', 'beams': 3, 'n_best': 2},
-        {'strategy': 'sample', 'key': jax.random.key(3), 'top_p': 0.9},
+        pytest.param(
+            {'strategy': 'sample', 'key': jax.random.key(3), 'top_p': 0.9},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda settings: settings['strategy'],
 )

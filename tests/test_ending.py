@@ -59,6 +59,7 @@ def same_end(path, other):
     assert rows[0] == rows[1]
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_as_if_it_had_been_begun_with_more_steps(
     data, tmp_path, capsys
 ):

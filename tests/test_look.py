@@ -66,6 +66,7 @@ def page(trained, tmp_path_factory):
     return out.read_text('utf-8')
 
 
+@pytest.mark.slow
 def test_the_page_has_all_that_is_known_of_the_run(page, trained):
     reader = Reader(page)
     titles = re.findall('<h2>(.*)</h2>', page)
@@ -85,6 +86,7 @@ def test_the_page_has_all_that_is_known_of_the_run(page, trained):
         assert f'{curve}_by_steps' in figures
 
 
+@pytest.mark.slow
 def test_the_page_needs_no_other_file(page):
     links = [v for name, v in Reader(page).attributes if name in ('src', 'href')]
     assert links and all(link.startswith(('#', 'data:')) for link in links)

@@ -73,6 +73,7 @@ def expected(number):
     return compiled()(rows_of(pairs))
 
 
+@pytest.mark.slow
 def test_what_was_traced_once_asks_each_batch_for_its_own_padding():
     traces = []
 

@@ -20,6 +20,7 @@ FIELDS = small_runs.FIELDS | {
 }
 
 
+@pytest.mark.slow
 def test_a_profile_is_written_and_changes_nothing(tmp_path, capsys):
     small_runs.write_text(tmp_path, val=2)
     fields = FIELDS | {'data': small_runs.source(tmp_path)}

@@ -76,6 +76,7 @@ def runs(tmp_path_factory):
     return [read(path) for path in paths]
 
 
+@pytest.mark.slow
 def test_arms_that_begin_alike_are_measured_once(runs):
     post, pre = gradients.measure(arms.group(runs))
     assert [len(layers) for layers in post.norms['decoder']] == [1, 1]

@@ -549,6 +549,7 @@ def on_one_device():
     return os.environ | {'XLA_FLAGS': flags}
 
 
+@pytest.mark.slow
 def test_other_devices_whose_batches_differ_are_refused(text, tmp_path):
     # Of 64 tokens a row, five on one device and four on four.
     changes = dict(batch__tokens=320)
