@@ -102,6 +102,7 @@ def _without_paths(text: str, root: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
+    # Python 3.11 looks for the names that are left out, [], among the choices too.
     parser.add_argument('names', nargs='*', choices=[*NAMES, []], metavar='name')
     names = parser.parse_args().names or NAMES
     with tempfile.TemporaryDirectory() as folder:

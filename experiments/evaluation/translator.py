@@ -158,9 +158,13 @@ class Translator:
 def _search(
     model: Model | Ensemble, settings: EvaluationConfig, n_best: int
 ) -> compilation.Program:
-    """The compiled search for the translations of a batch."""
+    """The compiled search for the translations of a batch, each device for its rows."""
     decode = functools.partial(_decode, model, settings, n_best)
-    jitted = jax.jit(decode, out_shardings=mesh.rows())
+
+    def search(variables: Any, key: jax.Array, *rows: jax.Array) -> Any:
+        return map_rows(decode, (variables, key), rows)
+
+    jitted = jax.jit(search, out_shardings=mesh.rows())
     return compilation.Program(jitted, (model, settings, n_best))
 
 
@@ -174,22 +178,10 @@ def _decode(
     max_len_B: jax.Array,
     numbers_B: jax.Array,
 ) -> decoding.DecodeResult:
-    """The translations of a batch; `key` and the sentences' numbers are of sampling."""
-    decode = functools.partial(_decode_rows, model, settings, n_best)
-    return map_rows(decode, (variables, key), (source_BS, max_len_B, numbers_B))
+    """The translations of a device's rows.
 
-
-def _decode_rows(
-    model: Model | Ensemble,
-    settings: EvaluationConfig,
-    n_best: int,
-    variables: Any,
-    key: jax.Array,
-    source_BS: jax.Array,
-    max_len_B: jax.Array,
-    numbers_B: jax.Array,
-) -> decoding.DecodeResult:
-    """The same, on one device."""
+    `key` and the sentences' numbers are of sampling.
+    """
     state = model.apply(variables, source_BS, method='prefill')
     step = functools.partial(model.apply, variables, method='decode_step')
     length = source_BS.shape[1] - 1 + settings.extra_length
