@@ -66,10 +66,10 @@ class Timed:
         shapes = setups[0].batches.shapes
         parts.compile_steps(shapes)
         keys = [jax.random.key(seed) for seed in range(len(setups))]
-        self._state = programs.stack([parts.first_state(key) for key in keys])
-        self._key = programs.stack(keys)
+        self._state = parts.stack([parts.first_state(key) for key in keys])
+        self._key = parts.stack(keys)
         batches = [next(s.batches.iterate(Position()))[0] for s in setups]
-        self._batch = programs.stack_batches(batches)
+        self._batch = parts.stack_batches(batches)
         self._moves = [jax.numpy.ones(len(setups), bool)] if len(setups) > 1 else []
         self._program = parts.step(shapes[0]).result()
         self.seconds(WARM_UP)

@@ -110,14 +110,16 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = make_train_step(work.model, work.optimizer, label_smoothing=SMOOTHING)
     batches = prefetch(work.batches.iterate(Position()))
-    first = jax.device_put(next(batches)[0], mesh.rows())
+    first = jax.device_put(next(batches)[0], mesh.of().rows())
     began = time.perf_counter()
     program = compilation.compiled(jax.jit(step, donate_argnums=0), state, first, key)
     compiling = time.perf_counter() - began
     for count in (WARM_UP, args.steps):
         figures = MetricAccumulator(Progress())
         for batch, after in itertools.islice(batches, count):
-            state, metrics = program(state, jax.device_put(batch, mesh.rows()), key)
+            state, metrics = program(
+                state, jax.device_put(batch, mesh.of().rows()), key
+            )
             figures.add(0, after, metrics)
         figures.settle()
     progress, peak = figures.progress, turns.peak_megabytes()

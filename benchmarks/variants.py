@@ -128,7 +128,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     for batch, after in itertools.islice(
         batches.prefetch(made.batches.iterate(Position())), args.steps
     ):
-        batch, shape = jax.device_put(batch, mesh.rows()), batch['labels'].shape
+        batch, shape = jax.device_put(batch, mesh.of().rows()), batch['labels'].shape
         if shape not in programs:
             figures.settle()
             programs[shape] = compilation.compiled(jitted, state, batch, key)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from flaxformer_lite import decoding
-from flaxformer_lite.data_parallel import map_rows
 from flaxformer_lite.models.base import Model
+from flaxformer_lite.sharding import map_rows
 from flaxformer_lite.training.batch import Sentences, check_variables, pad_rows
 
 # How much longer than its source a target may become (paper §6.1).
@@ -54,7 +54,7 @@ def generate(
     """Decodes the targets of sources: tokens, scores, and which of them exist.
 
     It compiles for each shape of the source: give sources of like length, in batches of
-    one size. Devices that share the rows, as `data_parallel` says, decode each its own.
+    one size. Devices that share the rows, as `sharding` says, decode each its own.
 
     Args:
       model: the model.

@@ -38,9 +38,9 @@ def alone(function, *arguments):
 
 def on_devices(function, whole, divided, axis=0):
     """What a function of whole and of divided arguments returns, and its program."""
-    arguments = [jax.device_put(x, mesh.everywhere()) for x in whole]
-    arguments += [jax.device_put(x, mesh.rows(axis)) for x in divided]
-    jitted = jax.jit(function, out_shardings=mesh.everywhere())
+    arguments = [jax.device_put(x, mesh.of().everywhere()) for x in whole]
+    arguments += [jax.device_put(x, mesh.of().rows(axis)) for x in divided]
+    jitted = jax.jit(function, out_shardings=mesh.of().everywhere())
     program = compilation.compiled(jitted, *arguments)
     return jax.device_get(program(*arguments)), program
 
@@ -138,9 +138,10 @@ def train_step(accumulate=1, **overrides):
 
 def exchanged(step, state):
     """The program of a training step on several devices, and the bytes of gradients."""
-    state, key = mesh.placed(state), mesh.placed(KEY)
-    batch = mesh.placed(rows_of_pairs(), mesh.rows())
-    jitted = jax.jit(step, donate_argnums=0, out_shardings=mesh.everywhere())
+    everywhere = mesh.of().everywhere()
+    state, key = mesh.placed(state, everywhere), mesh.placed(KEY, everywhere)
+    batch = mesh.placed(rows_of_pairs(), mesh.of().rows())
+    jitted = jax.jit(step, donate_argnums=0, out_shardings=everywhere)
     program = compilation.compiled(jitted, state, batch, key)
     return program, sum(4 * x.size for x in jax.tree.leaves(state.params))
 

@@ -49,13 +49,13 @@ def test_a_search_on_devices_finds_what_that_on_one_finds(settings):
     expected = jax.jit(search)(variables, source_BS)
 
     placed = (
-        jax.device_put(variables, mesh.everywhere()),
-        jax.device_put(source_BS, mesh.rows()),
+        jax.device_put(variables, mesh.of().everywhere()),
+        jax.device_put(source_BS, mesh.of().rows()),
     )
     program = compilation.compiled(jax.jit(search), *placed)
     assert not collectives(program)
     found = program(*placed)
-    assert found.scores_BN.sharding.is_equivalent_to(mesh.rows(), 2)
+    assert found.scores_BN.sharding.is_equivalent_to(mesh.of().rows(), 2)
     np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
     np.testing.assert_array_equal(found.exists_BN, expected.exists_BN)
     np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-5)
@@ -75,6 +75,6 @@ def test_the_program_of_translations_exchanges_nothing(decode, n_best):
     numbers_B = np.arange(ROWS, dtype=np.int32)
     limit_B = np.full(ROWS, LONGEST, np.int32)
     whole = tiny.all_variables(MODEL), jax.random.key(0)
-    whole = jax.device_put(whole, mesh.everywhere())
-    rows = jax.device_put((batch['source'], limit_B, numbers_B), mesh.rows())
+    whole = jax.device_put(whole, mesh.of().everywhere())
+    rows = jax.device_put((batch['source'], limit_B, numbers_B), mesh.of().rows())
     assert not collectives(program.compiled(*whole, *rows))

@@ -26,6 +26,7 @@ OF_A_VARIANT = (
     'layers.dropout',
 )
 OF_A_MODEL = (
+    'sharding',
     'ranges',
     'sizes',
     'masks',
@@ -42,12 +43,12 @@ MAY_IMPORT = {
     'sizes': (),
     'masks': (),
     'kv_cache': (),
-    'data_parallel': (),
-    'ops': ('shapes', 'data_parallel'),
+    'sharding': ('shapes',),
+    'ops': ('shapes', 'sharding'),
     'init': ('ranges', 'sizes'),
-    'layers.dense': ('init.base', 'init.xavier', 'ops'),
+    'layers.dense': ('init.base', 'init.xavier', 'ops', 'sharding'),
     'layers.dropout': ('ranges', 'ops'),
-    'layers': ('ranges', 'sizes', 'masks', 'kv_cache', 'ops'),
+    'layers': ('ranges', 'sizes', 'masks', 'kv_cache', 'ops', 'sharding'),
     **dict.fromkeys(KINDS, OF_A_VARIANT),
     'decoding': ('kv_cache', 'ops'),
     'models': OF_A_MODEL,
@@ -59,7 +60,7 @@ MAY_IMPORT = {
     'training.schedules': ('ranges', 'config.spec'),
     'training': ('ranges', 'masks', 'ops', 'models.base'),
     'generation': (
-        'data_parallel',
+        'sharding',
         'models.base',
         'decoding',
         'training.batch',

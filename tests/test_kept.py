@@ -188,12 +188,16 @@ def test_a_program_from_disk_takes_over_what_is_donated():
 def test_a_program_from_disk_divides_rows_among_devices():
     assert jax.device_count() == 4
     traced = Traced()
+    devices = mesh.of()
     x, factor = numbers(8)
-    placed = jax.device_put(x, mesh.rows()), jax.device_put(factor, mesh.everywhere())
+    placed = (
+        jax.device_put(x, devices.rows()),
+        jax.device_put(factor, devices.everywhere()),
+    )
     for _ in range(2):
         found = traced.program()(*placed)
         equal(found, expected(8))
-        assert found['product'].sharding == mesh.rows()
+        assert found['product'].sharding == devices.rows()
     traced.program()(x, factor)  # on one device it is another program
     assert traced.times == 2
 
@@ -217,9 +221,9 @@ def test_what_is_divided_among_devices_is_traced_with_their_mesh_in_context():
         return 2 * x
 
     x, _ = numbers(8)
-    for placed in (jax.device_put(x, mesh.rows()), x):
+    for placed in (jax.device_put(x, mesh.of().rows()), x):
         Program(jax.jit(double), 'double')(placed)
-    assert found[0] == mesh.rows().mesh.abstract_mesh and found[1].empty
+    assert found[0] == mesh.of().rows().mesh.abstract_mesh and found[1].empty
 
 
 def test_threads_that_ask_at_once_share_one_compilation():

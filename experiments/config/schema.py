@@ -75,6 +75,26 @@ class BatchConfig(Section):
     packed: Annotated[
         bool, 'several pairs in a row; False: rows of pairs of like length'
     ] = True
+    rows_multiple: Annotated[
+        Size, 'the rows of a batch are a multiple; best of the devices that divide them'
+    ] = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig(Section):
+    """How the devices divide the work; a run may be resumed with another mesh."""
+
+    NAME = 'mesh'
+
+    data: Annotated[
+        int | None,
+        Range(at_least=1),
+        'devices that divide the rows of a batch; empty: all that are left',
+    ] = None
+    fsdp: Annotated[
+        Size, 'devices that divide the rows and, between uses, the parameters'
+    ] = 1
+    tensor: Annotated[Size, 'devices that divide heads, d_ff and the vocabulary'] = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,6 +214,7 @@ class ExperimentConfig:
     ] = 'tfds(name="wmt14_translate/de-en", source="en", target="de")'
     tokenizer: TokenizerConfig = TokenizerConfig()
     batch: BatchConfig = BatchConfig()
+    mesh: MeshConfig = MeshConfig()
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()

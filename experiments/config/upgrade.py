@@ -57,6 +57,14 @@ FIRST = Change(
 CHANGES: list[Change] = [
     Change(added={'train.replicas': 1}),
     Change(added={'train.profile': ''}),
+    Change(
+        added={
+            'batch.rows_multiple': 1,
+            'mesh.data': None,
+            'mesh.fsdp': 1,
+            'mesh.tensor': 1,
+        }
+    ),
 ]
 
 

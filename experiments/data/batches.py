@@ -52,14 +52,17 @@ class Batches:
       max_length: tokens of a side, EOS included; longer pairs are left out.
       packed: packing instead of buckets.
       seed: of the order; not negative.
-      rows_multiple: the number of devices, among which the rows of a batch are divided.
-      accumulate: into how many parts each device divides its rows.
+      rows_multiple: the rows of a batch are a multiple of it.
+      accumulate: into how many parts the rows are divided, too.
+      devices: among which the rows are divided; where they cannot be, empty rows fill
+        them up. Nothing else depends on it, so that a run can go on with others.
       window: pairs planned at once, at most.
 
     Attributes:
       dropped: pairs that are longer than `max_length`.
       longest: tokens of the longest side of the others.
-      shapes: the (rows, length) of the batches; a program is compiled for each.
+      planned_shapes: the (rows, length) of the batches.
+      shapes: the same with the rows that fill them up; a program is compiled for each.
       padding_share: padding as a share of all positions of both sides, in the first
         window.
       target_tokens_per_batch: mean number of target tokens without padding, in the
@@ -82,6 +85,7 @@ class Batches:
         seed: int = 0,
         rows_multiple: int = 1,
         accumulate: int = 1,
+        devices: int = 1,
         window: int = 1 << 17,
     ):
         self._corpus = corpus
@@ -106,10 +110,12 @@ class Batches:
             raise UserError(
                 _too_few(tokens, lengths[-1], rows_multiple, accumulate, max_length)
             )
-        self.shapes = []
+        self.planned_shapes = []
         for length in lengths:
             rows = tokens // length // multiple * multiple
-            self.shapes.append((rows, length))
+            self.planned_shapes.append((rows, length))
+        self._rows_multiple = accumulate * devices
+        self.shapes = [self._filled(shape) for shape in self.planned_shapes]
         self._first = self._plan(0, 0)
         self._measure()
 
@@ -122,8 +128,14 @@ class Batches:
                 after = Position(epoch, window, i + 1)
                 if i + 1 == len(plans):
                     after = self._next_window(epoch, window)
-                yield pairs_batch(self._corpus, *plans[i]), after
+                shape, pairs, rows = plans[i]
+                yield pairs_batch(self._corpus, self._filled(shape), pairs, rows), after
             epoch, window, index = self._next_window(epoch, window)
+
+    def _filled(self, shape: tuple[int, int]) -> tuple[int, int]:
+        """With as many rows more as devices and parts need to divide them evenly."""
+        rows, length = shape
+        return rows + -rows % self._rows_multiple, length
 
     def _next_window(self, epoch: int, window: int) -> Position:
         if window + 1 < self._windows:
@@ -168,10 +180,10 @@ class Batches:
 
     def _bucket(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
         """One pair a row, padded to the smallest length of `shapes` that it fits."""
-        limits = [length for _, length in self.shapes]
+        limits = [length for _, length in self.planned_shapes]
         buckets = np.searchsorted(limits, lengths.max(axis=1))
         plans = []
-        for bucket, shape in enumerate(self.shapes):
+        for bucket, shape in enumerate(self.planned_shapes):
             rows, _ = shape
             inside = pairs[buckets == bucket]
             for start in range(0, len(inside), rows):
@@ -181,7 +193,7 @@ class Batches:
 
     def _pack(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
         """Several pairs a row, by first fit."""
-        (shape,) = self.shapes
+        (shape,) = self.planned_shapes
         rows_a_batch, length = shape
         rows = packing.first_fit(lengths, length)
         order = np.argsort(rows, kind='stable')
@@ -196,18 +208,18 @@ class Batches:
 
 
 def _too_few(
-    tokens: int, length: int, devices: int, accumulate: int, max_length: int
+    tokens: int, length: int, rows_multiple: int, accumulate: int, max_length: int
 ) -> str:
-    """The message where a batch cannot hold a row for each device and part."""
-    each = '1 device' if devices == 1 else f'{devices} devices'
-    lower = f'batch.max_length={max_length}'
+    """The message where a batch cannot hold as many rows as it must."""
+    rows = f'batch.rows_multiple={rows_multiple} rows of {length} tokens'
+    lower = f'batch.rows_multiple or batch.max_length={max_length}'
     if accumulate > 1:
-        each += f' in each of train.accumulate={accumulate} parts'
-        lower = f'train.accumulate or {lower}'
-    least = length * devices * accumulate
+        rows += f' in each of train.accumulate={accumulate} parts'
+        lower = f'train.accumulate, {lower}'
+    least = length * rows_multiple * accumulate
     return (
-        f'batch.tokens={tokens} is less than a row of {length} tokens for each of '
-        f'{each}; give at least {least} or lower {lower}'
+        f'batch.tokens={tokens} is less than {rows}; give at least {least} or lower '
+        f'{lower}'
     )
 
 

@@ -18,6 +18,7 @@ from experiments.evaluation import scores, translation_files
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator, check_lengths
 from experiments.runtime import compilation, mesh
+from experiments.runtime.mesh import DeviceMesh
 from experiments.storage import files
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
@@ -37,6 +38,7 @@ class Evaluator:
       config: the run's.
       path: the run's directory, where translations are saved.
       direction: the languages, such as 'en-de'.
+      devices: divide the rows of batches; by default all that there are.
       warn: is told where translations cannot be saved; without it, that is an error.
       on_progress: is told how many sentences are translated.
     """
@@ -48,6 +50,7 @@ class Evaluator:
         config: ExperimentConfig,
         path: Path,
         direction: str,
+        devices: DeviceMesh | None = None,
         warn: Callable[[str], None] | None = None,
         on_progress: OnProgress = lambda name, done, total: None,
     ):
@@ -60,8 +63,11 @@ class Evaluator:
         self._batch_tokens = config.evaluation.batch_tokens
         # In a run the parameters of a step never change, and so neither do its scores.
         self._known: dict[tuple[str, int], dict[str, Any]] = {}
-        self._translate = Translator(model, tokenizer, config.evaluation)
-        self._sums = _loss_sums(model)
+        self._devices = devices or mesh.of()
+        self._translate = Translator(
+            model, tokenizer, config.evaluation, devices=self._devices
+        )
+        self._sums = _loss_sums(model, self._devices)
 
     def every(
         self, variables: Any, sets: dict[str, Pairs], steps: Sequence[int]
@@ -124,9 +130,10 @@ class Evaluator:
         check_lengths(self._model, longest)
         sums = []
         for batch, _ in batches.evaluation_batches(
-            tokens, self._batch_tokens, jax.device_count()
+            tokens, self._batch_tokens, self._devices.row_shards
         ):
-            sums.append(self._sums(variables, jax.device_put(batch, mesh.rows())))
+            placed = jax.device_put(batch, self._devices.rows())
+            sums.append(self._sums(variables, placed))
         total = jax.tree.map(_sum, *jax.device_get(sums))
         loss = total.nll / total.tokens
         return {
@@ -147,10 +154,10 @@ class Evaluator:
 
 
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it
-def _loss_sums(model: Model) -> compilation.Program:
+def _loss_sums(model: Model, devices: DeviceMesh) -> compilation.Program:
     """The compiled sums of the loss of a batch."""
     sums = functools.partial(loss_sums, model)
-    jitted = jax.jit(sums, out_shardings=mesh.everywhere())
+    jitted = jax.jit(sums, out_shardings=devices.everywhere())
     return compilation.Program(jitted, model)
 
 

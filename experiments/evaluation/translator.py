@@ -17,11 +17,12 @@ from experiments.data import batches
 from experiments.data.corpus import chunks
 from experiments.data.tokenizer import BOS, EOS, Tokenizer
 from experiments.runtime import compilation, mesh
+from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite import decoding
-from flaxformer_lite.data_parallel import map_rows
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.kv_cache import gather_beams
 from flaxformer_lite.models.base import Model
+from flaxformer_lite.sharding import map_rows
 
 WINDOW = 4096  # sentences that are read ahead, to be sorted by length
 _MOST_THREADS = 4  # that decode at the same time
@@ -42,6 +43,7 @@ class Translator:
       seed: of sampling.
       n_best: how many hypotheses of a beam search must be final; of sampling, how many
         are drawn.
+      devices: divide the rows of batches; by default all that there are.
     """
 
     def __init__(
@@ -51,14 +53,16 @@ class Translator:
         settings: EvaluationConfig,
         seed: int = 0,
         n_best: int = 1,
+        devices: DeviceMesh | None = None,
     ):
         self._model = model
         self._tokenizer = tokenizer
         self._settings = settings
         self._key = jax.random.key(seed)
         self._n_best = n_best
+        self._devices = devices or mesh.of()
         # Flax makes modules hashable, which the checker does not see.
-        self._search = _search(model, settings, n_best)  # pyright: ignore[reportArgumentType]
+        self._search = _search(model, settings, n_best, self._devices)  # pyright: ignore[reportArgumentType]
 
     def __call__(
         self,
@@ -102,7 +106,9 @@ class Translator:
 
         results: list[list[Hypothesis]] = [[] for _ in sentences]
         planned = list(
-            batches.source_batches(sentences, self._batch_tokens(), jax.device_count())
+            batches.source_batches(
+                sentences, self._batch_tokens(), self._devices.row_shards
+            )
         )
         done = first
         on_progress(done)
@@ -134,7 +140,7 @@ class Translator:
         max_len_B = np.where(tokens_B < 0, 0, tokens_B + self._settings.extra_length)
         numbers_B = np.pad(numbers, (0, len(source_BS) - len(numbers)))
         arrays = (source_BS, max_len_B.astype(np.int32), numbers_B.astype(np.int32))
-        placed = jax.device_put(arrays, mesh.rows())
+        placed = jax.device_put(arrays, self._devices.rows())
         return self._search(variables, self._key, *placed)
 
     def _read(
@@ -156,7 +162,10 @@ class Translator:
 
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it
 def _search(
-    model: Model | Ensemble, settings: EvaluationConfig, n_best: int
+    model: Model | Ensemble,
+    settings: EvaluationConfig,
+    n_best: int,
+    devices: DeviceMesh,
 ) -> compilation.Program:
     """The compiled search for the translations of a batch, each device for its rows."""
     decode = functools.partial(_decode, model, settings, n_best)
@@ -164,7 +173,7 @@ def _search(
     def search(variables: Any, key: jax.Array, *rows: jax.Array) -> Any:
         return map_rows(decode, (variables, key), rows)
 
-    jitted = jax.jit(search, out_shardings=mesh.rows())
+    jitted = jax.jit(search, out_shardings=devices.rows())
     return compilation.Program(jitted, (model, settings, n_best))
 
 

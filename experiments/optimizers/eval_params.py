@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import optax
 
-from experiments.runtime import mesh
 from flaxformer_lite.training.train_step import TrainState
 
 _TRAINING = 'training'
@@ -22,9 +21,8 @@ def variables(state: TrainState) -> Any:
     averaging = _schedule_free(state)
     if averaging is None:
         return state.variables
-    average = jax.jit(
-        optax.contrib.schedule_free_eval_params, out_shardings=mesh.everywhere()
-    )
+    where = jax.tree.map(lambda x: x.sharding, state.params)
+    average = jax.jit(optax.contrib.schedule_free_eval_params, out_shardings=where)
     return state.variables | {'params': average(averaging, state.params)}
 
 

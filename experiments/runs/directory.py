@@ -23,6 +23,8 @@ EXTENSIONS = 'extensions.json'
 # limit. How often it logs, evaluates and saves may not change: then no one config would
 # give its result.
 LIMITS = ('train.steps', 'train.epochs', 'train.patience')
+# Of these a run's result does not depend, but for rounding; it goes on with others.
+_ANY = 'mesh.'
 # What a run would overwrite.
 _OVERWRITTEN = (
     *(RESULT, 'metrics.jsonl', 'environment.json', 'tokenizer.model', 'failure.json'),
@@ -245,8 +247,12 @@ def _sweep(path: Path) -> None:
 
 
 def _different_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The fields of two flat configs whose values differ, in order."""
-    return [field for field in sorted(old) if _json(old[field]) != _json(new[field])]
+    """The fields of two flat configs whose values must not differ and do, in order."""
+    return [
+        field
+        for field in sorted(old)
+        if not field.startswith(_ANY) and _json(old[field]) != _json(new[field])
+    ]
 
 
 def _json(value: Any) -> str:

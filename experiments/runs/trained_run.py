@@ -21,6 +21,7 @@ from experiments.data import tokenizer
 from experiments.data.tokenizer import Tokenizer
 from experiments.runs import directory
 from experiments.runtime import kept, mesh
+from experiments.runtime.mesh import DeviceMesh
 from experiments.storage import hold
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
@@ -79,17 +80,19 @@ def average(
     checkpoints: Checkpoints,
     model: Model,
     warn: Callable[[str], None] | None = None,
+    devices: DeviceMesh | None = None,
 ) -> Mean:
     """The mean of the checkpoints that are to be scored; the run may still be training.
 
     Args:
       warn: is told of each damaged checkpoint, which is left out; by default it is
         printed on stderr.
+      devices: where the parameters go; by default whole on all that there are.
 
     Raises:
       UserError: none is good, or they cannot be read.
     """
-    abstract = abstract_variables(model)
+    abstract = abstract_variables(model, devices)
     for _ in range(_ATTEMPTS):
         steps = list(average_steps(config, checkpoints))
         if takes_best(config):
@@ -119,10 +122,16 @@ def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequenc
 
 
 @functools.cache  # it traces the whole model, and a run needs it again and again
-def abstract_variables(model: Model) -> Any:
-    """Shapes and dtypes of the model's variables, placed on every device."""
+def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
+    """Shapes and dtypes of the model's variables, placed on the devices.
+
+    Args:
+      devices: by default all that there are, each of which has all variables.
+    """
+    devices = devices or mesh.of()
 
     def trace() -> Any:
         return jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
 
-    return mesh.placed(kept.kept('variables-shapes', model, trace))
+    abstract = kept.kept('variables-shapes', model, trace)
+    return mesh.placed(abstract, devices.state(abstract))

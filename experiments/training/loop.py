@@ -14,7 +14,7 @@ from experiments.config.derived import profiled_steps
 from experiments.data.collate import Batch
 from experiments.runs.failure import Diverged
 from experiments.runtime.profiling import StepProfiler
-from experiments.training.programs import Programs, stack, stack_batches, take
+from experiments.training.programs import Programs
 from experiments.training.record import RunRecord
 from experiments.training.setup import RunSetup
 from flaxformer_lite.training.train_step import Metrics, TrainState
@@ -87,7 +87,8 @@ class Trainer:
     def _in_places(self, trees: dict[int, Any]) -> Any:
         """A tree for each run as one; the places of others hold any of the trees."""
         anything = next(iter(trees.values()))
-        return stack([trees.get(place, anything) for place in range(self._runs)])
+        places = range(self._runs)
+        return self._programs.stack([trees.get(place, anything) for place in places])
 
     def run(self) -> None:
         """Trains to the last step, or until each has stopped early or diverged.
@@ -113,7 +114,7 @@ class Trainer:
 
     def state(self, place: int) -> TrainState:
         """The state of a run."""
-        return take(self._state, place, self._runs)
+        return self._programs.take(self._state, place)
 
     def close(self) -> None:
         """Ends the threads and closes the files."""
@@ -161,7 +162,9 @@ class Trainer:
         # Runs that do not move are given any batch, of which nothing is kept.
         any_batch = next(iter(batches.values()))
         places = range(self._runs)
-        batch = stack_batches([batches.get(place, any_batch) for place in places])
+        batch = self._programs.stack_batches(
+            [batches.get(place, any_batch) for place in places]
+        )
         arguments = [self._state, batch, self._dropout_key]
         if self._runs > 1:
             arguments.append(np.array([place in batches for place in places]))

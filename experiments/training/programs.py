@@ -17,6 +17,7 @@ from experiments.config.derived import without_seeds
 from experiments.config.schema import ExperimentConfig
 from experiments.optimizers import optimizer
 from experiments.runtime import compilation, mesh
+from experiments.runtime.mesh import DeviceMesh
 from experiments.training.setup import RunSetup
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import BATCH_ARRAYS, Batch
@@ -36,11 +37,13 @@ class Kind(NamedTuple):
       config: without its seeds.
       model: the model.
       steps: the length of the training, by which some schedules go.
+      devices: that it runs on.
     """
 
     config: ExperimentConfig
     model: Model
     steps: int
+    devices: DeviceMesh
 
 
 class Programs:
@@ -53,7 +56,9 @@ class Programs:
 
     def __init__(self, setup: RunSetup, runs: int = 1):
         self._runs = runs
-        self._kind = Kind(without_seeds(setup.config), setup.model, setup.steps)
+        self._kind = Kind(
+            without_seeds(setup.config), setup.model, setup.steps, setup.devices
+        )
         self._steps: dict[tuple[int, int], Future] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix='compile')
 
@@ -77,11 +82,32 @@ class Programs:
 
     def abstract_state(self) -> TrainState:
         """Shapes and dtypes of the state of one run."""
-        return _abstract_state(self._kind)
+        return _first_state(self._kind).abstract
 
     def first_state(self, key: jax.Array) -> TrainState:
         """The state that one run begins with."""
-        return _first_state(self._kind)(key)
+        return _first_state(self._kind).program(key)
+
+    def stack(self, trees: Sequence[Any]) -> Any:
+        """The states, or keys, of the runs as one tree; that of one run as it is."""
+        if self._runs == 1:
+            return trees[0]
+        stacked = _stack(list(trees))
+        return jax.device_put(stacked, self._kind.devices.state(stacked))
+
+    def stack_batches(
+        self, batches: Sequence[dict[str, np.ndarray]]
+    ) -> dict[str, jax.Array]:
+        """The batches of the runs as one, on the devices; that of one run as it is."""
+        rows = self._kind.devices.rows
+        if self._runs == 1:
+            return jax.device_put(batches[0], rows())
+        stacked = jax.tree.map(lambda *arrays: np.stack(arrays), *batches)
+        return jax.device_put(stacked, rows(axis=1))
+
+    def take(self, tree: Any, index: int) -> Any:
+        """The part of a tree that belongs to one of its runs."""
+        return tree if self._runs == 1 else _take(tree, index)
 
     def close(self, wait: bool) -> None:
         """Ends the thread; without waiting, once it has compiled what it compiles."""
@@ -102,19 +128,22 @@ def _compiled_step(
         label_smoothing=kind.config.train.label_smoothing,
         accumulate=kind.config.train.accumulate,
     )
-    state = _abstract_state(kind)
+    state = _first_state(kind).abstract
     batch = dict.fromkeys(BATCH_ARRAYS, jax.ShapeDtypeStruct(shape, jnp.int32))
     key = jax.eval_shape(jax.random.key, 0)
     arguments = [state, batch, key]
-    sharding = mesh.rows()
     if runs > 1:
         step = _of_several(step)
         arguments = [_with_runs(argument, runs) for argument in arguments]
         arguments.append(jax.ShapeDtypeStruct((runs,), bool))
-        sharding = mesh.rows(axis=1)
-    placed = [mesh.placed(argument) for argument in arguments]
-    placed[1] = mesh.placed(arguments[1], sharding)
-    jitted = jax.jit(step, donate_argnums=0, out_shardings=mesh.everywhere())
+    devices = kind.devices
+    state_shardings = devices.state(arguments[0])
+    batch_sharding = devices.rows(axis=0 if runs == 1 else 1)
+    everywhere = devices.everywhere()
+    shardings = [state_shardings, batch_sharding, everywhere, everywhere]
+    placed = [mesh.placed(*pair) for pair in zip(arguments, shardings, strict=False)]
+    out_shardings = (state_shardings, everywhere)
+    jitted = jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
     return compilation.Program(jitted, _made_of(kind)).compiled(*placed)
 
 
@@ -125,20 +154,24 @@ def _made_of(kind: Kind) -> tuple[Any, ...]:
     return kind.model, kind.config.model, kind.config.optimizer, settings, kind.steps
 
 
+class _FirstState(NamedTuple):
+    """The program that makes the state a run begins with, and the state's shapes."""
+
+    program: compilation.Program
+    abstract: TrainState
+
+
 @functools.lru_cache(maxsize=4)
-def _first_state(kind: Kind) -> compilation.Program:
+def _first_state(kind: Kind) -> _FirstState:
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)
     first = functools.partial(init_state, kind.model, update)
-    jitted = jax.jit(first, out_shardings=mesh.everywhere())
-    return compilation.Program(jitted, _made_of(kind), once=True)
-
-
-def _abstract_state(kind: Kind) -> TrainState:
-    return mesh.placed(_first_state(kind).outputs(_abstract_key()))
-
-
-def _abstract_key() -> jax.ShapeDtypeStruct:
-    return mesh.placed(jax.eval_shape(jax.random.key, 0))
+    key = mesh.placed(jax.eval_shape(jax.random.key, 0), kind.devices.everywhere())
+    # Where it goes is known once its shapes are.
+    state = compilation.Program(jax.jit(first), _made_of(kind)).outputs(key)
+    shardings = kind.devices.state(state)
+    jitted = jax.jit(first, out_shardings=shardings)
+    program = compilation.Program(jitted, _made_of(kind), once=True)
+    return _FirstState(program, mesh.placed(state, shardings))
 
 
 def _with_runs(tree: Any, runs: int) -> Any:
@@ -167,29 +200,9 @@ def _of_several(step: TrainStep) -> Any:
     return advance
 
 
-def stack(trees: Sequence[Any]) -> Any:
-    """The trees of several runs as one; that of a single run as it is."""
-    if len(trees) == 1:
-        return trees[0]
-    return _stack(list(trees))
-
-
 @jax.jit
 def _stack(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-
-def stack_batches(batches: Sequence[dict[str, np.ndarray]]) -> dict[str, jax.Array]:
-    """The batches of several runs as one, on the devices; that of one run as it is."""
-    if len(batches) == 1:
-        return jax.device_put(batches[0], mesh.rows())
-    stacked = jax.tree.map(lambda *arrays: np.stack(arrays), *batches)
-    return jax.device_put(stacked, mesh.rows(axis=1))
-
-
-def take(tree: Any, index: int, runs: int) -> Any:
-    """The part of a tree that belongs to one of its runs."""
-    return tree if runs == 1 else _take(tree, index)
 
 
 @jax.jit

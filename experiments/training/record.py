@@ -21,7 +21,7 @@ from experiments.optimizers import eval_params
 from experiments.runs import trained_run
 from experiments.runs.failure import Diverged
 from experiments.runs.metrics_log import MetricsLog
-from experiments.runtime import memory, mesh
+from experiments.runtime import memory
 from experiments.training.metrics import MetricAccumulator, Progress
 from experiments.training.setup import RunSetup
 from flaxformer_lite.training.train_step import TrainState
@@ -68,12 +68,13 @@ class RunRecord:
             self.config,
             path,
             setup.direction,
+            setup.devices,
             on_progress=self._on_evaluation_progress,
         )
         self.dropout_key = self._key('dropout_seed')
         self._screen = screen
         self._stop = stop
-        self._shapes = [list(shape) for shape in setup.batches.shapes]
+        self._shapes = [list(shape) for shape in setup.batches.planned_shapes]
         self._batches: Iterator[tuple[Batch, Position]] | None = None
 
     def begin(
@@ -86,7 +87,7 @@ class RunRecord:
           first_state: makes one of a key.
 
         Raises:
-          UserError: the checkpoints cannot be read, or were begun on other devices.
+          UserError: the checkpoints cannot be read, or are of other batches.
         """
         to_restore = eval_params.to_restore(abstract)
         restored = self.checkpoints.restore(to_restore, warn=self.say)
@@ -107,15 +108,14 @@ class RunRecord:
     def _key(self, name: str) -> jax.Array:
         """The random key of one of the seeds, on every device."""
         key = jax.random.key(seed(self.config, name))
-        return jax.device_put(key, mesh.everywhere())
+        return jax.device_put(key, self.setup.devices.everywhere())
 
     def _check_shapes(self, progress: Progress) -> None:
         if progress.shapes != self._shapes:
             raise UserError(
-                f'{self.path} was begun on other devices: its batches have shapes '
-                f'{progress.shapes}, and on {jax.device_count()} devices they have '
-                f'{self._shapes}; resume it on as many as before, or choose another '
-                '--workdir'
+                f'{self.path} was begun with batches of other shapes: '
+                f'{progress.shapes}, not {self._shapes}. Its text has changed, or an '
+                'earlier version began it on several devices: choose another --workdir'
             )
 
     @property

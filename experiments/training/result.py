@@ -73,7 +73,9 @@ def _averaged(record: RunRecord, variables: Any, step: int) -> Mean:
         return Mean(variables, steps, left_out=[])
     model = record.setup.model
     warn = record.say  # of damaged checkpoints, which are left out
-    return trained_run.average(config, record.checkpoints, model, warn)
+    return trained_run.average(
+        config, record.checkpoints, model, warn, record.setup.devices
+    )
 
 
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it

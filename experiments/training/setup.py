@@ -4,7 +4,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import jax
 import optax
 
 from experiments.command_line.errors import UserError
@@ -22,7 +21,8 @@ from experiments.evaluation import sets, translator
 from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer
 from experiments.runs import trained_run
-from experiments.runtime import cache, compilation
+from experiments.runtime import cache, compilation, mesh
+from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import LARGEST_INT
 
@@ -50,6 +50,7 @@ class RunSetup(NamedTuple):
       direction: the languages, such as 'en-de'.
       dev: name and pairs of the set that training is watched by.
       sets: the evaluation sets that are scored at the end, by name.
+      devices: that it is trained and scored on.
       steps: the length of the training.
     """
 
@@ -60,6 +61,7 @@ class RunSetup(NamedTuple):
     tokenizer: Tokenizer
     pairs: Corpus
     batches: Batches
+    devices: DeviceMesh
     model: Model
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
@@ -86,6 +88,7 @@ def prepare(
     compilation.keep_programs()
     check.check(config)
     optimizer.check_rates(config)
+    devices = mesh.of(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     # What it cannot be built with is said before the data is loaded.
     model = check.build_model(config, config.tokenizer.vocab_size)
     screen.begin('loading data', quiet=True)
@@ -97,9 +100,9 @@ def prepare(
     vocabulary = memo('tokenizer', text, lambda: _tokenizer(config, source))
     tokenizer.check_same(vocabulary, path / trained_run.TOKENIZER)
     # Of a short text the tokenizer has fewer pieces than were asked for.
-    model = _traced(model.clone(vocab_size=vocabulary.vocab_size))
+    model = _traced(model.clone(vocab_size=vocabulary.vocab_size), devices)
     pairs = memo('pairs', text, lambda: _tokenised(source, vocabulary, screen, stop))
-    batches = _batches(config, pairs)
+    batches = _batches(config, pairs, devices)
     _check_positions(model, batches, vocabulary, dev | final)
     steps = length(config, batches)
     update, schedule = optimizer.make(config, model, steps)
@@ -111,6 +114,7 @@ def prepare(
         tokenizer=vocabulary,
         pairs=pairs,
         batches=batches,
+        devices=devices,
         model=model,
         optimizer=update,
         schedule=schedule,
@@ -135,7 +139,7 @@ def prepare_seeds(
     setups = [first]
     for config, path in others:
         tokenizer.check_same(first.tokenizer, path / trained_run.TOKENIZER)
-        batches = _batches(config, first.pairs)
+        batches = _batches(config, first.pairs, first.devices)
         setups.append(first._replace(config=config, batches=batches))
     if others:
         _check_one_program(setups)
@@ -182,12 +186,13 @@ def _tokenizer(config: ExperimentConfig, source: Source) -> Tokenizer:
     return tokenizer.train(source, config.tokenizer.vocab_size, cache.folder())
 
 
-def _traced(model: Model) -> Model:
-    """The model, once it was traced: that shows whether it can run."""
+def _traced(model: Model, devices: DeviceMesh) -> Model:
+    """The model, once it was traced: that shows whether it can run on the devices."""
     try:
-        trained_run.abstract_variables(model)
+        variables = trained_run.abstract_variables(model, devices)
     except ValueError as error:
         raise UserError(str(error)) from None
+    mesh.check_divides(devices, variables)
     return model
 
 
@@ -202,15 +207,16 @@ def _tokenised(
     return corpus.prepare(source, vocabulary, cache.folder(), progress=progress)
 
 
-def _batches(config: ExperimentConfig, pairs: Corpus) -> Batches:
+def _batches(config: ExperimentConfig, pairs: Corpus, devices: DeviceMesh) -> Batches:
     return Batches(
         pairs,
         tokens=config.batch.tokens,
         max_length=config.batch.max_length,
         packed=config.batch.packed,
         seed=seed(config, 'data_seed'),
-        rows_multiple=jax.device_count(),
+        rows_multiple=config.batch.rows_multiple,
         accumulate=config.train.accumulate,
+        devices=devices.row_shards,
     )
 
 

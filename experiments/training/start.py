@@ -25,7 +25,7 @@ def begin(setup: RunSetup, path: Path) -> str:
     devices = [device.device_kind for device in jax.devices()]
     environment.save(path, devices)
     batches = setup.batches
-    parameters = trained_run.abstract_variables(setup.model)['params']
+    variables = trained_run.abstract_variables(setup.model, setup.devices)
     epochs = setup.steps / batches.batches_per_epoch
     facts = {
         'run': path,
@@ -33,12 +33,18 @@ def begin(setup: RunSetup, path: Path) -> str:
         'training pairs': _describe_pairs(setup),
         'evaluation sets': _describe_sets(setup.sets),
         'vocabulary': setup.tokenizer.vocab_size,
-        'parameters': count_parameters(parameters),
+        'parameters': count_parameters(variables['params']),
         'batch': _describe_batches(batches),
         'steps': f'{setup.steps:,} ({epochs:.1f} epochs)',
-        'devices': f'{len(devices)} × {devices[0]}',
+        'devices': _describe_devices(setup, devices),
     }
     return console.facts(facts)
+
+
+def _describe_devices(setup: RunSetup, kinds: list[str]) -> str:
+    devices = f'{len(kinds)} × {kinds[0]}'
+    axes = setup.devices.describe()
+    return f'{devices} ({axes})' if axes else devices
 
 
 def _describe_pairs(setup: RunSetup) -> str:

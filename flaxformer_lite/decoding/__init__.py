@@ -8,7 +8,7 @@ has a method `allocate(hypotheses, tokens)`, which makes room for that many toke
 
 A search has loops that end with the last sentence, and takes the finished ones out of
 the batch. So devices that divide the sentences should each have a search of their own:
-`data_parallel.map_rows`.
+`sharding.map_rows`.
 
 Token 0 is padding. Neither padding nor the start token is ever chosen, though scores
 are log-probabilities among all tokens.

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.init.xavier import Xavier
 from flaxformer_lite.ops.matmul import matmul
+from flaxformer_lite.sharding import gather
 
 
 class Dense(nn.Module):
@@ -44,8 +45,9 @@ class Dense(nn.Module):
             return matrix.reshape(shape)
 
         kernel = self.param('kernel', init, (*inner, *self.features))
+        kernel = gather(kernel.astype(self.dtype), (self.name or '', 'kernel'))
         x_ND = x.reshape(-1, fan_in).astype(self.dtype)
-        w_DF = kernel.reshape(fan_in, fan_out).astype(self.dtype)
+        w_DF = kernel.reshape(fan_in, fan_out)
         y_NF = matmul(x_ND, w_DF)
         if self.bias:
             bias = self.param('bias', nn.initializers.zeros, self.features)

@@ -8,6 +8,7 @@ from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
 from flaxformer_lite.layers.blocks import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.masks import AttentionContext, padding_known
+from flaxformer_lite.sharding import place
 
 
 class Stack(nn.Module):
@@ -98,7 +99,7 @@ class Stack(nn.Module):
                 None if caches is None else caches[i],
                 beam,
             )
-            x_BTD = self.layer_drop[i](x_BTD, y_BTD)
+            x_BTD = place(self.layer_drop[i](x_BTD, y_BTD), 'BTD')
             self._sow_stream(context, x_BTD)
             new_caches.append(cache)
         with padding_known(context.valid_BT):

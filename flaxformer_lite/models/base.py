@@ -11,6 +11,7 @@ from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.ranges import Checked, Choices, Size
+from flaxformer_lite.sharding import gather, place
 
 if TYPE_CHECKING:
     from flaxformer_lite.config.build import Parts
@@ -111,7 +112,8 @@ class Model(Checked, nn.Module):
 
     def embed(self, table_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
         """Tokens to vectors, float32 BTD."""
-        x_BTD = jnp.take(table_VD, tokens_BT, axis=0)
+        table_VD = gather(table_VD, ('embedding',))
+        x_BTD = place(jnp.take(table_VD, tokens_BT, axis=0), 'BTD')
         if self.scale_embeddings:
             x_BTD *= self.d_model**0.5
         return x_BTD
@@ -175,5 +177,6 @@ class Model(Checked, nn.Module):
     def _logits(self, hidden_BTD):
         dtype = self.dense.dtype
         hidden_ND = hidden_BTD.reshape(-1, self.d_model).astype(dtype)
-        logits_NV = matmul(hidden_ND, self.output_VD.astype(dtype).T)
+        table_VD = gather(self.output_VD.astype(dtype), ('output',))
+        logits_NV = matmul(hidden_ND, table_VD.T)
         return logits_NV.reshape(*hidden_BTD.shape[:-1], self.vocab_size)

@@ -7,10 +7,16 @@ import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike
 
-from flaxformer_lite.data_parallel import AXIS, ROWS, WHOLE, by_device, is_divided
 from flaxformer_lite.ops.choose import choose
 from flaxformer_lite.ops.matmul import matmul, weight_gradient
 from flaxformer_lite.shapes import split_into_blocks
+from flaxformer_lite.sharding import (
+    WHOLE,
+    by_device,
+    is_divided,
+    row_axes,
+    rows_spec,
+)
 
 # Rows of logits that a device holds at a time. On CPU: enough to keep the matrix units
 # busy, few enough for the caches.
@@ -127,6 +133,7 @@ def _forward(hidden_BTD, table_VD, labels_BT, smoothing, dtype):
         return functools.partial(_in_chunks, size, smoothing, dtype)
 
     forward = choose(in_chunks(CHUNK_ELSEWHERE), in_chunks(CHUNK_ON_CPU), only_on='cpu')
+    table_VD = table_VD.astype(dtype)  # before devices gather it
     if is_divided(len(hidden_BTD)):
         forward = _summed_over_devices(forward)
     return forward(hidden_BTD, table_VD, labels_BT)
@@ -138,20 +145,21 @@ def _summed_over_devices(forward):
     Without this XLA would sum the gradient by the table over devices in each turn of
     the loop that carries it.
     """
+    axes = row_axes()
 
     def of_device(hidden_BTD, table_VD, labels_BT):
         sums, gradients = forward(hidden_BTD, table_VD, labels_BT)
         hidden_gradient_BTD, table_gradient_VD = gradients
-        sums, table_gradient_VD = jax.lax.psum((sums, table_gradient_VD), AXIS)
+        sums, table_gradient_VD = jax.lax.psum((sums, table_gradient_VD), axes)
         return sums, (hidden_gradient_BTD, table_gradient_VD)
 
-    return by_device(of_device, (ROWS, WHOLE, ROWS), (WHOLE, (ROWS, WHOLE)))
+    rows = rows_spec()
+    return by_device(of_device, (rows, WHOLE, rows), (WHOLE, (rows, WHOLE)))
 
 
 def _in_chunks(chunk_size, smoothing, dtype, hidden_BTD, table_VD, labels_BT):
     """What `_forward` returns, of so many rows of logits at a time."""
     batch, length, d_model = hidden_BTD.shape
-    table_VD = table_VD.astype(dtype)
 
     def add_chunk(carry, chunk):
         sums, table_gradient_VD = carry

@@ -82,7 +82,7 @@ def pairs_batch(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Batch
     batch = make_batch(
         [[*ids, EOS] for ids in sources], [[*ids, EOS] for ids in targets], BOS
     )
-    return jax.device_put(batch, mesh.everywhere())
+    return jax.device_put(batch, mesh.of().everywhere())
 
 
 def run_once(function: Any, model: Model, *arguments: Any) -> Any:

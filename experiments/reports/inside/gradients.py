@@ -25,7 +25,7 @@ from experiments.config.flat import nest
 from experiments.data.batches import Position
 from experiments.reports.arms import Arm
 from experiments.reports.read import Run
-from experiments.runtime import compilation, mesh
+from experiments.runtime import compilation
 from experiments.training import setup
 from experiments.training.programs import Programs
 from experiments.training.setup import Memo
@@ -87,10 +87,12 @@ def _of_run(run: Run, memo: Memo) -> dict[str, list[float]]:
     except UserError as error:
         raise UserError(f'{run.path}: {error}') from None
     run_setup = setup.prepare(config, run.path, Screen(io.StringIO()), Stop(), memo)
-    key = jax.device_put(jax.random.key(seed(config, 'init_seed')), mesh.everywhere())
+    devices = run_setup.devices
+    key = jax.random.key(seed(config, 'init_seed'))
+    key = jax.device_put(key, devices.everywhere())
     state = Programs(run_setup).first_state(key)
     batch, _ = next(run_setup.batches.iterate(Position()))
-    placed = jax.device_put(batch, mesh.rows())
+    placed = jax.device_put(batch, devices.rows())
     smoothing = config.train.label_smoothing
     return layer_norms(run_setup.model, state.variables, placed, smoothing)
 
