@@ -22,7 +22,7 @@ from experiments.command_line.stopping import Stop
 from experiments.config import derived
 from experiments.data.batches import Position
 from experiments.runtime import malloc
-from experiments.training import programs, setup
+from experiments.training import setup
 from experiments.training.programs import Programs
 from experiments.training.setup import RunSetup
 

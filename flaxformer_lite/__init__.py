@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ops,
         record,
         schedules,
+        sharding,
     )
 
 __version__ = '0.2.0'
@@ -45,6 +46,7 @@ __all__ = [
     'ops',
     'record',
     'schedules',
+    'sharding',
 ]
 
 

@@ -1,6 +1,6 @@
 """What `import flaxformer_lite` offers by name; see the package's own docstring."""
 
-from flaxformer_lite import decoding, ops
+from flaxformer_lite import decoding, ops, sharding
 from flaxformer_lite.config import build
 from flaxformer_lite.ensembling import ensemble, ensemble_variables
 from flaxformer_lite.generation import generate
@@ -36,4 +36,5 @@ __all__ = [
     'ops',
     'record',
     'schedules',
+    'sharding',
 ]

@@ -250,15 +250,37 @@ def test_errors_name_the_field_and_the_mend():
     ):
         Batches(corpus, tokens=50, max_length=256, packed=True)
     with pytest.raises(
-        UserError, match=r'batch\.tokens=100 .*for each of 4 devices.*at least 160'
+        UserError, match=r'batch\.tokens=100 .*rows_multiple=4 rows .*at least 160'
     ):
         Batches(corpus, tokens=100, max_length=256, rows_multiple=4)
     with pytest.raises(
         UserError,
-        match=r'each of 2 devices in each of train\.accumulate=3 parts; give at least '
-        r'240 or lower train\.accumulate or batch\.max_length=256',
+        match=r'rows_multiple=2 rows .* in each of train\.accumulate=3 parts; give at '
+        r'least 240 or lower train\.accumulate, batch\.rows_multiple or ',
     ):
         Batches(corpus, tokens=100, max_length=256, rows_multiple=2, accumulate=3)
+
+
+@pytest.mark.parametrize('packed', [False, True])
+def test_devices_change_nothing_but_empty_rows(packed):
+    """So a run goes on with other devices where it was."""
+    settings = dict(tokens=500, max_length=64, packed=packed, accumulate=2)
+    alone = Batches(make_corpus(), **settings)
+    shared = Batches(make_corpus(), **settings, devices=3)
+    assert alone.planned_shapes == shared.planned_shapes == alone.shapes
+    assert alone.padding_share == shared.padding_share
+    filled = 0
+    for (batch, _), (other, after) in zip(
+        alone.iterate(Position()), shared.iterate(Position()), strict=True
+    ):
+        for name, rows in batch.items():
+            assert len(other[name]) % 6 == 0 and len(other[name]) - len(rows) < 6
+            np.testing.assert_array_equal(other[name][: len(rows)], rows)
+            assert not other[name][len(rows) :].any()
+        filled += len(other['labels']) > len(batch['labels'])
+        if after.epoch:
+            break
+    assert filled
 
 
 def test_evaluation_leaves_nothing_out():

@@ -1,0 +1,246 @@
+"""Devices that divide parameters as well as rows: the results of one device.
+
+What each device holds is read from the arrays, and what they send each other from the
+compiled programs (`collectives`).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from collectives import collectives, total_bytes
+from flax.traverse_util import flatten_dict
+from jax.sharding import PartitionSpec
+
+from experiments.command_line.errors import UserError
+from experiments.runtime import compilation, mesh
+from flaxformer_lite.config import variants
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.generation import generate
+from flaxformer_lite.introspection import record
+from flaxformer_lite.ops import use_reference
+from flaxformer_lite.sharding import state_shardings
+from flaxformer_lite.training.loss import loss_sums
+from flaxformer_lite.training.train_step import init_state, make_train_step
+
+RATE = 1e-2
+KEY = jax.random.key(1)
+FSDP = dict(data=2, fsdp=2)
+TENSOR = dict(data=2, tensor=2)
+BOTH = dict(fsdp=2, tensor=2)
+# One of the four devices divides d_model = 12, num_heads = 4, d_ff = 16 by 2 or 4.
+SIZES = dict(num_layers=1, num_heads=4)
+# Adam makes a step of the rate of the least gradient, with its rounding.
+STEP_ROUNDING = 0.05 * RATE
+
+
+def batch_of(rows):
+    pairs = [*tiny.PAIRS, ([6, 5, 4, 1], [3, 1])] * (rows // 4)
+    return tiny.batch([[pair] for pair in pairs])
+
+
+def on_mesh(sizes, function, state, *others, batch=None):
+    """What a function returns where the state is divided, and its program.
+
+    `others` are on every device, and the batch comes last.
+    """
+    devices = mesh.of(**sizes)
+    arguments = [jax.device_put(state, devices.state(state))]
+    arguments += [jax.device_put(x, devices.everywhere()) for x in others]
+    if batch is not None:
+        arguments.append(jax.device_put(batch, devices.rows()))
+    program = compilation.compiled(jax.jit(function), *arguments)
+    return program(*arguments), program
+
+
+def assert_close(found, expected, atol):
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, atol=atol),
+        jax.device_get(found),
+        jax.device_get(expected),
+    )
+
+
+@functools.cache
+def training(accumulate=1, **overrides):
+    """A training step, the state that it begins with, and what one device makes."""
+    model = tiny.model(**SIZES | overrides)
+    step = make_train_step(model, tiny.adam(RATE), accumulate=accumulate)
+    first = functools.partial(init_state, model, tiny.adam(RATE))
+    state = jax.jit(first)(jax.random.key(0))
+
+    def reordered(state, key, batch):
+        return step(state, batch, key)
+
+    return reordered, state, jax.jit(reordered)(state, KEY, batch_of(8))
+
+
+def assert_trains_alike(sizes, rounding=1e-4, **settings):
+    step, state, (expected, metrics) = training(**settings)
+    (found, found_metrics), _ = on_mesh(sizes, step, state, KEY, batch=batch_of(8))
+    assert_close(found_metrics, metrics, rounding)
+    assert_close(found.params, expected.params, STEP_ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'settings'),
+    [
+        (BOTH, {}),
+        pytest.param(dict(fsdp=4), {}, marks=pytest.mark.slow),
+        pytest.param(TENSOR, {}, marks=pytest.mark.slow),
+        pytest.param(FSDP, dict(accumulate=2), marks=pytest.mark.slow),
+        pytest.param(FSDP, dict(tie='none'), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_training_goes_as_on_one_device(sizes, settings):
+    """With dropout: what is drawn must not depend on where it is drawn."""
+    assert_trains_alike(sizes, **settings)
+
+
+def every_variant():
+    for field in variants.FOLDERS:
+        for name in tiny.here(field):
+            if name != getattr(ModelConfig(), field):
+                yield {field: name}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('overrides', list(every_variant()), ids=str)
+def test_every_variant_trains_as_on_one_device(overrides):
+    assert_trains_alike(BOTH, **overrides)
+
+
+def test_weights_are_sent_and_never_activations():
+    """As many bytes for twice the rows. In bfloat16, fewer: weights are cast first."""
+
+    def exchanged(rows, **overrides):
+        step, state, _ = training(**overrides)
+        _, program = on_mesh(FSDP, step, state, KEY, batch=batch_of(rows))
+        found = collectives(program)
+        return total_bytes([x for x in found if x.kind == 'all-gather'])
+
+    once = exchanged(8)
+    _, state, _ = training()
+    parameters = sum(4 * x.size for x in jax.tree.leaves(state.params))
+    assert 0 < once <= 3 * parameters
+    assert exchanged(16) == once
+    assert exchanged(8, dtype='bfloat16') < 0.8 * once
+
+
+def test_each_device_holds_its_part_of_parameters_and_moments():
+    _, state, _ = training()
+    devices = mesh.of(fsdp=4)
+    placed = jax.device_put(state, devices.state(state))
+    whole = sum(x.nbytes for x in jax.tree.leaves((state.params, state.opt_state)))
+    held = jax.tree.leaves((placed.params, placed.opt_state))
+    part = sum(x.addressable_shards[0].data.nbytes for x in held)
+    # Norms and biases are whole.
+    vectors = sum(x.nbytes for x in held if x.ndim < 2)
+    assert part == (whole - vectors) / 4 + vectors
+
+
+def test_parameters_go_by_the_letters_of_their_axes():
+    model = tiny.model(**SIZES)
+    shapes = {'params': tiny.parameters(model)}
+    devices = mesh.of(**BOTH)
+    found = flatten_dict(state_shardings(shapes, devices.mesh)['params'], sep='/')
+    D, H, F = ('fsdp',), ('tensor',), ('tensor',)
+    layer = 'decoder/layer_0'
+    assert found[f'{layer}/self_attention/query/kernel'].spec == (D, H, None)
+    assert found[f'{layer}/cross_attention/value/kernel'].spec == (D, H, None)
+    assert found[f'{layer}/self_attention/out_proj/kernel'].spec == (H, None, D)
+    assert found[f'{layer}/feed_forward/up/kernel'].spec == (D, F)
+    assert found[f'{layer}/feed_forward/down/kernel'].spec == (F, D)
+    # Two devices do not divide a vocabulary of 13.
+    assert found['embedding'].spec == (None, D)
+    assert found['decoder/final/norm/scale'].spec == PartitionSpec()
+
+
+@pytest.mark.parametrize('sizes', [FSDP, BOTH], ids=str)
+def test_evaluation_and_looking_inside_are_as_on_one_device(sizes):
+    model = tiny.model(**SIZES)
+    variables = tiny.all_variables(model)
+
+    def figures(variables, batch):
+        found = record(model, variables, batch)
+        return loss_sums(model, variables, batch), found.weights
+
+    expected = jax.jit(figures)(variables, batch_of(8))
+    found, _ = on_mesh(sizes, figures, variables, batch=batch_of(8))
+    assert_close(found, expected, 1e-4)
+
+
+@pytest.mark.parametrize('sizes', [FSDP, TENSOR, BOTH], ids=str)
+def test_a_search_finds_what_that_on_one_device_finds(sizes):
+    model = tiny.model(**SIZES)
+    variables = tiny.all_variables(model)
+    source_BS = batch_of(8)['source']
+    search = functools.partial(generate, model, strategy='beam', beams=3)
+    expected = jax.jit(search)(variables, source_BS)
+    found, _ = on_mesh(sizes, search, variables, batch=source_BS)
+    np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
+    np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_runs_of_several_seeds_train_as_on_one_device():
+    step, state, _ = training()
+    states = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+    batch = jax.tree.map(lambda x: jnp.stack([x, x[::-1]]), batch_of(8))
+    keys = jax.random.split(KEY)
+    expected, _ = jax.jit(jax.vmap(step))(states, keys, batch)
+    devices = mesh.of(**BOTH)
+    arguments = (
+        jax.device_put(states, devices.state(states)),
+        jax.device_put(keys, devices.everywhere()),
+        jax.device_put(batch, devices.rows(axis=1)),
+    )
+    program = compilation.compiled(jax.jit(jax.vmap(step)), *arguments)
+    found, _ = program(*arguments)
+    assert_close(found.params, expected.params, STEP_ROUNDING)
+
+
+def test_forward_mode_works_on_references():
+    """Gathering is linear, so a product with the Hessian goes through it."""
+    model = tiny.model(**SIZES)
+    variables = tiny.all_variables(model)
+
+    def slope(variables, batch):
+        def loss(params):
+            return loss_sums(model, {'params': params}, batch).loss
+
+        params = variables['params']
+        return jax.jvp(loss, (params,), (params,))[1]
+
+    with use_reference():
+        expected = jax.jit(slope)(variables, batch_of(8))
+        found, _ = on_mesh(FSDP, slope, variables, batch=batch_of(8))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ('sizes', 'message'),
+    [
+        (dict(fsdp=3), 'mesh.fsdp=3 and mesh.tensor=1 multiply to 3, .* the 4 devices'),
+        (dict(data=2), 'mesh.data=2, .*multiply to 2, and there are 4 devices'),
+        (dict(data=8), 'multiply to 8, .*leave mesh.data out for all that are left'),
+        (dict(fsdp=8), 'multiply to 8, .*does not divide the 4 devices'),
+    ],
+    ids=str,
+)
+def test_a_mesh_that_does_not_multiply_to_the_devices_is_refused(sizes, message):
+    with pytest.raises(UserError, match=message):
+        mesh.of(**sizes)
+
+
+@pytest.mark.parametrize('axis', ['fsdp', 'tensor'])
+def test_an_axis_that_divides_nothing_is_refused(axis):
+    sizes = dict(d_model=6, num_heads=2, d_ff=6, num_layers=1)
+    variables = tiny.all_variables(tiny.model(**sizes))
+    with pytest.raises(UserError, match=f'mesh.{axis}=4 divides no parameter'):
+        mesh.check_divides(mesh.of(**{axis: 4}), variables)
+    mesh.check_divides(mesh.of(**{axis: 2}), variables)
