@@ -550,15 +550,20 @@ def on_one_device():
 
 
 @pytest.mark.slow
-def test_other_devices_whose_batches_differ_are_refused(text, tmp_path):
-    # Of 64 tokens a row, five on one device and four on four.
-    changes = dict(batch__tokens=320)
-    settings = changes | dict(environment=on_one_device())
-    code, out = killed_after(text, tmp_path / 'run', 2, signal.SIGTERM, **settings)
+def test_a_run_goes_on_with_other_devices_and_in_another_mesh(whole, text, tmp_path):
+    """On one device, on four that divide rows, and on four that divide parameters."""
+    path = tmp_path / 'run'
+    code, out = killed_after(text, path, 3, signal.SIGTERM, environment=on_one_device())
     assert code == 128 + signal.SIGTERM, out
-    process = start(text, tmp_path / 'run', **changes)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 2 and 'was begun on other devices' in out
+    code, out = killed_after(text, path, 6, signal.SIGTERM)
+    assert code == 128 + signal.SIGTERM and 'resuming' in out, out
+    finish(start(text, path, mesh__fsdp=2, mesh__tensor=2))
+    assert_same_losses(figures(path), figures(whole[0]))
+
+
+def assert_same_losses(*runs):
+    losses = [[r['loss'] for r in rows if r['kind'] == 'train'] for rows in runs]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
 def test_a_set_without_sentences_is_refused():
@@ -715,6 +720,4 @@ def test_a_config_of_another_shape_is_one_line(whole, tmp_path, part, value):
 def test_runs_of_one_and_of_four_devices_agree(whole, text, tmp_path):
     """Dropout is on: its bits do not depend on how many devices share the batch."""
     finish(start(text, tmp_path / 'run', on_one_device()))
-    one, four = figures(tmp_path / 'run'), figures(whole[0])
-    losses = [[r['loss'] for r in rows if r['kind'] == 'train'] for rows in (one, four)]
-    np.testing.assert_allclose(*losses, rtol=1e-4)
+    assert_same_losses(figures(tmp_path / 'run'), figures(whole[0]))
