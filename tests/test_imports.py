@@ -27,6 +27,7 @@ OF_A_VARIANT = (
 )
 OF_A_MODEL = (
     'ranges',
+    'remat',
     'sizes',
     'masks',
     'kv_cache',
@@ -39,6 +40,7 @@ OF_A_MODEL = (
 MAY_IMPORT = {
     'shapes': (),
     'ranges': (),
+    'remat': ('ranges',),
     'sizes': (),
     'masks': (),
     'kv_cache': (),
@@ -47,7 +49,7 @@ MAY_IMPORT = {
     'init': ('ranges', 'sizes'),
     'layers.dense': ('init.base', 'init.xavier', 'ops'),
     'layers.dropout': ('ranges', 'ops'),
-    'layers': ('ranges', 'sizes', 'masks', 'kv_cache', 'ops'),
+    'layers': ('ranges', 'remat', 'sizes', 'masks', 'kv_cache', 'ops'),
     **dict.fromkeys(KINDS, OF_A_VARIANT),
     'decoding': ('kv_cache', 'ops'),
     'models': OF_A_MODEL,
@@ -57,7 +59,7 @@ MAY_IMPORT = {
     'config.variants': ('config.spec', 'config.schema'),
     'config': ('ranges', 'sizes', 'layers', 'models.base', 'entity_encoder'),
     'training.schedules': ('ranges', 'config.spec'),
-    'training': ('ranges', 'masks', 'ops', 'models.base'),
+    'training': ('ranges', 'remat', 'masks', 'ops', 'models.base'),
     'generation': (
         'data_parallel',
         'models.base',

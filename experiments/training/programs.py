@@ -101,6 +101,7 @@ def _compiled_step(
         update,
         label_smoothing=kind.config.train.label_smoothing,
         accumulate=kind.config.train.accumulate,
+        remat=kind.config.train.remat,
     )
     state = _abstract_state(kind)
     batch = dict.fromkeys(BATCH_ARRAYS, jax.ShapeDtypeStruct(shape, jnp.int32))
@@ -121,7 +122,7 @@ def _compiled_step(
 def _made_of(kind: Kind) -> tuple[Any, ...]:
     """What of a kind the programs follow from: not its data, nor how it is scored."""
     train = kind.config.train
-    settings = (train.label_smoothing, train.accumulate)
+    settings = (train.label_smoothing, train.accumulate, train.remat)
     return kind.model, kind.config.model, kind.config.optimizer, settings, kind.steps
 
 

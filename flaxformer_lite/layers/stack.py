@@ -1,5 +1,7 @@
 """A stack of equal blocks: the encoder, the decoder (§3.1), or a decoder alone."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -8,9 +10,11 @@ from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
 from flaxformer_lite.layers.blocks import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.masks import AttentionContext, padding_known
+from flaxformer_lite.ranges import Checked
+from flaxformer_lite.remat import BLOCKS, NONE, Remat
 
 
-class Stack(nn.Module):
+class Stack(Checked, nn.Module):
     """Blocks of one kind, each with weights of its own.
 
     Attributes:
@@ -19,6 +23,12 @@ class Stack(nn.Module):
       positions: a module of `positions/`; its `embed` and `bias` are used here.
       dropout: of the sum of embeddings and positions (§5.4).
       layer_drop_rate: how often a whole layer is skipped while training.
+      remat: what of a layer the backward pass computes again: nothing of it ('none'),
+        all but its inputs ('blocks'), or what a policy of `jax.checkpoint_policies`
+        does not save. It changes no result.
+
+    Raises:
+      ValueError: there is no such `remat`.
     """
 
     block: Block
@@ -26,6 +36,7 @@ class Stack(nn.Module):
     positions: nn.Module
     dropout: nn.Module
     layer_drop_rate: float = 0.0
+    remat: Remat = NONE
 
     def setup(self):
         # Copies, for one template that is called several times would share its weights.
@@ -89,9 +100,11 @@ class Stack(nn.Module):
         x_BTD = self.dropout(x_BTD)
         context = self._with_bias(context)
         self._sow_stream(context, x_BTD)
+        run_layer = self._run_layer(trains=caches is None)
         new_caches = []
         for i in range(self.num_layers):
-            y_BTD, cache = self.layer[i](
+            y_BTD, cache = run_layer(
+                self.layer[i],
                 x_BTD,
                 context,
                 None if encoder_kv is None else encoder_kv[i],
@@ -104,6 +117,19 @@ class Stack(nn.Module):
         with padding_known(context.valid_BT):
             x_BTD = self.final.final_norm(x_BTD)
         return x_BTD, tuple(new_caches)
+
+    @nn.nowrap
+    def _run_layer(self, trains: bool) -> Callable:
+        """A function (layer, arguments…) that calls a layer, as `remat` says.
+
+        A layer with a cache, which has no backward pass, is only called.
+        """
+        if self.remat == NONE or not trains:
+            return _call
+        policy = None
+        if self.remat != BLOCKS:
+            policy = getattr(jax.checkpoint_policies, self.remat)
+        return nn.remat(_call, policy=policy)
 
     def _with_bias(self, context: AttentionContext) -> AttentionContext:
         keys_BS = context.key_positions_BS
@@ -118,3 +144,7 @@ class Stack(nn.Module):
             self.put_variable('intermediates', 'positions', context.positions_BT)
             self.put_variable('intermediates', 'valid', context.valid_BT)
             self.sow('intermediates', 'norms', jnp.linalg.norm(x_BTD, axis=-1))
+
+
+def _call(layer, *arguments):
+    return layer(*arguments)

@@ -8,9 +8,11 @@ from flax import linen as nn
 
 from flaxformer_lite.kv_cache import BeamState, CacheState
 from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.ranges import Checked, Choices, Size
+from flaxformer_lite.remat import NONE, Remat
 
 if TYPE_CHECKING:
     from flaxformer_lite.config.build import Parts
@@ -103,6 +105,36 @@ class Model(Checked, nn.Module):
             …).
         """
         return self.dense.kernel_init.lr_multiplier(path)
+
+    @nn.nowrap
+    def stacks(self) -> dict[str, Stack]:
+        """The stacks of blocks that it is made of, by name; recurrence has none."""
+        parts = vars(self).items()
+        return {name: part for name, part in parts if isinstance(part, Stack)}
+
+    @nn.nowrap
+    def with_remat(self, remat: Remat) -> Self:
+        """The same model, whose backward pass keeps less and computes more again.
+
+        Args:
+          remat: as `Stack.remat`. Parameters and results are those without it.
+
+        Raises:
+          ValueError: there is no such choice, or the model has no blocks to compute
+            again.
+        """
+        if remat == NONE:
+            return self
+        stacks = self.stacks()
+        if not stacks:
+            raise ValueError(
+                f'remat={remat} computes the blocks of a stack again, and '
+                f'{type(self).__name__} has none: leave it at none'
+            )
+        changed: dict[str, Any] = {
+            name: stack.clone(remat=remat) for name, stack in stacks.items()
+        }
+        return self.clone(**changed)
 
     @property
     def max_length(self) -> int | None:

@@ -10,6 +10,7 @@ from flax import struct
 
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.cross_entropy import LossSums
+from flaxformer_lite.remat import Remat
 from flaxformer_lite.training.batch import Batch
 from flaxformer_lite.training.loss import StepOutput, loss_and_grads
 
@@ -90,6 +91,7 @@ def make_train_step(
     *,
     label_smoothing: float = 0.1,
     accumulate: int = 1,
+    remat: Remat = 'none',
 ) -> TrainStep:
     """The training step: (state, batch, dropout key) → (state, metrics).
 
@@ -103,10 +105,14 @@ def make_train_step(
       accumulate: the batch is worked through in so many parts, and their gradients are
         summed: the same update in a part of the memory. Only what depends on all tokens
         of a batch (norm `batch`, feed-forward `mixture`) sees those of a part instead.
+      remat: what of each layer the backward pass computes again instead of keeping it,
+        as `Model.with_remat` has it: the same update in less memory and more time.
 
     Raises:
-      ValueError: when the step is traced, if `accumulate` does not divide the rows.
+      ValueError: there is no such `remat`, or the model has no blocks; when the step is
+        traced, if `accumulate` does not divide the rows.
     """
+    model = model.with_remat(remat)
 
     def of_batch(state, batch, key):
         return loss_and_grads(model, state.variables, batch, label_smoothing, key)
