@@ -59,7 +59,14 @@ MAY_IMPORT = {
     'config.variants': ('config.spec', 'config.schema'),
     'config': ('ranges', 'sizes', 'layers', 'models.base', 'entity_encoder'),
     'training.schedules': ('ranges', 'config.spec'),
-    'training': ('ranges', 'remat', 'masks', 'ops', 'models.base'),
+    'training': (
+        'ranges',
+        'remat',
+        'masks',
+        'ops',
+        'layers.scanned_stack',
+        'models.base',
+    ),
     'generation': (
         'data_parallel',
         'models.base',

@@ -57,7 +57,7 @@ FIRST = Change(
 CHANGES: list[Change] = [
     Change(added={'train.replicas': 1}),
     Change(added={'train.profile': ''}),
-    Change(added={'train.remat': 'none'}),
+    Change(added={'train.remat': 'none', 'model.scan_layers': False}),
 ]
 
 

@@ -1,6 +1,7 @@
 """A stack of equal blocks: the encoder, the decoder (§3.1), or a decoder alone."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,9 @@ class Stack(Checked, nn.Module):
     Raises:
       ValueError: there is no such `remat`.
     """
+
+    # In a loop no compiler can find what is computed again among what was computed.
+    in_a_loop: ClassVar[bool] = False
 
     block: Block
     num_layers: int
@@ -68,10 +72,13 @@ class Stack(Checked, nn.Module):
         d_model = self.block.self_attention.sizes.d_model
         x_B0D = jnp.zeros((batch, 0, d_model))
         positions_B0 = jnp.zeros((batch, 0), jnp.int32)
-        nothing = tuple(
-            layer.self_attention.project_kv(x_B0D, positions_B0) for layer in self.layer
-        )
+        nothing = self._self_kv(x_B0D, positions_B0)
         return self.init_cache(nothing, jnp.zeros((batch, 0), bool))
+
+    def _self_kv(self, x_BTD, positions_BT):
+        return tuple(
+            layer.self_attention.project_kv(x_BTD, positions_BT) for layer in self.layer
+        )
 
     def __call__(
         self,
@@ -100,6 +107,12 @@ class Stack(Checked, nn.Module):
         x_BTD = self.dropout(x_BTD)
         context = self._with_bias(context)
         self._sow_stream(context, x_BTD)
+        x_BTD, caches = self._run_layers(x_BTD, context, encoder_kv, caches, beam)
+        with padding_known(context.valid_BT):
+            x_BTD = self.final.final_norm(x_BTD)
+        return x_BTD, caches
+
+    def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
         run_layer = self._run_layer(trains=caches is None)
         new_caches = []
         for i in range(self.num_layers):
@@ -114,9 +127,12 @@ class Stack(Checked, nn.Module):
             x_BTD = self.layer_drop[i](x_BTD, y_BTD)
             self._sow_stream(context, x_BTD)
             new_caches.append(cache)
-        with padding_known(context.valid_BT):
-            x_BTD = self.final.final_norm(x_BTD)
         return x_BTD, tuple(new_caches)
+
+    @nn.nowrap
+    def separate(self) -> 'Stack':
+        """The stack of the same layers that are run one by one: itself."""
+        return self
 
     @nn.nowrap
     def _run_layer(self, trains: bool) -> Callable:
@@ -129,7 +145,7 @@ class Stack(Checked, nn.Module):
         policy = None
         if self.remat != BLOCKS:
             policy = getattr(jax.checkpoint_policies, self.remat)
-        return nn.remat(_call, policy=policy)
+        return nn.remat(_call, policy=policy, prevent_cse=not self.in_a_loop)
 
     def _with_bias(self, context: AttentionContext) -> AttentionContext:
         keys_BS = context.key_positions_BS

@@ -1,5 +1,6 @@
 """What models of text have in common: embeddings, logits, and how they are decoded."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -8,6 +9,7 @@ from flax import linen as nn
 
 from flaxformer_lite.kv_cache import BeamState, CacheState
 from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.scanned_stack import ScannedStack
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.ops.matmul import matmul
@@ -125,14 +127,32 @@ class Model(Checked, nn.Module):
         """
         if remat == NONE:
             return self
-        stacks = self.stacks()
-        if not stacks:
+        if not self.stacks():
             raise ValueError(
                 f'remat={remat} computes the blocks of a stack again, and '
                 f'{type(self).__name__} has none: leave it at none'
             )
+        return self._with_stacks(lambda stack: stack.clone(remat=remat))
+
+    @property
+    def scans_layers(self) -> bool:
+        """Whether its layers are one loop, and their parameters stacked."""
+        return any(isinstance(x, ScannedStack) for x in self.stacks().values())
+
+    @nn.nowrap
+    def with_separate_layers(self) -> Self:
+        """The same model whose layers are run one by one.
+
+        Its variables are `layers.scanned_stack.unstack_layers` of this one's.
+        """
+        if not self.scans_layers:
+            return self
+        return self._with_stacks(lambda stack: stack.separate())
+
+    @nn.nowrap
+    def _with_stacks(self, change: Callable[[Stack], Stack]) -> Self:
         changed: dict[str, Any] = {
-            name: stack.clone(remat=remat) for name, stack in stacks.items()
+            name: change(stack) for name, stack in self.stacks().items()
         }
         return self.clone(**changed)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.cross_entropy import LossSums
 from flaxformer_lite.remat import Remat
@@ -58,7 +59,12 @@ TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 
 
 def init_variables(model: Model, key: jax.Array) -> Any:
-    """The first parameters and running statistics, by the key and the model alone."""
+    """The first parameters and running statistics, by the key and the model alone.
+
+    They do not depend on whether the model scans its layers.
+    """
+    if model.scans_layers:
+        return stack_layers(init_variables(model.with_separate_layers(), key))
     token_BT = jnp.ones((1, 1), jnp.int32)
     return model.init(
         key,
