@@ -48,6 +48,9 @@ def _facts(costs: dict[str, dict[str, int]]) -> dict[str, str]:
         'batch': f'{batch["rows"]:,} × {batch["length"]:,} = {tokens:,} tokens',
         'FLOPs a batch': f'{flops / 1e12:,.4g} × 10¹²',
     }
+    again = costs['recomputed']['flops_per_token'] * tokens
+    if again:
+        facts['FLOPs again'] = f'{again / 1e12:,.4g} × 10¹² of them twice a batch'
     for name, size in costs['bytes'].items():
         facts[name] = _megabytes(size)
     facts['arrays of a step'] = _megabytes(sum(costs['bytes'].values()))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from flaxformer_lite.layers.blocks import Block
+from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import Batch, source_and_inputs
@@ -52,6 +53,7 @@ def record(
       ValueError: an attention does not hold its weights (`softmax` does, with the same
         parameters); or `variables` are parameters alone.
     """
+    model, variables = _with_separate_layers(model, variables)
     _, written = forward(model, variables, batch, collections=('intermediates',))
     found = Record({}, {}, {}, {}, {})
     for stack, inside in written['intermediates'].items():
@@ -60,6 +62,12 @@ def record(
         else:
             _add_recurrent_decoder(found, inside, batch)
     return found
+
+
+def _with_separate_layers(model: Model, variables: Any) -> tuple[Model, Any]:
+    if not model.scans_layers:
+        return model, variables
+    return model.with_separate_layers(), unstack_layers(variables)
 
 
 def _add_stack(found: Record, stack: str, inside: Any, missing_ok: bool) -> None:
@@ -139,6 +147,7 @@ def attention_stats(
     Raises:
       ValueError: as `record`.
     """
+    model, variables = _with_separate_layers(model, variables)
     found = record(model, variables, batch, missing_ok)
     stats: dict[str, dict[str, jax.Array]] = {}
     for name, layers in found.weights.items():
@@ -206,17 +215,16 @@ def ablation_masks(model: Model) -> dict[str, Any]:
 
     `masks['encoder']['layer_0']['self_attention']['heads']` has what the result of each
     head is multiplied by. Where `masks['encoder']['layer_drop_0']['keep']` is 0, the
-    layer is skipped. They are arrays, so to change one compiles nothing anew. Their
-    gradient says how much each head matters (Michel et al. 2019).
+    layer is skipped. Those of a model that scans its layers have all of them in one:
+    `masks['encoder']['layers']['self_attention']['heads'][0]` and
+    `masks['encoder']['layer_drop']['keep'][0]`. They are arrays, so to change one
+    compiles nothing anew. Their gradient says how much each head matters (Michel et al.
+    2019).
 
         model.apply(variables | {'ablation_masks': masks}, source, inputs)
     """
-    attributes = vars(model).items()
-    return {
-        name: _stack_masks(value)
-        for name, value in attributes
-        if isinstance(value, Stack)
-    }
+    masks = {name: _stack_masks(stack) for name, stack in model.stacks().items()}
+    return stack_layers(masks) if model.scans_layers else masks
 
 
 def _stack_masks(stack: Stack) -> dict[str, Any]:

@@ -100,6 +100,24 @@ class Cache(struct.PyTreeNode):
         return self.replace(generated=jax.tree.map(extend, self.generated))
 
 
+class LayersCache(struct.PyTreeNode):
+    """The caches of all layers of a stack as one.
+
+    Attributes:
+      caches: a layer's, whose arrays have an axis of layers behind that of sentences.
+    """
+
+    caches: CacheState
+
+    def allocate(self, hypotheses: int, tokens: int) -> Self:
+        """Adds empty slots to each layer's, up to so many tokens of each hypothesis."""
+
+        def extend(cache):
+            return cache.allocate(hypotheses, tokens)
+
+        return self.replace(caches=jax.vmap(extend, 1, 1)(self.caches))
+
+
 def gather_beams(x_BN: jax.Array, index_BM: jax.Array) -> jax.Array:
     """Selects hypotheses by index: x[b, index[b, m]]. More axes may follow N."""
     return jax.vmap(lambda x_N, index_M: x_N[index_M])(x_BN, index_BM)

@@ -28,6 +28,7 @@ OF_A_VARIANT = (
 OF_A_MODEL = (
     'sharding',
     'ranges',
+    'remat',
     'sizes',
     'masks',
     'kv_cache',
@@ -40,6 +41,7 @@ OF_A_MODEL = (
 MAY_IMPORT = {
     'shapes': (),
     'ranges': (),
+    'remat': ('ranges',),
     'sizes': (),
     'masks': (),
     'kv_cache': (),
@@ -48,7 +50,7 @@ MAY_IMPORT = {
     'init': ('ranges', 'sizes'),
     'layers.dense': ('init.base', 'init.xavier', 'ops', 'sharding'),
     'layers.dropout': ('ranges', 'ops'),
-    'layers': ('ranges', 'sizes', 'masks', 'kv_cache', 'ops', 'sharding'),
+    'layers': ('ranges', 'remat', 'sizes', 'masks', 'kv_cache', 'ops', 'sharding'),
     **dict.fromkeys(KINDS, OF_A_VARIANT),
     'decoding': ('kv_cache', 'ops'),
     'models': OF_A_MODEL,
@@ -58,7 +60,14 @@ MAY_IMPORT = {
     'config.variants': ('config.spec', 'config.schema'),
     'config': ('ranges', 'sizes', 'layers', 'models.base', 'entity_encoder'),
     'training.schedules': ('ranges', 'config.spec'),
-    'training': ('ranges', 'masks', 'ops', 'models.base'),
+    'training': (
+        'ranges',
+        'remat',
+        'masks',
+        'ops',
+        'layers.scanned_stack',
+        'models.base',
+    ),
     'generation': (
         'sharding',
         'models.base',

@@ -43,15 +43,23 @@ def check(config: ExperimentConfig) -> None:
 
 
 def build_model(config: ExperimentConfig, vocab_size: int) -> Model:
-    """The model of a config.
+    """The model of a config, without `train.remat`, which only training is about.
 
     Raises:
       UserError: names the field that it cannot be built with.
     """
     try:
-        return build.model(config.model, vocab_size)
+        model = build.model(config.model, vocab_size)
     except ValueError as error:
         raise UserError(str(error)) from None
+    try:
+        model.with_remat(config.train.remat)
+    except ValueError:
+        raise UserError(
+            f'train.remat={config.train.remat} computes the blocks of a stack again, '
+            f'and model.architecture={config.model.architecture} has none: leave it out'
+        ) from None
+    return model
 
 
 def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from experiments.command_line.errors import UserError
 from flaxformer_lite import ranges
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.ranges import Choices, Epsilon, NotNegative, Range, Rate, Size
+from flaxformer_lite.remat import Remat
 
 Count = Annotated[int, Range(at_least=0)]
 Length = Annotated[int, Range(at_least=1, at_most=2**20)]
@@ -142,6 +143,11 @@ class TrainConfig(Section):
         'the directory that it would have alone',
     ] = 1
     accumulate: Annotated[Size, 'parts of a batch that are computed one by one'] = 1
+    remat: Annotated[
+        Remat,
+        'what of a layer the backward pass computes again to save memory: nothing, all '
+        'of its block, or what a policy of JAX does not keep',
+    ] = 'none'
     on_nonfinite: Annotated[
         str,
         Choices('stop', 'skip'),

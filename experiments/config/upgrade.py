@@ -65,6 +65,7 @@ CHANGES: list[Change] = [
             'mesh.tensor': 1,
         }
     ),
+    Change(added={'train.remat': 'none', 'model.scan_layers': False}),
 ]
 
 

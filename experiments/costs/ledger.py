@@ -15,6 +15,7 @@ from experiments.config.schema import ExperimentConfig
 from experiments.costs import flops
 from experiments.optimizers import optimizer
 from flaxformer_lite.models.base import Model
+from flaxformer_lite.remat import NONE
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.loss import loss_sums
 from flaxformer_lite.training.train_step import TrainState, init_state
@@ -59,9 +60,12 @@ def ledger(
       flops_per_token: of the matrix products of a training step, forward and backward,
         by part, and their total. A token is a position of the target with the position
         of the source beside it, padding or not. A forward pass alone takes a third.
+        What `train.remat` has computed twice counts once here.
+      recomputed: FLOPs a token that `train.remat` has computed again in the backward
+        pass, beside those.
       bytes: of the parameters, their gradients, the optimizer's state, and what the
-        forward pass keeps for the backward pass, before the compiler chooses what to
-        compute again instead.
+        forward pass keeps for the backward pass with `train.remat`, before the compiler
+        chooses what to compute again instead.
       peak: bytes, about the most that the process takes while it trains on one CPU
         device.
       batch: rows, their length, and tokens: positions of the target.
@@ -76,11 +80,17 @@ def ledger(
     state = _abstract_state(config, model)
     params = jax.tree.leaves(state.params)
     rows_at_once = rows // config.train.accumulate
-    jaxpr = _step(model, state.variables, (rows_at_once, length))
+    shape = rows_at_once, length
+    plain = _step(model, state.variables, shape)
+    jaxpr = plain
+    if config.train.remat != NONE:
+        rematerialised = model.with_remat(config.train.remat)
+        jaxpr = _step(rematerialised, state.variables, shape)
     kept = jaxpr.outvars[: -len(params)]
     gradients = jaxpr.outvars[-len(params) :]
     counts = [(path, leaf.size) for path, leaf in _paths(state.params)]
-    step_flops = flops.flops(jaxpr).items()
+    step_flops = flops.flops(plain)
+    again = flops.flops(jaxpr).total() - step_flops.total()
     arrays = {
         'parameters': flops.size(params),
         'gradients': flops.size(var.aval for var in gradients),
@@ -89,7 +99,8 @@ def ledger(
     }
     return {
         'parameters': _by_part(counts),
-        'flops_per_token': _by_part(step_flops, rows_at_once * length),
+        'flops_per_token': _by_part(step_flops.items(), rows_at_once * length),
+        'recomputed': {'flops_per_token': round(again / (rows_at_once * length))},
         'bytes': arrays,
         'peak': {'process': _peak(arrays, flops.operations(jaxpr))},
         'batch': {'rows': rows, 'length': length, 'tokens': rows * length},

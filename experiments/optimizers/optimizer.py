@@ -7,7 +7,7 @@ import optax
 
 from experiments.command_line.errors import UserError
 from experiments.config.schema import ExperimentConfig, OptimizerConfig
-from experiments.optimizers import optax_specs
+from experiments.optimizers import by_layer, optax_specs
 from experiments.optimizers.weight_decay import decays
 from flaxformer_lite.config import variants
 from flaxformer_lite.init.base import Init
@@ -65,7 +65,10 @@ def _from_optax(
     _check(settings)
     name, arguments = _named(settings)
     schedule = make_schedule(config, steps)
-    return optax_specs.make(name, arguments, schedule, decays), schedule
+    update = optax_specs.make(name, arguments, schedule, decays)
+    if config.model.scan_layers and name not in by_layer.ENTRYWISE:
+        update = by_layer.separately(update)
+    return update, schedule
 
 
 def make_schedule(config: ExperimentConfig, steps: int) -> optax.Schedule:

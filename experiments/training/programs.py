@@ -127,6 +127,7 @@ def _compiled_step(
         update,
         label_smoothing=kind.config.train.label_smoothing,
         accumulate=kind.config.train.accumulate,
+        remat=kind.config.train.remat,
     )
     state = _first_state(kind).abstract
     batch = dict.fromkeys(BATCH_ARRAYS, jax.ShapeDtypeStruct(shape, jnp.int32))
@@ -150,7 +151,7 @@ def _compiled_step(
 def _made_of(kind: Kind) -> tuple[Any, ...]:
     """What of a kind the programs follow from: not its data, nor how it is scored."""
     train = kind.config.train
-    settings = (train.label_smoothing, train.accumulate)
+    settings = (train.label_smoothing, train.accumulate, train.remat)
     return kind.model, kind.config.model, kind.config.optimizer, settings, kind.steps
 
 

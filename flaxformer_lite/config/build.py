@@ -18,6 +18,7 @@ from flaxformer_lite.layers.blocks import (
 from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
+from flaxformer_lite.layers.scanned_stack import ScannedStack
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sizes import Role, Sizes
@@ -79,7 +80,8 @@ class Parts:
         if positions.adds_scores:
             # They act in each attention, and leave nothing for the stack to do.
             positions = variants.make('positions', 'none', sizes=sizes)
-        return Stack(
+        kind = ScannedStack if config.scan_layers else Stack
+        return kind(
             block=self._block(role, sizes),
             num_layers=sizes.num_layers,
             positions=positions,

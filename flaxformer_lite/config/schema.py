@@ -91,6 +91,10 @@ class ModelConfig:
         False
     )
 
+    scan_layers: Annotated[
+        bool, 'layers are one loop: the program does not grow with depth'
+    ] = False
+
     dropout: Annotated[Rate, 'share dropped of sublayers and embeddings'] = 0.1
     dropout_kind: Annotated[str, Choices(*DROPOUT_AXES), 'what is dropped together'] = (
         'elements'

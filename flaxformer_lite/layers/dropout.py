@@ -52,12 +52,20 @@ class LayerDrop(Checked, nn.Module):
 
     rate: Rate = 0.0
 
-    @nn.compact
     def __call__(self, x_BTD: jax.Array, y_BTD: jax.Array) -> jax.Array:
+        keep = self.keep()
+        return y_BTD if keep is None else jnp.where(keep, y_BTD, x_BTD)
+
+    def keep(self, *layers: int) -> jax.Array | None:
+        """Whether each of so many layers is kept, bool (*layers, 1, 1, 1).
+
+        By default of one layer, without an axis for them. None where all are kept.
+        """
+        shape = (*layers, 1, 1, 1)
+        keep = None
         if self.has_variable('ablation_masks', 'keep'):
-            keep = self.get_variable('ablation_masks', 'keep')
-            y_BTD = jnp.where(keep, y_BTD, x_BTD)
+            keep = self.get_variable('ablation_masks', 'keep').reshape(shape) != 0
         if self.rate == 0 or not self.has_rng('dropout'):
-            return y_BTD
-        keep = keep_mask(self.make_rng('dropout'), (1, 1, 1), self.rate)
-        return jnp.where(keep, y_BTD, x_BTD)
+            return keep
+        drawn = keep_mask(self.make_rng('dropout'), shape, self.rate)
+        return drawn if keep is None else keep & drawn

@@ -1,5 +1,8 @@
 """A stack of equal blocks: the encoder, the decoder (§3.1), or a decoder alone."""
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -8,10 +11,12 @@ from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
 from flaxformer_lite.layers.blocks import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.masks import AttentionContext, padding_known
+from flaxformer_lite.ranges import Checked
+from flaxformer_lite.remat import BLOCKS, NONE, Remat
 from flaxformer_lite.sharding import place
 
 
-class Stack(nn.Module):
+class Stack(Checked, nn.Module):
     """Blocks of one kind, each with weights of its own.
 
     Attributes:
@@ -20,13 +25,23 @@ class Stack(nn.Module):
       positions: a module of `positions/`; its `embed` and `bias` are used here.
       dropout: of the sum of embeddings and positions (§5.4).
       layer_drop_rate: how often a whole layer is skipped while training.
+      remat: what of a layer the backward pass computes again: nothing of it ('none'),
+        all but its inputs ('blocks'), or what a policy of `jax.checkpoint_policies`
+        does not save. It changes no result.
+
+    Raises:
+      ValueError: there is no such `remat`.
     """
+
+    # In a loop no compiler can find what is computed again among what was computed.
+    in_a_loop: ClassVar[bool] = False
 
     block: Block
     num_layers: int
     positions: nn.Module
     dropout: nn.Module
     layer_drop_rate: float = 0.0
+    remat: Remat = NONE
 
     def setup(self):
         # Copies, for one template that is called several times would share its weights.
@@ -58,10 +73,13 @@ class Stack(nn.Module):
         d_model = self.block.self_attention.sizes.d_model
         x_B0D = jnp.zeros((batch, 0, d_model))
         positions_B0 = jnp.zeros((batch, 0), jnp.int32)
-        nothing = tuple(
-            layer.self_attention.project_kv(x_B0D, positions_B0) for layer in self.layer
-        )
+        nothing = self._self_kv(x_B0D, positions_B0)
         return self.init_cache(nothing, jnp.zeros((batch, 0), bool))
+
+    def _self_kv(self, x_BTD, positions_BT):
+        return tuple(
+            layer.self_attention.project_kv(x_BTD, positions_BT) for layer in self.layer
+        )
 
     def __call__(
         self,
@@ -90,9 +108,17 @@ class Stack(nn.Module):
         x_BTD = self.dropout(x_BTD)
         context = self._with_bias(context)
         self._sow_stream(context, x_BTD)
+        x_BTD, caches = self._run_layers(x_BTD, context, encoder_kv, caches, beam)
+        with padding_known(context.valid_BT):
+            x_BTD = self.final.final_norm(x_BTD)
+        return x_BTD, caches
+
+    def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
+        run_layer = self._run_layer(trains=caches is None)
         new_caches = []
         for i in range(self.num_layers):
-            y_BTD, cache = self.layer[i](
+            y_BTD, cache = run_layer(
+                self.layer[i],
                 x_BTD,
                 context,
                 None if encoder_kv is None else encoder_kv[i],
@@ -102,9 +128,25 @@ class Stack(nn.Module):
             x_BTD = place(self.layer_drop[i](x_BTD, y_BTD), 'BTD')
             self._sow_stream(context, x_BTD)
             new_caches.append(cache)
-        with padding_known(context.valid_BT):
-            x_BTD = self.final.final_norm(x_BTD)
         return x_BTD, tuple(new_caches)
+
+    @nn.nowrap
+    def separate(self) -> 'Stack':
+        """The stack of the same layers that are run one by one: itself."""
+        return self
+
+    @nn.nowrap
+    def _run_layer(self, trains: bool) -> Callable:
+        """A function (layer, arguments…) that calls a layer, as `remat` says.
+
+        A layer with a cache, which has no backward pass, is only called.
+        """
+        if self.remat == NONE or not trains:
+            return _call
+        policy = None
+        if self.remat != BLOCKS:
+            policy = getattr(jax.checkpoint_policies, self.remat)
+        return nn.remat(_call, policy=policy, prevent_cse=not self.in_a_loop)
 
     def _with_bias(self, context: AttentionContext) -> AttentionContext:
         keys_BS = context.key_positions_BS
@@ -119,3 +161,7 @@ class Stack(nn.Module):
             self.put_variable('intermediates', 'positions', context.positions_BT)
             self.put_variable('intermediates', 'valid', context.valid_BT)
             self.sow('intermediates', 'norms', jnp.linalg.norm(x_BTD, axis=-1))
+
+
+def _call(layer, *arguments):
+    return layer(*arguments)

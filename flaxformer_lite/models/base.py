@@ -1,5 +1,6 @@
 """What models of text have in common: embeddings, logits, and how they are decoded."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -8,9 +9,12 @@ from flax import linen as nn
 
 from flaxformer_lite.kv_cache import BeamState, CacheState
 from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.scanned_stack import ScannedStack
+from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.ranges import Checked, Choices, Size
+from flaxformer_lite.remat import NONE, Remat
 from flaxformer_lite.sharding import gather, place
 
 if TYPE_CHECKING:
@@ -104,6 +108,54 @@ class Model(Checked, nn.Module):
             …).
         """
         return self.dense.kernel_init.lr_multiplier(path)
+
+    @nn.nowrap
+    def stacks(self) -> dict[str, Stack]:
+        """The stacks of blocks that it is made of, by name; recurrence has none."""
+        parts = vars(self).items()
+        return {name: part for name, part in parts if isinstance(part, Stack)}
+
+    @nn.nowrap
+    def with_remat(self, remat: Remat) -> Self:
+        """The same model, whose backward pass keeps less and computes more again.
+
+        Args:
+          remat: as `Stack.remat`. Parameters and results are those without it.
+
+        Raises:
+          ValueError: there is no such choice, or the model has no blocks to compute
+            again.
+        """
+        if remat == NONE:
+            return self
+        if not self.stacks():
+            raise ValueError(
+                f'remat={remat} computes the blocks of a stack again, and '
+                f'{type(self).__name__} has none: leave it at none'
+            )
+        return self._with_stacks(lambda stack: stack.clone(remat=remat))
+
+    @property
+    def scans_layers(self) -> bool:
+        """Whether its layers are one loop, and their parameters stacked."""
+        return any(isinstance(x, ScannedStack) for x in self.stacks().values())
+
+    @nn.nowrap
+    def with_separate_layers(self) -> Self:
+        """The same model whose layers are run one by one.
+
+        Its variables are `layers.scanned_stack.unstack_layers` of this one's.
+        """
+        if not self.scans_layers:
+            return self
+        return self._with_stacks(lambda stack: stack.separate())
+
+    @nn.nowrap
+    def _with_stacks(self, change: Callable[[Stack], Stack]) -> Self:
+        changed: dict[str, Any] = {
+            name: change(stack) for name, stack in self.stacks().items()
+        }
+        return self.clone(**changed)
 
     @property
     def max_length(self) -> int | None:

@@ -65,6 +65,7 @@ class Recurrent(Model, kw_only=True):
         'parallel',
         'head_dropout',
         'layer_drop',
+        'scan_layers',
     )
     own_arguments = ('cell',)
     has_decoder_beside_encoder = True

@@ -22,7 +22,8 @@ def tuned(x_ND: jax.Array, w_DF: jax.Array) -> jax.Array:
 
 
 def _forward(x_ND, w_DF):
-    return tuned(x_ND, w_DF), (x_ND, w_DF)
+    # Not `tuned`: so a policy of `jax.checkpoint` sees that it is a product.
+    return reference(x_ND, w_DF), (x_ND, w_DF)
 
 
 def _backward(operands, g_NF):

@@ -88,7 +88,7 @@ def loss_and_grads(
         )
         total = sums.loss
         for addition in jax.tree.leaves(written.get('losses', {})):
-            total += sums.tokens * addition
+            total += sums.tokens * addition.sum()  # over layers, if they are scanned
         return total, (sums, written)
 
     grad = jax.grad(total_loss, has_aux=True)
@@ -103,7 +103,9 @@ def _means_by_name(metrics: Any) -> dict[str, jax.Array]:
     by_path: Any = traverse_util.flatten_dict(metrics)
     for path, (value,) in by_path.items():
         by_name.setdefault(path[-1], []).append(value)
-    return {
-        name: sum(values[1:], values[0]) / len(values)
-        for name, values in by_name.items()
-    }
+    means = {}
+    for name, values in by_name.items():
+        # A layer's number; or those of all layers of a stack, if it scans them.
+        total = sum((value.sum() for value in values[1:]), values[0].sum())
+        means[name] = total / sum(value.size for value in values)
+    return means

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.cross_entropy import LossSums
+from flaxformer_lite.remat import Remat
 from flaxformer_lite.training.batch import Batch
 from flaxformer_lite.training.loss import StepOutput, loss_and_grads
 
@@ -57,7 +59,12 @@ TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 
 
 def init_variables(model: Model, key: jax.Array) -> Any:
-    """The first parameters and running statistics, by the key and the model alone."""
+    """The first parameters and running statistics, by the key and the model alone.
+
+    They do not depend on whether the model scans its layers.
+    """
+    if model.scans_layers:
+        return stack_layers(init_variables(model.with_separate_layers(), key))
     token_BT = jnp.ones((1, 1), jnp.int32)
     return model.init(
         key,
@@ -90,6 +97,7 @@ def make_train_step(
     *,
     label_smoothing: float = 0.1,
     accumulate: int = 1,
+    remat: Remat = 'none',
 ) -> TrainStep:
     """The training step: (state, batch, dropout key) → (state, metrics).
 
@@ -103,10 +111,14 @@ def make_train_step(
       accumulate: the batch is worked through in so many parts, and their gradients are
         summed: the same update in a part of the memory. Only what depends on all tokens
         of a batch (norm `batch`, feed-forward `mixture`) sees those of a part instead.
+      remat: what of each layer the backward pass computes again instead of keeping it,
+        as `Model.with_remat` has it: the same update in less memory and more time.
 
     Raises:
-      ValueError: when the step is traced, if `accumulate` does not divide the rows.
+      ValueError: there is no such `remat`, or the model has no blocks; when the step is
+        traced, if `accumulate` does not divide the rows.
     """
+    model = model.with_remat(remat)
 
     def of_batch(state, batch, key):
         return loss_and_grads(model, state.variables, batch, label_smoothing, key)

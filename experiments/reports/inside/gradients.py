@@ -29,6 +29,7 @@ from experiments.runtime import compilation
 from experiments.training import setup
 from experiments.training.programs import Programs
 from experiments.training.setup import Memo
+from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
 
@@ -114,7 +115,8 @@ def layer_norms(
     program = compilation.Program(
         jax.jit(jax.grad(loss)), ('first gradients', model, label_smoothing), once=True
     )
-    gradients: Any = flatten_dict(jax.device_get(program(params, others, batch)))
+    found = jax.device_get(program(params, others, batch))
+    gradients: Any = flatten_dict(unstack_layers(found))
     norms: dict[str, dict[int, float]] = {}
     for path, gradient in gradients.items():
         if path[-3:] == _MATRIX and path[1].startswith('layer_'):

@@ -35,6 +35,7 @@ from experiments.reports.inside.attended import Attended
 from experiments.reports.inside.heads import Importance, Inspection
 from experiments.runs import trained_run
 from experiments.runtime import compilation
+from flaxformer_lite.layers.scanned_stack import unstack_layers
 
 PAIRS = 100  # of an evaluation set, for the figures of heads
 MOST_TOKENS = 128  # of a text whose attention is drawn
@@ -65,17 +66,20 @@ class Look:
 
     Attributes:
       path: the run's directory.
-      trained: its config, tokenizer, model and checkpoints.
+      trained: its config, tokenizer, model (with separate layers) and checkpoints.
       variables: the mean of the checkpoints that its config wants scored.
       steps: of these checkpoints.
     """
 
     def __init__(self, path: Path, pairs: int = PAIRS, of: str = ''):
         self.path = path
-        self.trained = trained_run.open_trained(path)
-        self.variables, self.steps, _ = trained_run.average(
-            self.trained.config, self.trained.checkpoints, self.trained.model
+        trained = trained_run.open_trained(path)
+        variables, self.steps, _ = trained_run.average(
+            trained.config, trained.checkpoints, trained.model
         )
+        # What is looked at are single layers, also of a model that scans them.
+        self.trained = trained._replace(model=trained.model.with_separate_layers())
+        self.variables = unstack_layers(variables)
         self._most_pairs = pairs
         self._set = of
         self._translations: dict[str, str] = {}

@@ -1,0 +1,172 @@
+"""Layers that the backward pass computes again: the same results, in less memory."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from configs import wmt_base
+from experiments.command_line.errors import UserError
+from experiments.config import check, typed
+from experiments.config.derived import without_seeds
+from experiments.costs.ledger import ledger
+from experiments.training import programs
+from flaxformer_lite import remat
+from flaxformer_lite.kv_cache import BeamState
+from flaxformer_lite.training.loss import loss_and_grads
+
+KEY = jax.random.key(3)
+CHOICES = [remat.NONE, remat.BLOCKS, *remat.POLICIES]
+
+
+def batch():
+    pair = [4, 5, 1], [4, 5, 6, 7, 8, 1]
+    return tiny.batch([*([p] for p in tiny.PAIRS), tiny.PAIRS, [], [pair]])
+
+
+def step(model):
+    """Sums of the loss, metrics, gradients and running statistics, with dropout."""
+    function = jax.jit(functools.partial(loss_and_grads, model, label_smoothing=0.1))
+    return function(tiny.all_variables(model), batch(), dropout_key=KEY)
+
+
+@pytest.mark.parametrize(
+    ('choice', 'overrides'),
+    [
+        # What asks which tokens are padding, and what writes variables.
+        (
+            'blocks',
+            {'norm': 'batch', 'feed_forward': 'mixture(capacity=0.5)', 'num_layers': 1},
+        ),
+        (
+            'dots_saveable',
+            {'architecture': 'decoder_only', 'layer_drop': 0.5, 'dtype': 'bfloat16'},
+        ),
+        pytest.param('blocks', {}, marks=pytest.mark.slow),
+        pytest.param(
+            *('dots_with_no_batch_dims_saveable', {'head_dropout': 0.3}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            'nothing_saveable',
+            {'parallel': True, 'residual': 'pre_norm', 'positions': 'shaw'},
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=str,
+)
+def test_loss_gradients_and_statistics_are_those_without_it(choice, overrides):
+    model = tiny.model(**dict(dropout=0.3) | overrides)
+    expected, found = step(model), step(model.with_remat(choice))
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        scale = max(1.0, float(np.abs(y).max()))
+        np.testing.assert_allclose(x, y, atol=2e-6 * scale)
+
+
+def test_parameters_and_decoding_do_not_know_of_it():
+    model = tiny.model()
+    variables = tiny.all_variables(model)
+    other = model.with_remat('blocks')
+    shapes = jax.tree.map(np.shape, variables)
+    assert jax.tree.map(np.shape, tiny.all_variables(other)) == shapes
+    source_BS = tiny.padded([[4, 5, 1]])
+    state = model.apply(variables, source_BS, method='prefill').allocate(1, 2)
+    beam = BeamState(
+        np.int32(0), np.zeros((1, 1), np.int32), np.array([[[True, False]]])
+    )
+
+    def program(model):
+        decode_step = functools.partial(model.apply, method='decode_step')
+        token_BN = np.array([[2]])
+        return str(jax.make_jaxpr(decode_step)(variables, token_BN, state, beam))
+
+    assert program(other) == program(model)
+
+
+def config(**model):
+    config = wmt_base.get_config()
+    typed.fill(config)
+    config.tokenizer.vocab_size = tiny.VOCAB
+    config.batch.tokens, config.batch.max_length = 64, 8
+    config.model.update(tiny.SIZES | model)
+    return config
+
+
+def costs(choice, **model):
+    settings = config(**model)
+    settings.train.remat = choice
+    return ledger(typed.from_config_dict(settings))
+
+
+def test_what_is_kept_grows_and_what_is_computed_again_shrinks_with_the_policy():
+    ledgers = {choice: costs(choice) for choice in CHOICES}
+    kept = {choice: x['bytes']['activations'] for choice, x in ledgers.items()}
+    again = {
+        choice: x['recomputed']['flops_per_token'] for choice, x in ledgers.items()
+    }
+    _, no_products_of_pairs, products, everything = remat.POLICIES
+    assert kept['blocks'] == kept['nothing_saveable'] < kept[no_products_of_pairs]
+    assert kept[no_products_of_pairs] < kept[products] < kept['none']
+    assert kept[everything] == kept['none']
+    assert again['blocks'] > again[no_products_of_pairs] > 0
+    assert again[products] == again[everything] == again['none'] == 0
+    flops = [x['flops_per_token'] for x in ledgers.values()]
+    assert all(x == flops[0] for x in flops)
+
+
+def test_computed_again_is_the_forward_pass_of_the_layers_but_for_the_sources_keys():
+    """The decoder's keys and values of the source are made outside of its layers, and
+    what nobody reads is not computed again: each layer's last product."""
+    sizes = tiny.SIZES
+    d_model, heads = sizes['d_model'], sizes['num_heads']
+    d_k, d_v, d_ff = sizes['d_k'], sizes['d_v'], sizes['d_ff']
+    queries, keys_values = d_model * heads * d_k, d_model * heads * (d_k + d_v)
+    pairs, out = 8 * heads * (d_k + d_v), heads * d_v * d_model
+    to_itself = queries + keys_values + pairs + out
+    encoder = to_itself + 2 * d_model * d_ff
+    decoder = encoder + to_itself - keys_values
+    found = costs('blocks')['recomputed']['flops_per_token']
+    assert found == 2 * sizes['num_layers'] * (encoder + decoder)
+
+
+def test_each_layer_keeps_its_input_alone():
+    def kept(num_layers):
+        made = costs('blocks', num_layers=num_layers, architecture='decoder_only')
+        return made['bytes']['activations']
+
+    # Of a row and a position of a source and of a target, float32.
+    stream = 2 * 64 * tiny.SIZES['d_model'] * 4
+    assert kept(3) - kept(2) == kept(2) - kept(1) == stream
+
+
+def test_what_cannot_be_is_refused_by_name():
+    names = ', '.join(CHOICES)
+    with pytest.raises(ValueError, match=f"remat must be one of {names}, not 'dots'"):
+        tiny.model().with_remat('dots')
+    recurrent = tiny.model(architecture='recurrent')
+    assert recurrent.with_remat('none') == recurrent
+    with pytest.raises(ValueError, match='remat=blocks .* Recurrent has none'):
+        recurrent.with_remat('blocks')
+    settings = config(architecture='recurrent')
+    settings.train.remat = 'blocks'
+    refused = 'train.remat=blocks .* model.architecture=recurrent has none'
+    with pytest.raises(UserError, match=refused):
+        check.build_model(typed.from_config_dict(settings), tiny.VOCAB)
+    settings.train.remat = 'all'
+    with pytest.raises(
+        UserError, match=f"train.remat must be one of {names}, not 'all'"
+    ):
+        typed.from_config_dict(settings)
+
+
+def test_a_compiled_step_is_kept_apart_from_one_with_another_choice():
+    def made_of(choice):
+        settings = config()
+        settings.train.remat = choice
+        typed_config = without_seeds(typed.from_config_dict(settings))
+        return programs._made_of(programs.Kind(typed_config, tiny.model(), 10))
+
+    assert made_of('blocks') == made_of('blocks') != made_of('none')

@@ -1,0 +1,209 @@
+"""Layers that are one loop: what separate ones compute, by a program of one size."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tiny
+
+from configs import wmt_base
+from experiments.command_line.errors import UserError
+from experiments.config import check, typed
+from experiments.costs import flops
+from experiments.optimizers import by_layer, optimizer
+from flaxformer_lite import ablation_masks, generate, record
+from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
+from flaxformer_lite.training.loss import loss_and_grads
+from flaxformer_lite.training.train_step import init_variables
+
+
+def batch():
+    return tiny.batch([*([p] for p in tiny.PAIRS), tiny.PAIRS, []])
+
+
+@functools.cache
+def both(**overrides):
+    """(model, variables) with separate layers, and with a loop of the same layers."""
+    separate = tiny.model(**overrides)
+    variables = tiny.all_variables(separate)
+    scanned = tiny.model(scan_layers=True, **overrides)
+    return (separate, variables), (scanned, stack_layers(variables))
+
+
+def close(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        x, y = np.float64(x), np.float64(y)
+        finite = y[np.isfinite(y)]
+        scale = max(1.0, float(np.abs(finite).max(initial=0)))
+        np.testing.assert_allclose(x, y, rtol=0, atol=2e-6 * scale)
+
+
+STEPS = [
+    # What asks which tokens are padding, and what writes variables.
+    {'architecture': 'decoder_only', 'norm': 'batch', 'feed_forward': 'mixture'},
+    pytest.param(tiny.UNEQUAL | {'num_layers': 3}, marks=pytest.mark.slow),
+    pytest.param({'parallel': True, 'residual': 'deepnorm'}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize('overrides', STEPS, ids=str)
+def test_loss_gradients_and_statistics_are_those_of_separate_layers(overrides):
+    def step(model, variables):
+        return jax.jit(functools.partial(loss_and_grads, model))(variables, batch())
+
+    separate, scanned = both(**overrides)
+    expected, expected_stats = step(*separate)
+    found, found_stats = step(*scanned)
+    gradients = stack_layers(expected.gradients)
+    close(found, expected._replace(gradients=gradients))
+    close(found_stats, stack_layers(expected_stats))
+    model, variables = scanned
+    again, _ = step(model.with_remat('blocks'), variables)
+    close(again, found)
+
+
+def test_the_first_parameters_are_the_same():
+    (separate, _), (scanned, _) = both()
+    key = jax.random.key(5)
+    expected = jax.jit(lambda: init_variables(separate, key))()
+    found = jax.jit(lambda: init_variables(scanned, key))()
+    jax.tree.map(np.testing.assert_array_equal, found, stack_layers(expected))
+    jax.tree.map(np.testing.assert_array_equal, unstack_layers(found), expected)
+
+
+@pytest.mark.parametrize(
+    'overrides',
+    [
+        # Keys and values of a prefix, and sums that are gathered beam by beam.
+        {'architecture': 'decoder_only', 'attention': 'linear'},
+        pytest.param({}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_beams_are_those_of_separate_layers(overrides):
+    source = tiny.padded([source for source, _ in tiny.PAIRS])
+    separate, scanned = both(**overrides)
+    expected, found = (
+        generate(*x, source, beams=3, max_length=5) for x in (separate, scanned)
+    )
+    np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
+    np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-5)
+
+
+def test_dropout_draws_of_each_layer_are_its_own_and_as_many_as_the_rate_says():
+    model = tiny.model(
+        scan_layers=True, architecture='decoder_only', dropout=0.0, layer_drop=0.25
+    )
+    stack = model.decoder
+
+    def keep(key):
+        bound = stack.bind({}, rngs={'dropout': key})
+        return bound.layer_drop.keep(2)[:, 0, 0, 0]
+
+    keep_NL = jax.jit(jax.vmap(keep))(jax.random.split(jax.random.key(0), 4000))
+    together = np.corrcoef(np.float64(keep_NL).T)[0, 1]
+    deviation = 4000**-0.5
+    assert abs(together) < 5 * deviation
+    np.testing.assert_allclose(keep_NL.mean(0), 0.75, atol=5 * deviation / 2)
+
+
+def gradient_jaxpr(num_layers, choice='none'):
+    """With dropout, of abstract variables."""
+    model = tiny.model(scan_layers=True, num_layers=num_layers, layer_drop=0.1)
+    variables = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
+    step = functools.partial(loss_and_grads, model.with_remat(choice))
+    key = jax.random.key(1)
+    return jax.make_jaxpr(functools.partial(step, dropout_key=key))(variables, batch())
+
+
+@pytest.mark.parametrize('choice', ['none', 'blocks'])
+def test_the_program_of_a_step_does_not_grow_with_depth(choice):
+    two, six = (gradient_jaxpr(layers, choice).jaxpr for layers in (2, 6))
+    assert flops.operations(two) == flops.operations(six)
+    assert flops.flops(six).total() > 2 * flops.flops(two).total()
+
+
+def test_what_is_inside_is_that_of_separate_layers():
+    separate, scanned = both(architecture='decoder_only')
+    close(record(*scanned, batch()), record(*separate, batch()))
+    model, variables = scanned
+    masks = ablation_masks(model)
+    assert jax.tree.map(np.shape, masks) == {
+        'decoder': {
+            'layers': {'self_attention': {'heads': (2, 2)}},
+            'layer_drop': {'keep': (2,)},
+        }
+    }
+    masks['decoder']['layer_drop']['keep'] = jnp.array([1.0, 0.0])
+    masks['decoder']['layers']['self_attention']['heads'] = jnp.array([[1, 0.0]] * 2)
+
+    def logits(model, variables, masks):
+        tokens = [batch()[name] for name in ('source', 'inputs')]
+        return tiny.apply(model, variables | {'ablation_masks': masks}, *tokens)
+
+    close(logits(*scanned, masks), logits(*separate, unstack_layers(masks)))
+
+
+def config(name='adam'):
+    settings = wmt_base.get_config()
+    typed.fill(settings)
+    settings.model.update(tiny.SIZES | {'scan_layers': True})
+    settings.optimizer.name = name
+    settings.optimizer.schedule = 'constant_schedule(value=0.1)'
+    return typed.from_config_dict(settings)
+
+
+def moved(update, params, gradients):
+    state = update.init(params)
+    for gradient in gradients:
+        updates, state = jax.jit(update.update)(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+def layers(seed):
+    rng = np.random.default_rng(seed)
+    shapes = {'kernel': (3, 2, 4), 'bias': (4,)}
+    tree = {
+        f'layer_{i}': {x: jnp.float32(rng.normal(size=s)) for x, s in shapes.items()}
+        for i in range(2)
+    }
+    return {'encoder': tree, 'embedding': jnp.float32(rng.normal(size=(5, 3)))}
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        *('adam', 'contrib.muon', 'adafactor(min_dim_size_to_factor=2)', 'lamb'),
+        *(
+            pytest.param(x, marks=pytest.mark.slow)
+            for x in by_layer.ENTRYWISE
+            if x != 'adam'
+        ),
+    ],
+)
+def test_an_optimizer_moves_stacked_layers_as_it_moves_separate_ones(name):
+    settings = config(name)
+    scanned, _ = optimizer._from_optax(settings, 10)
+    model = dataclasses.replace(settings.model, scan_layers=False)
+    separate, _ = optimizer._from_optax(dataclasses.replace(settings, model=model), 10)
+    params, gradients = layers(0), [layers(1), layers(2)]
+    expected = moved(separate, params, gradients)
+    found = moved(scanned, *map(stack_layers, (params,)), map(stack_layers, gradients))
+    close(found, stack_layers(expected))
+
+
+def test_the_field_changes_nothing_in_a_recurrent_model_and_is_refused():
+    settings = wmt_base.get_config()
+    typed.fill(settings)
+    settings.model.architecture, settings.model.scan_layers = 'recurrent', True
+    refused = (
+        'model.scan_layers=True changes nothing where model.architecture=recurrent'
+    )
+    with pytest.raises(UserError, match=refused):
+        check.check_overrides(typed.from_config_dict(settings), ['model.scan_layers'])
