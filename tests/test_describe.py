@@ -354,3 +354,21 @@ def test_what_cannot_be_is_refused_by_name(section, settings, message):
     config[section].update(settings)
     with pytest.raises(UserError, match=message):
         ledger(config)
+
+
+def test_a_device_holds_its_part_of_the_matrices():
+    """Of D = 16 a half, of F = 24 and 4 heads a half more; of norms and biases all."""
+    config = small(num_heads=4, num_layers=1)
+    config.mesh.data, config.mesh.fsdp, config.mesh.tensor = 3, 2, 2
+    costs = ledger(config)
+    device, whole = costs['device'], costs['bytes']
+    attention = D * 4 * (2 * K + U) + 4 * U * D
+    matrices = 3 * attention + 2 * (2 * D * F)
+    embedding = V * D  # two devices do not divide 11 pieces
+    vectors = whole['parameters'] / 4 - matrices - embedding
+    assert device['devices'] == 12
+    assert device['parameters'] == 4 * (matrices / 4 + embedding / 2 + vectors)
+    assert device['gradients'] == device['parameters']
+    # Adam's two moments, and its count of steps.
+    assert device['optimizer'] == 2 * device['parameters'] + 4
+    assert device['activations'] == -(-whole['activations'] // 6)

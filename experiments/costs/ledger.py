@@ -12,7 +12,7 @@ from jax.extend.core import Jaxpr
 from experiments.command_line.errors import UserError
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig
-from experiments.costs import flops
+from experiments.costs import flops, share
 from experiments.optimizers import optimizer
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
@@ -66,6 +66,8 @@ def ledger(
       bytes: of the parameters, their gradients, the optimizer's state, and what the
         forward pass keeps for the backward pass with `train.remat`, before the compiler
         chooses what to compute again instead.
+      device: the bytes of one device of the mesh, and the number of devices; as
+        `share.of_device`.
       peak: bytes, about the most that the process takes while it trains on one CPU
         device.
       batch: rows, their length, and tokens: positions of the target.
@@ -102,6 +104,7 @@ def ledger(
         'flops_per_token': _by_part(step_flops.items(), rows_at_once * length),
         'recomputed': {'flops_per_token': round(again / (rows_at_once * length))},
         'bytes': arrays,
+        'device': share.of_device(config.mesh, state, arrays),
         'peak': {'process': _peak(arrays, flops.operations(jaxpr))},
         'batch': {'rows': rows, 'length': length, 'tokens': rows * length},
     }
