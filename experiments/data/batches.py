@@ -3,11 +3,8 @@
 What a batch holds follows from (seed, epoch, window) alone.
 """
 
-import functools
 import math
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +13,9 @@ from experiments.command_line.errors import UserError
 from experiments.data import packing
 from experiments.data.collate import Batch, pairs_batch, source_batch
 from experiments.data.corpus import Corpus, RaggedArray, chunks
+from experiments.data.prefetch import Rest, one_ahead
 
-Rest = Callable[[], object] | None
 _CHUNK = 1 << 18  # pairs whose lengths are counted at once
-_REST = 2e-4  # seconds; a window takes some 500 rests
 
 
 class Position(NamedTuple):
@@ -122,27 +118,20 @@ class Batches:
 
         A thread plans the next window while the batches of this one are made.
         """
-        epoch, window, index = position
-        # Of Python one thread runs at a time: the one that plans rests, for the others,
-        # until its plan is needed.
-        is_due = threading.Event()
-        rest = functools.partial(is_due.wait, _REST)
-        with ThreadPoolExecutor(1, thread_name_prefix='plan') as thread:
-            plans = self._plans(epoch, window)
-            while True:
-                following = self._next_window(epoch, window)
-                is_due.clear()
-                upcoming = thread.submit(self._plans, *following[:2], rest)
-                try:
-                    for i in range(index, len(plans)):
-                        after = Position(epoch, window, i + 1)
-                        if i + 1 == len(plans):
-                            after = following
-                        yield pairs_batch(self._corpus, *plans[i]), after
-                finally:
-                    is_due.set()
-                plans = upcoming.result()
-                epoch, window, index = following
+        windows = self._windows_from(position)
+        index = position.index
+        for (epoch, window, _), plans in one_ahead(windows, self._plans):
+            for i in range(index, len(plans)):
+                after = Position(epoch, window, i + 1)
+                if i + 1 == len(plans):
+                    after = self._next_window(epoch, window)
+                yield pairs_batch(self._corpus, *plans[i]), after
+            index = 0
+
+    def _windows_from(self, position: Position) -> Iterator[Position]:
+        while True:
+            yield position
+            position = self._next_window(position.epoch, position.window)
 
     def _next_window(self, epoch: int, window: int) -> Position:
         if window + 1 < self._windows:
@@ -165,13 +154,13 @@ class Batches:
         self.target_tokens_per_batch = target_tokens / max(1, len(self._first))
         self.batches_per_epoch = len(self._first) * self._windows
 
-    def _plans(self, epoch: int, window: int, rest: Rest = None) -> list[_Plan]:
+    def _plans(self, position: Position, rest: Rest) -> list[_Plan]:
         """The batches of a window; those of the very first are kept in memory."""
-        if (epoch, window) == (0, 0):
+        if position[:2] == (0, 0):
             return self._first
-        return self._plan(epoch, window, rest)
+        return self._plan(position.epoch, position.window, rest)
 
-    def _plan(self, epoch: int, window: int, rest: Rest = None) -> list[_Plan]:
+    def _plan(self, epoch: int, window: int, rest: Rest | None = None) -> list[_Plan]:
         size = len(self._corpus)
         start = size * window // self._windows
         end = size * (window + 1) // self._windows
@@ -200,7 +189,9 @@ class Batches:
                 plans.append(_Plan(shape, part, np.arange(len(part))))
         return plans
 
-    def _pack(self, pairs: np.ndarray, lengths: np.ndarray, rest: Rest) -> list[_Plan]:
+    def _pack(
+        self, pairs: np.ndarray, lengths: np.ndarray, rest: Rest | None
+    ) -> list[_Plan]:
         """Several pairs a row, by first fit."""
         (shape,) = self.shapes
         rows_a_batch, length = shape

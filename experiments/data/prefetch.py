@@ -1,5 +1,7 @@
 """Items that are made by a thread before they are needed."""
 
+import functools
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,6 +9,8 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar('T')
 U = TypeVar('U')
+Rest = Callable[[], object]
+_REST = 2e-4  # seconds; planning a window takes some 500 rests
 
 
 def prefetch(items: Iterable[T], ahead: int = 8) -> Generator[T, None, None]:
@@ -23,6 +27,34 @@ def prefetch(items: Iterable[T], ahead: int = 8) -> Generator[T, None, None]:
         while (item := waiting.popleft().result()) is not end:
             waiting.append(thread.submit(next, iterator, end))
             yield item
+
+
+def one_ahead(
+    keys: Iterable[T], make: Callable[[T, Rest], U]
+) -> Generator[tuple[T, U], None, None]:
+    """Each key with what `make` makes of it; a thread makes the next one meanwhile.
+
+    Args:
+      keys: one at least.
+      make: is given a key, and a function to call now and then. Of Python one thread
+        runs at a time: there it rests, for the others, until what it makes is needed.
+    """
+    is_due = threading.Event()
+    is_due.set()
+    rest = functools.partial(is_due.wait, _REST)
+    remaining = iter(keys)
+    key = next(remaining)
+    made = make(key, rest)
+    with ThreadPoolExecutor(1, thread_name_prefix='ahead') as thread:
+        for following in remaining:
+            is_due.clear()
+            upcoming = thread.submit(make, following, rest)
+            try:
+                yield key, made
+            finally:
+                is_due.set()
+            key, made = following, upcoming.result()
+        yield key, made
 
 
 class Feed(Generic[T, U]):
