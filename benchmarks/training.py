@@ -27,7 +27,8 @@ import numpy as np
 from benchmarks import turns
 from benchmarks.turns import Side
 from experiments.data import collate, corpus, sources, tokenizer
-from experiments.data.batches import Batches, Position, prefetch
+from experiments.data.batches import Batches, Position
+from experiments.data.prefetch import prefetch
 from experiments.runtime import malloc
 
 VOCABULARY = 8000

@@ -109,8 +109,8 @@ def work(args: argparse.Namespace) -> dict[str, float]:
 
     from experiments.command_line.screen import Screen
     from experiments.command_line.stopping import Stop
-    from experiments.data import batches
     from experiments.data.batches import Position
+    from experiments.data.prefetch import prefetch
     from experiments.evaluation import evaluator
     from experiments.runtime import compilation, mesh
     from experiments.training import result, setup
@@ -126,7 +126,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     jitted = jax.jit(step, donate_argnums=0)
     programs, figures = {}, MetricAccumulator(Progress())
     for batch, after in itertools.islice(
-        batches.prefetch(made.batches.iterate(Position())), args.steps
+        prefetch(made.batches.iterate(Position())), args.steps
     ):
         batch, shape = jax.device_put(batch, mesh.of().rows()), batch['labels'].shape
         if shape not in programs:

@@ -4,10 +4,8 @@ What a batch holds follows from (seed, epoch, window) alone.
 """
 
 import math
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Generator, Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +13,8 @@ from experiments.command_line.errors import UserError
 from experiments.data import packing
 from experiments.data.collate import Batch, pairs_batch, source_batch
 from experiments.data.corpus import Corpus, RaggedArray, chunks
+from experiments.data.prefetch import Rest, one_ahead
 
-T = TypeVar('T')
 _CHUNK = 1 << 18  # pairs whose lengths are counted at once
 
 
@@ -119,18 +117,28 @@ class Batches:
         self._first = self._plan(0, 0)
         self._measure()
 
-    def iterate(self, position: Position) -> Iterator[tuple[Batch, Position]]:
-        """The batches from a position on, endlessly, with the next one's position."""
-        epoch, window, index = position
-        while True:
-            plans = self._plans(epoch, window)
+    def iterate(
+        self, position: Position
+    ) -> Generator[tuple[Batch, Position], None, None]:
+        """The batches from a position on, endlessly, with the next one's position.
+
+        A thread plans the next window while the batches of this one are made.
+        """
+        windows = self._windows_from(position)
+        index = position.index
+        for (epoch, window, _), plans in one_ahead(windows, self._plans):
             for i in range(index, len(plans)):
                 after = Position(epoch, window, i + 1)
                 if i + 1 == len(plans):
                     after = self._next_window(epoch, window)
                 shape, pairs, rows = plans[i]
                 yield pairs_batch(self._corpus, self._filled(shape), pairs, rows), after
-            epoch, window, index = self._next_window(epoch, window)
+            index = 0
+
+    def _windows_from(self, position: Position) -> Iterator[Position]:
+        while True:
+            yield position
+            position = self._next_window(position.epoch, position.window)
 
     def _filled(self, shape: tuple[int, int]) -> tuple[int, int]:
         """With as many rows more as devices and parts need to divide them evenly."""
@@ -158,21 +166,23 @@ class Batches:
         self.target_tokens_per_batch = target_tokens / max(1, len(self._first))
         self.batches_per_epoch = len(self._first) * self._windows
 
-    def _plans(self, epoch: int, window: int) -> list[_Plan]:
+    def _plans(self, position: Position, rest: Rest) -> list[_Plan]:
         """The batches of a window; those of the very first are kept in memory."""
-        if (epoch, window) == (0, 0):
+        if position[:2] == (0, 0):
             return self._first
-        return self._plan(epoch, window)
+        return self._plan(position.epoch, position.window, rest)
 
-    def _plan(self, epoch: int, window: int) -> list[_Plan]:
+    def _plan(self, epoch: int, window: int, rest: Rest | None = None) -> list[_Plan]:
         size = len(self._corpus)
         start = size * window // self._windows
         end = size * (window + 1) // self._windows
         pairs = packing.permute(np.arange(start, end), size, (self._seed, epoch))
         lengths = _lengths(self._corpus, pairs)
         fits = lengths.max(axis=1) <= self._max_length
-        arrange = self._pack if self._packed else self._bucket
-        plans = arrange(pairs[fits], lengths[fits])
+        if self._packed:
+            plans = self._pack(pairs[fits], lengths[fits], rest)
+        else:
+            plans = self._bucket(pairs[fits], lengths[fits])
         # In a random order: else batches would come by length, and the emptiest last.
         rng = np.random.default_rng((self._seed, epoch, window))
         order = rng.permutation(len(plans))
@@ -191,11 +201,13 @@ class Batches:
                 plans.append(_Plan(shape, part, np.arange(len(part))))
         return plans
 
-    def _pack(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
+    def _pack(
+        self, pairs: np.ndarray, lengths: np.ndarray, rest: Rest | None
+    ) -> list[_Plan]:
         """Several pairs a row, by first fit."""
         (shape,) = self.planned_shapes
         rows_a_batch, length = shape
-        rows = packing.first_fit(lengths, length)
+        rows = packing.first_fit(lengths, length, rest)
         order = np.argsort(rows, kind='stable')
         pairs = pairs[order]
         rows = rows[order]
@@ -271,22 +283,6 @@ def source_batches(
             batch = source_batch(source, shape, index, np.arange(len(index)))
             yield batch, first + index
         first += len(chunk)
-
-
-def prefetch(items: Iterable[T], ahead: int = 2) -> Iterator[T]:
-    """The same items, made by a thread while the ones before them are in use.
-
-    What `items` raises is raised here, at its place among the items. Grain's thread is
-    not used: it takes a data set of its own kind with a state, and here the position of
-    the next batch is the whole state.
-    """
-    iterator = iter(items)
-    end: Any = object()
-    with ThreadPoolExecutor(1, thread_name_prefix='prefetch') as thread:
-        waiting = deque(thread.submit(next, iterator, end) for _ in range(ahead))
-        while (item := waiting.popleft().result()) is not end:
-            waiting.append(thread.submit(next, iterator, end))
-            yield item
 
 
 def _count_lengths(corpus: Corpus, most: int) -> np.ndarray:

@@ -1,54 +1,38 @@
 """The training pairs as token ids in files: tokenised once, then memory-mapped."""
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from experiments.command_line.errors import UserError
+from experiments.data.ragged import RaggedArray
 from experiments.data.sources import Source
+from experiments.data.tokenising import part, store
+from experiments.data.tokenising.part import Part
+from experiments.data.tokenising.pool import Pool
 from experiments.data.tokenizer import Tokenizer
-from experiments.storage import checksums, files
+from experiments.storage import checksums, files, hold
 
 T = TypeVar('T')
-_CHUNK = 8192  # pairs tokenised at once
+Pairs = list[tuple[str, str]]
+_CHUNK = 8192  # pairs tokenised at once; more would cost each process more memory
+_FEW = 1 << 16  # pairs that are tokenised in less time than it takes to gain any
+_AHEAD = 2  # chunks that wait for each process, so that none of them waits
+_POLL = 0.1  # seconds between two reports of progress
 _ABOUT = 'corpus.json'
 _FILES = (
     *(_ABOUT, 'source.tokens', 'source.offsets'),
     *('target.tokens', 'target.offsets'),
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class RaggedArray:
-    """Rows of unequal length, stored one behind the other.
-
-    Attributes:
-      tokens: [tokens], uint16 or uint32.
-      offsets: [rows + 1], int64: where each row begins, and where the last one ends.
-    """
-
-    tokens: np.ndarray
-    offsets: np.ndarray
-
-    @classmethod
-    def of(cls, rows: list[list[int]], dtype: str = 'uint32') -> 'RaggedArray':
-        tokens = np.fromiter(itertools.chain.from_iterable(rows), dtype)
-        return cls(tokens, np.cumsum([0, *map(len, rows)], dtype=np.int64))
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, row: int) -> np.ndarray:
-        return self.tokens[self.offsets[row] : self.offsets[row + 1]]
-
-    def lengths(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """The lengths of all rows, or of those asked for: int64."""
-        return self.offsets[1:][rows] - self.offsets[:-1][rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +56,7 @@ def tokenize(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Corpus:
     """All the pairs, blank ones too, in memory: for evaluation sets."""
 
     def ragged(texts: list[str]) -> RaggedArray:
-        return RaggedArray.of(tokenizer.encode(texts), _dtype(tokenizer))
+        return RaggedArray.of(tokenizer.encode(texts), part.id_dtype(tokenizer))
 
     return Corpus(
         source=ragged([source for source, _ in pairs]),
@@ -85,54 +69,142 @@ def prepare(
     tokenizer: Tokenizer,
     cache: Path,
     progress: Callable[[int], None] | None = None,
+    processes: int | None = None,
 ) -> Corpus:
     """The training pairs, without those that have a blank side.
 
     They are streamed into files under `cache`, in memory that does not grow with the
     text; files that are there for this text and tokenizer, undamaged, are used again.
-    Several processes may do so at the same time.
+    A large text is tokenised by several processes, in parts that are kept until it is
+    whole: a start after a kill goes on from those. The files do not depend on either.
+    Where several processes ask for the same large text, one makes it and the others
+    wait.
 
     Args:
       progress: is told from time to time how many pairs are done; what it raises ends
         the work.
+      processes: that tokenise a large text; by default one for each core that this
+        process may use.
 
     Raises:
-      UserError: there is no pair with text on both sides.
+      UserError: there is no pair with text on both sides; the disk is full; a process
+        has ended.
     """
     key = hashlib.sha256(f'{data.digest()} {tokenizer.digest}'.encode()).hexdigest()
     folder = cache / f'corpus-{key[:32]}'
+    work = _Work(tokenizer, folder, progress or _ignore, processes or _cores())
 
     def make(draft: Path) -> None:
-        _write(draft, data.train(), tokenizer, progress)
+        with contextlib.closing(work.parts(data.train())) as parts:
+            _write(draft, part.id_dtype(tokenizer), parts)
 
     checksums.keep(folder, _FILES, make)
+    if files.exists(work.unfinished):
+        files.remove(work.unfinished)
     return _read(folder)
 
 
-def _write(
-    folder: Path,
-    pairs: Iterable[tuple[str, str]],
-    tokenizer: Tokenizer,
-    progress: Callable[[int], None] | None,
-) -> None:
-    dtype = _dtype(tokenizer)
+def _ignore(pairs: int) -> None:
+    """Nobody wants to know."""
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, 'sched_getaffinity'):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class _Work:
+    """The tokenising of a text.
+
+    Args:
+      tokenizer: what with.
+      folder: where the corpus will be.
+      progress: is told how many pairs are done.
+      processes: that tokenise a large text.
+
+    Attributes:
+      unfinished: the folder of a large text's parts, until the corpus is whole.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        folder: Path,
+        progress: Callable[[int], None],
+        processes: int,
+    ):
+        self._tokenizer = tokenizer
+        self._folder = folder
+        self._progress = progress
+        self._processes = processes
+        self.unfinished = folder.with_name(f'.{folder.name}.parts')
+
+    def parts(self, pairs: Iterable[tuple[str, str]]) -> Generator[Part, None, None]:
+        """The whole text in parts, in order; only what follows its begin in parallel.
+
+        Raises:
+          UserError: another process was first; or as `prepare`.
+        """
+        text = chunks(pairs, _CHUNK)
+        done = 0
+        for chunk in itertools.islice(text, max(1, _FEW // _CHUNK)):
+            yield part.tokenize(chunk, self._tokenizer)
+            done += len(chunk)
+            self._progress(done)
+        next_chunk = next(text, None)
+        if next_chunk is None:
+            return
+        with hold.alone(self.unfinished / 'lock', lambda: self._progress(done)):
+            if files.exists(self._folder):
+                raise UserError(f'another process has made {self._folder}')
+            yield from self._rest(itertools.chain([next_chunk], text), done)
+
+    def _rest(self, text: Iterable[Pairs], done: int) -> Iterator[Part]:
+        waiting: deque[Future[Part]] = deque()
+        first = done
+        with Pool(self._tokenizer, self._processes) as pool:
+            for chunk in text:
+                waiting.append(pool.submit(self._kept, pool, first, chunk))
+                first += len(chunk)
+                if len(waiting) > _AHEAD * self._processes:
+                    made = self._result(waiting.popleft(), done)
+                    done += made.pairs
+                    yield made
+            for future in waiting:
+                made = self._result(future, done)
+                done += made.pairs
+                yield made
+        self._progress(done)
+
+    def _kept(self, pool: Pool, first: int, chunk: Pairs) -> Part:
+        """A part as an earlier start has left it, or a new one, which is kept."""
+        made = store.read(self.unfinished, first, len(chunk))
+        if made is None:
+            made = pool.tokenize(chunk)
+            store.write(self.unfinished, first, made)
+        return made
+
+    def _result(self, future: Future[Part], done: int) -> Part:
+        self._progress(done)
+        while not wait([future], _POLL).done:
+            self._progress(done)
+        return future.result()
+
+
+def _write(folder: Path, dtype: str, parts: Iterable[Part]) -> None:
     kept = 0
     skipped = 0
     with (
-        _Writer(folder / 'source', dtype) as source,
-        _Writer(folder / 'target', dtype) as target,
+        _Writer(folder / 'source') as source,
+        _Writer(folder / 'target') as target,
     ):
-        for chunk in chunks(pairs, _CHUNK):
-            source_ids = tokenizer.encode([text for text, _ in chunk])
-            target_ids = tokenizer.encode([text for _, text in chunk])
-            pairs_of_ids = zip(source_ids, target_ids, strict=True)
-            full = [pair for pair in pairs_of_ids if all(pair)]
-            source.add([ids for ids, _ in full])
-            target.add([ids for _, ids in full])
-            kept += len(full)
-            skipped += len(chunk) - len(full)
-            if progress:
-                progress(kept + skipped)
+        for made in parts:
+            source.add(made.source)
+            target.add(made.target)
+            kept += len(made.source)
+            skipped += made.skipped
     if not kept:
         raise UserError('data: no training pair has text on both sides')
     files.write_json(folder / _ABOUT, {'dtype': dtype, 'skipped': skipped})
@@ -141,8 +213,7 @@ def _write(
 class _Writer:
     """Appends rows to the two files of a RaggedArray."""
 
-    def __init__(self, stem: Path, dtype: str):
-        self._dtype = dtype
+    def __init__(self, stem: Path):
         self._end = 0
         self._tokens = stem.with_suffix('.tokens').open('wb')
         self._offsets = stem.with_suffix('.offsets').open('wb')
@@ -155,8 +226,7 @@ class _Writer:
         self._tokens.close()
         self._offsets.close()
 
-    def add(self, rows: list[list[int]]) -> None:
-        ragged = RaggedArray.of(rows, self._dtype)
+    def add(self, ragged: RaggedArray) -> None:
         self._tokens.write(ragged.tokens.tobytes())
         self._offsets.write((ragged.offsets[1:] + self._end).tobytes())
         self._end += len(ragged.tokens)
@@ -171,10 +241,6 @@ def _read(folder: Path) -> Corpus:
         return RaggedArray(np.asarray(tokens), np.asarray(offsets))
 
     return Corpus(ragged('source'), ragged('target'), about['skipped'])
-
-
-def _dtype(tokenizer: Tokenizer) -> str:
-    return 'uint16' if tokenizer.vocab_size <= 1 << 16 else 'uint32'
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -5,17 +5,22 @@ write, leaves nothing behind, and the system releases it however the process end
 """
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from experiments.command_line.errors import UserError
 from experiments.storage import files
 
 try:
     import fcntl
 except ImportError:  # Windows: a removal is noticed by `reading`, and not prevented
     fcntl = None
+
+
+_POLL = 0.2  # seconds between two attempts to get a lock
 
 
 class Gone(Exception):
@@ -66,6 +71,31 @@ def removing(file: Path) -> Iterator[bool]:
         return
     with held:
         yield _lock(held, exclusive=True)
+
+
+@contextmanager
+def alone(file: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Waits until no other process is in a block with this file, and enters.
+
+    Where the file system has no locks nobody waits. The file stays.
+
+    Args:
+      file: is made, with its folder, if it is not there.
+      waiting: is called now and then meanwhile; what it raises ends the waiting.
+
+    Raises:
+      UserError: the file cannot be made.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        held = open(file, 'ab')
+    except OSError as error:
+        raise UserError(f'cannot write {file}: {error.strerror or error}') from error
+    with held:
+        while not _lock(held, exclusive=True):
+            waiting()
+            time.sleep(_POLL)
+        yield
 
 
 def _lock(file: BinaryIO, exclusive: bool) -> bool:

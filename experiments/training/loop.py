@@ -11,7 +11,9 @@ import numpy as np
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop, Stopped
 from experiments.config.derived import profiled_steps
+from experiments.data.batches import Position
 from experiments.data.collate import Batch
+from experiments.data.prefetch import Feed
 from experiments.runs.failure import Diverged
 from experiments.runtime.profiling import StepProfiler
 from experiments.training.programs import Programs
@@ -73,6 +75,10 @@ class Trainer:
         self._dropout_key = self._in_places(
             {place: record.dropout_key for place, record in self.records.items()}
         )
+        self._feed = Feed(
+            {place: record.batches() for place, record in self.records.items()},
+            self._on_devices,
+        )
 
     def _first_state(self, abstract: TrainState) -> TrainState:
         """The state that the runs go on from."""
@@ -119,6 +125,7 @@ class Trainer:
     def close(self) -> None:
         """Ends the threads and closes the files."""
         self._profiler.close()
+        self._feed.close()
         for record in self.records.values():
             record.close()
         self._programs.close(wait=not self._stop.asked)
@@ -135,7 +142,7 @@ class Trainer:
     def _train(self, moving: list[int]) -> None:
         """Starts one training step."""
         step = self.records[moving[0]].step + 1
-        batches = {place: self.records[place].next_batch() for place in moving}
+        batches, on_devices = self._feed.take(moving)
         any_batch, _ = batches[moving[0]]
         program = self._programs.step(any_batch['labels'].shape)
         if not program.done():
@@ -143,9 +150,7 @@ class Trainer:
         self._screen.step(step)
         self._profiler.before(step, self._state)
         with jax.profiler.StepTraceAnnotation('train', step_num=step):
-            metrics = self._advance(
-                program.result(), {place: batches[place][0] for place in moving}
-            )
+            metrics = self._advance(program.result(), on_devices, moving)
         profile = self._profiler.after(step, self._state)
         if profile:
             self._screen.say(profile)
@@ -155,19 +160,25 @@ class Trainer:
             self.records[place].metrics.add(step, after, metrics, index)
             self.records[place].step = step
 
+    def _on_devices(
+        self, batches: dict[int, tuple[Batch, Position]]
+    ) -> dict[str, jax.Array]:
+        """The batches of the runs in some places, as a step takes them."""
+        # Runs that do not move are given any batch, of which nothing is kept.
+        anything = next(iter(batches.values()))
+        in_places = [batches.get(place, anything) for place in range(self._runs)]
+        return self._programs.stack_batches([batch for batch, _ in in_places])
+
     def _advance(
-        self, program: jax.stages.Compiled, batches: dict[int, Batch]
+        self,
+        program: jax.stages.Compiled,
+        batch: dict[str, jax.Array],
+        moving: list[int],
     ) -> Metrics:
         """Moves the runs in these places by one step."""
-        # Runs that do not move are given any batch, of which nothing is kept.
-        any_batch = next(iter(batches.values()))
-        places = range(self._runs)
-        batch = self._programs.stack_batches(
-            [batches.get(place, any_batch) for place in places]
-        )
         arguments = [self._state, batch, self._dropout_key]
         if self._runs > 1:
-            arguments.append(np.array([place in batches for place in places]))
+            arguments.append(np.array([i in moving for i in range(self._runs)]))
         self._state, metrics = program(*arguments)
         return metrics
 

@@ -1,7 +1,7 @@
 """One run's side of training: its batches, metrics, scores and checkpoints."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ from experiments.command_line.errors import UserError
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
 from experiments.config.derived import seed
-from experiments.data import batches
 from experiments.data.batches import Position
 from experiments.data.collate import Batch
+from experiments.data.prefetch import prefetch
 from experiments.evaluation import scores, translation_files
 from experiments.evaluation.evaluator import Evaluator
 from experiments.optimizers import eval_params
@@ -75,7 +75,6 @@ class RunRecord:
         self._screen = screen
         self._stop = stop
         self._shapes = [list(shape) for shape in setup.batches.planned_shapes]
-        self._batches: Iterator[tuple[Batch, Position]] | None = None
 
     def begin(
         self, abstract: TrainState, first_state: Callable[[jax.Array], TrainState]
@@ -125,15 +124,13 @@ class RunRecord:
         stops_early = self.metrics.progress.stops_early(patience)
         return self.step >= self.setup.steps or stops_early
 
-    def next_batch(self) -> tuple[Batch, Position]:
-        """The batch of the next step, and the position of the one after it.
+    def batches(self) -> Generator[tuple[Batch, Position], None, None]:
+        """The batches from the next step's on, each with the next one's position.
 
-        A thread makes batches ahead.
+        A thread makes them ahead.
         """
-        if self._batches is None:
-            position = self.metrics.progress.position
-            self._batches = batches.prefetch(self.setup.batches.iterate(position))
-        return next(self._batches)
+        position = self.metrics.progress.position
+        return prefetch(self.setup.batches.iterate(position))
 
     def settle(self, share: float = 1.0) -> None:
         """Waits for the steps so far; one that is not finite is told, or an error.

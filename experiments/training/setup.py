@@ -97,7 +97,9 @@ def prepare(
     dev, final = _evaluation_sets(config, memo('sets', config.data, source.evaluation))
     screen.begin('making the tokenizer', quiet=True)
     text = (config.data, config.tokenizer.vocab_size)
-    vocabulary = memo('tokenizer', text, lambda: _tokenizer(config, source))
+    vocabulary = memo(
+        'tokenizer', text, lambda: _tokenizer(config, source, screen, stop)
+    )
     tokenizer.check_same(vocabulary, path / trained_run.TOKENIZER)
     # Of a short text the tokenizer has fewer pieces than were asked for.
     model = _traced(model.clone(vocab_size=vocabulary.vocab_size), devices)
@@ -182,8 +184,15 @@ def _evaluation_sets(
     return dev, final
 
 
-def _tokenizer(config: ExperimentConfig, source: Source) -> Tokenizer:
-    return tokenizer.train(source, config.tokenizer.vocab_size, cache.folder())
+def _tokenizer(
+    config: ExperimentConfig, source: Source, screen: Screen, stop: Stop
+) -> Tokenizer:
+    def progress(pairs: int) -> None:
+        stop.check()
+        screen.count(pairs, None, 'pairs')
+
+    size = config.tokenizer.vocab_size
+    return tokenizer.train(source, size, cache.folder(), progress)
 
 
 def _traced(model: Model, devices: DeviceMesh) -> Model:

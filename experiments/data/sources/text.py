@@ -14,6 +14,8 @@ from typing import Any
 from experiments.command_line.errors import UserError
 from experiments.data.sources import _paths
 
+_BLOCK = 1 << 20  # bytes that are read at once to count lines
+
 
 @dataclasses.dataclass(frozen=True)
 class Text:
@@ -67,12 +69,21 @@ class Text:
 
     @functools.cached_property
     def _digest(self) -> str:
+        """Of the files as they are; lines of plain ones are counted on the way."""
         digest = hashlib.sha256()
         for language in (self.source, self.target):
             path = self._file('train', language)
             with _paths.reading(path), path.open('rb') as file:
-                digest.update(hashlib.file_digest(file, 'sha256').digest())
+                sums, lines = _scan(file)
+            digest.update(sums)
+            if path.suffix != '.gz':
+                self._line_counts[path] = lines
         return digest.hexdigest()
+
+    @functools.cached_property
+    def _line_counts(self) -> dict[Path, int]:
+        """The lines of the files that were read once, so that none is read for them."""
+        return {}
 
     @property
     def _folder(self) -> Path:
@@ -107,21 +118,45 @@ class Text:
     def _pairs(self, name: str) -> Iterator[tuple[str, str]]:
         source = self._file(name, self.source)
         target = self._file(name, self.target)
-        # All is read before the first pair is given out: text whose lines are shifted
-        # must train nothing.
-        source_lines = _count(_lines(source))
-        target_lines = _count(_lines(target))
-        if source_lines != target_lines:
-            raise UserError(
-                f'data: {source} has {source_lines:,} lines and {target} has '
-                f'{target_lines:,}; line n of one must translate line n of the other'
-            )
-        if not source_lines:
+        # All lines are counted before the first pair is given out: text whose lines are
+        # shifted must train nothing.
+        lines = self._count(source)
+        if lines != self._count(target):
+            raise _unequal(source, target)
+        if not lines:
             raise UserError(f'data: {source} and {target} are empty')
         yield from zip(_lines(source), _lines(target), strict=True)
 
+    def _count(self, path: Path) -> int:
+        if path not in self._line_counts:
+            with _open(path) as file:
+                _, self._line_counts[path] = _scan(file)
+        return self._line_counts[path]
 
-def _count(items: Iterable[Any]) -> int:
+
+def _scan(file: io.BufferedIOBase) -> tuple[bytes, int]:
+    """The SHA-256 of a file, and its lines, of which the last may have no end."""
+    digest = hashlib.sha256()
+    lines = 0
+    last = b'\n'
+    while block := file.read(_BLOCK):
+        digest.update(block)
+        lines += block.count(b'\n')
+        last = block[-1:]
+    return digest.digest(), lines + (last != b'\n')
+
+
+def _unequal(source: Path, target: Path) -> UserError:
+    """The error of files of unequal length; that one is not UTF-8 comes before it."""
+    source_lines = _length(_lines(source))
+    target_lines = _length(_lines(target))
+    return UserError(
+        f'data: {source} has {source_lines:,} lines and {target} has '
+        f'{target_lines:,}; line n of one must translate line n of the other'
+    )
+
+
+def _length(items: Iterable[Any]) -> int:
     number = 0
     for _ in items:
         number += 1

@@ -1,0 +1,94 @@
+"""Tokenising a large text: processor time of a pair, speed and memory.
+
+    python -m benchmarks.tokenising --data="$DATA"
+
+The training pairs, several times over, are tokenised into an empty cache by as many
+processes as are named, each time by a command of its own. Where the machine is shared,
+the processor time says more than the speed: it counts all processes, their start too.
+"""
+
+import argparse
+import gc
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from experiments.command_line import console
+from experiments.data import corpus, sources, tokenizer
+from experiments.data.sources import text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--data', required=True)
+    parser.add_argument('--copies', type=int, default=10)
+    parser.add_argument('--rounds', type=int, default=2)
+    parser.add_argument('--processes', default='1,2')
+    parser.add_argument('--work', help='of its own commands: where the text is')
+    args = parser.parse_args()
+    if args.work:
+        print(json.dumps(measure(Path(args.work), int(args.processes))))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        write(sources.load(args.data), Path(folder), args.copies)
+        # The tokenizer's time is not that of tokenising.
+        tokenizer.train(text.Text(folder, 'en', 'de'), 8000, Path(folder) / 'tokenizer')
+        rows = []
+        for _ in range(args.rounds):
+            for processes in args.processes.split(','):
+                rows.append([processes, *in_its_own(args.data, folder, processes)])
+    head = ['processes', 'µs a pair', 'pairs/s', 'MB of the first', 'MB of another']
+    print(console.table(head, rows))
+
+
+def write(source: sources.Source, folder: Path, copies: int) -> None:
+    """The training pairs again and again, and the first for `val`."""
+    pairs = list(source.train())
+    for i, language in enumerate(('en', 'de')):
+        lines = ''.join(f'{pair[i]}\n' for pair in pairs)
+        (folder / f'train.{language}').write_text(lines * copies, encoding='utf-8')
+        (folder / f'val.{language}').write_text(f'{pairs[0][i]}\n', encoding='utf-8')
+
+
+def in_its_own(data: str, folder: str, processes: str) -> list[float]:
+    command = [sys.executable, '-m', 'benchmarks.tokenising', f'--data={data}']
+    command += [f'--work={folder}', f'--processes={processes}']
+    output = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    return json.loads(output)
+
+
+def measure(folder: Path, processes: int) -> list[float]:
+    source = text.Text(str(folder), 'en', 'de')
+    words = tokenizer.train(source, 8000, folder / 'tokenizer')
+    with tempfile.TemporaryDirectory(dir=folder) as cache:
+        before, began = processor(), time.perf_counter()
+        made = corpus.prepare(source, words, Path(cache), processes=processes)
+        seconds = time.perf_counter() - began
+        spent = processor() - before
+        pairs = len(made)
+        del made
+        gc.collect()
+    peaks = [
+        resource.getrusage(who).ru_maxrss / 1024
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
+    return [spent / pairs * 1e6, round(pairs / seconds), *peaks]
+
+
+def processor() -> float:
+    """Seconds of processor time of this process and of those that it has ended."""
+    seconds = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        used = resource.getrusage(who)
+        seconds += used.ru_utime + used.ru_stime
+    return seconds
+
+
+if __name__ == '__main__':
+    main()
