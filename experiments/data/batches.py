@@ -158,7 +158,7 @@ class Batches:
         for plan in self._first:
             rows, length = plan.shape
             positions += rows * length
-            source, target = _lengths(self._corpus, plan.pairs).sum(axis=0).tolist()
+            source, target = self._corpus.lengths(plan.pairs).sum(axis=0).tolist()
             source_tokens += source
             target_tokens += target
         tokens = source_tokens + target_tokens
@@ -177,7 +177,7 @@ class Batches:
         start = size * window // self._windows
         end = size * (window + 1) // self._windows
         pairs = packing.permute(np.arange(start, end), size, (self._seed, epoch))
-        lengths = _lengths(self._corpus, pairs)
+        lengths = self._corpus.lengths(pairs)
         fits = lengths.max(axis=1) <= self._max_length
         if self._packed:
             plans = self._pack(pairs[fits], lengths[fits], rest)
@@ -249,7 +249,7 @@ def evaluation_batches(
       A batch, and the indices of the pairs in its first rows; rows after those are
       empty.
     """
-    lengths = _lengths(corpus, slice(None)).max(axis=1)
+    lengths = corpus.lengths().max(axis=1)
     for shape, pairs in packing.by_length(lengths, tokens, devices):
         yield pairs_batch(corpus, shape, pairs, np.arange(len(pairs))), pairs
 
@@ -292,12 +292,6 @@ def _count_lengths(corpus: Corpus, most: int) -> np.ndarray:
     """
     counts = np.zeros(most + 1, np.int64)
     for start in range(0, len(corpus), _CHUNK):
-        lengths = _lengths(corpus, slice(start, start + _CHUNK)).max(axis=1)
+        lengths = corpus.lengths(slice(start, start + _CHUNK)).max(axis=1)
         counts += np.bincount(lengths[lengths <= most], minlength=most + 1)
     return counts
-
-
-def _lengths(corpus: Corpus, pairs: np.ndarray | slice) -> np.ndarray:
-    """[pairs, 2]: the lengths of both sides, EOS included."""
-    sides = (corpus.source, corpus.target)
-    return np.stack([side.lengths(pairs) + 1 for side in sides], axis=1)

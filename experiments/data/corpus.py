@@ -51,6 +51,11 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.source)
 
+    def lengths(self, pairs: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """[pairs, 2]: the lengths of both sides, EOS included."""
+        sides = (self.source, self.target)
+        return np.stack([side.lengths(pairs) + 1 for side in sides], axis=1)
+
 
 def tokenize(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Corpus:
     """All the pairs, blank ones too, in memory: for evaluation sets."""
