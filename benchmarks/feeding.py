@@ -18,7 +18,7 @@ from experiments.data.batches import Batches, Position
 from experiments.data.corpus import Corpus
 from experiments.data.prefetch import Feed, prefetch
 from experiments.data.ragged import RaggedArray
-from experiments.training.programs import stack_batches
+from experiments.runtime import mesh
 
 
 def main() -> None:
@@ -65,7 +65,8 @@ def made_up(pairs: int) -> Corpus:
 def simulate(batches: Batches, step: float, windows: int) -> list[float]:
     """Seconds that each step waits; 0 where its batch is there."""
     source = prefetch(batches.iterate(Position()))
-    feed = Feed({0: source}, lambda items: stack_batches([items[0][0]]))
+    rows = mesh.of().rows()
+    feed = Feed({0: source}, lambda items: jax.device_put(items[0][0], rows))
     waits = []
     position = Position()
     while position[:2] < (0, windows):

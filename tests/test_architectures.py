@@ -165,6 +165,7 @@ OTHERS = dict(
     feed_forward='gelu',
     decoder_feed_forward='swiglu',
     parallel=True,
+    scan_layers=True,
     dropout_kind='tokens',
     head_dropout=0.1,
     layer_drop=0.1,

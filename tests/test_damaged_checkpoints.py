@@ -154,7 +154,7 @@ def config(number, which):
 @pytest.fixture
 def shapes(monkeypatch):
     """Has the mean of this file's states be taken, for no model is needed."""
-    monkeypatch.setattr(trained_run, 'abstract_variables', lambda model: ABSTRACT)
+    monkeypatch.setattr(trained_run, 'abstract_variables', lambda *_: ABSTRACT)
 
 
 @pytest.mark.parametrize(('which', 'steps'), [('last', [2, 4]), ('best', [4, 2, 1])])

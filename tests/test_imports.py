@@ -84,6 +84,7 @@ MAY_IMPORT = {
         'generation',
         'introspection',
         'ops',
+        'sharding',
         'training',
     ),
     '': ('public',),

@@ -12,6 +12,7 @@ from experiments.command_line.errors import UserError
 from experiments.config import check, typed
 from experiments.config.derived import without_seeds
 from experiments.costs.ledger import ledger
+from experiments.runtime import mesh
 from experiments.training import programs
 from flaxformer_lite import remat
 from flaxformer_lite.kv_cache import BeamState
@@ -167,6 +168,8 @@ def test_a_compiled_step_is_kept_apart_from_one_with_another_choice():
         settings = config()
         settings.train.remat = choice
         typed_config = without_seeds(typed.from_config_dict(settings))
-        return programs._made_of(programs.Kind(typed_config, tiny.model(), 10))
+        return programs._made_of(
+            programs.Kind(typed_config, tiny.model(), 10, mesh.of())
+        )
 
     assert made_of('blocks') == made_of('blocks') != made_of('none')

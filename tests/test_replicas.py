@@ -64,26 +64,26 @@ def test_a_step_of_several_runs_is_a_step_of_each(variant):
     alone = [init(key) for key in keys]
     rows = [[pair] for pair in tiny.PAIRS]
     batches = [tiny.batch(rows[i:] + rows[:i]) for i in range(3)]
-    together = programs.stack(alone)
+    together = programs._stack(alone)
     several = jax.jit(programs._of_several(make_train_step(model, optimizer)))
     moves_R = np.array([True, False, True])
     waiting = jax.device_get(alone[1])
     for _ in range(3):
         for i in (0, 2):
             alone[i], expected = step(alone[i], batches[i], keys[i])
-        batch = programs.stack(batches)
-        together, metrics = several(together, batch, programs.stack(keys), moves_R)
+        batch = programs._stack(batches)
+        together, metrics = several(together, batch, programs._stack(keys), moves_R)
         # `expected` is the last run's.
         np.testing.assert_allclose(metrics.sums.loss[2], expected.sums.loss, rtol=1e-5)
     close = dict(rtol=2e-3, atol=2e-4) if 'dtype' in variant else dict(atol=1e-5)
     for i in (0, 2):
         jax.tree.map(
             lambda x, y: np.testing.assert_allclose(x, y, **close),
-            programs.take(together, i, 3).params,
+            programs._take(together, i).params,
             alone[i].params,
         )
     # A run that does not move stays as it is, to the bit.
-    stayed = jax.device_get(programs.take(together, 1, 3))
+    stayed = jax.device_get(programs._take(together, 1))
     jax.tree.map(np.testing.assert_array_equal, stayed, waiting)
 
 

@@ -506,7 +506,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         ),
         (dict(optimizer__schedule='nome'), 'optimizer.schedule: .*is not one of noam'),
         (dict(tokenizer__vocab_size=20), 'tokenizer.vocab_size=20 is smaller than'),
-        (dict(batch__tokens=64), 'batch.tokens=64 is less than a row'),
+        (
+            dict(batch__tokens=64, batch__rows_multiple=4),
+            'batch.tokens=64 is less than batch.rows_multiple=4 rows',
+        ),
         (dict(batch__max_length=2), 'batch.max_length=2 is less than each'),
         (
             dict(evaluation__sets='test'),

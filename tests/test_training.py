@@ -159,7 +159,9 @@ def test_the_step_is_traced_once_and_its_state_is_given_away():
 )
 def test_a_state_that_was_made_without_compiling_can_be_given_away_too(optimizer):
     # An array that stands in two places cannot be donated.
-    parts = SimpleNamespace(init=lambda *_, **__: {'params': {'w': jnp.ones(3)}})
+    parts = SimpleNamespace(
+        init=lambda *_, **__: {'params': {'w': jnp.ones(3)}}, scans_layers=False
+    )
     state = init_state(parts, optimizer, jax.random.key(0))
     state = jax.jit(lambda x: jax.tree.map(lambda x: x + 1, x), donate_argnums=0)(state)
     assert state.step == state.skipped == 1
@@ -203,6 +205,11 @@ class Words:
     given."""
 
     dense = Dense(())
+    scans_layers = False
+
+    def with_remat(self, remat):
+        assert remat == 'none'
+        return self
 
     def init(self, key, *tokens, **settings):
         return {'params': {'table': jax.random.normal(key, (tiny.VOCAB, 6))}}

@@ -68,16 +68,16 @@ def _make(*sizes: int) -> DeviceMesh:
 def _not_all_devices(data: int | None, fsdp: int, tensor: int) -> str:
     count = jax.device_count()
     here = '1 device' if count == 1 else f'{count} devices'
-    axes = f'mesh.fsdp={fsdp} and mesh.tensor={tensor}'
     product = fsdp * tensor
     if data is None:
         return (
-            f'{axes} multiply to {product}, which does not divide the {here} that '
-            'there are: choose others'
+            f'mesh.fsdp={fsdp} and mesh.tensor={tensor} multiply to {product}, which '
+            f'does not divide the {here} that there are: choose others'
         )
     return (
-        f'mesh.data={data}, {axes} multiply to {data * product}, and '
-        f'there are {here}: choose others, or leave mesh.data out for all that are left'
+        f'mesh.data={data}, mesh.fsdp={fsdp} and mesh.tensor={tensor} multiply to '
+        f'{data * product}, and there are {here}: choose others, or leave mesh.data '
+        'out for all that are left'
     )
 
 
