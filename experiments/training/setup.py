@@ -21,8 +21,9 @@ from experiments.evaluation import sets, translator
 from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer
 from experiments.runs import trained_run
-from experiments.runtime import cache, compilation, mesh
+from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
+from experiments.storage import cache
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import LARGEST_INT
 

@@ -15,6 +15,7 @@ from experiments.command_line.stopping import Stop
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig
 from experiments.runs import directory, failure, result_file
+from experiments.runtime import processes
 from experiments.storage import files
 from experiments.training import extension, loop, result, setup, start
 from experiments.training.setup import Memo, RunSetup
@@ -72,10 +73,12 @@ def run(
     for member, run_setup in zip(runs, setups, strict=True):
         if member.extends:
             extensions[member] = extension.check(run_setup, member.path, extend)
+    processes.barrier('prepared')  # all have seen the directories as they were
     with contextlib.ExitStack() as opened:
         for member in runs:
-            if not member.has_ended:
+            if processes.is_first() and not member.has_ended:
                 opened.enter_context(_open(member, extensions.get(member)))
+        processes.barrier('opened')
         errors = _train(runs, setups, stop, screen)
     if errors:
         raise _summary(errors, len(runs))
@@ -83,6 +86,8 @@ def run(
 
 def _show(member: Run, screen: Screen) -> None:
     """Shows the result of a run that has ended."""
+    if not processes.is_first():
+        return
     with directory.open_run(member.path, member.config.to_dict()):
         screen.say(result.summary(member.path, result_file.read(member.path)))
         start.mend_tokenizer(member.config, member.path)
@@ -107,12 +112,13 @@ def _train(
       What ended those that diverged.
     """
     paths = [None if member.has_ended else member.path for member in runs]
-    descriptions = [
-        start.begin(run_setup, path)
-        for run_setup, path in zip(setups, paths, strict=True)
-        if path is not None
-    ]
-    screen.say(descriptions[0])
+    if processes.is_first():
+        descriptions = [
+            start.begin(run_setup, path)
+            for run_setup, path in zip(setups, paths, strict=True)
+            if path is not None
+        ]
+        screen.say(descriptions[0])
     if len(runs) > 1:
         screen.say(_together(runs))
     with contextlib.closing(loop.Trainer(setups, paths, screen, stop)) as trainer:
@@ -120,11 +126,13 @@ def _train(
         screen.begin('scoring')
         for place, record in trainer.records.items():
             if place in trainer.failed:
-                failure.write(record.path, trainer.failed[place])
+                if processes.is_first():
+                    failure.write(record.path, trainer.failed[place])
                 continue
             state = trainer.state(place)
             scored = stop.wait_for(functools.partial(result.finish, record, state))
-            files.write_json(record.path / directory.RESULT, scored)
+            if processes.is_first():
+                files.write_json(record.path / directory.RESULT, scored)
             screen.say(result.summary(record.path, scored))
     return list(trainer.failed.values())
 
