@@ -15,7 +15,8 @@ from experiments.command_line import flags
 from experiments.command_line.screen import Output, Screen
 from experiments.command_line.stopping import Stop, Stopped
 from experiments.runs import directory
-from experiments.runtime import malloc, processes
+from experiments.runtime import malloc
+from experiments.runtime.processes import endings, group, place
 
 
 def main() -> None:
@@ -31,8 +32,8 @@ def main() -> None:
         help='go on to a larger train.steps although the learning rates would have '
         'been others',
     )
-    processes.add_flags(parser)
-    with processes.together(sys.argv[1:]):
+    place.add_flags(parser)
+    with endings.together(sys.argv[1:]):
         args, settings = flags.parse(parser)
         _run_or_stop(settings, _runs(settings, args.workdir), args.extend)
 
@@ -56,7 +57,7 @@ def _run_or_stop(
 
 def _standard_output() -> contextlib.AbstractContextManager[TextIO]:
     """Of several processes, that of the first."""
-    if processes.is_first():
+    if group.is_first():
         return contextlib.nullcontext(sys.stdout)
     return open(os.devnull, 'w', encoding='utf-8')
 
@@ -90,9 +91,9 @@ def _run(
     for path, alone in runs.items():
         directory.check(path, alone.config.to_dict())
     stop.wait_for(_import_jax)
-    if processes.count() > 1:
-        stop.wait_for(processes.start)
-        stop.agree(processes.stop_is_agreed)
+    if group.count() > 1:
+        stop.wait_for(endings.connect)
+        stop.agree(group.stop_is_agreed)
     from experiments.training import whole_run
 
     members = [whole_run.Run(alone.config, path) for path, alone in runs.items()]
@@ -115,7 +116,7 @@ def _leave(saved: str, paths: list[Path], stop: Stop, screen: Screen) -> NoRetur
             f'stopped while {screen.phase}; nothing was lost: the same command '
             f'{goes_on}'
         )
-    processes.leave()
+    endings.leave()
     stop.leave()
 
 

@@ -15,7 +15,8 @@ from experiments.checkpoints.manifest import Damaged
 from experiments.checkpoints.state_files import Failed, StateFiles
 from experiments.checkpoints.writer import CheckpointWriter
 from experiments.command_line.errors import UserError
-from experiments.runtime import mesh, processes
+from experiments.runtime import mesh
+from experiments.runtime.processes import group
 
 
 class Restored(NamedTuple):
@@ -98,11 +99,11 @@ class Checkpoints:
             return
         path = self._folder.path(step)
         try:
-            if processes.is_first():
+            if group.is_first():
                 manifest.amend(path, score=score)
         except Damaged as error:
             raise UserError(f'checkpoint {path}: {error}') from error
-        processes.barrier('score')
+        group.barrier('score')
 
     def wait(self) -> None:
         """Returns when the checkpoint that was begun is complete.
@@ -160,9 +161,7 @@ class Checkpoints:
             read now, and may be good.
         """
         self.wait()
-        newest = processes.from_first(
-            'newest', lambda: self._newest(abstract_state, warn)
-        )
+        newest = group.from_first('newest', lambda: self._newest(abstract_state, warn))
         if newest is None:
             return None
         return self._read(newest, abstract_state)

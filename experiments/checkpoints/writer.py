@@ -9,7 +9,7 @@ from experiments.checkpoints import manifest
 from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.state_files import Failed, StateFiles
 from experiments.command_line.errors import UserError
-from experiments.runtime import processes
+from experiments.runtime.processes import group
 from experiments.storage import files, space
 
 
@@ -49,7 +49,7 @@ class CheckpointWriter:
         try:
             self._files.save(nameless / 'state', state)
         except Failed as error:
-            if processes.is_first():
+            if group.is_first():
                 files.remove(nameless)
             raise self._failure(error) from error
         self._pending = self._background.submit(self._finish, nameless, step, content)
@@ -78,7 +78,7 @@ class CheckpointWriter:
     def _finish(self, nameless: Path, step: int, content: dict[str, Any]) -> None:
         """Names a checkpoint when it is complete, and removes those not to be kept."""
         # Orbax returns in the first process when all have written their parts.
-        if not processes.is_first():
+        if not group.is_first():
             self._files.wait()
         else:
             try:
@@ -88,7 +88,7 @@ class CheckpointWriter:
             finally:
                 files.remove(nameless)
             self._folder.remove_old(self._keep, self._keep_best)
-        processes.barrier('checkpoint')
+        group.barrier('checkpoint')
 
     def _check_can_save(self, step: int) -> None:
         """Refuses a step that is not the latest, and a disk without space."""

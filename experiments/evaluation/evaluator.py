@@ -17,8 +17,9 @@ from experiments.data.tokenizer import Tokenizer
 from experiments.evaluation import scores, translation_files
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator, check_lengths
-from experiments.runtime import compilation, mesh, processes
+from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
+from experiments.runtime.processes import group
 from experiments.storage import files
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
@@ -101,7 +102,7 @@ class Evaluator:
             **scores.bleu_and_chrf(outputs, references),
         }
         file = translation_files.outputs_path(self._path, name, step, mean_of)
-        if processes.is_first():
+        if group.is_first():
             with self._saving():
                 translation_files.write(file, name, sources, references, outputs)
                 files.write_json(

@@ -17,8 +17,9 @@ from experiments.config.schema import EvaluationConfig
 from experiments.data import batches
 from experiments.data.corpus import chunks
 from experiments.data.tokenizer import BOS, EOS, Tokenizer
-from experiments.runtime import compilation, mesh, processes
+from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
+from experiments.runtime.processes import group
 from flaxformer_lite import decoding
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.kv_cache import gather_beams
@@ -236,7 +237,7 @@ def _mapped(search: Callable, planned: Iterable) -> Iterator[Iterator]:
 
     Not with several processes: where one stops, all have to have begun the same.
     """
-    if processes.count() > 1:
+    if group.count() > 1:
         yield map(search, planned)
         return
     with ThreadPoolExecutor(_threads()) as pool:

@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from experiments.command_line.errors import UserError
-from experiments.runtime import processes
+from experiments.runtime.processes import group
 from flaxformer_lite.sharding import AXES, ROW_AXES, state_shardings
 
 
@@ -40,11 +40,11 @@ class DeviceMesh:
 
     def gathered(self) -> NamedSharding:
         """Of rows that each process reads: where there are several, all have all."""
-        return self.rows() if processes.count() == 1 else self.everywhere()
+        return self.rows() if group.count() == 1 else self.everywhere()
 
     def key(self, seed: int) -> jax.Array:
         """A random key, on every device."""
-        if processes.count() == 1:
+        if group.count() == 1:
             return jax.device_put(jax.random.key(seed), self.everywhere())
         make = jax.jit(lambda: jax.random.key(seed), out_shardings=self.everywhere())
         return make()
@@ -102,7 +102,7 @@ def put(tree: Any, shardings: Any) -> Any:
       tree: of NumPy arrays, which every process has alike; each puts its devices' part
         there.
     """
-    if processes.count() == 1:
+    if group.count() == 1:
         return jax.device_put(tree, shardings)
 
     def place(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
@@ -113,7 +113,7 @@ def put(tree: Any, shardings: Any) -> Any:
 
 def fetch(tree: Any) -> Any:
     """The whole arrays in each process, as NumPy's."""
-    if processes.count() == 1:
+    if group.count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
 

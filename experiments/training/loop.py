@@ -13,7 +13,7 @@ from experiments.command_line.stopping import Stop, Stopped
 from experiments.config.derived import profiled_steps
 from experiments.data.collate import Batch
 from experiments.runs.failure import Diverged
-from experiments.runtime import processes
+from experiments.runtime.processes import group
 from experiments.runtime.profiling import StepProfiler
 from experiments.training.programs import Programs
 from experiments.training.record import RunRecord
@@ -63,7 +63,7 @@ class Trainer:
                 self.records[place] = RunRecord(setup, path, screen, stop, say)
         first_record = next(iter(self.records.values()))
         profile = first_record.path / 'profile'
-        profiled = profiled_steps(self._config) if processes.is_first() else None
+        profiled = profiled_steps(self._config) if group.is_first() else None
         self._profiler = StepProfiler(profiled, profile)
         self._programs = Programs(setups[0], self._runs)
         abstract = self._programs.abstract_state()

@@ -1,5 +1,7 @@
 """The setup of a run: all that training needs, made from a config."""
 
+import hashlib
+import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -21,9 +23,8 @@ from experiments.evaluation import sets, translator
 from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer
 from experiments.runs import trained_run
-from experiments.runtime import compilation, mesh
+from experiments.runtime import cache, compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
-from experiments.storage import cache
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import LARGEST_INT
 
@@ -121,6 +122,16 @@ def prepare(
         schedule=schedule,
         steps=steps,
     )
+
+
+def digests(setup: RunSetup) -> dict[str, str]:
+    """What tells its text, as it is tokenised, from any other."""
+    texts = [[name, list(pairs)] for name, pairs in (setup.dev, *setup.sets.items())]
+    return {
+        'tokenizer': setup.tokenizer.digest,
+        'training pairs': setup.pairs.digest,
+        'evaluation sets': hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
+    }
 
 
 def prepare_seeds(

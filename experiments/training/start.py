@@ -10,7 +10,7 @@ from experiments.data import sources, tokenizer
 from experiments.data.batches import Batches
 from experiments.evaluation.sets import Pairs
 from experiments.runs import environment, trained_run
-from experiments.storage import cache
+from experiments.runtime import cache
 from experiments.training.result import count_parameters
 from experiments.training.setup import RunSetup
 
