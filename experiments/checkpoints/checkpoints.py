@@ -241,7 +241,7 @@ class Checkpoints:
                 damaged[step] = error
                 continue
             good.append(step)
-            yield mesh.fetch(self._read(step, abstract).state)
+            yield self._read(step, abstract).state
         if not good:
             reasons = '; '.join(f'{step}: {error}' for step, error in damaged.items())
             raise UserError(

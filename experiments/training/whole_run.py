@@ -5,6 +5,7 @@ Runs that differ in their seeds alone are trained together, by one program.
 
 import contextlib
 import functools
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,9 @@ from experiments.runtime.processes import endings, group
 from experiments.storage import files
 from experiments.training import extension, loop, result, setup, start
 from experiments.training.setup import Memo, RunSetup
+
+# How long a disk of several hosts may take to show one what another has written.
+_SEEN_SECONDS = 60
 
 
 class Run(NamedTuple):
@@ -101,12 +105,15 @@ def _check_same_command(runs: Sequence[Run], extend: bool) -> None:
 
 def _check_shared(runs: Sequence[Run]) -> None:
     """Refuses directories that this process does not see as the first does."""
+    until = time.monotonic() + _SEEN_SECONDS
     for member in runs:
-        if not files.exists(member.path / directory.CONFIG):
-            raise UserError(
-                f'{member.path} is not there as the first process sees it: choose a '
-                '--workdir on a disk that all share'
-            )
+        while not files.exists(member.path / directory.CONFIG):
+            if time.monotonic() > until:
+                raise UserError(
+                    f'{member.path} is not there as the first process sees it: choose '
+                    'a --workdir on a disk that all share'
+                )
+            time.sleep(1)
 
 
 def _show(member: Run, screen: Screen) -> None:
