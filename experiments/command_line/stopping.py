@@ -112,7 +112,7 @@ class Stop:
             os._exit(128 + number)
         if self._agreed is None:
             self._signal = number
-        else:
+        elif number == signal.SIGINT:
             # Of SIGTERM the others hear; a second Ctrl-C ends the process.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)

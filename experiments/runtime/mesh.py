@@ -130,7 +130,7 @@ def check_divides(devices: DeviceMesh, variables: Any) -> None:
     used = set()
     for sharding in jax.tree.leaves(devices.state(variables)):
         for axes in sharding.spec:
-            used.update(axes or ())
+            used.update((axes,) if isinstance(axes, str) else axes or ())
     mends = {
         'fsdp': 'a number that divides d_model',
         'tensor': 'a number that divides num_heads, d_ff or the vocabulary',
