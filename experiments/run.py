@@ -6,15 +6,17 @@ python -m experiments.run --config=configs/wmt_small.py --config.model.num_heads
 """
 
 import contextlib
+import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from experiments.command_line import flags
 from experiments.command_line.screen import Output, Screen
 from experiments.command_line.stopping import Stop, Stopped
 from experiments.runs import directory
 from experiments.runtime import malloc
+from experiments.runtime.processes import endings, group, place
 
 
 def main() -> None:
@@ -30,19 +32,34 @@ def main() -> None:
         help='go on to a larger train.steps although the learning rates would have '
         'been others',
     )
-    args, settings = flags.parse(parser)
-    runs = _runs(settings, args.workdir)
+    place.add_flags(parser)
+    with endings.together(sys.argv[1:]):
+        args, settings = flags.parse(parser)
+        _run_or_stop(settings, _runs(settings, args.workdir), args.extend)
+
+
+def _run_or_stop(
+    settings: flags.Settings, runs: dict[Path, flags.Settings], extend: bool
+) -> None:
     stop = Stop()
     with (
-        contextlib.redirect_stdout(Output(sys.stdout)),
+        _standard_output() as out,
+        contextlib.redirect_stdout(Output(out)),
         stop.listening(),
         contextlib.closing(Screen()) as screen,
     ):
         try:
-            _run(settings, runs, args.extend, stop, screen)
+            _run(settings, runs, extend, stop, screen)
         except Stopped as stopped:
             screen.close()
             _leave(str(stopped), list(runs), stop, screen)
+
+
+def _standard_output() -> contextlib.AbstractContextManager[TextIO]:
+    """Of several processes, that of the first."""
+    if group.is_first():
+        return contextlib.nullcontext(sys.stdout)
+    return open(os.devnull, 'w', encoding='utf-8')
 
 
 def _runs(settings: flags.Settings, workdir: Path | None) -> dict[Path, flags.Settings]:
@@ -74,6 +91,9 @@ def _run(
     for path, alone in runs.items():
         directory.check(path, alone.config.to_dict())
     stop.wait_for(_import_jax)
+    if group.count() > 1:
+        stop.wait_for(endings.connect)
+        stop.agree(group.stop_is_agreed)
     from experiments.training import whole_run
 
     members = [whole_run.Run(alone.config, path) for path, alone in runs.items()]
@@ -96,6 +116,7 @@ def _leave(saved: str, paths: list[Path], stop: Stop, screen: Screen) -> NoRetur
             f'stopped while {screen.phase}; nothing was lost: the same command '
             f'{goes_on}'
         )
+    endings.leave()
     stop.leave()
 
 

@@ -117,15 +117,16 @@ def test_what_killed_processes_have_left_is_swept_away(tmp_path):
     with subprocess.Popen([sys.executable, '-c', '']) as ended:
         pass
     ended, alive, own = ended.pid, os.getppid(), os.getpid()
-    for name in (f'.a.{ended}.tmp', f'.b.json.{alive}.tmp', f'.c.{own}.tmp'):
-        (tmp_path / name).write_text('half')
+    host = files.HOST
+    for name in (f'a.{host}.{ended}', f'b.json.{host}.{alive}', f'c.{host}.{own}'):
+        (tmp_path / f'.{name}.tmp').write_text('half')
     for name in ('.tmp', 'a.1.tmp', '.a.tmp', '.a.x.tmp', 'kept'):
         (tmp_path / name).write_text('of others')
-    (tmp_path / f'.folder.{ended}.tmp').mkdir()
+    (tmp_path / f'.folder.{host}.{ended}.tmp').mkdir()
     files.sweep(tmp_path, held=False)
     left = {path.name for path in tmp_path.iterdir()}
     others = {'.tmp', 'a.1.tmp', '.a.tmp', '.a.x.tmp', 'kept'}
-    assert left == others | {f'.b.json.{alive}.tmp'}
+    assert left == others | {f'.b.json.{host}.{alive}.tmp'}
     files.sweep(tmp_path, held=True)
     assert {path.name for path in tmp_path.iterdir()} == others
     files.sweep(tmp_path / 'missing', held=True)

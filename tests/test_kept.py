@@ -88,14 +88,14 @@ def test_a_source_that_was_edited_added_or_renamed_changes_the_sum(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(kept.experiments, '__path__', [str(tmp_path)])
-    sums = [kept._sources()]
+    sums = [kept.sources()]
     (tmp_path / 'a.py').write_text('x = 1\n')
-    sums.append(kept._sources())
+    sums.append(kept.sources())
     (tmp_path / 'a.py').write_text('x = 2\n')
-    sums.append(kept._sources())
+    sums.append(kept.sources())
     (tmp_path / 'a.py').rename(tmp_path / 'b.py')
-    sums.append(kept._sources())
-    assert len(set(sums)) == 4 and sums[-1] == kept._sources()
+    sums.append(kept.sources())
+    assert len(set(sums)) == 4 and sums[-1] == kept.sources()
 
 
 def test_what_does_not_say_what_it_holds_is_not_kept(folder):

@@ -109,3 +109,19 @@ def test_handlers_are_put_back():
     with Stop().listening():
         assert signal.getsignal(signal.SIGTERM) != before[0]
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_several_processes_stop_where_they_agree_to():
+    answers = iter([False, False, True])
+    stop = Stop()
+    with pytest.MonkeyPatch.context() as patch, stop.listening():
+        stop.agree(lambda: next(answers))
+        sent = []
+        patch.setattr(os, 'kill', lambda process, number: sent.append(number))
+        signal.raise_signal(signal.SIGINT)
+        assert sent == [signal.SIGTERM]  # of which jax tells the others
+        assert not stop.due() and not stop.asked
+        assert not stop.due()
+        assert stop.due() and stop.asked
+        assert stop.due()  # without asking again
+    assert stop.signal == signal.SIGTERM

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.runtime import mesh
+
 
 class Mean(NamedTuple):
     """The mean of some checkpoints' variables, and the steps it is of."""
@@ -32,13 +34,17 @@ def average(trees: Iterable[Any]) -> Any:
         dtypes = jax.tree.map(_float_dtype, tree)
         if sums is None:
             sums = jax.tree.map(lambda x: np.zeros(x.shape), tree)
-        sums = jax.tree.map(lambda total, x: np.add(total, x, out=total), sums, tree)
+        sums = jax.tree.map(_add, sums, tree)
         number += 1
     if sums is None:
         raise ValueError('there is nothing to average')
     return jax.tree.map(
         lambda total, dtype: (total / number).astype(dtype), sums, dtypes
     )
+
+
+def _add(total: np.ndarray, x: Any) -> np.ndarray:
+    return np.add(total, mesh.fetch(x), out=total)
 
 
 def _float_dtype(leaf: Any) -> np.dtype:

@@ -15,6 +15,8 @@ from experiments.checkpoints.manifest import Damaged
 from experiments.checkpoints.state_files import Failed, StateFiles
 from experiments.checkpoints.writer import CheckpointWriter
 from experiments.command_line.errors import UserError
+from experiments.runtime import mesh
+from experiments.runtime.processes import group
 
 
 class Restored(NamedTuple):
@@ -97,9 +99,11 @@ class Checkpoints:
             return
         path = self._folder.path(step)
         try:
-            manifest.amend(path, score=score)
+            if group.is_first():
+                manifest.amend(path, score=score)
         except Damaged as error:
             raise UserError(f'checkpoint {path}: {error}') from error
+        group.barrier('score')
 
     def wait(self) -> None:
         """Returns when the checkpoint that was begun is complete.
@@ -157,15 +161,22 @@ class Checkpoints:
             read now, and may be good.
         """
         self.wait()
+        newest = group.from_first('newest', lambda: self._newest(abstract_state, warn))
+        if newest is None:
+            return None
+        return self._read(newest, abstract_state)
+
+    def _newest(self, abstract: Any, warn: Callable[[str], None]) -> int | None:
+        """The step of the latest that is undamaged; later ones are renamed."""
         damaged: dict[int, Damaged] = {}
         for step in reversed(self.steps()):
             try:
-                restored = self._load(step, abstract_state)
+                self._verify(step, abstract)
             except Damaged as error:
                 damaged[step] = error
                 continue
             self._set_aside(damaged, warn)
-            return restored
+            return step
         if not damaged:
             return None
         for step, error in damaged.items():
@@ -210,7 +221,7 @@ class Checkpoints:
             warn(f'the checkpoint of step {step} is damaged and left out: {error}')
 
         def place(leaf: Any, abstract_leaf: Any) -> jax.Array:
-            return jax.device_put(leaf, abstract_leaf.sharding)
+            return mesh.put(leaf, abstract_leaf.sharding)
 
         placed = jax.tree.map(place, mean, abstract)
         return Mean(placed, good, list(damaged))
@@ -225,12 +236,12 @@ class Checkpoints:
         """Loads one after another; notes in `good` and `damaged` how each one is."""
         for step in steps:
             try:
-                variables = self._load(step, abstract).state
+                self._verify(step, abstract)
             except Damaged as error:
                 damaged[step] = error
                 continue
             good.append(step)
-            yield variables
+            yield self._read(step, abstract).state
         if not good:
             reasons = '; '.join(f'{step}: {error}' for step, error in damaged.items())
             raise UserError(
@@ -239,12 +250,17 @@ class Checkpoints:
                 'another --workdir'
             )
 
-    def _load(self, step: int, abstract: Any) -> Restored:
-        """Reads `abstract`, the state or part of it, at a step."""
+    def _verify(self, step: int, abstract: Any) -> None:
+        """Raises Damaged, or UserError, where `abstract` cannot be read at a step."""
         path = self._folder.path(step)
         content = manifest.read(path)
         manifest.compare_kinds(path, content, abstract)
         manifest.compare_files(path, content)
+
+    def _read(self, step: int, abstract: Any) -> Restored:
+        """Reads `abstract`, the state or part of it, at a step that was verified."""
+        path = self._folder.path(step)
+        content = manifest.read(path)
         try:
             state = self._files.restore(path / 'state', abstract)
         except Failed as error:

@@ -10,6 +10,7 @@ from typing import Any
 from experiments.checkpoints import manifest
 from experiments.checkpoints.manifest import Damaged
 from experiments.command_line.errors import UserError
+from experiments.runtime.processes import group
 from experiments.storage import files, hold
 
 # No `007`, and none of the other scripts' digits that int() understands.
@@ -56,6 +57,8 @@ class CheckpointFolder:
 
     def remove_nameless(self) -> None:
         """Removes what a killed process had begun to write or to remove."""
+        if not group.is_first():
+            return
         for name in self._names():
             if name.startswith('.') and _STEP.fullmatch(name[1:]):
                 files.remove(self.directory / name)

@@ -9,6 +9,7 @@ from experiments.checkpoints import manifest
 from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.state_files import Failed, StateFiles
 from experiments.command_line.errors import UserError
+from experiments.runtime.processes import group
 from experiments.storage import files, space
 
 
@@ -48,7 +49,8 @@ class CheckpointWriter:
         try:
             self._files.save(nameless / 'state', state)
         except Failed as error:
-            files.remove(nameless)
+            if group.is_first():
+                files.remove(nameless)
             raise self._failure(error) from error
         self._pending = self._background.submit(self._finish, nameless, step, content)
 
@@ -75,13 +77,18 @@ class CheckpointWriter:
 
     def _finish(self, nameless: Path, step: int, content: dict[str, Any]) -> None:
         """Names a checkpoint when it is complete, and removes those not to be kept."""
-        try:
+        # Orbax returns in the first process when all have written their parts.
+        if not group.is_first():
             self._files.wait()
-            manifest.write(nameless, content)
-            files.commit(nameless, self._folder.path(step))
-        finally:
-            files.remove(nameless)
-        self._folder.remove_old(self._keep, self._keep_best)
+        else:
+            try:
+                self._files.wait()
+                manifest.write(nameless, content)
+                files.commit(nameless, self._folder.path(step))
+            finally:
+                files.remove(nameless)
+            self._folder.remove_old(self._keep, self._keep_best)
+        group.barrier('checkpoint')
 
     def _check_can_save(self, step: int) -> None:
         """Refuses a step that is not the latest, and a disk without space."""

@@ -32,6 +32,7 @@ class Stop:
 
     def __init__(self) -> None:
         self._signal: int | None = None
+        self._agreed: Callable[[], bool] | None = None
 
     @property
     def asked(self) -> bool:
@@ -57,6 +58,21 @@ class Stop:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    def agree(self, agreed: Callable[[], bool]) -> None:
+        """From now on this process stops only where several do so together.
+
+        Args:
+          agreed: whether they stop here, because one of them got SIGTERM; each asks it
+            as often as the others.
+        """
+        self._agreed = agreed
+
+    def due(self) -> bool:
+        """Whether to stop here: a place that several processes come to alike."""
+        if self._agreed is not None and not self.asked and self._agreed():
+            self._signal = signal.SIGTERM
+        return self.asked
+
     def check(self) -> None:
         """Raises Stopped if a stop was asked for; work calls it where it can end."""
         if self.asked:
@@ -76,7 +92,7 @@ class Stop:
     def result(self, future: Future[T]) -> T:
         """The result of a future; raises as `wait_for` does."""
         while not wait([future], _POLL).done:
-            if self.asked:
+            if self.asked and self._agreed is None:
                 wait([future], _GRACE)
                 raise Stopped
         return future.result()
@@ -94,7 +110,12 @@ class Stop:
     def _ask(self, number: int, frame: object) -> None:
         if self.asked and number == signal.SIGINT:
             os._exit(128 + number)
-        self._signal = number
+        if self._agreed is None:
+            self._signal = number
+        elif number == signal.SIGINT:
+            # Of SIGTERM the others hear; a second Ctrl-C ends the process.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _do(work: Callable[[], T], future: Future[T]) -> None:

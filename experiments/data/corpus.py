@@ -42,11 +42,13 @@ class Corpus:
     Attributes:
       source, target: row i of one translates row i of the other.
       skipped: pairs that were left out because a side was blank.
+      digest: of its files; '' for pairs in memory.
     """
 
     source: RaggedArray
     target: RaggedArray
     skipped: int = 0
+    digest: str = ''
 
     def __len__(self) -> int:
         return len(self.source)
@@ -245,7 +247,8 @@ def _read(folder: Path) -> Corpus:
         offsets = np.memmap(folder / f'{side}.offsets', np.int64, 'r')
         return RaggedArray(np.asarray(tokens), np.asarray(offsets))
 
-    return Corpus(ragged('source'), ragged('target'), about['skipped'])
+    digest = checksums.sha256(folder / checksums.SUMS) or ''
+    return Corpus(ragged('source'), ragged('target'), about['skipped'], digest)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -19,6 +19,7 @@ from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator, check_lengths
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
+from experiments.runtime.processes import group
 from experiments.storage import files
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
@@ -101,11 +102,12 @@ class Evaluator:
             **scores.bleu_and_chrf(outputs, references),
         }
         file = translation_files.outputs_path(self._path, name, step, mean_of)
-        with self._saving():
-            translation_files.write(file, name, sources, references, outputs)
-            files.write_json(
-                file.with_suffix('.json'), result | {'set': name, 'step': step}
-            )
+        if group.is_first():
+            with self._saving():
+                translation_files.write(file, name, sources, references, outputs)
+                files.write_json(
+                    file.with_suffix('.json'), result | {'set': name, 'step': step}
+                )
         if mean_of == 1:
             self._known[name, step] = result
         return result
@@ -132,7 +134,7 @@ class Evaluator:
         for batch, _ in batches.evaluation_batches(
             tokens, self._batch_tokens, self._devices.row_shards
         ):
-            placed = jax.device_put(batch, self._devices.rows())
+            placed = mesh.put(batch, self._devices.rows())
             sums.append(self._sums(variables, placed))
         total = jax.tree.map(_sum, *jax.device_get(sums))
         loss = total.nll / total.tokens

@@ -1,5 +1,6 @@
 """Text to text with a model: any number of sentences, in batches of similar length."""
 
+import contextlib
 import functools
 import math
 import os
@@ -18,6 +19,7 @@ from experiments.data.corpus import chunks
 from experiments.data.tokenizer import BOS, EOS, Tokenizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
+from experiments.runtime.processes import group
 from flaxformer_lite import decoding
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.kv_cache import gather_beams
@@ -58,9 +60,9 @@ class Translator:
         self._model = model
         self._tokenizer = tokenizer
         self._settings = settings
-        self._key = jax.random.key(seed)
         self._n_best = n_best
         self._devices = devices or mesh.of()
+        self._key = self._devices.key(seed)
         # Flax makes modules hashable, which the checker does not see.
         self._search = _search(model, settings, n_best, self._devices)  # pyright: ignore[reportArgumentType]
 
@@ -112,8 +114,7 @@ class Translator:
         )
         done = first
         on_progress(done)
-        with ThreadPoolExecutor(_threads()) as pool:
-            decoded = pool.map(search, planned)
+        with _mapped(search, planned) as decoded:
             for (_, index), found in zip(planned, decoded, strict=True):
                 for row, hypotheses in zip(
                     index, self._read(found, len(index)), strict=True
@@ -140,7 +141,7 @@ class Translator:
         max_len_B = np.where(tokens_B < 0, 0, tokens_B + self._settings.extra_length)
         numbers_B = np.pad(numbers, (0, len(source_BS) - len(numbers)))
         arrays = (source_BS, max_len_B.astype(np.int32), numbers_B.astype(np.int32))
-        placed = jax.device_put(arrays, self._devices.rows())
+        placed = mesh.put(arrays, self._devices.rows())
         return self._search(variables, self._key, *placed)
 
     def _read(
@@ -173,7 +174,7 @@ def _search(
     def search(variables: Any, key: jax.Array, *rows: jax.Array) -> Any:
         return map_rows(decode, (variables, key), rows)
 
-    jitted = jax.jit(search, out_shardings=devices.rows())
+    jitted = jax.jit(search, out_shardings=devices.gathered())
     return compilation.Program(jitted, (model, settings, n_best))
 
 
@@ -228,6 +229,19 @@ def _samples(
     found = jax.tree.map(lambda x: jnp.swapaxes(x[:, :, 0], 0, 1), drawn)
     order_BN = jnp.argsort(-found.scores_BN, axis=1)
     return jax.tree.map(lambda x: gather_beams(x, order_BN), found)
+
+
+@contextlib.contextmanager
+def _mapped(search: Callable, planned: Iterable) -> Iterator[Iterator]:
+    """What a search finds for one batch after another, made ahead by threads.
+
+    Not with several processes: where one stops, all have to have begun the same.
+    """
+    if group.count() > 1:
+        yield map(search, planned)
+        return
+    with ThreadPoolExecutor(_threads()) as pool:
+        yield pool.map(search, planned)
 
 
 def _threads() -> int:

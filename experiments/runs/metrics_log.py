@@ -93,6 +93,22 @@ class MetricsLog:
                     part = part[file.write(part) :]
 
 
+class NoMetricsLog:
+    """Writes nothing: that of each process but the first, which alone writes."""
+
+    def __init__(self, path: Path, rows: int = 0, step: int | None = None):
+        pass
+
+    def write(self, step: int, kind: str, **values: Any) -> None:
+        pass
+
+    def flush(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
+
 def _open(file: Path) -> FileIO:
     try:
         return open(file, 'ab', buffering=0)

@@ -22,6 +22,7 @@ from experiments.data.tokenizer import Tokenizer
 from experiments.runs import directory
 from experiments.runtime import kept, mesh
 from experiments.runtime.mesh import DeviceMesh
+from experiments.runtime.processes import group
 from experiments.storage import hold
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
@@ -97,7 +98,7 @@ def average(
         steps = list(average_steps(config, checkpoints))
         if takes_best(config):
             # They may be among the best: they are left out, and reported.
-            steps += checkpoints.unknown_steps()
+            steps += group.from_first('unknown', checkpoints.unknown_steps)
         try:
             return checkpoints.average(steps, abstract, warn or _to_stderr)
         except hold.Gone:
@@ -115,10 +116,15 @@ def _to_stderr(text: str) -> None:
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
     """The steps whose checkpoints are averaged: the last or the best, by the config."""
     number = config.evaluation.average
-    if takes_best(config):
-        # Where none has a score yet, the last stands for the best.
-        return checkpoints.best_steps(number) or checkpoints.last_steps(1)
-    return checkpoints.last_steps(number)
+
+    def steps() -> list[int]:
+        if takes_best(config):
+            # Where none has a score yet, the last stands for the best.
+            return checkpoints.best_steps(number) or checkpoints.last_steps(1)
+        return checkpoints.last_steps(number)
+
+    # A shared disk may show other processes a list that is out of date.
+    return group.from_first('averaged', steps)
 
 
 @functools.cache  # it traces the whole model, and a run needs it again and again

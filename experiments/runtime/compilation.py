@@ -13,6 +13,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.command_line.errors import UserError, warn
 from experiments.runtime import cache, jax_cache, kept, malloc
+from experiments.runtime.processes import group
 
 # XLA on CPU: the order of operations that keeps few arrays alive takes a fifth less
 # memory than the order for many cores, and is no slower on a few.
@@ -73,6 +74,10 @@ class Program:
     def _found_or_compiled(
         self, arguments: tuple[Any, ...], shapes: Any
     ) -> jax.stages.Compiled:
+        if group.count() > 1:
+            # A program of several cannot be kept; jax's own cache can keep it.
+            return compiled(self._function, *arguments, once=self._once)
+
         def compile_it() -> jax.stages.Compiled:
             with _without_jax_cache():
                 return compiled(self._function, *arguments, once=self._once)

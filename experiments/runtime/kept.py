@@ -154,7 +154,7 @@ def _devices() -> list[tuple[str, str]]:
 def _of_this_process() -> tuple[Any, ...]:
     libraries = [(name, version(name)) for name in _LIBRARIES]
     variables = sorted(x for x in os.environ.items() if _VARIABLES.match(x[0]))
-    return sys.version, libraries, variables, _processor(), _cores(), _sources()
+    return sys.version, libraries, variables, _processor(), _cores(), sources()
 
 
 def _cores() -> int | None:
@@ -173,7 +173,12 @@ def _processor() -> str:
     return '\n'.join(known.get(name, '') for name in names)
 
 
-def _sources() -> str:
+def code() -> dict[str, str]:
+    """The sources and libraries of this process: what the same results come of."""
+    return {'sources': sources(), **{name: version(name) for name in _LIBRARIES}}
+
+
+def sources() -> str:
     """The sum of all sources that programs are made of."""
     digest = hashlib.sha256()
     for package in (experiments, flaxformer_lite):

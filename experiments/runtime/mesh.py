@@ -6,9 +6,12 @@ import math
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from experiments.command_line.errors import UserError
+from experiments.runtime.processes import group
 from flaxformer_lite.sharding import AXES, ROW_AXES, state_shardings
 
 
@@ -34,6 +37,17 @@ class DeviceMesh:
     def state(self, tree: Any) -> Any:
         """The sharding of each parameter of a tree, and of what is shaped like one."""
         return state_shardings(tree, self.mesh)
+
+    def gathered(self) -> NamedSharding:
+        """Of rows that each process reads: where there are several, all have all."""
+        return self.rows() if group.count() == 1 else self.everywhere()
+
+    def key(self, seed: int) -> jax.Array:
+        """A random key, on every device."""
+        if group.count() == 1:
+            return jax.device_put(jax.random.key(seed), self.everywhere())
+        make = jax.jit(lambda: jax.random.key(seed), out_shardings=self.everywhere())
+        return make()
 
     def describe(self) -> str:
         """`data 2 × fsdp 4`, of the axes that divide anything."""
@@ -81,6 +95,29 @@ def _not_all_devices(data: int | None, fsdp: int, tensor: int) -> str:
     )
 
 
+def put(tree: Any, shardings: Any) -> Any:
+    """Arrays on the devices, with a sharding for all or one for each.
+
+    Args:
+      tree: of NumPy arrays, which every process has alike; each puts its devices' part
+        there.
+    """
+    if group.count() == 1:
+        return jax.device_put(tree, shardings)
+
+    def place(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
+        return jax.make_array_from_callback(x.shape, sharding, lambda part: x[part])
+
+    return jax.tree.map(place, tree, _for_each(tree, shardings))
+
+
+def fetch(tree: Any) -> Any:
+    """The whole arrays in each process, as NumPy's."""
+    if group.count() == 1:
+        return jax.device_get(tree)
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
 def check_divides(devices: DeviceMesh, variables: Any) -> None:
     """Refuses an axis that divides no parameter of a model.
 
@@ -108,10 +145,14 @@ def check_divides(devices: DeviceMesh, variables: Any) -> None:
 
 def placed(tree: Any, shardings: Any) -> Any:
     """The abstract arrays of a tree, with a sharding for all or one for each."""
-    if isinstance(shardings, NamedSharding):
-        shardings = jax.tree.map(lambda _: shardings, tree)
 
     def place(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    return jax.tree.map(place, tree, shardings)
+    return jax.tree.map(place, tree, _for_each(tree, shardings))
+
+
+def _for_each(tree: Any, shardings: Any) -> Any:
+    if isinstance(shardings, NamedSharding):
+        return jax.tree.map(lambda _: shardings, tree)
+    return shardings

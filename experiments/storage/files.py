@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import platform
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ from experiments.command_line.errors import UserError
 # Errors of the system for a path where there is nothing.
 MISSING = (FileNotFoundError, NotADirectoryError)
 _LONGEST_SHOWN = 40  # characters of a value
-_TEMPORARY = re.compile(r'\..*\.(\d+)\.tmp', re.DOTALL)
+# What no other host that writes to the same disk calls itself.
+HOST = re.sub('[^A-Za-z0-9-]+', '_', platform.node()) or '_'
+_TEMPORARY = re.compile(r'\..*\.([A-Za-z0-9_-]+)\.(\d+)\.tmp', re.DOTALL)
 
 
 @contextmanager
@@ -28,8 +31,8 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
       UserError: the disk is full, or the place cannot be written to.
     """
-    # With the process id, two runs that fill the same cache do not collide.
-    temporary = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
+    # With host and process, two runs that fill the same cache do not collide.
+    temporary = path.with_name(f'.{path.name}.{HOST}.{os.getpid()}.tmp')
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
@@ -170,13 +173,13 @@ def sweep(folder: Path, held: bool) -> None:
     with suppress(OSError):
         for entry in os.scandir(folder):
             match = _TEMPORARY.fullmatch(entry.name)
-            if match and (held or not _lives(int(match[1]))):
+            if match and (held or not _lives(match[1], int(match[2]))):
                 remove(Path(entry.path))
 
 
-def _lives(process: int) -> bool:
-    if os.name != 'posix':
-        return True  # on Windows os.kill would end it
+def _lives(host: str, process: int) -> bool:
+    if host != HOST or os.name != 'posix':
+        return True  # nobody can know; and on Windows os.kill would end it
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

@@ -15,6 +15,7 @@ from experiments.data.batches import Position
 from experiments.data.collate import Batch
 from experiments.data.prefetch import Feed
 from experiments.runs.failure import Diverged
+from experiments.runtime.processes import group
 from experiments.runtime.profiling import StepProfiler
 from experiments.training.programs import Programs
 from experiments.training.record import RunRecord
@@ -64,7 +65,8 @@ class Trainer:
                 self.records[place] = RunRecord(setup, path, screen, stop, say)
         first_record = next(iter(self.records.values()))
         profile = first_record.path / 'profile'
-        self._profiler = StepProfiler(profiled_steps(self._config), profile)
+        profiled = profiled_steps(self._config) if group.is_first() else None
+        self._profiler = StepProfiler(profiled, profile)
         self._programs = Programs(setups[0], self._runs)
         abstract = self._programs.abstract_state()
         # Each shape has a program of its own. The state is made while they are
@@ -206,7 +208,7 @@ class Trainer:
         """Logs, evaluates, saves and stops, each where it is due after this step."""
         step = self.records[moving[0]].step
         is_last = step == self._setup.steps
-        stops = self._stop.asked
+        stops = self._stop.due()
         logs = is_last or _is_due(step, self._config.train.log_every)
         evaluates = is_last or _is_due(step, self._config.evaluation.every)
         saves = evaluates or _is_due(step, self._config.checkpoint.every)

@@ -101,9 +101,9 @@ class Programs:
         """The batches of the runs as one, on the devices; that of one run as it is."""
         rows = self._kind.devices.rows
         if self._runs == 1:
-            return jax.device_put(batches[0], rows())
+            return mesh.put(batches[0], rows())
         stacked = jax.tree.map(lambda *arrays: np.stack(arrays), *batches)
-        return jax.device_put(stacked, rows(axis=1))
+        return mesh.put(stacked, rows(axis=1))
 
     def take(self, tree: Any, index: int) -> Any:
         """The part of a tree that belongs to one of its runs."""

@@ -10,7 +10,7 @@ import jax
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
 from experiments.command_line.screen import Screen
-from experiments.command_line.stopping import Stop
+from experiments.command_line.stopping import Stop, Stopped
 from experiments.config.derived import seed
 from experiments.data.batches import Position
 from experiments.data.collate import Batch
@@ -20,8 +20,9 @@ from experiments.evaluation.evaluator import Evaluator
 from experiments.optimizers import eval_params
 from experiments.runs import trained_run
 from experiments.runs.failure import Diverged
-from experiments.runs.metrics_log import MetricsLog
+from experiments.runs.metrics_log import MetricsLog, NoMetricsLog
 from experiments.runtime import memory
+from experiments.runtime.processes import group
 from experiments.training.metrics import MetricAccumulator, Progress
 from experiments.training.setup import RunSetup
 from flaxformer_lite.training.train_step import TrainState
@@ -101,13 +102,13 @@ class RunRecord:
         self.step = int(state.step)
         self.saved_step = self.step
         self.metrics = MetricAccumulator(progress)
-        self.metrics_log = MetricsLog(self.path, progress.rows, self.step)
+        log = MetricsLog if group.is_first() else NoMetricsLog
+        self.metrics_log = log(self.path, progress.rows, self.step)
         return state
 
     def _key(self, name: str) -> jax.Array:
         """The random key of one of the seeds, on every device."""
-        key = jax.random.key(seed(self.config, name))
-        return jax.device_put(key, self.setup.devices.everywhere())
+        return self.setup.devices.key(seed(self.config, name))
 
     def _check_shapes(self, progress: Progress) -> None:
         if progress.shapes != self._shapes:
@@ -186,12 +187,14 @@ class RunRecord:
         so_far = self.metrics.so_far()
         self.metrics_log.write(self.step, 'eval', set=name, **result, **so_far)
         self.say(scores.summary(name, self.step, result))
-        self.say(translation_files.examples(self.path, name, self.step, pairs))
+        if group.is_first():
+            self.say(translation_files.examples(self.path, name, self.step, pairs))
         self.metrics.progress.count_score(result['bleu'])
         return result['bleu']
 
     def _on_evaluation_progress(self, name: str, sentences: int, total: int) -> None:
-        self._stop.check()
+        if self._stop.due():
+            raise Stopped
         self._screen.count(sentences, total, f'sentences of {name}')
 
     def evaluate_saved(self, state: TrainState) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from experiments.checkpoints.averaging import Mean
 from experiments.command_line.errors import UserError
@@ -17,7 +16,7 @@ from experiments.costs.ledger import ledger
 from experiments.evaluation import scores
 from experiments.optimizers import eval_params
 from experiments.runs import directory, trained_run
-from experiments.runtime import kept, malloc
+from experiments.runtime import kept, malloc, mesh
 from experiments.training.record import RunRecord
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import TrainState
@@ -108,7 +107,7 @@ def sha256(params: Any) -> str:
     digest = hashlib.sha256()
     leaves = jax.tree_util.tree_leaves_with_path(params)
     for _, leaf in sorted(leaves, key=lambda entry: jax.tree_util.keystr(entry[0])):
-        array = np.asarray(leaf)
+        array = mesh.fetch(leaf)
         little_endian = array.astype(array.dtype.newbyteorder('<'))
         digest.update(little_endian.tobytes())
     return digest.hexdigest()

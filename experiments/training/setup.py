@@ -1,5 +1,7 @@
 """The setup of a run: all that training needs, made from a config."""
 
+import hashlib
+import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -122,6 +124,16 @@ def prepare(
         schedule=schedule,
         steps=steps,
     )
+
+
+def digests(setup: RunSetup) -> dict[str, str]:
+    """What tells its text, as it is tokenised, from any other."""
+    texts = [[name, list(pairs)] for name, pairs in (setup.dev, *setup.sets.items())]
+    return {
+        'tokenizer': setup.tokenizer.digest,
+        'training pairs': setup.pairs.digest,
+        'evaluation sets': hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
+    }
 
 
 def prepare_seeds(

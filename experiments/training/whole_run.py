@@ -5,6 +5,7 @@ Runs that differ in their seeds alone are trained together, by one program.
 
 import contextlib
 import functools
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +14,17 @@ from experiments.command_line.errors import UserError
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
 from experiments.config import check
+from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.runs import directory, failure, result_file
+from experiments.runtime import kept
+from experiments.runtime.processes import endings, group
 from experiments.storage import files
 from experiments.training import extension, loop, result, setup, start
 from experiments.training.setup import Memo, RunSetup
+
+# How long a disk of several hosts may take to show one what another has written.
+_SEEN_SECONDS = 60
 
 
 class Run(NamedTuple):
@@ -60,6 +67,7 @@ def run(
         failed, as `failure.json` in the directory then says.
       Stopped: a stop was asked for.
     """
+    _check_same_command(runs, extend)
     for member in runs:
         directory.check(member.path, member.config.to_dict())
         if member.has_ended:
@@ -68,21 +76,50 @@ def run(
         return
     check.check_overrides(runs[0].config, overrides)
     setups = stop.wait_for(lambda: setup.prepare_seeds(runs, screen, stop, memo))
+    group.check_same('text', setup.digests(setups[0]))
     extensions = {}
     for member, run_setup in zip(runs, setups, strict=True):
         if member.extends:
             extensions[member] = extension.check(run_setup, member.path, extend)
+    group.barrier('prepared')  # all have seen the directories as they were
     with contextlib.ExitStack() as opened:
         for member in runs:
-            if not member.has_ended:
+            if group.is_first() and not member.has_ended:
                 opened.enter_context(_open(member, extensions.get(member)))
+        group.barrier('opened')
+        _check_shared(runs)
         errors = _train(runs, setups, stop, screen)
     if errors:
         raise _summary(errors, len(runs))
 
 
+def _check_same_command(runs: Sequence[Run], extend: bool) -> None:
+    """Refuses processes that were not started alike."""
+    if group.count() == 1:
+        return
+    group.check_same('code', kept.code())
+    group.check_same('config', flatten(runs[0].config.to_dict()))
+    paths = [str(member.path.absolute()) for member in runs]
+    group.check_same('command', {'--workdir': paths, '--extend': extend})
+
+
+def _check_shared(runs: Sequence[Run]) -> None:
+    """Refuses directories that this process does not see as the first does."""
+    until = time.monotonic() + _SEEN_SECONDS
+    for member in runs:
+        while not files.exists(member.path / directory.CONFIG):
+            if time.monotonic() > until:
+                raise UserError(
+                    f'{member.path} is not there as the first process sees it: choose '
+                    'a --workdir on a disk that all share'
+                )
+            time.sleep(1)
+
+
 def _show(member: Run, screen: Screen) -> None:
     """Shows the result of a run that has ended."""
+    if not group.is_first():
+        return
     with directory.open_run(member.path, member.config.to_dict()):
         screen.say(result.summary(member.path, result_file.read(member.path)))
         start.mend_tokenizer(member.config, member.path)
@@ -107,26 +144,36 @@ def _train(
       What ended those that diverged.
     """
     paths = [None if member.has_ended else member.path for member in runs]
-    descriptions = [
-        start.begin(run_setup, path)
-        for run_setup, path in zip(setups, paths, strict=True)
-        if path is not None
-    ]
-    screen.say(descriptions[0])
+    if group.is_first():
+        descriptions = [
+            start.begin(run_setup, path)
+            for run_setup, path in zip(setups, paths, strict=True)
+            if path is not None
+        ]
+        screen.say(descriptions[0])
     if len(runs) > 1:
         screen.say(_together(runs))
     with contextlib.closing(loop.Trainer(setups, paths, screen, stop)) as trainer:
-        trainer.run()
-        screen.begin('scoring')
-        for place, record in trainer.records.items():
-            if place in trainer.failed:
-                failure.write(record.path, trainer.failed[place])
-                continue
-            state = trainer.state(place)
-            scored = stop.wait_for(functools.partial(result.finish, record, state))
-            files.write_json(record.path / directory.RESULT, scored)
-            screen.say(result.summary(record.path, scored))
+        with endings.deaths_are_told():
+            trainer.run()
+            screen.begin('scoring')
+            for place in trainer.records:
+                _score(trainer, place, stop, screen)
     return list(trainer.failed.values())
+
+
+def _score(trainer: loop.Trainer, place: int, stop: Stop, screen: Screen) -> None:
+    """Scores a run that has trained to the end, or says how it failed."""
+    record = trainer.records[place]
+    if place in trainer.failed:
+        if group.is_first():
+            failure.write(record.path, trainer.failed[place])
+        return
+    state = trainer.state(place)
+    scored = stop.wait_for(functools.partial(result.finish, record, state))
+    if group.is_first():
+        files.write_json(record.path / directory.RESULT, scored)
+    screen.say(result.summary(record.path, scored))
 
 
 def _together(runs: Sequence[Run]) -> str:

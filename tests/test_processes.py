@@ -1,0 +1,315 @@
+"""Several processes train what one does, and what ends one ends all.
+
+They are two, of two simulated devices each, and exchange their parts by gloo.
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_runs
+
+from experiments.command_line.errors import UserError
+from experiments.runtime.processes import group, place
+from experiments.runtime.processes.place import Place
+from experiments.storage import files
+
+ROOT = Path(__file__).parents[1]
+FIELDS: dict[str, object] = {
+    **small_runs.FIELDS,
+    'train.steps': 12,
+    'evaluation.every': 6,
+    'evaluation.beams': 2,
+    'evaluation.average': 2,
+    'checkpoint.every': 4,
+    'checkpoint.keep': 2,
+}
+CLOCKS = ('time', 'tokens_per_second', 'seconds')
+pytestmark = pytest.mark.usefixtures('cache')
+
+SLURM = {
+    'SLURM_JOB_ID': '7',
+    'SLURM_STEP_NODELIST': 'node[1-2]',
+    'SLURM_NTASKS': '8',
+    'SLURM_PROCID': '5',
+    'SLURM_LOCALID': '1',
+}
+MPI = {
+    'OMPI_MCA_orte_hnp_uri': '1.0;tcp://10.0.0.1:1',
+    'OMPI_COMM_WORLD_SIZE': '4',
+    'OMPI_COMM_WORLD_RANK': '2',
+}
+TPU = {'TPU_WORKER_HOSTNAMES': 'a,b,c,d', 'TPU_WORKER_ID': '3'}
+SLICES = TPU | {'MEGASCALE_NUM_SLICES': '2', 'MEGASCALE_SLICE_ID': '1'}
+
+
+@pytest.mark.parametrize(
+    ('environ', 'expected'),
+    [
+        ({}, Place()),
+        (SLURM | {'SLURM_STEP_NUM_TASKS': '8'}, Place(8, 5)),
+        (SLURM, Place()),  # a batch script without srun
+        (SLURM | {'SLURM_STEP_NUM_TASKS': '1', 'SLURM_PROCID': '0'}, Place()),
+        (MPI, Place(4, 2)),
+        (TPU, Place(4, 3)),
+        (SLICES, Place(8, 7)),
+        ({'TPU_WORKER_HOSTNAMES': 'localhost'}, Place()),
+    ],
+)
+def test_a_cluster_gives_each_process_its_place(environ, expected):
+    assert place.find(['--config=a'], environ) == expected
+
+
+def test_flags_come_before_the_cluster():
+    flags = ['--coordinator=h:1', '--processes', '3', '--config=a', '--process=2']
+    assert place.find(flags, MPI) == Place(3, 2, 'h:1')
+
+
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        ('--processes=2 --process=0', '--coordinator: missing'),
+        (
+            '--coordinator=h --processes=2 --process=0',
+            '--coordinator=h: give host:port',
+        ),
+        ('--coordinator=h:1 --processes=two --process=0', '--processes=two: .* from 1'),
+        ('--coordinator=h:1 --processes=2 --process=2', '--process=2: .* from 0 to 1'),
+        ('--coordinator=h:1 --processes=2 --process', '--process=: .* from 0 to 1'),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(flags, message):
+    with pytest.raises(UserError, match=message):
+        place.find(flags.split(), {})
+
+
+def test_a_process_alone_needs_nobody():
+    assert group.count() == 1 and group.is_first()
+    group.start()
+    assert not group.is_connected()
+    assert group.gather('a', [1]) == [[1]]
+    assert group.from_first('a', lambda: 2) == 2
+    group.check_same('text', {'a': 1})
+    group.barrier('a')
+    code = (
+        'import sys; from experiments.runtime.processes import endings, group;'
+        'group.start(); assert "jax" not in sys.modules'
+    )
+    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
+
+
+def test_drafts_of_another_host_are_left_to_it(tmp_path):
+    mine = tmp_path / f'.a.{files.HOST}.{2**22 + 1}.tmp'  # larger than any process id
+    others = tmp_path / f'.a.elsewhere.{2**22 + 1}.tmp'
+    for draft in (mine, others):
+        draft.write_text('half')
+    files.sweep(tmp_path, held=False)
+    assert not mine.exists() and others.exists()
+
+
+EXCHANGE = """
+import sys
+from experiments.command_line.errors import UserError
+from experiments.runtime.processes import endings, group
+with endings.together(sys.argv[1:]):
+    endings.connect()
+    assert group.gather('index', group.index()) == [0, 1]
+    assert group.from_first('word', lambda: f'of {group.index()}') == 'of 0'
+    group.check_same('text', {'a': 1})
+    group.barrier('end')
+    group.check_same('config', {'same': 1, 'index': group.index()})
+"""
+
+
+def test_two_processes_exchange_and_what_differs_ends_both():
+    both = [
+        start([sys.executable, '-c', EXCHANGE], *flags) for flags in places(number=2)
+    ]
+    (first, out), (second, silence) = map(ended, both)
+    assert first == second == 2
+    assert 'error: process 1 of 2 on' in out and 'another config' in out
+    assert 'index is 1, not 0' in out and 'same is' not in out
+    assert 'error' not in silence
+
+
+def places(number):
+    """The flags of each process; none for one alone."""
+    if number == 1:
+        return [[]]
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = free.getsockname()[1]
+    coordinator = f'--coordinator=127.0.0.1:{port}'
+    return [
+        [coordinator, f'--processes={number}', f'--process={i}'] for i in range(number)
+    ]
+
+
+def start(command, *arguments, devices=2):
+    count = '--xla_force_host_platform_device_count'
+    xla_flags = os.environ['XLA_FLAGS'].replace(f'{count}=4', f'{count}={devices}')
+    return subprocess.Popen(
+        [*command, *arguments],
+        cwd=ROOT,
+        env=os.environ | {'XLA_FLAGS': xla_flags},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ended(process, seconds=600):
+    out, _ = process.communicate(timeout=seconds)
+    return process.returncode, out
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory):
+    return small_runs.write_text(tmp_path_factory.mktemp('text'), val=4, news=3)
+
+
+@pytest.fixture
+def begin(text):
+    """Starts the processes of a run; what is left of them at the end is killed."""
+    begun = []
+
+    def begin(workdir, number=2, devices=2, late=0, changes=({}, {}), **fields):
+        processes = []
+        for i, flags in enumerate(places(number)):
+            time.sleep(late if i else 0)
+            changed = FIELDS | {'data': small_runs.source(text)} | fields
+            arguments = small_runs.flags(changed, **changes[i])
+            module = [sys.executable, '-m', 'experiments.run', '--config=wmt_small']
+            where = f'--workdir={workdir}'
+            processes.append(start(module, where, *arguments, *flags, devices=devices))
+        begun.extend(processes)
+        return processes
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def figures(workdir):
+    # A last line may not be whole yet.
+    *lines, _ = (workdir / 'metrics.jsonl').read_text('utf-8').split('\n')
+    rows = [json.loads(line) for line in lines]
+    return [{k: v for k, v in row.items() if k not in CLOCKS} for row in rows]
+
+
+def assert_close(found, expected):
+    assert len(found) == len(expected)
+    for row, other in zip(found, expected, strict=True):
+        assert row.keys() == other.keys()
+        for name, value in other.items():
+            if isinstance(value, float):
+                np.testing.assert_allclose(row[name], value, rtol=1e-4, err_msg=name)
+            else:
+                assert row[name] == value, name
+
+
+def wait_for_step(workdir, step):
+    until = time.monotonic() + 300
+    while not any(row['step'] >= step for row in steps_of(workdir)):
+        assert time.monotonic() < until, f'no step {step} yet'
+        time.sleep(0.2)
+
+
+def steps_of(workdir):
+    return figures(workdir) if (workdir / 'metrics.jsonl').exists() else []
+
+
+@pytest.fixture(scope='module')
+def alone(text, tmp_path_factory):
+    """The run of one process with four devices."""
+    workdir = tmp_path_factory.mktemp('runs') / 'alone'
+    fields = FIELDS | {'data': small_runs.source(text)}
+    small_runs.train(workdir, *small_runs.flags(fields))
+    return workdir
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('fields', [{}, {'mesh.fsdp': 4}], ids=str)
+def test_two_processes_train_as_one_does(begin, alone, tmp_path, fields):
+    (status, out), (other, silence) = map(ended, begin(tmp_path / 'run', **fields))
+    assert (status, other) == (0, 0), out + silence
+    assert 'finished: step 12' in out and 'step' not in silence
+    assert_close(figures(tmp_path / 'run'), figures(alone))
+    assert {path.name for path in alone.iterdir()} == {
+        path.name for path in (tmp_path / 'run').iterdir()
+    }
+
+
+@pytest.mark.slow
+def test_a_stop_of_one_saves_all_and_another_number_of_processes_goes_on(
+    begin, alone, tmp_path
+):
+    workdir = tmp_path / 'run'
+    processes = begin(workdir)
+    wait_for_step(workdir, 2)
+    processes[1].send_signal(signal.SIGTERM)
+    (status, out), (other, _) = map(ended, processes)
+    assert (status, other) == (143, 143), out
+    assert 'stopped and saved at step' in out
+    ((status, out),) = map(ended, begin(workdir, number=1, devices=4))
+    assert status == 0 and 'resuming at step' in out, out
+    assert_close(figures(workdir), figures(alone))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('dies', [0, 1])
+def test_the_death_of_one_ends_the_other_and_the_same_command_goes_on(
+    begin, alone, tmp_path, dies
+):
+    workdir = tmp_path / 'run'
+    processes = begin(workdir)
+    wait_for_step(workdir, 6)
+    processes[dies].kill()
+    killed = time.monotonic()
+    status, out = ended(processes[1 - dies])
+    assert time.monotonic() - killed < 60
+    assert status not in (0, 143)
+    # jax may be the first to know: it names the process by its number.
+    of_jax = ('leader task', r'unhealthy .*:\n1\n')[dies]
+    assert re.search(f'process {dies} of 2 on .* died|{of_jax}', out), out
+    (status, out), (other, _) = map(ended, begin(workdir))
+    assert (status, other) == (0, 0), out
+    assert_close(figures(workdir), figures(alone))
+
+
+@pytest.mark.slow
+def test_one_may_start_late_and_a_second_group_finds_the_run_ended(begin, tmp_path):
+    workdir = tmp_path / 'run'
+    assert [status for status, _ in map(ended, begin(workdir, late=15))] == [0, 0]
+    before = (workdir / 'result.json').read_bytes()
+    (status, out), (other, silence) = map(ended, begin(workdir))
+    assert (status, other) == (0, 0) and 'finished: step 12' in out
+    assert (workdir / 'result.json').read_bytes() == before and not silence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        (({}, {'model__d_ff': 16}), 'has another config .*model.d_ff is 16, not 32'),
+        (({'model__num_heads': 3},) * 2, 'num_heads'),
+        (({'model__nothing': 1},) * 2, 'the config has no field'),
+    ],
+)
+def test_bad_input_is_one_line_of_the_first(begin, tmp_path, changes, message):
+    workdir = tmp_path / 'run'
+    (status, out), (other, silence) = map(ended, begin(workdir, changes=changes))
+    assert (status, other) == (2, 2), out + silence
+    errors = [line for line in out.splitlines() if 'error:' in line]
+    assert len(errors) == 1 and 'error:' not in silence
+    assert re.search(message, errors[0])
+    assert not workdir.exists()
