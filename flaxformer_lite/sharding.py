@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXES = ('data', 'fsdp', 'tensor')
 ROW_AXES = ('data', 'fsdp')
@@ -89,7 +89,7 @@ def gather(parameter: jax.Array, path: tuple[str, ...]) -> jax.Array:
     return jax.lax.with_sharding_constraint(parameter, spec)
 
 
-def state_shardings(tree: Any, mesh: jax.sharding.Mesh) -> Any:
+def state_shardings(tree: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Where each array of a tree of parameters is, or of a tree made of such trees.
 
     So an optimizer's moments are where their parameters are. Arrays in no table are

@@ -64,13 +64,11 @@ class Trainer:
                 say = screen.say if self._runs == 1 else _named(screen, setup)
                 self.records[place] = RunRecord(setup, path, screen, stop, say)
         first_record = next(iter(self.records.values()))
-        profile = first_record.path / 'profile'
         profiled = profiled_steps(self._config) if group.is_first() else None
-        self._profiler = StepProfiler(profiled, profile)
+        self._profiler = StepProfiler(profiled, first_record.path / 'profile')
         self._programs = Programs(setups[0], self._runs)
         abstract = self._programs.abstract_state()
-        # Each shape has a program of its own. The state is made while they are
-        # compiled.
+        # The state is made while the program of each shape is compiled.
         self._programs.compile_steps(setups[0].batches.shapes)
         screen.begin('compiling')
         self._state = stop.wait_for(lambda: self._first_state(abstract))
