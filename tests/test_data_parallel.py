@@ -179,13 +179,10 @@ def assert_trained_alike(found, expected, rounding=1e-4):
     assert_close(found[0], expected[0], 0.05 * 3 * RATE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'settings',
-    [
-        pytest.param({}, marks=pytest.mark.slow),
-        {'accumulate': 2},
-        pytest.param({'dtype': 'bfloat16'}, marks=pytest.mark.slow),
-    ],
+    [{}, {'accumulate': 2}, {'dtype': 'bfloat16'}],
     ids=['base', 'accumulate', 'bfloat16'],
 )
 def test_training_goes_as_on_one_device(settings):

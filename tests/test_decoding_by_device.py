@@ -33,7 +33,9 @@ def sources():
     'settings',
     [
         pytest.param({'strategy': 'greedy'}, marks=pytest.mark.slow),
-        {'strategy': 'beam', 'beams': 3, 'n_best': 2},
+        pytest.param(
+            {'strategy': 'beam', 'beams': 3, 'n_best': 2}, marks=pytest.mark.slow
+        ),
         pytest.param(
             {'strategy': 'sample', 'key': jax.random.key(3), 'top_p': 0.9},
             marks=pytest.mark.slow,

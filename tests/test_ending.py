@@ -203,6 +203,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_run_stops_early_and_scores_its_best_also_when_it_is_killed(
     data, tmp_path, monkeypatch, capsys
 ):

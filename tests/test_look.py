@@ -92,6 +92,7 @@ def test_the_page_needs_no_other_file(page):
     assert links and all(link.startswith(('#', 'data:')) for link in links)
 
 
+@pytest.mark.slow
 def test_an_alignment_is_the_mean_over_heads_of_the_weights_that_write_a_piece(run):
     tokenizer = run.trained.tokenizer
     batch = attended.pairs_batch(tokenizer, [(TEXT, TARGET)])
@@ -127,6 +128,7 @@ def test_the_mark_is_the_first_of_the_largest_weights():
     assert only[1].most_T.tolist() == [1, 0]
 
 
+@pytest.mark.slow
 def test_a_notebook_has_each_figure_as_plotlys(run):
     assert isinstance(run.translate(TEXT), str)
     attention = run.attention(TEXT)
@@ -145,6 +147,7 @@ def test_a_notebook_has_each_figure_as_plotlys(run):
     assert dark.layout.template.layout.paper_bgcolor != '#ffffff'
 
 
+@pytest.mark.slow
 def test_what_is_given_is_what_the_decoder_writes(run):
     decoder = run.attention(TEXT, TARGET)['decoder self-attention']
     tokenizer = run.trained.tokenizer
@@ -152,6 +155,7 @@ def test_what_is_given_is_what_the_decoder_writes(run):
     assert decoder.maps[0][0].rows == ['<s>', *pieces]
 
 
+@pytest.mark.slow
 def test_a_run_without_pairs_shows_the_rest(run, trained):
     bare = looking.open_run(trained, pairs=0)
     assert bare.importance() is None and bare.heads() == {}
@@ -217,6 +221,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('arguments', 'message'), WRONG, ids=lambda x: str(x)[:40])
 def test_what_cannot_be_is_one_line_before_anything_is_computed(
     trained, tmp_path, arguments, message, monkeypatch

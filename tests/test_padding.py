@@ -90,6 +90,7 @@ def test_what_was_traced_once_asks_each_batch_for_its_own_padding():
     assert len(traces) == 2
 
 
+@pytest.mark.slow
 def test_a_model_goes_by_its_own_padding_inside_the_scope_of_another():
     rows = widened(rows_of(tiny.PAIRS))
     wrong_BT = rows['source'] == 0

@@ -41,9 +41,10 @@ def step(model):
             'blocks',
             {'norm': 'batch', 'feed_forward': 'mixture(capacity=0.5)', 'num_layers': 1},
         ),
-        (
+        pytest.param(
             'dots_saveable',
             {'architecture': 'decoder_only', 'layer_drop': 0.5, 'dtype': 'bfloat16'},
+            marks=pytest.mark.slow,
         ),
         pytest.param('blocks', {}, marks=pytest.mark.slow),
         pytest.param(

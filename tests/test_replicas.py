@@ -50,10 +50,7 @@ def name(variant):
 
 @pytest.mark.parametrize(
     'variant',
-    [
-        pytest.param(v, id=name(v), marks=[pytest.mark.slow] if i != 1 else [])
-        for i, v in enumerate(VARIANTS)
-    ],
+    [pytest.param(v, id=name(v), marks=pytest.mark.slow) for v in VARIANTS],
 )
 def test_a_step_of_several_runs_is_a_step_of_each(variant):
     model = tiny.model(dropout=0.3, num_layers=1, **variant)
@@ -130,7 +127,8 @@ def files_of(path):
     return {str(name) for name in names if 'ocdbt' not in str(name)}
 
 
-@pytest.mark.parametrize('seed', [pytest.param(3, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', [3, 4])
 def test_each_seed_has_the_run_that_it_would_have_had_alone(
     seed, data, together, tmp_path
 ):

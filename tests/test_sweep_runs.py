@@ -71,6 +71,7 @@ ARMS = {
 }
 
 
+@pytest.mark.slow
 def test_one_process_makes_all_runs_and_an_arm_that_fails_stops_none(
     folder, monkeypatch, capsys
 ):

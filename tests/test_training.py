@@ -253,12 +253,10 @@ def test_a_batch_of_padding_moves_nothing():
 
 
 # What follows from other tokens of the batch follows from those of other devices too.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'overrides',
-    [
-        pytest.param({}, marks=pytest.mark.slow),
-        {'norm': 'batch', 'feed_forward': 'mixture(capacity=1.0)'},
-    ],
+    [{}, {'norm': 'batch', 'feed_forward': 'mixture(capacity=1.0)'}],
     ids=['base', 'across tokens'],
 )
 def test_several_devices_do_as_one_does(overrides):
