@@ -8,8 +8,8 @@ from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 # between the matrix of one layer and those of all. A test holds it.
 ENTRYWISE = (
     *('adabelief', 'adadelta', 'adagrad', 'adam', 'adamax', 'adamaxw', 'adamw', 'adan'),
-    *('amsgrad', 'lion', 'nadam', 'nadamw', 'radam', 'rmsprop', 'sgd', 'sign_sgd'),
-    *('signum', 'yogi', 'contrib.schedule_free_adamw', 'contrib.schedule_free_sgd'),
+    *('amsgrad', 'lion', 'radam', 'rmsprop', 'sgd', 'sign_sgd', 'signum', 'yogi'),
+    *('contrib.schedule_free_adamw', 'contrib.schedule_free_sgd'),
 )
 
 
