@@ -17,7 +17,6 @@ import subprocess
 import sys
 from typing import Any
 
-from benchmarks import turns
 from experiments.command_line import console
 
 # A model's size is nearly 28 d_model² (layers of one stack) + vocabulary · d_model.
@@ -56,7 +55,6 @@ def main() -> None:
                 rows.append(row)
                 print(*row, file=sys.stderr, flush=True)
     head = ['model', 'data', 'fsdp', 'tensor', 'remat', 'state GB', 'step GB', 'sum GB']
-    print(turns.machine())
     print(console.table(head, rows))
 
 
