@@ -147,6 +147,7 @@ def test_each_seed_has_the_run_that_it_would_have_had_alone(
         assert (own / 'translations' / file.name).read_text() == file.read_text()
 
 
+@pytest.mark.slow
 def test_a_kill_between_two_runs_checkpoints_changes_nothing(
     data, together, tmp_path, monkeypatch
 ):

@@ -202,6 +202,7 @@ def killed_after(text, workdir, step, number, **settings):
     return process.returncode, out
 
 
+@pytest.mark.slow
 def test_a_run_stopped_again_and_again_ends_the_same_bit_for_bit(whole, text, tmp_path):
     """Before its first checkpoint, by a signal that leaves it time, and after one."""
     workdir, _ = whole

@@ -25,7 +25,11 @@ from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.residual.pre_norm import PreNorm
 from flaxformer_lite.training.batch import source_and_inputs
 from flaxformer_lite.training.loss import loss_sums
-from flaxformer_lite.training.train_step import TrainState, make_train_step
+from flaxformer_lite.training.train_step import (
+    TrainState,
+    init_variables,
+    make_train_step,
+)
 
 # Slow tests, for these differ from their like by a function of each number, or of each
 # position, which tests of their own compare with its formula.
@@ -359,7 +363,8 @@ def test_layers_have_weights_of_their_own(overrides):
         if 'decoder_num_layers' in overrides:
             depths['decoder_num_layers'] = layers
         model = tiny.model(**overrides | depths)
-        tree = flatten_dict(tiny.parameters(model), sep='/')
+        init = functools.partial(init_variables, model, jax.random.key(0))
+        tree = flatten_dict(jax.eval_shape(init)['params'], sep='/')
         return {name: x.shape for name, x in tree.items()}
 
     # The first layers of a recurrent network read vectors of another width.
