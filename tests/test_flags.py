@@ -294,7 +294,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         assert process.wait() == 1
 
 
-def test_a_flag_given_twice_and_an_empty_directory_are_refused():
+def test_a_flag_given_twice_and_what_is_no_directory_are_refused():
     parser = flags.Parser('test')
     parser.add_argument('--workdir', type=Path)
     parser.add_argument('--set', default='')
@@ -305,6 +305,8 @@ def test_a_flag_given_twice_and_an_empty_directory_are_refused():
             parser.parse_args(arguments)
     with pytest.raises(UserError, match='argument --workdir: is empty'):
         parser.parse_args(['--workdir='])
+    with pytest.raises(UserError, match='--workdir: gs://b/x is an address, not'):
+        parser.parse_args(['--workdir=gs://b/x'])
     for _ in range(2):  # what was parsed before counts for nothing
         args = parser.parse_args(['--workdir=a', '--set=b', '--each=1', '--each=2'])
     assert (args.workdir, args.set, args.each) == (Path('a'), 'b', ['1', '2'])

@@ -2,36 +2,27 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-
-from experiments.checkpoints import folder, manifest
-from experiments.checkpoints.averaging import Mean, average
+from experiments.checkpoints import averaging, folder, manifest
+from experiments.checkpoints.averaging import Mean
 from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.manifest import Damaged
-from experiments.checkpoints.state_files import Failed, StateFiles
+from experiments.checkpoints.reader import CheckpointReader, Restored
+from experiments.checkpoints.state_files import StateFiles
 from experiments.checkpoints.writer import CheckpointWriter
 from experiments.command_line.errors import UserError
-from experiments.runtime import mesh
 from experiments.runtime.processes import group
-
-
-class Restored(NamedTuple):
-    step: int
-    state: Any
-    metadata: dict[str, Any]
 
 
 class Checkpoints:
     """The checkpoints of a run, written in the background.
 
     A kill at any time leaves them good: a checkpoint is a folder that gets its name,
-      the
-    step, only when all of it is on disk. It holds `state`, which Orbax writes, and a
-    manifest. Orbax restores a flipped byte without an error; the manifest detects it.
+    the step, only when all of it is on disk. It holds `state`, which Orbax writes, and
+    a manifest. Orbax restores a flipped byte without an error; the manifest detects it.
     What is being read is locked, so that the training process does not remove it.
 
     Args:
@@ -52,6 +43,7 @@ class Checkpoints:
         self._read_only = read_only
         self._files = StateFiles()
         self._writer = CheckpointWriter(self._folder, self._files, keep, keep_best)
+        self._reader = CheckpointReader(self._folder, self._files)
         if not read_only:
             self._folder.remove_nameless()
 
@@ -65,7 +57,7 @@ class Checkpoints:
     ) -> None:
         """Begins to save a state with its metadata, at a step later than all others.
 
-        It returns when the state is copied and may be donated; the writing goes on.
+        It returns when the state may be donated; as a rule the writing goes on then.
 
         Args:
           state: a tree of arrays.
@@ -161,38 +153,33 @@ class Checkpoints:
             read now, and may be good.
         """
         self.wait()
-        newest = group.from_first('newest', lambda: self._newest(abstract_state, warn))
-        if newest is None:
-            return None
-        return self._read(newest, abstract_state)
-
-    def _newest(self, abstract: Any, warn: Callable[[str], None]) -> int | None:
-        """The step of the latest that is undamaged; later ones are renamed."""
-        damaged: dict[int, Damaged] = {}
-        for step in reversed(self.steps()):
+        damaged: dict[int, str] = {}
+        for step in reversed(group.from_first('steps', self.steps)):
             try:
-                self._verify(step, abstract)
+                content = self._reader.check(step, abstract_state)
+                restored = self._reader.read(step, content, abstract_state)
             except Damaged as error:
-                damaged[step] = error
+                # Not the error: it would keep the damaged state in memory.
+                damaged[step] = str(error)
                 continue
-            self._set_aside(damaged, warn)
-            return step
+            if group.is_first():
+                self._set_aside(damaged, warn)
+            return restored
         if not damaged:
             return None
-        for step, error in damaged.items():
-            warn(f'the checkpoint of step {step} is damaged: {error}')
+        for step, reason in damaged.items():
+            if group.is_first():
+                warn(f'the checkpoint of step {step} is damaged: {reason}')
         raise UserError(
             f'all checkpoints in {self._folder.directory} are damaged; '
             'move that folder away to begin the run again'
         )
 
-    def _set_aside(
-        self, damaged: dict[int, Damaged], warn: Callable[[str], None]
-    ) -> None:
-        for step, error in damaged.items():
+    def _set_aside(self, damaged: dict[int, str], warn: Callable[[str], None]) -> None:
+        for step, reason in damaged.items():
             name = self._folder.set_aside(step)
             warn(
-                f'the checkpoint of step {step} is damaged: {error}; '
+                f'the checkpoint of step {step} is damaged: {reason}; '
                 f'it is kept as {name}'
             )
 
@@ -204,66 +191,67 @@ class Checkpoints:
     ) -> Mean:
         """The mean of the variables that were saved at some steps.
 
+        Nothing else of the checkpoints is read, such as an optimizer's moments, so
+        damage to that goes unnoticed here.
+
         Args:
+          abstract: a nested dict of shapes, dtypes and shardings: where the mean goes.
           warn: is told of each damaged checkpoint, which is left out.
 
         Raises:
           UserError: none is good, one is of another model, or one cannot be read now.
           hold.Gone: one was removed before it could be read.
         """
-        good: list[int] = []
-        damaged: dict[int, Damaged] = {}
+        damaged: dict[int, str] = {}
         with contextlib.ExitStack() as held:
             for step in steps:
                 held.enter_context(self._folder.reading(step))
-            mean = average(self._good(steps, abstract, good, damaged))
-        for step, error in damaged.items():
-            warn(f'the checkpoint of step {step} is damaged and left out: {error}')
+            manifests = self._check(steps, abstract, damaged)
+            variables = self._average(manifests, abstract, damaged)
+        left_out = [step for step in steps if step in damaged]
+        for step in left_out:
+            reason = damaged[step]
+            warn(f'the checkpoint of step {step} is damaged and left out: {reason}')
+        good = [step for step in steps if step not in damaged]
+        return Mean(variables, good, left_out)
 
-        def place(leaf: Any, abstract_leaf: Any) -> jax.Array:
-            return mesh.put(leaf, abstract_leaf.sharding)
-
-        placed = jax.tree.map(place, mean, abstract)
-        return Mean(placed, good, list(damaged))
-
-    def _good(
-        self,
-        steps: Sequence[int],
-        abstract: Any,
-        good: list[int],
-        damaged: dict[int, Damaged],
-    ) -> Iterator[Any]:
-        """Loads one after another; notes in `good` and `damaged` how each one is."""
+    def _check(
+        self, steps: Sequence[int], abstract: Any, damaged: dict[int, str]
+    ) -> dict[int, dict[str, Any]]:
+        """The manifests of those that are whole; of others, `damaged` gets why."""
+        manifests = {}
         for step in steps:
             try:
-                self._verify(step, abstract)
+                manifests[step] = self._reader.check(step, abstract)
             except Damaged as error:
-                damaged[step] = error
-                continue
-            good.append(step)
-            yield self._read(step, abstract).state
-        if not good:
-            reasons = '; '.join(f'{step}: {error}' for step, error in damaged.items())
-            raise UserError(
-                f'all checkpoints that are to be used, in {self._folder.directory}, '
-                f'are damaged ({reasons}): restore one from a copy, or train again in '
-                'another --workdir'
-            )
+                damaged[step] = str(error)
+        return manifests
 
-    def _verify(self, step: int, abstract: Any) -> None:
-        """Raises Damaged, or UserError, where `abstract` cannot be read at a step."""
-        path = self._folder.path(step)
-        content = manifest.read(path)
-        manifest.compare_kinds(path, content, abstract)
-        manifest.compare_files(path, content)
+    def _average(
+        self,
+        manifests: dict[int, dict[str, Any]],
+        abstract: Any,
+        damaged: dict[int, str],
+    ) -> Any:
+        """The mean of those in `manifests` whose arrays are what was saved."""
 
-    def _read(self, step: int, abstract: Any) -> Restored:
-        """Reads `abstract`, the state or part of it, at a step that was verified."""
-        path = self._folder.path(step)
-        content = manifest.read(path)
-        try:
-            state = self._files.restore(path / 'state', abstract)
-        except Failed as error:
-            # It is not damaged: its files were just found to be what was written.
-            raise UserError(f'cannot read checkpoint {path}: {error}') from error
-        return Restored(step, state, content['metadata'])
+        def read(step: int, part: Any) -> Any:
+            try:
+                return self._reader.read(step, manifests[step], part).state
+            except Damaged as error:
+                damaged[step] = str(error)
+                raise
+
+        while good := [step for step in manifests if step not in damaged]:
+            # One that is found damaged late is in the means of parts before.
+            with contextlib.suppress(Damaged):
+                return averaging.join(
+                    averaging.average(read(step, part) for step in good)
+                    for part in averaging.parts(abstract)
+                )
+        reasons = '; '.join(f'{step}: {reason}' for step, reason in damaged.items())
+        raise UserError(
+            f'all checkpoints that are to be used, in {self._folder.directory}, '
+            f'are damaged ({reasons}): restore one from a copy, or train again in '
+            'another --workdir'
+        )

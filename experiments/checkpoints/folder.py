@@ -1,4 +1,22 @@
-"""The folder of a run's checkpoints: which there are, which are the last and best."""
+"""The folder of a run's checkpoints: which there are, which are the last and best.
+
+Not Orbax's `CheckpointManager` (0.12): with it we would lose what holds here.
+
+- It removes an old step under the step's own name, file by file. A kill meanwhile
+  leaves a folder that counts as a checkpoint. Here it loses its name first.
+- It counts steps by their names when it keeps the last and the best. Damaged ones take
+  the places of good ones, which are removed. Here none counts whose manifest is damaged
+  or cannot be read, and none of those is removed.
+- It does not know of readers in other processes; here they lock what they read.
+- A score is given with the save or never; here an evaluation that was interrupted is
+  made up for, and its score is added (`Checkpoints.set_score`).
+- An error or an older step makes `save` return False, or writes a line to the log.
+
+So retention and names are here, and Orbax writes and reads one folder of arrays at a
+time (`state_files`). They need a disk: a folder that gets its name by one renaming,
+names that are synced, and locks. A bucket (gs://…) has none of them, so a run's
+directory there is refused (`command_line.flags.directory`).
+"""
 
 import contextlib
 import os

@@ -1,4 +1,12 @@
-"""The manifest of a checkpoint: what it holds, and SHA-256 sums that verify it."""
+"""The manifest of a checkpoint: what it holds, and what that is verified by.
+
+Arrays are verified by their digests (`digest`), which are those of the training state
+itself, so that they also tell what goes wrong between its memory and the disk. Of the
+small files there are SHA-256 sums beside: Orbax's descriptions of the arrays are in no
+digest, and where one is damaged Orbax fails with errors that cannot be told from those
+of a disk that is away. Of the large files, the arrays' own, only the sizes are kept:
+nothing has to be read again to save a state, and but once to restore it.
+"""
 
 import errno
 import hashlib
@@ -17,6 +25,8 @@ from experiments.storage import files
 NAME = 'record.json'
 # Errors of the system for a file that is not there, or is of another kind.
 _CHANGED = (*files.MISSING, IsADirectoryError)
+_SMALL = 1_000_000  # bytes; a file of no more has a sum
+_BLOCK = 1_000_000  # bytes that are read at once
 _NOT_FINITE = 'not finite'  # the key of a number that JSON cannot have
 
 
@@ -24,24 +34,41 @@ class Damaged(Exception):
     """A checkpoint is not what was written; the message names the file."""
 
 
+def leaves(tree: Any) -> dict[str, Any]:
+    """Path → leaf of a tree: `{'params/norm/bias': …}`."""
+    leaves = {}
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        leaves[jax.tree_util.keystr(path, simple=True, separator='/')] = leaf
+    return leaves
+
+
 def kinds(tree: Any) -> dict[str, str]:
     """Path → dtype and shape of each leaf: `{'params/norm/bias': 'float32[512]'}`."""
-    kinds = {}
-    for path, leaf in jax.tree.leaves_with_path(tree):
-        name = jax.tree_util.keystr(path, simple=True, separator='/')
-        kinds[name] = f'{leaf.dtype}{list(leaf.shape)}'
-    return kinds
+    return {
+        name: f'{leaf.dtype}{list(leaf.shape)}' for name, leaf in leaves(tree).items()
+    }
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> None:
-    """Writes a folder's manifest, with a SHA-256 of each file there and of itself.
+    """Writes a folder's manifest, with what its files and itself are verified by.
+
+    Args:
+      content: among others `leaves`, as `kinds` gives them, and `digests`, each leaf's.
 
     Raises:
       UserError: as `files.write`.
     """
     paths = sorted(path for path in folder.rglob('*') if path.is_file())
-    hashes = {path.relative_to(folder).as_posix(): _hash(path) for path in paths}
-    _write(folder, _encoded({**content, 'files': hashes}))
+    facts = {path.relative_to(folder).as_posix(): _facts(path) for path in paths}
+    _write(folder, {**content, 'files': facts})
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """What is kept of a file: its size and, where it is small, its sum."""
+    size = path.stat().st_size
+    if size > _SMALL:
+        return {'bytes': size}
+    return {'bytes': size, 'sha256': _hash(path)}
 
 
 def amend(folder: Path, **values: Any) -> None:
@@ -54,12 +81,13 @@ def amend(folder: Path, **values: Any) -> None:
     _write(folder, read(folder) | values)
 
 
-def _write(folder: Path, manifest: Mapping[str, Any]) -> None:
+def _write(folder: Path, content: Mapping[str, Any]) -> None:
+    manifest = _encoded(content)
     files.write_json(folder / NAME, {**manifest, 'sha256': _seal(manifest)})
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """A folder's manifest.
+    """A folder's manifest, in the form of this version.
 
     Raises:
       Damaged: it is not there, or was changed.
@@ -76,7 +104,18 @@ def read(folder: Path) -> dict[str, Any]:
     seal = manifest.pop('sha256', None)
     if seal != _seal(manifest):
         raise Damaged(f'{NAME} is not what was written')
-    return _decoded(manifest)
+    return _upgraded(_decoded(manifest))
+
+
+def _upgraded(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest of any version in this version's form.
+
+    There were no digests once, and a SHA-256 of each file, however large.
+    """
+    if 'digests' in manifest:
+        return manifest
+    sums = {path: {'sha256': sha} for path, sha in manifest['files'].items()}
+    return manifest | {'digests': {}, 'files': sums}
 
 
 def compare_kinds(folder: Path, manifest: Mapping[str, Any], abstract: Any) -> None:
@@ -91,17 +130,49 @@ def compare_kinds(folder: Path, manifest: Mapping[str, Any], abstract: Any) -> N
 
 
 def compare_files(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Reads every file of a folder and compares it with what was written.
+    """Compares the sizes and sums of a folder's files with what was written.
 
     Raises:
       Damaged: one is missing, or is not what was written.
       UserError: one cannot be read now.
     """
-    for path, sha in manifest['files'].items():
-        with _reading(folder / path, path):
-            is_same = _hash(folder / path) == sha
+    for name, facts in manifest['files'].items():
+        path = folder / name
+        with _reading(path, name):
+            is_same = facts.get('bytes') in (None, path.stat().st_size)
+            if is_same and 'sha256' in facts:
+                is_same = _hash(path) == facts['sha256']
         if not is_same:
-            raise Damaged(f'{path} is not what was written')
+            raise Damaged(f'{name} is not what was written')
+
+
+def compare_digests(manifest: Mapping[str, Any], here: Mapping[str, str]) -> None:
+    """Raises Damaged if a leaf that was restored is not what was saved.
+
+    Args:
+      here: path → digest of what was restored.
+    """
+    for name, digest in here.items():
+        if manifest['digests'].get(name, digest) != digest:
+            raise Damaged(f'{name} is not what was written')
+
+
+def has_sums(manifest: Mapping[str, Any]) -> bool:
+    """Whether there is a sum of every file: of all of them small, or of old."""
+    return all('sha256' in facts for facts in manifest['files'].values())
+
+
+def read_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Reads all files to their ends.
+
+    Raises:
+      Damaged, UserError: as `compare_files`.
+    """
+    compare_files(folder, manifest)
+    for name in manifest['files']:
+        with _reading(folder / name, name), open(folder / name, 'rb') as file:
+            while file.read(_BLOCK):
+                pass
 
 
 @contextmanager

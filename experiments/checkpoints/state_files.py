@@ -1,25 +1,43 @@
 """A tree of arrays in a folder, by Orbax: written in the background.
 
-A failure becomes one short line of text.
+Little is in memory beside the arrays themselves, for few are written or read at once. A
+failure becomes one short line of text.
 """
 
 import functools
 import logging
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 
 _LONGEST = 200  # characters of a failure's text
+# Bytes of arrays that are written or read at once. Beside each Orbax holds up to twice
+# its size: compressed, and as it is read.
+_IN_FLIGHT = 2**27
+# A larger state is not written while the training on a CPU goes on (`StateFiles.save`).
+_WRITTEN_BESIDE = 2**28
+# What a message of the system or the devices has in it, and none of damaged data has.
+_OF_SYSTEM = (
+    *('OS error', 'RESOURCE_EXHAUSTED', 'PERMISSION_DENIED', 'UNAVAILABLE'),
+    *('DEADLINE_EXCEEDED', 'NOT_FOUND'),
+)
 
 
 class Failed(Exception):
-    """Orbax cannot write or read; the message is one line, with the system's reason."""
+    """Orbax cannot write or read; the message is one line, with the system's reason.
+
+    Attributes:
+      of_system: whether the system or a device failed, and not what was to be read.
+    """
 
     def __init__(self, error: BaseException):
+        self.of_system = any(_is_of_system(cause) for cause in _causes(error))
         text = ' '.join(str(error).split())
         if not text:
             text = type(error).__name__
@@ -29,42 +47,82 @@ class Failed(Exception):
         super().__init__(text)
 
 
+def _is_of_system(error: BaseException) -> bool:
+    if isinstance(error, OSError | MemoryError):
+        return True
+    return any(words in str(error) for words in _OF_SYSTEM)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that it comes from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 class StateFiles:
     """Saves and restores trees of arrays; one is being written at a time."""
 
     def __init__(self):
         _silence()
+        self._writer: ocp.AsyncCheckpointer | None = None
+        self._limit = 0
+
+    def save(self, folder: Path, state: Any) -> None:
+        """Begins to write; returns when the state may be donated.
+
+        Of an accelerator's state a copy is written, which is in the host's memory. A
+        CPU's is written as it is, and as long as that takes the next step would need
+        memory for another one: where it is large, `save` returns when it is written.
+        The cores, which write and train, lose little by that.
+        """
+        try:
+            writer = self._writer_of(state)
+            writer.save(folder, args=ocp.args.PyTreeSave(state))
+            if _is_on_cpu() and _bytes(state) > _WRITTEN_BESIDE:
+                writer.wait_until_finished()
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def _writer_of(self, state: Any) -> ocp.AsyncCheckpointer:
+        limit = _limit(state)
+        if self._writer is not None and limit <= self._limit:
+            return self._writer
+        self.close()
         # If directories were made in the background and one could not be made, Orbax
         # would wait for it for ever.
         options = ocp.options.AsyncOptions(create_directories_asynchronously=False)
-        handler = ocp.PyTreeCheckpointHandler()
-        self._orbax = ocp.AsyncCheckpointer(handler, async_options=options)
-
-    def save(self, folder: Path, state: Any) -> None:
-        """Begins to write; returns when the state is copied and may be donated."""
-        try:
-            self._orbax.save(folder, args=ocp.args.PyTreeSave(state))
-        except Exception as error:
-            raise self._failure(error) from error
+        self._limit = limit
+        self._writer = ocp.AsyncCheckpointer(_handler(limit), async_options=options)
+        return self._writer
 
     def wait(self) -> None:
         """Returns when all is written."""
         try:
-            self._orbax.wait_until_finished()
+            if self._writer is not None:
+                self._writer.wait_until_finished()
         except Exception as error:
             raise self._failure(error) from error
 
     def restore(self, folder: Path, abstract: Any) -> Any:
-        """The leaves that `abstract` has, with its shardings."""
+        """The leaves that `abstract` has, with its shardings.
+
+        Processes do not wait for each other, so that where one fails others return.
+        """
+        handler = _handler(_limit(abstract))
         try:
-            return self._orbax.restore(folder, args=_restore_args(abstract))
+            return handler.restore(epath.Path(folder), args=_restore_args(abstract))
         except Exception as error:
             raise Failed(error) from error
+        finally:
+            handler.close()
 
     def close(self) -> None:
         """Ends the threads; `wait` has already raised what failed in them."""
+        writer, self._writer = self._writer, None
         try:
-            self._orbax.close()
+            if writer is not None:
+                writer.close()
         except Exception as error:
             self._failure(error)
 
@@ -73,6 +131,27 @@ class StateFiles:
         message = "coroutine '.*' was never awaited"
         warnings.filterwarnings('ignore', message, RuntimeWarning)
         return Failed(error)
+
+
+def _handler(limit: int) -> ocp.PyTreeCheckpointHandler:
+    """What writes and reads trees, with at most so many bytes of arrays at once."""
+    limited = ocp.BasePyTreeCheckpointHandler(
+        save_concurrent_bytes=limit, restore_concurrent_bytes=limit
+    )
+    return ocp.PyTreeCheckpointHandler(handler_impl=limited)
+
+
+def _limit(tree: Any) -> int:
+    # Orbax refuses an array that is not less than the limit, whose parts it rounds up.
+    return max(_IN_FLIGHT, 2 * max(map(_bytes, jax.tree.leaves(tree))))
+
+
+def _bytes(tree: Any) -> int:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _is_on_cpu() -> bool:
+    return jax.devices()[0].platform == 'cpu'
 
 
 def _restore_args(abstract: Any) -> ocp.args.PyTreeRestore:

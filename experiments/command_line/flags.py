@@ -27,6 +27,7 @@ CONFIG_HELP = (
     'fields'
 )
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
+_ADDRESS = re.compile('[A-Za-z][A-Za-z0-9+.-]*://')  # gs://bucket, s3://bucket
 
 
 class Settings(NamedTuple):
@@ -58,6 +59,13 @@ def directory(text: str) -> Path:
     """The type of a flag that names one: an empty name is not the one here."""
     if not text:
         raise argparse.ArgumentTypeError('is empty; to name the directory here, give .')
+    if _ADDRESS.match(text):
+        # As a path, gs://bucket would be a folder here that is called `gs:`.
+        raise argparse.ArgumentTypeError(
+            f'{text} is an address, not the path of a directory: locks, renaming and '
+            'syncing need a disk, so give a path on one that is mounted, and copy what '
+            'is there to a bucket'
+        )
     return Path(text)
 
 

@@ -1,0 +1,183 @@
+"""Memory and processor time of checkpoints: saving, restoring, the mean of several.
+
+    python -m benchmarks.checkpoints --megabytes=500
+    python -m benchmarks.checkpoints --megabytes=2570
+
+The state is like that of `wmt_big` with Adam: parameters and two moments, a third of
+the megabytes each, in arrays of 16 MB and an embedding of a sixth of them. Each
+operation has a process of its own, whose peak counts from where it begins; of saving
+the state itself is in it, so that 1.0 is the least there can be.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from experiments.command_line import console
+
+ROWS, COLUMNS = 1024, 4096  # of an array of 16 MB
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--megabytes', type=int, default=500, help='of the state')
+    parser.add_argument('--number', type=int, default=2, help='of checkpoints averaged')
+    parser.add_argument('--folder', type=Path, help='where they are written')
+    parser.add_argument('--work', choices=WORK, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.work:
+        print(json.dumps(WORK[args.work](args)))
+        return
+    rows = []
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        for work in WORK:
+            found = in_a_process(args, folder, work)
+            row = [work, *found.values()]
+            rows.append(row)
+            print(*row, file=sys.stderr, flush=True)
+    head = ['', 'state MB', 'peak MB', 'peak / state', 'CPU s', 'seconds']
+    print(console.table(head, rows))
+
+
+def in_a_process(args: argparse.Namespace, folder: str, work: str) -> dict[str, Any]:
+    """What a process of its own reports of an operation."""
+    command = [sys.executable, '-m', 'benchmarks.checkpoints', f'--work={work}']
+    command += [f'--megabytes={args.megabytes}', f'--number={args.number}']
+    command += [f'--folder={folder}']
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def state(megabytes: int, step: int) -> Any:
+    """Parameters and moments of random numbers, which do not compress."""
+    import jax
+
+    embedding = max(1, megabytes * 10**6 // 18 // (4 * ROWS))
+    arrays = max(1, megabytes * 10**6 * 5 // 18 // (4 * ROWS * COLUMNS))
+
+    def tree(key: Any) -> dict[str, Any]:
+        keys = jax.random.split(key, arrays + 1)
+        leaves = {'embedding': jax.random.normal(keys[0], (embedding, ROWS))}
+        for i in range(arrays):
+            leaves[f'kernel_{i}'] = jax.random.normal(keys[i + 1], (ROWS, COLUMNS))
+        return leaves
+
+    keys = jax.random.split(jax.random.key(step), 3)
+    names = ('params', 'first_moments', 'second_moments')
+    return {name: tree(key) for name, key in zip(names, keys, strict=True)}
+
+
+def save(args: argparse.Namespace) -> dict[str, Any]:
+    """Saves several, one after another."""
+    import jax
+
+    from experiments.checkpoints.checkpoints import Checkpoints
+
+    checkpoints = Checkpoints(args.folder, keep=args.number)
+    for step in range(1, args.number):
+        checkpoints.save(step, state(args.megabytes, step), {})
+        checkpoints.wait()
+    of_process = resident()
+    last = jax.block_until_ready(state(args.megabytes, args.number))
+    checkpoints.wait()
+
+    def work() -> None:
+        checkpoints.save(args.number, last, {})
+        checkpoints.wait()
+
+    found = measured(work, last, min(of_process, resident() - size(last)))
+    checkpoints.close()
+    return found
+
+
+def restore(args: argparse.Namespace) -> dict[str, Any]:
+    """Restores all of the latest."""
+    import jax
+
+    from experiments.checkpoints.checkpoints import Checkpoints
+
+    checkpoints = Checkpoints(args.folder, read_only=True)
+    abstract = jax.eval_shape(lambda: state(args.megabytes, 1))
+    jax.devices()
+    return measured(lambda: checkpoints.restore(abstract), abstract, resident())
+
+
+def average(args: argparse.Namespace) -> dict[str, Any]:
+    """The mean of the parameters of all."""
+    import jax
+
+    from experiments.checkpoints.checkpoints import Checkpoints
+
+    checkpoints = Checkpoints(args.folder, read_only=True)
+    abstract = jax.eval_shape(lambda: state(args.megabytes, 1))
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    params = {
+        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)
+        for name, leaf in abstract['params'].items()
+    }
+    steps = list(range(1, args.number + 1))
+
+    def work() -> Any:
+        return jax.block_until_ready(
+            checkpoints.average(steps, {'params': params}).variables
+        )
+
+    return measured(work, abstract, resident())
+
+
+WORK: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    'save': save,
+    'restore': restore,
+    'average': average,
+}
+
+
+def measured(work: Callable[[], Any], tree: Any, before: int) -> dict[str, Any]:
+    """The peak above `before`, in bytes, and the time of some work with a state."""
+    Path('/proc/self/clear_refs').write_text('5', encoding='ascii')
+    began, processor = time.perf_counter(), time.process_time()
+    result = work()
+    seconds = time.perf_counter() - began
+    processor = time.process_time() - processor
+    peak = status('VmHWM') - before
+    del result
+    return {
+        'state': size(tree) / 1e6,
+        'peak': peak / 1e6,
+        'ratio': f'{peak / size(tree):.2f}',
+        'processor': f'{processor:.1f}',
+        'seconds': f'{seconds:.1f}',
+    }
+
+
+def size(tree: Any) -> int:
+    """Bytes of a state."""
+    import jax
+
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def resident() -> int:
+    """Bytes that this process has in memory."""
+    return status('VmRSS')
+
+
+def status(field: str) -> int:
+    """A size, in bytes, that Linux tells of this process."""
+    text = Path('/proc/self/status').read_text('utf-8')
+    found = re.search(rf'{field}:\s+(\d+) kB', text)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+if __name__ == '__main__':
+    main()
