@@ -236,8 +236,8 @@ def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
     return function(*whole, *divided)
 
 
-# Among how many devices `sum_over_data` has divided the rows. JAX keys its caches by it:
-# a layer that was traced outside is traced anew within.
+# Among how many devices `sum_over_data` has divided the rows. JAX keys its caches by
+# it: a layer that was traced outside is traced anew within.
 _shares_of_rows = jax.make_user_context(1)
 
 

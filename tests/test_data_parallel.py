@@ -14,8 +14,10 @@ import tiny
 from collectives import collectives, total_bytes
 
 from experiments.runtime import compilation, mesh
+from flaxformer_lite.layers.dropout import keep_mask
 from flaxformer_lite.ops import cross_entropy, use_reference
 from flaxformer_lite.ops.cross_entropy import label_smoothed_cross_entropy
+from flaxformer_lite.sharding import sum_over_data
 from flaxformer_lite.training.loss import loss_sums
 from flaxformer_lite.training.train_step import init_state, make_train_step
 
@@ -112,6 +114,19 @@ def test_rows_that_devices_cannot_share_evenly_have_the_same_loss():
     function = loss_and_gradients()
     found, _ = on_devices(function, (*whole, *divided), ())
     assert_close(found, alone(function, *whole, *divided), 2e-5)
+
+
+@pytest.mark.parametrize('ops', [contextlib.nullcontext, use_reference])
+def test_dropout_draws_for_own_rows_what_it_draws_for_all(ops):
+    def dropped(key, x_BT):
+        keep = keep_mask(key, x_BT.shape, 0.5, of_rows=True)
+        return jnp.where(keep, x_BT, 0).sum(0)
+
+    x_BT = np.arange(1.0, 1 + B * T).reshape(B, T)
+    with ops():
+        expected = alone(dropped, KEY, x_BT)
+        found, _ = on_devices(lambda *x: sum_over_data(dropped)(*x), (KEY,), (x_BT,))
+    np.testing.assert_array_equal(found, expected)
 
 
 def rows_of_pairs():

@@ -36,9 +36,7 @@ def reference(
     return jax.lax.dynamic_slice_in_dim(words, first_row(own), own)
 
 
-def tuned(
-    key: jax.Array, shape: tuple[int, ...], of_rows: bool = False
-) -> jax.Array:
+def tuned(key: jax.Array, shape: tuple[int, ...], of_rows: bool = False) -> jax.Array:
     """A hash of each element's index and the key: other words of the same distribution.
 
     Two rounds, with a word of the key before each. It fuses into the operation that
