@@ -140,6 +140,38 @@ def test_two_processes_exchange_and_what_differs_ends_both():
     assert 'error' not in silence
 
 
+WAITS = """
+import sys, time
+from experiments.runtime.processes import endings
+with endings.together(sys.argv[1:]):
+    endings.connect()
+    time.sleep(1)
+    print('connected', flush=True)
+    time.sleep(300)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('dies', [0, 1, 2])
+def test_a_death_is_one_line_of_one_process_and_ends_all(dies):
+    """Also where they wait for nothing of each other."""
+    processes = [
+        start([sys.executable, '-c', WAITS], *flags) for flags in places(number=3)
+    ]
+    for process in processes:
+        while process.stdout.readline() != 'connected\n':
+            assert process.poll() is None
+    processes[dies].kill()
+    found = [ended(process) for process in processes]
+    assert [status for status, _ in found] == [
+        -signal.SIGKILL if i == dies else 1 for i in range(3)
+    ]
+    errors = [re.findall('error: .*', out) for _, out in found]
+    told = [error for each in errors for error in each]
+    assert len(told) == 1 and errors[1 if dies == 0 else 0] == told
+    assert re.match(f'error: process {dies} of 3 on .* died; the same command', told[0])
+
+
 def places(number):
     """The flags of each process; none for one alone."""
     if number == 1:
