@@ -17,7 +17,7 @@ What is traced in the context of a mesh finds it there:
 
 The batch's rows should be divided over `data` and `fsdp`, and the state as
 `state_shardings` says. Results are those of one device, but for rounding. Without a
-mesh in context nothing is divided here.
+mesh in context nothing is divided here. Gradients are summed over `data` once a step.
 
 Rules go by the letters of axes (`shapes`), for activations and parameters alike. A
 dimension that the devices of its axis do not divide evenly stays whole.
