@@ -1,12 +1,12 @@
 """The memory of one device for large models, by compiling their steps and running none.
 
     python -m benchmarks.mesh_memory --chip=cpu
-    python -m benchmarks.mesh_memory --chip=v5e
+    python -m benchmarks.mesh_memory --chip=v5e --devices 32 256
 
-A training step (Adam, bfloat16, dropout, layers in one loop) is compiled for as many
-devices as are asked for, which need not be there: CPU devices are simulated, and for a
-TPU v5e it takes the package `libtpu`. The figures are XLA's own of the compiled
-program: what a device holds of state and batch, and what a step sets aside beside them.
+A training step (Adam, bfloat16, dropout) is compiled for as many devices as are asked
+for, which need not be there: CPU devices are simulated, and for a TPU v5e it takes the
+package `libtpu`. The figures are XLA's own of the compiled program: what a device holds
+of state and batch, and what a step sets aside beside them.
 """
 
 import argparse
@@ -17,7 +17,19 @@ import subprocess
 import sys
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh
+
 from experiments.command_line import console
+from experiments.runtime.mesh import DeviceMesh, placed
+from flaxformer_lite import build, init_state, make_train_step
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.sharding import AXES
+from flaxformer_lite.training.batch import BATCH_ARRAYS
 
 # A model's size is nearly 28 d_model² (layers of one stack) + vocabulary · d_model.
 MODELS: dict[str, dict[str, int]] = {
@@ -29,9 +41,10 @@ MODELS: dict[str, dict[str, int]] = {
 VOCABULARY = 32_768
 ROWS, LENGTH = 8, 256  # of the batch, for each device that divides rows
 # The devices, and how they are divided: data, fsdp, tensor.
-MESHES = ((8, 1, 1), (1, 8, 1), (1, 32, 1), (1, 8, 4), (4, 64, 1))
-TOPOLOGIES = {8: 'v5e:2x4', 32: 'v5e:4x8', 256: 'v5e:16x16'}
+MESHES = ((8, 1, 1), (1, 8, 1), (1, 32, 1), (1, 8, 4), (1, 64, 1), (4, 64, 1))
+TOPOLOGIES = {8: 'v5e:2x4', 32: 'v5e:4x8', 64: 'v5e:8x8', 256: 'v5e:16x16'}
 REMAT = ('none', 'blocks')
+FIGURES = ('state GB', 'step GB', 'sum GB')
 
 
 def main() -> None:
@@ -40,110 +53,109 @@ def main() -> None:
     )
     parser.add_argument('--chip', choices=('cpu', 'v5e'), default='cpu')
     parser.add_argument('--models', nargs='+', choices=MODELS, default=list(MODELS))
+    parser.add_argument('--devices', nargs='+', type=int, default=list(TOPOLOGIES))
+    parser.add_argument('--remat', nargs='+', choices=REMAT, default=list(REMAT))
+    parser.add_argument(
+        '--separate_layers', action='store_true', help='by default one loop of them'
+    )
+    parser.add_argument('--limit', type=float, default=300, help='seconds of a case')
     parser.add_argument('--case', type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.case is not None:
-        print(json.dumps(compiled(args.chip, **args.case)))
+        print(json.dumps(figures(args.chip, **args.case)))
         return
     rows = []
+    for case in cases(args):
+        found = in_a_process(args.chip, case, args.limit)
+        row = [case['model'], *case['sizes'], case['remat'], *found]
+        rows.append(row)
+        print(*row, file=sys.stderr, flush=True)
+    print(console.table(['model', *AXES, 'remat', *FIGURES], rows))
+
+
+def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """What is compiled: the arguments of `figures` beside the chip."""
+    found = []
     for model in args.models:
-        for mesh in MESHES:
-            for remat in REMAT:
-                case = dict(model=model, mesh=mesh, remat=remat)
-                found = in_a_process(args.chip, case)
-                row = [model, *mesh, remat, *found.values()]
-                rows.append(row)
-                print(*row, file=sys.stderr, flush=True)
-    head = ['model', 'data', 'fsdp', 'tensor', 'remat', 'state GB', 'step GB', 'sum GB']
-    print(console.table(head, rows))
+        for sizes in MESHES:
+            for remat in args.remat:
+                if math.prod(sizes) in args.devices:
+                    case = dict(model=model, sizes=sizes, remat=remat)
+                    case['scan_layers'] = not args.separate_layers
+                    found.append(case)
+    return found
 
 
-def in_a_process(chip: str, case: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a case, of which an error leaves a word."""
-    devices = math.prod(case['mesh'])
+def in_a_process(chip: str, case: dict[str, Any], limit: float) -> list[str]:
+    """The figures of a case; where there are none, a word says why."""
+    devices = math.prod(case['sizes'])
     flags = f'--xla_force_host_platform_device_count={devices if chip == "cpu" else 1}'
     environment = os.environ | {'XLA_FLAGS': flags, 'JAX_PLATFORMS': 'cpu'}
     command = [sys.executable, '-m', 'benchmarks.mesh_memory', f'--chip={chip}']
     command.append(f'--case={json.dumps(case)}')
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=limit
+        )
+    except subprocess.TimeoutExpired:
+        return ['', '', f'not within {limit:.0f} s']
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])
     if 'RESOURCE_EXHAUSTED' in done.stderr:
-        return {'state': '', 'step': '', 'sum': 'more than there is'}
+        return ['', '', 'more than there is']
     raise RuntimeError(done.stderr)
 
 
-def compiled(chip: str, model: str, mesh: list[int], remat: str) -> dict[str, str]:
+def figures(
+    chip: str, model: str, sizes: list[int], remat: str, scan_layers: bool
+) -> list[str]:
     """Gigabytes of a device: the state, a step beside it, and their sum."""
-    import jax
-    import jax.numpy as jnp
-    import optax
-    from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+    mesh = Mesh(_devices(chip, sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    program = compiled(DeviceMesh(mesh), _model(model, scan_layers), remat)
+    memory = program.memory_analysis()
+    assert memory is not None
+    state = memory.argument_size_in_bytes
+    step = memory.temp_size_in_bytes
+    step += memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return [f'{size / 1e9:.2f}' for size in (state, step, state + step)]
 
-    from flaxformer_lite import build, init_state, make_train_step, sharding
-    from flaxformer_lite.training.batch import BATCH_ARRAYS
 
-    sizes = MODELS[model]
-    made = build.model(
-        sizes
-        | dict(
-            d_ff=4 * sizes['d_model'],
-            dtype='bfloat16',
-            residual='pre_norm',
-            scan_layers=True,
-        ),
-        VOCABULARY,
-    )
+def compiled(devices: DeviceMesh, model: Model, remat: str) -> jax.stages.Compiled:
+    """The training step of a model for these devices."""
     optimizer = optax.adam(1e-4)
     key = jax.eval_shape(jax.random.key, 0)
-    state = jax.eval_shape(lambda key: init_state(made, optimizer, key), key)
-    devices = _devices(chip, math.prod(mesh)).reshape(mesh)
-    placed_on = Mesh(devices, sharding.AXES, axis_types=(AxisType.Auto,) * 3)
-    whole = NamedSharding(placed_on, PartitionSpec())
-    rows = NamedSharding(placed_on, PartitionSpec(sharding.ROW_AXES))
-    where = sharding.state_shardings(state, placed_on)
-
-    def place(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    count = ROWS * mesh[0] * mesh[1]
-    batch = {
-        name: jax.ShapeDtypeStruct((count, LENGTH), jnp.int32, sharding=rows)
-        for name in BATCH_ARRAYS
-    }
-    step = jax.jit(
-        make_train_step(made, optimizer, remat=remat),
-        donate_argnums=0,
-        out_shardings=(where, whole),
+    state = jax.eval_shape(lambda key: init_state(model, optimizer, key), key)
+    rows = ROWS * devices.row_shards
+    array = jax.ShapeDtypeStruct((rows, LENGTH), jnp.int32)
+    everywhere = devices.everywhere()
+    arguments = (
+        placed(state, devices.state(state)),
+        placed(dict.fromkeys(BATCH_ARRAYS, array), devices.rows()),
+        placed(key, everywhere),
     )
-    with jax.set_mesh(placed_on):
-        lowered = step.lower(
-            jax.tree.map(place, state, where), batch, place(key, whole)
-        )
-    memory = lowered.compile().memory_analysis()
-    assert memory is not None
-    held = memory.argument_size_in_bytes / 1e9
-    beside = (
-        memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-        + memory.temp_size_in_bytes
-    ) / 1e9
-    return {
-        'state': f'{held:.2f}',
-        'step': f'{beside:.2f}',
-        'sum': f'{held + beside:.2f}',
-    }
+    step = jax.jit(
+        make_train_step(model, optimizer, remat=remat),
+        donate_argnums=0,
+        out_shardings=(devices.state(state), everywhere),
+    )
+    with jax.set_mesh(devices.mesh):
+        return step.lower(*arguments).compile()
 
 
-def _devices(chip: str, count: int) -> Any:
-    import jax
-    import numpy as np
-    from jax.experimental import topologies
+def _model(name: str, scan_layers: bool) -> Model:
+    sizes = MODELS[name]
+    others = dict(dtype='bfloat16', residual='pre_norm', scan_layers=scan_layers)
+    fields = sizes | {'d_ff': 4 * sizes['d_model']} | others
+    return build.model(fields, VOCABULARY)
 
+
+def _devices(chip: str, sizes: list[int]) -> np.ndarray:
     if chip == 'cpu':
-        return np.array(jax.devices())
-    topology = topologies.get_topology_desc(TOPOLOGIES[count], 'tpu')
-    return np.array(topology.devices)
+        devices = jax.devices()
+    else:
+        name = TOPOLOGIES[math.prod(sizes)]
+        devices = topologies.get_topology_desc(name, 'tpu').devices
+    return np.array(devices).reshape(sizes)
 
 
 if __name__ == '__main__':

@@ -69,7 +69,7 @@ class Timed:
         self._state = parts.stack([parts.first_state(key) for key in keys])
         self._key = parts.stack(keys)
         batches = [next(s.batches.iterate(Position()))[0] for s in setups]
-        self._batch = parts.stack_batches(batches)
+        self._batch = parts.place_batches(dict(enumerate(batches)))
         self._moves = [jax.numpy.ones(len(setups), bool)] if len(setups) > 1 else []
         self._program = parts.step(shapes[0]).result()
         self.seconds(WARM_UP)

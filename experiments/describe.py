@@ -56,9 +56,11 @@ def _facts(costs: dict[str, dict[str, int]]) -> dict[str, str]:
     facts['arrays of a step'] = _megabytes(sum(costs['bytes'].values()))
     device = dict(costs['device'])
     devices = device.pop('devices')
+    flops_of_device = device.pop('flops')
     if devices > 1:
         held = ', '.join(f'{name} {_megabytes(size)}' for name, size in device.items())
         facts[f'each of {devices}'] = f'{_megabytes(sum(device.values()))}: {held}'
+        facts['FLOPs of each'] = f'{flops_of_device / 1e12:,.4g} × 10¹² a batch'
     peak = costs['peak']['process'] / 1e6
     facts['process'] = (
         f'about {peak:,.0f} MB while it trains on a CPU; decoding may take more'

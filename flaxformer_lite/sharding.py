@@ -17,7 +17,7 @@ What is traced in the context of a mesh finds it there:
 
 The batch's rows should be divided over `data` and `fsdp`, and the state as
 `state_shardings` says. Results are those of one device, but for rounding. Without a
-mesh in context nothing is divided here.
+mesh in context nothing is divided here. Gradients are summed over `data` once a step.
 
 Rules go by the letters of axes (`shapes`), for activations and parameters alike. A
 dimension that the devices of its axis do not divide evenly stays whole.
@@ -149,7 +149,7 @@ def _spec(
 def _sizes() -> dict[str, int]:
     """Axes of the mesh in context that divide anything → their numbers of devices.
 
-    Within `by_device` those that divide the rows are none of them.
+    Within `by_device` those that it divides by are none of them.
     """
     mesh = jax.sharding.get_abstract_mesh()
     found = {}
@@ -179,29 +179,42 @@ def is_divided(rows: int) -> bool:
     return parts > 1 and rows % parts == 0
 
 
-def by_device(function: Callable, in_specs: Any, out_specs: Any) -> Callable:
-    """A function that each device runs for its own rows.
+def by_device(
+    function: Callable,
+    in_specs: Any,
+    out_specs: Any,
+    axes: tuple[str, ...] = ROW_AXES,
+) -> Callable:
+    """A function that each device runs for its own part.
 
-    Devices with different rows exchange nothing, unless the function itself sums over
-    `row_axes`, as they are outside of it. So they may go through its loops a different
-    number of times. Over `tensor` XLA goes on to divide what is in it.
+    Devices with different parts exchange nothing, unless the function itself does it
+    over `axes`. So they may go through its loops a different number of times. Over the
+    other axes XLA goes on to divide what is in it.
 
     Args:
       function: of arrays, or of trees of arrays.
       in_specs: `rows_spec` or `WHOLE` of each argument.
       out_specs: the same of each result; what is `WHOLE` has to be equal on all
         devices.
+      axes: those of the mesh that divide the parts.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    divides_more = 'tensor' in _sizes()
-    axes = set(row_axes()) if divides_more else set(mesh.axis_names)
+    dividing = _sizes()
+    by = set(axes) & set(dividing)
+    if by == set(dividing):
+        # Nobody divides what is in it, so that those of one device go along.
+        by = {
+            axis
+            for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+            if kind == AxisType.Auto
+        }
     # Without the check, for it asks that a loop's first values be marked as different
     # from device to device, which zeros are not.
     return jax.shard_map(
         function,
         in_specs=in_specs,
         out_specs=out_specs,
-        axis_names=axes,
+        axis_names=by,
         check_vma=False,
     )
 
@@ -221,3 +234,48 @@ def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
         specs = (*[WHOLE] * len(whole), *[rows_spec()] * len(divided))
         function = by_device(function, specs, rows_spec())
     return function(*whole, *divided)
+
+
+# Among how many devices `sum_over_data` has divided the rows. JAX keys its caches by
+# it: a layer that was traced outside is traced anew within.
+_shares_of_rows = jax.make_user_context(1)
+
+
+def is_divided_by_data(rows: int) -> bool:
+    """Whether the axis `data` of the mesh in context divides so many rows evenly."""
+    shares = _sizes().get('data', 1)
+    return shares > 1 and rows % shares == 0
+
+
+def sum_over_data(function: Callable) -> Callable:
+    """The sum of what a function makes of each device's rows along the axis `data`.
+
+    It is summed once, when all of it is there. XLA by itself sums a gradient wherever
+    one is made: in each turn of a loop, and for each use of a parameter. Over `fsdp` it
+    goes on to do so, for there no device has room for whole gradients.
+
+    Args:
+      function: (whole, divided) → a tree of sums over the rows, which are the first
+        axis of what is divided; `is_divided_by_data` says whether they can be. What it
+        makes of a row must not depend on other rows. Dropout draws what it does without
+        this.
+    """
+    shares = _sizes()['data']
+
+    def of_device(whole: Any, divided: Any) -> Any:
+        with _shares_of_rows(shares):
+            return jax.lax.psum(function(whole, divided), 'data')
+
+    return by_device(of_device, (WHOLE, PartitionSpec('data')), WHOLE, axes=('data',))
+
+
+def all_rows(own: int) -> int:
+    """How many rows a batch has of which a device sees so many in `sum_over_data`."""
+    return own * _shares_of_rows.value
+
+
+def first_row(own: int) -> jax.Array | int:
+    """The number in the batch of the first of so many rows that a device sees."""
+    if _shares_of_rows.value == 1:
+        return 0
+    return jax.lax.axis_index('data') * own

@@ -20,6 +20,15 @@ FIELDS = {
     'evaluation.extra_length': 4,
     'evaluation.batch_tokens': 256,
 }
+# Twelve steps, with evaluations and checkpoints on the way.
+SHORT = FIELDS | {
+    'train.steps': 12,
+    'evaluation.every': 6,
+    'evaluation.beams': 2,
+    'evaluation.average': 2,
+    'checkpoint.every': 4,
+    'checkpoint.keep': 2,
+}
 _TRAIN = 150  # pairs
 
 

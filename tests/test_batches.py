@@ -283,6 +283,20 @@ def test_devices_change_nothing_but_empty_rows(packed):
     assert filled
 
 
+@pytest.mark.parametrize('packed', [False, True])
+@pytest.mark.parametrize('own', [slice(0, 0), slice(1, 4), slice(1, None, 3)], ids=str)
+def test_a_process_makes_its_own_rows_of_the_same_batches(packed, own):
+    batches = Batches(make_corpus(), tokens=500, max_length=64, packed=packed)
+    whole = batches.iterate(Position())
+    part = batches.iterate(Position(), lambda rows: np.arange(rows)[own])
+    for _ in range(batches.batches_per_epoch):
+        (batch, after), (found, found_after) = next(whole), next(part)
+        assert found_after == after
+        for name, rows in batch.items():
+            assert found[name].dtype == rows.dtype
+            np.testing.assert_array_equal(found[name], rows[own])
+
+
 def test_evaluation_leaves_nothing_out():
     corpus = Corpus(
         RaggedArray.of([[5] * n for n in (3, 0, 700, 17, 2)]),

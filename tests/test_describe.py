@@ -307,7 +307,10 @@ def test_the_printed_table():
         },
         'recomputed': {'flops_per_token': 1000},
         'bytes': {'parameters': 6_000_000, 'activations': 1_500_000_000},
-        'device': {'devices': 8, 'parameters': 750_000, 'activations': 187_500_000},
+        'device': {
+            **{'devices': 8, 'flops': 19_000_000},
+            **{'parameters': 750_000, 'activations': 187_500_000},
+        },
         'peak': {'process': 2_106_400_000},
         'batch': {'rows': 1000, 'length': 50, 'tokens': 50_000},
     }
@@ -327,6 +330,7 @@ def test_the_printed_table():
             'activations       1,500.0 MB',
             'arrays of a step  1,506.0 MB',
             'each of 8         188.2 MB: parameters 0.8 MB, activations 187.5 MB',
+            'FLOPs of each     1.9e-05 × 10¹² a batch',
             'process           about 2,106 MB while it trains on a CPU; '
             'decoding may take more',
         ]
@@ -375,3 +379,18 @@ def test_a_device_holds_its_part_of_the_matrices():
     counts = whole['optimizer'] - 2 * whole['parameters']
     assert device['optimizer'] == 2 * device['parameters'] + counts
     assert device['activations'] == -(-whole['activations'] // 6)
+
+
+def test_a_device_makes_its_part_of_the_products():
+    """Of 8 rows in two parts three devices have 4, and `tensor` halves the layers."""
+    config = small(num_heads=4, num_layers=1)
+    config.batch.tokens, config.train.accumulate = 8 * L, 2
+    config.mesh.data, config.mesh.tensor = 3, 2
+    costs = ledger(config)
+    flops_per_token = costs['flops_per_token']
+    # Two devices do not divide 11 pieces.
+    of_layers = flops_per_token['total'] - flops_per_token['logits']
+    own = of_layers / 2 + flops_per_token['logits']
+    assert costs['device']['flops'] == own * 4 * L
+    alone = ledger(small(num_heads=4, num_layers=1))
+    assert alone['device']['flops'] == alone['flops_per_token']['total'] * 6 * L

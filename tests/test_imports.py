@@ -65,6 +65,7 @@ MAY_IMPORT = {
         'remat',
         'masks',
         'ops',
+        'sharding',
         'layers.scanned_stack',
         'models.base',
     ),

@@ -29,14 +29,7 @@ from experiments.runs import directory, metrics_log, trained_run
 from experiments.storage import files
 
 ROOT = Path(__file__).parent.parent
-SMALL = small_runs.FIELDS | {
-    'train.steps': 12,
-    'evaluation.every': 6,
-    'evaluation.beams': 2,
-    'evaluation.average': 2,
-    'checkpoint.every': 4,
-    'checkpoint.keep': 2,
-}
+SMALL = small_runs.SHORT
 pytestmark = pytest.mark.usefixtures('cache')
 
 

@@ -1,6 +1,7 @@
 """A large text is tokenised in parts by several processes: the files are the same."""
 
 import contextlib
+import os
 import pickle
 import subprocess
 import sys
@@ -209,6 +210,21 @@ def test_who_comes_second_waits_for_the_parts_and_takes_the_whole(
     held.enter_context(hold.alone(lock, lambda: None))
     corpus.prepare(DATA, words, tmp_path, first_ends, processes=1)
     assert len(waited) >= 2 and not made
+    assert content(tmp_path) == whole
+
+
+def test_what_a_kill_has_left_is_removed_by_the_next_start(words, whole, tmp_path):
+    interrupt(words, tmp_path, 4 * CHUNK, processes=1)
+    (parts,) = tmp_path.glob('.*.parts')
+    left = f'{files.HOST}.{2**22 + 1}.tmp'  # larger than any process id
+    draft = tmp_path / f'.corpus-0.{left}'
+    draft.mkdir()
+    (draft / 'source.tokens').write_bytes(b'half')
+    (parts / f'.{PARTS[4]:012}.{left}').write_bytes(b'half')
+    living = tmp_path / f'.corpus-0.{files.HOST}.{os.getppid()}.tmp'
+    living.mkdir()
+    corpus.prepare(DATA, words, tmp_path, processes=1)
+    assert {path.name for path in tmp_path.glob('.*')} == {living.name}
     assert content(tmp_path) == whole
 
 

@@ -66,8 +66,8 @@ def ledger(
       bytes: of the parameters, their gradients, the optimizer's state, and what the
         forward pass keeps for the backward pass with `train.remat`, before the compiler
         chooses what to compute again instead.
-      device: the bytes of one device of the mesh, and the number of devices; as
-        `share.of_device`.
+      device: the bytes of one device of the mesh, and the number of devices, as
+        `share.of_device`; and `flops`, its products of a batch.
       peak: bytes, about the most that the process takes while it trains on one CPU
         device.
       batch: rows, their length, and tokens: positions of the target.
@@ -99,15 +99,34 @@ def ledger(
         'optimizer': flops.size(jax.tree.leaves(state.opt_state)),
         'activations': flops.kept(jaxpr, kept),
     }
+    flops_per_token = _by_part(step_flops.items(), rows_at_once * length)
+    device = share.of_device(config.mesh, state, arrays)
+    device['flops'] = _flops_of_device(config, state.params, flops_per_token)
     return {
         'parameters': _by_part(counts),
-        'flops_per_token': _by_part(step_flops.items(), rows_at_once * length),
+        'flops_per_token': flops_per_token,
         'recomputed': {'flops_per_token': round(again / (rows_at_once * length))},
         'bytes': arrays,
-        'device': share.of_device(config.mesh, state, arrays),
+        'device': device,
         'peak': {'process': _peak(arrays, flops.operations(jaxpr))},
         'batch': {'rows': rows, 'length': length, 'tokens': rows * length},
     }
+
+
+def _flops_of_device(
+    config: ExperimentConfig, params: Any, flops_per_token: dict[str, int]
+) -> int:
+    """Those of a batch that one device of the mesh makes, empty rows included."""
+    rows, length = _shape(config)
+    own_rows = share.rows_of_device(config.mesh, rows, config.train.accumulate)
+    shares = share.of_products(config.mesh, params, _part)
+    # Logits of a tied table are divided as the table is.
+    shares.setdefault('logits', shares['embeddings'])
+    of_a_token = 0.0
+    for part, count in flops_per_token.items():
+        if part != 'total':
+            of_a_token += count * shares.get(part, 1.0)
+    return round(of_a_token * own_rows * length)
 
 
 def _peak(arrays: dict[str, int], operations: int) -> int:

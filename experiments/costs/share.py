@@ -1,6 +1,11 @@
-"""What of a training step's arrays falls on one device of a mesh."""
+"""What of a training step's arrays and products falls on one device of a mesh.
+
+Where `mesh.data` is empty, as many devices are taken as the other axes need.
+"""
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,8 +21,6 @@ def of_device(
 ) -> dict[str, int]:
     """The bytes of one device, and how many devices there are.
 
-    Where `mesh.data` is empty, as many devices are taken as the other axes need.
-
     Args:
       config: the sizes of the mesh.
       state: shapes and dtypes of the training state.
@@ -29,11 +32,10 @@ def of_device(
       gradients: as the parameters.
       activations: at most; what `tensor` divides of them is not taken off.
     """
-    sizes = {'data': config.data or 1, 'fsdp': config.fsdp, 'tensor': config.tensor}
-    mesh = AbstractMesh(tuple(sizes[axis] for axis in AXES), AXES)
+    mesh = _mesh(config)
     shardings = state_shardings(state, mesh)
     parameters = _held(state.params, shardings.params)
-    rows = math.prod(sizes[axis] for axis in ROW_AXES)
+    rows = _row_shards(mesh)
     return {
         'devices': mesh.size,
         'parameters': parameters,
@@ -41,6 +43,46 @@ def of_device(
         'optimizer': _held(state.opt_state, shardings.opt_state),
         'activations': math.ceil(arrays['activations'] / rows),
     }
+
+
+def rows_of_device(config: MeshConfig, rows: int, accumulate: int) -> int:
+    """How many of a batch's rows a device works through, empty ones included."""
+    parts = accumulate * _row_shards(_mesh(config))
+    return math.ceil(rows / parts) * accumulate
+
+
+def of_products(
+    config: MeshConfig, params: Any, part_of: Callable[[str], str]
+) -> dict[str, float]:
+    """The share of the products of each part of a model that falls on one device.
+
+    Of the products of a row: `tensor` divides those with the matrices that it divides,
+    and attention as it divides the matrices around it.
+
+    Args:
+      params: shapes and dtypes of the parameters.
+      part_of: the part that a parameter belongs to, by its path.
+    """
+    whole = Counter()
+    own = Counter()
+    shardings = jax.tree.leaves(state_shardings(params, _mesh(config)))
+    leaves = jax.tree.leaves_with_path(params)
+    for (path, leaf), sharding in zip(leaves, shardings, strict=True):
+        if leaf.ndim > 1:
+            part = part_of(jax.tree_util.keystr(path, simple=True, separator='/'))
+            is_divided = any('tensor' in (axes or ()) for axes in sharding.spec)
+            whole[part] += leaf.size
+            own[part] += leaf.size / (config.tensor if is_divided else 1)
+    return {part: own[part] / whole[part] for part in whole}
+
+
+def _mesh(config: MeshConfig) -> AbstractMesh:
+    sizes = {'data': config.data or 1, 'fsdp': config.fsdp, 'tensor': config.tensor}
+    return AbstractMesh(tuple(sizes[axis] for axis in AXES), AXES)
+
+
+def _row_shards(mesh: AbstractMesh) -> int:
+    return math.prod(mesh.shape[axis] for axis in ROW_AXES)
 
 
 def _held(tree: Any, shardings: Any) -> int:

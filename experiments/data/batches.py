@@ -4,7 +4,7 @@ What a batch holds follows from (seed, epoch, window) alone.
 """
 
 import math
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -118,11 +118,15 @@ class Batches:
         self._measure()
 
     def iterate(
-        self, position: Position
+        self, position: Position, own_rows: Callable[[int], np.ndarray] = np.arange
     ) -> Generator[tuple[Batch, Position], None, None]:
         """The batches from a position on, endlessly, with the next one's position.
 
         A thread plans the next window while the batches of this one are made.
+
+        Args:
+          position: of the first batch.
+          own_rows: which rows, ascending, of so many are made; by default all.
         """
         windows = self._windows_from(position)
         index = position.index
@@ -131,9 +135,16 @@ class Batches:
                 after = Position(epoch, window, i + 1)
                 if i + 1 == len(plans):
                     after = self._next_window(epoch, window)
-                shape, pairs, rows = plans[i]
-                yield pairs_batch(self._corpus, self._filled(shape), pairs, rows), after
+                yield self._collated(plans[i], own_rows), after
             index = 0
+
+    def _collated(self, plan: _Plan, own_rows: Callable[[int], np.ndarray]) -> Batch:
+        rows, length = self._filled(plan.shape)
+        own = own_rows(rows)
+        is_own = np.isin(plan.rows, own)
+        pairs = plan.pairs[is_own]
+        places = np.searchsorted(own, plan.rows[is_own])
+        return pairs_batch(self._corpus, (len(own), length), pairs, places)
 
     def _windows_from(self, position: Position) -> Iterator[Position]:
         while True:

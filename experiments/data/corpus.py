@@ -166,6 +166,8 @@ class _Work:
         with hold.alone(self.unfinished / 'lock', lambda: self._progress(done)):
             if files.exists(self._folder):
                 raise UserError(f'another process has made {self._folder}')
+            for folder in (self._folder.parent, self.unfinished):
+                files.sweep(folder, held=False, writing=True)  # what a kill has left
             yield from self._rest(itertools.chain([next_chunk], text), done)
 
     def _rest(self, text: Iterable[Pairs], done: int) -> Iterator[Part]:

@@ -174,7 +174,7 @@ def _search(
     def search(variables: Any, key: jax.Array, *rows: jax.Array) -> Any:
         return map_rows(decode, (variables, key), rows)
 
-    jitted = jax.jit(search, out_shardings=devices.gathered())
+    jitted = jax.jit(search, out_shardings=devices.readable_rows())
     return compilation.Program(jitted, (model, settings, n_best))
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -62,15 +62,6 @@ class Program:
                 own.set_exception(error)
         return program.result()
 
-    def outputs(self, *arguments: Any) -> Any:
-        """Shapes and dtypes of what it returns for arguments of these shapes."""
-
-        def trace() -> Any:
-            found = self._function.eval_shape(*arguments)
-            return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), found)
-
-        return kept.kept(f'{self._name}-shapes', (self._made_of, arguments), trace)
-
     def _found_or_compiled(
         self, arguments: tuple[Any, ...], shapes: Any
     ) -> jax.stages.Compiled:
@@ -89,6 +80,25 @@ class Program:
 
         made_of = (self._made_of, shapes, _options(self._once))
         return kept.kept(self._name, made_of, compile_it, _serialize, load)
+
+
+def outputs(function: Callable, made_of: Any, *arguments: Any) -> Any:
+    """Shapes and dtypes of what a function returns for arguments of these shapes.
+
+    They are kept on disk, as programs are.
+
+    Args:
+      function: of arrays.
+      made_of: as of a `Program`.
+      arguments: arrays, or abstract ones.
+    """
+    name = function.__name__.strip('_')
+
+    def trace() -> Any:
+        found = jax.eval_shape(function, *arguments)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), found)
+
+    return kept.kept(f'{name}-shapes', (made_of, arguments), trace)
 
 
 def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.Compiled:

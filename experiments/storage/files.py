@@ -163,17 +163,24 @@ def obstacle(path: Path) -> str:
     return ''
 
 
-def sweep(folder: Path, held: bool) -> None:
+def sweep(folder: Path, held: bool, writing: bool = False) -> None:
     """Removes the temporary files that `replacing` left when a process was killed.
 
     Args:
       held: whether this process alone writes there; if not, what a living process may
         be writing stays.
+      writing: whether this process is writing there now; if not, what bears its number
+        is of an earlier one.
     """
     with suppress(OSError):
         for entry in os.scandir(folder):
             match = _TEMPORARY.fullmatch(entry.name)
-            if match and (held or not _lives(match[1], int(match[2]))):
+            if not match:
+                continue
+            host, process = match[1], int(match[2])
+            is_own = (host, process) == (HOST, os.getpid())
+            in_use = writing if is_own else _lives(host, process)
+            if held or not in_use:
                 remove(Path(entry.path))
 
 
@@ -185,8 +192,8 @@ def _lives(host: str, process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        return True
-    return process != os.getpid()
+        pass
+    return True
 
 
 def _sync(path: Path) -> None:

@@ -76,7 +76,10 @@ class Trainer:
             {place: record.dropout_key for place, record in self.records.items()}
         )
         self._feed = Feed(
-            {place: record.batches() for place, record in self.records.items()},
+            {
+                place: record.batches(self._programs.own_rows(place))
+                for place, record in self.records.items()
+            },
             self._on_devices,
         )
 
@@ -143,8 +146,7 @@ class Trainer:
         """Starts one training step."""
         step = self.records[moving[0]].step + 1
         batches, on_devices = self._feed.take(moving)
-        any_batch, _ = batches[moving[0]]
-        program = self._programs.step(any_batch['labels'].shape)
+        program = self._programs.step(on_devices['labels'].shape[-2:])
         if not program.done():
             self._wait_for_program(program, moving)
         self._screen.step(step)
@@ -164,10 +166,9 @@ class Trainer:
         self, batches: dict[int, tuple[Batch, Position]]
     ) -> dict[str, jax.Array]:
         """The batches of the runs in some places, as a step takes them."""
-        # Runs that do not move are given any batch, of which nothing is kept.
-        anything = next(iter(batches.values()))
-        in_places = [batches.get(place, anything) for place in range(self._runs)]
-        return self._programs.stack_batches([batch for batch, _ in in_places])
+        return self._programs.place_batches(
+            {place: batch for place, (batch, _) in batches.items()}
+        )
 
     def _advance(
         self,

@@ -2,24 +2,28 @@
 
 Several runs that differ in their seeds alone are one program (`jax.vmap` over state,
 batch and key): their states are one tree, whose leaves have an axis R of runs in front.
+How devices share them, `mesh.Layout` says.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from experiments.config.derived import without_seeds
 from experiments.config.schema import ExperimentConfig
+from experiments.data.collate import Batch as HostBatch
 from experiments.optimizers import optimizer
 from experiments.runtime import compilation, mesh
-from experiments.runtime.mesh import DeviceMesh
+from experiments.runtime.mesh import DeviceMesh, Layout
 from experiments.training.setup import RunSetup
 from flaxformer_lite.models.base import Model
+from flaxformer_lite.sharding import by_device
 from flaxformer_lite.training.batch import BATCH_ARRAYS, Batch
 from flaxformer_lite.training.train_step import (
     Metrics,
@@ -55,10 +59,11 @@ class Programs:
     """
 
     def __init__(self, setup: RunSetup, runs: int = 1):
-        self._runs = runs
+        self._layout = Layout(setup.devices, runs)
         self._kind = Kind(
             without_seeds(setup.config), setup.model, setup.steps, setup.devices
         )
+        self._rows = {length: rows for rows, length in setup.batches.shapes}
         self._steps: dict[tuple[int, int], Future] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix='compile')
 
@@ -69,7 +74,7 @@ class Programs:
         """
         for shape in shapes:
             self._steps[shape] = self._thread.submit(
-                _compiled_step, self._kind, shape, self._runs
+                _compiled_step, self._kind, shape, self._layout.runs
             )
 
     def step(self, shape: tuple[int, int]) -> Future:
@@ -90,24 +95,39 @@ class Programs:
 
     def stack(self, trees: Sequence[Any]) -> Any:
         """The states, or keys, of the runs as one tree; that of one run as it is."""
-        if self._runs == 1:
+        if self._layout.runs == 1:
             return trees[0]
-        stacked = _stack(list(trees))
-        return jax.device_put(stacked, self._kind.devices.state(stacked))
+        shardings = self._layout.state(trees[0])
+        # In two steps, of which the second has each device keep a part of what it has:
+        # XLA might add up what it is told to stack in parts.
+        return jax.jit(_same, out_shardings=shardings)(_stack(list(trees)))
 
-    def stack_batches(
-        self, batches: Sequence[dict[str, np.ndarray]]
-    ) -> dict[str, jax.Array]:
-        """The batches of the runs as one, on the devices; that of one run as it is."""
-        rows = self._kind.devices.rows
-        if self._runs == 1:
-            return mesh.put(batches[0], rows())
-        stacked = jax.tree.map(lambda *arrays: np.stack(arrays), *batches)
-        return mesh.put(stacked, rows(axis=1))
+    def own_rows(self, run: int) -> Callable[[int], np.ndarray]:
+        """Which rows, of so many, this process needs of a run's batches."""
+        return functools.partial(self._layout.own_rows, run)
 
-    def take(self, tree: Any, index: int) -> Any:
-        """The part of a tree that belongs to one of its runs."""
-        return tree if self._runs == 1 else _take(tree, index)
+    def place_batches(self, batches: Mapping[int, HostBatch]) -> dict[str, jax.Array]:
+        """The batches of the runs as one, on the devices.
+
+        Args:
+          batches: the `own_rows` of each run's. Runs that do not move may be missing:
+            theirs is empty.
+        """
+        length = next(iter(batches.values()))['labels'].shape[1]
+        rows = self._rows[length]
+        of_runs = []
+        for run in range(self._layout.runs):
+            own = len(self._layout.own_rows(run, rows))
+            nothing = dict.fromkeys(BATCH_ARRAYS, np.zeros((own, length), np.int32))
+            of_runs.append(batches.get(run, nothing))
+        return self._layout.put(of_runs, rows)
+
+    def take(self, states: TrainState, index: int) -> TrainState:
+        """The state of one of the runs."""
+        if self._layout.runs == 1:
+            return states
+        of_one = self._kind.devices.state(self.abstract_state())
+        return jax.jit(_take, out_shardings=of_one)(states, index)
 
     def close(self, wait: bool) -> None:
         """Ends the thread; without waiting, once it has compiled what it compiles."""
@@ -129,21 +149,19 @@ def _compiled_step(
         accumulate=kind.config.train.accumulate,
         remat=kind.config.train.remat,
     )
+    layout = Layout(kind.devices, runs)
     state = _first_state(kind).abstract
     batch = dict.fromkeys(BATCH_ARRAYS, jax.ShapeDtypeStruct(shape, jnp.int32))
     key = jax.eval_shape(jax.random.key, 0)
+    everywhere = kind.devices.everywhere()
+    shardings = [layout.state(state), layout.batch(), layout.state(key), everywhere]
     arguments = [state, batch, key]
     if runs > 1:
-        step = _of_several(step)
+        step = _of_several(step, layout.divides_runs)
         arguments = [_with_runs(argument, runs) for argument in arguments]
         arguments.append(jax.ShapeDtypeStruct((runs,), bool))
-    devices = kind.devices
-    state_shardings = devices.state(arguments[0])
-    batch_sharding = devices.rows(axis=0 if runs == 1 else 1)
-    everywhere = devices.everywhere()
-    shardings = [state_shardings, batch_sharding, everywhere, everywhere]
     placed = [mesh.placed(*pair) for pair in zip(arguments, shardings, strict=False)]
-    out_shardings = (state_shardings, everywhere)
+    out_shardings = (shardings[0], everywhere)
     jitted = jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
     return compilation.Program(jitted, _made_of(kind)).compiled(*placed)
 
@@ -165,12 +183,15 @@ class _FirstState(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def _first_state(kind: Kind) -> _FirstState:
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)
-    first = functools.partial(init_state, kind.model, update)
+
+    def first_state(key: jax.Array) -> TrainState:
+        return init_state(kind.model, update, key)
+
     key = mesh.placed(jax.eval_shape(jax.random.key, 0), kind.devices.everywhere())
-    # Where it goes is known once its shapes are.
-    state = compilation.Program(jax.jit(first), _made_of(kind)).outputs(key)
+    state = compilation.outputs(first_state, _made_of(kind), key)
+    # Where it goes follows from its shapes.
     shardings = kind.devices.state(state)
-    jitted = jax.jit(first, out_shardings=shardings)
+    jitted = jax.jit(first_state, out_shardings=shardings)
     program = compilation.Program(jitted, _made_of(kind), once=True)
     return _FirstState(program, mesh.placed(state, shardings))
 
@@ -180,11 +201,15 @@ def _with_runs(tree: Any, runs: int) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((runs, *x.shape), x.dtype), tree)
 
 
-def _of_several(step: TrainStep) -> Any:
+def _of_several(step: TrainStep, divided: bool = False) -> Any:
     """The step of several runs, of which those that are not to move stay as they are.
 
     The others would have moved as they do without them, so a run that has ended, or
     that is ahead after a kill, keeps its place, and the program stays the same one.
+
+    Args:
+      step: of one run.
+      divided: whether each device along `data` makes it for runs of its own.
     """
 
     def advance(
@@ -198,7 +223,11 @@ def _of_several(step: TrainStep) -> Any:
 
         return jax.tree.map(choose, moved, state), metrics
 
-    return advance
+    def of_each_device(*arguments: Any) -> tuple[TrainState, Metrics]:
+        own_runs = PartitionSpec('data')
+        return by_device(advance, own_runs, own_runs, axes=('data',))(*arguments)
+
+    return of_each_device if divided else advance
 
 
 @jax.jit
@@ -206,6 +235,9 @@ def _stack(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-@jax.jit
 def _take(tree: Any, index: int) -> Any:
     return jax.tree.map(lambda x: x[index], tree)
+
+
+def _same(tree: Any) -> Any:
+    return tree

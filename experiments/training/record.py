@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
@@ -125,13 +126,18 @@ class RunRecord:
         stops_early = self.metrics.progress.stops_early(patience)
         return self.step >= self.setup.steps or stops_early
 
-    def batches(self) -> Generator[tuple[Batch, Position], None, None]:
+    def batches(
+        self, own_rows: Callable[[int], np.ndarray]
+    ) -> Generator[tuple[Batch, Position], None, None]:
         """The batches from the next step's on, each with the next one's position.
 
         A thread makes them ahead.
+
+        Args:
+          own_rows: which rows of so many are made.
         """
         position = self.metrics.progress.position
-        return prefetch(self.setup.batches.iterate(position))
+        return prefetch(self.setup.batches.iterate(position, own_rows))
 
     def settle(self, share: float = 1.0) -> None:
         """Waits for the steps so far; one that is not finite is told, or an error.

@@ -24,7 +24,7 @@ from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer
 from experiments.runs import trained_run
 from experiments.runtime import cache, compilation, mesh
-from experiments.runtime.mesh import DeviceMesh
+from experiments.runtime.mesh import DeviceMesh, Layout
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import LARGEST_INT
 
@@ -76,11 +76,13 @@ def prepare(
     screen: Screen,
     stop: Stop,
     memo: Memo | None = None,
+    runs: int = 1,
 ) -> RunSetup:
     """Makes all that training needs, and writes nothing but caches.
 
     Args:
       memo: keeps the text of a run for the next one; by default nothing is kept.
+      runs: how many one program trains at once, of which this is one.
 
     Raises:
       UserError: a field, a file or a text that cannot be worked with.
@@ -106,7 +108,7 @@ def prepare(
     # Of a short text the tokenizer has fewer pieces than were asked for.
     model = _traced(model.clone(vocab_size=vocabulary.vocab_size), devices)
     pairs = memo('pairs', text, lambda: _tokenised(source, vocabulary, screen, stop))
-    batches = _batches(config, pairs, devices)
+    batches = _batches(config, pairs, Layout(devices, runs))
     _check_positions(model, batches, vocabulary, dev | final)
     steps = length(config, batches)
     update, schedule = optimizer.make(config, model, steps)
@@ -149,11 +151,12 @@ def prepare_seeds(
       Stopped: a stop was asked for.
     """
     (config, path), *others = runs
-    first = prepare(config, path, screen, stop, memo)
+    first = prepare(config, path, screen, stop, memo, len(runs))
+    layout = Layout(first.devices, len(runs))
     setups = [first]
     for config, path in others:
         tokenizer.check_same(first.tokenizer, path / trained_run.TOKENIZER)
-        batches = _batches(config, first.pairs, first.devices)
+        batches = _batches(config, first.pairs, layout)
         setups.append(first._replace(config=config, batches=batches))
     if others:
         _check_one_program(setups)
@@ -228,7 +231,7 @@ def _tokenised(
     return corpus.prepare(source, vocabulary, cache.folder(), progress=progress)
 
 
-def _batches(config: ExperimentConfig, pairs: Corpus, devices: DeviceMesh) -> Batches:
+def _batches(config: ExperimentConfig, pairs: Corpus, layout: Layout) -> Batches:
     return Batches(
         pairs,
         tokens=config.batch.tokens,
@@ -237,7 +240,7 @@ def _batches(config: ExperimentConfig, pairs: Corpus, devices: DeviceMesh) -> Ba
         seed=seed(config, 'data_seed'),
         rows_multiple=config.batch.rows_multiple,
         accumulate=config.train.accumulate,
-        devices=devices.row_shards,
+        devices=layout.row_shards,
     )
 
 

@@ -11,10 +11,12 @@ from flaxformer_lite.ranges import Checked, Rate
 
 
 # Traced once for each shape and rate.
-@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)
-def keep_mask(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
-    """bool, each True with probability 1 − rate."""
-    return random_bits(key, shape) >= jnp.uint32(round(rate * 2**32))
+@functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=True)
+def keep_mask(
+    key: jax.Array, shape: tuple[int, ...], rate: float, of_rows: bool = False
+) -> jax.Array:
+    """bool, each True with probability 1 − rate; `of_rows` as in `random_bits`."""
+    return random_bits(key, shape, of_rows) >= jnp.uint32(round(rate * 2**32))
 
 
 class Dropout(Checked, nn.Module):
@@ -39,7 +41,7 @@ class Dropout(Checked, nn.Module):
         shape = list(x.shape)
         for axis in self.shared_axes:
             shape[axis] = 1
-        keep = keep_mask(self.make_rng('dropout'), tuple(shape), self.rate)
+        keep = keep_mask(self.make_rng('dropout'), tuple(shape), self.rate, True)
         return jnp.where(keep, x / (1 - self.rate), 0)
 
 

@@ -97,6 +97,20 @@ def loss_and_grads(
     return StepOutput(sums, aux_metrics, gradients), written.get('batch_stats', {})
 
 
+def depends_on_other_rows(
+    model: Model, variables: Any, batch: Batch, dropout_key: jax.Array
+) -> bool:
+    """Whether parts of a model see more of a batch than a row while they train.
+
+    Those that do write what they find: running statistics, or additions to the loss.
+    """
+
+    def written(variables, batch, key):
+        return forward(model, variables, batch, 0.0, key, TRAINING_COLLECTIONS)[1]
+
+    return bool(jax.tree.leaves(jax.eval_shape(written, variables, batch, dropout_key)))
+
+
 def _means_by_name(metrics: Any) -> dict[str, jax.Array]:
     """The mean over layers of each metric that layers report."""
     by_name: dict[str, list[jax.Array]] = {}

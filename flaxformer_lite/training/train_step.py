@@ -12,8 +12,13 @@ from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.cross_entropy import LossSums
 from flaxformer_lite.remat import Remat
+from flaxformer_lite.sharding import is_divided_by_data, sum_over_data
 from flaxformer_lite.training.batch import Batch
-from flaxformer_lite.training.loss import StepOutput, loss_and_grads
+from flaxformer_lite.training.loss import (
+    StepOutput,
+    depends_on_other_rows,
+    loss_and_grads,
+)
 
 
 class TrainState(struct.PyTreeNode):
@@ -120,20 +125,34 @@ def make_train_step(
     """
     model = model.with_remat(remat)
 
-    def of_batch(state, batch, key):
-        return loss_and_grads(model, state.variables, batch, label_smoothing, key)
+    def of_part(variables, batch, key):
+        return loss_and_grads(model, variables, batch, label_smoothing, key)
+
+    def of_batch(whole, batch):
+        variables, key = whole
+        if accumulate == 1:
+            return of_part(variables, batch, key)
+        return _sum_over_parts(of_part, accumulate, variables, batch, key)
 
     def train_step(state, batch, key):
         key = jax.random.fold_in(key, state.step)
-        if accumulate == 1:
-            output, batch_stats = of_batch(state, batch, key)
-        else:
-            output, batch_stats = _sum_over_parts(
-                of_batch, accumulate, state, batch, key
-            )
+        function = of_batch
+        if _sums_over_devices_once(model, accumulate, state.variables, batch, key):
+            function = sum_over_data(of_batch)
+        output, batch_stats = function((state.variables, key), batch)
         return _update(optimizer, state, output, batch_stats)
 
     return train_step
+
+
+def _sums_over_devices_once(
+    model: Model, accumulate: int, variables: Any, batch: Batch, key: jax.Array
+) -> bool:
+    """Whether devices sum their gradients when they have worked through all parts."""
+    rows = len(batch['labels'])
+    if rows % accumulate or not is_divided_by_data(rows // accumulate):
+        return False
+    return not depends_on_other_rows(model, variables, batch, key)
 
 
 def _update(
@@ -159,7 +178,7 @@ def _update(
 
 
 def _sum_over_parts(
-    of_batch: Callable, count: int, state: TrainState, batch: Batch, key: jax.Array
+    of_part: Callable, count: int, variables: Any, batch: Batch, key: jax.Array
 ) -> tuple[StepOutput, Any]:
     """The sums and gradients of a batch that is worked through in so many parts."""
     parts = jax.tree.map(lambda x_BT: _split_rows(x_BT, count), batch)
@@ -167,14 +186,13 @@ def _sum_over_parts(
 
     def add_part(carry, part):
         total, batch_stats = carry
-        part_state = state.replace(batch_stats=batch_stats)
-        output, batch_stats = of_batch(part_state, *part)
+        output, batch_stats = of_part(variables | {'batch_stats': batch_stats}, *part)
         return (jax.tree.map(jnp.add, total, output), batch_stats), None
 
     first_part = jax.tree.map(lambda x: x[0], (parts, keys))
-    shapes, _ = jax.eval_shape(of_batch, state, *first_part)
+    shapes, _ = jax.eval_shape(of_part, variables, *first_part)
     zeros = jax.tree.map(jnp.zeros_like, shapes)
-    start = zeros, state.batch_stats
+    start = zeros, variables.get('batch_stats', {})
     (total, batch_stats), _ = jax.lax.scan(add_part, start, (parts, keys))
     means = jax.tree.map(lambda x: x / count, total.aux_metrics)
     return total._replace(aux_metrics=means), batch_stats

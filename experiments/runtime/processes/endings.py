@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from experiments.command_line.errors import UserError, line
-from experiments.runtime.processes import group, place
+from experiments.runtime.processes import group, lifelines, place
 
 _GRACE = 10  # seconds in which an error of all comes up in each by itself
 _LEAVE = 15  # seconds in which all others let the first one go
@@ -45,8 +45,9 @@ def together(argv: Sequence[str]) -> Iterator[None]:
 
 
 def connect() -> None:
-    """Connects the processes; this one then hears of errors in others."""
+    """Connects the processes; this one then hears of others' errors and deaths."""
     group.start()
+    lifelines.start(group.host_of_first(), _died)
     threading.Thread(target=_watch, daemon=True).start()
 
 
@@ -73,10 +74,7 @@ def deaths_are_told() -> Iterator[None]:
             raise
         living = set(range(group.count())) - set(dead)
         if group.index() == min(living):
-            _print(
-                f'{", ".join(map(group.name, dead))} died; the same command goes on '
-                f'from the last checkpoint ({line(UserError(str(error)))})'
-            )
+            _print(f'{_of_deaths(dead)} ({line(UserError(str(error)))})')
         os._exit(1)
 
 
@@ -89,6 +87,26 @@ def _silent_processes() -> list[int]:
     except RuntimeError:
         return [0]  # by which the others are told
     return sorted(set(range(group.count())) - set(alive))
+
+
+def _died(index: int | None) -> None:
+    """Ends this process, for another one has died; None where that was told already."""
+    # Of an error the first process can be asked. Where it is gone itself, jax is about
+    # to abort this one.
+    if _over.is_set() or (group.is_first() and group.told('error')):
+        return
+    with _ending:
+        # Of the death of the first the second tells, of others the first.
+        if index is not None and group.index() == (1 if index == 0 else 0):
+            _print(_of_deaths([index]))
+        if group.is_first():
+            lifelines.tell()
+        os._exit(1)
+
+
+def _of_deaths(dead: Sequence[int]) -> str:
+    names = ', '.join(map(group.name, dead))
+    return f'{names} died; the same command goes on from the last checkpoint'
 
 
 def _watch() -> None:

@@ -21,6 +21,7 @@ _PREFIX = 'flaxformer_lite'  # of keys: jax and Orbax have theirs at the same se
 _place = Place()
 _client: Any = None  # of jax's service, by which the processes know of each other
 _hosts: list[str] = []
+_host_of_first = ''
 _calls: Counter[str] = Counter()
 
 
@@ -56,7 +57,7 @@ def start() -> None:
     Raises:
       UserError: not all were started in time.
     """
-    global _client
+    global _client, _host_of_first
     if count() == 1 or is_connected():
         return
     import jax
@@ -83,7 +84,14 @@ def start() -> None:
             f'within {CONNECT_SECONDS} s: {error}'
         ) from error
     _client = distributed.global_state.client
+    address = distributed.global_state.coordinator_address or ''
+    _host_of_first = address.rpartition(':')[0].strip('[]')
     _hosts[:] = gather('hosts', platform.node())
+
+
+def host_of_first() -> str:
+    """What the others reach the first process by; after `start`."""
+    return _host_of_first
 
 
 def barrier(name: str) -> None:
