@@ -137,9 +137,15 @@ def test_flash_is_cudnns_and_keeps_no_weights(cudnn):
     assert pairs(lowered(traced_step()[0], 'cuda'))  # those of softmax
 
 
+def test_blockwise_keeps_no_weights_on_a_tpu():
+    traced, _ = traced_step(attention='blockwise(block=4)')
+    program = lowered(traced, 'tpu')
+    check_products(program)
+    assert not pairs(program)
+
+
 def test_flash_decodes_several_hypotheses(cudnn):
     program = lowered(traced_search(attention='flash'), 'cuda')
-    # Of the encoder, and of each of the decoder's kinds, once for each room of a cache.
     assert {name for name, _ in CUDNN.findall(program)} == {
         '__cudnn$fmhaScaleBiasSoftmax'
     }
