@@ -27,6 +27,7 @@ NAMES = (
     'the_paper_in_code',
     'traps',
     'own_loop',
+    'many_devices',
     'look_inside',
     'ablation',
 )

@@ -341,6 +341,17 @@ def test_the_last_sentences_are_shared_by_all_devices():
     assert shapes_of(3, devices=1) == [(8, 64)]
 
 
+@pytest.mark.parametrize(('devices', 'others'), [(1, 0), (8, 3)])
+def test_translating_takes_a_program_for_each_power_of_two(devices, others):
+    """16, 32, … 256 tokens. Several devices share the rest of each window: another."""
+    rng = np.random.default_rng(0)
+    sentences = [[5] * n for n in rng.integers(1, 200, 2 * 4096 + 100)]
+    batches = source_batches(sentences, 4096, devices)
+    shapes = {batch['source'].shape for batch, _ in batches}
+    assert {length for _, length in shapes} == {16, 32, 64, 128, 256}
+    assert len(shapes) <= 5 + others
+
+
 def test_packed_and_padded_batches_give_the_same_loss_per_token():
     rng = np.random.default_rng(3)
     lengths = rng.integers(1, 15, (2, 40))

@@ -13,7 +13,7 @@ import small_runs
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import wmt_base, wmt_big, wmt_small
+from configs import wmt_base, wmt_base_bf16, wmt_big, wmt_big_bf16, wmt_small
 from experiments import report, translate
 from experiments.command_line import flags
 from experiments.command_line.errors import UserError
@@ -117,11 +117,22 @@ def test_the_base_config_states_what_the_paper_does_and_nothing_else():
     assert ExperimentConfig().model.sizes('encoder').d_k == 64
 
 
-@pytest.mark.parametrize('file', [wmt_base, wmt_big, wmt_small])
+@pytest.mark.parametrize(
+    'file', [wmt_base, wmt_base_bf16, wmt_big, wmt_big_bf16, wmt_small]
+)
 def test_a_config_file_is_taken_as_it_is(file):
     given = flatten(file.get_config().to_dict())
     values = flatten(typed.from_config_dict(file.get_config()).to_dict())
     assert given == {name: values[name] for name in given}
+
+
+@pytest.mark.parametrize(
+    ('file', 'plain'), [(wmt_base_bf16, wmt_base), (wmt_big_bf16, wmt_big)]
+)
+def test_configs_for_accelerators_differ_in_their_products_and_rows_alone(file, plain):
+    for_accelerators = {'model.dtype': 'bfloat16', 'batch.rows_multiple': 8}
+    expected = flatten(plain.get_config().to_dict()) | for_accelerators
+    assert flatten(file.get_config().to_dict()) == expected
 
 
 def test_a_file_may_leave_fields_out_and_each_can_be_overridden(tmp_path):

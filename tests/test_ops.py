@@ -1,5 +1,6 @@
 """Each tuned operation of `ops/` equals its reference; which of them runs where."""
 
+import functools
 import inspect
 import pkgutil
 import re
@@ -15,6 +16,7 @@ import flaxformer_lite
 from flaxformer_lite import ops
 from flaxformer_lite.ops import (
     cross_entropy,
+    einsum,
     masked_softmax,
     matmul,
     random_bits,
@@ -80,6 +82,23 @@ def test_tuned_matmul_is_the_reference(shape, dtype):
         # Both sum in float32.
         TOLERANCE[F32],
     )
+
+
+@pytest.mark.parametrize('dtype', [F32, BF16])
+@pytest.mark.parametrize(
+    ('subscripts', 'x', 'y', 'result'),
+    [
+        ('bthk,bhks->bhts', (2, 3, 4, 5), (2, 4, 5, 6), (2, 4, 3, 6)),
+        ('bhts,bhus->bthu', (2, 4, 3, 6), (2, 4, 7, 6), (2, 3, 4, 7)),
+    ],
+    ids=['scores', 'sum'],
+)
+def test_tuned_einsum_is_the_reference(subscripts, x, y, result, dtype):
+    x, y = random(*x).astype(dtype), random(*y, seed=1).astype(dtype)
+    g = random(*result, seed=2)
+    of = (functools.partial(f, subscripts) for f in (einsum.tuned, einsum.reference))
+    found, expected = (value_and_gradients(function, g, x, y) for function in of)
+    assert_equal(found, expected, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize('level', [0.0, 1e4, -1e4])

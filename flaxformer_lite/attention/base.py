@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.kv_cache import Cache, CacheState, KeyValues
+from flaxformer_lite.ops.einsum import einsum
 from flaxformer_lite.ops.masked_softmax import masked_softmax
 from flaxformer_lite.ranges import Checked
 
@@ -16,20 +17,13 @@ if TYPE_CHECKING:
 
 def dot_products(q_BTHK: jax.Array, key_BHKS: jax.Array) -> jax.Array:
     """q · k for each pair of a query and a key, float32 BHTS."""
-    return jnp.einsum(
-        'bthk,bhks->bhts', q_BTHK, key_BHKS, preferred_element_type=jnp.float32
-    )
+    return einsum('bthk,bhks->bhts', q_BTHK, key_BHKS)
 
 
 def weighted_sum(weights_BHTS: jax.Array, value_BHUS: jax.Array) -> jax.Array:
     """Σ_s w_s v_s, float32 BTHU."""
     weights_BHTS = weights_BHTS.astype(value_BHUS.dtype)
-    return jnp.einsum(
-        'bhts,bhus->bthu',
-        weights_BHTS,
-        value_BHUS,
-        preferred_element_type=jnp.float32,
-    )
+    return einsum('bhts,bhus->bthu', weights_BHTS, value_BHUS)
 
 
 def append_one(value_BHUS: jax.Array) -> jax.Array:

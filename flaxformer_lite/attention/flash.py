@@ -13,8 +13,8 @@ class Flash(Attention):
 
     Raises:
       ValueError: when called without a GPU; in float32, which cuDNN does not do; with a
-        d_k that is no multiple of 8 or a d_v other than d_k; or with positions that act
-        on scores by queries.
+        d_k that is no multiple of 8 or a d_v other than d_k, or that this GPU's cuDNN
+        does not do; or with positions that act on scores by queries.
     """
 
     backend = 'gpu'
@@ -32,20 +32,32 @@ class Flash(Attention):
     ):
         refuse_positions('flash', relative_positions)
         self._refuse_unsupported(q_BTHK.dtype, kv)
-        key_BSHK = jnp.moveaxis(kv.key_BGKS, -1, 1)
-        value_BSHU = jnp.moveaxis(kv.value_BGUS, -1, 1)
+        queries, keys = q_BTHK.shape[1], kv.key_BGKS.shape[-1]
+        mask_BHTS = jnp.broadcast_to(mask_BHTS, (*mask_BHTS.shape[:2], queries, keys))
         if bias_BHTS is not None:
             bias_BHTS = bias_BHTS.astype(q_BTHK.dtype)
-        y_BTHU = jax.nn.dot_product_attention(
-            q_BTHK,
-            key_BSHK,
-            value_BSHU,
+            bias_BHTS = _to_even(_to_even(bias_BHTS, 2), 3)
+        y_BTHU = self._fused(
+            _to_even(q_BTHK, 1),
+            _to_even(jnp.moveaxis(kv.key_BGKS, -1, 1), 1),
+            _to_even(jnp.moveaxis(kv.value_BGUS, -1, 1), 1),
             bias_BHTS,
-            mask_BHTS,
-            implementation=self.implementation,
+            _to_even(_to_even(mask_BHTS, 2), 3),
         )
         has_keys_BTH1 = jnp.swapaxes(mask_BHTS.any(-1, keepdims=True), 1, 2)
-        return jnp.where(has_keys_BTH1, y_BTHU.astype(jnp.float32), 0.0)
+        y_BTHU = y_BTHU[:, :queries].astype(jnp.float32)
+        return jnp.where(has_keys_BTH1, y_BTHU, 0.0)
+
+    def _fused(self, *arrays):
+        try:
+            return jax.nn.dot_product_attention(
+                *arrays, implementation=self.implementation
+            )
+        except NotImplementedError as error:
+            raise ValueError(
+                f'flash attention is not for this GPU: {error} Choose '
+                'attention=blockwise'
+            ) from error
 
     def _refuse_unsupported(self, dtype, kv):
         if jax.default_backend() != self.backend:
@@ -60,3 +72,13 @@ class Flash(Attention):
                 f'of 8, not {dtype}, {d_v} and {d_k}: choose them so, or '
                 'attention=blockwise'
             )
+
+
+def _to_even(x: jax.Array, axis: int) -> jax.Array:
+    """Pads an axis with one zero, or False, if its length is odd.
+
+    In a backward pass with a mask cuDNN takes even lengths alone.
+    """
+    padding = [(0, 0)] * x.ndim
+    padding[axis] = (0, x.shape[axis] % 2)
+    return jnp.pad(x, padding)

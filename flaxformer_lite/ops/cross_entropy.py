@@ -106,9 +106,10 @@ def _sums(logits_NV, labels_N, smoothing) -> LossSums:
     correct_N = (label_logit_N >= highest_N).astype(jnp.float32)
     counts_N = (labels_N != 0).astype(jnp.float32)
     return LossSums(
-        loss=counts_N @ loss_N,
-        nll=jax.lax.stop_gradient(counts_N @ (log_z_N - label_logit_N)),
-        correct=counts_N @ correct_N,
+        # Not `counts_N @ loss_N`: of a product an accelerator rounds the operands.
+        loss=jnp.sum(counts_N * loss_N),
+        nll=jax.lax.stop_gradient(jnp.sum(counts_N * (log_z_N - label_logit_N))),
+        correct=jnp.sum(counts_N * correct_N),
         tokens=counts_N.sum(),
     )
 

@@ -1,0 +1,18 @@
+"""`wmt_big` for GPUs and TPUs: bfloat16 operands, and rows for eight devices.
+
+    python -m experiments.run --config=configs/wmt_big_bf16.py
+
+All else is as in `wmt_big`; what stays float32, `wmt_base_bf16` says.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import wmt_base_bf16, wmt_big
+
+
+def get_config() -> ConfigDict:
+    config = wmt_big.get_config()
+    for_accelerators = wmt_base_bf16.get_config()
+    config.model.dtype = for_accelerators.model.dtype
+    config.batch.rows_multiple = for_accelerators.batch.rows_multiple
+    return config

@@ -1,0 +1,55 @@
+"""Products of attention: operands in the compute dtype, sums and results in float32."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.ops.choose import choose
+
+
+def einsum(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """The sum over letters that are not in the result, float32.
+
+    Args:
+      subscripts: such as 'bthk,bhks->bhts'; each letter stands in two of the terms.
+      x, y: of one dtype, which is that of their gradients.
+    """
+    if x.dtype == jnp.float32:
+        return reference(subscripts, x, y)  # there is nothing to round
+    chosen = choose(
+        functools.partial(reference, subscripts), functools.partial(tuned, subscripts)
+    )
+    return chosen(x, y)
+
+
+def reference(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """The formula; its gradients are products of float32 and the operands' dtype."""
+    return jnp.einsum(subscripts, x, y, preferred_element_type=jnp.float32)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def tuned(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """The same. Both gradients are products of the operands' dtype, too.
+
+    The incoming float32 gradient is rounded to it first, as `matmul.tuned` does.
+    """
+    return reference(subscripts, x, y)
+
+
+def _forward(subscripts, x, y):
+    # Not `tuned`: so a policy of `jax.checkpoint` sees that it is a product.
+    return reference(subscripts, x, y), (x, y)
+
+
+def _backward(subscripts, operands, g):
+    x, y = operands
+    g = g.astype(x.dtype)
+    terms, of_result = subscripts.split('->')
+    of_x, of_y = terms.split(',')
+    dx = reference(f'{of_result},{of_y}->{of_x}', g, y)
+    dy = reference(f'{of_x},{of_result}->{of_y}', x, g)
+    return dx.astype(x.dtype), dy.astype(y.dtype)
+
+
+tuned.defvjp(_forward, _backward)

@@ -1,0 +1,177 @@
+"""What accelerators would run, read from programs that are lowered for them here.
+
+None of them is there: nothing is compiled for them, or run.
+"""
+
+import functools
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+import tiny
+
+from configs import wmt_base
+from experiments.config import typed
+from experiments.config.derived import without_seeds
+from experiments.runtime import mesh
+from experiments.training import programs
+from flaxformer_lite.attention.flash import Flash
+from flaxformer_lite.generation import generate
+from flaxformer_lite.kv_cache import KeyValues
+from flaxformer_lite.training.batch import BATCH_ARRAYS
+from flaxformer_lite.training.train_step import (
+    init_state,
+    init_variables,
+    make_train_step,
+)
+
+ROOT = Path(__file__).parents[1]
+ROWS, LENGTH, HEADS = 3, 7, 2
+SIZES = dict(num_layers=1, num_heads=HEADS, d_k=16, d_v=16, dtype='bfloat16')
+KEY = jax.eval_shape(lambda: jax.random.key(0))
+every_accelerator = pytest.mark.parametrize('platform', ['cuda', 'tpu'])
+# The types of the operands and of the result.
+PRODUCT = re.compile(
+    r'dot_general .* : \(tensor<(?:\d+x)*(\w+)>, tensor<(?:\d+x)*(\w+)>\) -> '
+    r'tensor<(?:\d+x)*(\w+)>'
+)
+CUDNN = re.compile(r'custom_call @(__cudnn\$\w+)\(.* : \((.*)\) -> ')
+
+
+def model(**overrides):
+    return tiny.model(**SIZES | overrides)
+
+
+@functools.cache
+def traced_step(**overrides):
+    """A training step, and the state that it is given away."""
+    made, optimizer = model(**overrides), tiny.adam(1e-3)
+    state = jax.eval_shape(functools.partial(init_state, made, optimizer), KEY)
+    batch = dict.fromkeys(BATCH_ARRAYS, jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32))
+    step = jax.jit(make_train_step(made, optimizer), donate_argnums=0)
+    return step.trace(state, batch, KEY), state
+
+
+@functools.cache
+def traced_search(**overrides):
+    """A beam search."""
+    made = model(**overrides)
+    variables = jax.eval_shape(functools.partial(init_variables, made), KEY)
+    source_BS = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
+    search = functools.partial(generate, made, strategy='beam', beams=3)
+    return jax.jit(search).trace(variables, source_BS)
+
+
+def lowered(traced, platform):
+    return traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+def check_products(program):
+    found = PRODUCT.findall(program)
+    assert len(found) == program.count('dot_general ') > 10
+    assert set(found) == {('bf16', 'bf16', 'f32')}
+
+
+@every_accelerator
+def test_a_training_step_multiplies_bfloat16_and_gives_its_state_away(platform):
+    traced, state = traced_step()
+    program = lowered(traced, platform)
+    check_products(program)
+    assert 'callback' not in program
+    assert program.count('tf.aliasing_output') == len(jax.tree.leaves(state))
+
+
+@every_accelerator
+def test_a_search_multiplies_bfloat16_and_asks_nothing_of_the_host(platform):
+    program = lowered(traced_search(), platform)
+    check_products(program)
+    assert 'callback' not in program
+
+
+def test_no_operand_is_rounded_where_float32_is_asked_for():
+    program = lowered(traced_step(dtype='float32')[0], 'cuda')
+    assert set(PRODUCT.findall(program)) == {('f32', 'f32', 'f32')}
+
+
+def test_the_runners_step_overwrites_the_state_on_each_device():
+    config = wmt_base.get_config()
+    config.model.update(tiny.SIZES | {'num_layers': 1})
+    made = tiny.model(num_layers=1)
+    kind = programs.Kind(
+        without_seeds(typed.from_config_dict(config)), made, 10, mesh.of()
+    )
+    program = programs._compiled_step(kind, (jax.device_count(), LENGTH), 1)
+    state = programs._first_state(kind).abstract
+    held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    assert program.memory_analysis().alias_size_in_bytes == held
+    assert 'callback' not in program.as_text()
+
+
+@pytest.fixture
+def cudnn(monkeypatch):
+    """`flash` is traced as where there is a GPU."""
+    monkeypatch.setattr(Flash, 'backend', jax.default_backend())
+    monkeypatch.setattr(
+        'jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version', lambda: 91_500
+    )
+
+
+def pairs(program):
+    """Arrays of a number for each head, query and key; lengths may be padded by one."""
+    return re.findall(rf'tensor<{ROWS}x{HEADS}x[78]x[78]x(?:f32|bf16)>', program)
+
+
+def test_flash_is_cudnns_and_keeps_no_weights(cudnn):
+    """For rows of an odd length, too, with each of the three masks as a bias."""
+    traced, _ = traced_step(attention='flash')
+    program = lowered(traced, 'cuda')
+    calls = CUDNN.findall(program)
+    names = [name for name, _ in calls]
+    assert names.count('__cudnn$fmhaScaleBiasSoftmax') == 3
+    assert names.count('__cudnn$fmhaScaleBiasSoftmaxBackward') == 3
+    mask = f'tensor<{ROWS}x1x{LENGTH + 1}x{LENGTH + 1}xbf16>'
+    assert all(mask in operands for _, operands in calls)
+    assert not pairs(program)
+    assert pairs(lowered(traced_step()[0], 'cuda'))  # those of softmax
+
+
+def test_blockwise_keeps_no_weights_on_a_tpu():
+    traced, _ = traced_step(attention='blockwise(block=4)')
+    program = lowered(traced, 'tpu')
+    check_products(program)
+    assert not pairs(program)
+
+
+def test_flash_decodes_several_hypotheses(cudnn):
+    program = lowered(traced_search(attention='flash'), 'cuda')
+    assert {name for name, _ in CUDNN.findall(program)} == {
+        '__cudnn$fmhaScaleBiasSoftmax'
+    }
+
+
+def test_flash_says_what_this_gpu_cannot_do(cudnn):
+    q_BTHK = jax.ShapeDtypeStruct((1, 2, 1, 264), jnp.bfloat16)
+    key_BGKS = jax.ShapeDtypeStruct((1, 1, 264, 2), jnp.bfloat16)
+    positions_BT = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    mask_BHTS = jax.ShapeDtypeStruct((1, 1, 2, 2), bool)
+
+    def attend(q_BTHK, key_BGKS, positions_BT, mask_BHTS):
+        kv = KeyValues(key_BGKS, key_BGKS, positions_BT)
+        return Flash().apply(
+            {}, q_BTHK, kv, positions_BT=positions_BT, mask_BHTS=mask_BHTS
+        )
+
+    with pytest.raises(ValueError, match='not for this GPU: .*264.*blockwise'):
+        jax.eval_shape(attend, q_BTHK, key_BGKS, positions_BT, mask_BHTS)
+
+
+def test_the_compiler_knows_the_flags_that_the_guide_names():
+    guide = (ROOT / 'docs/guides/many_devices.md').read_text('utf-8')
+    flags = re.findall(r'--(xla_gpu_\w+)=true', guide)
+    program = jax.jit(lambda x: x + 1).lower(1.0)
+    program.compile(compiler_options=dict.fromkeys(flags, True))
+    with pytest.raises(jax.errors.JaxRuntimeError, match='No such compile option'):
+        program.compile(compiler_options={'xla_gpu_no_such_flag': True})
+    assert 'xla_gpu_enable_latency_hiding_scheduler' in flags
