@@ -5,11 +5,11 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.attention.base import Attention, refuse_positions
+from flaxformer_lite.attention.base import ScaledDotProduct, refuse_positions
 
 
-class Flash(Attention):
-    """softmax(Q Kᵀ / √d_k + bias) V by blocks on the chip; anywhere: `blockwise`.
+class Flash(ScaledDotProduct):
+    """softmax((Q Kᵀ scale + bias) / T) V by blocks on the chip; anywhere: `blockwise`.
 
     Raises:
       ValueError: when called without a GPU; in float32, which cuDNN does not do; with a
@@ -17,6 +17,7 @@ class Flash(Attention):
         does not do; or with positions that act on scores by queries.
     """
 
+    unsupported = ('temperature', 'cap', 'dropout')
     backend = 'gpu'
     implementation: ClassVar[Literal['cudnn', 'xla']] = 'cudnn'
 
@@ -35,7 +36,7 @@ class Flash(Attention):
         queries, keys = q_BTHK.shape[1], kv.key_BGKS.shape[-1]
         mask_BHTS = jnp.broadcast_to(mask_BHTS, (*mask_BHTS.shape[:2], queries, keys))
         if bias_BHTS is not None:
-            bias_BHTS = bias_BHTS.astype(q_BTHK.dtype)
+            bias_BHTS = (bias_BHTS / self.temperature).astype(q_BTHK.dtype)
             bias_BHTS = _to_even(_to_even(bias_BHTS, 2), 3)
         y_BTHU = self._fused(
             _to_even(q_BTHK, 1),
@@ -48,10 +49,11 @@ class Flash(Attention):
         y_BTHU = y_BTHU[:, :queries].astype(jnp.float32)
         return jnp.where(has_keys_BTH1, y_BTHU, 0.0)
 
-    def _fused(self, *arrays):
+    def _fused(self, q_BTHK, *arrays):
+        scale = self.scale_of(q_BTHK.shape[-1]) / self.temperature
         try:
             return jax.nn.dot_product_attention(
-                *arrays, implementation=self.implementation
+                q_BTHK, *arrays, scale=scale, implementation=self.implementation
             )
         except NotImplementedError as error:
             raise ValueError(
