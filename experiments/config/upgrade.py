@@ -66,6 +66,13 @@ CHANGES: list[Change] = [
         }
     ),
     Change(added={'train.remat': 'none', 'model.scan_layers': False}),
+    Change(
+        added={
+            'model.decoder_d_model': None,
+            'model.continuous_positions': False,
+            'model.merged_attention': False,
+        }
+    ),
 ]
 
 

@@ -52,7 +52,10 @@ class Recurrent(Model, kw_only=True):
 
     unused_fields = (
         'attention',
+        'decoder_d_model',
         'positions',
+        'continuous_positions',
+        'merged_attention',
         'projections',
         'num_heads',
         'num_kv_heads',
