@@ -32,6 +32,7 @@ OF_A_MODEL = (
     'sizes',
     'masks',
     'kv_cache',
+    'special_tokens',
     'ops',
     'layers',
 )
@@ -43,6 +44,7 @@ MAY_IMPORT = {
     'ranges': (),
     'remat': ('ranges',),
     'sizes': (),
+    'special_tokens': ('ranges',),
     'masks': (),
     'kv_cache': (),
     'sharding': ('shapes',),
@@ -58,7 +60,14 @@ MAY_IMPORT = {
     'config.spec': ('ranges',),
     'config.schema': ('ranges', 'sizes', 'models.base'),
     'config.variants': ('ranges', 'config.spec', 'config.schema'),
-    'config': ('ranges', 'sizes', 'layers', 'models.base', 'entity_encoder'),
+    'config': (
+        'ranges',
+        'sizes',
+        'special_tokens',
+        'layers',
+        'models.base',
+        'entity_encoder',
+    ),
     'training.schedules': ('ranges', 'config.spec'),
     'training': (
         'ranges',
@@ -70,11 +79,12 @@ MAY_IMPORT = {
     ),
     'generation': (
         'sharding',
+        'special_tokens',
         'models.base',
         'decoding',
         'training.batch',
     ),
-    'ensembling': ('kv_cache', 'models.base'),
+    'ensembling': ('kv_cache', 'special_tokens', 'models.base'),
     'introspection': ('layers', 'models.base', 'training'),
     # What the package offers by name; the package imports it when a name is first used.
     'public': (

@@ -71,6 +71,11 @@ CHANGES: list[Change] = [
             'model.decoder_d_model': None,
             'model.continuous_positions': False,
             'model.merged_attention': False,
+            'model.attention_bias': False,
+            'model.norm_embeddings': False,
+            'model.output_bias': False,
+            'model.scale_logits': False,
+            'model.logit_cap': None,
         }
     ),
 ]

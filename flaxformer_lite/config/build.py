@@ -22,10 +22,21 @@ from flaxformer_lite.layers.scanned_stack import ScannedStack
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sizes import Role, Sizes
+from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
 
 
-def model(config: Mapping[str, Any] | ModelConfig, vocab_size: int) -> Model:
+def model(
+    config: Mapping[str, Any] | ModelConfig,
+    vocab_size: int,
+    special_tokens: SpecialTokens = DEFAULT,
+) -> Model:
     """The model that a `model` config describes; source and target share a vocabulary.
+
+    Args:
+      config: the fields; those that it lacks have their defaults.
+      vocab_size: tokens of the vocabulary.
+      special_tokens: which of them are no text. They are the tokenizer's, as the size
+        is, and so no field of the config.
 
     Raises:
       ValueError: a value that cannot be built; the message names the field.
@@ -37,7 +48,9 @@ def model(config: Mapping[str, Any] | ModelConfig, vocab_size: int) -> Model:
         name, arguments = spec.parse(config.architecture)
         others = spec.parameters(architecture).keys() - set(architecture.own_arguments)
         spec.check(name, architecture, arguments, given=others)
-    return architecture.from_parts(Parts(config), vocab_size, **arguments)
+    special_tokens.check_within(vocab_size)
+    parts = Parts(config, special_tokens)
+    return architecture.from_parts(parts, vocab_size, **arguments)
 
 
 def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
@@ -60,9 +73,10 @@ class Parts:
       config: the first layer's, in which no field is a pattern.
     """
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, special_tokens: SpecialTokens = DEFAULT):
         self._of_layers = variants.of_layers(config)
         self.config = self._of_layers[0]
+        self.special_tokens = special_tokens
 
     def embeddings(self, role: Role, sizes: Sizes | None = None) -> dict[str, Any]:
         """The attributes that all models have, but for the size of the vocabulary."""
@@ -70,7 +84,11 @@ class Parts:
             d_model=self.config.value('d_model', role),
             tie=self.config.tie,
             scale_embeddings=self.config.scale_embeddings,
+            output_bias=self.config.output_bias,
+            scale_logits=self.config.scale_logits,
+            logit_cap=self.config.logit_cap,
             dense=self.dense(role, sizes),
+            special_tokens=self.special_tokens,
         )
 
     def stack(self, role: Role) -> Stack:
@@ -90,6 +108,7 @@ class Parts:
             blocks=blocks,
             num_layers=sizes.num_layers,
             positions=self._stack_positions(role, sizes),
+            embedding_norm=self._embedding_norm(role),
             dropout=self.dropout(),
             layer_drop_rate=config.layer_drop,
         )
@@ -120,6 +139,11 @@ class Parts:
                 )
         # They act in each attention, and leave nothing for the stack to do.
         return variants.make('positions', 'none', sizes=sizes)
+
+    def _embedding_norm(self, role: Role) -> Any:
+        if self.config.norm_embeddings:
+            return self._make('norm', role)
+        return variants.make('norm', 'identity')
 
     def dropout(self) -> Dropout:
         """Of embeddings and of the output of sublayers."""
@@ -183,6 +207,7 @@ class Parts:
             dense=self.dense(role),
             head_dropout=self._head_dropout(),
             projections=self.config.projections,
+            bias=self.config.attention_bias,
         )
 
     def _cross_attention(self) -> MultiHeadAttention:
@@ -200,6 +225,7 @@ class Parts:
             positions=positions,
             dense=self.dense('decoder', sizes),
             head_dropout=self._head_dropout(),
+            bias=self.config.attention_bias,
         )
 
     def _check_merged(self, sizes: Sizes) -> None:

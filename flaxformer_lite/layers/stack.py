@@ -24,7 +24,8 @@ class Stack(Checked, nn.Module):
         layer i is a copy of number i mod n. Most stacks have one.
       num_layers: how many.
       positions: a module of `positions/`; its `embed` and `bias` are used here.
-      dropout: of the sum of embeddings and positions (§5.4).
+      embedding_norm: of the sum of embeddings and positions; `norms/identity` for none.
+      dropout: of that sum (§5.4).
       layer_drop_rate: how often a whole layer is skipped while training.
       remat: what of a layer the backward pass computes again: nothing of it ('none'),
         all but its inputs ('blocks'), or what a policy of `jax.checkpoint_policies`
@@ -40,6 +41,7 @@ class Stack(Checked, nn.Module):
     blocks: tuple[Block, ...]
     num_layers: int
     positions: nn.Module
+    embedding_norm: nn.Module
     dropout: nn.Module
     layer_drop_rate: float = 0.0
     remat: Remat = NONE
@@ -124,6 +126,8 @@ class Stack(Checked, nn.Module):
           keys and values.
         """
         x_BTD = self.positions.embed(x_BTD, context.positions_BT)
+        with padding_known(context.valid_BT):
+            x_BTD = self.embedding_norm(x_BTD)
         x_BTD = self.dropout(x_BTD)
         context = self._with_bias(context)
         self._sow_stream(context, x_BTD)

@@ -82,7 +82,7 @@ class DecoderOnly(Model, kw_only=True):
         return hidden_BLD[:, source_length:]
 
     def prefill(self, source_BS):
-        source = TokenBatch.from_tokens(source_BS)
+        source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
         x_BSD = self.embed(self.source_VD, source_BS)
         context = self._context(source, source_BS.shape[1])
         _, prefix = self.decoder(x_BSD, context)

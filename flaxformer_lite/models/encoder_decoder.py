@@ -112,7 +112,7 @@ class EncoderDecoder(Model, kw_only=True):
         return hidden_BTD
 
     def prefill(self, source_BS):
-        source = TokenBatch.from_tokens(source_BS)
+        source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
         encoder_kv = self._encode(source)
         start_B1 = source.valid_BT.sum(-1, keepdims=True)
         if not self.continuous_positions:

@@ -53,6 +53,7 @@ class Recurrent(Model, kw_only=True):
     unused_fields = (
         'attention',
         'decoder_d_model',
+        'attention_bias',
         'positions',
         'continuous_positions',
         'merged_attention',
@@ -64,6 +65,7 @@ class Recurrent(Model, kw_only=True):
         'd_ff',
         'feed_forward',
         'norm',
+        'norm_embeddings',
         'residual',
         'parallel',
         'head_dropout',
@@ -150,7 +152,7 @@ class Recurrent(Model, kw_only=True):
         return jnp.tanh(self.merge(h_BTNU[:, :, 0]))
 
     def prefill(self, source_BS):
-        source = TokenBatch.from_tokens(source_BS)
+        source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
         encoded = _Encoded(self._encode(source), source.valid_BT[:, None])
         states = self._first_states(encoded.kv, encoded.mask_B1S)
         return DecodeState(encoded, (_CellStates(states),))
