@@ -61,6 +61,9 @@ def record(
             _add_stack(found, stack, inside, missing_ok)
         else:
             _add_recurrent_decoder(found, inside, batch)
+    for name, stack in model.stacks().items():
+        if stack.block.merged and name in found.weights:
+            _split_merged(found, name)
     return found
 
 
@@ -85,6 +88,17 @@ def _add_stack(found: Record, stack: str, inside: Any, missing_ok: bool) -> None
         if missing_ok and not all(map(_holds_weights, attentions)):
             continue
         found.weights[name] = tuple(_weights(x, name) for x in attentions)
+
+
+def _split_merged(found: Record, name: str) -> None:
+    """Takes the weights of the source from those of a merged attention.
+
+    Those of the source and of its own tokens sum to 1 together.
+    """
+    weights = found.weights[name]
+    of_source = found.positions['encoder'].shape[1]
+    found.weights[f'{name} cross'] = tuple(x[..., :of_source] for x in weights)
+    found.weights[name] = tuple(x[..., of_source:] for x in weights)
 
 
 def _add_recurrent_decoder(found: Record, inside: Any, batch: Batch) -> None:
@@ -217,21 +231,22 @@ def ablation_masks(model: Model) -> dict[str, Any]:
     head is multiplied by. Where `masks['encoder']['layer_drop_0']['keep']` is 0, the
     layer is skipped. Those of a model that scans its layers have all of them in one:
     `masks['encoder']['layers']['self_attention']['heads'][0]` and
-    `masks['encoder']['layer_drop']['keep'][0]`. They are arrays, so to change one
+    `masks['encoder']['layer_drop']['keep'][0]`, or by the layers of a pattern, as
+    `layers.scanned_stack.stack_layers` has them. They are arrays, so to change one
     compiles nothing anew. Their gradient says how much each head matters (Michel et al.
     2019).
 
         model.apply(variables | {'ablation_masks': masks}, source, inputs)
     """
     masks = {name: _stack_masks(stack) for name, stack in model.stacks().items()}
-    return stack_layers(masks) if model.scans_layers else masks
+    return stack_layers(masks, model.layer_periods) if model.scans_layers else masks
 
 
 def _stack_masks(stack: Stack) -> dict[str, Any]:
     masks: dict[str, Any] = {}
     for i in range(stack.num_layers):
         # Arrays of its own for each layer: whoever changes one leaves the others alone.
-        masks[f'layer_{i}'] = _head_masks(stack.block)
+        masks[f'layer_{i}'] = _head_masks(stack.template(i))
         masks[f'layer_drop_{i}'] = {'keep': jnp.ones(())}
     return masks
 

@@ -17,6 +17,10 @@ from flax import struct
 CacheState = Any
 
 
+# The position of a key that has none, and is near every query.
+NO_POSITION = -(2**30)
+
+
 class KeyValues(struct.PyTreeNode):
     """Keys and values in the compute dtype, with the int32 positions of their tokens.
 
@@ -27,6 +31,10 @@ class KeyValues(struct.PyTreeNode):
     key_BGKS: jax.Array
     value_BGUS: jax.Array
     positions_BS: jax.Array
+
+    def followed_by(self, others: 'KeyValues') -> 'KeyValues':
+        """These and then the others, as those of one text."""
+        return jax.tree.map(lambda *x: jnp.concatenate(x, -1), self, others)
 
 
 class BeamState(struct.PyTreeNode):

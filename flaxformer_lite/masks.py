@@ -74,6 +74,18 @@ class TokenBatch(NamedTuple):
         key_position = self.positions_BT[:, None, None, :]
         return self.segment_mask(self) & (key_position <= query_position)
 
+    def prefix_mask(self, length: int) -> jax.Array:
+        """As `causal_mask`, but all tokens see the first so many of the row, B1TT."""
+        is_prefix_S = jnp.arange(self.tokens_BT.shape[1]) < length
+        of_prefix = self.segment_mask(self) & is_prefix_S[None, None, None]
+        return self.causal_mask() | of_prefix
+
+    def following(self, source: Self) -> Self:
+        """The same tokens, with positions that go on where those of a source end."""
+        length_BT = self.segment_mask(source)[:, 0].sum(-1)
+        positions_BT = jnp.where(self.valid_BT, self.positions_BT + length_BT, 0)
+        return self._replace(positions_BT=positions_BT)
+
 
 class AttentionContext(NamedTuple):
     """Everything that attention needs to know of the tokens beside their vectors.
@@ -100,6 +112,24 @@ class AttentionContext(NamedTuple):
         """The context of attention over the source: its mask, and no bias."""
         assert self.cross_mask_BHTS is not None
         return AttentionContext(self.positions_BT, self.cross_mask_BHTS)
+
+    @property
+    def merged(self) -> 'AttentionContext':
+        """The context of one attention over keys of the source, then those of its own.
+
+        Positions add nothing to the scores of the source.
+        """
+        assert self.cross_mask_BHTS is not None
+        masks = self.cross_mask_BHTS, self.mask_BHTS
+        outer = jnp.broadcast_shapes(*(x.shape[:-1] for x in masks))
+        mask_BHTS = jnp.concatenate(
+            [jnp.broadcast_to(x, (*outer, x.shape[-1])) for x in masks], -1
+        )
+        bias_BHTS = self.bias_BHTS
+        if bias_BHTS is not None:
+            of_source = self.cross_mask_BHTS.shape[-1]
+            bias_BHTS = jnp.pad(bias_BHTS, [(0, 0)] * 3 + [(of_source, 0)])
+        return self._replace(mask_BHTS=mask_BHTS, bias_BHTS=bias_BHTS)
 
 
 _valid: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar(

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-Role = Literal['encoder', 'decoder', 'decoder_only', 'encoder_only']
+Role = Literal['encoder', 'decoder', 'decoder_only', 'prefix_only', 'encoder_only']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Sizes:
       d_v: the width of one head's values; free of d_k and of d_model.
       d_ff: the inner width of the feed-forward network.
       d_k_derived: whether d_k is d_model / num_heads, and so grows with d_model.
-      role: which stack it is: the 'encoder' or 'decoder' of a pair, or one alone.
+      role: which stack it is: the 'encoder' or 'decoder' of a pair, or one alone, of
+        which 'prefix_only' is a decoder that sees all of the source.
       encoder_layers: the encoder's depth; 0 where there is none.
       decoder_layers: the decoder's depth; 0 where there is none.
     """

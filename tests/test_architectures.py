@@ -17,6 +17,7 @@ from flaxformer_lite.config import build, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.recurrent_cells import CELLS
+from flaxformer_lite.training.batch import source_and_inputs
 
 
 def sigmoid(x):
@@ -131,6 +132,52 @@ def test_a_decoder_only_goes_on_from_its_source():
     np.testing.assert_allclose(found, alone[:, len(source) :], atol=1e-5)
 
 
+def test_a_prefix_lm_of_one_source_token_is_a_decoder_only_and_of_more_is_not():
+    plain, prefix = (
+        tiny.model(architecture=name, positions='rotary')
+        for name in ('decoder_only', 'prefix_lm')
+    )
+    p = {'params': tiny.parameters(plain)}
+    inputs = tiny.padded([[2, 8, 9]])
+    for source, same in (([4], True), ([4, 5, 6], False)):
+        arguments = p, tiny.padded([source]), inputs
+        difference = tiny.apply(prefix, *arguments) - tiny.apply(plain, *arguments)
+        assert (np.abs(difference).max() < 1e-6) == same
+
+
+def test_a_prefix_lms_relative_positions_tell_keys_after_a_query_from_those_before():
+    for name, causal in (('decoder_only', True), ('prefix_lm', False)):
+        model = tiny.model(architecture=name, positions='t5')
+        assert model.decoder.positions.sizes.causal == causal
+
+
+def test_continuous_positions_are_those_of_one_text():
+    """The same model that is told so of each target token, alone and packed."""
+    fields = dict(positions='rotary', cross_positions='rotary', num_layers=1)
+    plain = tiny.model(**fields)
+    continuous = tiny.model(**fields, continuous_positions=True)
+    p = {'params': tiny.parameters(plain)}
+    rows = tiny.batch([*([pair] for pair in tiny.PAIRS), tiny.PAIRS])
+    source, inputs = source_and_inputs(rows)
+    found = tiny.apply(continuous, p, source, inputs)
+
+    lengths = [len(source) for source, _ in tiny.PAIRS]
+    positions_BT = np.array(inputs.positions_BT)
+    for row, column in np.argwhere(inputs.segments_BT):
+        packed = row == len(tiny.PAIRS)
+        pair = inputs.segments_BT[row, column] - 1 if packed else row
+        positions_BT[row, column] += lengths[pair]
+    told = inputs._replace(positions_BT=jnp.asarray(positions_BT))
+    np.testing.assert_allclose(found, tiny.apply(plain, p, source, told), atol=1e-6)
+    assert np.abs(found - tiny.apply(plain, p, source, inputs)).max() > 1e-3
+
+
+def test_a_learned_table_holds_source_and_target_of_continuous_positions():
+    fields = dict(positions='learned(max_length=8)', continuous_positions=True)
+    assert tiny.model(**fields).max_length == 4
+    assert tiny.model(positions='learned(max_length=8)').max_length == 8
+
+
 # Every field of a model, with a value that is not the tiny model's.
 OTHERS = dict(
     d_model=16,
@@ -140,6 +187,7 @@ OTHERS = dict(
     d_v=6,
     d_ff=20,
     decoder_num_layers=1,
+    decoder_d_model=18,
     decoder_num_heads=3,
     decoder_num_kv_heads=1,
     decoder_d_k=8,
@@ -158,6 +206,8 @@ OTHERS = dict(
     positions='rotary',
     decoder_positions='alibi',
     cross_positions='rotary',
+    continuous_positions=True,
+    merged_attention=True,
     norm='rms',
     decoder_norm='scale',
     residual='deepnorm',
@@ -185,9 +235,11 @@ def test_unused_fields_and_no_others_change_nothing(architecture):
     config.update(given)
     for field, value in OTHERS.items():
         # Without projections heads are slices of d_model.
-        slices = dict(d_k=None, d_v=None) if field == 'projections' else {}
-        changed = tiny.model(**given | slices | {field: value})
-        same = changed == tiny.model(**given | slices)
+        needs = dict(d_k=None, d_v=None) if field == 'projections' else {}
+        if field == 'decoder_d_model':
+            needs = dict(tie='none')
+        changed = tiny.model(**given | needs | {field: value})
+        same = changed == tiny.model(**given | needs)
         unused = variants.unused_fields(ModelConfig.of(config))
         assert same == (field in unused), field
 

@@ -289,6 +289,31 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
             dict(feed_forward='mixture(top=9)'),
             'model.feed_forward: top must be at most experts=4, not 9',
         ),
+        (dict(norm='[layer, rm]'), "model.norm: 'rm' is not one of .* mean 'rms'"),
+        (dict(norm='[]'), r"model.norm: '\[\]' is not a pattern over layers: write"),
+        (dict(norm='[layer'), "model.norm: '.layer' is not a pattern over layers"),
+        (dict(norm='[layer, 3]'), "model.norm: '3' is not a spec"),
+        (dict(init='[normal, xavier]'), 'model.init: .* there is one init for all'),
+        (
+            dict(architecture='[decoder_only]'),
+            'model.architecture: .* there is one architecture for all',
+        ),
+        (
+            dict(positions='[none, learned(max_length=9)]'),
+            r'model.positions: learned\(max_length=9\) acts once for all layers',
+        ),
+        (
+            dict(decoder_positions='[t5, rotary]'),
+            'model.decoder_positions: t5 acts once for all layers',
+        ),
+        (
+            dict(scan_layers=True, norm='[layer, rms]', decoder_num_layers=3),
+            'model.scan_layers=True runs the 2 layers .* the decoder has 3 layers',
+        ),
+        (
+            dict(merged_attention=True, positions='shaw'),
+            'model.positions=shaw adds to scores by distances, .* choose rotary',
+        ),
         (dict(init='mu_p(base=0)'), 'model.init: base must be at least 1, not 0'),
         (
             dict(norm='layer(epsilon="x")'),
@@ -317,7 +342,7 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
         (
             dict(architecture='rnn'),
             "model.architecture: 'rnn' is not one of decoder_only, encoder_decoder, "
-            'rec',
+            'prefix_lm, rec',
         ),
         (
             dict(init='xavie'),

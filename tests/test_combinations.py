@@ -30,6 +30,9 @@ OTHERS = {
     'logit_cap': (None, 5.0),
     'num_kv_heads': (None, 1),
     'parallel': (False, True),
+    'continuous_positions': (False, True),
+    'merged_attention': (False, False, True),
+    'decoder_d_model': (None, None, 10),
     'scale_embeddings': (False, True),
     'dtype': ('float32', 'bfloat16'),
     'd_v': (3, 4),
@@ -51,6 +54,12 @@ REFUSALS = (
     'or shaw, or none',
     '(linear|blockwise|flash) attention holds no scores for these positions to act on: '
     'choose positions that act on embeddings, queries and keys, or attention=softmax',
+    r'model\.tie=all shares embeddings of source and target, which have model\.d_model='
+    r'12 and model\.decoder_d_model=10: set model\.tie to decoder or none',
+    r'model\.merged_attention=True shares its matrices between source and target, '
+    r'which have model\.d_model=12 and model\.decoder_d_model=10: make them equal',
+    r'model\.(decoder_)?positions=shaw adds to scores by distances, which keys of the '
+    r'source have none of with model\.merged_attention=True: choose .*',
     r'model\.\w*num_kv_heads=2 does not divide model\.\w*num_heads=1',
     r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of '
     '8, not .*',

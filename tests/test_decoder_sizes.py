@@ -115,6 +115,45 @@ def test_parameters_are_as_many_as_the_sizes_say(overrides, sizes):
     assert count(build.model(overrides, 37_000)) == closed_form(**sizes)
 
 
+def test_a_decoder_of_another_width_reads_the_source_by_its_own():
+    """Queries and results are as wide as the decoder, keys and values are read off
+    vectors of the encoder's width, and so are the source's embeddings."""
+    d, e = 10, tiny.SIZES['d_model']
+    model = tiny.model(decoder_d_model=d, tie='decoder', d_k=None, d_v=None)
+    p = flatten_dict(tiny.parameters(model), sep='/')
+    assert p['embedding'].shape == (tiny.VOCAB, d)
+    assert p['source_embedding'].shape == (tiny.VOCAB, e)
+    cross = {
+        name: p[f'decoder/layer_0/cross_attention/{name}/kernel'].shape
+        for name in ('query', 'key', 'value', 'out_proj')
+    }
+    h, k = 2, d // 2
+    assert cross == dict(
+        query=(d, h, k), key=(e, h, k), value=(e, h, k), out_proj=(h, k, d)
+    )
+    assert p['encoder/layer_0/self_attention/query/kernel'].shape == (e, h, e // h)
+    assert p['decoder/layer_0/feed_forward/up/kernel'].shape[0] == d
+
+
+def test_mu_ps_rates_go_by_the_width_that_a_matrix_reads():
+    model = tiny.model(init='mu_p(base=3)', decoder_d_model=6, tie='none', d_k=4)
+    cross = 'decoder', 'layer_0', 'cross_attention'
+    rates = {
+        ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel'): 1 / 4,
+        ('decoder', 'layer_0', 'feed_forward', 'up', 'kernel'): 1 / 2,
+        (*cross, 'query', 'kernel'): 1 / 2,
+        (*cross, 'key', 'kernel'): 1 / 4,
+        (*cross, 'value', 'kernel'): 1 / 4,
+        (*cross, 'out_proj', 'kernel'): 1 / 2,
+        ('embedding',): 2**-0.5,
+        ('output',): 2**-0.5,
+        ('source_embedding',): 4**-0.5,
+    }
+    found = {path: model.lr_multiplier(path) for path in rates}
+    assert found == pytest.approx(rates)
+    assert model.dense.kernel_init.logit_scale == pytest.approx(2**-0.5)
+
+
 def test_each_matrix_has_the_sizes_of_its_own_stack_and_attention():
     p = flatten_dict(tiny.parameters(tiny.model(**tiny.UNEQUAL)), sep='/')
     found = {
@@ -266,6 +305,18 @@ def test_mu_ps_rate_of_a_query_goes_by_its_own_attentions_width(overrides, rates
         (
             dict(cross_num_heads=3, decoder_num_kv_heads=2),
             'model.decoder_num_kv_heads=2 does not divide model.cross_num_heads=3',
+        ),
+        (
+            dict(decoder_d_model=9, tie='none', d_v=None),
+            'model.decoder_d_model=9 cannot be divided among model.num_heads=2',
+        ),
+        (
+            dict(decoder_d_model=10),
+            'model.tie=all shares embeddings .* set model.tie to decoder or none$',
+        ),
+        (
+            dict(decoder_d_model=10, tie='none', merged_attention=True),
+            'model.merged_attention=True shares its matrices .* make them equal$',
         ),
         (
             dict(projections=False, d_k=None, d_v=None, decoder_d_k=4),

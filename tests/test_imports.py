@@ -59,7 +59,7 @@ MAY_IMPORT = {
     'entity_encoder': ('masks', 'layers'),
     'config.spec': ('ranges',),
     'config.schema': ('ranges', 'sizes', 'models.base'),
-    'config.variants': ('config.spec', 'config.schema'),
+    'config.variants': ('ranges', 'config.spec', 'config.schema'),
     'config': (
         'ranges',
         'sizes',

@@ -4,7 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.masks import TokenBatch, padding_known, padding_mask
+from flaxformer_lite.masks import (
+    AttentionContext,
+    TokenBatch,
+    padding_known,
+    padding_mask,
+)
 
 
 def matrix(pattern):
@@ -55,6 +60,36 @@ def test_what_is_before_in_a_packed_row():
     mask_BHTS = batch([[1, 1, 2, 2, 2, 0]], [[0, 1, 0, 1, 2, 0]]).causal_mask()
     expected = matrix('x..... xx.... ..x... ..xx.. ..xxx. ......')
     np.testing.assert_array_equal(mask_BHTS[0, 0], expected)
+
+
+def test_a_prefix_is_seen_in_both_directions_and_what_follows_is_causal():
+    # Two sentences, whose sources and targets stand packed behind each other.
+    rows = batch([[1, 1, 2, 0, 1, 1, 2]], [[0, 1, 0, 0, 2, 3, 1]])
+    mask_BHTS = rows.prefix_mask(4)
+    expected = matrix('xx..... xx..... ..x.... ....... xx..x.. xx..xx. ..x...x')
+    np.testing.assert_array_equal(mask_BHTS[0, 0], expected)
+
+
+def test_positions_go_on_where_those_of_a_source_end():
+    source = batch([[1, 1, 1, 2, 0], [1, 1, 0, 0, 0]])
+    target = batch([[1, 1, 2, 2], [1, 0, 0, 0]], [[0, 1, 0, 1], [0, 0, 0, 0]])
+    found = target.following(source).positions_BT
+    np.testing.assert_array_equal(found, [[3, 4, 1, 2], [2, 0, 0, 0]])
+
+
+def test_one_mask_over_keys_of_a_source_and_keys_of_ones_own():
+    source, target = batch([[1, 1, 0]]), batch([[1, 1]])
+    context = AttentionContext(
+        positions_BT=target.positions_BT,
+        mask_BHTS=target.causal_mask(),
+        # As decoding has it, of all queries at once.
+        cross_mask_BHTS=source.valid_BT[:, None, None],
+        bias_BHTS=jnp.full((1, 2, 2, 2), 7.0),
+    )
+    merged = context.merged
+    np.testing.assert_array_equal(merged.mask_BHTS[0, 0], matrix('xx.x. xx.xx'))
+    expected = np.broadcast_to([0, 0, 0, 7, 7], (1, 2, 2, 5))
+    np.testing.assert_array_equal(merged.bias_BHTS, expected)
 
 
 def test_rows_of_tokens_are_one_sentence_each_with_positions_counted_along_it():

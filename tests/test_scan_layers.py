@@ -31,7 +31,11 @@ def both(**overrides):
     separate = tiny.model(**overrides)
     variables = tiny.all_variables(separate)
     scanned = tiny.model(scan_layers=True, **overrides)
-    return (separate, variables), (scanned, stack_layers(variables))
+    return (separate, variables), (scanned, stacked(variables, scanned))
+
+
+def stacked(variables, model):
+    return stack_layers(variables, model.layer_periods)
 
 
 def close(found, expected):
@@ -43,7 +47,18 @@ def close(found, expected):
         np.testing.assert_allclose(x, y, rtol=0, atol=2e-6 * scale)
 
 
+# Of a period of two layers only the second writes running statistics and losses.
+PATTERN = {
+    'architecture': 'decoder_only',
+    'num_layers': 4,
+    'attention': '[local(window=2), softmax]',
+    'positions': '[rotary, none]',
+    'norm': '[layer, batch]',
+    'residual': 'pre_norm',
+    'feed_forward': '[relu, mixture]',
+}
 STEPS = [
+    PATTERN,
     # What asks which tokens are padding, and what writes variables.
     {'architecture': 'decoder_only', 'norm': 'batch', 'feed_forward': 'mixture'},
     pytest.param(tiny.UNEQUAL | {'num_layers': 3}, marks=pytest.mark.slow),
@@ -59,10 +74,10 @@ def test_loss_gradients_and_statistics_are_those_of_separate_layers(overrides):
     separate, scanned = both(**overrides)
     expected, expected_stats = step(*separate)
     found, found_stats = step(*scanned)
-    gradients = stack_layers(expected.gradients)
-    close(found, expected._replace(gradients=gradients))
-    close(found_stats, stack_layers(expected_stats))
     model, variables = scanned
+    gradients = stacked(expected.gradients, model)
+    close(found, expected._replace(gradients=gradients))
+    close(found_stats, stacked(expected_stats, model))
     again, _ = step(model.with_remat('blocks'), variables)
     close(again, found)
 
@@ -76,11 +91,26 @@ def test_the_first_parameters_are_the_same():
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(found), expected)
 
 
+def test_a_turn_of_the_loop_is_a_period_of_layers():
+    (_, variables), (model, found) = both(**PATTERN)
+    layers = found['params']['decoder']['layers']
+    assert set(layers) == {'layer_0', 'layer_1'}
+    assert {x.shape[0] for x in jax.tree.leaves(layers)} == {2}
+    assert set(found['batch_stats']['decoder']['layers']) == {'layer_1'}
+    jax.tree.map(np.testing.assert_array_equal, unstack_layers(found), variables)
+    masks = ablation_masks(model)['decoder']
+    shapes = jax.tree.map(np.shape, masks)
+    of_turns = {'self_attention': {'heads': (2, 2)}}
+    assert shapes['layers'] == {'layer_0': of_turns, 'layer_1': of_turns}
+    assert shapes['layer_drop'] == {'keep': (4,)}
+
+
 @pytest.mark.parametrize(
     'overrides',
     [
         # Keys and values of a prefix, and sums that are gathered beam by beam.
         {'architecture': 'decoder_only', 'attention': 'linear'},
+        PATTERN | {'attention': '[local(window=2), linear]'},
         pytest.param({}, marks=pytest.mark.slow),
     ],
     ids=str,

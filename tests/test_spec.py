@@ -59,6 +59,25 @@ def test_parse(text, expected):
 
 
 @pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('local', ['local']),
+        ('[local]', ['local']),
+        (' [local(window=64), local, far] ', ['local(window=64)', 'local', 'far']),
+        ('[text(pair=("[a, b]", "c")), x]', ["text(pair=('[a, b]', 'c'))", 'x']),
+    ],
+)
+def test_the_entries_of_a_pattern_are_specs(text, expected):
+    assert spec.entries(text) == expected
+
+
+@pytest.mark.parametrize('text', ['[]', '[local', '[local][0]', '[local], far'])
+def test_what_is_not_a_pattern_is_refused(text):
+    with pytest.raises(ValueError, match='is not a pattern over layers: write'):
+        spec.entries(text)
+
+
+@pytest.mark.parametrize(
     'text',
     [
         '',

@@ -112,6 +112,11 @@ def test_recurrent_models_have_the_transformers_parameters():
         assert math.isclose(count, counts['Transformer, rate 6e-3'], rel_tol=0.02), arm
 
 
+def test_redllm_and_decllm_have_equal_parameters():
+    counts = {parameters(c.config) for c in first_cells('redllm_small').values()}
+    assert max(counts) - min(counts) < 0.001 * min(counts)
+
+
 def test_depths_have_equal_sums():
     assert {sum(layers) for layers in depth.DEPTHS[:-1]} == {6}
 

@@ -66,7 +66,8 @@ def every_case():
             logit_cap=3.0,
             tie='source_target',
         ),
-        tiny.UNEQUAL,
+        dict(tiny.UNEQUAL, decoder_d_model=10, tie='decoder'),
+        MERGED,
     ):
         yield pytest.param(overrides, id=name_of(overrides))
     # In the default tests, test_combinations draws others like these.
@@ -74,7 +75,19 @@ def every_case():
         yield pytest.param(overrides, id=name_of(overrides), marks=pytest.mark.slow)
 
 
+# One window over the target, and all of the source.
+MERGED = dict(
+    merged_attention=True,
+    continuous_positions=True,
+    attention='local(window=2)',
+    positions='rotary',
+)
 COMBINATIONS = (
+    dict(merged_attention=True, attention='linear', num_kv_heads=1),
+    dict(merged_attention=True, parallel=True, positions='t5', residual='rezero'),
+    dict(continuous_positions=True, cross_positions='rotary', positions='learned'),
+    dict(architecture='prefix_lm', positions='t5', tie='decoder'),
+    dict(num_layers=2, attention='[local(window=2), linear]', norm='[layer, rms]'),
     dict(architecture='recurrent(cell="lstm")', tie='decoder'),
     dict(architecture='decoder_only', attention='linear', tie='none'),
     dict(architecture='decoder_only', positions='t5', num_kv_heads=1),

@@ -89,7 +89,7 @@ def _unused_of_model(config: ExperimentConfig) -> dict[str, str]:
     except ValueError as error:
         raise UserError(str(error)) from None
     reasons = []
-    for field in ('architecture', 'residual', 'decoder_residual'):
+    for field in ('architecture', 'residual', 'decoder_residual', 'merged_attention'):
         value = getattr(config.model, field)
         if value:
             reasons.append(f'model.{field}={value}')

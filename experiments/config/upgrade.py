@@ -68,6 +68,9 @@ CHANGES: list[Change] = [
     Change(added={'train.remat': 'none', 'model.scan_layers': False}),
     Change(
         added={
+            'model.decoder_d_model': None,
+            'model.continuous_positions': False,
+            'model.merged_attention': False,
             'model.attention_bias': False,
             'model.norm_embeddings': False,
             'model.output_bias': False,

@@ -2,7 +2,11 @@
 
 import optax
 
-from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
+from flaxformer_lite.layers.scanned_stack import (
+    periods_of,
+    stack_layers,
+    unstack_layers,
+)
 
 # These move each number by its own gradients alone, and so do not see a difference
 # between the matrix of one layer and those of all. A test holds it.
@@ -25,9 +29,10 @@ def separately(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
         return optimizer.init(unstack_layers(params))
 
     def update(updates, state, params=None):
+        periods = periods_of(updates)
         updates, state = optimizer.update(
             unstack_layers(updates), state, unstack_layers(params)
         )
-        return stack_layers(updates), state
+        return stack_layers(updates, periods), state
 
     return optax.GradientTransformation(init, update)

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from flaxformer_lite.attention.base import ScaledDotProduct
+from flaxformer_lite.kv_cache import NO_POSITION
 from flaxformer_lite.ranges import Size
 
 
@@ -17,7 +18,9 @@ class Local(ScaledDotProduct):
 
     def __call__(self, q_BTHK, kv, *, positions_BT, mask_BHTS, **others):
         distance_BTS = positions_BT[:, :, None] - kv.positions_BS[:, None, :]
+        is_everywhere_BS = kv.positions_BS == NO_POSITION
         near_BTS = jnp.abs(distance_BTS) < self.window
+        near_BTS |= is_everywhere_BS[:, None]
         return super().__call__(
             q_BTHK,
             kv,

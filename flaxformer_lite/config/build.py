@@ -1,7 +1,7 @@
 """A config → modules: the strings of a config become parts here, and nowhere else."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -67,16 +67,21 @@ def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
 
 
 class Parts:
-    """The parts that a config describes; an architecture asks for those it needs."""
+    """The parts that a config describes; an architecture asks for those it needs.
+
+    Attributes:
+      config: the first layer's, in which no field is a pattern.
+    """
 
     def __init__(self, config: ModelConfig, special_tokens: SpecialTokens = DEFAULT):
-        self.config = config
+        self._of_layers = variants.of_layers(config)
+        self.config = self._of_layers[0]
         self.special_tokens = special_tokens
 
     def embeddings(self, role: Role, sizes: Sizes | None = None) -> dict[str, Any]:
         """The attributes that all models have, but for the size of the vocabulary."""
         return dict(
-            d_model=self.config.d_model,
+            d_model=self.config.value('d_model', role),
             tie=self.config.tie,
             scale_embeddings=self.config.scale_embeddings,
             output_bias=self.config.output_bias,
@@ -90,23 +95,50 @@ class Parts:
         """All layers of an encoder or decoder.
 
         The role 'decoder' has an encoder beside it, and attends to it; 'encoder_only'
-        and 'decoder_only' stand alone.
+        and 'decoder_only' stand alone, as 'prefix_only' does: `models/prefix_lm.py`.
         """
         config = self.config
         sizes = config.sizes(role)
-        positions = self._make('positions', role, sizes=sizes)
-        if positions.adds_scores:
-            # They act in each attention, and leave nothing for the stack to do.
-            positions = variants.make('positions', 'none', sizes=sizes)
-        kind = ScannedStack if config.scan_layers else Stack
+        blocks = self._blocks(role, sizes)
+        kind = Stack
+        if config.scan_layers:
+            kind = ScannedStack
+            _check_turns(role, sizes.num_layers, len(blocks))
         return kind(
-            block=self._block(role, sizes),
+            blocks=blocks,
             num_layers=sizes.num_layers,
-            positions=positions,
+            positions=self._stack_positions(role, sizes),
             embedding_norm=self._embedding_norm(role),
             dropout=self.dropout(),
             layer_drop_rate=config.layer_drop,
         )
+
+    def _blocks(self, role: Role, sizes: Sizes) -> tuple[Block, ...]:
+        """The layers of a period, of which each is a template; as few as describe it.
+
+        A pattern of another stack, or one of equal entries, makes no period here.
+        """
+        layers = self._of_layers[: sizes.num_layers]
+        blocks = tuple(Parts(layer)._block(role, sizes) for layer in layers)
+        return blocks[: period_of(blocks)]
+
+    def _stack_positions(self, role: Role, sizes: Sizes) -> Any:
+        """The positions that act outside of the layers: on embeddings, or as a bias."""
+        field = self.config.deciding_field('positions', role)
+        specs = [getattr(x, field) for x in self._of_layers[: sizes.num_layers]]
+        layers = [variants.make(field, text, sizes=sizes) for text in specs]
+        first = layers[0]
+        in_all_layers = all(x == first for x in layers)
+        if in_all_layers and not first.adds_scores:
+            return first
+        for text, layer in zip(specs, layers, strict=True):
+            if layer.acts_on_stack and not in_all_layers:
+                raise ValueError(
+                    f'model.{field}: {text} acts once for all layers of a stack, and '
+                    'cannot stand in a pattern beside others: rotary, shaw and none can'
+                )
+        # They act in each attention, and leave nothing for the stack to do.
+        return variants.make('positions', 'none', sizes=sizes)
 
     def _embedding_norm(self, role: Role) -> Any:
         if self.config.norm_embeddings:
@@ -154,11 +186,15 @@ class Parts:
                 sizes=sizes,
             ),
         )
-        if role == 'decoder':
+        merged = role == 'decoder' and self.config.merged_attention
+        if merged:
+            self._check_merged(sizes)
+            sublayers['merged'] = True
+        elif role == 'decoder':
             sublayers['cross_attention'] = self._cross_attention()
         if self.config.parallel:
             return ParallelBlock(**sublayers)
-        if role == 'decoder':
+        if role == 'decoder' and not merged:
             return DecoderBlock(**sublayers)
         return EncoderBlock(**sublayers)
 
@@ -192,6 +228,24 @@ class Parts:
             bias=self.config.attention_bias,
         )
 
+    def _check_merged(self, sizes: Sizes) -> None:
+        """Refuses what one attention to two texts cannot have."""
+        config = self.config
+        if sizes.d_model != config.d_model:
+            raise ValueError(
+                'model.merged_attention=True shares its matrices between source and '
+                f'target, which have model.d_model={config.d_model} and '
+                f'model.decoder_d_model={sizes.d_model}: make them equal'
+            )
+        if self._make('positions', 'decoder', sizes=sizes).adds_scores:
+            field = config.deciding_field('positions', 'decoder')
+            raise ValueError(
+                f'model.{field}={getattr(config, field)} adds to scores by distances, '
+                'which keys of the source have none of with '
+                'model.merged_attention=True: choose rotary, t5, alibi or what acts on '
+                'embeddings'
+            )
+
     def _head_dropout(self) -> Dropout:
         return Dropout(self.config.head_dropout, (1, 3))
 
@@ -199,3 +253,23 @@ class Parts:
         """The variant that the deciding field of a kind names."""
         field = self.config.deciding_field(kind, role)
         return variants.make(field, getattr(self.config, field), **given)
+
+
+def period_of(layers: Sequence[Any]) -> int:
+    """The smallest length of a part that repeats to all of these."""
+    for length in range(1, len(layers)):
+        times, rest = divmod(len(layers), length)
+        if not rest and layers == layers[:length] * times:
+            return length
+    return len(layers)
+
+
+def _check_turns(role: Role, num_layers: int, period: int) -> None:
+    """Refuses a loop whose last turn would lack layers."""
+    if num_layers % period:
+        stack, _, _ = role.partition('_')
+        raise ValueError(
+            f'model.scan_layers=True runs the {period} layers of a pattern as one turn '
+            f'of a loop, and the {stack} has {num_layers} layers, no multiple of them: '
+            'change its depth or the pattern, or leave scan_layers out'
+        )

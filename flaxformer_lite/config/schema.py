@@ -44,6 +44,9 @@ class ModelConfig:
     decoder_num_layers: Annotated[
         int | None, DEPTH, 'depth of the decoder; empty: num_layers'
     ] = None
+    decoder_d_model: Annotated[
+        int | None, WIDTH, 'width of the decoder; empty: d_model'
+    ] = None
     decoder_num_heads: Annotated[
         int | None, HEADS, "the decoder's; empty: num_heads"
     ] = None
@@ -82,6 +85,12 @@ class ModelConfig:
     positions: Annotated[str, 'a file of positions/'] = 'sinusoidal'
     decoder_positions: Annotated[str | None, "the decoder's; empty: positions"] = None
     cross_positions: Annotated[str, 'of queries and keys in cross-attention'] = 'none'
+    continuous_positions: Annotated[
+        bool, "the decoder's positions go on where the encoder's end"
+    ] = False
+    merged_attention: Annotated[
+        bool, 'one attention of the decoder to itself and to the source'
+    ] = False
     norm: Annotated[str, 'a file of norms/'] = 'layer'
     decoder_norm: Annotated[str | None, "the decoder's; empty: norm"] = None
     norm_embeddings: Annotated[
@@ -182,12 +191,12 @@ class ModelConfig:
         encoder_layers, decoder_layers = self.num_layers, self.num_layers
         if role == 'encoder_only':
             decoder_layers = 0
-        elif role == 'decoder_only':
+        elif role in ('decoder_only', 'prefix_only'):
             encoder_layers = 0
         else:
             decoder_layers = self.value('num_layers', 'decoder')
         return Sizes(
-            d_model=self.d_model,
+            d_model=self.value('d_model', role),
             d_ff=self.value('d_ff', role),
             role=role,
             encoder_layers=encoder_layers,
@@ -206,7 +215,7 @@ class ModelConfig:
         num_kv_heads = self.value('num_kv_heads', role)
         d_k = self.value('d_k', role)
         d_v = self.value('d_v', role)
-        derived = self.d_model // num_heads
+        derived = self.value('d_model', role) // num_heads
         return dict(
             num_heads=num_heads,
             num_kv_heads=num_heads if num_kv_heads is None else num_kv_heads,

@@ -38,6 +38,29 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
+def entries(text: str) -> list[str]:
+    """`'[local(window=64), softmax]'` → `['local(window=64)', 'softmax']`.
+
+    A spec without brackets is the only entry.
+
+    Raises:
+      ValueError: the brackets hold nothing, or what cannot be read.
+    """
+    if not text.lstrip().startswith('['):
+        return [text]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # as in `_read`
+            node = ast.parse(text.strip(), mode='eval').body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        node = None
+    if not isinstance(node, ast.List) or not node.elts:
+        raise ValueError(
+            f'{ranges.shown(text)} is not a pattern over layers: write [spec, spec, …]'
+        )
+    return [ast.unparse(entry) for entry in node.elts]
+
+
 def _read(spec: str) -> tuple[str, dict[str, Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # of Python's style, such as an unknown escape

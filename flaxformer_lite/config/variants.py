@@ -2,8 +2,10 @@
 
 import contextlib
 import dataclasses
+import math
 from typing import Any
 
+from flaxformer_lite import ranges
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.schema import ModelConfig
 
@@ -17,6 +19,10 @@ FOLDERS = {
     'feed_forward': 'feed_forward',
     'init': 'init',
 }
+
+
+# Of these there is one for all layers, so that they take no pattern.
+_OF_ALL_LAYERS = ('architecture', 'init')
 
 
 # What `build` gives every class of a kind. Its other arguments are the user's to give.
@@ -66,8 +72,46 @@ def arguments(kind: str, name: str) -> dict[str, Any]:
     return {x: annotation for x, annotation in takes.items() if x not in GIVEN[kind]}
 
 
+def of_layers(config: ModelConfig) -> list[ModelConfig]:
+    """The config of each layer of a period, in which no field is a pattern.
+
+    A field `'[a, b]'` repeats over the layers: that of layer i is its entry i mod 2.
+    Where fields have patterns of other lengths, the period is their least common
+    multiple; layers that no stack has are left out.
+
+    Raises:
+      ValueError: a pattern that cannot be read, or of a field that decides for all
+        layers; the message names the field.
+    """
+    patterns = {}
+    for field in fields():
+        text = getattr(config, field)
+        if text is not None:
+            patterns[field] = _entries(field, text)
+    depth = max(config.num_layers, config.value('num_layers', 'decoder'))
+    period = min(depth, math.lcm(*map(len, patterns.values())))
+    return [
+        dataclasses.replace(
+            config,
+            **{field: texts[i % len(texts)] for field, texts in patterns.items()},
+        )
+        for i in range(period)
+    ]
+
+
+def _entries(field: str, text: str) -> list[str]:
+    with naming(field):
+        found = spec.entries(text)
+        if found != [text] and field in _OF_ALL_LAYERS:
+            raise ValueError(
+                f'{ranges.shown(text)} is a pattern over layers, and there is one '
+                f'{field} for all of them: name one'
+            )
+    return found
+
+
 def find(config: ModelConfig, field: str) -> type:
-    """The class that a field names.
+    """The class that a field names, which is no pattern.
 
     Raises:
       ValueError: there is no such file; the message names the field.
@@ -107,6 +151,11 @@ def unused_fields(config: ModelConfig) -> set[str]:
     Raises:
       ValueError: there is no such architecture or residual.
     """
+    return set.intersection(*map(_unused_fields, of_layers(config)))
+
+
+def _unused_fields(config: ModelConfig) -> set[str]:
+    """Those of one layer, in whose config no field is a pattern."""
     architecture = find(config, 'architecture')
     unused = set(architecture.unused_fields)
     # Of a field that changes nothing, the decoder's own changes nothing either.
@@ -116,6 +165,8 @@ def unused_fields(config: ModelConfig) -> set[str]:
     encoder_unused = set(find(config, 'residual').unused_fields)
     if not architecture.has_decoder_beside_encoder:
         return unused | encoder_unused | set(_own_fields())
+    if config.merged_attention:
+        unused |= {name for name in _own_fields() if name.startswith('cross_')}
     decoder_field = config.deciding_field('residual', 'decoder')
     decoder_unused = set(find(config, decoder_field).unused_fields)
     # What the encoder leaves alone, the decoder may use.
@@ -133,11 +184,13 @@ def check(config: ModelConfig) -> None:
     Raises:
       ValueError: names the fields, their values and the mend.
     """
+    config = of_layers(config)[0]
     architecture = find(config, 'architecture')
     roles = ['encoder']
     if architecture.has_decoder_beside_encoder:
         roles += ['decoder', 'cross']
     if 'num_heads' not in architecture.unused_fields:
+        _check_tie(config, roles)
         for role in roles:
             _check_heads(config, role)
     if not config.projections:
@@ -149,15 +202,28 @@ def check(config: ModelConfig) -> None:
             )
 
 
+def _check_tie(config: ModelConfig, roles: list[str]) -> None:
+    """One matrix for source and target asks for one width of both."""
+    width = config.value('d_model', roles[-1])
+    if config.tie not in ('decoder', 'none') and width != config.d_model:
+        raise ValueError(
+            f'model.tie={config.tie} shares embeddings of source and target, which '
+            f'have model.d_model={config.d_model} and model.decoder_d_model={width}: '
+            'set model.tie to decoder or none'
+        )
+
+
 def _check_heads(config: ModelConfig, role: str) -> None:
     heads_field = config.deciding_field('num_heads', role)
     heads = getattr(config, heads_field)
     kv_field = config.deciding_field('num_kv_heads', role)
     kv_heads = getattr(config, kv_field)
     widths = config.value('d_k', role), config.value('d_v', role)
-    if None in widths and config.d_model % heads:
+    width_field = config.deciding_field('d_model', role)
+    width = getattr(config, width_field)
+    if None in widths and width % heads:
         raise ValueError(
-            f'model.d_model={config.d_model} cannot be divided among '
+            f'model.{width_field}={width} cannot be divided among '
             f'model.{heads_field}={heads}: change one, or set model.d_k and model.d_v'
         )
     if kv_heads is not None and heads % kv_heads:

@@ -21,11 +21,23 @@ class Block(nn.Module):
       self_attention: of the tokens to each other.
       feed_forward: a module of `feed_forward/`.
       residual: a module of `residual/`, the template of a sublayer's own.
+      merged: whether self-attention is to the source as well, by the same matrices and
+        in one softmax (Zhang et al. 2025, "T5Gemma 2").
     """
 
     self_attention: MultiHeadAttention
     feed_forward: nn.Module
     residual: nn.Module
+    merged: bool = False
+
+    def project_source(
+        self, encoded_BSD: jax.Array, positions_BS: jax.Array
+    ) -> KeyValues:
+        """The source's keys and values, as this layer of a decoder reads them."""
+        cross_attention = getattr(self, 'cross_attention', None)
+        if cross_attention is None:  # merged
+            return self.self_attention.project_kv(encoded_BSD, None)
+        return cross_attention.project_kv(encoded_BSD, positions_BS)
 
     def attend_to_self(
         self,
@@ -33,11 +45,19 @@ class Block(nn.Module):
         context: AttentionContext,
         cache: CacheState | None,
         beam: BeamState | None,
+        encoder_kv: KeyValues | None = None,
     ) -> tuple[jax.Array, CacheState]:
-        """Self-attention, with or without a cache → its result, and what to keep."""
+        """Self-attention, with or without a cache → its result, and what to keep.
+
+        Where it is merged, a cache begins with the source's keys and values, and
+        without a cache they are `encoder_kv`.
+        """
         kv = self.self_attention.project_kv(h_BTD, context.positions_BT)
+        if self.merged:
+            context = context.merged
         if cache is None:
-            return self.self_attention(h_BTD, kv, context), kv
+            read = kv if encoder_kv is None else encoder_kv.followed_by(kv)
+            return self.self_attention(h_BTD, read, context), kv
         cache, kv = cache.append(kv, beam)
         return self.self_attention(h_BTD, kv, context), cache
 
@@ -69,7 +89,10 @@ class Block(nn.Module):
 # build, describe or compile a model hardly grows with its depth.
 @nn.jit
 class EncoderBlock(Block):
-    """Figure 1, left: self-attention, feed-forward; causal, it is a decoder alone."""
+    """Figure 1, left: self-attention, feed-forward; causal, it is a decoder alone.
+
+    With `merged` attention it is a decoder beside an encoder.
+    """
 
     @nn.compact
     def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
@@ -77,7 +100,7 @@ class EncoderBlock(Block):
         residual_2 = self.residual.copy(name='residual_2')
         with padding_known(context.valid_BT):
             h_BTD = residual_1.before(x_BTD)
-            h_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam)
+            h_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam, encoder_kv)
             x_BTD = residual_1.after(x_BTD, h_BTD)
 
             h_BTD = residual_2.before(x_BTD)
@@ -125,7 +148,8 @@ class ParallelBlock(Block, kw_only=True):
         residual_1 = self.residual.copy(name='residual_1')
         with padding_known(context.valid_BT):
             h_BTD = residual_1.before(x_BTD)
-            y_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam)
+            merged_kv = encoder_kv if self.merged else None
+            y_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam, merged_kv)
             if self.cross_attention is not None:
                 assert encoder_kv is not None
                 y_BTD += self.cross_attention(h_BTD, encoder_kv, context.cross)

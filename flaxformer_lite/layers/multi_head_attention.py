@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.kv_cache import KeyValues
+from flaxformer_lite.kv_cache import NO_POSITION, KeyValues
 from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.masks import AttentionContext
@@ -56,14 +56,22 @@ class MultiHeadAttention(nn.Module):
     def _slices(self, x_BTD):
         return x_BTD.reshape(*x_BTD.shape[:2], self.sizes.num_heads, self.sizes.d_k)
 
-    def project_kv(self, x_BSD: jax.Array, positions_BS: jax.Array) -> KeyValues:
-        """The keys and values of these tokens, in the compute dtype."""
+    def project_kv(self, x_BSD: jax.Array, positions_BS: jax.Array | None) -> KeyValues:
+        """The keys and values of these tokens, in the compute dtype.
+
+        Args:
+          x_BSD: the tokens' vectors.
+          positions_BS: int32; None for keys that no positions act on.
+        """
         if self.projections:
             key_BSGK, value_BSGU = self.key(x_BSD), self.value(x_BSD)
         else:
             key_BSGK = value_BSGU = self._slices(x_BSD)
         key_BSGK = self.core_attention.normalize_key(key_BSGK)
-        key_BSGK = self.positions.rotate(key_BSGK, positions_BS)
+        if positions_BS is None:
+            positions_BS = jnp.full(x_BSD.shape[:2], NO_POSITION, jnp.int32)
+        else:
+            key_BSGK = self.positions.rotate(key_BSGK, positions_BS)
         key_BSGK = key_BSGK.astype(self.dense.dtype)
         value_BSGU = value_BSGU.astype(self.dense.dtype)
         return KeyValues(

@@ -1,4 +1,4 @@
-"""A stack of equal blocks: the encoder, the decoder (§3.1), or a decoder alone."""
+"""A stack of blocks: the encoder, the decoder (§3.1), or a decoder alone."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -17,10 +17,11 @@ from flaxformer_lite.sharding import place
 
 
 class Stack(Checked, nn.Module):
-    """Blocks of one kind, each with weights of its own.
+    """Blocks, each with weights of its own.
 
     Attributes:
-      block: the template of a layer.
+      blocks: the templates of the layers of a period, which repeats over the depth:
+        layer i is a copy of number i mod n. Most stacks have one.
       num_layers: how many.
       positions: a module of `positions/`; its `embed` and `bias` are used here.
       embedding_norm: of the sum of embeddings and positions; `norms/identity` for none.
@@ -37,7 +38,7 @@ class Stack(Checked, nn.Module):
     # In a loop no compiler can find what is computed again among what was computed.
     in_a_loop: ClassVar[bool] = False
 
-    block: Block
+    blocks: tuple[Block, ...]
     num_layers: int
     positions: nn.Module
     embedding_norm: nn.Module
@@ -48,17 +49,36 @@ class Stack(Checked, nn.Module):
     def setup(self):
         # Copies, for one template that is called several times would share its weights.
         each = range(self.num_layers)
-        self.layer = [self.block.copy(name=None) for _ in each]
+        self.layer = [self.template(i).copy(name=None) for i in each]
         self.layer_drop = [LayerDrop(self.layer_drop_rate) for _ in each]
-        self.final = self.block.residual.copy(name=None)
+        self.final = self._final()
+
+    @property
+    def block(self) -> Block:
+        """The first layer's template, for what is the same in all of them."""
+        return self.blocks[0]
+
+    @property
+    def d_model(self) -> int:
+        """The width of the residual stream."""
+        return self.block.self_attention.sizes.d_model
+
+    @nn.nowrap
+    def template(self, layer: int) -> Block:
+        """The template of a layer, by its number."""
+        return self.blocks[layer % len(self.blocks)]
+
+    @nn.nowrap
+    def _final(self) -> nn.Module:
+        """The residual connection whose `final_norm` follows: the last layer's kind."""
+        return self.template(self.num_layers - 1).residual.copy(name=None)
 
     def cross_kv(
         self, encoded_BSD: jax.Array, positions_BS: jax.Array
     ) -> tuple[KeyValues, ...]:
         """Each layer's keys and values of the source, projected once a sentence."""
         return tuple(
-            layer.cross_attention.project_kv(encoded_BSD, positions_BS)
-            for layer in self.layer
+            layer.project_source(encoded_BSD, positions_BS) for layer in self.layer
         )
 
     def init_cache(
@@ -72,8 +92,7 @@ class Stack(Checked, nn.Module):
 
     def empty_cache(self, batch: int) -> tuple[CacheState, ...]:
         """A cache for each layer that begins with nothing."""
-        d_model = self.block.self_attention.sizes.d_model
-        x_B0D = jnp.zeros((batch, 0, d_model))
+        x_B0D = jnp.zeros((batch, 0, self.d_model))
         positions_B0 = jnp.zeros((batch, 0), jnp.int32)
         nothing = self._self_kv(x_B0D, positions_B0)
         return self.init_cache(nothing, jnp.zeros((batch, 0), bool))

@@ -51,11 +51,12 @@ class Model(Checked, nn.Module):
     A variant overrides `decode_hidden`, `prefill` and `step_hidden`.
 
     Attributes:
-      d_model: the width of embeddings and of the residual stream.
+      d_model: the width of target embeddings and of the residual stream under the
+        logits.
       vocab_size: source and target have one vocabulary.
       tie: which embeddings share one matrix (paper §3.4): 'all' (source, target and
         pre-softmax), 'decoder' (target and pre-softmax), 'source_target' or 'none'.
-      scale_embeddings: whether they are multiplied by √d_model (§3.4).
+      scale_embeddings: whether they are multiplied by the root of their width (§3.4).
       output_bias: whether the logits have a bias for each token.
       scale_logits: whether they are divided by √d_model, before the bias, as in T5.
       logit_cap: logits z become m tanh(z / m) (Gemma Team 2024); None leaves them.
@@ -102,7 +103,7 @@ class Model(Checked, nn.Module):
         self.source_VD = self.target_VD
         self.output_VD = self.target_VD
         if self.tie in ('decoder', 'none'):
-            self.source_VD = self._table('source_embedding')
+            self.source_VD = self._table('source_embedding', self.source_d_model)
         if self.tie in ('source_target', 'none'):
             self.output_VD = self._table('output')
         self.bias_V = None
@@ -110,9 +111,14 @@ class Model(Checked, nn.Module):
             zeros = nn.initializers.zeros
             self.bias_V = self.param('output_bias', zeros, (self.vocab_size,))
 
-    def _table(self, name):
+    def _table(self, name, d_model=None):
         init = self.dense.kernel_init.embedding
-        return self.param(name, init, self.vocab_size, self.d_model)
+        return self.param(name, init, self.vocab_size, d_model or self.d_model)
+
+    @property
+    def source_d_model(self) -> int:
+        """The width of source embeddings."""
+        return self.d_model
 
     def lr_multiplier(self, path: tuple[str, ...]) -> float:
         """The factor of a parameter's learning rate, which its initialisation gives.
@@ -154,6 +160,11 @@ class Model(Checked, nn.Module):
         """Whether its layers are one loop, and their parameters stacked."""
         return any(isinstance(x, ScannedStack) for x in self.stacks().values())
 
+    @property
+    def layer_periods(self) -> dict[str, int]:
+        """How many layers the pattern of each stack has, before it repeats."""
+        return {name: len(stack.blocks) for name, stack in self.stacks().items()}
+
     @nn.nowrap
     def with_separate_layers(self) -> Self:
         """The same model whose layers are run one by one.
@@ -181,7 +192,7 @@ class Model(Checked, nn.Module):
         table_VD = gather(table_VD, ('embedding',))
         x_BTD = place(jnp.take(table_VD, tokens_BT, axis=0), 'BTD')
         if self.scale_embeddings:
-            x_BTD *= self.d_model**0.5
+            x_BTD *= x_BTD.shape[-1] ** 0.5
         return x_BTD
 
     def decode_hidden(self, source: TokenBatch, inputs: TokenBatch) -> jax.Array:

@@ -1,6 +1,6 @@
 """A decoder alone: a language model that continues the source (Radford et al. 2018)."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import AttentionContext, TokenBatch
 from flaxformer_lite.models.base import DecodeState, Model
+from flaxformer_lite.sizes import Role
 
 
 class _Prompt(NamedTuple):
@@ -31,14 +32,16 @@ class DecoderOnly(Model, kw_only=True):
       decoder: a causal stack.
     """
 
+    unused_fields = ('continuous_positions', 'merged_attention')
+    role: ClassVar[Role] = 'decoder_only'
     decoder: Stack
 
     @classmethod
     def from_parts(cls, parts, vocab_size, **arguments):
         return cls(
-            decoder=parts.stack('decoder_only'),
+            decoder=parts.stack(cls.role),
             vocab_size=vocab_size,
-            **parts.embeddings('decoder_only'),
+            **parts.embeddings(cls.role),
             **arguments,
         )
 
@@ -50,21 +53,39 @@ class DecoderOnly(Model, kw_only=True):
             return None
         return limit // 2
 
+    def mask(self, tokens: TokenBatch, source_length: int) -> jax.Array:
+        """Which tokens each may attend to, B1TT.
+
+        Args:
+          tokens: the source, and the target behind it.
+          source_length: so many of a row are the source's.
+        """
+        return tokens.causal_mask()
+
+    def _context(self, tokens: TokenBatch, source_length: int) -> AttentionContext:
+        return AttentionContext(
+            positions_BT=tokens.positions_BT,
+            mask_BHTS=self.mask(tokens, source_length),
+            valid_BT=tokens.valid_BT,
+        )
+
     def decode_hidden(self, source, inputs):
-        inputs = _after_source(source, inputs)
+        inputs = inputs.following(source)
+        source_length = source.tokens_BT.shape[1]
         x_BSD = self.embed(self.source_VD, source.tokens_BT)
         x_BTD = self.embed(self.target_VD, inputs.tokens_BT)
         both = TokenBatch(
             *(jnp.concatenate(x, 1) for x in zip(source, inputs, strict=True))
         )
-        context = _causal_context(both)
+        context = self._context(both, source_length)
         hidden_BLD, _ = self.decoder(jnp.concatenate([x_BSD, x_BTD], 1), context)
-        return hidden_BLD[:, source.tokens_BT.shape[1] :]
+        return hidden_BLD[:, source_length:]
 
     def prefill(self, source_BS):
         source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
         x_BSD = self.embed(self.source_VD, source_BS)
-        _, prefix = self.decoder(x_BSD, _causal_context(source))
+        context = self._context(source, source_BS.shape[1])
+        _, prefix = self.decoder(x_BSD, context)
         prompt = _Prompt(source.valid_BT, source.positions_BT)
         return DecodeState(prompt, self.decoder.init_cache(prefix, source.valid_BT))
 
@@ -85,18 +106,3 @@ class DecoderOnly(Model, kw_only=True):
             ),
         )
         return self.decoder(x_BND, context, None, state.caches, beam)
-
-
-def _after_source(source: TokenBatch, inputs: TokenBatch) -> TokenBatch:
-    """The inputs with positions that go on where those of their source end."""
-    source_length_BT = inputs.segment_mask(source)[:, 0].sum(-1)
-    positions_BT = inputs.positions_BT + source_length_BT
-    return inputs._replace(positions_BT=jnp.where(inputs.valid_BT, positions_BT, 0))
-
-
-def _causal_context(tokens: TokenBatch) -> AttentionContext:
-    return AttentionContext(
-        positions_BT=tokens.positions_BT,
-        mask_BHTS=tokens.causal_mask(),
-        valid_BT=tokens.valid_BT,
-    )

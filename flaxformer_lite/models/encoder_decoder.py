@@ -15,12 +15,15 @@ class _Encoded(NamedTuple):
     """What decoding reads of the source.
 
     Attributes:
-      kv: each decoder layer's keys and values of the source.
+      kv: each decoder layer's keys and values of the source; None where the caches
+        begin with them.
       mask_B11S: bool, False for padding of the source.
+      start_B1: int32, the position of the first token of the target.
     """
 
-    kv: tuple[KeyValues, ...]
+    kv: tuple[KeyValues, ...] | None
     mask_B11S: jax.Array
+    start_B1: jax.Array
 
 
 class EncoderDecoder(Model, kw_only=True):
@@ -28,26 +31,42 @@ class EncoderDecoder(Model, kw_only=True):
 
     Attributes:
       encoder, decoder: stacks, the decoder's with attention to the source.
+      continuous_positions: whether the target's positions go on where those of the
+        source end, as if both were one text (Zhang et al. 2025, "RedLLM").
+      merged_attention: whether the decoder's attention to itself and to the source is
+        one (Zhang et al. 2025, "T5Gemma 2"); its blocks are `merged`.
     """
 
     has_decoder_beside_encoder = True
     encoder: Stack
     decoder: Stack
+    continuous_positions: bool = False
+    merged_attention: bool = False
 
     @classmethod
     def from_parts(cls, parts, vocab_size, **arguments):
         return cls(
             encoder=parts.stack('encoder'),
             decoder=parts.stack('decoder'),
+            continuous_positions=parts.config.continuous_positions,
+            merged_attention=parts.config.merged_attention,
             vocab_size=vocab_size,
-            **parts.embeddings('encoder'),
+            **parts.embeddings('decoder'),
             **arguments,
         )
+
+    @property
+    def source_d_model(self):
+        return self.encoder.d_model
 
     def lr_multiplier(self, path):
         block = self.decoder.block
         dense = self.dense
-        if 'cross_attention' in path:
+        of_source = 'cross_attention' in path and path[-2] in ('key', 'value')
+        if of_source or path[0] in ('encoder', 'source_embedding'):
+            # These read vectors of the encoder's width.
+            dense = self.encoder.block.self_attention.dense
+        elif 'cross_attention' in path:
             dense = block.cross_attention.dense
         elif path[0] == 'decoder':
             dense = block.self_attention.dense
@@ -55,12 +74,16 @@ class EncoderDecoder(Model, kw_only=True):
 
     @property
     def max_length(self):
-        """The smaller table of learned positions, if a side has one."""
-        limits = [
-            stack.positions.max_length
-            for stack in (self.encoder, self.decoder)
-            if hasattr(stack.positions, 'max_length')
-        ]
+        """The smaller table of learned positions, if a side has one.
+
+        With continuous positions, source and target share that of the decoder.
+        """
+        limits = []
+        for stack in (self.encoder, self.decoder):
+            limit = getattr(stack.positions, 'max_length', None)
+            if limit is not None:
+                shared = stack is self.decoder and self.continuous_positions
+                limits.append(limit // 2 if shared else limit)
         return min(limits, default=None)
 
     def _encode(self, source: TokenBatch) -> tuple[KeyValues, ...]:
@@ -76,6 +99,8 @@ class EncoderDecoder(Model, kw_only=True):
 
     def decode_hidden(self, source, inputs):
         encoder_kv = self._encode(source)
+        if self.continuous_positions:
+            inputs = inputs.following(source)
         x_BTD = self.embed(self.target_VD, inputs.tokens_BT)
         context = AttentionContext(
             positions_BT=inputs.positions_BT,
@@ -88,16 +113,25 @@ class EncoderDecoder(Model, kw_only=True):
 
     def prefill(self, source_BS):
         source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
+        encoder_kv = self._encode(source)
+        start_B1 = source.valid_BT.sum(-1, keepdims=True)
+        if not self.continuous_positions:
+            start_B1 = jnp.zeros_like(start_B1)
+        if self.merged_attention:
+            caches = self.decoder.init_cache(encoder_kv, source.valid_BT)
+            encoder_kv = None
+        else:
+            caches = self.decoder.empty_cache(len(source_BS))
         mask_B11S = source.valid_BT[:, None, None]
-        encoded = _Encoded(self._encode(source), mask_B11S)
-        return DecodeState(encoded, self.decoder.empty_cache(len(source_BS)))
+        return DecodeState(_Encoded(encoder_kv, mask_B11S, start_B1), caches)
 
     def step_hidden(self, x_BND, state, beam):
         encoded: _Encoded = state.encoder_state
+        positions_B1 = encoded.start_B1 + beam.step
         context = AttentionContext(
-            positions_BT=jnp.broadcast_to(beam.step, x_BND.shape[:2]),
+            positions_BT=jnp.broadcast_to(positions_B1, x_BND.shape[:2]),
             mask_BHTS=beam.visible_BNS[:, None],
             cross_mask_BHTS=encoded.mask_B11S,
-            key_positions_BS=beam.slot_positions(),
+            key_positions_BS=encoded.start_B1 + beam.slot_positions(),
         )
         return self.decoder(x_BND, context, encoded.kv, state.caches, beam)

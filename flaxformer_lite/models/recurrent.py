@@ -52,8 +52,11 @@ class Recurrent(Model, kw_only=True):
 
     unused_fields = (
         'attention',
+        'decoder_d_model',
         'attention_bias',
         'positions',
+        'continuous_positions',
+        'merged_attention',
         'projections',
         'num_heads',
         'num_kv_heads',

@@ -26,6 +26,13 @@ class Positions(Checked, nn.Module):
         """Whether these positions act in the attention: on queries, keys or scores."""
         return self.adds_scores or type(self).rotate is not Positions.rotate
 
+    @property
+    def acts_on_stack(self) -> bool:
+        """Whether they act once for all layers: on embeddings, or as a bias."""
+        methods = type(self)
+        is_embedded = methods.embed is not Positions.embed
+        return is_embedded or methods.bias is not Positions.bias
+
     def embed(self, x_BTD: jax.Array, positions_BT: jax.Array) -> jax.Array:
         """The input of the first layer, of token embeddings."""
         return x_BTD

@@ -69,7 +69,8 @@ def init_variables(model: Model, key: jax.Array) -> Any:
     They do not depend on whether the model scans its layers.
     """
     if model.scans_layers:
-        return stack_layers(init_variables(model.with_separate_layers(), key))
+        separate = init_variables(model.with_separate_layers(), key)
+        return stack_layers(separate, model.layer_periods)
     token_BT = jnp.ones((1, 1), jnp.int32)
     return model.init(
         key,

@@ -1,0 +1,118 @@
+"""One attention of the decoder to itself and to the source (T5Gemma 2, 2512.14856).
+
+That decoding with a cache gives what it gives at once is among the contracts of
+test_transformer; masks are in test_masks, refusals in test_build.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tiny
+
+from experiments.config.schema import BatchConfig, ExperimentConfig
+from experiments.costs import ledger
+from flaxformer_lite import ablation_masks, record
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.masks import AttentionContext, TokenBatch
+
+OF_SELF_ATTENTION = ('query', 'key', 'value', 'out_proj')
+
+
+def turned(x_BTHK, positions_BT, wavelength=10000.0):
+    """RoPE, by complex numbers: features 2i and 2i + 1 are one of them."""
+    d_k = x_BTHK.shape[-1]
+    rate = wavelength ** (-np.arange(0, d_k, 2) / d_k)
+    turn = np.exp(1j * positions_BT[..., None, None] * rate)
+    z = (x_BTHK[..., 0::2] + 1j * x_BTHK[..., 1::2]) * turn
+    return np.stack([z.real, z.imag], -1).reshape(x_BTHK.shape)
+
+
+def reference(p, x_BTD, e_BSD, positions_BT, mask_BTS):
+    """softmax(Q [K_source; K_own]ᵀ / √d_k) [V_source; V_own] W_o, in float64.
+
+    Positions act on the decoder's own tokens.
+    """
+    q, k, v, out = (p[name]['kernel'] for name in OF_SELF_ATTENTION)
+    query = turned(np.einsum('btd,dhk->bthk', x_BTD, q), positions_BT)
+    own = turned(np.einsum('btd,dhk->bthk', x_BTD, k), positions_BT)
+    keys = np.concatenate([np.einsum('bsd,dhk->bshk', e_BSD, k), own], 1)
+    both_BSD = np.concatenate([e_BSD, x_BTD], 1)
+    values = np.einsum('bsd,dhu->bshu', both_BSD, v)
+    scores = np.einsum('bthk,bshk->bhts', query, keys) / np.sqrt(q.shape[-1])
+    weights = np.where(mask_BTS[:, None], np.exp(scores), 0)
+    weights /= weights.sum(-1, keepdims=True)
+    return np.einsum('bhts,bshu,hud->btd', weights, values, out)
+
+
+def test_it_is_one_softmax_over_the_keys_of_both():
+    model = tiny.model(
+        merged_attention=True, positions='rotary', attention='local(window=2)'
+    )
+    block = model.decoder.block
+    p = tiny.parameters(model)['decoder']['layer_0']
+    rng = np.random.default_rng(0)
+    x_BTD, e_BSD = (rng.normal(size=(2, n, 12)) for n in (3, 4))
+    source = TokenBatch.from_tokens(jnp.array([[4, 5, 6, 1], [7, 1, 0, 0]]))
+    target = TokenBatch.from_tokens(jnp.array([[4, 5, 6], [7, 8, 9]]))
+    context = AttentionContext(
+        positions_BT=target.positions_BT,
+        mask_BHTS=target.causal_mask(),
+        cross_mask_BHTS=target.segment_mask(source),
+    )
+    encoder_kv = tiny.apply(
+        block, {'params': p}, e_BSD, source.positions_BT, method='project_source'
+    )
+    arguments = x_BTD, context, None, None, encoder_kv
+    found, _ = tiny.apply(block, {'params': p}, *arguments, method='attend_to_self')
+
+    # The window is over its own tokens alone, and of the source padding is hidden.
+    own = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1]], bool)
+    mask_BTS = np.stack(
+        [
+            np.concatenate([np.tile(valid, (3, 1)), own], 1)
+            for valid in np.array([[1, 1, 1, 1], [1, 1, 0, 0]], bool)
+        ]
+    )
+    of_attention = tiny.float64(p['self_attention'])
+    positions_BT = np.tile(np.arange(3), (2, 1))
+    expected = reference(of_attention, x_BTD, e_BSD, positions_BT, mask_BTS)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_record_has_both_parts_of_its_weights():
+    model = tiny.model(merged_attention=True, num_layers=1)
+    variables = tiny.all_variables(model)
+    rows = tiny.batch([[pair] for pair in tiny.PAIRS])
+    found = jax.jit(functools.partial(record, model))(variables, rows)
+    (own,), (cross,) = found.weights['decoder'], found.weights['decoder cross']
+    (b, t), s = rows['inputs'].shape, rows['source'].shape[1]
+    assert (own.shape, cross.shape) == ((b, 2, t, t), (b, 2, t, s))
+    valid_BT = np.asarray(found.valid['decoder'])
+    together = np.asarray(own.sum(-1) + cross.sum(-1))
+    together = np.moveaxis(together, 1, 2)[valid_BT]
+    np.testing.assert_allclose(together, 1, rtol=1e-6)
+    of_padding = np.asarray(rows['source'] == 0)[:, None, None]
+    assert of_padding.any() and (np.where(of_padding, cross, 0) == 0).all()
+    assert set(ablation_masks(model)['decoder']['layer_0']) == {'self_attention'}
+
+
+def test_it_saves_the_matrices_of_attention_to_the_source():
+    def costs(merged):
+        sizes = tiny.SIZES | {'merged_attention': merged}
+        batch = BatchConfig(tokens=64, max_length=16)
+        return ledger.ledger(ExperimentConfig(model=ModelConfig(**sizes), batch=batch))
+
+    plain, merged = costs(False), costs(True)
+    parts, fewer = plain['parameters'], dict(merged['parameters'])
+    assert fewer.pop('decoder norms') < parts['decoder norms']
+    kept = {name: x for name, x in parts.items() if name in fewer and name != 'total'}
+    assert {name: fewer[name] for name in kept} == kept
+    assert parts.keys() - fewer.keys() == {'decoder cross-attention', 'decoder norms'}
+    # Products are those of both, but for the queries and the results of one of them.
+    before, after = plain['flops_per_token'], merged['flops_per_token']
+    attentions = ('decoder self-attention', 'decoder cross-attention')
+    d, h, k, u, layers = 12, 2, 4, 3, 2
+    saved = 3 * layers * 2 * d * h * (k + u)
+    assert sum(before[name] for name in attentions) - after[attentions[0]] == saved

@@ -1,0 +1,122 @@
+"""Patterns over layers: `'[a, b]'`, of which layer i has entry i mod 2.
+
+That layers of a pattern run in a loop as they do one by one is in test_scan_layers;
+what is refused, in test_build.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from experiments.config.schema import BatchConfig, ExperimentConfig
+from experiments.costs import ledger
+from flaxformer_lite import record
+from flaxformer_lite.config import variants
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.masks import AttentionContext, TokenBatch
+
+# Two of each kind, and the names of what they are for layers 0 and 1.
+KINDS = {
+    'attention': ('local(window=2)', 'softmax(cap=5.0)'),
+    'positions': ('rotary(max_wavelength=100.0)', 'shaw(max_distance=2)'),
+    'norm': ('rms', 'layer'),
+    'residual': ('pre_norm', 'sandwich'),
+    'feed_forward': ('swiglu', 'relu(d_ff=8)'),
+}
+PATTERNS = {kind: f'[{", ".join(entries)}]' for kind, entries in KINDS.items()}
+
+
+def entry(i):
+    return {kind: entries[i % 2] for kind, entries in KINDS.items()}
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_pattern_of_one_entry_or_of_equal_ones_is_no_pattern(kind):
+    one = KINDS[kind][0]
+    model = tiny.model(**{kind: one})
+    assert tiny.model(**{kind: f'[{one}]'}) == model
+    assert tiny.model(**{kind: f'[{one}, {one}]'}, scan_layers=False) == model
+
+
+def test_a_stack_of_a_pattern_is_layers_built_by_hand():
+    model = tiny.model(architecture='decoder_only', num_layers=3, **PATTERNS)
+    p = tiny.parameters(model)['decoder']
+    tokens = TokenBatch.from_tokens(tiny.padded([[4, 5, 6, 7, 1], [8, 1]]))
+    context = AttentionContext(tokens.positions_BT, tokens.causal_mask())
+    rng = np.random.default_rng(0)
+    x_BTD = jnp.float32(rng.normal(size=(2, 5, tiny.SIZES['d_model'])))
+
+    def by_hand():
+        y_BTD = x_BTD
+        for i in range(3):
+            # Depth decides nothing of these kinds.
+            by_itself = tiny.model(architecture='decoder_only', **entry(i))
+            block = by_itself.decoder.block
+            y_BTD, _ = block.apply({'params': p[f'layer_{i}']}, y_BTD, context)
+        residual = by_itself.decoder.block.residual
+        return residual.apply({'params': p['final']}, y_BTD, method='final_norm')
+
+    found, _ = tiny.apply(model.decoder, {'params': p}, x_BTD, context)
+    np.testing.assert_allclose(found, jax.jit(by_hand)(), atol=1e-5)
+
+
+def test_each_stack_has_the_patterns_of_its_own_fields():
+    model = tiny.model(
+        num_layers=6,
+        attention='[local, softmax]',
+        cross_attention='softmax',
+        decoder_norm='[layer, rms, scale]',
+        decoder_feed_forward='relu',
+    )
+    assert model.layer_periods == {'encoder': 2, 'decoder': 6}
+    for i in range(6):
+        encoder, decoder = model.encoder.template(i), model.decoder.template(i)
+        kind = ('Local', 'Softmax')[i % 2]
+        assert type(encoder.self_attention.core_attention).__name__ == kind
+        assert type(decoder.self_attention.core_attention).__name__ == kind
+        assert type(decoder.cross_attention.core_attention).__name__ == 'Softmax'
+        assert type(encoder.residual.norm).__name__ == 'Layer'
+        norm = ('Layer', 'Rms', 'Scale')[i % 3]
+        assert type(decoder.residual.norm).__name__ == norm
+
+
+def test_matrices_begin_as_the_residual_connection_of_their_layer_asks():
+    model = tiny.model(residual='[deepnorm, post_norm]')
+    inits = [
+        type(model.encoder.template(i).feed_forward.dense.kernel_init).__name__
+        for i in range(2)
+    ]
+    assert inits == ['Deepnorm', 'Xavier']
+
+
+def test_a_field_is_unused_where_no_layer_uses_it():
+    def unused(residual):
+        return variants.unused_fields(ModelConfig(residual=residual))
+
+    assert 'norm' in unused('[rezero, none]')
+    assert 'norm' not in unused('[rezero, pre_norm]')
+
+
+def test_layers_that_hold_their_weights_are_recorded_by_their_own_mask():
+    model = tiny.model(attention='[local(window=1), softmax]', cross_attention=None)
+    rows = tiny.batch([[pair] for pair in tiny.PAIRS])
+    near, far = record(model, tiny.all_variables(model), rows).weights['encoder']
+    is_near = np.eye(near.shape[-1], dtype=bool)
+    assert (np.asarray(near)[..., ~is_near] == 0).all()
+    assert (np.asarray(far)[..., ~is_near] > 0).any()
+
+
+def test_the_ledger_counts_each_layer_by_its_own_kind():
+    def parameters(feed_forward):
+        sizes = tiny.SIZES | {'num_layers': 4, 'feed_forward': feed_forward}
+        batch = BatchConfig(tokens=64, max_length=16)
+        config = ExperimentConfig(model=ModelConfig(**sizes), batch=batch)
+        found = ledger.ledger(config)
+        return found['parameters'], found['flops_per_token']
+
+    (both, flops), *alone = map(parameters, ('[relu, swiglu]', 'relu', 'swiglu'))
+    for part in ('encoder feed-forward', 'decoder feed-forward'):
+        assert both[part] == sum(x[part] for x, _ in alone) / 2
+        assert flops[part] == sum(x[part] for _, x in alone) / 2
