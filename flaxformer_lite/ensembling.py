@@ -9,6 +9,7 @@ from flax import linen as nn
 
 from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.models.base import DecodeState, Model
+from flaxformer_lite.special_tokens import SpecialTokens
 
 
 class EnsembleState(NamedTuple):
@@ -33,6 +34,11 @@ class Ensemble(nn.Module):
     """
 
     models: Sequence[Model]
+
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        """Those of the models, which have one vocabulary."""
+        return self.models[0].special_tokens
 
     @property
     def max_length(self) -> int | None:

@@ -1,5 +1,6 @@
 """Sources to targets with a model, in one call."""
 
+import dataclasses
 import functools
 from typing import Any, Literal, NamedTuple
 
@@ -10,6 +11,7 @@ from jax.core import Tracer
 from flaxformer_lite import decoding
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows
+from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import Sentences, check_variables, pad_rows
 
 # How much longer than its source a target may become (paper §6.1).
@@ -24,8 +26,8 @@ class _Settings(NamedTuple):
 
     strategy: Strategy
     length: int
-    bos: int
-    eos: int
+    special_tokens: SpecialTokens
+    forced_first: int | None
     beams: int
     alpha: float
     n_best: int
@@ -41,8 +43,9 @@ def generate(
     strategy: Strategy = 'beam',
     *,
     max_length: int | None = None,
-    bos: int = 2,
-    eos: int = 1,
+    bos: int | None = None,
+    eos: int | None = None,
+    forced_first: int | None = None,
     beams: int = 4,
     alpha: float = 0.6,
     n_best: int = 1,
@@ -59,12 +62,14 @@ def generate(
     Args:
       model: the model.
       variables: what `model.apply` takes: {'params': …}.
-      source: lists of tokens, or an array (rows, length) padded with 0; with end
-        tokens, if the model was trained with them. A row of nothing has no target.
+      source: lists of tokens, or an array (rows, length) with padding; with end tokens,
+        if the model was trained with them. A row of nothing has no target.
       strategy: how the next token is chosen.
       max_length: the most tokens of a target, its end token counted; None for 50 more
         than its source has. Learned positions limit it to their number.
-      bos, eos: the start and the end token.
+      bos, eos: the start and the end token; None for the model's.
+      forced_first: the token that every target begins with, such as the language that
+        M2M100 is to write; None for any. It is given, and adds nothing to the score.
       beams, alpha, n_best: of 'beam', as `decoding.beam` has them.
       temperature, top_k, top_p: of 'sample', as `decoding.sample` has them.
       key: of 'sample'; what a row draws depends on it and the row's number alone.
@@ -76,8 +81,12 @@ def generate(
       ValueError: an argument that cannot work, or sources that are too long.
     """
     check_variables(variables)
-    source_BS = pad_rows(source, 'source')
-    _check(model, source_BS, strategy, key, bos, eos)
+    special_tokens = _special_tokens(model, bos, eos)
+    padding = special_tokens.padding
+    source_BS = pad_rows(source, 'source', padding)
+    source_length_B = (source_BS != padding).sum(-1)
+    _check(model, source_length_B, strategy, key)
+    _check_first(model, special_tokens, forced_first, max_length)
     longest = source_BS.shape[1] + EXTRA_LENGTH if max_length is None else max_length
     if longest < 1:
         raise ValueError(f'max_length must be at least 1, not {max_length}')
@@ -86,8 +95,8 @@ def generate(
     settings = _Settings(
         strategy,
         longest,
-        bos,
-        eos,
+        special_tokens,
+        forced_first,
         beams,
         alpha,
         n_best,
@@ -95,7 +104,6 @@ def generate(
         top_k,
         top_p,
     )
-    source_length_B = (source_BS != 0).sum(-1)
     max_len_B = source_length_B + EXTRA_LENGTH if max_length is None else max_length
     max_len_B = jnp.where(source_length_B > 0, max_len_B, 0).astype(jnp.int32)
     if key is None:
@@ -103,21 +111,41 @@ def generate(
     return _generate(model, settings, variables, source_BS, max_len_B, key)
 
 
-def _check(model, source_BS, strategy, key, bos, eos):
+def _special_tokens(model, bos, eos):
+    """The model's, but for what is given."""
+    given = {'start': bos, 'end': eos}
+    given = {name: token for name, token in given.items() if token is not None}
+    special_tokens = dataclasses.replace(model.special_tokens, **given)
+    special_tokens.check_within(model.vocab_size)
+    return special_tokens
+
+
+def _check_first(model, special_tokens, forced_first, max_length):
+    if forced_first is None:
+        return
+    special = dataclasses.astuple(special_tokens)
+    if not 0 <= forced_first < model.vocab_size or forced_first in special:
+        raise ValueError(
+            f'forced_first must be a token of the {model.vocab_size} that is neither '
+            f'padding nor start nor end token, not {forced_first}'
+        )
+    if max_length == 1:
+        raise ValueError(
+            f'forced_first={forced_first} leaves no room for the end token: give a '
+            'max_length of at least 2'
+        )
+
+
+def _check(model, source_length_B, strategy, key):
     if strategy not in STRATEGIES:
         names = ', '.join(STRATEGIES)
         raise ValueError(f'strategy must be one of {names}, not {strategy!r}')
     if strategy == 'sample' and key is None:
         raise ValueError('sampling needs a key, such as key=jax.random.key(0)')
-    if not (0 <= bos < model.vocab_size and 0 < eos < model.vocab_size and bos != eos):
-        raise ValueError(
-            f'bos and eos must be two tokens of the {model.vocab_size}, and eos not 0, '
-            f'which is padding: not {bos} and {eos}'
-        )
     # The lengths of traced arrays are not known.
-    if model.max_length is None or isinstance(source_BS, Tracer):
+    if model.max_length is None or isinstance(source_length_B, Tracer):
         return
-    longest = int((source_BS != 0).sum(-1).max(initial=0))
+    longest = int(source_length_B.max(initial=0))
     if longest > model.max_length:
         raise ValueError(
             f'a source has {longest} tokens, and the model has positions for '
@@ -139,9 +167,11 @@ def _decode(model, settings, variables, source_BS, max_len_B, keys_B):
         functools.partial(model.apply, variables, method='decode_step'),
         model.apply(variables, source_BS, method='prefill'),
         max_len_B,
-        settings.bos,
-        settings.eos,
+        settings.special_tokens.start,
+        settings.special_tokens.end,
         settings.length,
+        settings.special_tokens.padding,
+        settings.forced_first,
     )
     if settings.strategy == 'greedy':
         return decoding.greedy(inputs)

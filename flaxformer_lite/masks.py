@@ -16,7 +16,7 @@ class TokenBatch(NamedTuple):
     """Rows of tokens, int32 BT each. A row may hold several sentences (packing).
 
     Attributes:
-      tokens_BT: ids; 0 is padding.
+      tokens_BT: ids.
       segments_BT: counts the sentences of a row from 1; 0 for padding.
       positions_BT: the position of each token in its own sentence, from 0.
     """
@@ -26,26 +26,30 @@ class TokenBatch(NamedTuple):
     positions_BT: jax.Array
 
     @classmethod
-    def from_tokens(cls, tokens_BT: 'jax.Array | TokenBatch') -> 'TokenBatch':
-        """Takes each row as one sentence and token 0 as padding.
+    def from_tokens(
+        cls, tokens_BT: 'jax.Array | TokenBatch', padding: int = 0
+    ) -> 'TokenBatch':
+        """Takes each row as one sentence and the token `padding` as none.
 
         Padding gets position 0, which every model has: rows may be padded beyond the
         length of a `learned` table. A `TokenBatch` is returned as it is.
         """
         if isinstance(tokens_BT, TokenBatch):
             return tokens_BT
-        return cls._with_valid(tokens_BT, tokens_BT != 0)
+        return cls._with_valid(tokens_BT, tokens_BT != padding)
 
     @classmethod
-    def from_inputs(cls, tokens_BT: 'jax.Array | TokenBatch') -> 'TokenBatch':
+    def from_inputs(
+        cls, tokens_BT: 'jax.Array | TokenBatch', padding: int = 0
+    ) -> 'TokenBatch':
         """As `from_tokens`, but a row's first token, the start token, is no padding.
 
-        So it may have the number of padding: T5 starts with 0.
+        So it may have the number of padding: T5 and Marian start with padding.
         """
         if isinstance(tokens_BT, TokenBatch):
             return tokens_BT
         is_first_T = jnp.arange(tokens_BT.shape[1]) == 0
-        return cls._with_valid(tokens_BT, (tokens_BT != 0) | is_first_T[None])
+        return cls._with_valid(tokens_BT, (tokens_BT != padding) | is_first_T[None])
 
     @classmethod
     def _with_valid(cls, tokens_BT, valid_BT):

@@ -19,16 +19,18 @@ import jax
 import jax.numpy as jnp
 
 
-def split_into_blocks(x: jax.Array, axis: int, size: int) -> jax.Array:
+def split_into_blocks(
+    x: jax.Array, axis: int, size: int, filling: int = 0
+) -> jax.Array:
     """Cuts an axis into blocks, which become the first axis: (blocks, …, block, …).
 
-    The axis is padded with zeros to the next multiple of the number of blocks; blocks
-    are of equal length, at most `size`.
+    The axis is padded with `filling` to the next multiple of the number of blocks;
+    blocks are of equal length, at most `size`.
     """
     length = x.shape[axis]
     count = -(-length // size)
     padding = [(0, 0)] * x.ndim
     padding[axis] = (0, -length % count)
-    x = jnp.pad(x, padding)
+    x = jnp.pad(x, padding, constant_values=filling)
     x = x.reshape(*x.shape[:axis], count, -1, *x.shape[axis + 1 :])
     return jnp.moveaxis(x, axis, 0)

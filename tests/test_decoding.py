@@ -285,6 +285,18 @@ def test_of_equally_likely_tokens_greedy_takes_the_first():
     assert cut(tokens[0, 0]) == [3, 3, EOS]
 
 
+def test_the_start_token_may_be_the_end_token():
+    def step(token_BN, state, beam):
+        likeliest = jnp.asarray([[-9.0, 0.0, 1.0], [-9.0, 1.0, 0.0]])[beam.step % 2]
+        return likeliest[None, None], state
+
+    inputs = decoding.DecodeInputs(
+        step, NoState(jnp.zeros(1)), jnp.full(1, 5), bos=1, eos=1, length=5
+    )
+    found = jax.jit(lambda: decoding.greedy(inputs))()
+    np.testing.assert_array_equal(found.tokens_BNL[0, 0], [2, 1, 0, 0, 0])
+
+
 @pytest.mark.parametrize('name', ['greedy', 'beam', 'sample'])
 def test_padding_and_the_start_token_are_never_chosen(name):
     def step(token_BN, state, beam):

@@ -14,6 +14,7 @@ import flaxformer_lite
 from configs import wmt_base
 from flaxformer_lite import decoding, public
 from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +73,7 @@ def test_a_batch_may_begin_with_padding_and_have_empty_rows():
     ('source', 'target', 'message'),
     [
         ([[4], [5]], [[6]], '2 sources and 1 targets were given'),
-        ([[4, 0, 5]], [[6]], 'source, row 0: tokens must be above 0'),
+        ([[4, 0, 5]], [[6]], 'source, row 0: .* none of them may be 0'),
         ([[4]], [[6], [-1]], 'target, row 1: tokens must be above 0'),
         ([4, 5], [[6]], 'source must be rows of tokens, a list for each'),
         ([[4.5]], [[6]], 'source must be rows of tokens'),
@@ -137,6 +138,65 @@ def test_generate_is_the_search_that_it_names():
     assert_same(found, expected)
 
 
+def test_numbers_of_tokens_mean_nothing_by_themselves():
+    """A vocabulary in another order, with the rows of its embeddings, is the same."""
+    new = np.array([5, 0, 3, 1, 2, 4, 12, 11, 10, 9, 8, 7, 6])
+    special = SpecialTokens(padding=5, end=0, start=3)
+    sizes = tiny.SIZES | dict(num_layers=1)
+    model = flaxformer_lite.build.model(sizes, 13)
+    other = flaxformer_lite.build.model(sizes, 13, special)
+    variables = tiny.all_variables(model)
+    table = variables['params']['embedding']
+    moved = {'params': variables['params'] | {'embedding': table[np.argsort(new)]}}
+
+    pairs = [source for source, _ in tiny.PAIRS], [target for _, target in tiny.PAIRS]
+    renumbered = [[new[row].tolist() for row in side] for side in pairs]
+    batch = flaxformer_lite.make_batch(*pairs)
+    again = flaxformer_lite.make_batch(*renumbered, bos=3, padding=5)
+    sums = jax.jit(flaxformer_lite.loss_sums, static_argnums=0)
+    found, expected = sums(other, moved, again), sums(model, variables, batch)
+    jax.tree.map(lambda *x: np.testing.assert_allclose(*x, rtol=1e-5), found, expected)
+
+    expected = flaxformer_lite.generate(model, variables, pairs[0], max_length=6)
+    found = flaxformer_lite.generate(other, moved, renumbered[0], max_length=6)
+    np.testing.assert_array_equal(found.tokens_BNL, new[expected.tokens_BNL])
+    np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-5)
+
+
+def test_a_given_first_token_adds_nothing_to_the_score():
+    model, variables = made()
+
+    def generate(**settings):
+        return flaxformer_lite.generate(
+            model, variables, SOURCES, 'greedy', max_length=4, **settings
+        )
+
+    found = generate(forced_first=7)
+    batch = flaxformer_lite.make_batch(SOURCES, found.tokens_BNL[:, 0])
+    logits = tiny.apply(model, variables, batch['source'], batch['inputs'])
+    labels = batch['labels']
+    log_p = np.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)[
+        ..., 0
+    ]
+    expected = np.where(labels != 0, log_p, 0)[:, 1:].sum(1)
+    exists = np.asarray(found.exists_BN[:, 0])
+    assert exists.any() and (np.asarray(labels)[exists, 0] == 7).all()
+    np.testing.assert_allclose(found.scores_BN[exists, 0], expected[exists], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ('tokens', 'message'),
+    [
+        (dict(start=13), 'start=13 is none of the 13 tokens'),
+        (dict(padding=-1), 'padding must be at least 0, not -1'),
+        (dict(end=0), 'end=0 is padding'),
+    ],
+)
+def test_special_tokens_that_cannot_be_are_refused(tokens, message):
+    with pytest.raises(ValueError, match=message):
+        flaxformer_lite.build.model(tiny.SIZES, 13, SpecialTokens(**tokens))
+
+
 def test_generate_stays_within_learned_positions():
     model, variables = made(positions='learned(max_length=6)')
     found = flaxformer_lite.generate(model, variables, SOURCES, 'greedy')
@@ -151,9 +211,11 @@ def test_generate_stays_within_learned_positions():
         (dict(strategy='beams'), "must be one of greedy, beam, sample, not 'beams'"),
         (dict(strategy='sample'), 'sampling needs a key'),
         (dict(max_length=0), 'max_length must be at least 1, not 0'),
-        (dict(eos=0), 'eos not 0'),
-        (dict(bos=1), 'two tokens of the 13'),
-        (dict(eos=13), 'two tokens of the 13'),
+        (dict(eos=0), 'end=0 is padding'),
+        (dict(bos=-1), 'start must be at least 0, not -1'),
+        (dict(eos=13), 'end=13 is none of the 13 tokens'),
+        (dict(forced_first=2), 'forced_first must be a token .* start nor end'),
+        (dict(forced_first=4, max_length=1), 'max_length of at least 2'),
         (dict(beams=0), 'beam search needs 1 ≤ n_best ≤ beams'),
         (dict(source=[[4, 0]]), 'source, row 0'),
     ],

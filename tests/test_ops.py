@@ -131,7 +131,8 @@ def test_tuned_cross_entropy_is_the_reference(chunk, smoothing, dtype, monkeypat
 
     def run(version):
         def loss(hidden_BTD, table_VD):
-            sums = version(hidden_BTD, table_VD, labels_BT, smoothing, dtype)
+            settings = cross_entropy.Settings(smoothing, dtype)
+            sums = version(hidden_BTD, (table_VD, None), labels_BT, settings)
             return 3 * sums.loss + 5 * sums.nll, sums
 
         return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(hidden_BTD, table_VD)

@@ -16,7 +16,7 @@ from experiments.command_line.errors import UserError
 from experiments.config.schema import EvaluationConfig
 from experiments.data import batches
 from experiments.data.corpus import chunks
-from experiments.data.tokenizer import BOS, EOS, Tokenizer
+from experiments.data.tokenizer import Tokenizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from experiments.runtime.processes import group
@@ -137,7 +137,9 @@ class Translator:
         self, variables: Any, source_BS: np.ndarray, numbers: np.ndarray
     ) -> decoding.DecodeResult:
         """Starts the search for a batch; `numbers` are those of its sentences."""
-        tokens_B = (source_BS != 0).sum(1) - 1  # without EOS; −1: the row is empty
+        padding = self._model.special_tokens.padding
+        # Without EOS; −1: the row is empty.
+        tokens_B = (source_BS != padding).sum(1) - 1
         max_len_B = np.where(tokens_B < 0, 0, tokens_B + self._settings.extra_length)
         numbers_B = np.pad(numbers, (0, len(source_BS) - len(numbers)))
         arrays = (source_BS, max_len_B.astype(np.int32), numbers_B.astype(np.int32))
@@ -197,7 +199,10 @@ def _decode(
     length = source_BS.shape[1] - 1 + settings.extra_length
     if model.max_length is not None:
         length = min(length, model.max_length)
-    inputs = decoding.DecodeInputs(step, state, max_len_B, BOS, EOS, length)
+    special = model.special_tokens
+    inputs = decoding.DecodeInputs(
+        step, state, max_len_B, special.start, special.end, length, special.padding
+    )
     if settings.decode == 'greedy':
         return decoding.greedy(inputs)
     if settings.decode == 'sample':

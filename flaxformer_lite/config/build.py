@@ -22,10 +22,21 @@ from flaxformer_lite.layers.scanned_stack import ScannedStack
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sizes import Role, Sizes
+from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
 
 
-def model(config: Mapping[str, Any] | ModelConfig, vocab_size: int) -> Model:
+def model(
+    config: Mapping[str, Any] | ModelConfig,
+    vocab_size: int,
+    special_tokens: SpecialTokens = DEFAULT,
+) -> Model:
     """The model that a `model` config describes; source and target share a vocabulary.
+
+    Args:
+      config: the fields; those that it lacks have their defaults.
+      vocab_size: tokens of the vocabulary.
+      special_tokens: which of them are no text. They are the tokenizer's, as the size
+        is, and so no field of the config.
 
     Raises:
       ValueError: a value that cannot be built; the message names the field.
@@ -37,7 +48,9 @@ def model(config: Mapping[str, Any] | ModelConfig, vocab_size: int) -> Model:
         name, arguments = spec.parse(config.architecture)
         others = spec.parameters(architecture).keys() - set(architecture.own_arguments)
         spec.check(name, architecture, arguments, given=others)
-    return architecture.from_parts(Parts(config), vocab_size, **arguments)
+    special_tokens.check_within(vocab_size)
+    parts = Parts(config, special_tokens)
+    return architecture.from_parts(parts, vocab_size, **arguments)
 
 
 def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
@@ -56,8 +69,9 @@ def entity_encoder(config: Mapping[str, Any] | ModelConfig) -> EntityEncoder:
 class Parts:
     """The parts that a config describes; an architecture asks for those it needs."""
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, special_tokens: SpecialTokens = DEFAULT):
         self.config = config
+        self.special_tokens = special_tokens
 
     def embeddings(self, role: Role, sizes: Sizes | None = None) -> dict[str, Any]:
         """The attributes that all models have, but for the size of the vocabulary."""
@@ -66,6 +80,7 @@ class Parts:
             tie=self.config.tie,
             scale_embeddings=self.config.scale_embeddings,
             dense=self.dense(role, sizes),
+            special_tokens=self.special_tokens,
         )
 
     def stack(self, role: Role) -> Stack:

@@ -10,15 +10,12 @@ A search has loops that end with the last sentence, and takes the finished ones 
 the batch. So devices that divide the sentences should each have a search of their own:
 `sharding.map_rows`.
 
-Token 0 is padding. Neither padding nor the start token is ever chosen, though scores
-are log-probabilities among all tokens.
+Neither padding nor the start token is ever chosen, unless it is the end token, too;
+though scores are log-probabilities among all tokens.
 """
 
-from flaxformer_lite.decoding.search import (
-    DecodeInputs,
-    DecodeResult,
-    length_penalty,
-)
+from flaxformer_lite.decoding.result import DecodeResult
+from flaxformer_lite.decoding.search import DecodeInputs, length_penalty
 from flaxformer_lite.decoding.strategies import beam, filter_logits, greedy, sample
 
 __all__ = [

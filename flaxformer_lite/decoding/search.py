@@ -8,6 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.decoding.result import (
+    DecodeResult,
+    best,
+    concatenate,
+    write_rows,
+)
 from flaxformer_lite.kv_cache import BeamState, gather_beams
 
 # A cache begins with room for so many tokens and grows by this factor. Most
@@ -30,8 +36,11 @@ class DecodeInputs(NamedTuple):
       max_len_B: int32, the most tokens of each sentence, its end token counted; at most
         `length`. A sentence at its limit ends there, with the end token. 0 for a row
         that is padding.
-      bos, eos: the start token and the end token.
+      bos, eos: the start token and the end token, which may be one.
       length: the longest result, static.
+      padding: the token that stands behind the end of a result.
+      forced_first: the token that every target begins with; None for any. It is given,
+        and so has probability 1.
     """
 
     decode_step: Callable[[jax.Array, Any, BeamState], tuple[jax.Array, Any]]
@@ -40,28 +49,8 @@ class DecodeInputs(NamedTuple):
     bos: int
     eos: int
     length: int
-
-
-class DecodeResult(NamedTuple):
-    """N hypotheses of each sentence, the best first.
-
-    Attributes:
-      tokens_BNL: int32, with the end token, then padding.
-      scores_BN: float32, log-probability in nats; in beam search divided by the length
-        penalty. −inf where there is no such hypothesis.
-      exists_BN: bool, False where there is no such hypothesis: fewer than N sentences
-        are possible, the row is padding, or the model's logits are not numbers.
-    """
-
-    tokens_BNL: jax.Array
-    scores_BN: jax.Array
-    exists_BN: jax.Array
-
-    def where(self, keep_BN: jax.Array) -> 'DecodeResult':
-        """These hypotheses, of which those that are not kept exist no longer."""
-        exists_BN = self.exists_BN & keep_BN
-        scores_BN = jnp.where(exists_BN, self.scores_BN, -jnp.inf)
-        return DecodeResult(self.tokens_BNL, scores_BN, exists_BN)
+    padding: int = 0
+    forced_first: int | None = None
 
 
 class SearchState(NamedTuple):
@@ -126,7 +115,7 @@ class Search:
         for rows, stop in itertools.pairwise(stops):
             state = self._keep_unfinished(state, rows)
             state = self._run(state, self.inputs.length, stop)
-            result = _write_rows(result, state.row_B, state.finished)
+            result = write_rows(result, state.row_B, state.finished)
         return result
 
     def _first_state(self) -> SearchState:
@@ -134,7 +123,7 @@ class Search:
         batch = len(inputs.max_len_B)
         shape = batch, self.beams
         nothing = DecodeResult(
-            tokens_BNL=jnp.zeros((*shape, inputs.length), jnp.int32),
+            tokens_BNL=jnp.full((*shape, inputs.length), inputs.padding, jnp.int32),
             scores_BN=jnp.full(shape, -jnp.inf),
             exists_BN=jnp.zeros(shape, bool),
         )
@@ -204,8 +193,8 @@ class Search:
         results = candidates._replace(
             scores_BN=candidates.scores_BN / length_penalty(length, self.alpha)
         ).where(ended_BM & unfinished_B1)
-        finished, _ = _best(self.beams, _concatenate(state.finished, results))
-        live, kept_BN = _best(self.beams, candidates.where(~ended_BM))
+        finished, _ = best(self.beams, concatenate(state.finished, results))
+        live, kept_BN = best(self.beams, candidates.where(~ended_BM))
 
         parent_BN = jnp.take_along_axis(parent_BM, kept_BN, 1)
         return state._replace(
@@ -234,7 +223,16 @@ class Search:
         last_BN = state.live.tokens_BNL[:, :, beam.step - 1]
         last_BN = jnp.where(beam.step > 0, last_BN, self.inputs.bos)
         logits_BNV, model = self.inputs.decode_step(last_BN, state.model, beam)
-        return beam, model, logits_BNV.astype(jnp.float32)
+        logits_BNV = self._with_forced(logits_BNV.astype(jnp.float32), beam.step)
+        return beam, model, logits_BNV
+
+    def _with_forced(self, logits_BNV: jax.Array, step: jax.Array) -> jax.Array:
+        """The same logits; at the first step those of the token that is given."""
+        if self.inputs.forced_first is None:
+            return logits_BNV
+        tokens_V = jnp.arange(logits_BNV.shape[2])
+        forced_V = jnp.where(tokens_V == self.inputs.forced_first, 0.0, -jnp.inf)
+        return jnp.where(step == 0, forced_V[None, None], logits_BNV)
 
     def _candidates(
         self, state: SearchState, logits_BNV: jax.Array
@@ -263,8 +261,9 @@ class Search:
     def _may_follow(self, state: SearchState, token_BM: jax.Array) -> jax.Array:
         """No padding, no start token, and at the limit the end token alone."""
         is_last_B1 = (state.beam.step + 1 >= state.max_len_B)[:, None]
-        is_text = (token_BM != 0) & (token_BM != self.inputs.bos)
-        return jnp.where(is_last_B1, token_BM == self.inputs.eos, is_text)
+        is_end = token_BM == self.inputs.eos
+        is_text = (token_BM != self.inputs.padding) & (token_BM != self.inputs.bos)
+        return jnp.where(is_last_B1, is_end, is_text | is_end)
 
 
 def _rooms(length: int) -> list[int]:
@@ -280,19 +279,3 @@ def _rooms(length: int) -> list[int]:
 def length_penalty(length: jax.Array | int, alpha: float) -> jax.Array | float:
     """((5 + length) / 6)^α (Wu et al. 2016, equation 14); the end token counts."""
     return ((5.0 + length) / 6.0) ** alpha
-
-
-def _concatenate(one: DecodeResult, other: DecodeResult) -> DecodeResult:
-    return jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1), one, other)
-
-
-def _best(count: int, hypotheses: DecodeResult) -> tuple[DecodeResult, jax.Array]:
-    """The hypotheses of the highest scores, and where they stood: int32 BN."""
-    _, index_BN = jax.lax.top_k(hypotheses.scores_BN, count)
-    return jax.tree.map(lambda x: gather_beams(x, index_BN), hypotheses), index_BN
-
-
-def _write_rows(
-    result: DecodeResult, row_B: jax.Array, rows: DecodeResult
-) -> DecodeResult:
-    return jax.tree.map(lambda x, some: x.at[row_B].set(some), result, rows)

@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.decoding.search import DecodeInputs, DecodeResult, Search
+from flaxformer_lite.decoding.result import DecodeResult
+from flaxformer_lite.decoding.search import DecodeInputs, Search
 from flaxformer_lite.ops.top_k import top_k_indices
 
 

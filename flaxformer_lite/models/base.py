@@ -16,6 +16,7 @@ from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.ranges import Checked, Choices, Size
 from flaxformer_lite.remat import NONE, Remat
 from flaxformer_lite.sharding import gather, place
+from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
 
 if TYPE_CHECKING:
     from flaxformer_lite.config.build import Parts
@@ -44,7 +45,7 @@ class DecodeState(NamedTuple):
 
 
 class Model(Checked, nn.Module):
-    """Tokens to logits. Token 0 is padding.
+    """Tokens to logits.
 
     A variant overrides `decode_hidden`, `prefill` and `step_hidden`.
 
@@ -56,6 +57,7 @@ class Model(Checked, nn.Module):
       scale_embeddings: whether they are multiplied by √d_model (§3.4).
       dense: the template of matrices. The residual stream and the logits are float32
         whatever its dtype.
+      special_tokens: which token is padding, and what targets start and end with.
       unused_fields: fields of a `model` config that change nothing in this
         architecture.
       own_arguments: attributes that a spec may give, such as recurrent(cell='lstm').
@@ -71,6 +73,7 @@ class Model(Checked, nn.Module):
     tie: Annotated[str, Choices(*TIES)] = 'all'
     scale_embeddings: bool = True
     dense: Dense = Dense()
+    special_tokens: SpecialTokens = DEFAULT
 
     if TYPE_CHECKING:
         # Flax makes modules hashable, by their attributes; its types do not say so.
@@ -195,8 +198,9 @@ class Model(Checked, nn.Module):
 
         Both are float32. A loss that never holds all logits takes these.
         """
-        source = TokenBatch.from_tokens(source)
-        inputs = TokenBatch.from_inputs(inputs)
+        padding = self.special_tokens.padding
+        source = TokenBatch.from_tokens(source, padding)
+        inputs = TokenBatch.from_inputs(inputs, padding)
         hidden_BTD = self._scale_logits(self.decode_hidden(source, inputs))
         return hidden_BTD, self.output_VD
 
@@ -206,7 +210,7 @@ class Model(Checked, nn.Module):
         Args:
           source: the source's tokens.
           inputs: the target's, shifted right behind a start token. Of tokens alone, the
-            first of each row is taken as the start token, even if it is 0.
+            first of each row is taken as the start token, even if it is padding.
         """
         hidden_BTD, _ = self.logit_factors(source, inputs)
         return self._logits(hidden_BTD)

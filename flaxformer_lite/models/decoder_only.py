@@ -62,7 +62,7 @@ class DecoderOnly(Model, kw_only=True):
         return hidden_BLD[:, source.tokens_BT.shape[1] :]
 
     def prefill(self, source_BS):
-        source = TokenBatch.from_tokens(source_BS)
+        source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
         x_BSD = self.embed(self.source_VD, source_BS)
         _, prefix = self.decoder(x_BSD, _causal_context(source))
         prompt = _Prompt(source.valid_BT, source.positions_BT)

@@ -87,7 +87,7 @@ class EncoderDecoder(Model, kw_only=True):
         return hidden_BTD
 
     def prefill(self, source_BS):
-        source = TokenBatch.from_tokens(source_BS)
+        source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
         mask_B11S = source.valid_BT[:, None, None]
         encoded = _Encoded(self._encode(source), mask_B11S)
         return DecodeState(encoded, self.decoder.empty_cache(len(source_BS)))

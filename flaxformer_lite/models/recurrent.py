@@ -147,7 +147,7 @@ class Recurrent(Model, kw_only=True):
         return jnp.tanh(self.merge(h_BTNU[:, :, 0]))
 
     def prefill(self, source_BS):
-        source = TokenBatch.from_tokens(source_BS)
+        source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
         encoded = _Encoded(self._encode(source), source.valid_BT[:, None])
         states = self._first_states(encoded.kv, encoded.mask_B1S)
         return DecodeState(encoded, (_CellStates(states),))

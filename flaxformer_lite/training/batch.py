@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flaxformer_lite.masks import TokenBatch
 
 # The arrays of a batch, int32 (rows, length) each. A row may hold several pairs of a
-# source and a target (packing). - source, inputs, labels: tokens, 0 for padding; the
+# source and a target (packing). - source, inputs, labels: tokens or padding; the
 # inputs are the labels shifted right behind a start token. - source_segments,
 # target_segments: count the pairs of a row from 1; 0 for padding. - source_positions,
 # target_positions: of each token in its own sentence, from 0.
@@ -24,19 +24,21 @@ BATCH_ARRAYS = (
     'target_segments',
     'target_positions',
 )
-# Sentences, one a row: lists of tokens, or an array (rows, length) padded with 0.
+# Sentences, one a row: lists of tokens, or an array (rows, length) with padding.
 Sentences = Sequence[Sequence[int]] | jax.Array
 
 
 def make_batch(
-    source: Sentences, target: Sentences, bos: int = 2
+    source: Sentences, target: Sentences, bos: int = 2, padding: int = 0
 ) -> dict[str, jax.Array]:
     """The arrays of `BATCH_ARRAYS` for pairs of sentences, one pair a row.
 
     Args:
       source, target: as many rows each, of the tokens that the model reads and writes,
-        end tokens included; 0 is padding.
+        end tokens included.
       bos: the start token, which stands before each target in `inputs`.
+      padding: the token that is none; what a model takes for it, its `special_tokens`
+        say, and what it starts with.
 
     Returns:
       int32 arrays: the source's are (rows, longest source), the others (rows, longest
@@ -45,8 +47,8 @@ def make_batch(
     Raises:
       ValueError: these are no rows of tokens, or not as many sources as targets.
     """
-    source_BS = pad_rows(source, 'source')
-    labels_BT = pad_rows(target, 'target')
+    source_BS = pad_rows(source, 'source', padding)
+    labels_BT = pad_rows(target, 'target', padding)
     if len(source_BS) != len(labels_BT):
         raise ValueError(
             f'there must be a target for each source: {len(source_BS)} sources and '
@@ -54,13 +56,13 @@ def make_batch(
         )
     bos_B1 = jnp.full((len(labels_BT), 1), bos, jnp.int32)
     shifted_BT = jnp.concatenate([bos_B1, labels_BT[:, :-1]], 1)
-    sources = TokenBatch.from_tokens(source_BS)
-    targets = TokenBatch.from_tokens(labels_BT)
+    sources = TokenBatch.from_tokens(source_BS, padding)
+    targets = TokenBatch.from_tokens(labels_BT, padding)
     return {
         'source': source_BS,
         'source_segments': sources.segments_BT,
         'source_positions': sources.positions_BT,
-        'inputs': jnp.where(targets.valid_BT, shifted_BT, 0),
+        'inputs': jnp.where(targets.valid_BT, shifted_BT, padding),
         'labels': labels_BT,
         'target_segments': targets.segments_BT,
         'target_positions': targets.positions_BT,
@@ -78,12 +80,13 @@ def source_and_inputs(batch: Batch) -> tuple[TokenBatch, TokenBatch]:
     return source, inputs
 
 
-def pad_rows(sentences: Sentences, name: str) -> jax.Array:
-    """Sentences as one int32 array (rows, length), padded with 0.
+def pad_rows(sentences: Sentences, name: str, padding: int = 0) -> jax.Array:
+    """Sentences as one int32 array (rows, length), filled up with padding.
 
     Args:
       sentences: lists of tokens, or such an array.
       name: what messages call them.
+      padding: the token that is none.
 
     Raises:
       ValueError: these are no rows of tokens.
@@ -102,12 +105,13 @@ def pad_rows(sentences: Sentences, name: str) -> jax.Array:
     except TypeError:
         raise ValueError(f'{name} must be rows of tokens, a list for each') from None
     for i, row in enumerate(rows):
-        if row and not 0 < min(row) <= max(row) < 2**31:
+        if row and (min(row) < 0 or max(row) >= 2**31 or padding in row):
             raise ValueError(
-                f'{name}, row {i}: tokens must be above 0, which is padding'
+                f'{name}, row {i}: tokens must be at least 0, and none of them may be '
+                f'{padding}, which is padding'
             )
     length = max([1, *map(len, rows)])
-    padded = [row + [0] * (length - len(row)) for row in rows]
+    padded = [row + [padding] * (length - len(row)) for row in rows]
     return jnp.asarray(padded, jnp.int32).reshape(len(rows), length)
 
 

@@ -63,7 +63,12 @@ def forward(
         mutable=list(collections),
     )
     sums = label_smoothed_cross_entropy(
-        hidden_BTD, table_VD, batch['labels'], label_smoothing, model.dense.dtype
+        hidden_BTD,
+        table_VD,
+        batch['labels'],
+        label_smoothing,
+        model.dense.dtype,
+        padding=model.special_tokens.padding,
     )
     return sums, written
 

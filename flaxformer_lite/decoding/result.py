@@ -1,0 +1,48 @@
+"""Hypotheses of sentences with their scores."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.kv_cache import gather_beams
+
+
+class DecodeResult(NamedTuple):
+    """N hypotheses of each sentence, the best first.
+
+    Attributes:
+      tokens_BNL: int32, with the end token, then padding.
+      scores_BN: float32, log-probability in nats; in beam search divided by the length
+        penalty. −inf where there is no such hypothesis.
+      exists_BN: bool, False where there is no such hypothesis: fewer than N sentences
+        are possible, the row is padding, or the model's logits are not numbers.
+    """
+
+    tokens_BNL: jax.Array
+    scores_BN: jax.Array
+    exists_BN: jax.Array
+
+    def where(self, keep_BN: jax.Array) -> 'DecodeResult':
+        """These hypotheses, of which those that are not kept exist no longer."""
+        exists_BN = self.exists_BN & keep_BN
+        scores_BN = jnp.where(exists_BN, self.scores_BN, -jnp.inf)
+        return DecodeResult(self.tokens_BNL, scores_BN, exists_BN)
+
+
+def concatenate(one: DecodeResult, other: DecodeResult) -> DecodeResult:
+    """The hypotheses of one, then of the other."""
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1), one, other)
+
+
+def best(count: int, hypotheses: DecodeResult) -> tuple[DecodeResult, jax.Array]:
+    """The hypotheses of the highest scores, and where they stood: int32 BN."""
+    _, index_BN = jax.lax.top_k(hypotheses.scores_BN, count)
+    return jax.tree.map(lambda x: gather_beams(x, index_BN), hypotheses), index_BN
+
+
+def write_rows(
+    result: DecodeResult, row_B: jax.Array, rows: DecodeResult
+) -> DecodeResult:
+    """The result with these in the rows of such numbers."""
+    return jax.tree.map(lambda x, some: x.at[row_B].set(some), result, rows)
