@@ -74,7 +74,7 @@ def test_a_batch_may_begin_with_padding_and_have_empty_rows():
     [
         ([[4], [5]], [[6]], '2 sources and 1 targets were given'),
         ([[4, 0, 5]], [[6]], 'source, row 0: .* none of them may be 0'),
-        ([[4]], [[6], [-1]], 'target, row 1: tokens must be above 0'),
+        ([[4]], [[6], [-1]], 'target, row 1: tokens must be at least 0'),
         ([4, 5], [[6]], 'source must be rows of tokens, a list for each'),
         ([[4.5]], [[6]], 'source must be rows of tokens'),
         (np.ones((2, 3)), [[6]], r'source must be whole numbers .* float64 \(2, 3\)'),

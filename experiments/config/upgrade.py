@@ -66,6 +66,15 @@ CHANGES: list[Change] = [
         }
     ),
     Change(added={'train.remat': 'none', 'model.scan_layers': False}),
+    Change(
+        added={
+            'model.attention_bias': False,
+            'model.norm_embeddings': False,
+            'model.output_bias': False,
+            'model.scale_logits': False,
+            'model.logit_cap': None,
+        }
+    ),
 ]
 
 

@@ -28,6 +28,7 @@ SUBLAYERS = {
     'cross_attention': 'cross-attention',
     'feed_forward': 'feed-forward',
     'norm': 'norms',
+    'embedding_norm': 'norms',
 }
 STACKS = ('encoder', 'decoder')
 _OF_A_STACK = (*SUBLAYERS.values(), 'other')

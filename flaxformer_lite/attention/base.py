@@ -1,14 +1,16 @@
 """What attentions share: scores, weights over keys, a weighted sum of values."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.kv_cache import Cache, CacheState, KeyValues
+from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.ops.masked_softmax import masked_softmax
-from flaxformer_lite.ranges import Checked
+from flaxformer_lite.ops.rms import divide_by_rms
+from flaxformer_lite.ranges import Checked, NotNegative, Range, Rate
 
 if TYPE_CHECKING:
     from flaxformer_lite.positions.base import Positions
@@ -66,6 +68,14 @@ class Attention(Checked, nn.Module):
     """
 
     per_head: ClassVar[bool] = False
+
+    def normalize_query(self, q_BTHK: jax.Array) -> jax.Array:
+        """Projected queries, before positions turn them."""
+        return q_BTHK
+
+    def normalize_key(self, key_BSGK: jax.Array) -> jax.Array:
+        """Projected keys, before positions turn them."""
+        return key_BSGK
 
     def scores(self, q_BTHK: jax.Array, kv: KeyValues) -> jax.Array:
         """How well each key fits each query, float32 BHTS."""
@@ -127,3 +137,93 @@ class Attention(Checked, nn.Module):
           valid_BS: bool, False for padding in the prefix.
         """
         return Cache.starting_with(prefix)
+
+
+class ScaledDotProduct(Attention):
+    """softmax((cap(q · k_s · scale) + bias) / T), the softmax in float32.
+
+    Attributes:
+      scale: True for 1 / √d_k, False for 1, or a number.
+      temperature: T; 0 gives all weight to the keys of the highest score, ties evenly.
+      cap: scores s become cap · tanh(s / cap) (Gemma Team 2024); 0 leaves them.
+      dropout: of the weights, each by itself; the paper has none.
+      query_key_norm: whether the queries and keys of each head are divided by their
+        root mean square and multiplied by a gain γ (Gemma Team 2025).
+      unsupported: the attributes that a variant has to leave at their defaults; of
+        `temperature` it is 0 alone.
+
+    Raises:
+      ValueError: an attribute is out of its range, or unsupported.
+    """
+
+    unsupported: ClassVar[tuple[str, ...]] = ()
+    scale: Annotated[bool | float, Range(at_least=0)] = True
+    temperature: NotNegative = 1.0
+    cap: NotNegative = 0.0
+    dropout: Rate = 0.0
+    query_key_norm: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in self.unsupported:
+            value, default = getattr(self, name), getattr(ScaledDotProduct, name)
+            if value != default and not (name == 'temperature' and value > 0):
+                raise ValueError(
+                    f'{name}={value} needs an attention that holds its weights, such '
+                    f'as softmax: leave {name} at {default} here'
+                )
+
+    def setup(self):
+        if self.query_key_norm:
+            self.query_norm = _HeadNorm()
+            self.key_norm = _HeadNorm()
+
+    def normalize_query(self, q_BTHK):
+        return self.query_norm(q_BTHK) if self.query_key_norm else q_BTHK
+
+    def normalize_key(self, key_BSGK):
+        return self.key_norm(key_BSGK) if self.query_key_norm else key_BSGK
+
+    def scores(self, q_BTHK, kv):
+        scale = self.scale_of(q_BTHK.shape[-1])
+        return self.cap_scores(dot_products(q_BTHK * scale, kv.key_BGKS))
+
+    @nn.nowrap
+    def scale_of(self, d_k: int) -> float:
+        """What products of queries and keys so wide are multiplied by."""
+        if self.scale is True:
+            return d_k**-0.5
+        if self.scale is False:
+            return 1.0
+        return self.scale
+
+    @nn.nowrap
+    def cap_scores(self, scores: jax.Array) -> jax.Array:
+        """Scaled scores, before a bias is added."""
+        if self.cap:
+            return self.cap * jnp.tanh(scores / self.cap)
+        return scores
+
+    @nn.compact
+    def weights(self, scores_BHTS, mask_BHTS):
+        if self.temperature:
+            weights_BHTS = masked_softmax(scores_BHTS / self.temperature, mask_BHTS)
+        else:
+            weights_BHTS = _one_hot_of_highest(scores_BHTS, mask_BHTS)
+        return Dropout(self.dropout)(weights_BHTS)
+
+
+class _HeadNorm(nn.Module):
+    """x / √(E x² + 10⁻⁶) ⊙ γ over the features of a head, float32."""
+
+    @nn.compact
+    def __call__(self, x_BTHK):
+        gain_K = self.param('scale', nn.initializers.ones, x_BTHK.shape[-1:])
+        x_BTHK = divide_by_rms(x_BTHK.astype(jnp.float32), 1e-6, False)
+        return x_BTHK * gain_K[None, None, None]
+
+
+def _one_hot_of_highest(scores_BHTS, mask_BHTS):
+    scores_BHTS = jnp.where(mask_BHTS, scores_BHTS, -jnp.inf)
+    is_highest = mask_BHTS & (scores_BHTS == scores_BHTS.max(-1, keepdims=True))
+    return is_highest / jnp.maximum(is_highest.sum(-1, keepdims=True), 1)

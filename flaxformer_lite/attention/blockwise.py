@@ -4,9 +4,10 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from flaxformer_lite.attention.base import (
-    Attention,
+    ScaledDotProduct,
     append_one,
     divide_by_last,
     dot_products,
@@ -20,8 +21,8 @@ from flaxformer_lite.shapes import split_into_blocks
 LOWEST = -1e30
 
 
-class Blockwise(Attention):
-    """softmax(Q Kᵀ / √d_k + bias) V, a block of queries and a block of keys at a time.
+class Blockwise(ScaledDotProduct):
+    """softmax((Q Kᵀ scale + bias) / T) V, by blocks of queries and blocks of keys.
 
     No weights are stored. The softmax is online: for each block of keys, what was
     summed before is scaled down to the highest score so far. The backward pass computes
@@ -31,6 +32,7 @@ class Blockwise(Attention):
       block: queries, and keys, in a block.
     """
 
+    unsupported = ('temperature', 'dropout')
     block: Size = 512
 
     def __call__(
@@ -45,23 +47,33 @@ class Blockwise(Attention):
     ):
         refuse_positions('blockwise', relative_positions)
         batch, length, num_heads, d_k = q_BTHK.shape
+        scale = self.scale_of(d_k)
 
         key_blocks = split_into_blocks(kv.key_BGKS, 3, self.block)
         value_blocks = split_into_blocks(append_one(kv.value_BGUS), 3, self.block)
-        query_blocks = split_into_blocks(q_BTHK * d_k**-0.5, 1, self.block)
+        query_blocks = split_into_blocks(q_BTHK * scale, 1, self.block)
         pairs = length, kv.positions_BS.shape[1]
         mask_blocks = self._split_pairs(mask_BHTS, pairs)
         bias_blocks = None
         if bias_BHTS is not None:
             bias_blocks = self._split_pairs(bias_BHTS, pairs)
 
-        attend = functools.partial(_attend_from_block, key_blocks, value_blocks)
+        attend = functools.partial(
+            _attend_from_block, self._block_scores, key_blocks, value_blocks
+        )
         y_CBTHU = jax.lax.map(
             jax.checkpoint(attend), (query_blocks, mask_blocks, bias_blocks)
         )
         y_BTHU = jnp.moveaxis(y_CBTHU, 0, 1)
         y_BTHU = y_BTHU.reshape(batch, -1, num_heads, y_CBTHU.shape[-1])
         return y_BTHU[:, :length]
+
+    @nn.nowrap
+    def _block_scores(self, q_BTHK, key_BHKS, bias_BHTS):
+        scores_BHTS = self.cap_scores(dot_products(q_BTHK, key_BHKS))
+        if bias_BHTS is not None:
+            scores_BHTS += bias_BHTS
+        return scores_BHTS / self.temperature
 
     def _split_pairs(self, x_BHTS, pairs):
         """A mask or a bias by blocks of queries, then by blocks of keys."""
@@ -70,7 +82,7 @@ class Blockwise(Attention):
         return split_into_blocks(by_keys, 3, self.block)
 
 
-def _attend_from_block(key_blocks, value_blocks, queries):
+def _attend_from_block(scores, key_blocks, value_blocks, queries):
     """Attends from one block of queries to all blocks of keys, one after the other."""
     q_BTHK, mask_blocks, bias_blocks = queries
     batch, length, num_heads, _ = q_BTHK.shape
@@ -79,23 +91,20 @@ def _attend_from_block(key_blocks, value_blocks, queries):
     sum_BTHU = jnp.zeros((batch, length, num_heads, width))
 
     def add_block(carry, block):
-        return _add_block(q_BTHK, *carry, *block), None
+        key_BHKS, value_BHUS, mask_BHTS, bias_BHTS = block
+        scores_BHTS = scores(q_BTHK, key_BHKS, bias_BHTS)
+        return _add_block(*carry, scores_BHTS, value_BHUS, mask_BHTS), None
 
     blocks = key_blocks, value_blocks, mask_blocks, bias_blocks
     (_, sum_BTHU), _ = jax.lax.scan(add_block, (highest_BHT, sum_BTHU), blocks)
     return divide_by_last(sum_BTHU)
 
 
-def _add_block(
-    q_BTHK, highest_BHT, sum_BTHU, key_BHKS, value_BHUS, mask_BHTS, bias_BHTS
-):
+def _add_block(highest_BHT, sum_BTHU, scores_BHTS, value_BHUS, mask_BHTS):
     """Adds exp(scores) · [values, 1] of a block of keys to the sums so far.
 
     Both the sums and what is added are relative to exp(the highest score so far).
     """
-    scores_BHTS = dot_products(q_BTHK, key_BHKS)
-    if bias_BHTS is not None:
-        scores_BHTS += bias_BHTS
     scores_BHTS = jnp.where(mask_BHTS, scores_BHTS, -jnp.inf)
     new_highest_BHT = jnp.maximum(highest_BHT, scores_BHTS.max(-1))
     new_highest_BHT = jax.lax.stop_gradient(new_highest_BHT)

@@ -5,11 +5,11 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from flaxformer_lite.attention.base import Attention, refuse_positions
+from flaxformer_lite.attention.base import ScaledDotProduct, refuse_positions
 
 
-class Flash(Attention):
-    """softmax(Q Kᵀ / √d_k + bias) V by blocks on the chip; anywhere: `blockwise`.
+class Flash(ScaledDotProduct):
+    """softmax((Q Kᵀ scale + bias) / T) V by blocks on the chip; anywhere: `blockwise`.
 
     Raises:
       ValueError: when called without a GPU; in float32, which cuDNN does not do; with a
@@ -17,6 +17,7 @@ class Flash(Attention):
         on scores by queries.
     """
 
+    unsupported = ('temperature', 'cap', 'dropout')
     backend = 'gpu'
     implementation: ClassVar[Literal['cudnn', 'xla']] = 'cudnn'
 
@@ -35,13 +36,14 @@ class Flash(Attention):
         key_BSHK = jnp.moveaxis(kv.key_BGKS, -1, 1)
         value_BSHU = jnp.moveaxis(kv.value_BGUS, -1, 1)
         if bias_BHTS is not None:
-            bias_BHTS = bias_BHTS.astype(q_BTHK.dtype)
+            bias_BHTS = (bias_BHTS / self.temperature).astype(q_BTHK.dtype)
         y_BTHU = jax.nn.dot_product_attention(
             q_BTHK,
             key_BSHK,
             value_BSHU,
             bias_BHTS,
             mask_BHTS,
+            scale=self.scale_of(q_BTHK.shape[-1]) / self.temperature,
             implementation=self.implementation,
         )
         has_keys_BTH1 = jnp.swapaxes(mask_BHTS.any(-1, keepdims=True), 1, 2)

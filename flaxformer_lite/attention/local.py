@@ -2,11 +2,11 @@
 
 import jax.numpy as jnp
 
-from flaxformer_lite.attention.base import Attention
+from flaxformer_lite.attention.base import ScaledDotProduct
 from flaxformer_lite.ranges import Size
 
 
-class Local(Attention):
+class Local(ScaledDotProduct):
     """Scaled dot-product attention to the keys near the query.
 
     Attributes:

@@ -79,6 +79,9 @@ class Parts:
             d_model=self.config.d_model,
             tie=self.config.tie,
             scale_embeddings=self.config.scale_embeddings,
+            output_bias=self.config.output_bias,
+            scale_logits=self.config.scale_logits,
+            logit_cap=self.config.logit_cap,
             dense=self.dense(role, sizes),
             special_tokens=self.special_tokens,
         )
@@ -100,9 +103,15 @@ class Parts:
             block=self._block(role, sizes),
             num_layers=sizes.num_layers,
             positions=positions,
+            embedding_norm=self._embedding_norm(role),
             dropout=self.dropout(),
             layer_drop_rate=config.layer_drop,
         )
+
+    def _embedding_norm(self, role: Role) -> Any:
+        if self.config.norm_embeddings:
+            return self._make('norm', role)
+        return variants.make('norm', 'identity')
 
     def dropout(self) -> Dropout:
         """Of embeddings and of the output of sublayers."""
@@ -162,6 +171,7 @@ class Parts:
             dense=self.dense(role),
             head_dropout=self._head_dropout(),
             projections=self.config.projections,
+            bias=self.config.attention_bias,
         )
 
     def _cross_attention(self) -> MultiHeadAttention:
@@ -179,6 +189,7 @@ class Parts:
             positions=positions,
             dense=self.dense('decoder', sizes),
             head_dropout=self._head_dropout(),
+            bias=self.config.attention_bias,
         )
 
     def _head_dropout(self) -> Dropout:

@@ -76,11 +76,17 @@ class ModelConfig:
     projections: Annotated[
         bool, 'False: self-attention has no matrices, a head is a slice'
     ] = True
+    attention_bias: Annotated[
+        bool, 'the matrices of queries, keys, values and outputs have biases'
+    ] = False
     positions: Annotated[str, 'a file of positions/'] = 'sinusoidal'
     decoder_positions: Annotated[str | None, "the decoder's; empty: positions"] = None
     cross_positions: Annotated[str, 'of queries and keys in cross-attention'] = 'none'
     norm: Annotated[str, 'a file of norms/'] = 'layer'
     decoder_norm: Annotated[str | None, "the decoder's; empty: norm"] = None
+    norm_embeddings: Annotated[
+        bool, 'a norm of embeddings with positions, one in each stack'
+    ] = False
     residual: Annotated[str, 'a file of residual/'] = 'post_norm'
     decoder_residual: Annotated[str | None, "the decoder's; empty: residual"] = None
     feed_forward: Annotated[str, 'a file of feed_forward/'] = 'relu'
@@ -106,11 +112,20 @@ class ModelConfig:
         str | None, 'a file of init/; empty: xavier, or what the residual asks for'
     ] = None
     tie: Annotated[
-        str, Choices('all', 'decoder', 'none'), 'which embeddings share one matrix'
+        str,
+        Choices('all', 'decoder', 'source_target', 'none'),
+        'which embeddings share one matrix',
     ] = 'all'
     scale_embeddings: Annotated[
         bool, 'embeddings are multiplied by the root of d_model'
     ] = True
+    output_bias: Annotated[bool, 'the logits have a bias for each token'] = False
+    scale_logits: Annotated[
+        bool, 'hidden states are divided by the root of d_model before the logits'
+    ] = False
+    logit_cap: Annotated[
+        float | None, Range(above=0), 'logits z become m tanh(z / m); empty: they stay'
+    ] = None
     dtype: Annotated[
         str,
         Choices('float32', 'bfloat16'),

@@ -142,6 +142,11 @@ def check(config: ModelConfig) -> None:
             _check_heads(config, role)
     if not config.projections:
         _check_no_projections(config, roles)
+        if config.attention_bias and 'cross' not in roles:
+            raise ValueError(
+                'model.projections=False leaves no matrices that '
+                'model.attention_bias=True could give biases to: leave one out'
+            )
 
 
 def _check_heads(config: ModelConfig, role: str) -> None:

@@ -17,4 +17,4 @@ class GatedTanh(FeedForward):
     def __call__(self, x_BTD):
         h_BTF = jnp.tanh(self.matrix(self.width, 'up')(x_BTD))
         gate_BTF = self.matrix(self.width, 'gate')(h_BTF)
-        return self.matrix(x_BTD.shape[-1], 'down')(h_BTF * gate_BTF)
+        return self.project_down(h_BTF * gate_BTF, x_BTD.shape[-1])

@@ -6,7 +6,13 @@ from flaxformer_lite.feed_forward.base import Gated
 
 
 class Geglu(Gated):
-    """(GELU(x W) ⊙ x V) W₂ with the exact GELU, x Φ(x)."""
+    """(GELU(x W) ⊙ x V) W₂, GELU(x) = x Φ(x).
+
+    Attributes:
+      tanh: its approximation by tanh, as in T5 v1.1 and Gemma.
+    """
+
+    tanh: bool = False
 
     def activation(self, h_BTF):
-        return jax.nn.gelu(h_BTF, approximate=False)
+        return jax.nn.gelu(h_BTF, approximate=self.tanh)

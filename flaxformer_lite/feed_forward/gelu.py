@@ -6,7 +6,13 @@ from flaxformer_lite.feed_forward.base import FeedForward
 
 
 class Gelu(FeedForward):
-    """GELU(x W₁ + b₁) W₂ + b₂ with the exact GELU, x Φ(x)."""
+    """GELU(x W₁ + b₁) W₂ + b₂, GELU(x) = x Φ(x).
+
+    Attributes:
+      tanh: the approximation x (1 + tanh(√(2 / π) (x + 0.044715 x³))) / 2.
+    """
+
+    tanh: bool = False
 
     def activation(self, h_BTF):
-        return jax.nn.gelu(h_BTF, approximate=False)
+        return jax.nn.gelu(h_BTF, approximate=self.tanh)

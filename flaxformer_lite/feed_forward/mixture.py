@@ -85,10 +85,17 @@ class Mixture(FeedForward):
 
     def _run_experts(self, x_ECD):
         experts = nn.vmap(
-            Relu, variable_axes={'params': 0}, split_rngs={'params': True}
+            Relu,
+            variable_axes={'params': 0},
+            split_rngs={'params': True, 'dropout': True},
         )
         return experts(
-            self.sizes, self.dense.copy(parent=None), self.d_ff, name='experts'
+            self.sizes,
+            self.dense.copy(parent=None),
+            self.d_ff,
+            self.bias,
+            self.dropout,
+            name='experts',
         )(x_ECD)
 
     def _report_balance(self, p_NE, expert_KN, slot_KN, valid_N, capacity):

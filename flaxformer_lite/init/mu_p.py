@@ -53,6 +53,8 @@ class MuP(Init):
         return matrix
 
     def lr_multiplier(self, path):
+        if path == ('output_bias',):
+            return 1.0
         if len(path) == 1:  # the embeddings, which belong to no layer
             return self.width_ratio**-0.5
         layer, name = path[-2:]

@@ -14,9 +14,9 @@ from flaxformer_lite.sizes import Sizes
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, …, head_h) W^O, head_i = Attention(x W_i^Q, y W_i^K, y W_i^V).
 
-    There are no biases. Keys and values are an argument. `project_kv` makes them: of
-    the same tokens in self-attention, of the encoder's output in cross-attention (once
-    a sentence); while decoding, a cache holds them.
+    Keys and values are an argument. `project_kv` makes them: of the same tokens in
+    self-attention, of the encoder's output in cross-attention (once a sentence); while
+    decoding, a cache holds them.
 
     Attributes:
       sizes: d_model, num_heads, num_kv_heads, d_k and d_v are used. With fewer key and
@@ -28,6 +28,7 @@ class MultiHeadAttention(nn.Module):
       dense: the template of the matrices. Keys and values are kept in its dtype.
       head_dropout: of whole heads.
       projections: False leaves out all four matrices; a head is a slice of its input.
+      bias: whether each matrix has a bias; the paper has none.
     """
 
     sizes: Sizes
@@ -36,6 +37,7 @@ class MultiHeadAttention(nn.Module):
     dense: Dense = Dense()
     head_dropout: nn.Module = Dropout(0.0)
     projections: bool = True
+    bias: bool = False
 
     def setup(self):
         if not self.projections:
@@ -48,7 +50,7 @@ class MultiHeadAttention(nn.Module):
 
     def _matrix(self, *features, input_axes=1):
         return self.dense.copy(
-            features=features, input_axes=input_axes, bias=False, name=None
+            features=features, input_axes=input_axes, bias=self.bias, name=None
         )
 
     def _slices(self, x_BTD):
@@ -60,6 +62,7 @@ class MultiHeadAttention(nn.Module):
             key_BSGK, value_BSGU = self.key(x_BSD), self.value(x_BSD)
         else:
             key_BSGK = value_BSGU = self._slices(x_BSD)
+        key_BSGK = self.core_attention.normalize_key(key_BSGK)
         key_BSGK = self.positions.rotate(key_BSGK, positions_BS)
         key_BSGK = key_BSGK.astype(self.dense.dtype)
         value_BSGU = value_BSGU.astype(self.dense.dtype)
@@ -78,6 +81,7 @@ class MultiHeadAttention(nn.Module):
           float32 BTD.
         """
         q_BTHK = self.query(x_BTD) if self.projections else self._slices(x_BTD)
+        q_BTHK = self.core_attention.normalize_query(q_BTHK)
         q_BTHK = self.positions.rotate(q_BTHK, context.positions_BT)
         q_BTHK = q_BTHK.astype(self.dense.dtype)
         y_BTHU = self._attend(q_BTHK, kv, context)

@@ -108,7 +108,7 @@ class ScannedStack(Stack):
     @nn.nowrap
     def separate(self) -> Stack:
         """The stack of the same layers that are run one by one."""
-        attributes = ('block', 'num_layers', 'positions', 'dropout')
+        attributes = ('block', 'num_layers', 'positions', 'embedding_norm', 'dropout')
         attributes += ('layer_drop_rate', 'remat')
         return Stack(**{name: getattr(self, name) for name in attributes})
 

@@ -23,7 +23,8 @@ class Stack(Checked, nn.Module):
       block: the template of a layer.
       num_layers: how many.
       positions: a module of `positions/`; its `embed` and `bias` are used here.
-      dropout: of the sum of embeddings and positions (§5.4).
+      embedding_norm: of the sum of embeddings and positions; `norms/identity` for none.
+      dropout: of that sum (§5.4).
       layer_drop_rate: how often a whole layer is skipped while training.
       remat: what of a layer the backward pass computes again: nothing of it ('none'),
         all but its inputs ('blocks'), or what a policy of `jax.checkpoint_policies`
@@ -39,6 +40,7 @@ class Stack(Checked, nn.Module):
     block: Block
     num_layers: int
     positions: nn.Module
+    embedding_norm: nn.Module
     dropout: nn.Module
     layer_drop_rate: float = 0.0
     remat: Remat = NONE
@@ -105,6 +107,8 @@ class Stack(Checked, nn.Module):
           keys and values.
         """
         x_BTD = self.positions.embed(x_BTD, context.positions_BT)
+        with padding_known(context.valid_BT):
+            x_BTD = self.embedding_norm(x_BTD)
         x_BTD = self.dropout(x_BTD)
         context = self._with_bias(context)
         self._sow_stream(context, x_BTD)

@@ -12,8 +12,9 @@ from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.scanned_stack import ScannedStack
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import TokenBatch
+from flaxformer_lite.ops.cross_entropy import finish_logits
 from flaxformer_lite.ops.matmul import matmul
-from flaxformer_lite.ranges import Checked, Choices, Size
+from flaxformer_lite.ranges import Checked, Choices, Range, Size
 from flaxformer_lite.remat import NONE, Remat
 from flaxformer_lite.sharding import gather, place
 from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
@@ -21,7 +22,7 @@ from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
 if TYPE_CHECKING:
     from flaxformer_lite.config.build import Parts
 
-TIES = ('all', 'decoder', 'none')
+TIES = ('all', 'decoder', 'source_target', 'none')
 
 # Tokens, int32 BT; or rows that may be packed.
 Tokens = jax.Array | TokenBatch
@@ -53,8 +54,11 @@ class Model(Checked, nn.Module):
       d_model: the width of embeddings and of the residual stream.
       vocab_size: source and target have one vocabulary.
       tie: which embeddings share one matrix (paper §3.4): 'all' (source, target and
-        pre-softmax), 'decoder' (target and pre-softmax) or 'none'.
+        pre-softmax), 'decoder' (target and pre-softmax), 'source_target' or 'none'.
       scale_embeddings: whether they are multiplied by √d_model (§3.4).
+      output_bias: whether the logits have a bias for each token.
+      scale_logits: whether they are divided by √d_model, before the bias, as in T5.
+      logit_cap: logits z become m tanh(z / m) (Gemma Team 2024); None leaves them.
       dense: the template of matrices. The residual stream and the logits are float32
         whatever its dtype.
       special_tokens: which token is padding, and what targets start and end with.
@@ -72,6 +76,9 @@ class Model(Checked, nn.Module):
     vocab_size: Size
     tie: Annotated[str, Choices(*TIES)] = 'all'
     scale_embeddings: bool = True
+    output_bias: bool = False
+    scale_logits: bool = False
+    logit_cap: Annotated[float | None, Range(above=0)] = None
     dense: Dense = Dense()
     special_tokens: SpecialTokens = DEFAULT
 
@@ -94,10 +101,14 @@ class Model(Checked, nn.Module):
         self.target_VD = self._table('embedding')
         self.source_VD = self.target_VD
         self.output_VD = self.target_VD
-        if self.tie != 'all':
+        if self.tie in ('decoder', 'none'):
             self.source_VD = self._table('source_embedding')
-        if self.tie == 'none':
+        if self.tie in ('source_target', 'none'):
             self.output_VD = self._table('output')
+        self.bias_V = None
+        if self.output_bias:
+            zeros = nn.initializers.zeros
+            self.bias_V = self.param('output_bias', zeros, (self.vocab_size,))
 
     def _table(self, name):
         init = self.dense.kernel_init.embedding
@@ -193,16 +204,17 @@ class Model(Checked, nn.Module):
 
     def logit_factors(
         self, source: Tokens, inputs: Tokens
-    ) -> tuple[jax.Array, jax.Array]:
-        """The two factors of the logits: hidden states (BTD) and output matrix (VD).
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """What logits are made of: hidden states (BTD), output matrix (VD), bias (V).
 
-        Both are float32. A loss that never holds all logits takes these.
+        All are float32; the bias is None where there is none. A loss that never holds
+        all logits takes these, and `logit_cap`.
         """
         padding = self.special_tokens.padding
         source = TokenBatch.from_tokens(source, padding)
         inputs = TokenBatch.from_inputs(inputs, padding)
         hidden_BTD = self._scale_logits(self.decode_hidden(source, inputs))
-        return hidden_BTD, self.output_VD
+        return hidden_BTD, self.output_VD, self.bias_V
 
     def __call__(self, source: Tokens, inputs: Tokens) -> jax.Array:
         """Teacher-forced logits, float32 BTV: row t predicts the token after input t.
@@ -212,7 +224,7 @@ class Model(Checked, nn.Module):
           inputs: the target's, shifted right behind a start token. Of tokens alone, the
             first of each row is taken as the start token, even if it is padding.
         """
-        hidden_BTD, _ = self.logit_factors(source, inputs)
+        hidden_BTD, _, _ = self.logit_factors(source, inputs)
         return self._logits(hidden_BTD)
 
     def decode_step(
@@ -226,6 +238,8 @@ class Model(Checked, nn.Module):
 
     def _scale_logits(self, hidden_BTD):
         scale = self.dense.kernel_init.logit_scale
+        if self.scale_logits:
+            scale *= self.d_model**-0.5
         if scale == 1:
             return hidden_BTD
         return hidden_BTD * scale
@@ -235,4 +249,5 @@ class Model(Checked, nn.Module):
         hidden_ND = hidden_BTD.reshape(-1, self.d_model).astype(dtype)
         table_VD = gather(self.output_VD.astype(dtype), ('output',))
         logits_NV = matmul(hidden_ND, table_VD.T)
+        logits_NV = finish_logits(logits_NV, self.bias_V, self.logit_cap)
         return logits_NV.reshape(*hidden_BTD.shape[:-1], self.vocab_size)

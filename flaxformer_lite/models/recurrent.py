@@ -52,6 +52,7 @@ class Recurrent(Model, kw_only=True):
 
     unused_fields = (
         'attention',
+        'attention_bias',
         'positions',
         'projections',
         'num_heads',
@@ -61,6 +62,7 @@ class Recurrent(Model, kw_only=True):
         'd_ff',
         'feed_forward',
         'norm',
+        'norm_embeddings',
         'residual',
         'parallel',
         'head_dropout',

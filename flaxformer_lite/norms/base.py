@@ -22,12 +22,15 @@ class Norm(Checked, nn.Module):
         """x̂, of x in float32."""
         raise NotImplementedError
 
+    def gain(self, features: tuple[int, ...]) -> jax.Array:
+        """γ, of as many features; 1 at first."""
+        return self.param('scale', nn.initializers.ones, features)
+
     @nn.compact
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         x_BTD = self.normalize(x_BTD.astype(jnp.float32))
         features = x_BTD.shape[-1:]
-        scale_D = self.param('scale', nn.initializers.ones, features)
-        x_BTD *= scale_D[None, None]
+        x_BTD *= self.gain(features)[None, None]
         if self.biased:
             bias_D = self.param('bias', nn.initializers.zeros, features)
             x_BTD += bias_D[None, None]

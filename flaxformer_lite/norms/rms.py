@@ -1,19 +1,29 @@
 """Root mean square normalisation (Zhang and Sennrich 2019)."""
 
+from typing import Annotated
+
+from flax import linen as nn
+
 from flaxformer_lite.norms.base import Norm
 from flaxformer_lite.ops.rms import divide_by_rms
-from flaxformer_lite.ranges import Epsilon
+from flaxformer_lite.ranges import Epsilon, Range
 
 
 class Rms(Norm):
-    """x / √(E x² + ε) ⊙ γ over features, in float32.
+    """x / √(E x² + ε) ⊙ (c + w) over features, in float32; c + w = γ is 1 at first.
 
     Attributes:
       epsilon: ε.
+      offset: c, a constant; w is learned. Gemma has 1, others have 0.
     """
 
     biased = False
     epsilon: Epsilon = 1e-6
+    offset: Annotated[float, Range(at_least=0, at_most=1)] = 0.0
 
     def normalize(self, x_BTD):
         return divide_by_rms(x_BTD, self.epsilon, False)
+
+    def gain(self, features):
+        init = nn.initializers.constant(1 - self.offset)
+        return self.offset + self.param('scale', init, features)

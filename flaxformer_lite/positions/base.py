@@ -1,11 +1,12 @@
 """The ways in which positions can enter a model; a variant overrides those it uses."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.ranges import Checked
+from flaxformer_lite.ranges import Checked, Range
 from flaxformer_lite.sizes import Sizes
 
 
@@ -56,6 +57,31 @@ class Positions(Checked, nn.Module):
     ) -> jax.Array:
         """Added to the result of one attention, BTHU; depends on its weights."""
         raise NotImplementedError
+
+
+class Sinusoids(Positions):
+    """Sines and cosines of angles that grow with the position.
+
+    Attributes:
+      offset: the position of the first token.
+
+    Raises:
+      ValueError: d_model is odd, so that a sine would have no cosine.
+    """
+
+    offset: Annotated[int, Range(at_least=0, at_most=2**20)] = 0
+
+    def __post_init__(self):
+        if self.sizes.d_model % 2:
+            raise ValueError(
+                f'd_model must be even for sinusoids, not {self.sizes.d_model}'
+            )
+        super().__post_init__()
+
+    def angles(self, positions_BT: jax.Array, rates: jax.Array) -> jax.Array:
+        """position · rate for each of the rates, float32 (B, T, rates)."""
+        positions_BT = (positions_BT + self.offset).astype(jnp.float32)
+        return positions_BT[:, :, None] * rates[None, None]
 
 
 def distances(query_positions_BT: jax.Array, key_positions_BS: jax.Array) -> jax.Array:

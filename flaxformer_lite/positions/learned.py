@@ -1,28 +1,33 @@
 """A learned vector for each position, added to embeddings (§3.5; Table 3, row E)."""
 
+from typing import Annotated
+
 import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.positions.base import Positions
-from flaxformer_lite.ranges import Size
+from flaxformer_lite.ranges import Range, Size
 
 
 class Learned(Positions):
-    """x + P[pos], P of shape (max_length, d_model).
+    """x + P[pos + offset], P of shape (max_length + offset, d_model).
 
     A compiled program cannot refuse a position beyond the table. Its row is NaN, never
     the vector of another position: check lengths before you call the model.
 
     Attributes:
-      max_length: rows of the table.
+      max_length: how many tokens a sentence may have.
+      offset: rows before that of the first token, which nothing reads: BART has 2.
     """
 
     max_length: Size = 1024
+    offset: Annotated[int, Range(at_least=0, at_most=2**20)] = 0
 
     @nn.compact
     def embed(self, x_BTD, positions_BT):
         d_model = x_BTD.shape[-1]
         init = nn.initializers.normal(d_model**-0.5)
-        table = self.param('table', init, (self.max_length, d_model))
-        rows = jnp.take(table, positions_BT, axis=0, mode='fill', fill_value=jnp.nan)
+        table = self.param('table', init, (self.max_length + self.offset, d_model))
+        index_BT = positions_BT + self.offset
+        rows = jnp.take(table, index_BT, axis=0, mode='fill', fill_value=jnp.nan)
         return x_BTD + rows

@@ -5,19 +5,25 @@ from typing import Annotated
 import jax.numpy as jnp
 
 from flaxformer_lite.positions.base import Positions
-from flaxformer_lite.ranges import Range
+from flaxformer_lite.ranges import Positive, Range
 
 
 class Rotary(Positions):
-    """Features 2i, 2i + 1 of queries and keys turn by pos · max_wavelength^(−2i / d_k).
+    """Features 2i, 2i + 1 of queries and keys turn by pos / scale · λ^(−2i / d_k).
 
     The dot product of a query and a key then depends on their distance alone.
+
+    Attributes:
+      max_wavelength: λ.
+      scale: the model reads sentences that are so many times longer with the angles
+        that it knows (Chen et al. 2023, "Extending Context Window …").
 
     Raises:
       ValueError: d_k is odd.
     """
 
     max_wavelength: Annotated[float, Range(at_least=1)] = 10000.0
+    scale: Positive = 1.0
 
     def __post_init__(self):
         super().__post_init__()
@@ -37,8 +43,9 @@ class Rotary(Positions):
         return jnp.stack([new_even, new_odd], -1).reshape(x_BTHK.shape)
 
     def _angles(self, positions_BT):
-        """pos · max_wavelength^(−2i / d_k) for each i, float32 (B, T, d_k / 2)."""
+        """pos / scale · max_wavelength^(−2i / d_k), float32 (B, T, d_k / 2)."""
         d_k = self.sizes.d_k
         exponent = -jnp.arange(0, d_k, 2, dtype=jnp.float32) / d_k
         rate = self.max_wavelength**exponent
-        return positions_BT[:, :, None].astype(jnp.float32) * rate[None, None]
+        positions_BT = positions_BT.astype(jnp.float32) / self.scale
+        return positions_BT[:, :, None] * rate[None, None]

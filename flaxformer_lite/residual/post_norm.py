@@ -4,7 +4,17 @@ from flaxformer_lite.residual.base import Residual
 
 
 class PostNorm(Residual):
-    """LayerNorm(x + Dropout(f(x)))."""
+    """LayerNorm(x + Dropout(f(x))).
+
+    Attributes:
+      final: whether one more norm stands after the last layer, as in PyTorch's
+        `nn.Transformer`.
+    """
+
+    final: bool = False
 
     def after(self, x_BTD, y_BTD):
         return self.norm(x_BTD + self.dropout(y_BTD))
+
+    def final_norm(self, x_BTD):
+        return self.norm(x_BTD) if self.final else x_BTD

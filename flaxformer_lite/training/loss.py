@@ -55,7 +55,7 @@ def forward(
     """
     check_variables(variables)
     rngs = {} if dropout_key is None else {'dropout': dropout_key}
-    (hidden_BTD, table_VD), written = model.apply(
+    (hidden_BTD, table_VD, bias_V), written = model.apply(
         variables,
         *source_and_inputs(batch),
         method='logit_factors',
@@ -68,6 +68,8 @@ def forward(
         batch['labels'],
         label_smoothing,
         model.dense.dtype,
+        bias_V=bias_V,
+        cap=model.logit_cap,
         padding=model.special_tokens.padding,
     )
     return sums, written
