@@ -88,7 +88,9 @@ def test_only_pre_norm_has_a_norm_after_the_last_layer(residual, norms):
     assert table_3(residual=residual) == closed_form() + norms * 2 * 512
 
 
-@pytest.mark.parametrize(('tie', 'matrices'), [('all', 1), ('decoder', 2), ('none', 3)])
+@pytest.mark.parametrize(
+    ('tie', 'matrices'), [('all', 1), ('decoder', 2), ('source_target', 2), ('none', 3)]
+)
 def test_ties(tie, matrices):
     assert table_3(tie=tie) == closed_form() + (matrices - 1) * VOCAB * 512
 
@@ -310,7 +312,10 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
             dict(init='xavie'),
             "model.init: 'xavie' is not one of .* did you mean 'xavier'",
         ),
-        (dict(tie='four'), "model.tie must be one of all, decoder, none, not 'four'"),
+        (
+            dict(tie='four'),
+            'model.tie must be one of all, decoder, source_target, none, not',
+        ),
         (
             dict(dtype='float16'),
             "model.dtype must be one of float32, bfloat16, not 'float16'",

@@ -22,7 +22,12 @@ NUMBER = 100
 FIRST = 5  # of them, which the default run takes
 SEED = int(os.environ.get('COMBINATIONS_SEED', random.randrange(10**6)))
 OTHERS = {
-    'tie': ('all', 'decoder', 'none'),
+    'tie': ('all', 'decoder', 'source_target', 'none'),
+    'attention_bias': (False, True),
+    'output_bias': (False, True),
+    'norm_embeddings': (False, True),
+    'scale_logits': (False, True),
+    'logit_cap': (None, 5.0),
     'num_kv_heads': (None, 1),
     'parallel': (False, True),
     'scale_embeddings': (False, True),

@@ -60,7 +60,7 @@ def test_the_documentation_lists_the_fields_as_they_are():
         ('model.num_layers', 'int, from 1 to 1000'),
         ('model.d_k', 'int, from 1 to 16777216; or empty'),
         ('model.dropout', 'float, at least 0 and below 1'),
-        ('model.tie', 'all, decoder, none'),
+        ('model.tie', 'all, decoder, source_target, none'),
         ('model.decoder_norm', 'str; or empty'),
     ],
 )

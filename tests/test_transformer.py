@@ -467,6 +467,7 @@ def test_a_start_token_may_have_the_number_of_padding(architecture):
     [
         ('all', 'embedding', 'embedding'),
         ('decoder', 'source_embedding', 'embedding'),
+        ('source_target', 'embedding', 'output'),
         ('none', 'source_embedding', 'output'),
     ],
 )
@@ -481,9 +482,7 @@ def test_ties(tie, source, output):
 
 
 def test_an_unknown_tie_is_refused_where_no_config_was_checked():
-    with pytest.raises(
-        ValueError, match="tie must be one of all, decoder, none, not 'both'"
-    ):
+    with pytest.raises(ValueError, match='tie must be one of all, .*, none, not'):
         tiny.parameters(tiny.model().clone(tie='both'))
 
 
