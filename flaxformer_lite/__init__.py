@@ -2,6 +2,7 @@
 
 `build.model` makes a model of a config; `make_batch` makes the arrays that it is
 trained on; `init_state` and `make_train_step` train it; `generate` decodes.
+`from_pretrained` reads a published checkpoint.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
         attention_stats,
         build,
         decoding,
+        describe_pretrained,
         ensemble,
         ensemble_variables,
+        from_pretrained,
         generate,
         init_state,
         loss_sums,
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
         record,
         schedules,
         sharding,
+        to_pretrained,
     )
 
 __version__ = '0.2.0'
@@ -36,8 +40,10 @@ __all__ = [
     'attention_stats',
     'build',
     'decoding',
+    'describe_pretrained',
     'ensemble',
     'ensemble_variables',
+    'from_pretrained',
     'generate',
     'init_state',
     'loss_sums',
@@ -47,6 +53,7 @@ __all__ = [
     'record',
     'schedules',
     'sharding',
+    'to_pretrained',
 ]
 
 

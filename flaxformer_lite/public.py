@@ -10,6 +10,11 @@ from flaxformer_lite.introspection import (
     attention_stats,
     record,
 )
+from flaxformer_lite.pretrained.load import (
+    describe_pretrained,
+    from_pretrained,
+    to_pretrained,
+)
 from flaxformer_lite.training import schedules
 from flaxformer_lite.training.batch import make_batch
 from flaxformer_lite.training.loss import loss_sums
@@ -26,8 +31,10 @@ __all__ = [
     'attention_stats',
     'build',
     'decoding',
+    'describe_pretrained',
     'ensemble',
     'ensemble_variables',
+    'from_pretrained',
     'generate',
     'init_state',
     'loss_sums',
@@ -37,4 +44,5 @@ __all__ = [
     'record',
     'schedules',
     'sharding',
+    'to_pretrained',
 ]

@@ -1,0 +1,255 @@
+"""What families have in common: two tables, each read in both directions.
+
+One says which field of a `model` config each field of the family's own `config.json`
+is, and one where each of its arrays goes. A family states the tables; what reads them
+is here and in `pretrained/`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.ranges import shown
+from flaxformer_lite.special_tokens import SpecialTokens
+
+# A family's config.json.
+Theirs = Mapping[str, Any]
+
+
+class Described(NamedTuple):
+    """What a family's config says, in our terms.
+
+    Attributes:
+      config: the `model` config.
+      vocab_size: of source and target.
+      special_tokens: which tokens are no text.
+    """
+
+    config: ModelConfig
+    vocab_size: int
+    special_tokens: SpecialTokens
+
+
+class Copy:
+    """A field that is one of theirs, or several of theirs that have to be equal."""
+
+    def __init__(self, *names: str):
+        """The table's entry, of their names."""
+        self.names = names
+
+    def read(self, theirs: Theirs) -> Any:
+        """Our value.
+
+        Raises:
+          ValueError: theirs differ, and ours is one.
+        """
+        values = [theirs[name] for name in self.names]
+        if any(value != values[0] for value in values):
+            words = ' and '.join(f'{name}={theirs[name]!r}' for name in self.names)
+            raise ValueError(f'{words} must be equal: here they are one field')
+        return values[0]
+
+    def write(self, value: Any) -> dict[str, Any]:
+        """Their fields."""
+        return dict.fromkeys(self.names, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A field whose value goes by one of theirs.
+
+    Attributes:
+      name: theirs.
+      values: their value → ours.
+    """
+
+    name: str
+    values: Mapping[Any, Any]
+
+    def read(self, theirs: Theirs) -> Any:
+        """Our value.
+
+        Raises:
+          ValueError: theirs is none that is computed here.
+        """
+        value = theirs[self.name]
+        if value not in self.values:
+            known = ', '.join(map(repr, self.values))
+            raise ValueError(f'{self.name} must be one of {known}, not {shown(value)}')
+        return self.values[value]
+
+    def write(self, value: Any) -> dict[str, Any]:
+        """Their fields; none where they have no such value."""
+        for theirs, ours in self.values.items():
+            if ours == value:
+                return {self.name: theirs}
+        return {}
+
+
+class Spec:
+    """A field that names a variant, some of whose arguments are fields of theirs."""
+
+    def __init__(self, entry: 'str | Choice', **arguments: str):
+        """The table's entry.
+
+        Args:
+          entry: the spec, or which one it is; with the arguments that are fixed.
+          arguments: of the variant → their names. What is 0 is left out.
+        """
+        self.entry = entry
+        self.arguments = arguments
+
+    def read(self, theirs: Theirs) -> str:
+        """Our spec."""
+        text = self.entry if isinstance(self.entry, str) else self.entry.read(theirs)
+        name, given = spec.parse(text)
+        for argument, their_name in self.arguments.items():
+            if theirs[their_name]:
+                given[argument] = theirs[their_name]
+        return _written(name, given)
+
+    def write(self, value: str) -> dict[str, Any]:
+        """Their fields."""
+        name, given = spec.parse(value)
+        theirs = {
+            their_name: given.pop(argument)
+            for argument, their_name in self.arguments.items()
+            if argument in given
+        }
+        if isinstance(self.entry, Choice):
+            theirs |= self.entry.write(_written(name, given))
+        return theirs
+
+
+def _written(name: str, arguments: Mapping[str, Any]) -> str:
+    """`local(window=64)` of its parts, in one order."""
+    if not arguments:
+        return name
+    inner = ', '.join(f'{key}={arguments[key]!r}' for key in sorted(arguments))
+    return f'{name}({inner})'
+
+
+Entry = Copy | Choice | Spec
+
+
+class Family:
+    """A published architecture, as its tables say. A file of `families/` defines one.
+
+    Attributes:
+      model_types: the words of `model_type` in config.json.
+      architecture: the class of Transformers that computes it.
+      fields: field of ours → where it stands in theirs, or the value that it always
+        has.
+      defaults: what a field of theirs is where config.json has none.
+      expected: fields of theirs that, where they are there, have this value only.
+      arrays: our parameter's path → the name of their array. `{stack}` is encoder or
+        decoder, `{layer}` a layer's number; an entry for a module stands for its
+        arrays.
+      aliases: names under which files may hold an array once more, by our path.
+      computed: arrays that files may hold and that are computed here.
+    """
+
+    model_types: ClassVar[tuple[str, ...]] = ()
+    architecture: ClassVar[str] = ''
+    fields: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    expected: ClassVar[Mapping[str, Any]] = {}
+    arrays: ClassVar[Mapping[str, str]] = {}
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    computed: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def arrays_of(cls, config: ModelConfig) -> Mapping[str, str]:
+        """The table `arrays` for a model; some names go by its parts."""
+        return cls.arrays
+
+    @classmethod
+    def read(cls, theirs: Theirs) -> Described:
+        """What their config says.
+
+        Raises:
+          ValueError: a field is not there, or has a value that is not computed here;
+            names the field.
+        """
+        given = _Given(cls.defaults | theirs)
+        for name, value in cls.expected.items():
+            if name in theirs and theirs[name] != value:
+                raise ValueError(
+                    f'{name}={shown(theirs[name])}: of {theirs.get("model_type")} '
+                    f'only {name}={value!r} is computed here'
+                )
+        fields = {
+            ours: entry.read(given) if isinstance(entry, Entry) else entry
+            for ours, entry in cls.fields.items()
+        }
+        tokens = SpecialTokens(
+            padding=given['pad_token_id'],
+            start=given['decoder_start_token_id'],
+            end=given['eos_token_id'],
+        )
+        return Described(ModelConfig.of(fields), given['vocab_size'], tokens)
+
+    @classmethod
+    def write(cls, described: Described) -> dict[str, Any]:
+        """Their config.
+
+        Raises:
+          ValueError: a field of the `model` config that the family cannot have.
+        """
+        config, tokens = described.config, described.special_tokens
+        values = _values(config)
+        theirs = dict(cls.defaults)
+        for ours, entry in cls.fields.items():
+            if isinstance(entry, Entry):
+                theirs |= entry.write(values[ours])
+        theirs |= {
+            'model_type': cls.model_types[0],
+            'architectures': [cls.architecture],
+            'is_encoder_decoder': True,
+            'vocab_size': described.vocab_size,
+            'pad_token_id': tokens.padding,
+            'decoder_start_token_id': tokens.start,
+            'eos_token_id': tokens.end,
+        }
+        for name, value in _values(cls.read(theirs).config).items():
+            if value != values[name] and name not in _NOT_OF_A_CHECKPOINT:
+                raise ValueError(
+                    f'{cls.__name__} cannot have model.{name}={shown(values[name])}: '
+                    f'there it is {shown(value)}'
+                )
+        return theirs
+
+
+# They change no result but for rounding, or only what parameters are at first.
+_NOT_OF_A_CHECKPOINT = ('dtype', 'init', 'scan_layers')
+
+
+class _Given(dict[str, Any]):
+    """Their config; what is not there is refused by name."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ValueError(f'there is no {name}')
+
+
+def _values(config: ModelConfig) -> dict[str, Any]:
+    """Each field's value, with what an empty one stands for, and specs in one form."""
+    values = {}
+    for field in dataclasses.fields(config):
+        role, _, plain = field.name.partition('_')
+        value = getattr(config, field.name)
+        if value is None and role in ('decoder', 'cross'):
+            value = config.value(plain, role)
+        values[field.name] = value
+    for role, sizes in (
+        ('', config.sizes('encoder')),
+        ('decoder_', config.sizes('decoder')),
+        ('cross_', config.cross_sizes()),
+    ):
+        for name in ('num_heads', 'num_kv_heads', 'd_k', 'd_v'):
+            values[role + name] = getattr(sizes, name)
+    for name in variants.fields():
+        if values[name] is not None:
+            values[name] = _written(*spec.parse(values[name]))
+    return values

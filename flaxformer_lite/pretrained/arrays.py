@@ -1,0 +1,194 @@
+"""Our variables and a family's arrays: the same numbers under other names and shapes.
+
+PyTorch's matrices are outputs × inputs, with the heads in one axis: those are the only
+two differences of shape. Both directions go by the family's one table.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.families.base import Family
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.training.train_step import init_variables
+
+# Of a parameter's path the last word → the last word of theirs.
+_LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
+_FIELDS = {'stack': 'encoder|decoder', 'layer': r'\d+'}
+_MOST_NAMED = 3
+
+
+class Array(NamedTuple):
+    """One parameter.
+
+    Attributes:
+      path: ours, such as ('encoder', 'layer_0', 'feed_forward', 'up', 'kernel').
+      shape: ours.
+      name: theirs.
+      aliases: other names that it may have.
+    """
+
+    path: tuple[str, ...]
+    shape: tuple[int, ...]
+    name: str
+    aliases: tuple[str, ...]
+
+    @property
+    def their_shape(self) -> tuple[int, ...]:
+        """Their array's shape."""
+        leaf = self.path[-1]
+        if leaf == 'kernel':
+            inputs = self._fan_in
+            return math.prod(self.shape) // inputs, inputs
+        if leaf == 'output_bias':
+            return (1, *self.shape)
+        if leaf == 'bias':
+            return (math.prod(self.shape),)
+        return self.shape
+
+    @property
+    def _fan_in(self) -> int:
+        # Of the attention's result all axes but the last are read; of x the first.
+        inputs = self.shape[:-1] if self.path[-2] == 'out_proj' else self.shape[:1]
+        return math.prod(inputs)
+
+    def to_ours(self, array: Any) -> Any:
+        """Their array as ours: a view, where the kind of array has views."""
+        if self.path[-1] == 'kernel':
+            array = array.T
+        return array.reshape(self.shape)
+
+    def to_theirs(self, array: Any) -> Any:
+        """Our array as theirs."""
+        if self.path[-1] != 'kernel':
+            return array.reshape(self.their_shape)
+        return array.reshape(self._fan_in, -1).T
+
+
+def table(family: type[Family], config: ModelConfig, model: Model) -> list[Array]:
+    """All parameters of a model, with their names in a family.
+
+    Args:
+      family: whose names.
+      config: of the model.
+      model: made of it.
+
+    Raises:
+      ValueError: the family has no array for a parameter, or the model keeps other
+        things than parameters.
+    """
+    variables = jax.eval_shape(lambda: _separate_variables(model))
+    others = set(variables) - {'params'}
+    if others:
+        raise ValueError(f'a checkpoint has no place for {", ".join(sorted(others))}')
+    shapes = {
+        '/'.join(key.key for key in path): x.shape
+        for path, x in jax.tree.leaves_with_path(variables['params'])
+    }
+    patterns = family.arrays_of(config)
+    names = {path: _their_name(family, patterns, path) for path in shapes}
+    arrays = []
+    for path, shape in shapes.items():
+        # What repeats another array in one model may be one of its own in another.
+        aliases = set(family.aliases.get(path, ())) - set(names.values())
+        names_of_path = names[path], tuple(sorted(aliases))
+        arrays.append(Array(tuple(path.split('/')), shape, *names_of_path))
+    return arrays
+
+
+def _separate_variables(model: Model) -> Any:
+    return init_variables(model.with_separate_layers(), jax.random.key(0))
+
+
+def _their_name(family: type[Family], patterns: Mapping[str, str], path: str) -> str:
+    """Their name of a parameter: by the entry of its path, or of its module."""
+    module, _, leaf = path.rpartition('/')
+    for ours, theirs in patterns.items():
+        pattern = re.escape(ours).replace(r'\{', '{').replace(r'\}', '}')
+        pattern = pattern.format(**{k: f'(?P<{k}>{v})' for k, v in _FIELDS.items()})
+        if found := re.fullmatch(pattern, path):
+            return theirs.format(**found.groupdict())
+        if found := re.fullmatch(pattern, module):
+            return f'{theirs.format(**found.groupdict())}.{_LEAVES[leaf]}'
+    raise ValueError(f'{family.__name__} has no array for the parameter {path}')
+
+
+def check_names(
+    family: type[Family],
+    arrays: Iterable[Array],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> None:
+    """Refuses a checkpoint that does not hold exactly what the model has.
+
+    Args:
+      family: whose checkpoint it is.
+      arrays: the model's, as `table` has them.
+      shapes: name → shape, of what the checkpoint holds.
+
+    Raises:
+      ValueError: names that are missing or left over, or other shapes; names the first.
+    """
+    missing, wrong, known = [], [], set()
+    for array in arrays:
+        names = [name for name in (array.name, *array.aliases) if name in shapes]
+        known.update(names)
+        if not names:
+            missing.append(array.name)
+        for name in names:
+            if shapes[name] != array.their_shape:
+                wrong.append(
+                    f'{name} is {_by(shapes[name])}, not {_by(array.their_shape)}'
+                )
+    computed = [re.compile(pattern) for pattern in family.computed]
+    left_over = [
+        name
+        for name in sorted(set(shapes) - known)
+        if not any(pattern.fullmatch(name) for pattern in computed)
+    ]
+    problems = [
+        f'{words}: {_first(found)}'
+        for words, found in (
+            ('missing', missing),
+            ('left over', left_over),
+            ('of another shape', wrong),
+        )
+        if found
+    ]
+    if problems:
+        raise ValueError('the weights do not fit the config; ' + '; '.join(problems))
+
+
+def _first(words: list[str]) -> str:
+    more = len(words) - _MOST_NAMED
+    text = ', '.join(words[:_MOST_NAMED])
+    return f'{text} and {more} more' if more > 0 else text
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return ' × '.join(map(str, shape)) or 'a number'
+
+
+def to_variables(arrays: Iterable[Array], read: Callable[[Array], Any]) -> Any:
+    """The variables of what `read` gives for each parameter, in our shape."""
+    params: dict[str, Any] = {}
+    for array in arrays:
+        tree = params
+        for name in array.path[:-1]:
+            tree = tree.setdefault(name, {})
+        tree[array.path[-1]] = read(array)
+    return {'params': params}
+
+
+def to_theirs(arrays: Iterable[Array], variables: Any) -> dict[str, Any]:
+    """Their arrays by name, of variables whose layers are separate."""
+    theirs = {}
+    for array in arrays:
+        x = variables['params']
+        for name in array.path:
+            x = x[name]
+        theirs[array.name] = array.to_theirs(x)
+    return theirs

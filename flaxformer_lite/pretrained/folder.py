@@ -1,0 +1,127 @@
+"""A folder as Transformers saves it: config.json and safetensors files.
+
+The one file of the library that reads files, and that needs `safetensors`. Nothing is
+ever unpickled.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+PathLike = str | Path
+
+CONFIG = 'config.json'
+GENERATION = 'generation_config.json'
+WEIGHTS = 'model.safetensors'
+INDEX = 'model.safetensors.index.json'
+# Of generation_config.json: what a model needs to know to decode.
+_OF_GENERATION = (
+    'pad_token_id',
+    'eos_token_id',
+    'decoder_start_token_id',
+    'forced_bos_token_id',
+)
+
+
+def read_config(folder: PathLike) -> dict[str, Any]:
+    """The config of a checkpoint, with its tokens.
+
+    Raises:
+      ValueError: it is not there, or no JSON object.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f'{folder} is no checkpoint: it holds no {CONFIG}')
+    config = _read_json(folder / CONFIG)
+    if (folder / GENERATION).is_file():
+        generation = _read_json(folder / GENERATION)
+        for name in _OF_GENERATION:
+            if generation.get(name) is not None:
+                config[name] = generation[name]
+    return {name: value for name, value in config.items() if value is not None}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text('utf-8'))
+    except (OSError, ValueError) as error:
+        raise ValueError(f'{path} cannot be read: {error}') from None
+    if not isinstance(value, dict):
+        raise ValueError(f'{path} holds no JSON object')
+    return value
+
+
+class Weights:
+    """The arrays of a folder's safetensors files, which stay on disk until read.
+
+    Attributes:
+      shapes: name → shape.
+
+    Raises:
+      ValueError: there are no such files, one is missing or damaged.
+    """
+
+    def __init__(self, folder: PathLike, stack: ExitStack):
+        """Opens the files, until the stack is closed."""
+        self._of_name: dict[str, Any] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for path in _files(Path(folder)):
+            file = _opened(path, stack)
+            for name in file.keys():  # noqa: SIM118 (no mapping)
+                self._of_name[name] = file
+                self.shapes[name] = tuple(file.get_slice(name).get_shape())
+
+    def read(self, name: str) -> Any:
+        """An array, in the dtype that it is stored in.
+
+        Raises:
+          ValueError: it holds what is no number.
+        """
+        array = self._of_name[name].get_tensor(name)
+        if array.dtype.kind in 'biu':
+            raise ValueError(f'{name} holds {array.dtype}, and no weights')
+        if (array != array).any() or (abs(array) == float('inf')).any():
+            raise ValueError(f'{name} holds NaN or infinite numbers')
+        return array
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    if (folder / WEIGHTS).is_file():
+        return iter([folder / WEIGHTS])
+    if (folder / INDEX).is_file():
+        of_name = _read_json(folder / INDEX).get('weight_map')
+        if not isinstance(of_name, dict) or not of_name:
+            raise ValueError(f'{folder / INDEX} has no weight_map')
+        return (folder / Path(name).name for name in sorted(set(of_name.values())))
+    pickled = sorted(path.name for path in folder.glob('*.bin'))
+    if pickled:
+        raise ValueError(
+            f'{folder} holds its weights pickled ({pickled[0]}), and nothing is '
+            'unpickled here, for a pickle may run any program: convert it where you '
+            f'trust it, with `{_CONVERT}`'
+        )
+    raise ValueError(f'{folder} holds no weights: neither {WEIGHTS} nor {INDEX}')
+
+
+_CONVERT = (
+    'python -c "from transformers import AutoModelForSeq2SeqLM as M; '
+    "M.from_pretrained('FOLDER').save_pretrained('NEW')\""
+)
+
+
+def _opened(path: Path, stack: ExitStack) -> Any:
+    try:
+        import safetensors
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            'pretrained checkpoints need safetensors: '
+            "pip install 'flaxformer-lite[pretrained]'"
+        ) from None
+    try:
+        return stack.enter_context(safetensors.safe_open(str(path), 'numpy'))
+    except FileNotFoundError:
+        raise ValueError(f'{path} is not there, and the index names it') from None
+    except (OSError, safetensors.SafetensorError) as error:
+        raise ValueError(f'{path} is no whole safetensors file: {error}') from None

@@ -1,0 +1,139 @@
+"""A folder → a model and its variables, and back to what its family would save."""
+
+import dataclasses
+from contextlib import ExitStack
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from flaxformer_lite.config import build, spec
+from flaxformer_lite.families.base import Described, Family
+from flaxformer_lite.layers.scanned_stack import unstack_layers
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.pretrained import arrays, folder
+from flaxformer_lite.ranges import shown
+from flaxformer_lite.sharding import state_shardings
+
+_FAMILIES = 'flaxformer_lite.families'
+
+
+def family_of(model_type: Any) -> type[Family]:
+    """The family that a config.json names.
+
+    Raises:
+      ValueError: there is none of this name here; lists those that are.
+    """
+    known = {}
+    for name in spec.available(_FAMILIES):
+        family = spec.find(_FAMILIES, name)
+        known |= dict.fromkeys(family.model_types, family)
+    if model_type not in known:
+        names = ', '.join(sorted(known))
+        raise ValueError(f'model_type={shown(model_type)} is not one of {names}')
+    return known[model_type]
+
+
+def describe_pretrained(path: folder.PathLike) -> Described:
+    """What a checkpoint's config says: the `model` config, vocabulary, special tokens.
+
+    Raises:
+      ValueError: there is no config, or one that is not computed here.
+    """
+    config = folder.read_config(path)
+    family = _family(path, config)
+    try:
+        return family.read(config)
+    except ValueError as error:
+        raise ValueError(f'{path}/{folder.CONFIG}: {error}') from None
+
+
+def _family(path: folder.PathLike, config: Any) -> type[Family]:
+    try:
+        return family_of(config.get('model_type'))
+    except ValueError as error:
+        raise ValueError(f'{path}/{folder.CONFIG}: {error}') from None
+
+
+def from_pretrained(
+    path: folder.PathLike, *, dtype: str = 'float32', mesh: Mesh | None = None
+) -> tuple[Model, Any]:
+    """The model and the variables of a checkpoint that Transformers saved.
+
+    One array after the other is read, and placed where it is to be: the machine holds
+    one of them at a time beside the devices' parts.
+
+    Args:
+      path: a folder with config.json, and model.safetensors or its parts with an index.
+      dtype: of the variables and of the operands of products.
+      mesh: divides the variables, as `sharding.state_shardings` says.
+
+    Returns:
+      The model and {'params': …}, as `model.apply` and `generate` take them.
+
+    Raises:
+      ValueError: there is no checkpoint, it is damaged, of a family or with a setting
+        that is not computed here, or its arrays are not those of its config. Names the
+        file, the field or the array.
+      ModuleNotFoundError: `safetensors` is not installed.
+    """
+    described = describe_pretrained(path)
+    family = _family(path, folder.read_config(path))
+    model_config = dataclasses.replace(described.config, dtype=dtype)
+    model = build.model(model_config, described.vocab_size, described.special_tokens)
+    table = arrays.table(family, model_config, model)
+    with ExitStack() as stack:
+        weights = folder.Weights(path, stack)
+        try:
+            arrays.check_names(family, table, weights.shapes)
+            variables = arrays.to_variables(
+                table, lambda array: _read(array, weights, dtype, mesh)
+            )
+        except ValueError as error:
+            raise ValueError(f'{path}: {error}') from None
+    return model, variables
+
+
+def _read(
+    array: arrays.Array, weights: folder.Weights, dtype: str, mesh: Mesh | None
+) -> jax.Array:
+    """One parameter, where it is to be; all that its names hold must be the same."""
+    names = [n for n in (array.name, *array.aliases) if n in weights.shapes]
+    theirs = weights.read(names[0])
+    for other in names[1:]:
+        if (weights.read(other) != theirs).any():
+            raise ValueError(f'{other} is not {names[0]}, and the config ties them')
+    ours = array.to_ours(theirs.astype(jnp.dtype(dtype)))
+    if mesh is None:
+        return jnp.asarray(ours)
+    tree = jax.ShapeDtypeStruct(ours.shape, ours.dtype)
+    for name in reversed(array.path):
+        tree = {name: tree}
+    (sharding,) = jax.tree.leaves(state_shardings(tree, mesh))
+    return jax.make_array_from_callback(ours.shape, sharding, lambda part: ours[part])
+
+
+def to_pretrained(
+    described: Described, variables: Any, model_type: str
+) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+    """What a family would save of a model: its config, and its arrays by name.
+
+    Write the first as config.json and the second with `safetensors.flax.save_file`, with
+    metadata={'format': 'pt'}.
+
+    Args:
+      described: the model's config, vocabulary and special tokens.
+      variables: {'params': …}.
+      model_type: the family's, such as 'marian'.
+
+    Raises:
+      ValueError: there is no such family, or it cannot have such a model; names the
+        field.
+    """
+    family = family_of(model_type)
+    config = family.write(described)
+    model = build.model(*described)
+    table = arrays.table(family, described.config, model)
+    separate = unstack_layers(variables) if model.scans_layers else variables
+    return config, arrays.to_theirs(table, separate)
