@@ -124,7 +124,7 @@ class Look:
         return {figure.title: figure for figure in pictures.weights(sentence, 1)}
 
     def alignment(self, text: str, target: str = '') -> dict[str, Heatmaps]:
-        """Source × translation, of the mean of all layers and of each of them.
+        """Source × translation, of each layer, after the mean of them if there are more.
 
         Args:
           text, target: as `attention`.
