@@ -15,7 +15,6 @@ Source of `mix`: Wellons 2018, "Prospecting for Hash Functions" (lowbias32).
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -26,18 +25,16 @@ from experiments.checkpoints import manifest
 _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}  # by bytes
 
 
-def begin(tree: Any) -> dict[str, jax.Array]:
-    """Path → digest, a uint32 [], of each leaf of a tree of arrays.
+def of(tree: Any) -> dict[str, str]:
+    """Path → digest, eight hexadecimal digits, of each leaf of a tree of arrays.
 
-    It returns at once, and the leaves may be donated. Where processes share the arrays,
-    all have to call it, and all get the same.
+    Where processes share the arrays, all have to call it, and all get the same.
     """
-    return {name: _digest(leaf) for name, leaf in manifest.leaves(tree).items()}
-
-
-def texts(digests: Mapping[str, jax.Array]) -> dict[str, str]:
-    """The digests as eight hexadecimal digits each, once they are computed."""
-    return {name: f'{int(value):08x}' for name, value in digests.items()}
+    digests = {}
+    for name, leaf in manifest.leaves(tree).items():
+        # One by one: a CPU's program holds the words of a leaf before it adds them up.
+        digests[name] = f'{int(_digest(leaf)):08x}'
+    return digests
 
 
 @jax.jit

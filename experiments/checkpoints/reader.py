@@ -66,8 +66,7 @@ class CheckpointReader:
         failures = [found for found in group.gather('restored', failure) if found]
         if failures:
             _of_first('failure', lambda: self._explain(step, content, failures))
-        digests = digest.texts(digest.begin(state))
-        manifest.compare_digests(content, digests)
+        manifest.compare_digests(content, digest.of(state))
         return Restored(step, state, content['metadata'])
 
     def _explain(

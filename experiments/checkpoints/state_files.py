@@ -19,7 +19,7 @@ from etils import epath
 _LONGEST = 200  # characters of a failure's text
 # Bytes of arrays that are written or read at once. Beside each Orbax holds up to twice
 # its size: compressed, and as it is read.
-_IN_FLIGHT = 2**27
+_IN_FLIGHT = 2**26
 # A larger state is not written while the training on a CPU goes on (`StateFiles.save`).
 _WRITTEN_BESIDE = 2**28
 # What a message of the system or the devices has in it, and none of damaged data has.
@@ -142,8 +142,8 @@ def _handler(limit: int) -> ocp.PyTreeCheckpointHandler:
 
 
 def _limit(tree: Any) -> int:
-    # Orbax refuses an array that is not less than the limit, whose parts it rounds up.
-    return max(_IN_FLIGHT, 2 * max(map(_bytes, jax.tree.leaves(tree))))
+    # Orbax refuses an array that is not smaller than the limit.
+    return max(_IN_FLIGHT, 1 + max(map(_bytes, jax.tree.leaves(tree))))
 
 
 def _bytes(tree: Any) -> int:

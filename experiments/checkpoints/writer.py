@@ -5,8 +5,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from experiments.checkpoints import digest, manifest
 from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.state_files import Failed, StateFiles
@@ -48,16 +46,15 @@ class CheckpointWriter:
         self.wait()
         self._check_can_save(step)
         nameless = self._folder.nameless(step)
-        digests = digest.begin(state)  # of the state itself, not of what Orbax makes
+        # Of the state itself, before Orbax makes anything of it.
+        content = content | {'digests': digest.of(state)}
         try:
             self._files.save(nameless / 'state', state)
         except Failed as error:
             if group.is_first():
                 files.remove(nameless)
             raise self._failure(error) from error
-        self._pending = self._background.submit(
-            self._finish, nameless, step, content, digests
-        )
+        self._pending = self._background.submit(self._finish, nameless, step, content)
 
     def wait(self) -> None:
         """Returns when the checkpoint that was begun is complete.
@@ -80,13 +77,7 @@ class CheckpointWriter:
         finally:
             self._background.shutdown()
 
-    def _finish(
-        self,
-        nameless: Path,
-        step: int,
-        content: dict[str, Any],
-        digests: dict[str, jax.Array],
-    ) -> None:
+    def _finish(self, nameless: Path, step: int, content: dict[str, Any]) -> None:
         """Names a checkpoint when it is complete, and removes those not to be kept."""
         # Orbax returns in the first process when all have written their parts.
         if not group.is_first():
@@ -94,7 +85,6 @@ class CheckpointWriter:
         else:
             try:
                 self._files.wait()
-                content |= {'digests': digest.texts(digests)}
                 manifest.write(nameless, content)
                 files.commit(nameless, self._folder.path(step))
             finally:
