@@ -132,10 +132,10 @@ class Batches:
                 after = Position(epoch, window, i + 1)
                 if i + 1 == len(plans):
                     after = self._next_window(epoch, window)
-                shape, *pairs_and_rows = plans[i]
+                shape, pairs, rows = plans[i]
                 shape = self._filled(shape)
                 own = own_rows(shape[0])
-                yield rows_batch(self._corpus, shape, *pairs_and_rows, own), after
+                yield rows_batch(self._corpus, shape, pairs, rows, own), after
             index = 0
 
     def _windows_from(self, position: Position) -> Iterator[Position]:
