@@ -65,8 +65,9 @@ def made_up(pairs: int) -> Corpus:
 def simulate(batches: Batches, step: float, windows: int) -> list[float]:
     """Seconds that each step waits; 0 where its batch is there."""
     source = prefetch(batches.iterate(Position()))
-    rows = mesh.of().rows()
-    feed = Feed({0: source}, lambda items: jax.device_put(items[0][0], rows))
+    layout = mesh.Layout(mesh.of())
+    ((rows, _),) = batches.shapes
+    feed = Feed({0: source}, lambda items: layout.put([items[0][0]], rows))
     waits = []
     position = Position()
     while position[:2] < (0, windows):

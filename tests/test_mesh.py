@@ -83,10 +83,12 @@ def training(accumulate=1, **overrides):
     return reordered, state, jax.jit(reordered)(state, KEY, batch_of(8))
 
 
-def assert_trains_alike(sizes, rounding=1e-4, **settings):
+def assert_trains_alike(sizes, **settings):
     step, state, (expected, metrics) = training(**settings)
     (found, found_metrics), _ = on_mesh(sizes, step, state, KEY, batch=batch_of(8))
-    assert_close(found_metrics, metrics, rounding)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-6), found_metrics, metrics
+    )
     assert_close(found.params, expected.params, ROUNDING)
 
 
@@ -114,9 +116,10 @@ def every_variant():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('sizes', [FSDP, BOTH], ids=str)
 @pytest.mark.parametrize('overrides', list(every_variant()), ids=str)
-def test_every_variant_trains_as_on_one_device(overrides):
-    assert_trains_alike(BOTH, **overrides)
+def test_every_variant_trains_as_on_one_device(overrides, sizes):
+    assert_trains_alike(sizes, **overrides)
 
 
 @pytest.mark.slow

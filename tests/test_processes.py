@@ -281,6 +281,20 @@ def test_several_processes_train_as_one_does(begin, alone, tmp_path, number, fie
 
 
 @pytest.mark.slow
+def test_processes_train_seeds_of_their_own(begin, text, tmp_path):
+    fields = FIELDS | {'data': small_runs.source(text), 'train.replicas': 4}
+    small_runs.train(tmp_path / 'one', *small_runs.flags(fields))
+    processes = begin(tmp_path / 'two', **{'train.replicas': 4})
+    (status, out), (other, silence) = map(ended, processes)
+    assert (status, other) == (0, 0), out + silence
+    for seed in range(4):
+        seed_of = f'train.seed={seed}'
+        assert_close(
+            figures(tmp_path / 'two' / seed_of), figures(tmp_path / 'one' / seed_of)
+        )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(('number', 'then'), [(2, 1), (4, 2), (1, 4)])
 def test_a_stop_of_one_saves_all_and_another_number_of_processes_goes_on(
     begin, alone, tmp_path, number, then

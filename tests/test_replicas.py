@@ -148,6 +148,16 @@ def test_each_seed_has_the_run_that_it_would_have_had_alone(
 
 
 @pytest.mark.slow
+def test_four_seeds_on_four_devices_have_the_runs_of_each_alone(data, tmp_path):
+    start(data, tmp_path / 'together', train__seed=3, train__replicas=4)
+    for seed in (3, 6):
+        alone = tmp_path / str(seed)
+        start(data, alone, train__seed=seed)
+        own = tmp_path / 'together' / f'train.seed={seed}'
+        same(plain(result(own)), plain(result(alone)))
+
+
+@pytest.mark.slow
 def test_a_kill_between_two_runs_checkpoints_changes_nothing(
     data, together, tmp_path, monkeypatch
 ):

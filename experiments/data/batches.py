@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.command_line.errors import UserError
 from experiments.data import packing
-from experiments.data.collate import Batch, pairs_batch, source_batch
+from experiments.data.collate import Batch, pairs_batch, rows_batch, source_batch
 from experiments.data.corpus import Corpus, RaggedArray, chunks
 from experiments.data.prefetch import Rest, one_ahead
 
@@ -122,11 +122,8 @@ class Batches:
     ) -> Generator[tuple[Batch, Position], None, None]:
         """The batches from a position on, endlessly, with the next one's position.
 
-        A thread plans the next window while the batches of this one are made.
-
-        Args:
-          position: of the first batch.
-          own_rows: which rows, ascending, of so many are made; by default all.
+        A thread plans the next window while the batches of this one are made. Of each
+        only the rows are made that `own_rows` chooses, ascending, of so many.
         """
         windows = self._windows_from(position)
         index = position.index
@@ -135,16 +132,11 @@ class Batches:
                 after = Position(epoch, window, i + 1)
                 if i + 1 == len(plans):
                     after = self._next_window(epoch, window)
-                yield self._collated(plans[i], own_rows), after
+                shape, pairs, rows = plans[i]
+                shape = self._filled(shape)
+                own = own_rows(shape[0])
+                yield rows_batch(self._corpus, shape, pairs, rows, own), after
             index = 0
-
-    def _collated(self, plan: _Plan, own_rows: Callable[[int], np.ndarray]) -> Batch:
-        rows, length = self._filled(plan.shape)
-        own = own_rows(rows)
-        is_own = np.isin(plan.rows, own)
-        pairs = plan.pairs[is_own]
-        places = np.searchsorted(own, plan.rows[is_own])
-        return pairs_batch(self._corpus, (len(own), length), pairs, places)
 
     def _windows_from(self, position: Position) -> Iterator[Position]:
         while True:

@@ -39,6 +39,19 @@ def pairs_batch(
     }
 
 
+def rows_batch(
+    corpus: Corpus,
+    shape: tuple[int, int],
+    pairs: np.ndarray,
+    rows: np.ndarray,
+    own: np.ndarray,
+) -> Batch:
+    """Some rows, in ascending order, of what `pairs_batch` returns, made alone."""
+    is_own = np.isin(rows, own)
+    places = np.searchsorted(own, rows[is_own])
+    return pairs_batch(corpus, (len(own), shape[1]), pairs[is_own], places)
+
+
 def source_batch(
     source: RaggedArray, shape: tuple[int, int], pairs: np.ndarray, rows: np.ndarray
 ) -> Batch:

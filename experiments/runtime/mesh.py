@@ -138,7 +138,7 @@ class Layout:
         }
 
     def _put(self, arrays: Sequence[np.ndarray], rows: int) -> jax.Array:
-        def part(index: tuple[slice, ...]) -> np.ndarray:
+        def part(index: Any) -> np.ndarray:
             *of_runs, of_rows, _ = index
             parts = []
             for run in range(self.runs)[of_runs[0] if of_runs else slice(None)]:

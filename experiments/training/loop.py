@@ -146,7 +146,7 @@ class Trainer:
         """Starts one training step."""
         step = self.records[moving[0]].step + 1
         batches, on_devices = self._feed.take(moving)
-        program = self._programs.step(on_devices['labels'].shape[-2:])
+        program = self._programs.step(on_devices['labels'].shape)
         if not program.done():
             self._wait_for_program(program, moving)
         self._screen.step(step)

@@ -77,13 +77,14 @@ class Programs:
                 _compiled_step, self._kind, shape, self._layout.runs
             )
 
-    def step(self, shape: tuple[int, int]) -> Future:
-        """The program of a training step for batches of this shape.
+    def step(self, shape: tuple[int, ...]) -> Future:
+        """The program of a training step for batches of this shape, runs or none first.
 
         It takes the state, the batch and the dropout key. Of several runs they are
         stacked, and it also takes which of them move, bool R.
         """
-        return self._steps[shape]
+        *_, rows, length = shape
+        return self._steps[rows, length]
 
     def abstract_state(self) -> TrainState:
         """Shapes and dtypes of the state of one run."""

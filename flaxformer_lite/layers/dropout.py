@@ -22,6 +22,8 @@ def keep_mask(
 class Dropout(Checked, nn.Module):
     """Each element is 0 with probability `rate`, else divided by 1 − rate.
 
+    The first axis of x is the rows of a batch, by whose numbers it draws.
+
     Attributes:
       rate: in [0, 1).
       shared_axes: along these, elements are dropped together: (-1,) for whole tokens of
