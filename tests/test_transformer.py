@@ -35,7 +35,7 @@ from flaxformer_lite.training.train_step import (
 # Slow tests, for these differ from their like by a function of each number, or of each
 # position, which tests of their own compare with its formula.
 ALIKE = {
-    'feed_forward': ('gated_tanh', 'geglu', 'gelu', 'linear', 'squared_relu'),
+    'feed_forward': ('gated_tanh', 'geglu', 'gelu', 'linear', 'silu', 'squared_relu'),
     'positions': ('sinusoidal_t2t',),
 }
 
@@ -57,17 +57,7 @@ def every_case():
         dict(num_kv_heads=1),
         dict(projections=False, d_k=None, d_v=None, positions='rotary'),
         dict(parallel=True),
-        dict(
-            attention='softmax(query_key_norm=True, cap=5.0)',
-            attention_bias=True,
-            norm_embeddings=True,
-            output_bias=True,
-            scale_logits=True,
-            logit_cap=3.0,
-            tie='source_target',
-        ),
         dict(tiny.UNEQUAL, decoder_d_model=10, tie='decoder'),
-        MERGED,
     ):
         yield pytest.param(overrides, id=name_of(overrides))
     # In the default tests, test_combinations draws others like these.
@@ -75,14 +65,14 @@ def every_case():
         yield pytest.param(overrides, id=name_of(overrides), marks=pytest.mark.slow)
 
 
-# One window over the target, and all of the source.
-MERGED = dict(
-    merged_attention=True,
-    continuous_positions=True,
-    attention='local(window=2)',
-    positions='rotary',
-)
 COMBINATIONS = (
+    # One window over the target, and all of the source.
+    dict(
+        merged_attention=True,
+        continuous_positions=True,
+        attention='local(window=2)',
+        positions='rotary',
+    ),
     dict(merged_attention=True, attention='linear', num_kv_heads=1),
     dict(merged_attention=True, parallel=True, positions='t5', residual='rezero'),
     dict(continuous_positions=True, cross_positions='rotary', positions='learned'),
@@ -112,6 +102,15 @@ COMBINATIONS = (
         positions='shaw',
         decoder_positions='rotary',
         cross_positions='shaw',
+    ),
+    dict(
+        attention='softmax(query_key_norm=True, cap=5.0)',
+        attention_bias=True,
+        norm_embeddings=True,
+        output_bias=True,
+        scale_logits=True,
+        logit_cap=3.0,
+        tie='source_target',
     ),
     dict(projections=False, d_k=None, d_v=None, decoder_num_heads=3, cross_d_v=5),
 )
@@ -425,7 +424,7 @@ def test_layers_have_weights_of_their_own(overrides):
         for name in more
         if re.match('(en|de)coder/(?!.*_[012]/)', name)
     }
-    assert rest <= {'positions', 'final', 'cross_attention'}
+    assert rest <= {'positions', 'embedding_norm', 'final', 'cross_attention'}
 
 
 @every_variant
