@@ -222,6 +222,11 @@ OTHERS = dict(
     init='kaiming',
     tie='decoder',
     scale_embeddings=False,
+    attention_bias=True,
+    norm_embeddings=True,
+    output_bias=True,
+    scale_logits=True,
+    logit_cap=5.0,
     dtype='bfloat16',
 )
 

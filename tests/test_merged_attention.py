@@ -14,6 +14,7 @@ import tiny
 from experiments.config.schema import BatchConfig, ExperimentConfig
 from experiments.costs import ledger
 from flaxformer_lite import ablation_masks, record
+from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.masks import AttentionContext, TokenBatch
 
@@ -96,6 +97,23 @@ def test_a_record_has_both_parts_of_its_weights():
     of_padding = np.asarray(rows['source'] == 0)[:, None, None]
     assert of_padding.any() and (np.where(of_padding, cross, 0) == 0).all()
     assert set(ablation_masks(model)['decoder']['layer_0']) == {'self_attention'}
+
+
+def test_fields_of_attention_to_the_source_change_nothing():
+    base = tiny.model(merged_attention=True)
+    others = {
+        'cross_attention': 'relu',
+        'cross_positions': 'rotary',
+        'cross_num_heads': 4,
+        'cross_num_kv_heads': 1,
+        'cross_d_k': 6,
+        'cross_d_v': 5,
+    }
+    unused = variants.unused_fields(ModelConfig(merged_attention=True))
+    assert others.keys() <= unused
+    assert {name for name in unused if name.startswith('cross_')} == set(others)
+    for field, value in others.items():
+        assert tiny.model(merged_attention=True, **{field: value}) == base, field
 
 
 def test_it_saves_the_matrices_of_attention_to_the_source():

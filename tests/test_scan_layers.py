@@ -110,7 +110,10 @@ def test_a_turn_of_the_loop_is_a_period_of_layers():
     [
         # Keys and values of a prefix, and sums that are gathered beam by beam.
         {'architecture': 'decoder_only', 'attention': 'linear'},
-        PATTERN | {'attention': '[local(window=2), linear]'},
+        pytest.param(
+            PATTERN | {'attention': '[local(window=2), linear]'},
+            marks=pytest.mark.slow,
+        ),
         pytest.param({}, marks=pytest.mark.slow),
     ],
     ids=str,

@@ -1,7 +1,7 @@
 """A config → modules: the strings of a config become parts here, and nowhere else."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -255,7 +255,7 @@ class Parts:
         return variants.make(field, getattr(self.config, field), **given)
 
 
-def period_of(layers: Sequence[Any]) -> int:
+def period_of(layers: tuple[Any, ...]) -> int:
     """The smallest length of a part that repeats to all of these."""
     for length in range(1, len(layers)):
         times, rest = divmod(len(layers), length)
