@@ -229,6 +229,12 @@ LAWS = {
         dots(*(np.where(x > 0, x + 1, np.exp(x)) for x in (q, k)))
     ),
     'blockwise(block=2)': lambda p, q, k: softmax64(dots(q, k) / 2),
+    'blockwise(block=2, scale=0.3, cap=0.7, temperature=2.5)': lambda p, q, k: (
+        softmax64(0.7 * np.tanh(0.3 * dots(q, k) / 0.7) / 2.5)
+    ),
+    'local(window=9, scale=0.3, cap=0.7, temperature=2.5)': lambda p, q, k: softmax64(
+        0.7 * np.tanh(0.3 * dots(q, k) / 0.7) / 2.5
+    ),
 }
 
 
@@ -255,7 +261,7 @@ def test_weights_are_the_formulas(text):
 
 
 def test_every_attention_has_a_law():
-    named = {text.split('(')[0] for text in LAWS} | {'local', 'flash'}
+    named = {text.split('(')[0] for text in LAWS} | {'flash'}
     assert set(spec.available('flaxformer_lite.attention')) == named
 
 
@@ -444,6 +450,21 @@ def test_softmax_refuses_what_is_no_temperature_or_cap(field, value):
         Softmax(**{field: value})
 
 
+@pytest.mark.parametrize(
+    ('name', 'argument'),
+    [
+        ('blockwise', 'dropout=0.1'),
+        ('blockwise', 'temperature=0.0'),
+        ('flash', 'dropout=0.1'),
+        ('flash', 'cap=50.0'),
+        ('flash', 'temperature=0.0'),
+    ],
+)
+def test_what_holds_no_weights_refuses_what_acts_on_them(name, argument):
+    with pytest.raises(ValueError, match=f'{argument} needs an attention that holds'):
+        spec.make('flaxformer_lite.attention', f'{name}({argument})')
+
+
 class Portable(Flash):
     """As on a GPU, with the implementation that every machine has."""
 
@@ -451,13 +472,16 @@ class Portable(Flash):
     implementation = 'xla'
 
 
-def test_flash_is_softmax():
+@pytest.mark.parametrize('settings', [{}, dict(scale=0.5, temperature=2.0)], ids=str)
+def test_flash_is_softmax(settings):
     arrays = [random(2, 5, 2, 8, seed=i) for i in range(3)]
     bias = jnp.asarray(random(1, 2, 5, 5, seed=3), jnp.float32)
     mask = np.random.default_rng(4).random((2, 1, 5, 5)) < 0.5
     mask[0, 0, 2] = False
-    expected = attend(*arrays, mask, bias=bias, dtype=jnp.bfloat16)
-    y = attend(*arrays, mask, bias=bias, dtype=jnp.bfloat16, attention=Portable())
+    arguments = dict(bias=bias, dtype=jnp.bfloat16)
+    softmax, flash = Softmax(**settings), Portable(**settings)
+    expected = attend(*arrays, mask, **arguments, attention=softmax)
+    y = attend(*arrays, mask, **arguments, attention=flash)
     assert y.dtype == jnp.float32
     np.testing.assert_array_equal(y[0, 2], 0.0)
     # Of float32 weights, so closer to them than two roundings to bfloat16.

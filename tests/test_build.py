@@ -275,6 +275,17 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
             'model.projections=False .* leave model.d_k empty',
         ),
         (
+            dict(
+                architecture='decoder_only',
+                projections=False,
+                attention_bias=True,
+                d_k=None,
+                d_v=None,
+            ),
+            'model.projections=False leaves no matrices that model.attention_bias',
+        ),
+        (dict(logit_cap=0.0), 'model.logit_cap must be above 0, not 0.0'),
+        (
             dict(feed_forward='mixture(top=9)'),
             'model.feed_forward: top must be at most experts=4, not 9',
         ),

@@ -54,6 +54,7 @@ def with_total(parts):
         {'residual': 'pre_norm', 'norm': 'rms', 'tie': 'decoder'},
         {'feed_forward': 'swiglu', 'tie': 'none', 'dtype': 'bfloat16'},
         {'positions': 'learned(max_length=9)', 'dropout': 0.0, 'feed_forward': 'gelu'},
+        {'attention_bias': True, 'output_bias': True, 'norm_embeddings': True},
     ],
     ids=str,
 )
@@ -63,23 +64,25 @@ def test_parameters_and_flops_are_those_of_the_closed_form(model):
     matrices = 3 if m.feed_forward == 'swiglu' else 2
     biases = 0 if m.feed_forward == 'swiglu' else F + D
     attention = D * H * (2 * K + U) + H * U * D
+    attention_biases = H * (2 * K + U) + D if m.attention_bias else 0
     norm = D if m.norm == 'rms' else 2 * D
     positions = 9 * D if 'learned' in m.positions else 0
     final = norm if m.residual == 'pre_norm' else 0
+    final += norm if m.norm_embeddings else 0
     costs = ledger(config)
     assert costs['parameters'] == with_total(
         {
             'embeddings': V * D * (1 if m.tie == 'all' else 2),
             'encoder positions': positions,
-            'encoder self-attention': N * attention,
+            'encoder self-attention': N * (attention + attention_biases),
             'encoder feed-forward': N * (matrices * D * F + biases),
             'encoder norms': N * 2 * norm + final,
             'decoder positions': positions,
-            'decoder self-attention': N * attention,
-            'decoder cross-attention': N * attention,
+            'decoder self-attention': N * (attention + attention_biases),
+            'decoder cross-attention': N * (attention + attention_biases),
             'decoder feed-forward': N * (matrices * D * F + biases),
             'decoder norms': N * 3 * norm + final,
-            'logits': V * D if m.tie == 'none' else 0,
+            'logits': (V * D if m.tie == 'none' else 0) + (V if m.output_bias else 0),
         }
     )
     # Two operations for each weight, and for each of L keys and values; backward takes

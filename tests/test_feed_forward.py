@@ -16,6 +16,10 @@ from flaxformer_lite.sizes import Sizes
 X = np.random.default_rng(0).normal(size=(2, 3, 6))
 
 
+def random(*shape):
+    return np.random.default_rng(3).normal(size=shape)
+
+
 def laws(p, x):  # noqa: C901 (one function a variant)
     """Each variant's formula in float64, by its parameters."""
 
@@ -28,6 +32,10 @@ def laws(p, x):  # noqa: C901 (one function a variant)
     def gelu():
         h = dense('up', x)
         return dense('down', h * (1 + np.vectorize(math.erf)(h / math.sqrt(2))) / 2)
+
+    def silu():
+        h = dense('up', x)
+        return dense('down', h / (1 + np.exp(-h)))
 
     def swiglu():
         gate = dense('gate', x)
@@ -65,6 +73,7 @@ def laws(p, x):  # noqa: C901 (one function a variant)
     return dict(
         relu=relu,
         gelu=gelu,
+        silu=silu,
         swiglu=swiglu,
         geglu=geglu,
         gated_tanh=gated_tanh,
@@ -90,6 +99,53 @@ def run(name, x, **parts):
 def test_is_its_formula(name):
     p, y = run(name, X)
     np.testing.assert_allclose(y, laws(float64(p), X)[name](), atol=1e-5)
+
+
+def tanh_gelu(h):
+    return h / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
+
+
+@pytest.mark.parametrize('bias', [True, False])
+def test_gelu_by_tanh_is_its_formula_with_and_without_biases(bias):
+    p, y = run(f'gelu(tanh=True, bias={bias})', X)
+    assert all(('bias' in p[name]) == bias for name in ('up', 'down'))
+    p = float64(p)
+    biases = {name: p[name].get('bias', 0.0) for name in p}
+    h = tanh_gelu(X @ p['up']['kernel'] + biases['up'])
+    expected = h @ p['down']['kernel'] + biases['down']
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+    p, y = run(f'geglu(tanh=True, bias={bias})', X)
+    assert all(('bias' in p[name]) == bias for name in ('gate', 'up', 'down'))
+    p = float64(p)
+    gate, up = (
+        X @ p[name]['kernel'] + p[name].get('bias', 0.0) for name in ('gate', 'up')
+    )
+    expected = tanh_gelu(gate) * up @ p['down']['kernel'] + p['down'].get('bias', 0.0)
+    np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ['relu', 'swiglu', 'gated_tanh'])
+def test_dropout_falls_on_what_the_second_matrix_reads(name):
+    """With a matrix that keeps features apart, each is 0 or twice what it was."""
+    module = made(f'{name}(dropout=0.5, bias=False, d_ff=6)')
+    p = variables(module, jnp.zeros((1, 1, 6)))
+    p['params']['down']['kernel'] = jnp.eye(6)
+    x = jnp.asarray(random(2, 64, 6), jnp.float32)
+    exact = np.asarray(apply(module, p, x))
+    y = np.asarray(apply(module, p, x, rngs={'dropout': jax.random.key(0)}))
+    dropped = y == 0
+    assert 0.4 < dropped[exact != 0].mean() < 0.6
+    np.testing.assert_allclose(y, np.where(dropped, 0, 2 * exact), rtol=1e-5)
+
+
+def test_experts_have_the_biases_and_the_dropout_that_are_asked_for():
+    module = made('mixture(dropout=0.5, bias=False)')
+    p = variables(module, jnp.zeros((1, 1, 6)))
+    assert set(p['params']['experts']['up']) == {'kernel'}
+    x = jnp.asarray(X, jnp.float32)
+    y = apply(module, p, x, rngs={'dropout': jax.random.key(0)})
+    assert np.abs(y - apply(module, p, x)).max() > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ ROOT = 2**-0.5
     [
         ('embedding', ROOT, ROOT),
         ('source_embedding', ROOT, ROOT),
+        ('output_bias', 1, 1),
         ('encoder/layer_0/feed_forward/up/kernel', 1 / 2, 1 / 2),
         ('encoder/layer_0/feed_forward/up/bias', 1, 1),
         ('encoder/layer_0/residual_1/norm/scale', 1, 1),

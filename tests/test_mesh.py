@@ -160,7 +160,7 @@ def test_each_device_holds_its_part_of_parameters_and_moments():
 
 
 def test_parameters_go_by_the_letters_of_their_axes():
-    model = tiny.model(**SIZES)
+    model = tiny.model(**SIZES, attention_bias=True)
     shapes = {'params': tiny.parameters(model)}
     devices = mesh.of(**BOTH)
     found = flatten_dict(state_shardings(shapes, devices.mesh)['params'], sep='/')
@@ -174,6 +174,8 @@ def test_parameters_go_by_the_letters_of_their_axes():
         # Two devices do not divide a vocabulary of 13.
         'embedding': (None, 'fsdp'),
         f'{layer}/feed_forward/up/bias': (),
+        f'{layer}/self_attention/query/bias': ('tensor', None),
+        f'{layer}/cross_attention/value/bias': ('tensor', None),
     }
     for path, axes in expected.items():
         assert found[path].spec == PartitionSpec(*axes), path

@@ -100,12 +100,14 @@ def test_has_the_papers_matrices_without_biases():
     }
 
 
-def test_equals_linen():
+@pytest.mark.parametrize('bias', [False, True])
+def test_equals_linen(bias):
     sizes = Sizes(d_model=D, num_heads=4, num_kv_heads=4, d_k=3, d_v=3)
-    p, out = run(X, Y, MASK, multi_head(sizes))
-    linen = nn.MultiHeadDotProductAttention(num_heads=4, use_bias=False)
+    p, out = run(X, Y, MASK, multi_head(sizes, bias=bias))
+    linen = nn.MultiHeadDotProductAttention(num_heads=4, use_bias=bias)
     p = {('out' if name == 'out_proj' else name): layer for name, layer in p.items()}
     assert set(p) == {'query', 'key', 'value', 'out'}
+    assert all(('bias' in layer) == bias for layer in p.values())
     x, y, mask = (
         jnp.asarray(X, jnp.float32),
         jnp.asarray(Y, jnp.float32),
@@ -113,6 +115,39 @@ def test_equals_linen():
     )
     expected = apply(linen, {'params': p}, x, y, mask=mask)
     np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+def test_queries_and_keys_are_normed_before_positions_turn_them():
+    attention = Softmax(query_key_norm=True)
+    heads = multi_head(core_attention=attention, positions=Rolled())
+    p, out = run(X, Y, MASK, heads)
+    norms = {k: float64(x['scale']) for k, x in p.pop('core_attention').items()}
+    weights = {name: float64(layer['kernel']) for name, layer in p.items()}
+
+    def normed(x, name):
+        h = np.einsum('btd,dhk->bthk', x, weights[name])
+        h /= np.sqrt((h**2).mean(-1, keepdims=True) + 1e-6)
+        return turned(h * norms[f'{name}_norm'])
+
+    q, k = normed(X, 'query'), normed(Y, 'key')
+    scores = np.einsum('bthk,bshk->bhts', q, k) / np.sqrt(K)
+    e = np.exp(scores) * MASK
+    w = e / e.sum(-1, keepdims=True)
+    v = np.einsum('bsd,dhu->bshu', Y, weights['value'])
+    y = np.einsum('bhts,bshu->bthu', w, v)
+    expected = np.einsum('bthu,hud->btd', y, weights['out_proj'])
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+class Rolled(Positions):
+    """Stands for rotary positions: does not commute with a gain of each feature."""
+
+    def rotate(self, x_BTHK, positions_BT):
+        return jnp.roll(x_BTHK, 1, -1) * (1.0 + positions_BT[:, :, None, None])
+
+
+def turned(x_BTHK):
+    return np.roll(x_BTHK, 1, -1) * (1.0 + np.arange(x_BTHK.shape[1]))[:, None, None]
 
 
 @pytest.mark.parametrize('token', range(4))

@@ -38,6 +38,18 @@ def test_rms_norm_is_its_formula_with_epsilon_inside_the_root():
     np.testing.assert_allclose(apply(norm, p, jnp.asarray(small)), expected, atol=1e-5)
 
 
+def test_rms_norm_with_an_offset_has_gemmas_gain_and_begins_without_one():
+    norm, x = Rms(offset=1.0), jnp.asarray(X, jnp.float32)
+    first, plain = (
+        each.init_with_output(jax.random.key(0), x)[0] for each in (norm, Rms())
+    )
+    np.testing.assert_array_equal(first, plain)
+    p = variables(norm, x)
+    gain = 1 + float64(p['params']['scale'])
+    expected = X / np.sqrt((X**2).mean(-1, keepdims=True) + 1e-6) * gain
+    np.testing.assert_allclose(apply(norm, p, x), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ('ours', 'linen'), [(Layer(), nn.LayerNorm()), (Rms(), nn.RMSNorm())]
 )

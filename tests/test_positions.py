@@ -132,6 +132,29 @@ def test_tensor2tensors_sinusoids_are_sines_then_cosines_up_to_10000(
     np.testing.assert_allclose(found[0], expected, atol=1e-6)
 
 
+def test_sinusoids_of_marian_are_sines_then_cosines_from_an_offset():
+    x, pos = jnp.zeros((1, 5, 8)), jnp.arange(5)[None]
+    positions = made('sinusoidal(interleaved=False, offset=3)', d_model=8)
+    found = positions.apply({}, x, pos, method='embed')
+    angle = (3 + np.arange(5))[:, None] / 10000 ** (np.arange(0, 8, 2) / 8)
+    expected = np.concatenate([np.sin(angle), np.cos(angle)], 1)
+    np.testing.assert_allclose(found[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize('name', ['sinusoidal', 'sinusoidal_t2t', 'learned'])
+def test_an_offset_is_the_position_of_the_first_token(name):
+    plain, moved = made(name), made(f'{name}(offset=2)')
+    x, pos = jnp.zeros((1, 5, 512)), jnp.arange(5)[None]
+    p = tiny.variables(moved, x, pos, method='embed')
+    found = tiny.apply(moved, p, x, pos, method='embed')
+    if name == 'learned':
+        np.testing.assert_array_equal(found[0], p['params']['table'][2:7])
+        assert len(p['params']['table']) == 1024 + 2
+        return
+    expected = tiny.apply(plain, p, x, pos + 2, method='embed')
+    np.testing.assert_array_equal(found, expected)
+
+
 def rotated(x, pos, text='rotary'):
     rotary = made(text, d_k=x.shape[-1])
     x = jnp.asarray(x, jnp.float32)[None, :, None]
@@ -147,6 +170,14 @@ def test_rotary_turns_neighbouring_features_by_the_papers_angles():
     expected = np.stack([turned.real, turned.imag], -1).reshape(6, 8)
     found = rotated(x, pos, 'rotary(max_wavelength=500.0)')
     np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_rotary_with_a_scale_has_the_angles_of_nearer_positions():
+    x, pos = np.random.default_rng(0).normal(size=(3, 8)), np.array([0, 8, 80])
+    expected = rotated(x, pos // 8)
+    np.testing.assert_allclose(
+        rotated(x, pos, 'rotary(scale=8.0)'), expected, atol=1e-5
+    )
 
 
 def test_rotary_products_see_distances_only():

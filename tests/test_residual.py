@@ -55,6 +55,12 @@ def made(name, **sizes):
 @pytest.mark.parametrize(
     ('name', 'before', 'after', 'final_norm'),
     [
+        (
+            'post_norm(final=True)',
+            lambda p: X,
+            lambda p: 10 * (X + Y),
+            lambda p: 10 * X,
+        ),
         ('sandwich', lambda p: 10 * X, lambda p: X + 10 * Y, lambda p: 10 * X),
         ('rezero', lambda p: X, lambda p: X + p['alpha'] * Y, lambda p: X),
         (

@@ -14,6 +14,7 @@ from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.extend import core
 
+import flaxformer_lite
 from flaxformer_lite import decoding
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
@@ -52,6 +53,15 @@ def every_case():
         dict(num_kv_heads=1),
         dict(projections=False, d_k=None, d_v=None, positions='rotary'),
         dict(parallel=True),
+        dict(
+            attention='softmax(query_key_norm=True, cap=5.0)',
+            attention_bias=True,
+            norm_embeddings=True,
+            output_bias=True,
+            scale_logits=True,
+            logit_cap=3.0,
+            tie='source_target',
+        ),
         tiny.UNEQUAL,
     ):
         yield pytest.param(overrides, id=name_of(overrides))
@@ -379,7 +389,7 @@ def test_layers_have_weights_of_their_own(overrides):
         for name in more
         if re.match('(en|de)coder/(?!.*_[012]/)', name)
     }
-    assert rest <= {'positions', 'final', 'cross_attention'}
+    assert rest <= {'positions', 'embedding_norm', 'final', 'cross_attention'}
 
 
 @every_variant
@@ -481,6 +491,42 @@ def test_ties(tie, source, output):
     np.testing.assert_array_equal(bound.output_VD, matrices[output])
 
 
+def test_logits_are_scaled_then_biased_then_capped():
+    model, p = made(tie='none', num_layers=1, output_bias=True)
+    params = p['params']
+    bias = np.float64(params['output_bias'])
+    source, inputs = tiny.padded([[4, 5, 1]]), tiny.padded([[2, 6, 7]])
+    z = np.float64(tiny.apply(model, p, source, inputs)) - bias
+    capped = tiny.model(
+        tie='none', num_layers=1, output_bias=True, scale_logits=True, logit_cap=0.5
+    )
+    found = tiny.apply(capped, p, source, inputs)
+    expected = 0.5 * np.tanh((z / np.sqrt(12) + bias) / 0.5)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    batch = flaxformer_lite.make_batch([[4, 5, 1]], [[6, 7, 1]])
+    nll = -np.log(np.exp(expected[0]) / np.exp(expected[0]).sum(-1, keepdims=True))
+    sums = jax.jit(loss_sums, static_argnums=0)(capped, p, batch)
+    np.testing.assert_allclose(sums.nll, nll[range(3), [6, 7, 1]].sum(), rtol=1e-5)
+
+
+def test_embeddings_are_normed_with_their_positions_in_each_stack():
+    model, p = made(norm_embeddings=True, num_layers=1, tie='none')
+    batch = flaxformer_lite.make_batch([[4, 5, 1]], [[6, 7, 1]])
+    found = flaxformer_lite.record(model, p, batch)
+    params = tiny.float64(p['params'])
+    angle = np.arange(3)[:, None] / 10000 ** (np.arange(0, 12, 2) / 12)
+    sinusoids = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(3, 12)
+    for stack, table, tokens in (
+        ('encoder', 'source_embedding', [4, 5, 1]),
+        ('decoder', 'embedding', [2, 6, 7]),
+    ):
+        x = np.sqrt(12) * params[table][tokens] + sinusoids
+        x = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
+        norm = params[stack]['embedding_norm']
+        lengths = np.linalg.norm(x * norm['scale'] + norm['bias'], axis=-1)
+        np.testing.assert_allclose(found.norms[stack][0][0], lengths, rtol=1e-4)
+
+
 def test_an_unknown_tie_is_refused_where_no_config_was_checked():
     with pytest.raises(ValueError, match='tie must be one of all, .*, none, not'):
         tiny.parameters(tiny.model().clone(tie='both'))
@@ -564,6 +610,12 @@ def test_a_sentence_translates_the_same_alone_and_in_any_batch():
 PYTORCH = {
     'post_norm': dict(residual='post_norm', feed_forward='relu', tie='all'),
     'pre_norm': dict(residual='pre_norm', feed_forward='gelu', tie='none'),
+    'pytorch': dict(
+        residual='post_norm(final=True)',
+        tie='none',
+        attention_bias=True,
+        output_bias=True,
+    ),
 }
 
 

@@ -57,6 +57,10 @@ def test_matrices_and_embeddings_decay_and_nothing_else(overrides):
         (dict(architecture='recurrent'), ['ir/bias', 'hn/bias']),
         (dict(feed_forward='mixture'), ['up/bias', 'down/bias']),
         (dict(), ['scale', 'up/bias']),
+        (
+            dict(attention_bias=True, output_bias=True, norm_embeddings=True),
+            ['query/bias', 'out_proj/bias', 'output_bias', 'embedding_norm/scale'],
+        ),
     ],
     ids=str,
 )

@@ -93,7 +93,9 @@ def _attend_from_block(scores, key_blocks, value_blocks, queries):
     def add_block(carry, block):
         key_BHKS, value_BHUS, mask_BHTS, bias_BHTS = block
         scores_BHTS = scores(q_BTHK, key_BHKS, bias_BHTS)
-        return _add_block(*carry, scores_BHTS, value_BHUS, mask_BHTS), None
+        highest_BHT, sum_BTHU = carry
+        carry = _add_block(highest_BHT, sum_BTHU, scores_BHTS, value_BHUS, mask_BHTS)
+        return carry, None
 
     blocks = key_blocks, value_blocks, mask_blocks, bias_blocks
     (_, sum_BTHU), _ = jax.lax.scan(add_block, (highest_BHT, sum_BTHU), blocks)

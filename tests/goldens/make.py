@@ -27,8 +27,9 @@ class Model(nn.Module):
     """Embeddings × √d + sinusoids, PyTorch's stacks, and the product with the output
     matrix."""
 
-    def __init__(self, pre_norm: bool, activation: str, tied: bool):
+    def __init__(self, pre_norm: bool, activation: str, tied: bool, full: bool):
         super().__init__()
+        normed = pre_norm or full
         settings = dict(
             d_model=D,
             nhead=HEADS,
@@ -42,22 +43,23 @@ class Model(nn.Module):
         self.encoder = nn.TransformerEncoder(
             nn.TransformerEncoderLayer(**settings),
             LAYERS,
-            norm=nn.LayerNorm(D, eps=1e-6) if pre_norm else None,
+            norm=nn.LayerNorm(D, eps=1e-6) if normed else None,
             enable_nested_tensor=False,
         )
         self.decoder = nn.TransformerDecoder(
             nn.TransformerDecoderLayer(**settings),
             LAYERS,
-            norm=nn.LayerNorm(D, eps=1e-6) if pre_norm else None,
+            norm=nn.LayerNorm(D, eps=1e-6) if normed else None,
         )
         self.target = nn.Parameter(torch.empty(VOCAB, D))
         self.source = self.target if tied else nn.Parameter(torch.empty(VOCAB, D))
         self.output = self.target if tied else nn.Parameter(torch.empty(VOCAB, D))
+        self.output_bias = nn.Parameter(torch.empty(VOCAB))
         for name, p in self.named_parameters():
-            # Attention is without biases in the paper.
-            nn.init.zeros_(p) if is_attention_bias(name) else nn.init.normal_(
-                p, std=0.4
-            )
+            if is_no_papers(name) and not full:
+                nn.init.zeros_(p)
+            else:
+                nn.init.normal_(p, std=0.4)
 
     def forward(self, source, inputs):
         padding = source == 0
@@ -71,11 +73,12 @@ class Model(nn.Module):
             tgt_mask=later,
             memory_key_padding_mask=padding,
         )
-        return y @ self.output.T
+        return y @ self.output.T + self.output_bias
 
 
-def is_attention_bias(name: str) -> bool:
-    return 'attn' in name and name.endswith('bias')
+def is_no_papers(name: str) -> bool:
+    """Attention and logits are without biases in the paper."""
+    return ('attn' in name or 'output' in name) and name.endswith('bias')
 
 
 def embed(table, tokens):
@@ -85,18 +88,18 @@ def embed(table, tokens):
     return table[tokens] * math.sqrt(D) + sinusoids
 
 
-def ours(model, value) -> dict[str, np.ndarray]:
+def ours(model, value, full: bool) -> dict[str, np.ndarray]:
     """`value(parameter)` for each of PyTorch's parameters, under our names and in our
     layout."""
     named = {
-        k: value(p) for k, p in model.named_parameters() if not is_attention_bias(k)
+        k: value(p) for k, p in model.named_parameters() if full or not is_no_papers(k)
     }
     out = {'embedding': named.pop('target')}
-    for name in ('source', 'output'):
+    names = {'source': 'source_embedding', 'output': 'output'}
+    names['output_bias'] = 'output_bias'
+    for name, our_name in names.items():
         if name in named:
-            out[{'source': 'source_embedding', 'output': 'output'}[name]] = named.pop(
-                name
-            )
+            out[our_name] = named.pop(name)
     for name, x in named.items():
         stack, *rest = name.split('.')
         if rest[0] == 'norm':
@@ -107,15 +110,8 @@ def ours(model, value) -> dict[str, np.ndarray]:
         part, kind = rest[2], rest[-1]
         if part in ('self_attn', 'multihead_attn'):
             attention = 'attention' if part == 'self_attn' else 'cross_attention'
-            if kind == 'in_proj_weight':
-                for role, w in zip(
-                    ('query', 'key', 'value'), np.split(x, 3), strict=True
-                ):
-                    out[f'{layer}/{attention}/{role}/kernel'] = w.T.reshape(
-                        D, HEADS, -1
-                    )
-            else:
-                out[f'{layer}/{attention}/merge/kernel'] = x.T.reshape(HEADS, -1, D)
+            for path, array in of_attention(kind, x).items():
+                out[f'{layer}/{attention}/{path}'] = array
         elif part.startswith('linear'):
             side = {'linear1': 'up', 'linear2': 'down'}[part]
             weight = kind == 'weight'
@@ -126,24 +122,36 @@ def ours(model, value) -> dict[str, np.ndarray]:
     return out
 
 
+def of_attention(kind: str, x: np.ndarray) -> dict[str, np.ndarray]:
+    """The arrays that one of an attention's parameters is under our names."""
+    if kind == 'bias':
+        return {'merge/bias': x}
+    if kind == 'weight':
+        return {'merge/kernel': x.T.reshape(HEADS, -1, D)}
+    parts = zip(('query', 'key', 'value'), np.split(x, 3), strict=True)
+    if kind == 'in_proj_bias':
+        return {f'{role}/bias': b.reshape(HEADS, -1) for role, b in parts}
+    return {f'{role}/kernel': w.T.reshape(D, HEADS, -1) for role, w in parts}
+
+
 def numpy(x: torch.Tensor) -> np.ndarray:
     return x.detach().numpy().copy()
 
 
-def make(name: str, seed: int, **settings) -> None:
+def make(name: str, seed: int, full: bool = False, **settings) -> None:
     torch.manual_seed(seed)
-    model = Model(**settings)
+    model = Model(full=full, **settings)
     source, inputs, labels = map(torch.tensor, (SOURCE, INPUTS, LABELS))
-    params = ours(model, numpy)
+    params = ours(model, numpy, full)
     logits = model(source, inputs)
     loss = nn.functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=0.1
     )
     loss.backward()
-    trained = [p for n, p in model.named_parameters() if not is_attention_bias(n)]
-    gradients = ours(model, lambda p: numpy(p.grad))
+    trained = [p for n, p in model.named_parameters() if full or not is_no_papers(n)]
+    gradients = ours(model, lambda p: numpy(p.grad), full)
     torch.optim.Adam(trained, lr=1e-3, betas=(0.9, 0.98), eps=1e-9).step()
-    adam = ours(model, numpy)
+    adam = ours(model, numpy, full)
 
     golden = {'logits': numpy(logits), 'loss': numpy(loss)}
     for group, tree in (('params', params), ('gradients', gradients), ('adam', adam)):
@@ -175,3 +183,5 @@ if __name__ == '__main__':
     torch.set_default_dtype(torch.float64)
     make('post_norm', seed=0, pre_norm=False, activation='relu', tied=True)
     make('pre_norm', seed=1, pre_norm=True, activation='gelu', tied=False)
+    # As PyTorch's layers are by default, and with a linear layer to the logits.
+    make('pytorch', seed=2, full=True, pre_norm=False, activation='relu', tied=False)
