@@ -20,6 +20,8 @@ from experiments.data.batches import (
 )
 from experiments.data.corpus import Corpus, RaggedArray
 from experiments.data.prefetch import Feed, prefetch
+from flaxformer_lite.special_tokens import SpecialTokens
+from flaxformer_lite.training.batch import make_batch
 from flaxformer_lite.training.loss import loss_sums
 
 BOS, EOS = 2, 1
@@ -488,3 +490,19 @@ def test_a_feed_raises_what_its_source_raises_in_its_turn_and_leaves_no_thread()
         feed.take([0])
     feed.close()
     assert threading.active_count() == before
+
+
+def test_a_batch_has_the_special_tokens_of_its_corpus():
+    """As the library has them, where the start is padding and 0 is a word's end."""
+    special = SpecialTokens(padding=9, start=9, end=0)
+    sides = [[[3, 4], [5]], [[6], [7, 8, 1]]]
+    corpus = Corpus(*map(RaggedArray.of, sides), special_tokens=special)
+    rows = np.arange(2)
+    found = collate.pairs_batch(corpus, (2, 4), rows, rows)
+    ended = [[[*row, 0] for row in side] for side in sides]
+    expected = make_batch(*ended, bos=9, padding=9)
+    for name, array in expected.items():
+        length = array.shape[1]
+        np.testing.assert_array_equal(found[name][:, :length], array, err_msg=name)
+        rest = found[name][:, length:]
+        assert (rest == (9 if name in ('source', 'inputs', 'labels') else 0)).all()

@@ -53,15 +53,6 @@ def every_case():
         dict(num_kv_heads=1),
         dict(projections=False, d_k=None, d_v=None, positions='rotary'),
         dict(parallel=True),
-        dict(
-            attention='softmax(query_key_norm=True, cap=5.0)',
-            attention_bias=True,
-            norm_embeddings=True,
-            output_bias=True,
-            scale_logits=True,
-            logit_cap=3.0,
-            tie='source_target',
-        ),
         tiny.UNEQUAL,
     ):
         yield pytest.param(overrides, id=name_of(overrides))
@@ -95,6 +86,15 @@ COMBINATIONS = (
         positions='shaw',
         decoder_positions='rotary',
         cross_positions='shaw',
+    ),
+    dict(
+        attention='softmax(query_key_norm=True, cap=5.0)',
+        attention_bias=True,
+        norm_embeddings=True,
+        output_bias=True,
+        scale_logits=True,
+        logit_cap=3.0,
+        tie='source_target',
     ),
     dict(projections=False, d_k=None, d_v=None, decoder_num_heads=3, cross_d_v=5),
 )

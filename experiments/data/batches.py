@@ -14,6 +14,7 @@ from experiments.data import packing
 from experiments.data.collate import Batch, pairs_batch, source_batch
 from experiments.data.corpus import Corpus, RaggedArray, chunks
 from experiments.data.prefetch import Rest, one_ahead
+from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
 
 _CHUNK = 1 << 18  # pairs whose lengths are counted at once
 
@@ -259,6 +260,7 @@ def source_batches(
     tokens: int,
     devices: int = 1,
     window: int = 4096,
+    special_tokens: SpecialTokens = DEFAULT,
 ) -> Iterator[tuple[Batch, np.ndarray]]:
     """The source side of sentences to translate, each once, however long it is.
 
@@ -266,7 +268,7 @@ def source_batches(
     come before those of the next.
 
     Args:
-      sentences: tokens without EOS.
+      sentences: tokens, without the end token, which is of `special_tokens`.
       tokens: positions of a batch for each device, at most, unless a sentence has more.
       devices: how many divide the rows of a batch.
       window: how many sentences are sorted together.
@@ -280,7 +282,8 @@ def source_batches(
         source = RaggedArray.of(chunk)
         lengths = source.lengths() + 1
         for shape, index in packing.by_length(lengths, tokens, devices):
-            batch = source_batch(source, shape, index, np.arange(len(index)))
+            rows = np.arange(len(index))
+            batch = source_batch(source, shape, index, rows, special_tokens)
             yield batch, first + index
         first += len(chunk)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from experiments.data.corpus import Corpus, RaggedArray
-from experiments.data.tokenizer import BOS, EOS
+from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
 
 Batch = dict[str, np.ndarray]
 
@@ -21,18 +21,21 @@ def pairs_batch(
         behind the other, or none.
 
     Returns:
-      `source` and `labels`: each pair's tokens and EOS.
-      `inputs`: the labels shifted right, BOS first.
+      `source` and `labels`: each pair's tokens and the end token.
+      `inputs`: the labels shifted right, the start token first.
       `source_segments` and `target_segments`: which pair of its row a token belongs to,
         from 1.
       `source_positions` and `target_positions`: of a token in its pair, from 0.
-      Where there is no token, all are 0.
+      Where there is no token, these are padding, and the others 0.
     """
-    labels, segments, positions = _collate_side(corpus.target, shape, pairs, rows)
+    special = corpus.special_tokens
+    labels, segments, positions = _collate_side(
+        corpus.target, shape, pairs, rows, special
+    )
     shifted = np.pad(labels[:, :-1], ((0, 0), (1, 0)))
-    inputs = np.where(positions == 0, BOS, shifted)
-    return source_batch(corpus.source, shape, pairs, rows) | {
-        'inputs': inputs * (segments > 0),
+    inputs = np.where(positions == 0, special.start, shifted)
+    return source_batch(corpus.source, shape, pairs, rows, special) | {
+        'inputs': np.where(segments > 0, inputs, special.padding),
         'labels': labels,
         'target_segments': segments,
         'target_positions': positions,
@@ -40,10 +43,16 @@ def pairs_batch(
 
 
 def source_batch(
-    source: RaggedArray, shape: tuple[int, int], pairs: np.ndarray, rows: np.ndarray
+    source: RaggedArray,
+    shape: tuple[int, int],
+    pairs: np.ndarray,
+    rows: np.ndarray,
+    special_tokens: SpecialTokens = DEFAULT,
 ) -> Batch:
     """The source side alone, as in `pairs_batch`."""
-    tokens, segments, positions = _collate_side(source, shape, pairs, rows)
+    tokens, segments, positions = _collate_side(
+        source, shape, pairs, rows, special_tokens
+    )
     return {
         'source': tokens,
         'source_segments': segments,
@@ -52,7 +61,11 @@ def source_batch(
 
 
 def _collate_side(
-    side: RaggedArray, shape: tuple[int, int], pairs: np.ndarray, rows: np.ndarray
+    side: RaggedArray,
+    shape: tuple[int, int],
+    pairs: np.ndarray,
+    rows: np.ndarray,
+    special_tokens: SpecialTokens,
 ) -> np.ndarray:
     """int32 [3, rows, length]: tokens, segments and positions of one side."""
     number, length = shape
@@ -65,12 +78,13 @@ def _collate_side(
     # One entry a token, from here on.
     pair = np.repeat(np.arange(len(pairs)), lengths)
     positions = np.arange(len(pair)) - begins[pair]
-    tokens = np.full(len(pair), EOS)
+    tokens = np.full(len(pair), special_tokens.end)
     is_text = positions < lengths[pair] - 1
     place_in_corpus = side.offsets[pairs][pair] + positions
     tokens[is_text] = side.tokens[place_in_corpus[is_text]]
 
     result = np.zeros((3, number * length), np.int32)
+    result[0] = special_tokens.padding
     first_place = rows * length + columns
     place = first_place[pair] + positions
     result[0, place] = tokens

@@ -21,6 +21,7 @@ from experiments.data.tokenising.part import Part
 from experiments.data.tokenising.pool import Pool
 from experiments.data.tokenizer import Tokenizer
 from experiments.storage import checksums, files, hold
+from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
 
 T = TypeVar('T')
 Pairs = list[tuple[str, str]]
@@ -43,12 +44,14 @@ class Corpus:
       source, target: row i of one translates row i of the other.
       skipped: pairs that were left out because a side was blank.
       digest: of its files; '' for pairs in memory.
+      special_tokens: what batches of it start, end and are filled up with.
     """
 
     source: RaggedArray
     target: RaggedArray
     skipped: int = 0
     digest: str = ''
+    special_tokens: SpecialTokens = DEFAULT
 
     def __len__(self) -> int:
         return len(self.source)

@@ -109,7 +109,10 @@ class Translator:
         results: list[list[Hypothesis]] = [[] for _ in sentences]
         planned = list(
             batches.source_batches(
-                sentences, self._batch_tokens(), self._devices.row_shards
+                sentences,
+                self._batch_tokens(),
+                self._devices.row_shards,
+                special_tokens=self._model.special_tokens,
             )
         )
         done = first

@@ -113,11 +113,11 @@ def unused_fields(config: ModelConfig) -> set[str]:
     unused |= {name for name in _own_fields() if _plain(name) in unused}
     if 'residual' in unused:
         return unused
-    encoder_unused = set(find(config, 'residual').unused_fields)
+    encoder_unused = _unused_with(config, 'residual')
     if not architecture.has_decoder_beside_encoder:
         return unused | encoder_unused | set(_own_fields())
     decoder_field = config.deciding_field('residual', 'decoder')
-    decoder_unused = set(find(config, decoder_field).unused_fields)
+    decoder_unused = _unused_with(config, decoder_field)
     # What the encoder leaves alone, the decoder may use.
     in_both = {
         name
@@ -125,6 +125,13 @@ def unused_fields(config: ModelConfig) -> set[str]:
         if name in decoder_unused or getattr(config, f'decoder_{name}') is not None
     }
     return unused | in_both | {f'decoder_{name}' for name in decoder_unused}
+
+
+def _unused_with(config: ModelConfig, field: str) -> set[str]:
+    """The fields that a residual connection leaves unused."""
+    unused = set(find(config, field).unused_fields)
+    # Embeddings have their norm with any of them.
+    return unused - {'norm'} if config.norm_embeddings else unused
 
 
 def check(config: ModelConfig) -> None:
