@@ -177,7 +177,7 @@ class Family:
           ValueError: a field is not there, or has a value that is not computed here;
             names the field.
         """
-        given = _Given(cls.defaults | theirs)
+        given = _Given({**cls.defaults, **theirs})
         for name, value in cls.expected.items():
             if name in theirs and theirs[name] != value:
                 raise ValueError(
