@@ -6,7 +6,7 @@ is here and in `pretrained/`.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from flaxformer_lite.config import spec, variants
@@ -166,14 +166,18 @@ class Family:
         return cls.arrays
 
     @classmethod
-    def read(cls, theirs: Theirs) -> Described:
+    def read(cls, theirs: Theirs, names: Collection[str]) -> Described:
         """What their config says.
+
+        Args:
+          theirs: the config.
+          names: of the arrays that come with it.
 
         Raises:
           ValueError: a field is not there, or has a value that is not computed here;
             names the field.
         """
-        given = _Given(cls.defaults | theirs)
+        given = _Given({**cls.defaults, **theirs})
         for name, value in cls.expected.items():
             if name in theirs and theirs[name] != value:
                 raise ValueError(
@@ -192,8 +196,12 @@ class Family:
         return Described(ModelConfig.of(fields), given['vocab_size'], tokens)
 
     @classmethod
-    def write(cls, described: Described) -> dict[str, Any]:
-        """Their config.
+    def write(cls, described: Described, names: Collection[str]) -> dict[str, Any]:
+        """Their config, of what is described.
+
+        Args:
+          described: what `read` gives.
+          names: of the arrays that go with it.
 
         Raises:
           ValueError: a field of the `model` config that the family cannot have.
@@ -213,7 +221,13 @@ class Family:
             'decoder_start_token_id': tokens.start,
             'eos_token_id': tokens.end,
         }
-        for name, value in _values(cls.read(theirs).config).items():
+        try:
+            again = _values(cls.read(theirs, names).config)
+        except ValueError as error:
+            raise ValueError(
+                f'{cls.__name__} cannot have this model: {error}'
+            ) from None
+        for name, value in again.items():
             if value != values[name] and name not in _NOT_OF_A_CHECKPOINT:
                 raise ValueError(
                     f'{cls.__name__} cannot have model.{name}={shown(values[name])}: '

@@ -39,21 +39,27 @@ def describe_pretrained(path: folder.PathLike) -> Described:
     """What a checkpoint's config says: the `model` config, vocabulary, special tokens.
 
     Raises:
-      ValueError: there is no config, or one that is not computed here.
+      ValueError, ModuleNotFoundError: as `from_pretrained`, but that no array is read.
     """
+    with ExitStack() as stack:
+        return _open(path, stack)[1]
+
+
+def _open(
+    path: folder.PathLike, stack: ExitStack
+) -> tuple[type[Family], Described, folder.Weights]:
+    """A checkpoint's family, what its config says, and its arrays."""
     config = folder.read_config(path)
-    family = _family(path, config)
     try:
-        return family.read(config)
+        family = family_of(config.get('model_type'))
     except ValueError as error:
         raise ValueError(f'{path}/{folder.CONFIG}: {error}') from None
-
-
-def _family(path: folder.PathLike, config: Any) -> type[Family]:
+    weights = folder.Weights(path, stack)
     try:
-        return family_of(config.get('model_type'))
+        described = family.read(config, weights.shapes)
     except ValueError as error:
         raise ValueError(f'{path}/{folder.CONFIG}: {error}') from None
+    return family, described, weights
 
 
 def from_pretrained(
@@ -78,14 +84,13 @@ def from_pretrained(
         file, the field or the array.
       ModuleNotFoundError: `safetensors` is not installed.
     """
-    described = describe_pretrained(path)
-    family = _family(path, folder.read_config(path))
-    model_config = dataclasses.replace(described.config, dtype=dtype)
-    model = build.model(model_config, described.vocab_size, described.special_tokens)
-    table = arrays.table(family, model_config, model)
     with ExitStack() as stack:
-        weights = folder.Weights(path, stack)
+        family, described, weights = _open(path, stack)
+        config = dataclasses.replace(described.config, dtype=dtype)
+        described = described._replace(config=config)
         try:
+            model = build.model(*described)
+            table = arrays.table(family, config, model)
             arrays.check_names(family, table, weights.shapes)
             variables = arrays.to_variables(
                 table, lambda array: _read(array, weights, dtype, mesh)
@@ -119,8 +124,8 @@ def to_pretrained(
 ) -> tuple[dict[str, Any], dict[str, jax.Array]]:
     """What a family would save of a model: its config, and its arrays by name.
 
-    Write the first as config.json and the second with `safetensors.flax.save_file`, with
-    metadata={'format': 'pt'}.
+    Write the first as config.json and the second as model.safetensors, with
+    `safetensors.flax.save_file` and metadata={'format': 'pt'}.
 
     Args:
       described: the model's config, vocabulary and special tokens.
@@ -132,8 +137,8 @@ def to_pretrained(
         field.
     """
     family = family_of(model_type)
-    config = family.write(described)
     model = build.model(*described)
     table = arrays.table(family, described.config, model)
+    config = family.write(described, [array.name for array in table])
     separate = unstack_layers(variables) if model.scans_layers else variables
     return config, arrays.to_theirs(table, separate)

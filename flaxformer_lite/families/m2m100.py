@@ -1,0 +1,33 @@
+"""M2M100 (Fan et al. 2021) and NLLB-200 (NLLB Team 2022)."""
+
+from flaxformer_lite.families.bart import Bart
+
+
+class M2m100(Bart):
+    """Pre-norm, sinusoids as tensor2tensor has them from position 2, no output bias."""
+
+    model_types = ('m2m_100',)
+    architecture = 'M2M100ForConditionalGeneration'
+    fields = {
+        **Bart.fields,
+        'positions': 'sinusoidal_t2t(offset=2)',
+        'norm_embeddings': False,
+        'residual': 'pre_norm',
+        'output_bias': False,
+    }
+    defaults = {
+        **Bart.defaults,
+        'activation_function': 'relu',
+        'scale_embedding': True,
+        'max_position_embeddings': 1024,
+    }
+    # The first position is padding's number and one.
+    expected = {
+        'tie_word_embeddings': True,
+        'pad_token_id': 1,
+        'normalize_before': True,
+        'normalize_embedding': False,
+        'add_final_layer_norm': True,
+        'static_position_embeddings': True,
+    }
+    computed = (r'model\.(encoder|decoder)\.embed_positions\.weights?',)

@@ -1,0 +1,137 @@
+"""T5 (Raffel et al. 2020): the first version, and v1.1 with its gated network."""
+
+from flaxformer_lite.config import spec
+from flaxformer_lite.families.base import Choice, Copy, Family, Spec
+
+_NETWORKS = {
+    'relu': 'relu(bias=False)',
+    'gated-gelu': 'geglu(tanh=True)',
+    'gated-silu': 'swiglu',
+}
+# What stands in the place of the encoder's and of the decoder's feed-forward network.
+_PLACES = {'encoder': 1, 'decoder': 2}
+
+
+class T5(Family):
+    """Pre-norm by root mean squares, relative biases, no other bias, scores unscaled.
+
+    The first version divides hidden states by √d_model before the logits. Transformers
+    drops of the output of each stack, too, which is not done here.
+    """
+
+    model_types = ('t5',)
+    architecture = 'T5ForConditionalGeneration'
+    fields = {
+        'd_model': Copy('d_model'),
+        'num_layers': Copy('num_layers'),
+        'decoder_num_layers': Copy('num_decoder_layers'),
+        'num_heads': Copy('num_heads'),
+        'd_k': Copy('d_kv'),
+        'd_v': Copy('d_kv'),
+        'd_ff': Copy('d_ff'),
+        'attention': Spec('softmax(scale=False)', dropout='dropout_rate'),
+        'positions': Spec(
+            't5',
+            buckets='relative_attention_num_buckets',
+            max_distance='relative_attention_max_distance',
+        ),
+        'norm': Spec('rms', epsilon='layer_norm_epsilon'),
+        'residual': 'pre_norm',
+        'feed_forward': Spec(
+            Choice('feed_forward_proj', _NETWORKS), dropout='dropout_rate'
+        ),
+        'dropout': Copy('dropout_rate'),
+        'tie': Choice('tie_word_embeddings', {True: 'all', False: 'source_target'}),
+        'scale_embeddings': False,
+        'scale_logits': Copy('scale_decoder_outputs'),
+    }
+    defaults = {
+        'dropout_rate': 0.1,
+        'layer_norm_epsilon': 1e-6,
+        'relative_attention_num_buckets': 32,
+        'relative_attention_max_distance': 128,
+        'feed_forward_proj': 'relu',
+        'pad_token_id': 0,
+        'eos_token_id': 1,
+        'decoder_start_token_id': 0,
+    }
+    arrays = {
+        'embedding': 'shared.weight',
+        'output': 'lm_head.weight',
+        '{stack}/positions/table': (
+            '{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'
+        ),
+        '{stack}/layer_{layer}/self_attention/query': (
+            '{stack}.block.{layer}.layer.0.SelfAttention.q'
+        ),
+        '{stack}/layer_{layer}/self_attention/key': (
+            '{stack}.block.{layer}.layer.0.SelfAttention.k'
+        ),
+        '{stack}/layer_{layer}/self_attention/value': (
+            '{stack}.block.{layer}.layer.0.SelfAttention.v'
+        ),
+        '{stack}/layer_{layer}/self_attention/out_proj': (
+            '{stack}.block.{layer}.layer.0.SelfAttention.o'
+        ),
+        '{stack}/layer_{layer}/cross_attention/query': (
+            '{stack}.block.{layer}.layer.1.EncDecAttention.q'
+        ),
+        '{stack}/layer_{layer}/cross_attention/key': (
+            '{stack}.block.{layer}.layer.1.EncDecAttention.k'
+        ),
+        '{stack}/layer_{layer}/cross_attention/value': (
+            '{stack}.block.{layer}.layer.1.EncDecAttention.v'
+        ),
+        '{stack}/layer_{layer}/cross_attention/out_proj': (
+            '{stack}.block.{layer}.layer.1.EncDecAttention.o'
+        ),
+        '{stack}/layer_{layer}/residual_1/norm': (
+            '{stack}.block.{layer}.layer.0.layer_norm'
+        ),
+        '{stack}/layer_{layer}/residual_2/norm': (
+            '{stack}.block.{layer}.layer.1.layer_norm'
+        ),
+        '{stack}/layer_{layer}/residual_3/norm': (
+            '{stack}.block.{layer}.layer.2.layer_norm'
+        ),
+        '{stack}/final/norm': '{stack}.final_layer_norm',
+    }
+    aliases = {
+        'embedding': (
+            'encoder.embed_tokens.weight',
+            'decoder.embed_tokens.weight',
+            'lm_head.weight',
+        )
+    }
+    # Files of the first version hold it, and nothing reads it.
+    computed = (
+        r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
+    )
+
+    @classmethod
+    def arrays_of(cls, config):
+        network, _ = spec.parse(config.feed_forward)
+        names = {'up': 'wi', 'down': 'wo'}
+        if network != 'relu':
+            names = {'gate': 'wi_0', 'up': 'wi_1', 'down': 'wo'}
+        table = dict(cls.arrays)
+        for stack, place in _PLACES.items():
+            for ours, theirs in names.items():
+                table[f'{stack}/layer_{{layer}}/feed_forward/{ours}'] = (
+                    f'{stack}.block.{{layer}}.layer.{place}.DenseReluDense.{theirs}'
+                )
+        return table
+
+    @classmethod
+    def read(cls, theirs, names):
+        # What is not scaled has an output matrix of its own, if one is there. Configs
+        # say the two by turns, and by one word.
+        is_tied = theirs.get('tie_word_embeddings', True)
+        is_scaled = theirs.get('scale_decoder_outputs', is_tied)
+        theirs = {
+            'num_decoder_layers': theirs.get('num_layers'),
+            **theirs,
+            'scale_decoder_outputs': is_scaled,
+            'tie_word_embeddings': is_scaled or 'lm_head.weight' not in names,
+        }
+        return super().read(theirs, names)
