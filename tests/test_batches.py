@@ -12,14 +12,10 @@ import tiny
 
 from experiments.command_line.errors import UserError
 from experiments.data import collate, packing
-from experiments.data.batches import (
-    Batches,
-    Position,
-    evaluation_batches,
-    source_batches,
-)
+from experiments.data.batches import Batches, Position
 from experiments.data.corpus import Corpus, RaggedArray
 from experiments.data.prefetch import Feed, prefetch
+from experiments.evaluation.batches import evaluation_batches, source_batches
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import make_batch
 from flaxformer_lite.training.loss import loss_sums

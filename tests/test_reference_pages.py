@@ -107,6 +107,7 @@ def test_the_files_of_a_run_have_the_fields_that_the_page_names(tmp_path):
     written = set(
         re.findall(r"^            '(\w+)': ", code('checkpoints/checkpoints.py'), re.M)
     )
+    written |= set(re.findall(r"content \| \{'(\w+)': ", code('checkpoints/writer.py')))
     named = code_in(first_cells(section(DIRECTORY, 'checkpoints/')))
     assert named == set(entry) | written
 

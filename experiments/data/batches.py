@@ -4,17 +4,16 @@ What a batch holds follows from (seed, epoch, window) alone.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.command_line.errors import UserError
 from experiments.data import packing
-from experiments.data.collate import Batch, pairs_batch, rows_batch, source_batch
-from experiments.data.corpus import Corpus, RaggedArray, chunks
+from experiments.data.collate import Batch, rows_batch
+from experiments.data.corpus import Corpus
 from experiments.data.prefetch import Rest, one_ahead
-from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
 
 _CHUNK = 1 << 18  # pairs whose lengths are counted at once
 
@@ -237,58 +236,6 @@ def _too_few(
         f'batch.tokens={tokens} is less than {rows}; give at least {least} or lower '
         f'{lower}'
     )
-
-
-def evaluation_batches(
-    corpus: Corpus, tokens: int, devices: int = 1
-) -> Iterator[tuple[Batch, np.ndarray]]:
-    """Every pair of a set once, however long it is.
-
-    Args:
-      corpus: the set.
-      tokens: positions of a batch for each device, at most, unless a pair has more.
-      devices: how many divide the rows of a batch.
-
-    Yields:
-      A batch, and the indices of the pairs in its first rows; rows after those are
-      empty.
-    """
-    lengths = corpus.lengths().max(axis=1)
-    for shape, pairs in packing.by_length(lengths, tokens, devices):
-        yield pairs_batch(corpus, shape, pairs, np.arange(len(pairs))), pairs
-
-
-def source_batches(
-    sentences: Iterable[list[int]],
-    tokens: int,
-    devices: int = 1,
-    window: int = 4096,
-    special_tokens: SpecialTokens = DEFAULT,
-) -> Iterator[tuple[Batch, np.ndarray]]:
-    """The source side of sentences to translate, each once, however long it is.
-
-    Only `window` sentences are read ahead and sorted by length; all batches of a window
-    come before those of the next.
-
-    Args:
-      sentences: tokens, without the end token, which is of `special_tokens`.
-      tokens: positions of a batch for each device, at most, unless a sentence has more.
-      devices: how many divide the rows of a batch.
-      window: how many sentences are sorted together.
-
-    Yields:
-      The source side of a batch, and the indices of the sentences in its first rows;
-      rows after those are empty.
-    """
-    first = 0
-    for chunk in chunks(sentences, window):
-        source = RaggedArray.of(chunk)
-        lengths = source.lengths() + 1
-        for shape, index in packing.by_length(lengths, tokens, devices):
-            rows = np.arange(len(index))
-            batch = source_batch(source, shape, index, rows, special_tokens)
-            yield batch, first + index
-        first += len(chunk)
 
 
 def _count_lengths(corpus: Corpus, most: int) -> np.ndarray:

@@ -12,9 +12,9 @@ import numpy as np
 
 from experiments.command_line.errors import UserError
 from experiments.config.schema import ExperimentConfig
-from experiments.data import batches, corpus
+from experiments.data import corpus
 from experiments.data.tokenizer import Tokenizer
-from experiments.evaluation import scores, translation_files
+from experiments.evaluation import batches, scores, translation_files
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator, check_lengths
 from experiments.runtime import compilation, mesh

@@ -14,9 +14,9 @@ import numpy as np
 
 from experiments.command_line.errors import UserError
 from experiments.config.schema import EvaluationConfig
-from experiments.data import batches
 from experiments.data.corpus import chunks
 from experiments.data.tokenizer import Tokenizer
+from experiments.evaluation import batches
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from experiments.runtime.processes import group

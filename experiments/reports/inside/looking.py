@@ -124,7 +124,7 @@ class Look:
         return {figure.title: figure for figure in pictures.weights(sentence, 1)}
 
     def alignment(self, text: str, target: str = '') -> dict[str, Heatmaps]:
-        """Source × translation, of each layer, after the mean of them if there are more.
+        """Source × translation, of each layer, after the mean of several.
 
         Args:
           text, target: as `attention`.
