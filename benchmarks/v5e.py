@@ -34,7 +34,12 @@ def main() -> None:
     parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='bfloat16')
     args = parser.parse_args()
     # Before libtpu starts, which else asks the machine where its chips are.
-    os.environ.update(TPU_SKIP_MDS_QUERY='1', JAX_PLATFORMS='cpu')
+    os.environ.update(
+        TPU_SKIP_MDS_QUERY='1',
+        TPU_ACCELERATOR_TYPE='v5litepod-8',
+        TPU_WORKER_HOSTNAMES='localhost',
+        JAX_PLATFORMS='cpu',
+    )
     if args.work == 'step':
         programs = {'step': step(args.layers, args.dtype)}
     else:
@@ -88,7 +93,9 @@ def step(layers: int, dtype: str) -> Any:
     from flaxformer_lite import build, init_state, make_train_step, sharding
     from flaxformer_lite.training.batch import BATCH_ARRAYS
 
-    mesh = Mesh(_chips().reshape(8, 1, 1), sharding.AXES, (AxisType.Auto,) * 3)
+    mesh = Mesh(
+        _chips().reshape(8, 1, 1), sharding.AXES, axis_types=(AxisType.Auto,) * 3
+    )
     model = build.model(dict(num_layers=layers, dtype=dtype), VOCABULARY)
     optimizer = optax.adam(1e-3, b1=0.9, b2=0.98, eps=1e-9)
     key = jax.eval_shape(lambda: jax.random.key(0))
