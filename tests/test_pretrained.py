@@ -25,6 +25,9 @@ GOLDENS = Path(__file__).parent / 'goldens' / 'families'
 # The first token that a family's targets are told to have.
 FORCED = {'bart': 0, 'mbart': 5, 'm2m100': 6}
 LIMIT, BEAMS = 9, 3
+# How much more is lost to rounding: a cap is a tanh, which XLA has to 3e-7 only, and a
+# norm behind each sublayer makes it more.
+ROUNDING = {'t5gemma': 5}
 NAMES = sorted(path.name for path in GOLDENS.iterdir())
 every_golden = pytest.mark.parametrize('name', NAMES)
 
@@ -74,9 +77,11 @@ def test_logits_loss_and_gradients_are_those_of_transformers(name):
         return logits, loss_and_grads(model, variables, batch)[0]
 
     logits, output = compute(variables)
-    np.testing.assert_allclose(logits[real], golden['logits'][real], atol=3e-5)
+    more = ROUNDING.get(name, 1)
+    atol = 3e-5 * more
+    np.testing.assert_allclose(logits[real], golden['logits'][real], atol=atol)
     loss = output.sums.loss / output.sums.tokens
-    np.testing.assert_allclose(loss, golden['loss'], rtol=2e-6)
+    np.testing.assert_allclose(loss, golden['loss'], rtol=2e-6 * more)
     given = {k.removeprefix('gradients/') for k in golden if k.startswith('gradients/')}
     for array in table_of(GOLDENS / name, model):
         found = output.gradients
@@ -91,15 +96,14 @@ def test_logits_loss_and_gradients_are_those_of_transformers(name):
             # the start token is padding in some families.
             found[model.special_tokens.padding] = 0
             expected[model.special_tokens.padding] = 0
-        atol = 1e-7 + 1e-5 * abs(expected).max()
+        atol = 1e-7 + 1e-5 * more * abs(expected).max()
         np.testing.assert_allclose(found, expected, 0, atol, err_msg=array.name)
         given.remove(array.name)
     assert not given
 
 
-def decoded(name, strategy):
+def decoded(name, strategy, model, variables):
     """The tokens before the end token, and the log-probability with it."""
-    model, variables = flaxformer_lite.from_pretrained(GOLDENS / name)
     result = flaxformer_lite.generate(
         model,
         variables,
@@ -122,21 +126,43 @@ def golden_texts(name):
 @pytest.mark.slow
 @every_golden
 def test_greedy_tokens_are_those_of_transformers(name):
-    texts, _ = decoded(name, 'greedy')
+    loaded = flaxformer_lite.from_pretrained(GOLDENS / name)
+    texts, _ = decoded(name, 'greedy', *loaded)
     assert texts == golden_texts(name)['greedy']
 
 
 @by_cost(['t5_untied'])
 def test_beam_search_finds_what_transformers_finds_or_better(name):
     """Transformers lets a hypothesis end only if it is among the best of its step."""
-    texts, scores = decoded(name, 'beam')
+    model, variables = flaxformer_lite.from_pretrained(GOLDENS / name)
+    texts, scores = decoded(name, 'beam', model, variables)
+    given = int(name in FORCED)
+    expected = log_probabilities(model, variables, golden_of(name), texts, given)
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
     golden = golden_texts(name)
-    same = [text == other for text, other in zip(texts, golden['beam'], strict=True)]
-    assert any(same)
-    expected = np.asarray(golden['beam_scores'])
-    np.testing.assert_allclose(scores[same], expected[same], rtol=1e-5)
-    better = np.logical_not(same)
-    assert (scores[better] > expected[better]).all()
+    for text, score, other, other_score in zip(
+        texts, scores, golden['beam'], golden['beam_scores'], strict=True
+    ):
+        if text == other:
+            np.testing.assert_allclose(score, other_score, rtol=1e-5)
+        else:
+            assert score > other_score
+
+
+def log_probabilities(model, variables, golden, texts, given):
+    """Of targets with their end tokens, by teacher forcing; the first may be given."""
+    end = model.special_tokens.end
+    labels = np.full((len(texts), LIMIT), model.special_tokens.padding, np.int32)
+    for row, text in zip(labels, texts, strict=True):
+        row[: len(text) + 1] = [*text, end]
+    start = np.full((len(texts), 1), model.special_tokens.start, np.int32)
+    inputs = np.concatenate([start, labels[:, :-1]], 1)
+    logits = jax.jit(model.apply)(variables, golden['source'], inputs)
+    log_p = np.asarray(jax.nn.log_softmax(logits))
+    return [
+        sum(log_p[i, t, token] for t, token in enumerate([*text, end]) if t >= given)
+        for i, text in enumerate(texts)
+    ]
 
 
 @by_cost(['bart', 'marian', 't5_untied'])
