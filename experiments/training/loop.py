@@ -223,16 +223,15 @@ class Trainer:
             if saves:
                 self._screen.begin('saving', quiet=True)
                 self.records[place].save(self.state(place), score)
+                if self._runs > 1 and group.count() > 1:
+                    # Processes have no common order of saves that overlap.
+                    self.records[place].checkpoints.wait()
         if stops and not is_last and moving:
             self._leave(moving)
         self._start_clocks()
 
     def _settle(self, moving: list[int]) -> list[int]:
-        """Waits for the steps so far.
-
-        Returns:
-          The places that go on; others have diverged.
-        """
+        """Waits for the steps so far → the places that go on; others have diverged."""
         good = []
         for place in moving:
             record = self.records[place]
