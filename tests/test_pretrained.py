@@ -7,6 +7,7 @@ computes of them stands beside them: goldens/make_families.py.
 import dataclasses
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import jax
@@ -255,6 +256,12 @@ def test_a_folder_without_config_or_weights_is_refused(marian):
     refuses(marian, 'config.json cannot be read')
     (marian / 'config.json').unlink()
     refuses(marian, 'is no checkpoint: it holds no config.json')
+
+
+def test_without_safetensors_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'safetensors', None)
+    with pytest.raises(ModuleNotFoundError, match=r"'flaxformer-lite\[pretrained\]'"):
+        flaxformer_lite.from_pretrained(GOLDENS / 'marian')
 
 
 @pytest.mark.parametrize('size', [0, 4, 200, -1])
