@@ -7,6 +7,7 @@ computes of them stands beside them: goldens/make_families.py.
 import dataclasses
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import jax
@@ -257,6 +258,12 @@ def test_a_folder_without_config_or_weights_is_refused(marian):
     refuses(marian, 'is no checkpoint: it holds no config.json')
 
 
+def test_without_safetensors_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'safetensors', None)
+    with pytest.raises(ModuleNotFoundError, match=r"'flaxformer-lite\[pretrained\]'"):
+        flaxformer_lite.from_pretrained(GOLDENS / 'marian')
+
+
 @pytest.mark.parametrize('size', [0, 4, 200, -1])
 def test_a_truncated_file_is_refused(marian, size):
     file = marian / 'model.safetensors'
@@ -338,3 +345,29 @@ def test_a_model_that_a_family_cannot_have_is_refused_by_its_field():
         load.family_of('marian').write(described._replace(config=config), ())
     with pytest.raises(ValueError, match='Bart cannot have this model: there is'):
         flaxformer_lite.to_pretrained(described, variables, 'bart')
+
+
+@pytest.mark.slow
+@every_golden
+def test_other_weights_give_the_logits_of_transformers(name, tmp_path):
+    torch = pytest.importorskip('torch')
+    pytest.importorskip('transformers')
+    from goldens import make_families
+
+    golden = golden_of(name)
+    theirs = make_families.random_model(name, seed=1_000)
+    theirs.save_pretrained(tmp_path)
+    source, inputs = (torch.tensor(golden[x]).long() for x in ('source', 'inputs'))
+    real = golden['labels'] != theirs.config.pad_token_id
+    seen = np.concatenate([np.ones_like(real[:, :1]), real[:, :-1]], 1)
+    with torch.no_grad():
+        expected = theirs.double()(
+            input_ids=source,
+            attention_mask=source != theirs.config.pad_token_id,
+            decoder_input_ids=inputs,
+            decoder_attention_mask=torch.tensor(seen),
+        ).logits.numpy()
+    model, variables = flaxformer_lite.from_pretrained(tmp_path)
+    logits = jax.jit(model.apply)(variables, golden['source'], golden['inputs'])
+    atol = 3e-5 * ROUNDING.get(name, 1)
+    np.testing.assert_allclose(logits[real], expected[real], atol=atol)
