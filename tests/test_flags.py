@@ -216,13 +216,16 @@ def test_help_names_configs_fields_and_variants(given, capsys):
         value = values[name]
         shown = '(empty)' if value in (None, '') else value
         assert f'{name} {shown} · ' in described
-    assert 'which embeddings share one matrix [all, decoder, none]' in described
+    assert (
+        'which embeddings share one matrix [all, decoder, source_target, none]'
+        in described
+    )
     assert 'pieces of the vocabulary [int, at least 5]' in described
     words = set(out.replace(',', ' ').split())
     for kind in variants.FOLDERS:
         bare = {word.split('(')[0] for word in words}
         assert set(variants.names(kind)) <= bare
-    assert {'local(window)', 'layer(epsilon)', 'grammar(seed', 'cosine'} <= words
+    assert {'learned(max_length', 'layer(epsilon)', 'grammar(seed', 'cosine'} <= words
     assert max(map(len, out.splitlines())) <= 88
 
 

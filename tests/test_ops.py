@@ -163,7 +163,7 @@ def test_tuned_cross_entropy_is_the_reference(chunk, smoothing, dtype, monkeypat
     assert_equal(gradients, expected_gradients, TOLERANCE[dtype])
 
 
-def test_tuned_cross_entropy_has_the_gradients_of_a_bias_and_a_cap(monkeypatch):
+def test_cross_entropy_has_the_gradients_of_a_bias_and_a_cap(monkeypatch):
     monkeypatch.setattr(cross_entropy, 'CHUNK_ON_CPU', 6)
     hidden_BTD, table_VD, bias_V = random(2, 7, 5), random(9, 5, seed=1), random(9)
     labels_BT = jnp.asarray(np.random.default_rng(2).integers(0, 9, (2, 7)))

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer_lite import decoding
 from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.loss import loss_and_grads, loss_sums
 from flaxformer_lite.training.train_step import init_state, make_train_step
 
@@ -206,6 +207,8 @@ class Words:
 
     dense = Dense(())
     scans_layers = False
+    logit_cap = None
+    special_tokens = SpecialTokens()
 
     def with_remat(self, remat):
         assert remat == 'none'
@@ -217,7 +220,7 @@ class Words:
     def apply(self, variables, source, inputs, method, rngs, mutable):
         table = variables['params']['table']
         h = table[inputs.tokens_BT]
-        return (h + jax.random.normal(rngs['dropout'], h.shape), table), {}
+        return (h + jax.random.normal(rngs['dropout'], h.shape), table, None), {}
 
 
 def words(optimizer, rows, seed=1, **settings):
