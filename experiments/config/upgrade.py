@@ -66,6 +66,14 @@ CHANGES: list[Change] = [
         }
     ),
     Change(added={'train.remat': 'none', 'model.scan_layers': False}),
+    Change(
+        added={
+            'init_from': '',
+            'init_average': None,
+            'init_ignore': '',
+            'train.freeze': '',
+        }
+    ),
 ]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.config.derived import without_seeds
 from experiments.config.schema import ExperimentConfig
-from experiments.optimizers import optimizer
+from experiments.optimizers import frozen, optimizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from experiments.training.setup import RunSetup
@@ -59,6 +59,7 @@ class Programs:
         self._kind = Kind(
             without_seeds(setup.config), setup.model, setup.steps, setup.devices
         )
+        self._initial = setup.initial
         self._steps: dict[tuple[int, int], Future] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix='compile')
 
@@ -86,7 +87,16 @@ class Programs:
 
     def first_state(self, key: jax.Array) -> TrainState:
         """The state that one run begins with."""
-        return _first_state(self._kind).program(key)
+        given = {}
+        if self._kind.config.init_from:
+            assert self._initial is not None, 'a run that has begun has a state'
+            given = self._initial.variables()
+        return _first_state(self._kind).program(key, given)
+
+    def forget_initial(self) -> None:
+        """Frees what the runs took over: all of them have begun."""
+        if self._initial is not None:
+            self._initial.release()
 
     def stack(self, trees: Sequence[Any]) -> Any:
         """The states, or keys, of the runs as one tree; that of one run as it is."""
@@ -128,6 +138,7 @@ def _compiled_step(
         label_smoothing=kind.config.train.label_smoothing,
         accumulate=kind.config.train.accumulate,
         remat=kind.config.train.remat,
+        frozen=frozen.paths(kind.config, kind.model),
     )
     state = _first_state(kind).abstract
     batch = dict.fromkeys(BATCH_ARRAYS, jax.ShapeDtypeStruct(shape, jnp.int32))
@@ -151,7 +162,7 @@ def _compiled_step(
 def _made_of(kind: Kind) -> tuple[Any, ...]:
     """What of a kind the programs follow from: not its data, nor how it is scored."""
     train = kind.config.train
-    settings = (train.label_smoothing, train.accumulate, train.remat)
+    settings = (train.label_smoothing, train.accumulate, train.remat, train.freeze)
     return kind.model, kind.config.model, kind.config.optimizer, settings, kind.steps
 
 
@@ -165,10 +176,14 @@ class _FirstState(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def _first_state(kind: Kind) -> _FirstState:
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)
-    first = functools.partial(init_state, kind.model, update)
+    held = frozen.paths(kind.config, kind.model)
+
+    def first(key: jax.Array, given: dict[str, jax.Array]) -> TrainState:
+        return init_state(kind.model, update, key, given, held)
+
     key = mesh.placed(jax.eval_shape(jax.random.key, 0), kind.devices.everywhere())
     # Where it goes is known once its shapes are.
-    state = compilation.Program(jax.jit(first), _made_of(kind)).outputs(key)
+    state = compilation.Program(jax.jit(first), _made_of(kind)).outputs(key, {})
     shardings = kind.devices.state(state)
     jitted = jax.jit(first, out_shardings=shardings)
     program = compilation.Program(jitted, _made_of(kind), once=True)
