@@ -69,9 +69,10 @@ def _parameter_paths(model: Model) -> list[str]:
     separate = model.with_separate_layers() if model.scans_layers else model
 
     def trace() -> list[str]:
-        key = jax.random.key(0)
         try:
-            variables = jax.eval_shape(lambda: init_variables(separate, key))
+            variables = jax.eval_shape(
+                lambda: init_variables(separate, jax.random.key(0))
+            )
         except ValueError as error:
             raise UserError(str(error)) from None
         return sorted(freezing.paths(variables['params']))
