@@ -30,13 +30,16 @@ def text(costs: dict[str, dict[str, int]]) -> str:
 
 
 def _parts_table(costs: dict[str, dict[str, int]]) -> str:
-    parameters = costs['parameters']
-    flops = costs['flops_per_token']
-    parts = [part for part in parameters | flops if part != 'total']
+    columns = {'parameters': costs['parameters']}
+    if costs['trained'] != costs['parameters']:
+        columns['trained'] = costs['trained']
+    columns['FLOPs a token'] = costs['flops_per_token']
+    named = costs['parameters'] | costs['flops_per_token']
+    parts = [part for part in named if part != 'total']
     rows = []
     for part in [*parts, 'total']:
-        rows.append([part, parameters.get(part), flops.get(part)])
-    return console.table(['part', 'parameters', 'FLOPs a token'], rows)
+        rows.append([part, *(column.get(part) for column in columns.values())])
+    return console.table(['part', *columns], rows)
 
 
 def _facts(costs: dict[str, dict[str, int]]) -> dict[str, str]:

@@ -14,6 +14,7 @@ import inspect
 import math
 import numbers
 import operator
+import re
 import struct
 import types
 import typing
@@ -101,16 +102,31 @@ class Choices:
             raise ValueError(f'{name} must be one of {known}, not {shown(value)}')
 
 
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """A regular expression, which is searched for in some text; '' is none."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raises ValueError where the value cannot be one."""
+        try:
+            re.compile(value)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(
+                f'{name} must be a regular expression, not {shown(value)}: {error}'
+            ) from None
+
+
 # Annotations that many arguments share.
 Size = Annotated[int, Range(at_least=1)]
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(at_least=0)]
 Epsilon = Annotated[float, Range(above=0, at_most=1)]  # added to what is divided by
 Rate = Annotated[float, Range(at_least=0, below=1)]  # of what is dropped, or kept
+Regex = Annotated[str, Pattern()]
 
 
 def check(name: str, annotation: Any, value: Any) -> None:
-    """Refuses a value of another type than annotated, or out of its Range or Choices.
+    """Refuses a value of another type than annotated, or beyond its limit.
 
     Raises:
       ValueError: names the argument, the value and what it may be.
@@ -120,16 +136,16 @@ def check(name: str, annotation: Any, value: Any) -> None:
         words = ' or '.join(getattr(kind, '__name__', str(kind)) for kind in kinds)
         raise ValueError(f'{name} must be of type {words}, not {shown(value)}')
     limit = limit_of(annotation)
-    if isinstance(limit, Choices) and value is not None:
+    if isinstance(limit, Choices | Pattern) and value is not None:
         limit.check(name, value)
     if isinstance(limit, Range) and _is_number(value):
         limit.check(name, value, whole=float not in kinds)
 
 
-def limit_of(annotation: Any) -> Range | Choices | None:
-    """The Range or Choices that stands in an annotation."""
+def limit_of(annotation: Any) -> Range | Choices | Pattern | None:
+    """The Range, Choices or Pattern that stands in an annotation."""
     for note in getattr(annotation, '__metadata__', ()):
-        if isinstance(note, (Range, Choices)):
+        if isinstance(note, (Range, Choices, Pattern)):
             return note
     return None
 
@@ -199,7 +215,7 @@ def _ratio(one: str, other: str) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _limited(cls: type) -> tuple[tuple[str, Any], ...]:
-    """The attributes of a dataclass that have a Range or Choices."""
+    """The attributes of a dataclass that have a limit."""
     found = [(field.name, field.type) for field in dataclasses.fields(cls)]
     return tuple((name, kind) for name, kind in found if limit_of(kind) is not None)
 

@@ -303,6 +303,7 @@ def test_the_command_needs_no_device_and_prints_json():
 def test_the_printed_table():
     costs = {
         'parameters': {'embeddings': 1500, 'encoder self-attention': 20, 'total': 1520},
+        'trained': {'encoder self-attention': 20, 'total': 20},
         'flops_per_token': {
             'encoder self-attention': 40,
             'logits': 3000,
@@ -319,12 +320,12 @@ def test_the_printed_table():
     }
     assert describe.text(costs) == '\n'.join(
         [
-            'part                    parameters  FLOPs a token',
-            '----------------------  ----------  -------------',
-            'embeddings                   1,500              -',
-            'encoder self-attention          20             40',
-            'logits                           -          3,000',
-            'total                        1,520          3,040',
+            'part                    parameters  trained  FLOPs a token',
+            '----------------------  ----------  -------  -------------',
+            'embeddings                   1,500        -              -',
+            'encoder self-attention          20       20             40',
+            'logits                           -        -          3,000',
+            'total                        1,520       20          3,040',
             '',
             'batch             1,000 × 50 = 50,000 tokens',
             'FLOPs a batch     0.000152 × 10¹²',

@@ -9,7 +9,7 @@ from experiments.command_line.errors import UserError
 from experiments.config.derived import profiled_steps, takes_best
 from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
-from experiments.optimizers import optax_specs, optimizer
+from experiments.optimizers import frozen, optax_specs, optimizer
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import shown
@@ -59,6 +59,7 @@ def build_model(config: ExperimentConfig, vocab_size: int) -> Model:
             f'train.remat={config.train.remat} computes the blocks of a stack again, '
             f'and model.architecture={config.model.architecture} has none: leave it out'
         ) from None
+    frozen.paths(config, model)
     return model
 
 
@@ -74,6 +75,8 @@ def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:
         for field in optimizer.ADAMS:
             reason = f'optimizer.name={name} takes arguments of its own'
             unused[f'optimizer.{field}'] = reason
+    if not config.init_from:
+        unused |= dict.fromkeys(('init_average', 'init_ignore'), 'init_from is empty')
     values = flatten(config.to_dict())
     for field in sorted(unused.keys() & set(overrides)):
         raise UserError(

@@ -142,6 +142,10 @@ class TrainConfig(Section):
         'runs of the seeds from `seed` on that one program trains at once; each has '
         'the directory that it would have alone',
     ] = 1
+    freeze: Annotated[
+        ranges.Regex,
+        'parameters with this in their paths are not trained, and stay as they are',
+    ] = ''
     accumulate: Annotated[Size, 'parts of a batch that are computed one by one'] = 1
     remat: Annotated[
         Remat,
@@ -218,6 +222,17 @@ class ExperimentConfig:
     data: Annotated[
         str, 'where pairs come from: a file of experiments/data/sources/'
     ] = 'tfds(name="wmt14_translate/de-en", source="en", target="de")'
+    init_from: Annotated[
+        str, "a run's directory, with whose parameters and tokenizer this one begins"
+    ] = ''
+    init_average: Annotated[
+        int | None,
+        Range(at_least=1),
+        'checkpoints of init_from that are averaged; empty: as its own config says',
+    ] = None
+    init_ignore: Annotated[
+        ranges.Regex, 'parameters with this in their paths are not taken from there'
+    ] = ''
     tokenizer: TokenizerConfig = TokenizerConfig()
     batch: BatchConfig = BatchConfig()
     mesh: MeshConfig = MeshConfig()
@@ -228,7 +243,9 @@ class ExperimentConfig:
     checkpoint: CheckpointConfig = CheckpointConfig()
 
     def __post_init__(self):
-        check_value('data', fields()['data'].kind, self.data)
+        for name, field in fields().items():
+            if '.' not in name:  # sections check their own
+                check_value(name, field.kind, getattr(self, name))
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, nested."""

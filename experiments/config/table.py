@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.config import schema
 from flaxformer_lite import ranges
-from flaxformer_lite.ranges import Choices, Range
+from flaxformer_lite.ranges import Choices, Pattern, Range
 
 _HEAD = """# The fields of a config
 
@@ -29,6 +29,8 @@ def allowed(kind: Any) -> str:
     words = ' or '.join(names)
     if isinstance(limit, Choices):
         words = ', '.join(limit.words)
+    if isinstance(limit, Pattern):
+        words = 'a regular expression; or empty'
     if isinstance(limit, Range):
         words = f'{words}, {limit.words()}'
     if type(None) in ranges.types_of(kind):

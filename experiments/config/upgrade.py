@@ -76,6 +76,10 @@ CHANGES: list[Change] = [
             'model.output_bias': False,
             'model.scale_logits': False,
             'model.logit_cap': None,
+            'init_from': '',
+            'init_average': None,
+            'init_ignore': '',
+            'train.freeze': '',
         }
     ),
 ]

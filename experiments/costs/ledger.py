@@ -8,14 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr
+from jax.interpreters import partial_eval
 
 from experiments.command_line.errors import UserError
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig
 from experiments.costs import flops, share
-from experiments.optimizers import optimizer
+from experiments.optimizers import frozen, optimizer
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
+from flaxformer_lite.training import freezing
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.loss import loss_sums
 from flaxformer_lite.training.train_step import TrainState, init_state
@@ -58,6 +60,7 @@ def ledger(
 
     Returns:
       parameters: how many, by part, and their total.
+      trained: those of them that `train.freeze` leaves to be trained.
       flops_per_token: of the matrix products of a training step, forward and backward,
         by part, and their total. A token is a position of the target with the position
         of the source beside it, padding or not. A forward pass alone takes a third.
@@ -80,18 +83,20 @@ def ledger(
     rows, length = _shape(config)
     if model is None:
         model = check.build_model(config, config.tokenizer.vocab_size)
-    state = _abstract_state(config, model)
+    held = frozen.paths(config, model)
+    state = _abstract_state(config, model, held)
     params = jax.tree.leaves(state.params)
+    trained, _ = freezing.split(state.params, held)
+    number = len(jax.tree.leaves(trained))
     rows_at_once = rows // config.train.accumulate
     shape = rows_at_once, length
-    plain = _step(model, state.variables, shape)
+    plain = _step(model, state.variables, shape, held)
     jaxpr = plain
     if config.train.remat != NONE:
         rematerialised = model.with_remat(config.train.remat)
-        jaxpr = _step(rematerialised, state.variables, shape)
-    kept = jaxpr.outvars[: -len(params)]
-    gradients = jaxpr.outvars[-len(params) :]
-    counts = [(path, leaf.size) for path, leaf in _paths(state.params)]
+        jaxpr = _step(rematerialised, state.variables, shape, held)
+    kept = jaxpr.outvars[:-number]
+    gradients = jaxpr.outvars[-number:]
     step_flops = flops.flops(plain)
     again = flops.flops(jaxpr).total() - step_flops.total()
     arrays = {
@@ -101,10 +106,11 @@ def ledger(
         'activations': flops.kept(jaxpr, kept),
     }
     flops_per_token = _by_part(step_flops.items(), rows_at_once * length)
-    device = share.of_device(config.mesh, state, arrays)
+    device = share.of_device(config.mesh, state, arrays, trained)
     device['flops'] = _flops_of_device(config, state.params, flops_per_token)
     return {
-        'parameters': _by_part(counts),
+        'parameters': _by_part(_sizes(state.params)),
+        'trained': _by_part(_sizes(trained)),
         'flops_per_token': flops_per_token,
         'recomputed': {'flops_per_token': round(again / (rows_at_once * length))},
         'bytes': arrays,
@@ -158,30 +164,47 @@ def _shape(config: ExperimentConfig) -> tuple[int, int]:
     return rows, length
 
 
-def _abstract_state(config: ExperimentConfig, model: Model) -> TrainState:
+def _abstract_state(
+    config: ExperimentConfig, model: Model, held: frozenset[str]
+) -> TrainState:
     """The shapes of the state that training begins with."""
     try:
         update, _ = optimizer.make(config, model)
-        return jax.eval_shape(lambda: init_state(model, update, jax.random.key(0)))
+        return jax.eval_shape(
+            lambda: init_state(model, update, jax.random.key(0), frozen=held)
+        )
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
-def _step(model: Model, variables: Any, shape: tuple[int, int]) -> Jaxpr:
+def _step(
+    model: Model, variables: Any, shape: tuple[int, int], held: frozenset[str]
+) -> Jaxpr:
     """Forward and backward pass, which returns what is kept between, then gradients."""
 
     def step(variables, batch, key):
-        def loss(params):
-            changed = variables | {'params': params}
+        trained, rest = freezing.split(variables['params'], held)
+
+        def loss(trained):
+            changed = variables | {'params': freezing.join(trained, rest)}
             return loss_sums(model, changed, batch, dropout_key=key).loss
 
-        value, backward = jax.vjp(loss, variables['params'])
+        value, backward = jax.vjp(loss, trained)
         # The leaves of the function `backward` are what it keeps of the forward pass.
         return jax.tree.leaves(backward), backward(jnp.ones_like(value))
 
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in BATCH_ARRAYS}
     key = jax.eval_shape(jax.random.key, 0)
-    return jax.make_jaxpr(step)(variables, batch, key).jaxpr
+    jaxpr = jax.make_jaxpr(step)(variables, batch, key).jaxpr
+    if not held:
+        return jaxpr
+    # A gradient of our own is of all operands; the compiler drops what nobody asks for.
+    used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)
+    return used
+
+
+def _sizes(tree: Any) -> list[tuple[str, int]]:
+    return [(path, leaf.size) for path, leaf in _paths(tree)]
 
 
 def _paths(tree: Any) -> Iterable[tuple[str, Any]]:

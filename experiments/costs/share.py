@@ -17,7 +17,7 @@ from flaxformer_lite.training.train_step import TrainState
 
 
 def of_device(
-    config: MeshConfig, state: TrainState, arrays: dict[str, int]
+    config: MeshConfig, state: TrainState, arrays: dict[str, int], trained: Any
 ) -> dict[str, int]:
     """The bytes of one device, and how many devices there are.
 
@@ -25,21 +25,21 @@ def of_device(
       config: the sizes of the mesh.
       state: shapes and dtypes of the training state.
       arrays: the bytes of all devices together, as the ledger has them.
+      trained: those of the state's parameters that are trained.
 
     Returns:
       devices: their number.
       parameters, optimizer: as the rules of `sharding` divide them.
-      gradients: as the parameters.
+      gradients: as the parameters that are trained.
       activations: at most; what `tensor` divides of them is not taken off.
     """
     mesh = _mesh(config)
     shardings = state_shardings(state, mesh)
-    parameters = _held(state.params, shardings.params)
     rows = _row_shards(mesh)
     return {
         'devices': mesh.size,
-        'parameters': parameters,
-        'gradients': parameters,
+        'parameters': _held(state.params, shardings.params),
+        'gradients': _held(trained, state_shardings(trained, mesh)),
         'optimizer': _held(state.opt_state, shardings.opt_state),
         'activations': math.ceil(arrays['activations'] / rows),
     }

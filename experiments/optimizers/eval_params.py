@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import optax
 
+from flaxformer_lite.training import freezing
 from flaxformer_lite.training.train_step import TrainState
 
 _TRAINING = 'training'
@@ -21,9 +22,14 @@ def variables(state: TrainState) -> Any:
     averaging = _schedule_free(state)
     if averaging is None:
         return state.variables
-    where = jax.tree.map(lambda x: x.sharding, state.params)
+    every = freezing.paths(state.params)
+    # It keeps z of what it trains, and of nothing else.
+    held = frozenset(every.keys() - freezing.paths(averaging.z).keys())
+    trained, frozen = freezing.split(state.params, held)
+    where = jax.tree.map(lambda x: x.sharding, trained)
     average = jax.jit(optax.contrib.schedule_free_eval_params, out_shardings=where)
-    return state.variables | {'params': average(averaging, state.params)}
+    params = freezing.join(average(averaging, trained), frozen)
+    return state.variables | {'params': params}
 
 
 def to_save(state: TrainState) -> Any:

@@ -28,7 +28,7 @@ _ANY = 'mesh.'
 # What a run would overwrite.
 _OVERWRITTEN = (
     *(RESULT, 'metrics.jsonl', 'environment.json', 'tokenizer.model', 'failure.json'),
-    *('checkpoints', 'tensorboard', 'translations', EXTENSIONS),
+    *('checkpoints', 'tensorboard', 'translations', EXTENSIONS, 'init.json'),
 )
 
 

@@ -4,6 +4,7 @@ The commands that read a run, and the end of training, share what is here.
 """
 
 import functools
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -141,3 +142,17 @@ def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
 
     abstract = kept.kept('variables-shapes', model, trace)
     return mesh.placed(abstract, devices.state(abstract))
+
+
+def sha256(params: Any) -> str:
+    """SHA-256 of the leaves' bytes, the leaves in the order of their paths.
+
+    The bytes are little-endian and in C order.
+    """
+    digest = hashlib.sha256()
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    for _, leaf in sorted(leaves, key=lambda entry: jax.tree_util.keystr(entry[0])):
+        array = mesh.fetch(leaf)
+        little_endian = array.astype(array.dtype.newbyteorder('<'))
+        digest.update(little_endian.tobytes())
+    return digest.hexdigest()

@@ -86,12 +86,12 @@ class Trainer:
     def _first_state(self, abstract: TrainState) -> TrainState:
         """The state that the runs go on from."""
         first_state = self._programs.first_state
-        return self._in_places(
-            {
-                place: record.begin(abstract, first_state)
-                for place, record in self.records.items()
-            }
-        )
+        states = {
+            place: record.begin(abstract, first_state)
+            for place, record in self.records.items()
+        }
+        self._programs.forget_initial()
+        return self._in_places(states)
 
     def _in_places(self, trees: dict[int, Any]) -> Any:
         """A tree for each run as one; the places of others hold any of the trees."""

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec
 from experiments.config.derived import without_seeds
 from experiments.config.schema import ExperimentConfig
 from experiments.data.collate import Batch as HostBatch
-from experiments.optimizers import optimizer
+from experiments.optimizers import frozen, optimizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh, Layout
 from experiments.training.setup import RunSetup
@@ -63,6 +63,7 @@ class Programs:
         self._kind = Kind(
             without_seeds(setup.config), setup.model, setup.steps, setup.devices
         )
+        self._initial = setup.initial
         self._rows = {length: rows for rows, length in setup.batches.shapes}
         self._steps: dict[tuple[int, int], Future] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix='compile')
@@ -92,7 +93,16 @@ class Programs:
 
     def first_state(self, key: jax.Array) -> TrainState:
         """The state that one run begins with."""
-        return _first_state(self._kind).program(key)
+        given = {}
+        if self._kind.config.init_from:
+            assert self._initial is not None, 'a run that has begun has a state'
+            given = self._initial.variables()
+        return _first_state(self._kind).program(key, given)
+
+    def forget_initial(self) -> None:
+        """Frees what the runs took over: all of them have begun."""
+        if self._initial is not None:
+            self._initial.release()
 
     def stack(self, trees: Sequence[Any]) -> Any:
         """The states, or keys, of the runs as one tree; that of one run as it is."""
@@ -149,6 +159,7 @@ def _compiled_step(
         label_smoothing=kind.config.train.label_smoothing,
         accumulate=kind.config.train.accumulate,
         remat=kind.config.train.remat,
+        frozen=frozen.paths(kind.config, kind.model),
     )
     layout = Layout(kind.devices, runs)
     state = _first_state(kind).abstract
@@ -170,7 +181,7 @@ def _compiled_step(
 def _made_of(kind: Kind) -> tuple[Any, ...]:
     """What of a kind the programs follow from: not its data, nor how it is scored."""
     train = kind.config.train
-    settings = (train.label_smoothing, train.accumulate, train.remat)
+    settings = (train.label_smoothing, train.accumulate, train.remat, train.freeze)
     return kind.model, kind.config.model, kind.config.optimizer, settings, kind.steps
 
 
@@ -184,12 +195,13 @@ class _FirstState(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def _first_state(kind: Kind) -> _FirstState:
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)
+    held = frozen.paths(kind.config, kind.model)
 
-    def first_state(key: jax.Array) -> TrainState:
-        return init_state(kind.model, update, key)
+    def first_state(key: jax.Array, given: dict[str, jax.Array]) -> TrainState:
+        return init_state(kind.model, update, key, given, held)
 
     key = mesh.placed(jax.eval_shape(jax.random.key, 0), kind.devices.everywhere())
-    state = compilation.outputs(first_state, _made_of(kind), key)
+    state = compilation.outputs(first_state, _made_of(kind), key, {})
     # Where it goes follows from its shapes.
     shardings = kind.devices.state(state)
     jitted = jax.jit(first_state, out_shardings=shardings)

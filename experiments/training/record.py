@@ -105,6 +105,9 @@ class RunRecord:
         self.metrics = MetricAccumulator(progress)
         log = MetricsLog if group.is_first() else NoMetricsLog
         self.metrics_log = log(self.path, progress.rows, self.step)
+        if restored is None and self.config.init_from:
+            # Then nothing asks for the source any more.
+            self.save(state, due=False)
         return state
 
     def _key(self, name: str) -> jax.Array:

@@ -1,7 +1,6 @@
 """The result of a run: final scores, and facts about the trained parameters."""
 
 import functools
-import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from experiments.costs.ledger import ledger
 from experiments.evaluation import scores
 from experiments.optimizers import eval_params
 from experiments.runs import directory, trained_run
-from experiments.runtime import kept, malloc, mesh
+from experiments.runtime import kept, malloc
 from experiments.training.record import RunRecord
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import TrainState
@@ -53,7 +52,7 @@ def finish(record: RunRecord, state: TrainState) -> dict[str, Any]:
         'flops_per_token': _flops_per_token(
             without_seeds(record.config), record.setup.model
         ),
-        'parameters_sha256': sha256(variables['params']),
+        'parameters_sha256': trained_run.sha256(variables['params']),
         'averaged_steps': mean.steps,
         'left_out_steps': mean.left_out,  # of the mean, for they are damaged
         'extensions': directory.extensions(record.path),
@@ -97,20 +96,6 @@ def count_parameters(params: Any) -> int:
     for leaf in jax.tree.leaves(params):
         total += math.prod(leaf.shape)
     return total
-
-
-def sha256(params: Any) -> str:
-    """SHA-256 of the leaves' bytes, the leaves in the order of their paths.
-
-    The bytes are little-endian and in C order.
-    """
-    digest = hashlib.sha256()
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    for _, leaf in sorted(leaves, key=lambda entry: jax.tree_util.keystr(entry[0])):
-        array = mesh.fetch(leaf)
-        little_endian = array.astype(array.dtype.newbyteorder('<'))
-        digest.update(little_endian.tobytes())
-    return digest.hexdigest()
 
 
 def summary(path: Path, result: dict[str, Any]) -> str:

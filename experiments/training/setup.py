@@ -1,5 +1,6 @@
 """The setup of a run: all that training needs, made from a config."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -22,7 +23,8 @@ from experiments.data.tokenizer import Tokenizer
 from experiments.evaluation import sets, translator
 from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer
-from experiments.runs import trained_run
+from experiments.runs import initial, trained_run
+from experiments.runs.initial import Initial
 from experiments.runtime import cache, compilation, mesh
 from experiments.runtime.mesh import DeviceMesh, Layout
 from flaxformer_lite.models.base import Model
@@ -54,6 +56,7 @@ class RunSetup(NamedTuple):
       sets: the evaluation sets that are scored at the end, by name.
       devices: that it is trained and scored on.
       steps: the length of the training.
+      initial: what it begins with of another run; None where it has begun.
     """
 
     config: ExperimentConfig
@@ -68,6 +71,7 @@ class RunSetup(NamedTuple):
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     steps: int
+    initial: Initial | None = None
 
 
 def prepare(
@@ -92,6 +96,7 @@ def prepare(
     compilation.keep_programs()
     check.check(config)
     optimizer.check_rates(config)
+    origin = initial.source(config, path)
     devices = mesh.of(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     # What it cannot be built with is said before the data is loaded.
     model = check.build_model(config, config.tokenizer.vocab_size)
@@ -100,14 +105,14 @@ def prepare(
     source = memo('source', config.data, lambda: sources.load(config.data))
     dev, final = _evaluation_sets(config, memo('sets', config.data, source.evaluation))
     screen.begin('making the tokenizer', quiet=True)
-    text = (config.data, config.tokenizer.vocab_size)
-    vocabulary = memo(
-        'tokenizer', text, lambda: _tokenizer(config, source, screen, stop)
-    )
-    tokenizer.check_same(vocabulary, path / trained_run.TOKENIZER)
+    make = functools.partial(_tokenizer, config, source, memo, screen, stop)
+    vocabulary = initial.vocabulary(config, path, origin, make)
+    initial.check_tokenizer(config, path, vocabulary)
     # Of a short text the tokenizer has fewer pieces than were asked for.
     model = _traced(model.clone(vocab_size=vocabulary.vocab_size), devices)
-    pairs = memo('pairs', text, lambda: _tokenised(source, vocabulary, screen, stop))
+    taken = initial.load(config, origin, model, vocabulary, devices)
+    pairs = _tokenised(config, source, vocabulary, memo, screen, stop)
+    initial.check_text(config, path, pairs.digest)
     batches = _batches(config, pairs, Layout(devices, runs))
     _check_positions(model, batches, vocabulary, dev | final)
     steps = length(config, batches)
@@ -125,6 +130,7 @@ def prepare(
         optimizer=update,
         schedule=schedule,
         steps=steps,
+        initial=taken,
     )
 
 
@@ -154,13 +160,19 @@ def prepare_seeds(
     first = prepare(config, path, screen, stop, memo, len(runs))
     layout = Layout(first.devices, len(runs))
     setups = [first]
+    taken = first.initial
     for config, path in others:
-        tokenizer.check_same(first.tokenizer, path / trained_run.TOKENIZER)
+        initial.check_tokenizer(config, path, first.tokenizer)
+        if taken is None:  # as where only the first has begun
+            origin = initial.source(config, path)
+            taken = initial.load(
+                config, origin, first.model, first.tokenizer, first.devices
+            )
         batches = _batches(config, first.pairs, layout)
         setups.append(first._replace(config=config, batches=batches))
     if others:
         _check_one_program(setups)
-    return setups
+    return [setup._replace(initial=taken) for setup in setups]
 
 
 def _check_one_program(setups: Sequence[RunSetup]) -> None:
@@ -200,14 +212,18 @@ def _evaluation_sets(
 
 
 def _tokenizer(
-    config: ExperimentConfig, source: Source, screen: Screen, stop: Stop
+    config: ExperimentConfig, source: Source, memo: Memo, screen: Screen, stop: Stop
 ) -> Tokenizer:
     def progress(pairs: int) -> None:
         stop.check()
         screen.count(pairs, None, 'pairs')
 
     size = config.tokenizer.vocab_size
-    return tokenizer.train(source, size, cache.folder(), progress)
+
+    def make() -> Tokenizer:
+        return tokenizer.train(source, size, cache.folder(), progress)
+
+    return memo('tokenizer', (config.data, size), make)
 
 
 def _traced(model: Model, devices: DeviceMesh) -> Model:
@@ -221,14 +237,22 @@ def _traced(model: Model, devices: DeviceMesh) -> Model:
 
 
 def _tokenised(
-    source: Source, vocabulary: Tokenizer, screen: Screen, stop: Stop
+    config: ExperimentConfig,
+    source: Source,
+    vocabulary: Tokenizer,
+    memo: Memo,
+    screen: Screen,
+    stop: Stop,
 ) -> Corpus:
     def progress(pairs: int) -> None:
         stop.check()
         screen.begin('tokenising')
         screen.count(pairs, None, 'pairs')
 
-    return corpus.prepare(source, vocabulary, cache.folder(), progress=progress)
+    def make() -> Corpus:
+        return corpus.prepare(source, vocabulary, cache.folder(), progress=progress)
+
+    return memo('pairs', (config.data, vocabulary.digest), make)
 
 
 def _batches(config: ExperimentConfig, pairs: Corpus, layout: Layout) -> Batches:

@@ -1,18 +1,24 @@
 """The start of a run: what is written before the first step, and what is announced."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from experiments.checkpoints import fitting
 from experiments.command_line import console
 from experiments.config.schema import ExperimentConfig
 from experiments.data import sources, tokenizer
 from experiments.data.batches import Batches
+from experiments.data.tokenizer import Tokenizer
 from experiments.evaluation.sets import Pairs
-from experiments.runs import environment, trained_run
+from experiments.optimizers import frozen
+from experiments.runs import environment, initial, trained_run
 from experiments.runtime import cache
-from experiments.training.result import count_parameters
+from experiments.storage import files
+from experiments.training import result
 from experiments.training.setup import RunSetup
+from flaxformer_lite.training import freezing
 
 
 def begin(setup: RunSetup, path: Path) -> str:
@@ -24,6 +30,7 @@ def begin(setup: RunSetup, path: Path) -> str:
     setup.tokenizer.save(path / trained_run.TOKENIZER)
     devices = [device.device_kind for device in jax.devices()]
     environment.save(path, devices)
+    _record_initial(setup, path)
     batches = setup.batches
     variables = trained_run.abstract_variables(setup.model, setup.devices)
     epochs = setup.steps / batches.batches_per_epoch
@@ -33,12 +40,44 @@ def begin(setup: RunSetup, path: Path) -> str:
         'training pairs': _describe_pairs(setup),
         'evaluation sets': _describe_sets(setup.sets),
         'vocabulary': setup.tokenizer.vocab_size,
-        'parameters': count_parameters(variables['params']),
+        'parameters': _describe_parameters(setup, variables['params']),
+        **_describe_initial(setup),
         'batch': _describe_batches(batches),
         'steps': f'{setup.steps:,} ({epochs:.1f} epochs)',
         'devices': _describe_devices(setup, devices),
     }
     return console.facts(facts)
+
+
+def _record_initial(setup: RunSetup, path: Path) -> None:
+    """Writes where the parameters come from, and what is needed to go on with them."""
+    taken = setup.initial
+    if taken is None:
+        return
+    text = {'training_pairs': setup.pairs.digest}
+    files.write_json(path / initial.NAME, taken.record | text)
+
+
+def _describe_initial(setup: RunSetup) -> dict[str, str]:
+    if setup.initial is None:
+        return {}
+    record = setup.initial.record
+    steps = ', '.join(f'{step:,}' for step in record['averaged_steps'])
+    of = f'step {steps}' if len(record['averaged_steps']) == 1 else f'mean of {steps}'
+    ended = '' if record['ended'] else ', which has not ended'
+    text = {'begins with': f'{setup.config.init_from}{ended} ({of})'}
+    if record['anew']:
+        text['begin anew'] = fitting.listed(record['anew'])
+    return text
+
+
+def _describe_parameters(setup: RunSetup, params: Any) -> str:
+    total = result.count_parameters(params)
+    held = frozen.paths(setup.config, setup.model)
+    if not held:
+        return f'{total:,}'
+    trained, _ = freezing.split(params, held)
+    return f'{total:,} (trained: {result.count_parameters(trained):,})'
 
 
 def _describe_devices(setup: RunSetup, kinds: list[str]) -> str:
@@ -72,8 +111,12 @@ def mend_tokenizer(config: ExperimentConfig, path: Path) -> None:
     """
     file = path / trained_run.TOKENIZER
     if tokenizer.damage(file):
-        source = sources.load(config.data)
-        size = config.tokenizer.vocab_size
-        vocabulary = tokenizer.train(source, size, cache.folder())
+
+        def make() -> Tokenizer:
+            source = sources.load(config.data)
+            size = config.tokenizer.vocab_size
+            return tokenizer.train(source, size, cache.folder())
+
+        vocabulary = initial.vocabulary(config, path, None, make)
         tokenizer.check_same(vocabulary, file)
         vocabulary.save(file)

@@ -1,5 +1,6 @@
 """The loss of a batch, and its gradients."""
 
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 import jax
@@ -7,6 +8,7 @@ from flax import traverse_util
 
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.cross_entropy import LossSums, label_smoothed_cross_entropy
+from flaxformer_lite.training import freezing
 from flaxformer_lite.training.batch import Batch, check_variables, source_and_inputs
 
 # What parts of a model may write while it trains: running statistics, which evaluation
@@ -20,7 +22,8 @@ class StepOutput(NamedTuple):
     Attributes:
       sums: of the loss over the batch's tokens.
       aux_metrics: what parts report, by name, each the mean over layers.
-      gradients: of the sum of the loss and of what parts add to it.
+      gradients: of the sum of the loss and of what parts add to it, by the parameters
+        that are trained.
     """
 
     sums: LossSums
@@ -81,13 +84,20 @@ def loss_and_grads(
     batch: Batch,
     label_smoothing: float = 0.0,
     dropout_key: jax.Array | None = None,
+    frozen: Set[str] = frozenset(),
 ) -> tuple[StepOutput, Any]:
-    """The loss of a batch with its gradients, and the new running statistics."""
+    """The loss of a batch with its gradients, and the new running statistics.
 
-    def total_loss(params):
+    Args:
+      frozen: paths of parameters that have no gradient, as `freezing.split` takes them.
+        What only their gradients would need is not computed.
+    """
+    trained, held = freezing.split(variables['params'], frozen)
+
+    def total_loss(trained):
         sums, written = forward(
             model,
-            variables | {'params': params},
+            variables | {'params': freezing.join(trained, held)},
             batch,
             label_smoothing,
             dropout_key,
@@ -99,7 +109,7 @@ def loss_and_grads(
         return total, (sums, written)
 
     grad = jax.grad(total_loss, has_aux=True)
-    gradients, (sums, written) = grad(variables['params'])
+    gradients, (sums, written) = grad(trained)
     aux_metrics = _means_by_name(written.get('metrics', {}))
     return StepOutput(sums, aux_metrics, gradients), written.get('batch_stats', {})
 

@@ -1,6 +1,6 @@
 """The training step as a pure function of a state, a batch and a key."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.cross_entropy import LossSums
 from flaxformer_lite.remat import Remat
 from flaxformer_lite.sharding import is_divided_by_data, sum_over_data
+from flaxformer_lite.training import freezing
 from flaxformer_lite.training.batch import Batch
 from flaxformer_lite.training.loss import (
     StepOutput,
@@ -27,7 +28,7 @@ class TrainState(struct.PyTreeNode):
     Attributes:
       step: int32, updates tried so far.
       params: the parameters.
-      opt_state: the optimizer's state.
+      opt_state: the optimizer's state, of the parameters that are trained.
       skipped: int32, how many updates were not finite, and so were not made.
       batch_stats: running statistics of norms over a batch; {} without one.
     """
@@ -51,7 +52,8 @@ class Metrics(struct.PyTreeNode):
 
     Attributes:
       sums: of the loss.
-      gradient_norm: of the mean loss of a token, before clipping.
+      gradient_norm: of the mean loss of a token by the parameters that are trained,
+        before clipping.
       aux_metrics: what parts of the model report, by name.
     """
 
@@ -63,30 +65,53 @@ class Metrics(struct.PyTreeNode):
 TrainStep = Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Metrics]]
 
 
-def init_variables(model: Model, key: jax.Array) -> Any:
+def init_variables(
+    model: Model, key: jax.Array, given: Mapping[str, jax.Array] | None = None
+) -> Any:
     """The first parameters and running statistics, by the key and the model alone.
 
     They do not depend on whether the model scans its layers.
+
+    Args:
+      model: the model.
+      key: of the initialisation.
+      given: those that are to have other first values, by their paths where layers are
+        separate: {'params/encoder/layer_0/feed_forward/up/kernel': array}.
     """
     if model.scans_layers:
-        separate = init_variables(model.with_separate_layers(), key)
+        separate = init_variables(model.with_separate_layers(), key, given)
         return stack_layers(separate, model.layer_periods)
     token_BT = jnp.ones((1, 1), jnp.int32)
-    return model.init(
+    variables = model.init(
         key,
         token_BT,
         token_BT,
         method='logit_factors',
         mutable=['params', 'batch_stats'],
     )
+    if not given:
+        return variables
+    return freezing.from_paths({**freezing.paths(variables), **given})
 
 
 def init_state(
-    model: Model, optimizer: optax.GradientTransformation, key: jax.Array
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    key: jax.Array,
+    given: Mapping[str, jax.Array] | None = None,
+    frozen: Set[str] = frozenset(),
 ) -> TrainState:
-    """The first state."""
-    variables = init_variables(model, key)
-    opt_state = optimizer.init(variables['params'])
+    """The first state.
+
+    Args:
+      model, key, given: as `init_variables` takes them.
+      optimizer: updates the parameters.
+      frozen: paths of parameters that are not trained: the optimizer keeps nothing of
+        them.
+    """
+    variables = init_variables(model, key, given)
+    trained, _ = freezing.split(variables['params'], frozen)
+    opt_state = optimizer.init(trained)
     return TrainState(
         # One array in two places cannot be donated. So these are two zeros, and what an
         # optimizer keeps of the first parameters (Prodigy does) is copied.
@@ -104,6 +129,7 @@ def make_train_step(
     label_smoothing: float = 0.1,
     accumulate: int = 1,
     remat: Remat = 'none',
+    frozen: Set[str] = frozenset(),
 ) -> TrainStep:
     """The training step: (state, batch, dropout key) → (state, metrics).
 
@@ -119,15 +145,18 @@ def make_train_step(
         of a batch (norm `batch`, feed-forward `mixture`) sees those of a part instead.
       remat: what of each layer the backward pass computes again instead of keeping it,
         as `Model.with_remat` has it: the same update in less memory and more time.
+      frozen: paths of parameters that stay as they are, as `freezing.split` takes them.
+        The state is one of `init_state` with the same.
 
     Raises:
       ValueError: there is no such `remat`, or the model has no blocks; when the step is
-        traced, if `accumulate` does not divide the rows.
+        traced, if `accumulate` does not divide the rows, or `frozen` names no
+        parameter.
     """
     model = model.with_remat(remat)
 
     def of_part(variables, batch, key):
-        return loss_and_grads(model, variables, batch, label_smoothing, key)
+        return loss_and_grads(model, variables, batch, label_smoothing, key, frozen)
 
     def of_batch(whole, batch):
         variables, key = whole
@@ -141,7 +170,7 @@ def make_train_step(
         if _sums_over_devices_once(model, accumulate, state.variables, batch, key):
             function = sum_over_data(of_batch)
         output, batch_stats = function((state.variables, key), batch)
-        return _update(optimizer, state, output, batch_stats)
+        return _update(optimizer, state, output, batch_stats, frozen)
 
     return train_step
 
@@ -161,14 +190,16 @@ def _update(
     state: TrainState,
     output: StepOutput,
     batch_stats: Any,
+    frozen: Set[str],
 ) -> tuple[TrainState, Metrics]:
     """Applies the mean gradient of a token, if it is finite."""
+    trained, held = freezing.split(state.params, frozen)
     tokens = jnp.maximum(output.sums.tokens, 1)
     gradients = jax.tree.map(lambda g: g / tokens, output.gradients)
     norm = optax.tree.norm(gradients)
-    updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+    updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
     updated = state.replace(
-        params=optax.apply_updates(state.params, updates),
+        params=freezing.join(optax.apply_updates(trained, updates), held),
         opt_state=opt_state,
         batch_stats=batch_stats,
     )

@@ -55,7 +55,8 @@ def measure(arms: Sequence[Arm]) -> list[FirstGradients]:
     """The first gradients of each arm, on the first batch of each of its runs.
 
     An arm that begins as an earlier one does, and differs in its optimizer alone, is
-    left out; and one whose layers have no such matrix.
+    left out; so is one whose layers have no such matrix, or that began with the
+    parameters of another run.
 
     Raises:
       UserError: a run's text or model is not there any more.
@@ -65,7 +66,7 @@ def measure(arms: Sequence[Arm]) -> list[FirstGradients]:
     found = []
     for arm in arms:
         beginning = _beginning(arm.runs[0])
-        if beginning in seen:
+        if beginning in seen or arm.runs[0].config.get('init_from'):
             continue
         seen.append(beginning)
         norms: dict[str, list[list[float]]] = {}

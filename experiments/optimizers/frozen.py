@@ -1,0 +1,85 @@
+"""Which parameters `train.freeze` leaves as they are."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+
+from experiments.command_line.errors import UserError
+from experiments.config.schema import ExperimentConfig
+from experiments.runtime import kept
+from flaxformer_lite.layers.scanned_stack import stack_layers
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.ranges import shown
+from flaxformer_lite.training import freezing
+from flaxformer_lite.training.train_step import init_variables
+
+
+def paths(config: ExperimentConfig, model: Model) -> frozenset[str]:
+    """The parameters that are not trained, by the paths that they have in the model.
+
+    The pattern is searched for in paths as they are where each layer is separate, such
+    as 'encoder/layer_0/feed_forward/up/kernel', also of a model that scans its layers.
+
+    Raises:
+      UserError: it is found in none or in all of them, or in some layers of a parameter
+        that holds those of all.
+    """
+    # They are the same whatever the vocabulary, and so are found once for all.
+    return _paths(config.train.freeze, model.clone(vocab_size=1))
+
+
+@functools.lru_cache(maxsize=16)
+def _paths(pattern: str, model: Model) -> frozenset[str]:
+    if not pattern:
+        return frozenset()
+    found = {
+        path: re.search(pattern, path) is not None for path in _parameter_paths(model)
+    }
+    where = f'train.freeze={shown(pattern)}'
+    if not any(found.values()):
+        raise UserError(
+            f'{where} is in the path of no parameter: these are {_some(list(found))}'
+        )
+    if all(found.values()):
+        raise UserError(f'{where} is in the path of every parameter: none would train')
+    if model.scans_layers:
+        found = _of_stacked(found, where)
+    return frozenset(path for path, is_frozen in found.items() if is_frozen)
+
+
+def _of_stacked(found: dict[str, bool], where: str) -> dict[str, bool]:
+    """The same of parameters that hold those of all layers, which must agree."""
+    flags = freezing.from_paths({path: jnp.asarray(x) for path, x in found.items()})
+    stacked = {}
+    for path, flag in freezing.paths(stack_layers(flags)).items():
+        if flag.any() != flag.all():
+            raise UserError(
+                f'{where} is in the paths of some layers, and with '
+                f'model.scan_layers=True {path} holds those of all: freeze all or none '
+                'of them, or set model.scan_layers=False'
+            )
+        stacked[path] = bool(flag.all())
+    return stacked
+
+
+def _parameter_paths(model: Model) -> list[str]:
+    """The paths of a model's parameters where each layer is separate."""
+    separate = model.with_separate_layers() if model.scans_layers else model
+
+    def trace() -> list[str]:
+        try:
+            variables = jax.eval_shape(
+                lambda: init_variables(separate, jax.random.key(0))
+            )
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        return sorted(freezing.paths(variables['params']))
+
+    return kept.kept('parameter-paths', separate, trace)
+
+
+def _some(paths: list[str]) -> str:
+    """The first and the last of some paths."""
+    return ', '.join(paths) if len(paths) < 4 else f'{paths[0]}, …, {paths[-1]}'

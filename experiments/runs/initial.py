@@ -1,0 +1,272 @@
+"""What a run takes over from the one that `init_from` names: parameters, tokenizer.
+
+The source is read once, before the first step. The run keeps a copy of all that it
+takes, so that it goes on without the source, whatever became of that.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from experiments.checkpoints import fitting, manifest
+from experiments.checkpoints.averaging import Mean
+from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.checkpoints.fitting import Fit
+from experiments.command_line.errors import UserError
+from experiments.config.derived import takes_best
+from experiments.config.schema import ExperimentConfig
+from experiments.data import tokenizer
+from experiments.data.tokenizer import Tokenizer
+from experiments.runs import directory, trained_run
+from experiments.runs.trained_run import TrainedRun
+from experiments.runtime.mesh import DeviceMesh
+from experiments.runtime.processes import group
+from experiments.storage import files
+from flaxformer_lite.layers.scanned_stack import unstack_layers
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.ranges import shown
+from flaxformer_lite.training import freezing
+
+NAME = 'init.json'
+
+
+class Initial:
+    """The variables that a run takes over, held until it has begun.
+
+    Args:
+      variables: by their paths where layers are separate, 'params/embedding'.
+      record: where they come from, for `init.json`.
+    """
+
+    def __init__(self, variables: Mapping[str, jax.Array], record: dict[str, Any]):
+        self.record = record
+        self._variables: dict[str, jax.Array] | None = dict(variables)
+
+    def variables(self) -> dict[str, jax.Array]:
+        assert self._variables is not None, 'they are asked for after `release`'
+        return self._variables
+
+    def release(self) -> None:
+        """Frees their memory: the run has begun."""
+        self._variables = None
+
+
+def source(config: ExperimentConfig, path: Path) -> TrainedRun | None:
+    """The run that is read to begin the one in `path`; None where none is needed.
+
+    Raises:
+      UserError: there is no such run, or it holds no finished checkpoint.
+    """
+    if not config.init_from or _has_begun(path):
+        return None
+    return _open(config)
+
+
+def _has_begun(path: Path) -> bool:
+    """Whether a run has a checkpoint: the first is that of the parameters it took."""
+    checkpoints = path / trained_run.CHECKPOINTS
+
+    def look() -> bool:
+        return bool(Checkpoints(checkpoints, read_only=True).steps())
+
+    return group.from_first('has begun', look)
+
+
+def _open(config: ExperimentConfig) -> TrainedRun:
+    with _named(config):
+        return trained_run.open_trained(_folder(config))
+
+
+def _folder(config: ExperimentConfig) -> Path:
+    """Raises UserError for what is no folder's name."""
+    text = config.init_from
+    try:
+        text.encode()
+        if min(text) < ' ':
+            raise ValueError('no name of a folder holds such a character')
+        return Path(text).expanduser()
+    except (ValueError, RuntimeError) as error:
+        raise UserError(f'it is {shown(text)}: {error}') from None
+
+
+@contextlib.contextmanager
+def _named(config: ExperimentConfig) -> Iterator[None]:
+    """Names the field in the errors of what it led to."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f'init_from: {error}') from error
+
+
+def vocabulary(
+    config: ExperimentConfig,
+    path: Path,
+    run: TrainedRun | None,
+    make: Callable[[], Tokenizer],
+) -> Tokenizer:
+    """The tokenizer of the run in `path`.
+
+    It is the source's, so that ids mean the same, unless another is asked for by the
+    fields of `tokenizer`. A run that has begun has a copy.
+
+    Args:
+      run: the source, of a run that has not begun.
+      make: makes one of the run's own text.
+    """
+    if not config.init_from:
+        return make()
+    if run is not None:
+        return run.tokenizer if _has_its_tokenizer(config, run) else make()
+    if read(path)['tokenizer'] != 'init_from':
+        return make()
+    file = path / trained_run.TOKENIZER
+    return _open(config).tokenizer if tokenizer.damage(file) else tokenizer.load(file)
+
+
+def _has_its_tokenizer(config: ExperimentConfig, run: TrainedRun) -> bool:
+    return config.tokenizer == run.config.tokenizer
+
+
+def check_tokenizer(
+    config: ExperimentConfig, path: Path, vocabulary: Tokenizer
+) -> None:
+    """`tokenizer.check_same`, of a run that has begun where it takes over another."""
+    if not config.init_from or _has_begun(path):
+        tokenizer.check_same(vocabulary, path / trained_run.TOKENIZER)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What was recorded of where a run that has begun took its parameters from.
+
+    Raises:
+      UserError: there is no such file, or it is not what was written.
+    """
+    content = files.read_json(path / NAME)
+    if not isinstance(content, dict) or not {'tokenizer', 'training_pairs'} <= set(
+        content
+    ):
+        raise UserError(f'{path / NAME} is not what was written: restore it')
+    return content
+
+
+def check_text(config: ExperimentConfig, path: Path, digest: str) -> None:
+    """Refuses to go on with other training text than a run was begun with.
+
+    A tokenizer that came from elsewhere does not tell.
+    """
+    if config.init_from and _has_begun(path):
+        if read(path)['training_pairs'] != digest:
+            raise UserError(
+                f'the training text is not what {path} was begun with: restore it, or '
+                'begin a new run with another --workdir'
+            )
+
+
+def load(
+    config: ExperimentConfig,
+    run: TrainedRun | None,
+    model: Model,
+    vocabulary: Tokenizer,
+    devices: DeviceMesh,
+) -> Initial | None:
+    """The variables that a run begins with, on the devices; None without a source.
+
+    Raises:
+      UserError: what does not fit, by name; or the checkpoints cannot be read.
+    """
+    if run is None:
+        return None
+    with _named(config):
+        fit = Fit.of(_kinds(model), _kinds(run.model), config.init_ignore)
+        _check_ids(config, run, model, vocabulary, fit)
+        fit.check(config.init_from, config.init_ignore)
+        mean = _mean(config, run, devices)
+    variables = mean.variables
+    if run.model.scans_layers:
+        variables = unstack_layers(variables)
+    by_path = freezing.paths(variables)
+    taken = {path: by_path[path] for path in sorted(fit.taken)}
+    about = {'sha256': trained_run.sha256(freezing.from_paths(taken)['params'])}
+    return Initial(taken, _record(config, run, fit, mean) | about)
+
+
+def _record(
+    config: ExperimentConfig, run: TrainedRun, fit: Fit, mean: Mean
+) -> dict[str, Any]:
+    folder = _folder(config).absolute()
+    return {
+        'run': str(folder),
+        'ended': files.exists(folder / directory.RESULT),
+        'checkpoints': 'best' if takes_best(run.config) else 'last',
+        'averaged_steps': mean.steps,
+        'anew': sorted(map(fitting.name, fit.here.keys() - fit.taken)),
+        'left_out': sorted(map(fitting.name, fit.there.keys() - fit.taken)),
+        'tokenizer': 'init_from' if _has_its_tokenizer(config, run) else 'own',
+    }
+
+
+def _kinds(model: Model) -> dict[str, str]:
+    """Dtype and shape of each variable, by its path where layers are separate."""
+    separate = model.with_separate_layers() if model.scans_layers else model
+    return manifest.kinds(trained_run.abstract_variables(separate))
+
+
+def _check_ids(
+    config: ExperimentConfig,
+    run: TrainedRun,
+    model: Model,
+    vocabulary: Tokenizer,
+    fit: Fit,
+) -> None:
+    """Refuses rows for ids that mean other pieces here."""
+    if vocabulary.digest == run.tokenizer.digest:
+        return
+    larger = _kinds(model.clone(vocab_size=model.vocab_size + 1))
+    by_ids = {path for path, kind in fit.here.items() if larger[path] != kind}
+    kept = sorted(map(fitting.name, by_ids - fit.ignored))
+    if not kept:
+        return
+    own = dataclasses.asdict(config.tokenizer)
+    theirs = dataclasses.asdict(run.config.tokenizer)
+    given = ', '.join(f'tokenizer.{x}={own[x]}' for x in own if own[x] != theirs[x])
+    its = ', '.join(f'tokenizer.{x}={theirs[x]}' for x in own if own[x] != theirs[x])
+    raise UserError(
+        f'{given} makes another tokenizer than that of {config.init_from}, by whose '
+        f'ids the rows of {fitting.listed(kept)} go: give {its} for its tokenizer, or '
+        f'let these begin anew: {fitting.pattern_of(kept)}'
+    )
+
+
+def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:
+    """The mean of the checkpoints that `translate` would take, or of so many of them.
+
+    Raises:
+      UserError: there are fewer, or one of them is damaged or cannot be read.
+    """
+    settings = run.config
+    if config.init_average is not None:
+        settings = dataclasses.replace(
+            settings,
+            evaluation=dataclasses.replace(
+                settings.evaluation, average=config.init_average
+            ),
+        )
+        there = len(trained_run.average_steps(settings, run.checkpoints))
+        if there < config.init_average:
+            raise UserError(
+                f'init_average={config.init_average} and {config.init_from} holds '
+                f'{there} to average: give at most that'
+            )
+    refuse = functools.partial(_refuse, config)
+    return trained_run.average(settings, run.checkpoints, run.model, refuse, devices)
+
+
+def _refuse(config: ExperimentConfig, text: str) -> None:
+    raise UserError(
+        f'in {config.init_from} {text}: restore it, or take fewer with init_average'
+    )

@@ -1,0 +1,301 @@
+"""Training on: what a run takes over from another, what it refuses, what it keeps."""
+
+import hashlib
+import io
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import small_runs
+
+from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.command_line import flags
+from experiments.command_line.errors import UserError
+from experiments.command_line.screen import Screen
+from experiments.command_line.stopping import Stop
+from experiments.config import check
+from experiments.data import sources, tokenizer
+from experiments.data.batches import Position
+from experiments.runs import directory, initial, metrics_log, trained_run
+from experiments.runtime import cache as cache_folder
+from experiments.training import loop, setup
+from experiments.training.programs import Programs
+from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
+from flaxformer_lite.training import freezing
+from flaxformer_lite.training.loss import loss_sums
+from flaxformer_lite.training.train_step import init_variables
+
+SMALL = small_runs.FIELDS | {
+    'model.dropout': 0.0,
+    'train.steps': 2,
+    'train.log_every': 1,
+    'evaluation.every': 0,
+    'evaluation.decode': 'greedy',
+    'evaluation.average': 1,
+    'checkpoint.every': 1,
+    'checkpoint.keep': 1,
+}
+pytestmark = pytest.mark.usefixtures('cache')
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory):
+    return small_runs.write_text(tmp_path_factory.mktemp('text'), val=2)
+
+
+def overrides(text, **changes):
+    return small_runs.flags(SMALL | {'data': small_runs.source(text)}, **changes)
+
+
+def settings(text, **changes):
+    return flags.settings('wmt_small', overrides(text, **changes)).config
+
+
+def make_source(path, text, steps=(1, 2), **changes):
+    """The directory of a run, made without training: random parameters at each step."""
+    config = settings(text, evaluation__average=2, checkpoint__keep=2, **changes)
+    words = tokenizer.train(
+        sources.load(config.data), config.tokenizer.vocab_size, cache_folder.folder()
+    )
+    model = check.build_model(config, words.vocab_size)
+    make = jax.jit(lambda key: init_variables(model, key))
+    with directory.open_run(path, config.to_dict()):
+        words.save(path / trained_run.TOKENIZER)
+        checkpoints = Checkpoints(path / trained_run.CHECKPOINTS, keep=9)
+        for step in steps:
+            checkpoints.save(step, make(jax.random.key(step)), {})
+        checkpoints.close()
+    return path
+
+
+@pytest.fixture(scope='module')
+def source(text, tmp_path_factory):
+    return make_source(tmp_path_factory.mktemp('runs') / 'source', text)
+
+
+def mean_of(path, steps=(1, 2)):
+    """The mean of a run's checkpoints, in float64, by paths with a collection first."""
+    run = trained_run.open_trained(path)
+    abstract = trained_run.abstract_variables(run.model)
+    trees = []
+    for step in steps:
+        loaded = run.checkpoints.average([step], abstract).variables
+        trees.append(freezing.paths(jax.device_get(loaded)))
+    return {
+        name: np.mean([np.float64(tree[name]) for tree in trees], axis=0)
+        for name in trees[0]
+    }
+
+
+def prepared(text, path, **changes):
+    config = settings(text, **changes)
+    return setup.prepare(config, path, Screen(io.StringIO()), Stop())
+
+
+def snapshot(folder):
+    """Every file of a folder: its bytes, and when it was written."""
+    return {
+        path: (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(folder.rglob('*'))
+        if path.is_file()
+    }
+
+
+def result(path):
+    return json.loads((path / 'result.json').read_text('utf-8'))
+
+
+def last_params(path):
+    checkpoints = Checkpoints(path / trained_run.CHECKPOINTS, read_only=True)
+    run = trained_run.open_trained(path)
+    abstract = trained_run.abstract_variables(run.model)
+    loaded = checkpoints.average(checkpoints.last_steps(1), abstract).variables
+    return freezing.paths(jax.device_get(loaded['params']))
+
+
+def test_a_killed_run_goes_on_without_its_source(text, source, tmp_path, monkeypatch):
+    """And ends with the parameters of one that was never killed, to the bit."""
+    copy = tmp_path / 'copy'
+    shutil.copytree(source, copy)
+    begun = snapshot(copy)
+    argv = overrides(text, init_from=copy, train__freeze='encoder')
+    small_runs.train(tmp_path / 'whole', *argv)
+    assert snapshot(copy) == begun
+
+    with monkeypatch.context() as patch:
+
+        def kill(self):
+            raise KeyboardInterrupt
+
+        patch.setattr(loop.Trainer, 'run', kill)
+        with pytest.raises(KeyboardInterrupt):
+            small_runs.train(tmp_path / 'killed', *argv)
+    shutil.rmtree(copy)
+    small_runs.train(tmp_path / 'killed', *argv)
+    ends = [result(tmp_path / name) for name in ('whole', 'killed')]
+    assert ends[0]['parameters_sha256'] == ends[1]['parameters_sha256']
+    assert ends[0]['evaluations'] == ends[1]['evaluations']
+
+    taken = mean_of(source)
+    for name, x in last_params(tmp_path / 'killed').items():
+        first = np.float32(taken[f'params/{name}'])
+        is_same = np.asarray(x).tobytes() == first.tobytes()
+        assert is_same == name.startswith('encoder/'), name
+    check_first_loss(text, source, tmp_path / 'whole')
+    check_record(source, tmp_path / 'whole')
+
+
+def check_first_loss(text, source, path):
+    """Of the first row: the loss of the source's mean parameters on the first batch."""
+    first = next(row for row in metrics_log.read(path) if row['kind'] == 'train')
+    own = prepared(text, path.parent / 'other')
+    batch, _ = next(own.batches.iterate(Position()))
+    variables = freezing.from_paths(
+        {name: np.float32(x) for name, x in mean_of(source).items()}
+    )
+    sums = jax.jit(loss_sums, static_argnums=(0, 3))(own.model, variables, batch, 0.1)
+    np.testing.assert_allclose(first['loss'], sums.loss / sums.tokens, rtol=1e-5)
+
+
+def check_record(source, path):
+    record = initial.read(path)
+    assert record['averaged_steps'] == [1, 2]
+    assert (record['anew'], record['left_out']) == ([], [])
+    assert record['tokenizer'] == 'init_from'
+    for name in (trained_run.TOKENIZER, f'{trained_run.TOKENIZER}.sha256'):
+        assert (path / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_its_tokenizer_comes_along_to_other_text(source, tmp_path):
+    other = tmp_path / 'text'
+    other.mkdir()
+    (other / 'train.en').write_text('a bee\nbees\n', 'utf-8')
+    (other / 'train.de').write_text('eine Biene\nBienen\n', 'utf-8')
+    (other / 'val.en').write_text('a bee\n', 'utf-8')
+    (other / 'val.de').write_text('eine Biene\n', 'utf-8')
+    own = prepared(other, tmp_path / 'run', init_from=source, init_average=1)
+    assert own.tokenizer.model == (source / trained_run.TOKENIZER).read_bytes()
+    assert own.initial is not None
+    assert own.initial.record['averaged_steps'] == [2]
+
+
+def test_what_fits_is_taken_where_the_rest_is_ignored(text, source, tmp_path):
+    pattern = '^decoder/layer_1/'
+    changes = dict(init_from=source, model__decoder_num_layers=2)
+    own = prepared(text, tmp_path / 'run', init_ignore=pattern, **changes)
+    assert own.initial is not None
+    taken = mean_of(source)
+    found = own.initial.variables()
+    assert found.keys() == taken.keys()
+    for name, x in found.items():
+        np.testing.assert_array_equal(x, np.float32(taken[name]), err_msg=name)
+    anew = own.initial.record['anew']
+    assert anew and all(name.startswith('decoder/layer_1/') for name in anew)
+
+
+@pytest.mark.slow
+def test_layers_may_be_scanned_on_either_side(text, tmp_path):
+    """Of the state that a run begins with, parameters that it does not take are new."""
+    layers = {'model__num_layers': 2}
+    for scanned in (False, True):
+        path = make_source(
+            tmp_path / f'{scanned}', text, model__scan_layers=scanned, **layers
+        )
+        own = prepared(
+            text,
+            tmp_path / 'run',
+            init_from=path,
+            init_ignore='layer_1/',
+            model__scan_layers=not scanned,
+            **layers,
+        )
+        key = own.devices.key(0)
+        state = Programs(own).first_state(key)
+        run = trained_run.open_trained(path)
+        separate = own.model.with_separate_layers() if not scanned else own.model
+        expected = freezing.paths(init_variables(separate, key))
+        theirs = freezing.from_paths(mean_of(path))
+        from_there = freezing.paths(
+            unstack_layers(theirs) if run.model.scans_layers else theirs
+        )
+        for name in expected:
+            if 'layer_1/' not in name:
+                expected[name] = np.float32(from_there[name])
+        expected = freezing.from_paths(expected)
+        if own.model.scans_layers:
+            expected = stack_layers(expected)
+        jax.tree.map(np.testing.assert_array_equal, state.variables, expected)
+
+
+def unfinished(path, text):
+    make_source(path, text, steps=())
+
+
+def damaged(path, text):
+    make_source(path, text, steps=(1,))
+    file = max(path.glob('checkpoints/1/state/**/*'), key=lambda x: x.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ('make', 'message'),
+    [
+        (None, 'is not the directory of a run: it holds no config.json'),
+        (unfinished, 'holds no finished checkpoint yet'),
+        (damaged, 'damaged'),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_refused(text, tmp_path, make, message):
+    path = tmp_path / 'source'
+    if make is not None:
+        make(path, text)
+    with pytest.raises(UserError, match=message) as error:
+        small_runs.train(tmp_path / 'run', *overrides(text, init_from=path))
+    assert str(error.value).startswith('init_from: ')
+    assert '\n' not in str(error.value)
+    assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        (
+            {'model__num_layers': 2},
+            r'is of another model; not there: decoder/layer_1, encoder/layer_1\. .*'
+            r"--config.init_ignore='\^\(decoder/layer_1\|encoder/layer_1\)\(/\|\$\)'",
+        ),
+        ({'model__norm': 'rms'}, r'left over: decoder/final/norm/bias, '),
+        ({'model__d_ff': 48}, 'of another shape: decoder/layer_0/feed_forward/down/k'),
+        ({'init_ignore': 'nothing'}, "init_ignore='nothing' is in the path of no"),
+        ({'init_ignore': '.'}, "init_ignore='.' leaves nothing to take"),
+        ({'init_average': 3}, 'init_average=3 and .* holds 2 to average'),
+        (
+            {'tokenizer__vocab_size': 150},
+            'tokenizer.vocab_size=150 makes another tokenizer .* rows of embedding go: '
+            r"give tokenizer.vocab_size=200 .*--config.init_ignore='\^\(embedding\)",
+        ),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_named(text, source, tmp_path, changes, message):
+    argv = overrides(text, init_from=source, **changes)
+    with pytest.raises(UserError, match=message) as error:
+        small_runs.train(tmp_path / 'run', *argv)
+    assert str(error.value).startswith('init_from: ')
+    assert '\n' not in str(error.value)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_another_tokenizer_is_made_where_the_embeddings_begin_anew(
+    text, source, tmp_path
+):
+    changes = dict(init_from=source, tokenizer__vocab_size=150)
+    own = prepared(text, tmp_path / 'run', init_ignore='^embedding$', **changes)
+    assert own.tokenizer.vocab_size == 150
+    assert own.initial is not None
+    assert own.initial.record['tokenizer'] == 'own'
+    assert own.initial.record['anew'] == ['embedding']
