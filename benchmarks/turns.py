@@ -66,19 +66,22 @@ def run(module: str, side: Side) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def table(results: Results, rate: str) -> str:
-    """Medians of all that was reported; `ratio` is the first side's rate over this
+def table(results: Results, *rates: str) -> str:
+    """Medians of all that was reported; a ratio is the first side's rate over this
     side's."""
     first = next(iter(results.values()))
     keys = list(dict.fromkeys(key for rows in results.values() for key in rows[0]))
     lines = []
     for name, rows in results.items():
+        pairs = list(zip(first, rows, strict=True))
         ratios = [
-            ours[rate] / theirs[rate] for ours, theirs in zip(first, rows, strict=True)
+            median(ours[rate] / theirs[rate] for ours, theirs in pairs)
+            for rate in rates
         ]
         values = [median(r[k] for r in rows) if k in rows[0] else None for k in keys]
-        lines.append([name, f'{median(ratios):.2f}', *values])
-    return console.table(['side', 'ratio', *keys], lines)
+        lines.append([name, *(f'{ratio:.2f}' for ratio in ratios), *values])
+    names = [f'ratio of {rate}' for rate in rates]
+    return console.table(['side', *names, *keys], lines)
 
 
 def peak_megabytes() -> float:
