@@ -90,7 +90,7 @@ class EncoderDecoder(Model, kw_only=True):
         source = TokenBatch.from_tokens(source_BS, self.special_tokens.padding)
         mask_B11S = source.valid_BT[:, None, None]
         encoded = _Encoded(self._encode(source), mask_B11S)
-        return DecodeState(encoded, self.decoder.empty_cache(len(source_BS)))
+        return DecodeState(encoded, self.decoder.empty_cache(source_BS.shape[0]))
 
     def step_hidden(self, x_BND, state, beam):
         encoded: _Encoded = state.encoder_state
