@@ -4,12 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.command_line.errors import UserError
-from experiments.export import stablehlo, trained
+from experiments.export import huggingface, stablehlo, trained
 from experiments.export.trained import Trained
 from experiments.storage import files
 
 # Each refuses what it does not know, and gives back what writes to a folder.
 FORMATS: dict[str, Callable[[Trained], Callable[[Path], None]]] = {
+    'huggingface': huggingface.prepare,
     'stablehlo': stablehlo.prepare,
 }
 
