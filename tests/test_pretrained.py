@@ -7,6 +7,7 @@ computes of them stands beside them: goldens/make_families.py.
 import dataclasses
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import jax
@@ -25,6 +26,9 @@ GOLDENS = Path(__file__).parent / 'goldens' / 'families'
 # The first token that a family's targets are told to have.
 FORCED = {'bart': 0, 'mbart': 5, 'm2m100': 6}
 LIMIT, BEAMS = 9, 3
+# How much more is lost to rounding: a cap is a tanh, which XLA has to 3e-7 only, and a
+# norm behind each sublayer makes it more.
+ROUNDING = {'t5gemma': 5}
 NAMES = sorted(path.name for path in GOLDENS.iterdir())
 every_golden = pytest.mark.parametrize('name', NAMES)
 
@@ -74,9 +78,11 @@ def test_logits_loss_and_gradients_are_those_of_transformers(name):
         return logits, loss_and_grads(model, variables, batch)[0]
 
     logits, output = compute(variables)
-    np.testing.assert_allclose(logits[real], golden['logits'][real], atol=3e-5)
+    more = ROUNDING.get(name, 1)
+    atol = 3e-5 * more
+    np.testing.assert_allclose(logits[real], golden['logits'][real], atol=atol)
     loss = output.sums.loss / output.sums.tokens
-    np.testing.assert_allclose(loss, golden['loss'], rtol=2e-6)
+    np.testing.assert_allclose(loss, golden['loss'], rtol=2e-6 * more)
     given = {k.removeprefix('gradients/') for k in golden if k.startswith('gradients/')}
     for array in table_of(GOLDENS / name, model):
         found = output.gradients
@@ -91,15 +97,14 @@ def test_logits_loss_and_gradients_are_those_of_transformers(name):
             # the start token is padding in some families.
             found[model.special_tokens.padding] = 0
             expected[model.special_tokens.padding] = 0
-        atol = 1e-7 + 1e-5 * abs(expected).max()
+        atol = 1e-7 + 1e-5 * more * abs(expected).max()
         np.testing.assert_allclose(found, expected, 0, atol, err_msg=array.name)
         given.remove(array.name)
     assert not given
 
 
-def decoded(name, strategy):
+def decoded(name, strategy, model, variables):
     """The tokens before the end token, and the log-probability with it."""
-    model, variables = flaxformer_lite.from_pretrained(GOLDENS / name)
     result = flaxformer_lite.generate(
         model,
         variables,
@@ -122,21 +127,43 @@ def golden_texts(name):
 @pytest.mark.slow
 @every_golden
 def test_greedy_tokens_are_those_of_transformers(name):
-    texts, _ = decoded(name, 'greedy')
+    loaded = flaxformer_lite.from_pretrained(GOLDENS / name)
+    texts, _ = decoded(name, 'greedy', *loaded)
     assert texts == golden_texts(name)['greedy']
 
 
 @by_cost(['t5_untied'])
 def test_beam_search_finds_what_transformers_finds_or_better(name):
     """Transformers lets a hypothesis end only if it is among the best of its step."""
-    texts, scores = decoded(name, 'beam')
+    model, variables = flaxformer_lite.from_pretrained(GOLDENS / name)
+    texts, scores = decoded(name, 'beam', model, variables)
+    given = int(name in FORCED)
+    expected = log_probabilities(model, variables, golden_of(name), texts, given)
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
     golden = golden_texts(name)
-    same = [text == other for text, other in zip(texts, golden['beam'], strict=True)]
-    assert any(same)
-    expected = np.asarray(golden['beam_scores'])
-    np.testing.assert_allclose(scores[same], expected[same], rtol=1e-5)
-    better = np.logical_not(same)
-    assert (scores[better] > expected[better]).all()
+    for text, score, other, other_score in zip(
+        texts, scores, golden['beam'], golden['beam_scores'], strict=True
+    ):
+        if text == other:
+            np.testing.assert_allclose(score, other_score, rtol=1e-5)
+        else:
+            assert score > other_score
+
+
+def log_probabilities(model, variables, golden, texts, given):
+    """Of targets with their end tokens, by teacher forcing; the first may be given."""
+    end = model.special_tokens.end
+    labels = np.full((len(texts), LIMIT), model.special_tokens.padding, np.int32)
+    for row, text in zip(labels, texts, strict=True):
+        row[: len(text) + 1] = [*text, end]
+    start = np.full((len(texts), 1), model.special_tokens.start, np.int32)
+    inputs = np.concatenate([start, labels[:, :-1]], 1)
+    logits = jax.jit(model.apply)(variables, golden['source'], inputs)
+    log_p = np.asarray(jax.nn.log_softmax(logits))
+    return [
+        sum(log_p[i, t, token] for t, token in enumerate([*text, end]) if t >= given)
+        for i, text in enumerate(texts)
+    ]
 
 
 @by_cost(['bart', 'marian', 't5_untied'])
@@ -231,6 +258,12 @@ def test_a_folder_without_config_or_weights_is_refused(marian):
     refuses(marian, 'is no checkpoint: it holds no config.json')
 
 
+def test_without_safetensors_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'safetensors', None)
+    with pytest.raises(ModuleNotFoundError, match=r"'flaxformer-lite\[pretrained\]'"):
+        flaxformer_lite.from_pretrained(GOLDENS / 'marian')
+
+
 @pytest.mark.parametrize('size', [0, 4, 200, -1])
 def test_a_truncated_file_is_refused(marian, size):
     file = marian / 'model.safetensors'
@@ -312,3 +345,29 @@ def test_a_model_that_a_family_cannot_have_is_refused_by_its_field():
         load.family_of('marian').write(described._replace(config=config), ())
     with pytest.raises(ValueError, match='Bart cannot have this model: there is'):
         flaxformer_lite.to_pretrained(described, variables, 'bart')
+
+
+@pytest.mark.slow
+@every_golden
+def test_other_weights_give_the_logits_of_transformers(name, tmp_path):
+    torch = pytest.importorskip('torch')
+    pytest.importorskip('transformers')
+    from goldens import make_families
+
+    golden = golden_of(name)
+    theirs = make_families.random_model(name, seed=1_000)
+    theirs.save_pretrained(tmp_path)
+    source, inputs = (torch.tensor(golden[x]).long() for x in ('source', 'inputs'))
+    real = golden['labels'] != theirs.config.pad_token_id
+    seen = np.concatenate([np.ones_like(real[:, :1]), real[:, :-1]], 1)
+    with torch.no_grad():
+        expected = theirs.double()(
+            input_ids=source,
+            attention_mask=source != theirs.config.pad_token_id,
+            decoder_input_ids=inputs,
+            decoder_attention_mask=torch.tensor(seen),
+        ).logits.numpy()
+    model, variables = flaxformer_lite.from_pretrained(tmp_path)
+    logits = jax.jit(model.apply)(variables, golden['source'], golden['inputs'])
+    atol = 3e-5 * ROUNDING.get(name, 1)
+    np.testing.assert_allclose(logits[real], expected[real], atol=atol)

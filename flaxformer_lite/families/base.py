@@ -149,6 +149,8 @@ class Family:
         arrays.
       aliases: names under which files may hold an array once more, by our path.
       computed: arrays that files may hold and that are computed here.
+      rotates_halves: whether rotary positions turn the features i and i + d_k / 2, and
+        not 2i and 2i + 1: then the columns of queries and keys stand in another order.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()
@@ -159,6 +161,7 @@ class Family:
     arrays: ClassVar[Mapping[str, str]] = {}
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     computed: ClassVar[tuple[str, ...]] = ()
+    rotates_halves: ClassVar[bool] = False
 
     @classmethod
     def arrays_of(cls, config: ModelConfig) -> Mapping[str, str]:

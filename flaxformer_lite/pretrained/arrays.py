@@ -30,12 +30,14 @@ class Array(NamedTuple):
       shape: ours.
       name: theirs.
       aliases: other names that it may have.
+      halves: whether features 2i and 2i + 1 of a head are i and i + d_k / 2 there.
     """
 
     path: tuple[str, ...]
     shape: tuple[int, ...]
     name: str
     aliases: tuple[str, ...]
+    halves: bool = False
 
     @property
     def their_shape(self) -> tuple[int, ...]:
@@ -60,10 +62,16 @@ class Array(NamedTuple):
         """Their array as ours: a view, where the kind of array has views."""
         if self.path[-1] == 'kernel':
             array = array.T
+        if self.halves:
+            pairs = array.reshape(*self.shape[:-1], 2, -1)
+            array = pairs.swapaxes(-1, -2)
         return array.reshape(self.shape)
 
     def to_theirs(self, array: Any) -> Any:
         """Our array as theirs."""
+        if self.halves:
+            pairs = array.reshape(*self.shape[:-1], -1, 2)
+            array = pairs.swapaxes(-1, -2)
         if self.path[-1] != 'kernel':
             return array.reshape(self.their_shape)
         return array.reshape(self._fan_in, -1).T
@@ -95,8 +103,16 @@ def table(family: type[Family], config: ModelConfig, model: Model) -> list[Array
     for path, shape in shapes.items():
         # What repeats another array in one model may be one of its own in another.
         aliases = set(family.aliases.get(path, ())) - set(names.values())
-        names_of_path = names[path], tuple(sorted(aliases))
-        arrays.append(Array(tuple(path.split('/')), shape, *names_of_path))
+        is_rotated = re.search('self_attention/(query|key)/', path) is not None
+        arrays.append(
+            Array(
+                tuple(path.split('/')),
+                shape,
+                names[path],
+                tuple(sorted(aliases)),
+                halves=family.rotates_halves and is_rotated,
+            )
+        )
     return arrays
 
 

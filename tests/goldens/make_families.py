@@ -95,6 +95,38 @@ FAMILIES = {
     ),
     'mt5': ('MT5', T5 | dict(feed_forward_proj='gated-gelu')),
 }
+GEMMA = dict(
+    vocab_size=VOCAB,
+    hidden_size=12,
+    query_pre_attn_scalar=5,
+    attn_logit_softcapping=1.0,
+    final_logit_softcapping=2.0,
+)
+FAMILIES['t5gemma'] = (
+    'T5Gemma',
+    dict(
+        vocab_size=VOCAB,
+        encoder=GEMMA
+        | dict(
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=6,
+            intermediate_size=10,
+            layer_types=['full_attention'] * 2,
+        ),
+        decoder=GEMMA
+        | dict(
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=4,
+            intermediate_size=6,
+            layer_types=['full_attention'],
+        ),
+        decoder_start_token_id=2,
+    ),
+)
 # The first token of targets, where the family is told it.
 FORCED = {'bart': 0, 'mbart': 5, 'm2m100': 6}
 
@@ -159,9 +191,9 @@ def randomise(model) -> None:
             if not p.requires_grad:
                 continue  # sinusoids
             is_gain = 'norm' in name and name.endswith('weight')
-            is_embedding = 'shared' in name or 'lm_head' in name
+            is_embedding = 'embed' in name or 'shared' in name or 'lm_head' in name
             # T5 does not divide its scores.
-            of_matrices = 0.4 if 'T5' in type(model).__name__ else 0.8
+            of_matrices = 0.4 if 'T5For' in type(model).__name__ else 0.8
             scale = 0.1 if is_gain else 0.4 if is_embedding else of_matrices
             p.normal_(1.0 if is_gain else 0.0, scale)
         for buffer in buffers:
@@ -171,6 +203,7 @@ def randomise(model) -> None:
 def decoded(model, name: str, beams: int) -> tuple[list[list[int]], list[float]]:
     """The tokens before the end token, and the log-probability with it."""
     pad, end = model.config.pad_token_id, model.config.eos_token_id
+    start = model.config.decoder_start_token_id
     source = rows(sources(end), pad)
     out = model.generate(
         input_ids=source,
@@ -182,7 +215,8 @@ def decoded(model, name: str, beams: int) -> tuple[list[list[int]], list[float]]
         early_stopping=False,
         forced_bos_token_id=FORCED.get(name),
         forced_eos_token_id=None,
-        bad_words_ids=[[pad]],
+        # What is never chosen here.
+        bad_words_ids=[[token] for token in {pad, start} - {end}],
         logits_processor=transformers.LogitsProcessorList([EndAtLimit(end)]),
         return_dict_in_generate=True,
         output_scores=True,
