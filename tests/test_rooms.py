@@ -21,6 +21,7 @@ ORDER = (
     'checkpoints',
     'runs',
     'evaluation',
+    'export',
     'costs',
     'training',
     'sweeps',

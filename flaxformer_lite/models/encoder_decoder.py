@@ -121,7 +121,7 @@ class EncoderDecoder(Model, kw_only=True):
             caches = self.decoder.init_cache(encoder_kv, source.valid_BT)
             encoder_kv = None
         else:
-            caches = self.decoder.empty_cache(len(source_BS))
+            caches = self.decoder.empty_cache(source_BS.shape[0])
         mask_B11S = source.valid_BT[:, None, None]
         return DecodeState(_Encoded(encoder_kv, mask_B11S, start_B1), caches)
 

@@ -1,0 +1,47 @@
+"""A run's directory → a new folder in the format of another program."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from experiments.command_line.errors import UserError
+from experiments.export import huggingface, stablehlo, trained
+from experiments.export.trained import Trained
+from experiments.storage import files
+
+# Each refuses what it does not know, and gives back what writes to a folder.
+FORMATS: dict[str, Callable[[Trained], Callable[[Path], None]]] = {
+    'huggingface': huggingface.prepare,
+    'stablehlo': stablehlo.prepare,
+}
+
+
+def check_new(out: Path) -> None:
+    """Refuses a folder that holds anything.
+
+    Raises:
+      UserError: it does, or it is a file, or nothing can be written there.
+    """
+    if files.exists(out) and not (out.is_dir() and not any(out.iterdir())):
+        raise UserError(f'--out={out} is there already: give a new folder')
+    obstacle = files.obstacle(out)
+    if obstacle:
+        raise UserError(f'--out={out}: {obstacle}')
+
+
+def export(workdir: Path, to: str, out: Path) -> None:
+    """Writes what a run has trained, in another format; all of it or nothing.
+
+    Args:
+      workdir: the run's directory.
+      to: one of `FORMATS`.
+      out: a folder that is not there yet, or is empty.
+
+    Raises:
+      UserError: the folder holds something, a package is missing, or the format does
+        not know a field's value; names the field.
+    """
+    check_new(out)
+    write = FORMATS[to](trained.read(workdir))
+    with files.replacing(out) as folder:
+        folder.mkdir()
+        write(folder)

@@ -1,0 +1,192 @@
+"""A folder that Transformers opens: config, weights and tokenizer of a family.
+
+The family is chosen by its tables (`flaxformer_lite/families`), read in the direction
+from us to them, after the model is put in the family's words (`rewrite`).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.command_line import packages
+from experiments.command_line.errors import UserError
+from experiments.export import rewrite, tokenizer_json
+from experiments.export.rewrite import Expressed
+from experiments.export.trained import Trained
+from experiments.storage import files
+from flaxformer_lite.config import build, spec
+from flaxformer_lite.families.base import Choice, Described, Entry, Family, Spec
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.pretrained import load
+
+_FAMILIES = 'flaxformer_lite.families'
+# By how much logits may differ, by a family's ε; and as a share of the largest.
+_TOLERANCE, _SHARE = 1e-4, 1e-5
+# Tokens that Transformers may generate, if nobody says how many.
+_MAX_LENGTH = 512
+
+
+class Found(NamedTuple):
+    """A model as a family has it.
+
+    Attributes:
+      family: which.
+      described: its config, vocabulary and special tokens, as `family.read` gives them.
+      variables: with separate layers.
+    """
+
+    family: type[Family]
+    described: Described
+    variables: Any
+
+
+def prepare(trained: Trained) -> Callable[[Path], None]:
+    """What writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` open.
+
+    Raises:
+      UserError: a package is missing, or no family computes this model; names a field.
+    """
+    packages.check('--to=huggingface', ['safetensors'], 'export')
+    found = find(trained)
+    _check_logits(trained, found)
+    try:
+        config, arrays = load.to_pretrained(
+            found.described, found.variables, found.family.model_types[0]
+        )
+    except ValueError as error:
+        raise UserError(f'--to=huggingface: {error}') from None
+    tokens = found.described.special_tokens
+    config |= {'bos_token_id': tokens.start, 'dtype': 'float32'}
+    config |= {'forced_eos_token_id': tokens.end}
+    documents = {
+        'config.json': config,
+        'generation_config.json': _generation(found.described, trained.model),
+        **tokenizer_json.files_of(trained.tokenizer),
+    }
+
+    def write(folder: Path) -> None:
+        from safetensors.numpy import save_file
+
+        for name, value in documents.items():
+            (folder / name).write_text(files.json_text(value), 'utf-8')
+        contiguous = {
+            name: np.ascontiguousarray(x) for name, x in jax.device_get(arrays).items()
+        }
+        metadata = {'format': 'pt'}
+        save_file(contiguous, folder / 'model.safetensors', metadata=metadata)
+
+    return write
+
+
+def find(trained: Trained) -> Found:
+    """The model as the family has it that can; of several, the nearest.
+
+    Raises:
+      UserError: none can; says what the nearest does not know, and names the field.
+    """
+    own = rewrite.plain(trained.model, trained.config.model, trained.variables)
+    refused = []
+    for family in _by_nearness(own):
+        model = rewrite.towards(own, family.fields)
+        described = Described(
+            model.config, trained.model.vocab_size, trained.model.special_tokens
+        )
+        try:
+            theirs = family.write(described, _names(family, model))
+            described = family.read(theirs, _names(family, model))
+        except ValueError as error:
+            refused.append(error)
+            continue
+        model = Expressed(described.config, model.variables)
+        model = rewrite.with_biases(model, described.vocab_size)
+        return Found(family, described, model.variables)
+    family = _by_nearness(own)[0]
+    unknown = _unknown(own, family)
+    if unknown:
+        raise UserError(f'--to=huggingface: {family.__name__} cannot have {unknown[0]}')
+    raise UserError(f'--to=huggingface: {refused[0]}')
+
+
+def _by_nearness(own: Expressed) -> list[type[Family]]:
+    """All families, those first whose tables have the most of the config's values."""
+    families = [spec.find(_FAMILIES, name) for name in spec.available(_FAMILIES)]
+    return sorted(families, key=lambda family: len(_unknown(own, family)))
+
+
+def _unknown(own: Expressed, family: type[Family]) -> list[str]:
+    """What a family's tables do not have, in words."""
+    config = rewrite.towards(own, family.fields).config
+    words = []
+    for field, entry in family.fields.items():
+        value = getattr(config, field)
+        known = _known(entry)
+        compared = spec.parse(value)[0] if isinstance(entry, Spec) else value
+        if known and compared not in known:
+            there = ' or '.join(map(str, known))
+            words.append(f'model.{field}={value}: there it is {there}')
+    return words
+
+
+def _known(entry: Any) -> list[Any]:
+    """The values that a table's entry has; of specs, the names; nothing for any."""
+    if isinstance(entry, Spec):
+        inner = entry.entry
+        texts = [inner] if isinstance(inner, str) else inner.values.values()
+        return sorted({spec.parse(text)[0] for text in texts})
+    if isinstance(entry, Choice):
+        return list(entry.values.values())
+    return [] if isinstance(entry, Entry) else [entry]
+
+
+def _names(family: type[Family], model: Expressed) -> list[str]:
+    """Names of arrays that decide what a config means: T5's own output matrix."""
+    return [family.arrays.get(name, name) for name in model.variables['params']]
+
+
+def _check_logits(trained: Trained, found: Found) -> None:
+    """Refuses a family whose logits are others, on sentences that are drawn.
+
+    Layer normalisation has another ε in PyTorch, which is nothing beside a variance of
+    one, and something beside a small one.
+    """
+    vocab_size = trained.model.vocab_size
+    draw = np.random.default_rng(0).integers
+    lowest = max(dataclasses.astuple(trained.model.special_tokens)) + 1
+    lowest = min(lowest, vocab_size - 1)
+    source, inputs = draw(lowest, vocab_size, (2, 4, 16), np.int32)
+    theirs = build.model(*found.described)
+    ours = _logits(trained.model, trained.variables, source, inputs)
+    other = _logits(theirs, found.variables, source, inputs)
+    difference = float(abs(ours - other).max())
+    if not difference <= max(_TOLERANCE, _SHARE * float(abs(ours).max())):
+        raise UserError(
+            f'--to=huggingface: {found.family.__name__} has '
+            f'model.norm={found.described.config.norm} in place of '
+            f'model.norm={trained.config.model.norm}, by which the logits of this '
+            f'model differ by {difference:.1g}: train with that norm'
+        )
+
+
+def _logits(model: Model, variables: Any, source: Any, inputs: Any) -> np.ndarray:
+    return np.asarray(jax.jit(model.apply)(variables, source, inputs))
+
+
+def _generation(described: Described, model: Model) -> dict[str, Any]:
+    """How Transformers decodes: padding is never chosen, and the last token ends."""
+    tokens = described.special_tokens
+    length = _MAX_LENGTH if model.max_length is None else model.max_length
+    return {
+        'pad_token_id': tokens.padding,
+        'eos_token_id': tokens.end,
+        'bos_token_id': tokens.start,
+        'decoder_start_token_id': tokens.start,
+        'forced_eos_token_id': tokens.end,
+        'suppress_tokens': [tokens.padding],
+        'max_length': min(length, _MAX_LENGTH),
+        'num_beams': 1,
+        'do_sample': False,
+    }

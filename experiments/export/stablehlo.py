@@ -1,0 +1,194 @@
+"""StableHLO by `jax.export`: programs that run without this project's code.
+
+`encode.stablehlo` reads sources; `step.stablehlo` makes the logits of the next token.
+Both take the parameters, which stand beside them in `parameters.npz`, so that they are
+on disk once. What goes from step to step is a list of arrays.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from experiments.command_line import packages
+from experiments.command_line.errors import UserError
+from experiments.export.trained import Trained
+from experiments.storage import files
+from flaxformer_lite.config import build, variants
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.kv_cache import BeamState
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.training.train_step import init_variables
+
+PLATFORMS = ('cpu', 'cuda', 'tpu')
+ENCODE, STEP = 'encode.stablehlo', 'step.stablehlo'
+PARAMETERS, MANIFEST, TOKENIZER = 'parameters.npz', 'manifest.json', 'tokenizer.model'
+# Of a source, its end token counted: a length of 1 broadcasts, and others do not.
+SHORTEST = 2
+_MANIFEST = {
+    'encode': '(parameters, source int32[b, s]) -> state',
+    'step': '(parameters, token int32[b], position int32[], state) -> (logits, state)',
+    'source': f'each row ends with the end token; then padding; s >= {SHORTEST}',
+}
+
+
+class Programs(NamedTuple):
+    """What is exported of a model.
+
+    Attributes:
+      encode: (parameters, source_BS) → state.
+      step: (parameters, token_B, position, state) → (logits_BV, state).
+    """
+
+    encode: export.Exported
+    step: export.Exported
+
+
+class _Traced(NamedTuple):
+    """Both functions, and the shapes that they take."""
+
+    encode: Callable[..., Any]
+    step: Callable[..., Any]
+    of_encode: tuple[Any, ...]
+    of_step: tuple[Any, ...]
+
+
+def prepare(trained: Trained) -> Callable[[Path], None]:
+    """What writes programs, parameters, tokenizer and a manifest to a folder.
+
+    Raises:
+      UserError: a package is missing, or a field of the model needs lengths that are
+        known.
+    """
+    packages.check('--to=stablehlo', ['flatbuffers'], 'export')
+    extra_length = trained.config.evaluation.extra_length
+    _check(trained.config.model, trained.model, extra_length)
+    programs = export_model(trained.model, extra_length)
+
+    def write(folder: Path) -> None:
+        (folder / ENCODE).write_bytes(programs.encode.serialize())
+        (folder / STEP).write_bytes(programs.step.serialize())
+        arrays: dict[str, Any] = jax.device_get(flatten(trained.variables))
+        np.savez(folder / PARAMETERS, **arrays)
+        (folder / TOKENIZER).write_bytes(trained.tokenizer.model)
+        manifest = files.json_text(_manifest(trained.model, extra_length))
+        (folder / MANIFEST).write_text(manifest, 'utf-8')
+
+    return write
+
+
+def export_model(model: Model, extra_length: int) -> Programs:
+    """Both programs, for any number of sentences of any length, on every platform.
+
+    Args:
+      model: a model that decodes.
+      extra_length: how many more tokens than its source a target may have.
+    """
+    traced = _trace(model, extra_length)
+    programs = []
+    for function, shapes in (
+        (traced.encode, traced.of_encode),
+        (traced.step, traced.of_step),
+    ):
+        exporter = export.export(jax.jit(function), platforms=PLATFORMS)
+        programs.append(exporter(*shapes))
+    return Programs(*programs)
+
+
+def flatten(variables: Any) -> dict[str, Any]:
+    """The variables by their paths, such as params/encoder/layer_0/…"""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator='/'): x
+        for path, x in jax.tree.leaves_with_path(variables)
+    }
+
+
+def _trace(model: Model, extra_length: int) -> _Traced:
+    variables = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
+    parameters = flatten(variables)
+    names, tree = list(parameters), jax.tree.structure(variables)
+    batch, length = export.symbolic_shape('b, s', constraints=[f's >= {SHORTEST}'])
+    room = length + extra_length
+
+    def restore(parameters):
+        return jax.tree.unflatten(tree, [parameters[name] for name in names])
+
+    def start(parameters, source_BS):
+        state = model.apply(restore(parameters), source_BS, method='prefill')
+        return state.allocate(1, room)
+
+    def encode(parameters, source_BS):
+        return jax.tree.leaves(start(parameters, source_BS))
+
+    def step(parameters, token_B, position, leaves):
+        visible_T = jnp.arange(room) <= position
+        beam = BeamState(
+            position,
+            jnp.zeros((batch, 1), jnp.int32),
+            jnp.broadcast_to(visible_T[None, None], (batch, 1, room)),
+        )
+        state = jax.tree.unflatten(state_tree, leaves)
+        logits_B1V, state = model.apply(
+            restore(parameters), token_B[:, None], state, beam, method='decode_step'
+        )
+        return logits_B1V[:, 0], jax.tree.leaves(state)
+
+    source_BS = jax.ShapeDtypeStruct((batch, length), jnp.int32)
+    token_B = jax.ShapeDtypeStruct((batch,), jnp.int32)
+    position = jax.ShapeDtypeStruct((), jnp.int32)
+    state = jax.eval_shape(start, parameters, source_BS)
+    leaves, state_tree = jax.tree.flatten(state)
+    of_step = (parameters, token_B, position, leaves)
+    jax.eval_shape(step, *of_step)
+    return _Traced(encode, step, (parameters, source_BS), of_step)
+
+
+def _check(config: ModelConfig, model: Model, extra_length: int) -> None:
+    """Refuses a model that computes with lengths, by the field that makes it do so."""
+    problem = _problem(model, extra_length)
+    if not problem:
+        return
+    for field in variants.fields():
+        default = getattr(ModelConfig, field)
+        if getattr(config, field) == default:
+            continue
+        other = dataclasses.replace(config, **{field: default})
+        try:
+            variants.check(other)
+            without = build.model(other, model.vocab_size, model.special_tokens)
+        except ValueError:
+            continue
+        if not _problem(without, extra_length):
+            value = getattr(config, field)
+            raise UserError(
+                f'model.{field}={value}: a program for sentences of any length cannot '
+                f'be made of it, and can with model.{field}={default}'
+            )
+    raise UserError(f'no program for sentences of any length can be made: {problem}')
+
+
+def _problem(model: Model, extra_length: int) -> str:
+    """Why the model cannot be traced with lengths that are not known; '' if it can."""
+    try:
+        _trace(model, extra_length)
+    except (jax.errors.InconclusiveDimensionOperation, TypeError, ValueError) as error:
+        return str(error).splitlines()[0]
+    return ''
+
+
+def _manifest(model: Model, extra_length: int) -> dict[str, Any]:
+    """What a program has to know that runs the others."""
+    return {
+        **_MANIFEST,
+        'platforms': PLATFORMS,
+        'vocab_size': model.vocab_size,
+        'special_tokens': dataclasses.asdict(model.special_tokens),
+        # Positions from 0; the caches have room for so many more than the source has.
+        'extra_length': extra_length,
+        'max_length': model.max_length,
+    }

@@ -1,0 +1,36 @@
+"""What is exported: a run's model with the parameters that it is scored with."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.config.schema import ExperimentConfig
+from experiments.data.tokenizer import Tokenizer
+from experiments.runs import trained_run
+from flaxformer_lite.models.base import Model
+
+
+class Trained(NamedTuple):
+    """A run's model.
+
+    Attributes:
+      config: the run's.
+      tokenizer: of both languages.
+      model: the Transformer.
+      variables: the mean of the checkpoints that the run is scored with.
+    """
+
+    config: ExperimentConfig
+    tokenizer: Tokenizer
+    model: Model
+    variables: Any
+
+
+def read(workdir: Path) -> Trained:
+    """The trained model of a run's directory.
+
+    Raises:
+      UserError: as `trained_run.open_trained` and `trained_run.average`.
+    """
+    run = trained_run.open_trained(workdir)
+    mean = trained_run.average(run.config, run.checkpoints, run.model)
+    return Trained(run.config, run.tokenizer, run.model, mean.variables)

@@ -1,0 +1,176 @@
+"""A folder for Transformers: the family that computes the same, to the bit and back.
+
+Where Transformers is installed, the slow tests open the folder with it.
+"""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flaxformer_lite
+from experiments.command_line.errors import UserError
+from experiments.config.schema import ExperimentConfig
+from experiments.data import tokenizer
+from experiments.data.sources.grammar import Grammar
+from experiments.export import huggingface
+from experiments.export.trained import Trained
+from flaxformer_lite.config import build
+from flaxformer_lite.config.schema import ModelConfig
+from tests import tiny
+
+pytest.importorskip('safetensors')
+
+SIZES = dict(d_model=12, num_layers=1, decoder_num_layers=2, num_heads=2, d_ff=16)
+T5 = dict(norm='rms', residual='pre_norm', positions='t5')
+CASES = {
+    'marian': dict(),
+    'pegasus': dict(residual='pre_norm', head_dropout=0.1, feed_forward='gelu'),
+    'bart': dict(positions='learned(max_length=70)', norm_embeddings=True),
+    'mbart': dict(positions='learned', norm_embeddings=True, residual='pre_norm'),
+    't5': dict(feed_forward='relu(bias=False)', **T5),
+    'mt5': dict(
+        feed_forward='geglu(tanh=True)',
+        tie='source_target',
+        scale_embeddings=False,
+        d_k=4,
+        d_v=4,
+        **T5,
+    ),
+}
+
+
+@pytest.fixture(scope='module')
+def vocabulary(tmp_path_factory):
+    pairs = Grammar(pairs=200)
+    return tokenizer.train(pairs, 200, tmp_path_factory.mktemp('cache'))
+
+
+def trained(vocabulary, **fields):
+    config = ModelConfig.of(SIZES | fields)
+    model = build.model(config, vocabulary.vocab_size)
+    variables = tiny.all_variables(model)
+    return Trained(ExperimentConfig(model=config), vocabulary, model, variables)
+
+
+def batch(vocabulary):
+    draw = np.random.default_rng(3).integers
+    source = draw(4, vocabulary.vocab_size, (3, 7), np.int32)
+    inputs = draw(4, vocabulary.vocab_size, (3, 5), np.int32)
+    source[:, -1] = tokenizer.EOS
+    source[1, 4:] = tokenizer.EOS, tokenizer.PAD, tokenizer.PAD
+    inputs[:, 0] = tokenizer.BOS
+    return source, inputs
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['marian', *(pytest.param(x, marks=pytest.mark.slow) for x in [*CASES][1:])],
+)
+def test_the_folder_is_read_to_the_bit_and_gives_our_logits(tmp_path, vocabulary, name):
+    ours = trained(vocabulary, **CASES[name])
+    huggingface.prepare(ours)(tmp_path)
+    found = huggingface.find(ours)
+    assert flaxformer_lite.describe_pretrained(tmp_path) == found.described
+    model, variables = flaxformer_lite.from_pretrained(tmp_path)
+    expected = jax.tree.leaves_with_path(found.variables)
+    for path, x in expected:
+        np.testing.assert_array_equal(
+            x, dict(jax.tree.leaves_with_path(variables))[path]
+        )
+    assert len(expected) == len(jax.tree.leaves(variables))
+
+    arrays = [jnp.asarray(x) for x in batch(vocabulary)]
+    logits = tiny.apply(model, variables, *arrays)
+    own = tiny.apply(ours.model, ours.variables, *arrays)
+    np.testing.assert_allclose(logits, own, atol=1e-4)
+
+    config = json.loads((tmp_path / 'config.json').read_text('utf-8'))
+    assert config['model_type'] == name
+    assert (config['pad_token_id'], config['eos_token_id']) == (0, 1)
+    generation = json.loads((tmp_path / 'generation_config.json').read_text('utf-8'))
+    assert generation['decoder_start_token_id'] == 2
+    assert generation['forced_eos_token_id'] == 1
+
+
+@pytest.mark.parametrize(
+    ('fields', 'words'),
+    [
+        (dict(positions='rotary'), 'Marian cannot have model.positions=rotary'),
+        (dict(norm='scale'), 'Marian cannot have model.norm=scale'),
+        (dict(tie='none'), 'Marian cannot have model.tie=none'),
+        (dict(num_kv_heads=1), 'Marian cannot have model.num_kv_heads=1'),
+        (dict(attention='cosine'), 'Marian cannot have model.attention=cosine'),
+        (dict(logit_cap=30.0), 'Marian cannot have model.logit_cap=30.0'),
+        (dict(parallel=True), 'Marian cannot have model.parallel=True'),
+        (dict(architecture='recurrent'), 'model.architecture='),
+    ],
+)
+def test_what_no_family_has_is_refused_by_its_field(vocabulary, fields, words):
+    with pytest.raises(UserError) as caught:
+        huggingface.find(trained(vocabulary, **fields))
+    assert words in str(caught.value)
+
+
+def test_an_epsilon_that_changes_the_logits_is_refused(vocabulary):
+    ours = trained(vocabulary)
+
+    def shrink(path, x):
+        """What the encoder's last norm divides by is small."""
+        names = [key.key for key in path]
+        return x * 1e-4 if 'encoder' in names and 'residual_2' not in names else x
+
+    small = jax.tree_util.tree_map_with_path(shrink, ours.variables)
+    with pytest.raises(UserError, match='model.norm=layer, by which the logits'):
+        huggingface.prepare(ours._replace(variables=small))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', CASES)
+def test_transformers_gives_our_logits_and_greedy_translations(
+    tmp_path, vocabulary, name
+):
+    torch = pytest.importorskip('torch')
+    transformers = pytest.importorskip('transformers')
+    ours = trained(vocabulary, **CASES[name])
+    huggingface.prepare(ours)(tmp_path)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path, local_files_only=True
+    ).eval()
+    source, inputs = batch(vocabulary)
+    with torch.no_grad():
+        logits = theirs(
+            input_ids=torch.tensor(source, dtype=torch.long),
+            attention_mask=torch.tensor(source != tokenizer.PAD),
+            decoder_input_ids=torch.tensor(inputs, dtype=torch.long),
+        ).logits.numpy()
+    own = tiny.apply(ours.model, ours.variables, jnp.array(source), jnp.array(inputs))
+    np.testing.assert_allclose(logits, own, atol=1e-4)
+
+    found = flaxformer_lite.generate(
+        ours.model, ours.variables, source, 'greedy', max_length=9
+    )
+    generated = theirs.generate(
+        torch.tensor(source, dtype=torch.long),
+        attention_mask=torch.tensor(source != tokenizer.PAD),
+        max_length=10,
+    )
+    expected = np.asarray(found.tokens_BNL[:, 0])
+    width = generated.shape[1] - 1
+    np.testing.assert_array_equal(generated[:, 1:], expected[:, :width])
+    assert not expected[:, width:].any()
+
+
+@pytest.mark.slow
+def test_the_tokenizer_of_transformers_is_ours(tmp_path, vocabulary):
+    transformers = pytest.importorskip('transformers')
+    huggingface.prepare(trained(vocabulary))(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
+    texts = [text for pair in Grammar(pairs=600).train() for text in pair]
+    texts += ['  a\tb\x1c c\u3000', 'cafe\u0301 ▁ x', '日本 a', '']
+    expected = [[*ids, tokenizer.EOS] for ids in vocabulary.encode(texts)]
+    assert [theirs(text)['input_ids'] for text in texts] == expected
+    decoded = theirs.batch_decode(expected[:50], skip_special_tokens=True)
+    assert decoded == vocabulary.decode(expected[:50])

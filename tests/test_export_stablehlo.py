@@ -1,0 +1,113 @@
+"""StableHLO of a model: run in a process that has JAX alone, it gives our logits."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.command_line.errors import UserError
+from experiments.config.schema import EvaluationConfig, ExperimentConfig
+from experiments.data.tokenizer import Tokenizer
+from experiments.export import stablehlo
+from experiments.export.trained import Trained
+from flaxformer_lite.config import build
+from flaxformer_lite.config.schema import ModelConfig
+from tests import tiny
+
+pytest.importorskip('flatbuffers')
+
+EXTRA = 4
+# Runs in a process of its own, which knows nothing of this project.
+_PROGRAM = """
+import json, sys
+import jax, numpy as np
+
+def load(name):
+    with open(f'{sys.argv[1]}/{name}.stablehlo', 'rb') as file:
+        return jax.export.deserialize(bytearray(file.read())).call
+
+with np.load(f'{sys.argv[1]}/parameters.npz') as file:
+    parameters = dict(file)
+encode, step = jax.jit(load('encode')), jax.jit(load('step'))
+for source, inputs in json.loads(sys.stdin.read()):
+    state = encode(parameters, np.array(source, np.int32))
+    inputs = np.array(inputs, np.int32)
+    logits = []
+    for position in range(inputs.shape[1]):
+        token = inputs[:, position]
+        found, state = step(parameters, token, np.int32(position), state)
+        logits.append(found)
+    print(json.dumps(np.stack(logits, 1).tolist()))
+assert not any('flax' in name or 'experiments' in name for name in sys.modules)
+"""
+CASES = [
+    ([[4, 5, 6, 1], [7, 1, 0, 0]], [[2, 8, 9], [2, 4, 3]]),
+    ([[9, 8, 7, 6, 5, 1]], [[2, 4, 5, 6, 7]]),
+]
+
+
+def trained(**fields):
+    config = ModelConfig.of(tiny.SIZES | dict(num_layers=1) | fields)
+    model = build.model(config, tiny.VOCAB)
+    evaluation = EvaluationConfig(extra_length=EXTRA)
+    return Trained(
+        ExperimentConfig(model=config, evaluation=evaluation),
+        Tokenizer(b'tokenizer'),
+        model,
+        tiny.all_variables(model),
+    )
+
+
+def logits_elsewhere(folder):
+    """What the programs give for `CASES` in another process."""
+    found = subprocess.run(
+        [sys.executable, '-W', 'error::FutureWarning', '-c', _PROGRAM, str(folder)],
+        input=json.dumps(CASES),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=False,
+    )
+    assert not found.returncode, found.stderr
+    return [np.array(json.loads(line)) for line in found.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    'fields',
+    [
+        dict(residual='pre_norm', positions='t5', num_kv_heads=1),
+        pytest.param(dict(), marks=pytest.mark.slow),
+        pytest.param(dict(architecture='decoder_only'), marks=pytest.mark.slow),
+        pytest.param(dict(architecture='recurrent'), marks=pytest.mark.slow),
+        pytest.param(dict(attention='linear', norm='batch'), marks=pytest.mark.slow),
+        pytest.param(dict(scan_layers=True), marks=pytest.mark.slow),
+        pytest.param(dict(positions='shaw', tie='none'), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_process_with_jax_alone_gives_our_logits(tmp_path, fields):
+    ours = trained(**fields)
+    stablehlo.prepare(ours)(tmp_path)
+    expected = []
+    for source, inputs in CASES:
+        arrays = jnp.array(source), jnp.array(inputs)
+        expected.append(tiny.apply(ours.model, ours.variables, *arrays))
+    for found, logits in zip(logits_elsewhere(tmp_path), expected, strict=True):
+        np.testing.assert_allclose(found, logits, atol=2e-5, rtol=2e-5)
+    manifest = json.loads((tmp_path / 'manifest.json').read_text('utf-8'))
+    assert manifest['special_tokens'] == {'padding': 0, 'start': 2, 'end': 1}
+    assert manifest['extra_length'] == EXTRA
+    assert (tmp_path / 'tokenizer.model').read_bytes() == b'tokenizer'
+    with open(tmp_path / 'step.stablehlo', 'rb') as file:
+        program = jax.export.deserialize(bytearray(file.read()))
+    assert program.platforms == ('cpu', 'cuda', 'tpu')
+
+
+def test_what_needs_known_lengths_is_refused_by_its_field():
+    ours = trained(attention='blockwise', residual='pre_norm')
+    with pytest.raises(UserError, match='model.attention=blockwise: a program for'):
+        stablehlo.prepare(ours)
