@@ -206,12 +206,13 @@ def begin(text):
     """Starts the processes of a run; what is left of them at the end is killed."""
     begun = []
 
-    def begin(workdir, number=2, devices=2, late=0, changes=({}, {}), **fields):
+    def begin(workdir, number=2, devices=2, late=0, changes=(), **fields):
         processes = []
         for i, flags in enumerate(places(number)):
             time.sleep(late if i else 0)
             changed = FIELDS | {'data': small_runs.source(text)} | fields
-            arguments = small_runs.flags(changed, **changes[i])
+            own = changes[i] if changes else {}
+            arguments = small_runs.flags(changed, **own)
             module = [sys.executable, '-m', 'experiments.run', '--config=wmt_small']
             where = f'--workdir={workdir}'
             processes.append(start(module, where, *arguments, *flags, devices=devices))
