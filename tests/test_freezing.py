@@ -123,6 +123,27 @@ def test_an_optimizer_keeps_nothing_of_what_is_frozen(name, scan_layers):
         assert size(state.opt_state) == 2 * size(trained) + counts
 
 
+def test_one_layer_of_a_turn_may_be_frozen():
+    """What is left of the others does not say how many layers a turn has."""
+    settings = config(
+        train__freeze='^encoder/layer_1/',
+        optimizer__name='contrib.muon',
+        model__scan_layers=True,
+        model__attention='[softmax, local(window=2)]',
+        model__decoder_attention='softmax',
+    )
+    model = build(settings)
+    held = frozen.paths(settings, model)
+    assert held and all(path.startswith('encoder/layers/layer_1/') for path in held)
+    update, _ = optimizer.make(settings, model)
+    make = functools.partial(init_state, model, update, jax.random.key(0), frozen=held)
+    state = jax.eval_shape(make)
+    step = make_train_step(model, update, frozen=held)
+    batch = tiny.batch([[pair] for pair in tiny.PAIRS])
+    after, _ = jax.eval_shape(step, state, batch, jax.random.key(1))
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+
+
 def test_a_schedule_free_average_is_of_what_is_trained():
     settings = config(
         train__freeze='encoder',

@@ -57,7 +57,8 @@ def test_the_library_needs_jax_flax_and_optax_alone():
     named = [re.match(r'[\w-]+', line)[0] for line in project['dependencies']]
     assert named == list(LIBRARIES)
     extras = project['optional-dependencies']
-    assert 'flaxformer-lite[experiments,report,sweep,pretrained,export]' in extras['test']
+    tested = 'experiments,report,sweep,pretrained,export'
+    assert f'flaxformer-lite[{tested}]' in extras['test']
     assert 'flaxformer-lite[test,notebooks,docs]' in extras['dev']
 
 

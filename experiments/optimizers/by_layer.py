@@ -1,12 +1,10 @@
 """Optimizers of a model that scans its layers, whose parameters are stacked."""
 
+from collections.abc import Mapping
+
 import optax
 
-from flaxformer_lite.layers.scanned_stack import (
-    periods_of,
-    stack_layers,
-    unstack_layers,
-)
+from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 
 # These move each number by its own gradients alone, and so do not see a difference
 # between the matrix of one layer and those of all. A test holds it.
@@ -17,21 +15,27 @@ ENTRYWISE = (
 )
 
 
-def separately(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+def separately(
+    optimizer: optax.GradientTransformation, periods: Mapping[str, int]
+) -> optax.GradientTransformation:
     """The optimizer that treats each layer's part of a stacked parameter by itself.
 
     Its updates are those of the same model with separate layers, which `adafactor`,
     `lamb` or `contrib.muon` choose by whole matrices. Its state is of separate layers;
     the program grows with their number.
+
+    Args:
+      optimizer: of separate layers.
+      periods: the model's `layer_periods`. Parameters that are not trained are missing
+        here, so that they cannot be read off the others.
     """
 
     def init(params):
-        return optimizer.init(unstack_layers(params))
+        return optimizer.init(unstack_layers(params, periods))
 
     def update(updates, state, params=None):
-        periods = periods_of(updates)
         updates, state = optimizer.update(
-            unstack_layers(updates), state, unstack_layers(params)
+            unstack_layers(updates, periods), state, unstack_layers(params, periods)
         )
         return stack_layers(updates, periods), state
 

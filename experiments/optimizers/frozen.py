@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -45,15 +46,17 @@ def _paths(pattern: str, model: Model) -> frozenset[str]:
     if all(found.values()):
         raise UserError(f'{where} is in the path of every parameter: none would train')
     if model.scans_layers:
-        found = _of_stacked(found, where)
+        found = _of_stacked(found, model.layer_periods, where)
     return frozenset(path for path, is_frozen in found.items() if is_frozen)
 
 
-def _of_stacked(found: dict[str, bool], where: str) -> dict[str, bool]:
+def _of_stacked(
+    found: dict[str, bool], periods: Mapping[str, int], where: str
+) -> dict[str, bool]:
     """The same of parameters that hold those of all layers, which must agree."""
     flags = freezing.from_paths({path: jnp.asarray(x) for path, x in found.items()})
     stacked = {}
-    for path, flag in freezing.paths(stack_layers(flags)).items():
+    for path, flag in freezing.paths(stack_layers(flags, periods)).items():
         if flag.any() != flag.all():
             raise UserError(
                 f'{where} is in the paths of some layers, and with '

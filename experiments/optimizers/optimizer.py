@@ -50,6 +50,9 @@ def make(
     """
     update, schedule = _from_optax(config, steps)
     _check_lr_multipliers(config)
+    name, _ = _named(config.optimizer)
+    if model.scans_layers and name not in by_layer.ENTRYWISE:
+        update = by_layer.separately(update, model.layer_periods)
     if config.optimizer.clip:
         update = optax.chain(optax.clip_by_global_norm(config.optimizer.clip), update)
     if _has_lr_multipliers(config):
@@ -66,8 +69,6 @@ def _from_optax(
     name, arguments = _named(settings)
     schedule = make_schedule(config, steps)
     update = optax_specs.make(name, arguments, schedule, decays)
-    if config.model.scan_layers and name not in by_layer.ENTRYWISE:
-        update = by_layer.separately(update)
     return update, schedule
 
 

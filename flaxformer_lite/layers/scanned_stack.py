@@ -114,7 +114,8 @@ class ScannedStack(Stack):
         return nn.vmap(
             function,
             variable_axes=_OF_A_LAYER,
-            split_rngs={'params': True},
+            # Flax counts the keys of a layer by what it was first called with.
+            split_rngs={'params': True, 'dropout': True},
             in_axes=in_axes,
             out_axes=1,
             axis_size=self.num_turns,
@@ -207,13 +208,17 @@ def _stack_turns(trees: Mapping[int, Any], period: int) -> Any:
     return turns if period > 1 else turns['layer_0']
 
 
-def unstack_layers(variables: Any) -> Any:
+def unstack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> Any:
     """The inverse of `stack_layers`; variables without such layers stay as they are.
 
-    The period is read off the parameters, or what else has an entry for every layer:
-    they should be among the variables.
+    Args:
+      variables: a tree of dictionaries.
+      periods: as `stack_layers` takes them. Where none are given they are read off the
+        variables, among which has to be something of every layer of a turn.
     """
-    return _unstack(variables, '', periods_of(variables))
+    if periods is None:
+        periods = periods_of(variables)
+    return _unstack(variables, '', periods)
 
 
 def _unstack(tree: Any, name: str, periods: Mapping[str, int]) -> Any:
