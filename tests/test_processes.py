@@ -152,8 +152,7 @@ def test_a_death_is_one_line_of_one_process_and_ends_all(dies):
         start([sys.executable, '-c', WAITS], *flags) for flags in places(number=3)
     ]
     for process in processes:
-        while process.stdout.readline() != 'connected\n':
-            assert process.poll() is None
+        wait_for_line(process, 'connected')
     processes[dies].kill()
     found = [ended(process) for process in processes]
     assert [status for status, _ in found] == [
@@ -189,6 +188,13 @@ def start(command, *arguments, devices=2):
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def wait_for_line(process, beginning):
+    """Until it prints a line that begins so, or has ended."""
+    for line in process.stdout:
+        if line.startswith(beginning):
+            return
 
 
 def ended(process, seconds=600):
@@ -316,18 +322,11 @@ def parameters(workdir):
     return json.loads((workdir / 'result.json').read_bytes())['parameters_sha256']
 
 
-def wait_for_training(process):
-    """Until it says what will run, or has ended."""
-    for line in process.stdout:
-        if line.startswith('run '):
-            return
-
-
 @pytest.mark.slow
 def test_kills_at_random_times_change_no_bit(begin, tmp_path):
     """Of one of two; `KILLS` in the environment says how many."""
     processes = begin(tmp_path / 'unbroken')
-    wait_for_training(processes[0])
+    wait_for_line(processes[0], 'run ')
     began = time.monotonic()
     assert [status for status, _ in map(ended, processes)] == [0, 0]
     seconds = time.monotonic() - began
@@ -335,7 +334,7 @@ def test_kills_at_random_times_change_no_bit(begin, tmp_path):
     killed, run = 0, tmp_path / 'killed 0'
     while killed < int(os.environ.get('KILLS', '30')):
         processes = begin(run)
-        wait_for_training(processes[0])
+        wait_for_line(processes[0], 'run ')
         time.sleep(rng.uniform(0, seconds))
         processes[rng.randrange(2)].kill()
         if sorted(status for status, _ in map(ended, processes)) == [-9, 1]:

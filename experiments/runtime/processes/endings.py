@@ -17,7 +17,8 @@ from experiments.command_line.errors import UserError, line
 from experiments.runtime.processes import group, lifelines, place
 
 _GRACE = 10  # seconds in which an error of all comes up in each by itself
-_LEAVE = 15  # seconds in which all others let the first one go
+_LEAVE = 15  # seconds in which all come to end after an error
+_LAST = 300  # seconds in which all come to end after their work
 
 _over = threading.Event()
 _ending = threading.Lock()
@@ -26,6 +27,8 @@ _ending = threading.Lock()
 @contextlib.contextmanager
 def together(argv: Sequence[str]) -> Iterator[None]:
     """Finds the place of this process; from then on an error in one ends all.
+
+    Processes that were connected end with the block: see `leave`.
 
     Raises:
       UserError: the flags name no place; or of the block, in a process alone.
@@ -41,7 +44,9 @@ def together(argv: Sequence[str]) -> Iterator[None]:
     except Exception as error:
         traceback.print_exc()
         _end(f'{type(error).__name__}: {line(UserError(str(error)))}', 1)
-    leave()
+    if group.is_connected():
+        leave()
+        _exit(0)
 
 
 def connect() -> None:
@@ -51,14 +56,20 @@ def connect() -> None:
     threading.Thread(target=_watch, daemon=True).start()
 
 
-def leave() -> None:
-    """Waits for all to end, the first last: jax aborts those that it leaves alone."""
-    _over.set()
+def leave(seconds: float = _LAST) -> None:
+    """Waits for all to end, the first last: jax aborts those that it leaves alone.
+
+    The process is to end at once then, and not by jax's own way: there the first one
+    would go as soon as all have begun to, and those that are slower would be aborted.
+    """
     if group.is_connected():
         with contextlib.suppress(RuntimeError):
-            group.wait_to_leave(_LEAVE)
-        if group.is_first():
-            time.sleep(0.5)
+            group.wait_to_leave(seconds)
+            group.tell('left', '')
+    _over.set()
+    if group.is_connected() and group.is_first():
+        time.sleep(0.5)  # for those that have no connection here
+        lifelines.wait_for_ends(_LEAVE)
 
 
 @contextlib.contextmanager
@@ -93,7 +104,7 @@ def _died(index: int | None) -> None:
     """Ends this process, for another one has died; None where that was told already."""
     # Of an error the first process can be asked. Where it is gone itself, jax is about
     # to abort this one.
-    if _over.is_set() or (group.is_first() and group.told('error')):
+    if _over.is_set() or (group.is_first() and _has_said_why(index)):
         return
     with _ending:
         # Of the death of the first the second tells, of others the first.
@@ -102,6 +113,10 @@ def _died(index: int | None) -> None:
         if group.is_first():
             lifelines.tell()
         os._exit(1)
+
+
+def _has_said_why(index: int | None) -> bool:
+    return bool(group.told('error')) or index in group.told('left')
 
 
 def _of_deaths(dead: Sequence[int]) -> str:
@@ -135,11 +150,8 @@ def _end(text: str, status: int) -> NoReturn:
         except (UserError, RuntimeError):
             if text and not group.is_first():
                 _print(text)  # for the first process is not there to do so
-        leave()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(status)
+        leave(_LEAVE)
+        _exit(status)
 
 
 def _tell_and_hear(text: str, status: int) -> int:
@@ -155,6 +167,13 @@ def _tell_and_hear(text: str, status: int) -> int:
     if group.is_first():
         _print(f'{group.name(index)}: {text}')
     return status
+
+
+def _exit(status: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _print(text: str) -> None:

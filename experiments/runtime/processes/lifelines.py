@@ -11,11 +11,13 @@ import contextlib
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 from experiments.runtime.processes import group
 
 _CONNECT_SECONDS = 10
+_POLL = 0.05  # seconds
 _LENGTH = 64  # bytes of what is sent, at most
 _TOLD = b'told'
 
@@ -49,9 +51,16 @@ def start(host: str, died: Died) -> None:
 
 def tell() -> None:
     """Tells the others, in the first process, that what happened has been told."""
-    for connection in _connections:
+    for connection in list(_connections):
         with contextlib.suppress(OSError):
             connection.sendall(_TOLD)
+
+
+def wait_for_ends(seconds: float) -> None:
+    """Returns in the first process when the others have ended, or after some time."""
+    until = time.monotonic() + seconds
+    while _connections and time.monotonic() < until:
+        time.sleep(_POLL)
 
 
 def _hear_first(address: tuple[str, int], token: str, died: Died) -> None:
@@ -75,6 +84,7 @@ def _hear(connection: socket.socket, token: str, died: Died) -> None:
     if sent == token:
         _connections.append(connection)
         _received(connection)
+        _connections.remove(connection)
         died(int(index))
 
 
