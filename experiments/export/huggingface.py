@@ -187,7 +187,7 @@ def _logits(model: Model, variables: Any, source: Any, inputs: Any) -> np.ndarra
 
 
 def _generation(described: Described, model: Model) -> dict[str, Any]:
-    """How Transformers decodes: padding is never chosen, and the last token ends."""
+    """How Transformers decodes: never padding or start, and the last token ends."""
     tokens = described.special_tokens
     length = _MAX_LENGTH if model.max_length is None else model.max_length
     return {
@@ -196,7 +196,7 @@ def _generation(described: Described, model: Model) -> dict[str, Any]:
         'bos_token_id': tokens.start,
         'decoder_start_token_id': tokens.start,
         'forced_eos_token_id': tokens.end,
-        'suppress_tokens': [tokens.padding],
+        'suppress_tokens': sorted({tokens.padding, tokens.start} - {tokens.end}),
         'max_length': min(length, _MAX_LENGTH),
         'num_beams': 1,
         'do_sample': False,
