@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.command_line.errors import UserError
-from experiments.export import huggingface, stablehlo, trained
-from experiments.export.trained import Trained
+from experiments.export import ctranslate2, huggingface, stablehlo, trained
 from experiments.storage import files
 
 # Each refuses what it does not know, and gives back what writes to a folder.
-FORMATS: dict[str, Callable[[Trained], Callable[[Path], None]]] = {
+FORMATS: dict[str, Callable[..., Callable[[Path], None]]] = {
+    'ctranslate2': ctranslate2.prepare,
     'huggingface': huggingface.prepare,
     'stablehlo': stablehlo.prepare,
 }
@@ -28,20 +28,28 @@ def check_new(out: Path) -> None:
         raise UserError(f'--out={out}: {obstacle}')
 
 
-def export(workdir: Path, to: str, out: Path) -> None:
+def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -> None:
     """Writes what a run has trained, in another format; all of it or nothing.
 
     Args:
       workdir: the run's directory.
       to: one of `FORMATS`.
       out: a folder that is not there yet, or is empty.
+      quantization: of matrices, 'int8' or 'float32'; of ctranslate2 alone.
 
     Raises:
       UserError: the folder holds something, a package is missing, or the format does
         not know a field's value; names the field.
     """
     check_new(out)
-    write = FORMATS[to](trained.read(workdir))
+    arguments = {}
+    if quantization is not None:
+        if to != 'ctranslate2':
+            raise UserError(
+                f'--quantization={quantization} is for --to=ctranslate2, not --to={to}'
+            )
+        arguments['quantization'] = quantization
+    write = FORMATS[to](trained.read(workdir), **arguments)
     with files.replacing(out) as folder:
         folder.mkdir()
         write(folder)

@@ -19,6 +19,7 @@ from experiments.export.rewrite import Expressed
 from experiments.export.trained import Trained
 from experiments.storage import files
 from flaxformer_lite.config import build, spec
+from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.families.base import Choice, Described, Entry, Family, Spec
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.pretrained import load
@@ -124,11 +125,21 @@ def _unknown(own: Expressed, family: type[Family]) -> list[str]:
     for field, entry in family.fields.items():
         value = getattr(config, field)
         known = _known(entry)
-        compared = spec.parse(value)[0] if isinstance(entry, Spec) else value
+        compared = value
+        if isinstance(entry, Spec):
+            compared = _name(config, field)
         if known and compared not in known:
             there = ' or '.join(map(str, known))
             words.append(f'model.{field}={value}: there it is {there}')
     return words
+
+
+def _name(config: ModelConfig, field: str) -> str:
+    """The variant that a field names, or the plain field where it is empty."""
+    role, _, plain = field.partition('_')
+    if role in ('decoder', 'cross'):
+        return spec.parse(config.value(plain, role))[0]
+    return spec.parse(getattr(config, field))[0]
 
 
 def _known(entry: Any) -> list[Any]:
@@ -176,7 +187,7 @@ def _logits(model: Model, variables: Any, source: Any, inputs: Any) -> np.ndarra
 
 
 def _generation(described: Described, model: Model) -> dict[str, Any]:
-    """How Transformers decodes: padding is never chosen, and the last token ends."""
+    """How Transformers decodes: never padding or start, and the last token ends."""
     tokens = described.special_tokens
     length = _MAX_LENGTH if model.max_length is None else model.max_length
     return {
@@ -185,7 +196,7 @@ def _generation(described: Described, model: Model) -> dict[str, Any]:
         'bos_token_id': tokens.start,
         'decoder_start_token_id': tokens.start,
         'forced_eos_token_id': tokens.end,
-        'suppress_tokens': [tokens.padding],
+        'suppress_tokens': sorted({tokens.padding, tokens.start} - {tokens.end}),
         'max_length': min(length, _MAX_LENGTH),
         'num_beams': 1,
         'do_sample': False,

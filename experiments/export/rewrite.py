@@ -203,9 +203,9 @@ def _same_dropout(field: str) -> Callable[[Expressed, Any], Expressed]:
     """One rate for all, where a family has one: it is of training alone."""
 
     def change(model: Expressed, wanted: Any) -> Expressed:
-        name, given = spec.parse(getattr(model.config, field))
         if getattr(wanted, 'arguments', {}).get('dropout') != 'dropout_rate':
             return model
+        name, given = spec.parse(getattr(model.config, field))
         given['dropout'] = model.config.dropout
         inner = ', '.join(f'{key}={value!r}' for key, value in given.items())
         config = dataclasses.replace(model.config, **{field: f'{name}({inner})'})
