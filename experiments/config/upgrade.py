@@ -78,6 +78,7 @@ CHANGES: list[Change] = [
             'model.logit_cap': None,
         }
     ),
+    Change(added={'tokenizer.kind': 'trained'}),
 ]
 
 
