@@ -1,29 +1,94 @@
-"""Writes what a run has trained in the format of another program.
+"""Makes a run of a checkpoint that Transformers saved, or the other way round.
 
+python -m experiments.convert opus-mt-en-de --workdir=runs/opus-mt-en-de
 python -m experiments.convert runs/wmt_small --to=huggingface --out=wmt_small_hf
 
-huggingface: a folder that Transformers opens. ctranslate2: a model of CTranslate2.
-stablehlo: programs that JAX alone runs. A setting of the run that the format does not
-know is named before anything is written.
+Other commands take the directory of the first as any run: translate, evaluate, report,
+look. The second writes what a run has trained as
+  huggingface: a folder that Transformers opens;
+  ctranslate2: a model of CTranslate2;
+  stablehlo: programs that JAX alone runs.
+What a setting stands in the way of is named before anything is written.
 """
 
+import argparse
 from pathlib import Path
 
-from experiments.command_line import flags
-from experiments.export import export
+from experiments.command_line import console, flags
+from experiments.config.schema import ExperimentConfig
+
+FORMATS = ('ctranslate2', 'huggingface', 'stablehlo')
 
 
 def main() -> None:
+    parser = _parser()
+    args = parser.parse_args()
+    if args.to is None:
+        if args.workdir is None or args.out or args.quantization:
+            parser.error('a checkpoint takes --workdir; a run takes --to and --out')
+        _make_run(args)
+        return
+    if args.out is None or args.workdir or args.data or args.source or args.target:
+        parser.error('--to takes --out, and nothing that says how a run is made')
+    _export(args)
+
+
+def _parser() -> flags.Parser:
     parser = flags.Parser(__doc__)
-    parser.add_argument('workdir', type=Path, help='of the run')
-    parser.add_argument('--to', required=True, choices=sorted(export.FORMATS))
-    parser.add_argument('--out', type=Path, required=True, help='a new folder')
     parser.add_argument(
+        'folder',
+        type=Path,
+        help='of a checkpoint: config.json, weights, tokenizer; with --to of a run',
+    )
+    made = parser.add_argument_group('a checkpoint becomes a run')
+    made.add_argument(
+        '--workdir', type=flags.directory, help='of the run, which must not exist'
+    )
+    made.add_argument(
+        '--data',
+        help='what evaluate scores it on, as in a config (default: '
+        f'{ExperimentConfig().data})',
+    )
+    made.add_argument('--source', help='language of sources, where it is a token')
+    made.add_argument('--target', help='language of targets, where it is a token')
+    written = parser.add_argument_group('what a run has trained is written')
+    written.add_argument('--to', choices=FORMATS, help='for which program')
+    written.add_argument('--out', type=Path, help='a new folder')
+    written.add_argument(
         '--quantization', choices=('float32', 'int8'), help='of --to=ctranslate2'
     )
-    args = parser.parse_args()
-    export.export(args.workdir, args.to, args.out, args.quantization)
-    print(f'{args.out}: {args.workdir} for {args.to}')
+    return parser
+
+
+# What imports JAX is imported after the flags: a mistyped flag is answered at once.
+
+
+def _make_run(args: argparse.Namespace) -> None:
+    from experiments.runs import converted
+    from experiments.training.result import count_parameters
+
+    conversion = converted.read(
+        args.folder,
+        args.data or ExperimentConfig().data,
+        args.source or '',
+        args.target or '',
+    )
+    variables = converted.write(conversion, args.workdir)
+    facts = {
+        'run': args.workdir,
+        'family': conversion.model_type,
+        'data': conversion.config.data,
+        'vocabulary': conversion.tokenizer.vocab_size,
+        'parameters': count_parameters(variables['params']),
+    }
+    print(console.facts(facts))
+
+
+def _export(args: argparse.Namespace) -> None:
+    from experiments.export import export
+
+    export.export(args.folder, args.to, args.out, args.quantization)
+    print(f'{args.out}: {args.folder} for {args.to}')
 
 
 if __name__ == '__main__':

@@ -78,3 +78,24 @@ def test_quantization_is_of_one_format(tmp_path, formats, monkeypatch):
             f'--out={tmp_path / "out"}',
             '--quantization=int8',
         )
+
+
+def test_the_command_offers_every_format():
+    assert sorted(convert.FORMATS) == sorted(export.FORMATS)
+
+
+@pytest.mark.parametrize(
+    'given',
+    [
+        (),
+        ('--out=x',),
+        ('--to=stablehlo',),
+        ('--to=stablehlo', '--out=x', '--workdir=y'),
+        ('--workdir=y', '--quantization=int8'),
+    ],
+)
+def test_a_checkpoint_becomes_a_run_or_a_run_is_written(given, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match='takes --'):
+        convert_to(monkeypatch, *given)
+    assert not any(tmp_path.iterdir())

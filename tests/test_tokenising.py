@@ -248,7 +248,7 @@ def test_a_worker_imports_no_jax_and_ends_with_its_input(words):
         'assert not heavy, heavy\n'
         'worker.main()\n'
     )
-    questions = pickle.dumps(words.model) + pickle.dumps(DATA.pairs)
+    questions = pickle.dumps(words) + pickle.dumps(DATA.pairs)
     answered = subprocess.run(
         [sys.executable, '-c', code], input=questions, capture_output=True, timeout=60
     )

@@ -13,6 +13,7 @@ from experiments.optimizers import frozen, optax_specs, optimizer
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import shown
+from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
 
 # What only one way to decode asks for.
 SEARCHES = {
@@ -42,14 +43,23 @@ def check(config: ExperimentConfig) -> None:
     _check_average(config)
 
 
-def build_model(config: ExperimentConfig, vocab_size: int) -> Model:
+def build_model(
+    config: ExperimentConfig,
+    vocab_size: int,
+    special_tokens: SpecialTokens = DEFAULT,
+) -> Model:
     """The model of a config, without `train.remat`, which only training is about.
+
+    Args:
+      config: the run's.
+      vocab_size: the tokenizer's.
+      special_tokens: the tokenizer's.
 
     Raises:
       UserError: names the field that it cannot be built with.
     """
     try:
-        model = build.model(config.model, vocab_size)
+        model = build.model(config.model, vocab_size, special_tokens)
     except ValueError as error:
         raise UserError(str(error)) from None
     try:

@@ -57,6 +57,11 @@ class TokenizerConfig(Section):
     NAME = 'tokenizer'
 
     vocab_size: Annotated[int, Range(at_least=5), 'pieces of the vocabulary'] = 37_000
+    kind: Annotated[
+        str,
+        Choices('trained', 'published'),
+        'trained on the text of the run, or published with a converted checkpoint',
+    ] = 'trained'
 
 
 @dataclasses.dataclass(frozen=True)

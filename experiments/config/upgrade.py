@@ -82,6 +82,7 @@ CHANGES: list[Change] = [
             'train.freeze': '',
         }
     ),
+    Change(added={'tokenizer.kind': 'trained'}),
 ]
 
 

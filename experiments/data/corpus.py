@@ -65,12 +65,13 @@ class Corpus:
 def tokenize(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Corpus:
     """All the pairs, blank ones too, in memory: for evaluation sets."""
 
-    def ragged(texts: list[str]) -> RaggedArray:
-        return RaggedArray.of(tokenizer.encode(texts), part.id_dtype(tokenizer))
-
+    dtype = part.id_dtype(tokenizer)
+    sources = tokenizer.encode([source for source, _ in pairs])
+    targets = tokenizer.encode_target([target for _, target in pairs])
     return Corpus(
-        source=ragged([source for source, _ in pairs]),
-        target=ragged([target for _, target in pairs]),
+        source=RaggedArray.of(sources, dtype),
+        target=RaggedArray.of(targets, dtype),
+        special_tokens=tokenizer.special_tokens,
     )
 
 
@@ -111,7 +112,7 @@ def prepare(
     checksums.keep(folder, _FILES, make)
     if files.exists(work.unfinished):
         files.remove(work.unfinished)
-    return _read(folder)
+    return _read(folder, tokenizer.special_tokens)
 
 
 def _ignore(pairs: int) -> None:
@@ -244,7 +245,7 @@ class _Writer:
         self._end += len(ragged.tokens)
 
 
-def _read(folder: Path) -> Corpus:
+def _read(folder: Path, special_tokens: SpecialTokens) -> Corpus:
     about = files.read_json(folder / _ABOUT)
 
     def ragged(side: str) -> RaggedArray:
@@ -253,7 +254,8 @@ def _read(folder: Path) -> Corpus:
         return RaggedArray(np.asarray(tokens), np.asarray(offsets))
 
     digest = checksums.sha256(folder / checksums.SUMS) or ''
-    return Corpus(ragged('source'), ragged('target'), about['skipped'], digest)
+    sides = ragged('source'), ragged('target')
+    return Corpus(*sides, about['skipped'], digest, special_tokens)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -16,6 +16,7 @@ import sentencepiece
 from experiments.command_line.errors import UserError, warn
 from experiments.data.sources import Source
 from experiments.storage import checksums, files
+from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 
@@ -65,6 +66,16 @@ class Tokenizer:
         """The number of ids; fewer than asked for where the text is short."""
         return self._processor.vocab_size()
 
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        """Which tokens are no text."""
+        return DEFAULT
+
+    @property
+    def forced_first(self) -> int | None:
+        """The token that each target begins with; None for any."""
+        return None
+
     @functools.cached_property
     def digest(self) -> str:
         return hashlib.sha256(self.model).hexdigest()
@@ -72,6 +83,10 @@ class Tokenizer:
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The ids of each text, without BOS and EOS; a blank text has none."""
         return self._processor.encode([normalize(text) for text in texts])
+
+    def encode_target(self, texts: list[str]) -> list[list[int]]:
+        """As `encode`, for texts of the target."""
+        return self.encode(texts)
 
     def decode(self, ids: list[list[int]]) -> list[str]:
         """The text of each row up to its first EOS; PAD and BOS count for nothing."""

@@ -64,7 +64,8 @@ class Translator:
         self._devices = devices or mesh.of()
         self._key = self._devices.key(seed)
         # Flax makes modules hashable, which the checker does not see.
-        self._search = _search(model, settings, n_best, self._devices)  # pyright: ignore[reportArgumentType]
+        first = tokenizer.forced_first
+        self._search = _search(model, settings, n_best, self._devices, first)  # pyright: ignore[reportArgumentType]
 
     def __call__(
         self,
@@ -172,21 +173,23 @@ def _search(
     settings: EvaluationConfig,
     n_best: int,
     devices: DeviceMesh,
+    forced_first: int | None,
 ) -> compilation.Program:
     """The compiled search for the translations of a batch, each device for its rows."""
-    decode = functools.partial(_decode, model, settings, n_best)
+    decode = functools.partial(_decode, model, settings, n_best, forced_first)
 
     def search(variables: Any, key: jax.Array, *rows: jax.Array) -> Any:
         return map_rows(decode, (variables, key), rows)
 
     jitted = jax.jit(search, out_shardings=devices.readable_rows())
-    return compilation.Program(jitted, (model, settings, n_best))
+    return compilation.Program(jitted, (model, settings, n_best, forced_first))
 
 
 def _decode(
     model: Model | Ensemble,
     settings: EvaluationConfig,
     n_best: int,
+    forced_first: int | None,
     variables: Any,
     key: jax.Array,
     source_BS: jax.Array,
@@ -203,9 +206,8 @@ def _decode(
     if model.max_length is not None:
         length = min(length, model.max_length)
     special = model.special_tokens
-    inputs = decoding.DecodeInputs(
-        step, state, max_len_B, special.start, special.end, length, special.padding
-    )
+    tokens = (special.start, special.end, length, special.padding, forced_first)
+    inputs = decoding.DecodeInputs(step, state, max_len_B, *tokens)
     if settings.decode == 'greedy':
         return decoding.greedy(inputs)
     if settings.decode == 'sample':

@@ -19,6 +19,7 @@ from experiments.config import check, typed
 from experiments.config.derived import takes_best
 from experiments.config.schema import ExperimentConfig
 from experiments.data import tokenizer
+from experiments.data.published import tokenizer as published
 from experiments.data.tokenizer import Tokenizer
 from experiments.runs import directory
 from experiments.runtime import kept, mesh
@@ -57,13 +58,25 @@ def open_trained(path: Path) -> TrainedRun:
         raise UserError(
             f'{path} holds no finished checkpoint yet: let its run train on'
         )
-    vocabulary = tokenizer.load(path / TOKENIZER)
+    vocabulary = open_tokenizer(path, config)
     try:
-        model = check.build_model(config, vocabulary.vocab_size)
+        model = check.build_model(
+            config, vocabulary.vocab_size, vocabulary.special_tokens
+        )
         abstract_variables(model)
     except (UserError, ValueError) as error:
         raise UserError(f'{path}: {error}') from None
     return TrainedRun(config, vocabulary, model, checkpoints)
+
+
+def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
+    """The tokenizer of the run in a directory.
+
+    Raises:
+      UserError: it is not there or damaged.
+    """
+    load = tokenizer.load if config.tokenizer.kind == 'trained' else published.load
+    return load(path / TOKENIZER)
 
 
 def _config(path: Path) -> ExperimentConfig:

@@ -95,6 +95,7 @@ def prepare(
     cache.folder()  # that there can be none is said before anything is done
     compilation.keep_programs()
     check.check(config)
+    _check_tokenizer(config)
     optimizer.check_rates(config)
     origin = initial.source(config, path)
     devices = mesh.of(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
@@ -132,6 +133,14 @@ def prepare(
         steps=steps,
         initial=taken,
     )
+
+
+def _check_tokenizer(config: ExperimentConfig) -> None:
+    if config.tokenizer.kind == 'published':
+        raise UserError(
+            'tokenizer.kind=published is of a run that experiments.convert makes, and '
+            'a run that is trained here makes its tokenizer: leave it out'
+        )
 
 
 def digests(setup: RunSetup) -> dict[str, str]:
@@ -279,9 +288,8 @@ def _check_positions(
         return
     translator.check_lengths(model, [batches.longest])
     for pairs in evaluation_sets.values():
-        for side in zip(*pairs, strict=True):
-            sentences = vocabulary.encode(list(side))
-            translator.check_lengths(model, (len(ids) + 1 for ids in sentences))
+        tokens = corpus.tokenize(list(pairs), vocabulary)
+        translator.check_lengths(model, tokens.lengths().flat)
 
 
 def length(config: ExperimentConfig, batches: Batches) -> int:

@@ -30,7 +30,7 @@ class Part(NamedTuple):
 def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> Part:
     """The part that these pairs of texts make."""
     source_ids = tokenizer.encode([text for text, _ in pairs])
-    target_ids = tokenizer.encode([text for _, text in pairs])
+    target_ids = tokenizer.encode_target([text for _, text in pairs])
     full = [both for both in zip(source_ids, target_ids, strict=True) if all(both)]
     dtype = id_dtype(tokenizer)
     return Part(

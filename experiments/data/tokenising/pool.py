@@ -1,5 +1,6 @@
 """Processes that tokenise, and the threads that hand them their pairs."""
 
+import dataclasses
 import os
 import pickle
 import queue
@@ -98,13 +99,14 @@ class _Worker:
             env=os.environ | {'PYTHONPATH': os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,
         )
-        self._model: bytes | None = tokenizer.model
+        # Anew, without what it has parsed.
+        self._tokenizer: Tokenizer | None = dataclasses.replace(tokenizer)
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> Part:
         try:
-            if self._model is not None:
-                pickle.dump(self._model, self._questions)
-                self._model = None
+            if self._tokenizer is not None:
+                pickle.dump(self._tokenizer, self._questions)
+                self._tokenizer = None
             pickle.dump(pairs, self._questions, pickle.HIGHEST_PROTOCOL)
             self._questions.flush()
             return part.from_bytes(pickle.load(self._answers))

@@ -26,8 +26,8 @@ def main() -> None:
 
 
 def _serve(questions: BinaryIO, answers: BinaryIO) -> None:
-    """The model of a tokenizer comes first, then lists of pairs without end."""
-    tokenizer = Tokenizer(pickle.load(questions))
+    """A tokenizer comes first, then lists of pairs without end."""
+    tokenizer: Tokenizer = pickle.load(questions)
     while True:
         pairs = pickle.load(questions)
         made = part.tokenize(pairs, tokenizer)

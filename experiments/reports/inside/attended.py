@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.data.tokenizer import BOS, EOS, Tokenizer
+from experiments.data.tokenizer import Tokenizer
 from experiments.runtime import compilation, mesh
 from flaxformer_lite import introspection
 from flaxformer_lite.models.base import Model
@@ -56,8 +56,8 @@ def attend(
     weights = run_once(attention_weights, model, variables, batch)
     found = []
     for i, (source, output) in enumerate(outputs):
-        read = _pieces(tokenizer, batch['source'][i])
-        written = _pieces(tokenizer, batch['inputs'][i])
+        read = _pieces(tokenizer, batch['source'][i], batch['source_segments'][i])
+        written = _pieces(tokenizer, batch['inputs'][i], batch['target_segments'][i])
         attended = Attended(source, output, {}, {}, {})
         for kind, layers in weights.items():
             _add(attended, kind, [layer[i] for layer in layers], read, written)
@@ -78,9 +78,13 @@ def without_weights(model: Model, variables: Any, batch: Batch) -> list[str]:
 def pairs_batch(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Batch:
     """Sources and targets as one batch, a pair a row."""
     sources = tokenizer.encode([source for source, _ in pairs])
-    targets = tokenizer.encode([target for _, target in pairs])
+    targets = tokenizer.encode_target([target for _, target in pairs])
+    special = tokenizer.special_tokens
     batch = make_batch(
-        [[*ids, EOS] for ids in sources], [[*ids, EOS] for ids in targets], BOS
+        [[*ids, special.end] for ids in sources],
+        [[*ids, special.end] for ids in targets],
+        special.start,
+        special.padding,
     )
     return jax.device_put(batch, mesh.of().everywhere())
 
@@ -97,9 +101,11 @@ def run_once(function: Any, model: Model, *arguments: Any) -> Any:
     return jax.device_get(program(*arguments))
 
 
-def _pieces(tokenizer: Tokenizer, ids: jax.Array) -> list[str]:
+def _pieces(tokenizer: Tokenizer, ids: jax.Array, segments: jax.Array) -> list[str]:
     """How the tokens of a row are written; padding as nothing."""
-    return [tokenizer.pieces([i])[0] if i else '' for i in np.asarray(ids).tolist()]
+    # The start token may be that of padding.
+    pieces = tokenizer.pieces(np.asarray(ids).tolist())
+    return np.where(np.asarray(segments) > 0, pieces, '').tolist()
 
 
 def _add(

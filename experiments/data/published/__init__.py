@@ -1,0 +1,1 @@
+"""The tokenizers of published checkpoints."""

@@ -1,0 +1,199 @@
+"""A published checkpoint's tokenizer: SentencePiece, with token numbers of its own."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from experiments.command_line.errors import UserError
+from experiments.data.tokenizer import Tokenizer
+from experiments.storage import checksums, files
+from flaxformer_lite.special_tokens import SpecialTokens
+
+# Beside the model of the source, which is where any run has its tokenizer.
+_TARGET = 'tokenizer.target.model'
+_VOCABULARY = 'vocabulary.json'
+_SPACE = '▁'
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """What the numbers of tokens mean.
+
+    Attributes:
+      pieces: how each token is written; None for one that is no text, such as special
+        tokens and rows of the embedding that no piece has.
+      special_tokens: the model's.
+      unknown: what stands for a piece that has no number.
+      source_first, target_first: the token before each source and before each target,
+        such as its language; None for none.
+    """
+
+    pieces: tuple[str | None, ...]
+    special_tokens: SpecialTokens
+    unknown: int
+    source_first: int | None = None
+    target_first: int | None = None
+
+    @functools.cached_property
+    def numbers(self) -> dict[str, int]:
+        """The token of each piece."""
+        return {piece: i for i, piece in enumerate(self.pieces) if piece is not None}
+
+    def to_json(self) -> dict[str, Any]:
+        """What `of_json` makes it of again."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def of_json(cls, value: Any) -> 'Vocabulary':
+        """Raises TypeError, KeyError or ValueError where it is none."""
+        return cls(
+            **value
+            | {
+                'pieces': tuple(value['pieces']),
+                'special_tokens': SpecialTokens(**value['special_tokens']),
+            }
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedTokenizer(Tokenizer):
+    """Text to the tokens that a published model was trained with, and back.
+
+    Text is normalised by SentencePiece, as each model says. What writes a special token
+    in a text is text, but for a language that a text begins with, such as `>>fra<<`,
+    where that is a piece.
+
+    Attributes:
+      model: the serialized SentencePiece model of sources.
+      target_model: that of targets.
+      vocabulary: the numbers of their pieces.
+    """
+
+    target_model: bytes
+    vocabulary: Vocabulary
+
+    @functools.cached_property
+    def _target_processor(self) -> sentencepiece.SentencePieceProcessor:
+        return sentencepiece.SentencePieceProcessor(model_proto=self.target_model)
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding, of which some may be no piece."""
+        return len(self.vocabulary.pieces)
+
+    @property
+    def special_tokens(self) -> SpecialTokens:
+        """The model's."""
+        return self.vocabulary.special_tokens
+
+    @property
+    def forced_first(self) -> int | None:
+        """The token that each target begins with; None for any."""
+        return self.vocabulary.target_first
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of all that it is made of."""
+        vocabulary = json.dumps(self.vocabulary.to_json()).encode()
+        parts = (self.model, self.target_model, vocabulary)
+        sums = ''.join(hashlib.sha256(part).hexdigest() for part in parts)
+        return hashlib.sha256(sums.encode()).hexdigest()
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The tokens of each source, without the end token; a blank text has none."""
+        return self._encode(self._processor, texts, self.vocabulary.source_first)
+
+    def encode_target(self, texts: list[str]) -> list[list[int]]:
+        """The tokens of each target, without start and end token."""
+        return self._encode(self._target_processor, texts, self.vocabulary.target_first)
+
+    def _encode(
+        self,
+        processor: sentencepiece.SentencePieceProcessor,
+        texts: list[str],
+        first: int | None,
+    ) -> list[list[int]]:
+        rows = []
+        for text in texts:
+            code, text = self._split_code(text)
+            pieces = code + processor.encode(text, out_type=str)
+            row = [self._number(piece) for piece in pieces]
+            rows.append([first, *row] if row and first is not None else row)
+        return rows
+
+    def _split_code(self, text: str) -> tuple[list[str], str]:
+        """`>>fra<< A text.` → the piece that is a language, and what is after it."""
+        code, end, rest = text.partition('<<')
+        if code.startswith('>>') and end and code + end in self.vocabulary.numbers:
+            return [code + end], rest
+        return [], text
+
+    def _number(self, piece: str) -> int:
+        return self.vocabulary.numbers.get(piece, self.vocabulary.unknown)
+
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        """The text of each row up to its end token; what is no piece is left out."""
+        return [self._text(row) for row in ids]
+
+    def _text(self, row: list[int]) -> str:
+        pieces = []
+        for i in map(int, row):
+            if i == self.special_tokens.end:
+                break
+            piece = self.vocabulary.pieces[i]
+            if piece is not None:
+                pieces.append(piece)
+        # A piece that this model does not have comes back as it is, with its sign.
+        text = self._target_processor.decode_pieces(pieces)
+        return text.replace(_SPACE, ' ').strip()
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """How each token is written; one that is no text by its number."""
+        pieces = self.vocabulary.pieces
+        return [f'<{i}>' if (piece := pieces[i]) is None else piece for i in ids]
+
+    def save(self, path: Path) -> None:
+        """Writes its files beside each other, and their checksums for `load`."""
+        paths = _paths(path)
+        files.write(paths[0], self.model)
+        files.write(paths[1], self.target_model)
+        files.write_json(paths[2], self.vocabulary.to_json())
+        checksums.write(_sums(path), paths)
+
+
+def load(path: Path) -> PublishedTokenizer:
+    """The tokenizer that was saved.
+
+    Raises:
+      UserError: it is not there, or is not what was saved.
+    """
+    paths = _paths(path)
+    wrong = checksums.damage(_sums(path), [file.name for file in paths])
+    if wrong:
+        raise UserError(
+            f'{path} is damaged ({wrong}): restore it from a copy, or convert the '
+            'checkpoint again'
+        )
+    try:
+        vocabulary = Vocabulary.of_json(files.read_json(paths[2]))
+        tokenizer = PublishedTokenizer(
+            paths[0].read_bytes(), paths[1].read_bytes(), vocabulary
+        )
+        tokenizer.encode_target(tokenizer.decode([]))
+        tokenizer.encode([])
+    except (OSError, RuntimeError, TypeError, KeyError, ValueError) as error:
+        raise UserError(f'{path} cannot be read as a tokenizer: {error}') from None
+    return tokenizer
+
+
+def _paths(path: Path) -> list[Path]:
+    return [path, path.with_name(_TARGET), path.with_name(_VOCABULARY)]
+
+
+def _sums(path: Path) -> Path:
+    return path.with_name(f'{path.name}.sha256')
