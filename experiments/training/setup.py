@@ -95,7 +95,6 @@ def prepare(
     cache.folder()  # that there can be none is said before anything is done
     compilation.keep_programs()
     check.check(config)
-    _check_tokenizer(config)
     optimizer.check_rates(config)
     origin = initial.source(config, path)
     devices = mesh.of(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
@@ -133,14 +132,6 @@ def prepare(
         steps=steps,
         initial=taken,
     )
-
-
-def _check_tokenizer(config: ExperimentConfig) -> None:
-    if config.tokenizer.kind == 'published':
-        raise UserError(
-            'tokenizer.kind=published is of a run that experiments.convert makes, and '
-            'a run that is trained here makes its tokenizer: leave it out'
-        )
 
 
 def digests(setup: RunSetup) -> dict[str, str]:
@@ -230,6 +221,11 @@ def _tokenizer(
     size = config.tokenizer.vocab_size
 
     def make() -> Tokenizer:
+        if config.tokenizer.kind == 'published':
+            raise UserError(
+                'tokenizer.kind=published is of a run that experiments.convert makes, '
+                'and a run that is trained here makes its tokenizer: leave it out'
+            )
         return tokenizer.train(source, size, cache.folder(), progress)
 
     return memo('tokenizer', (config.data, size), make)
@@ -278,16 +274,13 @@ def _batches(config: ExperimentConfig, pairs: Corpus, layout: Layout) -> Batches
 
 
 def _check_positions(
-    model: Model,
-    batches: Batches,
-    vocabulary: Tokenizer,
-    evaluation_sets: dict[str, Pairs],
+    model: Model, batches: Batches, vocabulary: Tokenizer, scored: dict[str, Pairs]
 ) -> None:
     """Refuses text that is longer than the positions that the model learns."""
     if model.max_length is None:
         return
     translator.check_lengths(model, [batches.longest])
-    for pairs in evaluation_sets.values():
+    for pairs in scored.values():
         tokens = corpus.tokenize(list(pairs), vocabulary)
         translator.check_lengths(model, tokens.lengths().flat)
 
