@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import convert, translate
+from experiments import convert, run, translate
+from experiments.command_line import flags
 from experiments.command_line.errors import UserError
 from experiments.data import corpus
 from experiments.data.tokenising import part
@@ -131,3 +132,126 @@ def test_pairs_have_the_tokens_of_each_side_and_the_special_ones(runs, tmp_path)
     with Pool(tokenizer, 2) as pool:
         there = pool.tokenize(pairs * 2)
     assert part.to_bytes(here) == part.to_bytes(there)
+
+
+@pytest.fixture
+def t5(tmp_path):
+    """A checkpoint, to be damaged."""
+    return checkpoint('t5', tmp_path / 't5')
+
+
+def refuses(monkeypatch, capsys, theirs, words, *arguments, workdir='run'):
+    """One line, by the command itself, and nothing is written."""
+    path = theirs.parent / workdir
+    before = kept(theirs.parent)
+    argv = ['convert', str(theirs), f'--workdir={path}', *arguments]
+    monkeypatch.setattr(sys, 'argv', argv)
+    with pytest.raises(SystemExit) as exit:
+        flags.main(convert.main)
+    lines = capsys.readouterr().err.splitlines()
+    assert exit.value.code not in (0, None) and len(lines) == 1, lines
+    assert words in lines[0]
+    assert kept(theirs.parent) == before and not path.is_dir()
+
+
+def test_a_folder_that_is_no_whole_checkpoint_is_refused(t5, monkeypatch, capsys):
+    def check(words, *arguments):
+        refuses(monkeypatch, capsys, t5, words, *arguments)
+
+    check('--source and --target are for checkpoints that', '--source=en')
+    check("data: 'text(' is not a spec", '--data=text(')
+    model = t5 / 'spiece.model'
+    whole = model.read_bytes()
+    model.write_bytes(whole[:100])
+    check('spiece.model is no whole SentencePiece model')
+    model.write_bytes((GOLDENS / 'tokenizers' / 'marian' / 'source.spm').read_bytes())
+    check('has the end token 2, and config.json has eos_token_id=1')
+    model.rename(t5 / 'tokenizer.json')
+    check('tokenizer.json cannot stand in its place: copy it from')
+    model.write_bytes(whole)
+
+    weights = t5 / 'model.safetensors'
+    weights.write_bytes(weights.read_bytes()[:-1])
+    check('model.safetensors is no whole safetensors file')
+    weights.unlink()
+    check('holds no weights')
+    config = t5 / 'config.json'
+    config.write_text(config.read_text('utf-8').replace('"t5"', '"bert"'), 'utf-8')
+    check("model_type='bert' is not one of")
+    config.unlink()
+    check('is no checkpoint: it holds no config.json')
+
+
+def test_a_family_without_sentencepiece_is_refused_by_name(
+    tmp_path, monkeypatch, capsys
+):
+    theirs = tmp_path / 'bart'
+    shutil.copytree(GOLDENS / 'families' / 'bart', theirs)
+    words = 'the tokenizer of model_type=bart cannot be converted, only those of t5, '
+    refuses(monkeypatch, capsys, theirs, words)
+
+
+@pytest.mark.parametrize(
+    ('numbers', 'words'),
+    [
+        (None, 'holds no vocab.json, and the tokenizer of model_type=marian is'),
+        ([], 'vocab.json holds no JSON object'),
+        ({'</s>': 0}, 'vocab.json has no piece <unk>'),
+        ({'</s>': 2, '<unk>': 1}, 'has the end token 2, and config.json has'),
+        ({'</s>': 0, '<unk>': 17}, 'has the number 17 for "<unk>", which is none of'),
+        ({'</s>': 0, '<unk>': 1.5}, 'has the number 1.5 for "<unk>"'),
+        ({'</s>': 0, '<unk>': 1, 'a': 1}, 'has one number for two pieces'),
+    ],
+)
+def test_a_vocabulary_that_is_none_is_refused(
+    tmp_path, monkeypatch, capsys, numbers, words
+):
+    theirs = checkpoint('marian', tmp_path / 'marian')
+    (theirs / 'vocab.json').unlink()
+    if numbers is not None:
+        (theirs / 'vocab.json').write_text(json.dumps(numbers), encoding='utf-8')
+    refuses(monkeypatch, capsys, theirs, words)
+
+
+@pytest.mark.parametrize(
+    'file', ['tokenizer.model', 'tokenizer.target.model', 'vocabulary.json']
+)
+def test_a_file_of_the_tokenizer_that_was_changed_is_refused(runs, tmp_path, file):
+    path = tmp_path / 'run'
+    shutil.copytree(runs / 'marian', path)
+    (path / file).write_bytes(b' ' + (path / file).read_bytes())
+    with pytest.raises(UserError, match=f'{file} is not what was written.*convert the'):
+        trained_run.open_trained(path)
+    (path / file).unlink()
+    with pytest.raises(UserError, match=f'{file} is missing'):
+        trained_run.open_trained(path)
+
+
+def test_a_kill_leaves_nothing_half_made(t5, tmp_path, monkeypatch):
+    conversion = converted.read(t5, 'grammar')
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        # The last that is written.
+        patch.setattr(converted.upgrade, 'to_store', killed)
+        with pytest.raises(KeyboardInterrupt):
+            converted.write(conversion, tmp_path / 'run')
+    assert list(tmp_path.iterdir()) == [t5]
+    converted.write(conversion, tmp_path / 'run')
+    trained_run.open_trained(tmp_path / 'run')
+
+
+def test_a_run_that_is_trained_here_has_no_published_tokenizer(
+    runs, monkeypatch, capsys
+):
+    with pytest.raises(UserError, match='tokenizer.kind=published is of a run that'):
+        command(
+            monkeypatch,
+            run,
+            '--config=wmt_small',
+            '--config.tokenizer.kind=published',
+            '--config.data=grammar(pairs=50)',
+            f'--workdir={runs / "other"}',
+        )
