@@ -324,10 +324,14 @@ def test_cosines_temperature_begins_where_it_is_told():
     np.testing.assert_array_equal(first['params']['temperature'], [7.0] * 3)
 
 
-def test_a_window_hides_what_is_further_away_on_either_side():
-    attention = spec.make('flaxformer_lite.attention', 'local(window=2)')
+@pytest.mark.parametrize(
+    ('text', 'after'), [('local(window=2)', 2), ('local(window=2, window_after=4)', 4)]
+)
+def test_a_window_hides_what_is_further_away_on_either_side(text, after):
+    attention = spec.make('flaxformer_lite.attention', text)
     mask = np.ones((1, 1, 6, 6), bool)
-    near = np.abs(np.arange(6)[:, None] - np.arange(6)[None]) < 2
+    ahead = np.arange(6)[None] - np.arange(6)[:, None]
+    near = (-2 < ahead) & (ahead < after)
     arrays = [random(1, 6, 2, 4, seed=i) for i in range(3)]
     expected = attend(*arrays, mask & near)
     np.testing.assert_array_equal(attend(*arrays, mask, attention=attention), expected)

@@ -16,6 +16,7 @@ from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.positions.none import NoPositions
+from flaxformer_lite.positions.t5 import T5
 from flaxformer_lite.sizes import Sizes
 
 # d_k, d_v and d_model / h differ from each other.
@@ -117,11 +118,13 @@ def test_equals_linen(bias):
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
-def test_queries_and_keys_are_normed_before_positions_turn_them():
-    attention = Softmax(query_key_norm=True)
+@pytest.mark.parametrize('offset', [0.0, 0.75])
+def test_queries_and_keys_are_normed_before_positions_turn_them(offset):
+    attention = Softmax(query_key_norm=True, query_key_offset=offset)
     heads = multi_head(core_attention=attention, positions=Rolled())
     p, out = run(X, Y, MASK, heads)
     norms = {k: float64(x['scale']) for k, x in p.pop('core_attention').items()}
+    norms = {k: offset + w for k, w in norms.items()}
     weights = {name: float64(layer['kernel']) for name, layer in p.items()}
 
     def normed(x, name):
@@ -137,6 +140,22 @@ def test_queries_and_keys_are_normed_before_positions_turn_them():
     y = np.einsum('bhts,bshu->bthu', w, v)
     expected = np.einsum('bthu,hud->btd', y, weights['out_proj'])
     np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+def test_a_layers_own_table_is_a_bias_of_its_attention():
+    sizes = dict(buckets=6, max_distance=5)
+    heads = multi_head(positions=T5(SIZES, per_layer=True, **sizes))
+    p, out = run(X, Y, MASK, heads)
+    table = {'params': p.pop('positions')}
+    where = positions_of(X), positions_of(Y)
+    bias = apply(T5(SIZES, **sizes), table, *where, method='bias')
+    arrays = (jnp.asarray(x, jnp.float32) for x in (X, Y))
+    alone = Attention(multi_head())
+    inputs = *arrays, *where, jnp.asarray(MASK)
+    variables = {'params': {'heads': p}}
+    expected = apply(alone, variables, *inputs, bias)
+    np.testing.assert_array_equal(out, expected)
+    assert abs(apply(alone, variables, *inputs) - expected).max() > 0.01
 
 
 class Rolled(Positions):

@@ -75,6 +75,7 @@ COMBINATIONS = (
     ),
     dict(merged_attention=True, attention='linear', num_kv_heads=1),
     dict(merged_attention=True, parallel=True, positions='t5', residual='rezero'),
+    dict(merged_attention=True, positions='t5(per_layer=True)', num_kv_heads=1),
     dict(continuous_positions=True, cross_positions='rotary', positions='learned'),
     dict(architecture='prefix_lm', positions='t5', tie='decoder'),
     dict(num_layers=2, attention='[local(window=2), linear]', norm='[layer, rms]'),

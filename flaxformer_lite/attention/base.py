@@ -142,7 +142,8 @@ class ScaledDotProduct(Attention):
       cap: scores s become cap · tanh(s / cap) (Gemma Team 2024); 0 leaves them.
       dropout: of the weights, each by itself; the paper has none.
       query_key_norm: whether the queries and keys of each head are divided by their
-        root mean square and multiplied by a gain γ (Gemma Team 2025).
+        root mean square and multiplied by a gain γ = c + w (Gemma Team 2025).
+      query_key_offset: c, a constant; w is learned, and γ is 1 at first.
       unsupported: the attributes that a variant has to leave at their defaults; of
         `temperature` it is 0 alone.
 
@@ -156,6 +157,7 @@ class ScaledDotProduct(Attention):
     cap: NotNegative = 0.0
     dropout: Rate = 0.0
     query_key_norm: bool = False
+    query_key_offset: Annotated[float, Range(at_least=0, at_most=1)] = 0.0
 
     def __post_init__(self):
         super().__post_init__()
@@ -169,8 +171,8 @@ class ScaledDotProduct(Attention):
 
     def setup(self):
         if self.query_key_norm:
-            self.query_norm = _HeadNorm()
-            self.key_norm = _HeadNorm()
+            self.query_norm = _HeadNorm(self.query_key_offset)
+            self.key_norm = _HeadNorm(self.query_key_offset)
 
     def normalize_query(self, q_BTHK):
         return self.query_norm(q_BTHK) if self.query_key_norm else q_BTHK
@@ -208,11 +210,14 @@ class ScaledDotProduct(Attention):
 
 
 class _HeadNorm(nn.Module):
-    """x / √(E x² + 10⁻⁶) ⊙ γ over the features of a head, float32."""
+    """x / √(E x² + 10⁻⁶) ⊙ (c + w) over the features of a head, float32."""
+
+    offset: float
 
     @nn.compact
     def __call__(self, x_BTHK):
-        gain_K = self.param('scale', nn.initializers.ones, x_BTHK.shape[-1:])
+        init = nn.initializers.constant(1 - self.offset)
+        gain_K = self.offset + self.param('scale', init, x_BTHK.shape[-1:])
         x_BTHK = divide_by_rms(x_BTHK.astype(jnp.float32), 1e-6, False)
         return x_BTHK * gain_K[None, None, None]
 

@@ -1,25 +1,28 @@
 """Attention to a window of near tokens (Luong et al. 2015, §3.2; Child et al. 2019)."""
 
-import jax.numpy as jnp
+from typing import Annotated
 
 from flaxformer_lite.attention.base import ScaledDotProduct
 from flaxformer_lite.kv_cache import NO_POSITION
-from flaxformer_lite.ranges import Size
+from flaxformer_lite.ranges import Range, Size
 
 
 class Local(ScaledDotProduct):
     """Scaled dot-product attention to the keys near the query.
 
     Attributes:
-      window: keys must be less than so many positions away, on either side.
+      window: keys must be less than so many positions away.
+      window_after: the same for keys after the query; None for `window`.
     """
 
     window: Size = 16
+    window_after: Annotated[int | None, Range(at_least=1)] = None
 
     def __call__(self, q_BTHK, kv, *, positions_BT, mask_BHTS, **others):
         distance_BTS = positions_BT[:, :, None] - kv.positions_BS[:, None, :]
         is_everywhere_BS = kv.positions_BS == NO_POSITION
-        near_BTS = jnp.abs(distance_BTS) < self.window
+        after = self.window if self.window_after is None else self.window_after
+        near_BTS = (-after < distance_BTS) & (distance_BTS < self.window)
         near_BTS |= is_everywhere_BS[:, None]
         return super().__call__(
             q_BTHK,

@@ -1,6 +1,7 @@
 """BART (Lewis et al. 2020), whose layout M2M100, Marian, mBART and Pegasus share."""
 
-from flaxformer_lite.families.base import Choice, Copy, Family, Spec
+from flaxformer_lite.families._entries import Choice, Copy, Spec
+from flaxformer_lite.families.base import Family
 
 _ACTIVATIONS = {
     'relu': 'relu',

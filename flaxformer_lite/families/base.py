@@ -11,11 +11,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.families import _entries
+from flaxformer_lite.families._entries import Entry, Theirs
 from flaxformer_lite.ranges import shown
 from flaxformer_lite.special_tokens import SpecialTokens
-
-# A family's config.json.
-Theirs = Mapping[str, Any]
 
 
 class Described(NamedTuple):
@@ -30,108 +29,6 @@ class Described(NamedTuple):
     config: ModelConfig
     vocab_size: int
     special_tokens: SpecialTokens
-
-
-class Copy:
-    """A field that is one of theirs, or several of theirs that have to be equal."""
-
-    def __init__(self, *names: str):
-        """The table's entry, of their names."""
-        self.names = names
-
-    def read(self, theirs: Theirs) -> Any:
-        """Our value.
-
-        Raises:
-          ValueError: theirs differ, and ours is one.
-        """
-        values = [theirs[name] for name in self.names]
-        if any(value != values[0] for value in values):
-            words = ' and '.join(f'{name}={theirs[name]!r}' for name in self.names)
-            raise ValueError(f'{words} must be equal: here they are one field')
-        return values[0]
-
-    def write(self, value: Any) -> dict[str, Any]:
-        """Their fields."""
-        return dict.fromkeys(self.names, value)
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """A field whose value goes by one of theirs.
-
-    Attributes:
-      name: theirs.
-      values: their value → ours.
-    """
-
-    name: str
-    values: Mapping[Any, Any]
-
-    def read(self, theirs: Theirs) -> Any:
-        """Our value.
-
-        Raises:
-          ValueError: theirs is none that is computed here.
-        """
-        value = theirs[self.name]
-        if value not in self.values:
-            known = ', '.join(map(repr, self.values))
-            raise ValueError(f'{self.name} must be one of {known}, not {shown(value)}')
-        return self.values[value]
-
-    def write(self, value: Any) -> dict[str, Any]:
-        """Their fields; none where they have no such value."""
-        for theirs, ours in self.values.items():
-            if ours == value:
-                return {self.name: theirs}
-        return {}
-
-
-class Spec:
-    """A field that names a variant, some of whose arguments are fields of theirs."""
-
-    def __init__(self, entry: 'str | Choice', **arguments: str):
-        """The table's entry.
-
-        Args:
-          entry: the spec, or which one it is; with the arguments that are fixed.
-          arguments: of the variant → their names. What is 0 is left out.
-        """
-        self.entry = entry
-        self.arguments = arguments
-
-    def read(self, theirs: Theirs) -> str:
-        """Our spec."""
-        text = self.entry if isinstance(self.entry, str) else self.entry.read(theirs)
-        name, given = spec.parse(text)
-        for argument, their_name in self.arguments.items():
-            if theirs[their_name]:
-                given[argument] = theirs[their_name]
-        return _written(name, given)
-
-    def write(self, value: str) -> dict[str, Any]:
-        """Their fields."""
-        name, given = spec.parse(value)
-        theirs = {
-            their_name: given.pop(argument)
-            for argument, their_name in self.arguments.items()
-            if argument in given
-        }
-        if isinstance(self.entry, Choice):
-            theirs |= self.entry.write(_written(name, given))
-        return theirs
-
-
-def _written(name: str, arguments: Mapping[str, Any]) -> str:
-    """`local(window=64)` of its parts, in one order."""
-    if not arguments:
-        return name
-    inner = ', '.join(f'{key}={arguments[key]!r}' for key in sorted(arguments))
-    return f'{name}({inner})'
-
-
-Entry = Copy | Choice | Spec
 
 
 class Family:
@@ -214,7 +111,7 @@ class Family:
         theirs = dict(cls.defaults)
         for ours, entry in cls.fields.items():
             if isinstance(entry, Entry):
-                theirs |= entry.write(values[ours])
+                theirs |= entry.write(values[ours], theirs)
         theirs |= {
             'model_type': cls.model_types[0],
             'architectures': [cls.architecture],
@@ -268,5 +165,14 @@ def _values(config: ModelConfig) -> dict[str, Any]:
             values[role + name] = getattr(sizes, name)
     for name in variants.fields():
         if values[name] is not None:
-            values[name] = _written(*spec.parse(values[name]))
+            stack, _, _ = name.partition('_')
+            of_decoder = stack in ('decoder', 'cross')
+            sizes = config.sizes('decoder' if of_decoder else 'encoder')
+            values[name] = _in_one_form(values[name], sizes.num_layers)
     return values
+
+
+def _in_one_form(text: str, num_layers: int) -> str:
+    """A spec or a pattern as the shortest pattern over so many layers."""
+    texts = [_entries.written(*spec.parse(entry)) for entry in spec.entries(text)]
+    return _entries.pattern([texts[i % len(texts)] for i in range(num_layers)])

@@ -1,7 +1,8 @@
 """T5 (Raffel et al. 2020): the first version, and v1.1 with its gated network."""
 
 from flaxformer_lite.config import spec
-from flaxformer_lite.families.base import Choice, Copy, Family, Spec
+from flaxformer_lite.families._entries import Choice, Copy, Spec
+from flaxformer_lite.families.base import Family
 
 _NETWORKS = {
     'relu': 'relu(bias=False)',

@@ -23,8 +23,8 @@ class MultiHeadAttention(nn.Module):
         value heads than query heads it is grouped-query attention (Ainslie et al.
         2023), with one of them multi-query attention (Shazeer 2019).
       core_attention: what happens between heads, a module of `attention/`.
-      positions: a module of `positions/`; its `rotate`, `scores` and `values` are used
-        here.
+      positions: a module of `positions/`; its `rotate`, `layer_bias`, `scores` and
+        `values` are used here.
       dense: the template of the matrices. Keys and values are kept in its dtype.
       head_dropout: of whole heads.
       projections: False leaves out all four matrices; a head is a slice of its input.
@@ -110,6 +110,7 @@ class MultiHeadAttention(nn.Module):
         core attention has parameters for each head, keys and values are repeated
         instead.
         """
+        bias_BHTS = self._bias(kv, context)
         group_size = self.sizes.num_heads // self.sizes.num_kv_heads
         if group_size > 1 and self.core_attention.per_head:
             kv = kv.replace(
@@ -122,10 +123,19 @@ class MultiHeadAttention(nn.Module):
             kv,
             positions_BT=jnp.repeat(context.positions_BT, group_size, 1),
             mask_BHTS=_fold_pairs(context.mask_BHTS, group_size),
-            bias_BHTS=_fold_pairs(context.bias_BHTS, group_size),
+            bias_BHTS=_fold_pairs(bias_BHTS, group_size),
             relative_positions=self.positions if self.positions.adds_scores else None,
         )
         return _unfold_groups(y_BTHU, group_size)
+
+    def _bias(self, kv, context):
+        """What positions add to the scores, of the stack or of this layer."""
+        bias_BHTS = self.positions.layer_bias(context.positions_BT, kv.positions_BS)
+        if bias_BHTS is None:
+            return context.bias_BHTS
+        # Of merged attention the source's keys have no positions.
+        has_position_BS = kv.positions_BS != NO_POSITION
+        return jnp.where(has_position_BS[:, None, None], bias_BHTS, 0.0)
 
 
 def _fold_groups(q_BTHK, group_size):

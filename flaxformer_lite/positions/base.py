@@ -47,6 +47,12 @@ class Positions(Checked, nn.Module):
         """Added to the scores of every layer: broadcastable to BHTS, or None."""
         return None
 
+    def layer_bias(
+        self, query_positions_BT: jax.Array, key_positions_BS: jax.Array
+    ) -> jax.Array | None:
+        """Added to the scores of one self-attention: as `bias`, of its own."""
+        return None
+
     def scores(
         self,
         q_BTHK: jax.Array,

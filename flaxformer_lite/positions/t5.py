@@ -13,9 +13,16 @@ from flaxformer_lite.ranges import Range, Size
 class T5(Positions):
     """Scores + table[bucket(distance), head], one table for all layers of a stack.
 
+    umT5 has one for each layer (Chung et al. 2023, "UniMax", §4).
+
     Half of the buckets hold one distance each. The others grow as the logarithm of the
     distance, up to `max_distance`; all keys beyond share the last. A stack that is not
     causal gives half of the buckets to keys before the query, half to keys after it.
+
+    Attributes:
+      buckets: rows of the table.
+      max_distance: all keys so far away or further share the last bucket.
+      per_layer: whether each layer has a table of its own.
 
     Raises:
       ValueError: max_distance leaves no room for far keys.
@@ -23,6 +30,7 @@ class T5(Positions):
 
     buckets: Annotated[int, Range(at_least=4)] = 32
     max_distance: Size = 128
+    per_layer: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -32,8 +40,22 @@ class T5(Positions):
                 f'{self.max_distance}'
             )
 
-    @nn.compact
+    @property
+    def acts_on_stack(self):
+        return not self.per_layer
+
     def bias(self, query_positions_BT, key_positions_BS):
+        if self.per_layer:
+            return None
+        return self._bias(query_positions_BT, key_positions_BS)
+
+    def layer_bias(self, query_positions_BT, key_positions_BS):
+        if not self.per_layer:
+            return None
+        return self._bias(query_positions_BT, key_positions_BS)
+
+    @nn.compact
+    def _bias(self, query_positions_BT, key_positions_BS):
         shape = self.buckets, self.sizes.num_heads
         table = self.param('table', nn.initializers.normal(0.1), shape)
         distance_BTS = distances(query_positions_BT, key_positions_BS)

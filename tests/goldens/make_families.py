@@ -94,6 +94,10 @@ FAMILIES = {
         T5 | dict(feed_forward_proj='gated-gelu', tie_word_embeddings=False),
     ),
     'mt5': ('MT5', T5 | dict(feed_forward_proj='gated-gelu')),
+    'umt5': (
+        'UMT5',
+        T5 | dict(feed_forward_proj='gated-gelu', num_layers=3, num_decoder_layers=2),
+    ),
 }
 GEMMA = dict(
     vocab_size=VOCAB,
@@ -108,21 +112,24 @@ FAMILIES['t5gemma'] = (
         vocab_size=VOCAB,
         encoder=GEMMA
         | dict(
-            num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
             head_dim=6,
             intermediate_size=10,
-            layer_types=['full_attention'] * 2,
+            num_hidden_layers=3,
+            layer_types=['sliding_attention', 'full_attention', 'sliding_attention'],
+            sliding_window=3,
         ),
         decoder=GEMMA
         | dict(
-            num_hidden_layers=1,
+            hidden_size=8,
             num_attention_heads=2,
             num_key_value_heads=1,
             head_dim=4,
             intermediate_size=6,
-            layer_types=['full_attention'],
+            num_hidden_layers=2,
+            layer_types=['full_attention', 'sliding_attention'],
+            sliding_window=4,
         ),
         decoder_start_token_id=2,
     ),
@@ -192,8 +199,8 @@ def randomise(model) -> None:
                 continue  # sinusoids
             is_gain = 'norm' in name and name.endswith('weight')
             is_embedding = 'embed' in name or 'shared' in name or 'lm_head' in name
-            # T5 does not divide its scores.
-            of_matrices = 0.4 if 'T5For' in type(model).__name__ else 0.8
+            # T5 does not divide its scores, and those of Gemma are capped.
+            of_matrices = 0.4 if 'T5' in type(model).__name__ else 0.8
             scale = 0.1 if is_gain else 0.4 if is_embedding else of_matrices
             p.normal_(1.0 if is_gain else 0.0, scale)
         for buffer in buffers:

@@ -1,0 +1,179 @@
+"""How a field of a `model` config goes by fields of a family's, in both directions."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flaxformer_lite.config import spec
+from flaxformer_lite.ranges import shown
+
+# A family's config.json.
+Theirs = Mapping[str, Any]
+
+
+class Copy:
+    """A field that is one of theirs, or several of theirs that have to be equal."""
+
+    def __init__(self, *names: str):
+        """The table's entry, of their names."""
+        self.names = names
+
+    def read(self, theirs: Theirs) -> Any:
+        """Our value.
+
+        Raises:
+          ValueError: theirs differ, and ours is one.
+        """
+        values = [theirs[name] for name in self.names]
+        if any(value != values[0] for value in values):
+            words = ' and '.join(f'{name}={theirs[name]!r}' for name in self.names)
+            raise ValueError(f'{words} must be equal: here they are one field')
+        return values[0]
+
+    def write(self, value: Any, theirs: Theirs) -> dict[str, Any]:
+        """Their fields."""
+        return dict.fromkeys(self.names, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A field whose value goes by one of theirs.
+
+    Attributes:
+      name: theirs.
+      values: their value → ours.
+    """
+
+    name: str
+    values: Mapping[Any, Any]
+
+    def read(self, theirs: Theirs) -> Any:
+        """Our value.
+
+        Raises:
+          ValueError: theirs is none that is computed here.
+        """
+        value = theirs[self.name]
+        if value not in self.values:
+            known = ', '.join(map(repr, self.values))
+            raise ValueError(f'{self.name} must be one of {known}, not {shown(value)}')
+        return self.values[value]
+
+    def write(self, value: Any, theirs: Theirs) -> dict[str, Any]:
+        """Their fields; none where they have no such value."""
+        for their_value, ours in self.values.items():
+            if ours == value:
+                return {self.name: their_value}
+        return {}
+
+
+class Spec:
+    """A field that names a variant, some of whose arguments are fields of theirs."""
+
+    def __init__(self, entry: 'str | Choice', **arguments: str):
+        """The table's entry.
+
+        Args:
+          entry: the spec, or which one it is; with the arguments that are fixed.
+          arguments: of the variant → their names. What is 0 is left out.
+        """
+        self.entry = entry
+        self.arguments = arguments
+
+    def read(self, theirs: Theirs) -> str:
+        """Our spec."""
+        text = self.entry if isinstance(self.entry, str) else self.entry.read(theirs)
+        name, given = spec.parse(text)
+        for argument, their_name in self.arguments.items():
+            if theirs[their_name]:
+                given[argument] = theirs[their_name]
+        return written(name, given)
+
+    def write(self, value: str, theirs: Theirs) -> dict[str, Any]:
+        """Their fields."""
+        name, given = spec.parse(value)
+        found = {
+            their_name: given.pop(argument)
+            for argument, their_name in self.arguments.items()
+            if argument in given
+        }
+        if isinstance(self.entry, Choice):
+            found |= self.entry.write(written(name, given), theirs)
+        return found
+
+    def is_of(self, text: str) -> bool:
+        """Whether a spec names the variant that this one names."""
+        if not isinstance(self.entry, str):
+            return False
+        return spec.parse(text)[0] == spec.parse(self.entry)[0]
+
+
+class Pattern:
+    """A field with a spec for each kind of layer, of which theirs has a list.
+
+    Their list is as long here as the pattern; a family makes it as long as the stack.
+    """
+
+    def __init__(self, name: str, kinds: Mapping[str, Spec]):
+        """The table's entry.
+
+        Args:
+          name: of their list.
+          kinds: each word that it may hold → what it stands for.
+        """
+        self.name = name
+        self.kinds = kinds
+
+    def read(self, theirs: Theirs) -> str:
+        """Our pattern.
+
+        Raises:
+          ValueError: there is a kind of layer that is not computed here.
+        """
+        for kind in theirs[self.name]:
+            if kind not in self.kinds:
+                known = ', '.join(map(repr, self.kinds))
+                raise ValueError(
+                    f'{self.name} must hold {known} only, not {shown(kind)}'
+                )
+        return pattern([self.kinds[kind].read(theirs) for kind in theirs[self.name]])
+
+    def write(self, value: str, theirs: Theirs) -> dict[str, Any]:
+        """Their fields; the first field that is written says which layers are which."""
+        texts = spec.entries(value)
+        kinds = theirs.get(self.name) or [self._kind_of(text) for text in texts]
+        found: dict[str, Any] = {self.name: kinds}
+        for i, kind in enumerate(kinds):
+            found |= self.kinds[kind].write(texts[i % len(texts)], theirs)
+        return found
+
+    def _kind_of(self, text: str) -> str:
+        """Which kind a layer is; the first where it is none that they have."""
+        kinds = [kind for kind, entry in self.kinds.items() if entry.is_of(text)]
+        return (kinds or list(self.kinds))[0]
+
+
+Entry = Copy | Choice | Spec | Pattern
+
+
+def written(name: str, arguments: Mapping[str, Any]) -> str:
+    """`local(window=64)` of its parts, in one order."""
+    if not arguments:
+        return name
+    inner = ', '.join(f'{key}={arguments[key]!r}' for key in sorted(arguments))
+    return f'{name}({inner})'
+
+
+def pattern(texts: Sequence[str]) -> str:
+    """The shortest pattern over layers that gives each its spec."""
+    texts = texts[: shortest_period(texts)]
+    return texts[0] if len(texts) == 1 else f'[{", ".join(texts)}]'
+
+
+def shortest_period(layers: Sequence[Any]) -> int:
+    """The smallest n by which layer i is as layer i mod n."""
+    return next(
+        n
+        for n in range(1, len(layers) + 1)
+        if all(layer == layers[i % n] for i, layer in enumerate(layers))
+    )
