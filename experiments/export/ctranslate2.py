@@ -4,6 +4,9 @@
 Matrices are outputs × inputs there; queries, keys and values are one matrix.
 """
 
+# CTranslate2 is of an extra, which need not be installed.
+# pyright: reportMissingImports=false
+
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -132,10 +135,7 @@ def _check_equal(config: ModelConfig) -> None:
 
 def _described(model: Expressed, trained: Trained) -> Any:
     """The whole model, described and with its arrays."""
-    # Of an extra, which need not be installed.
-    from ctranslate2.specs import (
-        transformer_spec,  # pyright: ignore[reportMissingImports]
-    )
+    from ctranslate2.specs import transformer_spec
 
     config = model.config
     encoder = transformer_spec.TransformerEncoderSpec(**_options(config, 'encoder'))
@@ -164,9 +164,7 @@ def _described(model: Expressed, trained: Trained) -> Any:
 
 def _options(config: ModelConfig, role: Any) -> dict[str, Any]:
     """The arguments of a stack's description."""
-    from ctranslate2.specs.common_spec import (  # pyright: ignore[reportMissingImports]
-        Activation,
-    )
+    from ctranslate2.specs.common_spec import Activation
 
     network, given = spec.parse(config.value('feed_forward', role))
     gelu = Activation.GELUTanh if given.get('tanh') else Activation.GELU

@@ -20,7 +20,8 @@ from experiments.export.trained import Trained
 from experiments.storage import files
 from flaxformer_lite.config import build, spec
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.families.base import Choice, Described, Entry, Family, Spec
+from flaxformer_lite.families._entries import Choice, Spec
+from flaxformer_lite.families.base import Described, Entry, Family
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.pretrained import load
 

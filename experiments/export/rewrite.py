@@ -15,7 +15,7 @@ import numpy as np
 
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.families.base import Spec
+from flaxformer_lite.families._entries import Spec
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
