@@ -119,7 +119,7 @@ def _trace(model: Model, extra_length: int) -> _Traced:
         return jax.tree.unflatten(tree, [parameters[name] for name in names])
 
     def start(parameters, source_BS):
-        state = model.apply(restore(parameters), source_BS, method='prefill')
+        state: Any = model.apply(restore(parameters), source_BS, method='prefill')
         return state.allocate(1, room)
 
     def encode(parameters, source_BS):
