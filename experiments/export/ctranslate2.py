@@ -135,7 +135,8 @@ def _check_equal(config: ModelConfig) -> None:
 
 def _described(model: Expressed, trained: Trained) -> Any:
     """The whole model, described and with its arrays."""
-    from ctranslate2.specs import transformer_spec
+    # An extra, of which pyright knows nothing where it is not installed.
+    from ctranslate2.specs import transformer_spec  # pyright: ignore[reportMissingImports]
 
     config = model.config
     encoder = transformer_spec.TransformerEncoderSpec(**_options(config, 'encoder'))
@@ -164,7 +165,9 @@ def _described(model: Expressed, trained: Trained) -> Any:
 
 def _options(config: ModelConfig, role: Any) -> dict[str, Any]:
     """The arguments of a stack's description."""
-    from ctranslate2.specs.common_spec import Activation
+    from ctranslate2.specs.common_spec import (  # pyright: ignore[reportMissingImports]
+        Activation,
+    )
 
     network, given = spec.parse(config.value('feed_forward', role))
     gelu = Activation.GELUTanh if given.get('tanh') else Activation.GELU
