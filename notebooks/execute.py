@@ -27,12 +27,19 @@ NAMES = (
     'the_paper_in_code',
     'traps',
     'own_loop',
+    'pretrained',
     'many_devices',
     'look_inside',
     'ablation',
 )
-# What a notebook needs of a checkout.
-_COPIED = ('flaxformer_lite', 'experiments', 'configs', 'notebooks')
+# What a notebook needs of a checkout: `pretrained` opens one of the tests' checkpoints.
+_COPIED = (
+    'flaxformer_lite',
+    'experiments',
+    'configs',
+    'notebooks',
+    'tests/goldens/families',
+)
 _SECONDS = 1_800  # a cell may take, also beside other work
 
 
