@@ -59,8 +59,8 @@ def connect() -> None:
 def leave(seconds: float = _LAST) -> None:
     """Waits for all to end, the first last: jax aborts those that it leaves alone.
 
-    The process is to end at once then, and not by jax's own way: there the first one
-    would go as soon as all have begun to, and those that are slower would be aborted.
+    The process is to end at once then. At the end of Python jax has a barrier of its
+    own, which all would have to come to, and no order behind it.
     """
     if group.is_connected():
         with contextlib.suppress(RuntimeError):
