@@ -17,10 +17,10 @@ import sacrebleu
 import sentencepiece
 
 from experiments.command_line import console, flags
+from experiments.conversion import export, trained
+from experiments.conversion.trained import Trained
 from experiments.data import sources
 from experiments.evaluation.translator import Translator
-from experiments.export import export, trained
-from experiments.export.trained import Trained
 from experiments.runtime import compilation, malloc
 
 _BATCH = 4096  # tokens

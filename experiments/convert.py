@@ -64,7 +64,7 @@ def _parser() -> flags.Parser:
 
 
 def _make_run(args: argparse.Namespace) -> None:
-    from experiments.runs import converted
+    from experiments.conversion import converted
     from experiments.training.result import count_parameters
 
     conversion = converted.read(
@@ -85,7 +85,7 @@ def _make_run(args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
-    from experiments.export import export
+    from experiments.conversion import export
 
     export.export(args.folder, args.to, args.out, args.quantization)
     print(f'{args.out}: {args.folder} for {args.to}')

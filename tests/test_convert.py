@@ -16,11 +16,12 @@ import pytest
 from experiments import convert, run, translate
 from experiments.command_line import flags
 from experiments.command_line.errors import UserError
+from experiments.conversion import converted
 from experiments.data import corpus
 from experiments.data.tokenising import part
 from experiments.data.tokenising.pool import Pool
 from experiments.evaluation.translator import Translator
-from experiments.runs import converted, trained_run
+from experiments.runs import trained_run
 
 GOLDENS = Path(__file__).parent / 'goldens'
 NAMES = sorted(path.name for path in (GOLDENS / 'tokenizers').iterdir())

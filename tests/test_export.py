@@ -6,8 +6,8 @@ import pytest
 
 from experiments import convert
 from experiments.command_line.errors import UserError
-from experiments.export import export
-from experiments.export.trained import Trained
+from experiments.conversion import export
+from experiments.conversion.trained import Trained
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import pytest
 import flaxformer_lite
 from experiments.command_line.errors import UserError
 from experiments.config.schema import ExperimentConfig
+from experiments.conversion import huggingface
+from experiments.conversion.trained import Trained
 from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
-from experiments.export import huggingface
-from experiments.export.trained import Trained
 from flaxformer_lite.config import build
 from flaxformer_lite.config.schema import ModelConfig
 from tests import tiny

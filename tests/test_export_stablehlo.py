@@ -11,9 +11,9 @@ import pytest
 
 from experiments.command_line.errors import UserError
 from experiments.config.schema import EvaluationConfig, ExperimentConfig
+from experiments.conversion import stablehlo
+from experiments.conversion.trained import Trained
 from experiments.data.tokenizer import Tokenizer
-from experiments.export import stablehlo
-from experiments.export.trained import Trained
 from flaxformer_lite.config import build
 from flaxformer_lite.config.schema import ModelConfig
 from tests import tiny

@@ -21,7 +21,7 @@ ORDER = (
     'checkpoints',
     'runs',
     'evaluation',
-    'export',
+    'conversion',
     'costs',
     'training',
     'sweeps',

@@ -14,9 +14,9 @@ import numpy as np
 
 from experiments.command_line import packages
 from experiments.command_line.errors import UserError
-from experiments.export import rewrite, tokenizer_json
-from experiments.export.rewrite import Expressed
-from experiments.export.trained import Trained
+from experiments.conversion import rewrite, tokenizer_json
+from experiments.conversion.rewrite import Expressed
+from experiments.conversion.trained import Trained
 from experiments.storage import files
 from flaxformer_lite.config import build, spec
 from flaxformer_lite.config.schema import ModelConfig

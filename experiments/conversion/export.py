@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.command_line.errors import UserError
-from experiments.export import ctranslate2, huggingface, stablehlo, trained
+from experiments.conversion import ctranslate2, huggingface, stablehlo, trained
 from experiments.storage import files
 
 # Each refuses what it does not know, and gives back what writes to a folder.

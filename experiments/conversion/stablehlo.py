@@ -17,7 +17,7 @@ from jax import export
 
 from experiments.command_line import packages
 from experiments.command_line.errors import UserError
-from experiments.export.trained import Trained
+from experiments.conversion.trained import Trained
 from experiments.storage import files
 from flaxformer_lite.config import build, variants
 from flaxformer_lite.config.schema import ModelConfig

@@ -17,10 +17,10 @@ import numpy as np
 
 from experiments.command_line import packages
 from experiments.command_line.errors import UserError
+from experiments.conversion import rewrite
+from experiments.conversion.rewrite import Expressed
+from experiments.conversion.trained import Trained
 from experiments.data.tokenizer import BOS, EOS, UNK
-from experiments.export import rewrite
-from experiments.export.rewrite import Expressed
-from experiments.export.trained import Trained
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 

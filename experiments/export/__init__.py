@@ -1,1 +1,0 @@
-"""A trained model in the formats of other programs: one file a format."""
