@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
 from experiments import convert, run, translate
 from experiments.command_line import flags
 from experiments.command_line.errors import UserError
@@ -47,7 +48,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp('runs')
     for name in NAMES:
         theirs = checkpoint(name, tmp_path_factory.mktemp('theirs') / name)
-        conversion = converted.read(theirs, 'grammar(pairs=50)')
+        conversion = converted.read(theirs, 'grammar(pairs=100)')
         converted.write(conversion, folder / name)
     return folder
 
@@ -105,7 +106,7 @@ def test_the_commands_take_it_as_a_run(tmp_path, monkeypatch, capsys):
     theirs = checkpoint('t5', tmp_path / 't5')
     path = tmp_path / 'run'
     path.mkdir()  # an empty directory may be there
-    data = '--data=grammar(pairs=50)'
+    data = '--data=grammar(pairs=100)'
     command(monkeypatch, convert, theirs, f'--workdir={path}', data)
     assert re.search(r'family +t5\n.*\nvocabulary +17\n', capsys.readouterr().out)
     assert list(tmp_path.glob('.*')) == []
@@ -247,12 +248,90 @@ def test_a_kill_leaves_nothing_half_made(t5, tmp_path, monkeypatch):
 def test_a_run_that_is_trained_here_has_no_published_tokenizer(
     runs, monkeypatch, capsys
 ):
-    with pytest.raises(UserError, match='tokenizer.kind=published is of a run that'):
+    with pytest.raises(
+        UserError, match='tokenizer.kind=published is of a run that.*as init_from'
+    ):
         command(
             monkeypatch,
             run,
             '--config=wmt_small',
             '--config.tokenizer.kind=published',
-            '--config.data=grammar(pairs=50)',
+            '--config.data=grammar(pairs=100)',
             f'--workdir={runs / "other"}',
         )
+
+
+@pytest.mark.slow
+def test_a_run_trains_on_and_translates_with_its_tokenizer(
+    runs, tmp_path, monkeypatch, capsys
+):
+    text = tmp_path / 'text'
+    text.mkdir()
+    for name in ('train', 'val'):
+        (text / f'{name}.en').write_text('cab abba\nbac\n' * 8, encoding='utf-8')
+        (text / f'{name}.de').write_text('abba cab\nbab\n' * 8, encoding='utf-8')
+    data = f'text(path="{text}", source="en", target="de")'
+    theirs = runs / 'marian'
+    fields = dataclasses.asdict(trained_run.open_trained(theirs).config.model)
+    model = [
+        f'--config.model.{name}={value}'
+        for name, value in fields.items()
+        if value is not None
+    ]
+    settings = [
+        *('--config=wmt_small', f'--config.data={data}', *model),
+        *(f'--config.init_from={theirs}', '--config.tokenizer.kind=published'),
+        *('--config.tokenizer.vocab_size=17', '--config.train.steps=1'),
+        *('--config.batch.tokens=256', '--config.batch.max_length=64'),
+        *('--config.evaluation.average=1', '--config.evaluation.extra_length=1'),
+        '--config.evaluation.beams=1',
+        f'--workdir={tmp_path / "run"}',
+    ]
+    command(monkeypatch, run, *settings)
+    trained = trained_run.open_trained(tmp_path / 'run')
+    assert trained.tokenizer == trained_run.open_trained(theirs).tokenizer
+    assert trained.model.special_tokens == trained.tokenizer.special_tokens
+    assert trained.checkpoints.steps()[-1] == 1
+    settings[settings.index('--config.train.steps=1')] = '--config.train.steps=2'
+    command(monkeypatch, run, *settings, '--extend')
+    assert trained.checkpoints.steps()[-1] == 2
+
+
+def test_a_converted_run_is_not_written_for_other_programs(
+    runs, tmp_path, monkeypatch, capsys
+):
+    with pytest.raises(UserError, match='kind=published, a tokenizer that no format'):
+        out = tmp_path / 'out'
+        command(monkeypatch, convert, runs / 't5', '--to=stablehlo', f'--out={out}')
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_what_targets_begin_with_is_given_to_the_search(runs):
+    trained = trained_run.open_trained(runs / 'marian')
+    first = trained.tokenizer.vocabulary.numbers['>>abc<<']
+    vocabulary = dataclasses.replace(
+        trained.tokenizer.vocabulary, source_first=3, target_first=first
+    )
+    tokenizer = dataclasses.replace(trained.tokenizer, vocabulary=vocabulary)
+    plain = trained.tokenizer.encode(['cab', ''])
+    assert tokenizer.encode(['cab', '']) == [[3, *plain[0]], []]
+    assert tokenizer.encode_target(['cab'])[0][0] == tokenizer.forced_first == first
+    settings = dataclasses.replace(
+        trained.config.evaluation, decode='greedy', extra_length=EXTRA_LENGTH
+    )
+    mean = trained_run.average(trained.config, trained.checkpoints, trained.model)
+    translator = Translator(trained.model, tokenizer, settings)
+    (found,) = next(translator(mean.variables, ['cab']))
+    source = [[*tokenizer.encode(['cab'])[0], tokenizer.special_tokens.end]]
+    expected = flaxformer_lite.generate(
+        trained.model,
+        mean.variables,
+        source,
+        'greedy',
+        max_length=len(source[0]) - 1 + EXTRA_LENGTH,
+        forced_first=first,
+    )
+    row = expected.tokens_BNL[0, 0].tolist()
+    assert row[0] == first
+    assert found.text == tokenizer.decode([row])[0]

@@ -78,6 +78,12 @@ class Tokenizer:
 
     @functools.cached_property
     def digest(self) -> str:
+        """Tells it from any other."""
+        return self.model_digest
+
+    @property
+    def model_digest(self) -> str:
+        """SHA-256 of the file of the model."""
         return hashlib.sha256(self.model).hexdigest()
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -126,7 +132,10 @@ def load(path: Path) -> Tokenizer:
 def damage(path: Path) -> str:
     """What is wrong with a saved model; empty if nothing is, or without a checksum."""
     sums = _sums(path)
-    return checksums.damage(sums, [path.name]) if sums.exists() else ''
+    if not sums.exists():
+        return ''
+    # A published tokenizer has other files beside.
+    return checksums.damage(sums, {path.name, *checksums.read(sums)})
 
 
 def check_same(tokenizer: Tokenizer, path: Path) -> None:
@@ -142,7 +151,7 @@ def check_same(tokenizer: Tokenizer, path: Path) -> None:
     found = checksums.sha256(path)
     if recorded is None and found is None:
         return
-    if tokenizer.digest not in (recorded, found):
+    if tokenizer.model_digest not in (recorded, found):
         raise UserError(
             f'the training text is not what {path.parent} was begun with: its '
             'tokenizer differs. Restore the text, or begin a new run with another '

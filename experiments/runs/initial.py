@@ -125,7 +125,9 @@ def vocabulary(
     if read(path)['tokenizer'] != 'init_from':
         return make()
     file = path / trained_run.TOKENIZER
-    return _open(config).tokenizer if tokenizer.damage(file) else tokenizer.load(file)
+    if tokenizer.damage(file):
+        return _open(config).tokenizer
+    return trained_run.open_tokenizer(path, config)
 
 
 def _has_its_tokenizer(config: ExperimentConfig, run: TrainedRun) -> bool:

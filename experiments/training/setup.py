@@ -109,7 +109,9 @@ def prepare(
     vocabulary = initial.vocabulary(config, path, origin, make)
     initial.check_tokenizer(config, path, vocabulary)
     # Of a short text the tokenizer has fewer pieces than were asked for.
-    model = _traced(model.clone(vocab_size=vocabulary.vocab_size), devices)
+    tokens = vocabulary.special_tokens
+    model = model.clone(vocab_size=vocabulary.vocab_size, special_tokens=tokens)
+    model = _traced(model, devices)
     taken = initial.load(config, origin, model, vocabulary, devices)
     pairs = _tokenised(config, source, vocabulary, memo, screen, stop)
     initial.check_text(config, path, pairs.digest)
@@ -223,8 +225,8 @@ def _tokenizer(
     def make() -> Tokenizer:
         if config.tokenizer.kind == 'published':
             raise UserError(
-                'tokenizer.kind=published is of a run that experiments.convert makes, '
-                'and a run that is trained here makes its tokenizer: leave it out'
+                'tokenizer.kind=published is of a run that experiments.convert makes: '
+                'give its directory as init_from, to train on with it, or leave it out'
             )
         return tokenizer.train(source, size, cache.folder(), progress)
 

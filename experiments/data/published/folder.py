@@ -1,8 +1,8 @@
 """The tokenizer in the folder of a checkpoint, by what its family writes there."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sentencepiece
 
@@ -158,7 +158,6 @@ def _vocabulary(
     path: Path,
     pieces: list[str | None],
     unknown: int,
-    languages: Mapping[str, Any] | None = None,
 ) -> Vocabulary:
     """The vocabulary of these pieces, with the rows that are none."""
     if len(pieces) > request.rows:
@@ -171,7 +170,7 @@ def _vocabulary(
     pieces = pieces + [None] * (request.rows - len(pieces))
     for token in (special.padding, special.start, special.end, unknown):
         pieces[token] = None
-    return Vocabulary(tuple(pieces), special, unknown, **(languages or {}))
+    return Vocabulary(tuple(pieces), special, unknown)
 
 
 class _Reader(NamedTuple):
@@ -183,7 +182,7 @@ class _Reader(NamedTuple):
       takes_languages: whether languages are tokens before source and target.
     """
 
-    read: Any
+    read: Callable[[Request], PublishedTokenizer]
     files: tuple[str, ...]
     takes_languages: bool = False
 
