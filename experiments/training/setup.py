@@ -109,9 +109,7 @@ def prepare(
     vocabulary = initial.vocabulary(config, path, origin, make)
     initial.check_tokenizer(config, path, vocabulary)
     # Of a short text the tokenizer has fewer pieces than were asked for.
-    tokens = vocabulary.special_tokens
-    model = model.clone(vocab_size=vocabulary.vocab_size, special_tokens=tokens)
-    model = _traced(model, devices)
+    model = _traced(model, vocabulary, devices)
     taken = initial.load(config, origin, model, vocabulary, devices)
     pairs = _tokenised(config, source, vocabulary, memo, screen, stop)
     initial.check_text(config, path, pairs.digest)
@@ -160,7 +158,6 @@ def prepare_seeds(
     """
     (config, path), *others = runs
     first = prepare(config, path, screen, stop, memo, len(runs))
-    layout = Layout(first.devices, len(runs))
     setups = [first]
     taken = first.initial
     for config, path in others:
@@ -170,7 +167,7 @@ def prepare_seeds(
             taken = initial.load(
                 config, origin, first.model, first.tokenizer, first.devices
             )
-        batches = _batches(config, first.pairs, layout)
+        batches = _batches(config, first.pairs, Layout(first.devices, len(runs)))
         setups.append(first._replace(config=config, batches=batches))
     if others:
         _check_one_program(setups)
@@ -233,8 +230,10 @@ def _tokenizer(
     return memo('tokenizer', (config.data, size), make)
 
 
-def _traced(model: Model, devices: DeviceMesh) -> Model:
-    """The model, once it was traced: that shows whether it can run on the devices."""
+def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
+    """The model of a vocabulary, once it was traced: it can run on the devices."""
+    tokens = vocabulary.special_tokens
+    model = model.clone(vocab_size=vocabulary.vocab_size, special_tokens=tokens)
     try:
         variables = trained_run.abstract_variables(model, devices)
     except ValueError as error:

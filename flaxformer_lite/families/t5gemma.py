@@ -1,13 +1,14 @@
 """T5Gemma (Zhang et al. 2025, "Encoder-Decoder Gemma")."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from flaxformer_lite.families._entries import Choice, Copy, Pattern, Spec
 from flaxformer_lite.families.base import Family
 
 _NETWORKS = {'gelu_pytorch_tanh': 'geglu(tanh=True)', 'silu': 'swiglu'}
 _STACKS = ('encoder', 'decoder')
+_TURNS = ('sliding_attention', 'full_attention')
 
 
 # What a stack's config means where it lacks a field.
@@ -103,68 +104,84 @@ class T5Gemma(Family):
     arrays = {
         'embedding': 'model.decoder.embed_tokens.weight',
         'source_embedding': 'model.encoder.embed_tokens.weight',
-        '{stack}/final/norm': 'model.{stack}.norm',
     }
     aliases = {'embedding': ('lm_head.out_proj.weight',)}
+
+    # Of each stack's layers.
+    sublayers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        'encoder': ('self_attn', 'feedforward'),
+        'decoder': ('self_attn', 'cross_attn', 'feedforward'),
+    }
 
     @classmethod
     def arrays_of(cls, config):
         table = dict(cls.arrays)
-        ours = '{stack}/layer_{layer}'
-        theirs = 'model.{stack}.layers.{layer}'
-        for attention, name in (('self', 'self_attn'), ('cross', 'cross_attn')):
-            for part, letter in dict(query='q', key='k', value='v').items():
-                table[f'{ours}/{attention}_attention/{part}'] = (
-                    f'{theirs}.{name}.{letter}_proj'
-                )
-            table[f'{ours}/{attention}_attention/out_proj'] = f'{theirs}.{name}.o_proj'
-        for part in ('gate', 'up', 'down'):
-            table[f'{ours}/feed_forward/{part}'] = f'{theirs}.mlp.{part}_proj'
-        sublayers = {
-            'encoder': ('self_attn', 'feedforward'),
-            'decoder': ('self_attn', 'cross_attn', 'feedforward'),
-        }
-        for stack, names in sublayers.items():
-            for i, name in enumerate(names, 1):
-                residual = f'{stack}/layer_{{layer}}/residual_{i}'
-                layer = f'model.{stack}.layers.{{layer}}'
-                table[f'{residual}/norm'] = f'{layer}.pre_{name}_layernorm'
-                table[f'{residual}/norm_after'] = f'{layer}.post_{name}_layernorm'
+        for stack, sublayers in cls.sublayers.items():
+            table[f'{stack}/final/norm'] = f'model.{stack}.norm'
+            layer = f'{stack}/layer_{{layer}}'
+            theirs = f'model.{stack}.layers.{{layer}}'
+            for attention, name in (('self', 'self_attn'), ('cross', 'cross_attn')):
+                ours = f'{layer}/{attention}_attention'
+                for part, letter in dict(query='q', key='k', value='v').items():
+                    table[f'{ours}/{part}'] = f'{theirs}.{name}.{letter}_proj'
+                table[f'{ours}/out_proj'] = f'{theirs}.{name}.o_proj'
+            for part in ('gate', 'up', 'down'):
+                table[f'{layer}/feed_forward/{part}'] = f'{theirs}.mlp.{part}_proj'
+            for i, name in enumerate(sublayers, 1):
+                residual = f'{layer}/residual_{i}'
+                table[f'{residual}/norm'] = f'{theirs}.pre_{name}_layernorm'
+                table[f'{residual}/norm_after'] = f'{theirs}.post_{name}_layernorm'
         return table
 
     @classmethod
     def read(cls, theirs, names):
         flat = {k: v for k, v in theirs.items() if k not in _STACKS}
         for stack in [x for x in _STACKS if x in theirs]:
-            fields = _MODULE | theirs[stack]
-            fields |= fields.get('rope_parameters') or {}
+            fields = cls.read_stack(stack, theirs[stack])
             fields['scale'] = fields['query_pre_attn_scalar'] ** -0.5
-            fields['window'] = fields['sliding_window'] + (stack == 'encoder')
-            fields['layer_types'] = fields.get('layer_types') or _by_turns(fields)
             flat |= {f'{stack}.{name}': value for name, value in fields.items()}
         return super().read(flat, names)
+
+    @classmethod
+    def read_stack(cls, stack: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a stack's config, and what is computed of them."""
+        fields = _MODULE | fields
+        fields |= fields.get('rope_parameters') or {}
+        fields['window'] = fields['sliding_window'] + (stack == 'encoder')
+        kinds = fields.get('layer_types') or kinds_of_layers(_TURNS, fields)
+        return fields | {'layer_types': kinds}
 
     @classmethod
     def write(cls, described, names):
         flat = super().write(described, names)
         theirs = {k: v for k, v in flat.items() if '.' not in k}
         for stack in _STACKS:
-            fields = _of_stack(flat, stack)
+            prefix = f'{stack}.'
+            fields = {
+                k.removeprefix(prefix): v
+                for k, v in flat.items()
+                if k.startswith(prefix)
+            }
+            fields['vocab_size'] = described.vocab_size
             fields['query_pre_attn_scalar'] = _scalar_of(fields.pop('scale'))
-            theta = fields.pop('rope_theta')
-            fields['rope_parameters'] = {'rope_type': 'default', 'rope_theta': theta}
-            window = fields.pop('window', None)
-            if window is not None:
-                fields['sliding_window'] = window - (stack == 'encoder')
-            kinds, depth = fields['layer_types'], fields['num_hidden_layers']
-            fields['layer_types'] = [kinds[i % len(kinds)] for i in range(depth)]
-            theirs[stack] = fields
+            fields['layer_types'] = kinds_of_layers(fields['layer_types'], fields)
+            theirs[stack] = cls.write_stack(stack, fields)
         return theirs
 
+    @classmethod
+    def write_stack(cls, stack: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """A stack's config, of what `read_stack` gives."""
+        theta = fields.pop('rope_theta')
+        fields['rope_parameters'] = {'rope_type': 'default', 'rope_theta': theta}
+        window = fields.pop('window', None)
+        if window is not None:
+            fields['sliding_window'] = window - (stack == 'encoder')
+        return fields
 
-def _by_turns(fields: Mapping[str, Any]) -> list[str]:
-    kinds = ['sliding_attention', 'full_attention']
-    return [kinds[i % 2] for i in range(fields['num_hidden_layers'])]
+
+def kinds_of_layers(kinds: Sequence[str], fields: Mapping[str, Any]) -> list[str]:
+    """The kind of each layer of a stack, of those that repeat."""
+    return [kinds[i % len(kinds)] for i in range(fields['num_hidden_layers'])]
 
 
 def _scalar_of(scale: float) -> float:
@@ -172,13 +189,3 @@ def _scalar_of(scale: float) -> float:
     scalar = scale**-2
     whole = round(scalar)
     return whole if whole**-0.5 == scale else scalar
-
-
-def _of_stack(flat: Mapping[str, Any], stack: str) -> dict[str, Any]:
-    """The fields of one stack, without its name before theirs."""
-    prefix = f'{stack}.'
-    return {
-        name.removeprefix(prefix): value
-        for name, value in flat.items()
-        if name.startswith(prefix)
-    }

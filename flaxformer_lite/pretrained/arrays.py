@@ -18,6 +18,8 @@ from flaxformer_lite.training.train_step import init_variables
 
 # Of a parameter's path the last word → the last word of theirs.
 _LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
+# What rotary positions turn, or stands before it.
+_ROTATED = re.compile('self_attention/((query|key)/|core_attention/(query|key)_norm/)')
 _FIELDS = {'stack': 'encoder|decoder', 'layer': r'\d+'}
 _MOST_NAMED = 3
 
@@ -103,7 +105,7 @@ def table(family: type[Family], config: ModelConfig, model: Model) -> list[Array
     for path, shape in shapes.items():
         # What repeats another array in one model may be one of its own in another.
         aliases = set(family.aliases.get(path, ())) - set(names.values())
-        is_rotated = re.search('self_attention/(query|key)/', path) is not None
+        is_rotated = _ROTATED.search(path) is not None
         arrays.append(
             Array(
                 tuple(path.split('/')),

@@ -134,6 +134,59 @@ FAMILIES['t5gemma'] = (
         decoder_start_token_id=2,
     ),
 )
+GEMMA_3 = dict(
+    vocab_size=VOCAB,
+    hidden_size=12,
+    query_pre_attn_scalar=5,
+    rope_parameters={
+        'sliding_attention': {'rope_type': 'default', 'rope_theta': 50.0},
+        'full_attention': {
+            'rope_type': 'linear',
+            'rope_theta': 1000.0,
+            'factor': 2.0,
+        },
+    },
+)
+FAMILIES['t5gemma2'] = (
+    'T5Gemma2',
+    dict(
+        encoder=dict(
+            text_config=GEMMA_3
+            | dict(
+                num_hidden_layers=3,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                head_dim=6,
+                intermediate_size=10,
+                layer_types=['sliding_attention', 'full_attention', 'full_attention'],
+                sliding_window=8,
+            ),
+            vision_config=dict(
+                model_type='siglip_vision_model',
+                hidden_size=4,
+                intermediate_size=2,
+                num_hidden_layers=1,
+                num_attention_heads=1,
+                image_size=2,
+                patch_size=1,
+            ),
+            mm_tokens_per_image=1,
+            eoi_token_index=VOCAB,  # in no text
+        ),
+        decoder=GEMMA_3
+        | dict(
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=4,
+            intermediate_size=6,
+            layer_types=['full_attention', 'sliding_attention'],
+            sliding_window=2,
+            final_logit_softcapping=2.0,
+        ),
+        decoder_start_token_id=2,
+    ),
+)
 # The first token of targets, where the family is told it.
 FORCED = {'bart': 0, 'mbart': 5, 'm2m100': 6}
 
@@ -257,7 +310,9 @@ def computed(model) -> dict[str, np.ndarray]:
     }
     for parameter, p in model.named_parameters():
         if p.grad is not None:
-            golden[f'gradients/{parameter}'] = p.grad.numpy()
+            # Files of T5Gemma 2 have no `text_model.`
+            in_file = parameter.replace('.text_model.', '.')
+            golden[f'gradients/{in_file}'] = p.grad.numpy()
     return golden
 
 

@@ -1,0 +1,157 @@
+"""T5Gemma 2 (Zhang et al. 2025), its text part."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flaxformer_lite.families._entries import Copy, Pattern, Spec
+from flaxformer_lite.families.t5gemma import T5Gemma, kinds_of_layers
+from flaxformer_lite.ranges import shown
+
+_STACKS = ('encoder', 'decoder')
+# Which layers there are, and what is of a kind where a config does not say it.
+_THETA = {'full_attention': 1_000_000.0, 'sliding_attention': 10_000.0}
+_TURNS = (*['sliding_attention'] * 5, 'full_attention')
+_MODULE = {
+    'num_hidden_layers': 26,
+    'query_pre_attn_scalar': 256,
+    'sliding_window': 4096,
+    'final_logit_softcapping': None,
+    'rms_norm_eps': 1e-6,
+}
+
+
+def _attention(stack: str, **windows: str) -> Pattern:
+    norm = '(query_key_norm=True, query_key_offset=1.0)'
+    others = dict(scale=f'{stack}.scale', dropout='attention_dropout')
+    kinds = {
+        'full_attention': Spec(f'softmax{norm}', **others),
+        'sliding_attention': Spec(f'local{norm}', **others, **windows),
+    }
+    return Pattern(f'{stack}.layer_types', kinds)
+
+
+def _positions(stack: str) -> Pattern:
+    kinds = {
+        kind: Spec(
+            'rotary',
+            max_wavelength=f'{stack}.{kind}.rope_theta',
+            scale=f'{stack}.{kind}.factor',
+        )
+        for kind in _THETA
+    }
+    return Pattern(f'{stack}.layer_types', kinds)
+
+
+class T5Gemma2(T5Gemma):
+    """Two stacks of Gemma 3, the decoder with one attention to itself and the source.
+
+    The encoder's window of w tokens has ⌈w / 2⌉ − 1 of them before the query and
+    ⌊w / 2⌋ after it. What sees images, and the embedding of the token that ends one,
+    are left in the files: nothing here reads them.
+    """
+
+    model_types = ('t5gemma2',)
+    architecture = 'T5Gemma2ForConditionalGeneration'
+    fields = {
+        **{k: v for k, v in T5Gemma.fields.items() if k != 'cross_attention'},
+        'd_model': Copy('encoder.hidden_size', 'decoder.hidden_size'),
+        'decoder_d_model': Copy('decoder.hidden_size'),
+        'merged_attention': True,
+        'attention': _attention(
+            'encoder', window='encoder.window', window_after='encoder.window_after'
+        ),
+        'decoder_attention': _attention('decoder', window='decoder.window'),
+        'positions': _positions('encoder'),
+        'decoder_positions': _positions('decoder'),
+        'tie': 'all',
+    }
+    defaults = {
+        **{k: v for k, v in T5Gemma.defaults.items() if 'rope_theta' not in k},
+        **{f'{stack}.{kind}.factor': None for stack in _STACKS for kind in _THETA},
+    }
+    expected = {
+        'tie_word_embeddings': True,
+        **{f'{stack}.attention_bias': False for stack in _STACKS},
+        **{f'{stack}.attn_logit_softcapping': None for stack in _STACKS},
+        # The norms of queries and keys have it, too.
+        **{f'{stack}.rms_norm_eps': 1e-6 for stack in _STACKS},
+    }
+    arrays = {'embedding': 'model.encoder.embed_tokens.weight'}
+    aliases = {
+        'embedding': ('model.decoder.embed_tokens.weight', 'lm_head.out_proj.weight')
+    }
+    computed = (
+        r'model\.(encoder|decoder)\.embed_tokens\.eoi_embedding',
+        r'model\.encoder\.(vision_tower|multi_modal_projector)\..*',
+    )
+    sublayers = dict.fromkeys(_STACKS, ('self_attn', 'feedforward'))
+
+    @classmethod
+    def arrays_of(cls, config):
+        table = dict(super().arrays_of(config))
+        for stack in _STACKS:
+            for part, letter in dict(query='q', key='k').items():
+                ours = f'{stack}/layer_{{layer}}/self_attention/core_attention'
+                theirs = f'model.{stack}.layers.{{layer}}.self_attn.{letter}_norm'
+                table[f'{ours}/{part}_norm'] = theirs
+        return table
+
+    @classmethod
+    def read(cls, theirs, names):
+        return super().read(_tokens(theirs.get('decoder', {})) | theirs, names)
+
+    @classmethod
+    def read_stack(cls, stack, fields):
+        fields = _MODULE | fields.get('text_config', fields)
+        fields |= _rotations(stack, fields.get('rope_parameters') or {})
+        window = fields['sliding_window']
+        fields['window'] = window if stack == 'decoder' else (window + 1) // 2
+        fields['window_after'] = window // 2 + 1
+        kinds = fields.get('layer_types') or kinds_of_layers(_TURNS, fields)
+        return fields | {'layer_types': kinds}
+
+    @classmethod
+    def write_stack(cls, stack, fields):
+        window, after = fields.pop('window', None), fields.pop('window_after', 1)
+        if window is not None:
+            fields['sliding_window'] = window + after - 1
+        fields['rope_parameters'] = {kind: _rope_of(fields, kind) for kind in _THETA}
+        return {'text_config': fields} if stack == 'encoder' else fields
+
+
+def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that may stand in the decoder's config only."""
+    names = {
+        'vocab_size': 'vocab_size',
+        'pad_token_id': 'pad_token_id',
+        'eos_token_id': 'eos_token_id',
+        'decoder_start_token_id': 'bos_token_id',
+    }
+    given = {ours: decoder.get(name) for ours, name in names.items()}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _rotations(stack: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The wavelength and the scale of each kind of layer."""
+    found = {}
+    for kind, theta in _THETA.items():
+        rope = {'rope_type': 'default', 'rope_theta': theta}
+        rope |= parameters.get(kind) or {}
+        if rope['rope_type'] not in ('default', 'linear'):
+            raise ValueError(
+                f'{stack}.rope_parameters has rope_type={shown(rope["rope_type"])}: '
+                "only 'default' and 'linear' are computed here"
+            )
+        found[f'{kind}.rope_theta'] = rope['rope_theta']
+        is_scaled = rope['rope_type'] == 'linear'
+        found[f'{kind}.factor'] = rope['factor'] if is_scaled else None
+    return found
+
+
+def _rope_of(fields: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Their parameters of a kind of layer, taken out of the fields."""
+    theta = fields.pop(f'{kind}.rope_theta', _THETA[kind])
+    factor = fields.pop(f'{kind}.factor', None)
+    if factor is None:
+        return {'rope_type': 'default', 'rope_theta': theta}
+    return {'rope_type': 'linear', 'rope_theta': theta, 'factor': factor}
