@@ -164,6 +164,21 @@ def test_a_death_is_one_line_of_one_process_and_ends_all(dies):
     assert re.match(f'error: process {dies} of 3 on .* died; the same command', told[0])
 
 
+@pytest.mark.slow
+def test_one_that_waits_to_end_is_told_of_a_death():
+    waits = WAITS.replace('time.sleep(300)', 'time.sleep(0 if group.index() else 300)')
+    waits = waits.replace('import endings', 'import endings, group')
+    processes = [
+        start([sys.executable, '-c', waits], *flags) for flags in places(number=2)
+    ]
+    for process in processes:
+        wait_for_line(process, 'connected')
+    time.sleep(1)
+    processes[0].kill()
+    _, (status, out) = map(ended, processes)
+    assert status == 1 and 'error: process 0 of 2 on' in out
+
+
 def places(number):
     """The flags of each process; none for one alone."""
     if number == 1:
