@@ -287,10 +287,7 @@ def _check_positions(
 
 
 def length(config: ExperimentConfig, batches: Batches) -> int:
-    """The steps of a training: `train.steps` or `train.epochs`, whichever ends sooner.
-
-    Of these two fields, 0 sets no limit.
-    """
+    """How many steps: `train.steps` or `train.epochs`, the sooner; 0 sets no limit."""
     epochs = config.train.epochs * batches.batches_per_epoch
     steps = min(limit for limit in (config.train.steps, epochs) if limit)
     if steps > LARGEST_INT:
