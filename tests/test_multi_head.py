@@ -143,12 +143,11 @@ def test_queries_and_keys_are_normed_before_positions_turn_them(offset):
 
 
 def test_a_layers_own_table_is_a_bias_of_its_attention():
-    sizes = dict(buckets=6, max_distance=5)
-    heads = multi_head(positions=T5(SIZES, per_layer=True, **sizes))
+    heads = multi_head(positions=T5(SIZES, 6, 5, per_layer=True))
     p, out = run(X, Y, MASK, heads)
     table = {'params': p.pop('positions')}
     where = positions_of(X), positions_of(Y)
-    bias = apply(T5(SIZES, **sizes), table, *where, method='bias')
+    bias = apply(T5(SIZES, 6, 5), table, *where, method='bias')
     arrays = (jnp.asarray(x, jnp.float32) for x in (X, Y))
     alone = Attention(multi_head())
     inputs = *arrays, *where, jnp.asarray(MASK)

@@ -242,11 +242,11 @@ def marian(tmp_path):
     return path
 
 
-def change_config(path, **fields):
-    config = json.loads((path / 'config.json').read_text('utf-8'))
+def change_config(path, file='config.json', **fields):
+    config = json.loads((path / file).read_text('utf-8'))
     config.update(fields)
     config = {name: value for name, value in config.items() if value is not ...}
-    (path / 'config.json').write_text(json.dumps(config), encoding='utf-8')
+    (path / file).write_text(json.dumps(config), encoding='utf-8')
 
 
 def change_weights(path, change):
@@ -305,8 +305,9 @@ def test_a_config_that_is_not_computed_is_refused_by_its_field(marian, fields, w
 
 
 def test_arrays_that_are_not_those_of_the_config_are_refused_by_name(marian):
-    change_weights(marian, lambda stored: stored.pop('final_logits_bias'))
-    refuses(marian, 'missing: final_logits_bias')
+    name = 'model.decoder.layers.0.fc1.bias'
+    change_weights(marian, lambda stored: stored.pop(name))
+    refuses(marian, f'missing: {name}')
     change_config(marian, encoder_layers=1, d_model=12)
     change_weights(marian, lambda stored: stored.update(new=np.zeros(2, np.float32)))
     refuses(
@@ -343,6 +344,29 @@ def test_an_array_that_is_there_twice_has_to_be_the_same(marian):
 
     change_weights(marian, differ)
     refuses(marian, 'lm_head.weight is not model.shared.weight, and the config ties')
+
+
+def test_a_file_of_the_model_without_its_head_is_read(marian):
+    def behead(stored):
+        del stored['final_logits_bias']
+        for name in list(stored):
+            stored[name.removeprefix('model.')] = stored.pop(name)
+
+    _, whole = flaxformer_lite.from_pretrained(marian)
+    change_weights(marian, behead)
+    _, found = flaxformer_lite.from_pretrained(marian)
+    assert not found['params']['output_bias'].any()
+    found['params']['output_bias'] = whole['params']['output_bias']
+    same = jax.tree.map(lambda x, y: bool((x == y).all()), found, whole)
+    assert all(jax.tree.leaves(same))
+
+
+def test_of_several_end_tokens_one_has_to_be_chosen(marian):
+    change_config(marian, eos_token_id=[0])
+    change_config(marian, folder.GENERATION, eos_token_id=[0])
+    assert flaxformer_lite.describe_pretrained(marian).special_tokens.end == 0
+    change_config(marian, folder.GENERATION, eos_token_id=[0, 3])
+    refuses(marian, 'eos_token_id=[0, 3]: decoding ends at one token here')
 
 
 def test_a_model_that_a_family_cannot_have_is_refused_by_its_field():

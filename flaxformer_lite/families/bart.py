@@ -105,6 +105,8 @@ class Bart(Family):
         ),
         '{stack}/final/norm': 'model.{stack}.layer_norm',
     }
+    # The model without its head has none.
+    zeros = ('output_bias',)
     aliases = {
         'embedding': (
             'model.encoder.embed_tokens.weight',

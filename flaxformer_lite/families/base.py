@@ -45,7 +45,8 @@ class Family:
         decoder, `{layer}` a layer's number; an entry for a module stands for its
         arrays.
       aliases: names under which files may hold an array once more, by our path.
-      computed: arrays that files may hold and that are computed here.
+      computed: arrays that files may hold and that nothing here reads.
+      zeros: paths of our parameters that are 0 where files have no array.
       rotates_halves: whether rotary positions turn the features i and i + d_k / 2, and
         not 2i and 2i + 1: then the columns of queries and keys stand in another order.
     """
@@ -58,6 +59,7 @@ class Family:
     arrays: ClassVar[Mapping[str, str]] = {}
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     computed: ClassVar[tuple[str, ...]] = ()
+    zeros: ClassVar[tuple[str, ...]] = ()
     rotates_halves: ClassVar[bool] = False
 
     @classmethod
@@ -91,7 +93,7 @@ class Family:
         tokens = SpecialTokens(
             padding=given['pad_token_id'],
             start=given['decoder_start_token_id'],
-            end=given['eos_token_id'],
+            end=_end_token(given['eos_token_id']),
         )
         return Described(ModelConfig.of(fields), given['vocab_size'], tokens)
 
@@ -145,6 +147,18 @@ class _Given(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         raise ValueError(f'there is no {name}')
+
+
+def _end_token(given: Any) -> Any:
+    """The end token, of a config that may have a list of them."""
+    if not isinstance(given, list):
+        return given
+    if len(given) != 1:
+        raise ValueError(
+            f'eos_token_id={shown(given)}: decoding ends at one token here, so leave '
+            'the one of your texts, in config.json and in generation_config.json'
+        )
+    return given[0]
 
 
 def _values(config: ModelConfig) -> dict[str, Any]:

@@ -143,9 +143,9 @@ class T5Gemma(Family):
         return super().read(flat, names)
 
     @classmethod
-    def read_stack(cls, stack: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def read_stack(cls, stack: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a stack's config, and what is computed of them."""
-        fields = {**_MODULE, **given}
+        fields = {**_MODULE, **fields}
         fields |= fields.get('rope_parameters') or {}
         fields['window'] = fields['sliding_window'] + (stack == 'encoder')
         kinds = fields.get('layer_types') or kinds_of_layers(_TURNS, fields)

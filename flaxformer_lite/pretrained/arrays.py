@@ -22,6 +22,8 @@ _LEAVES = {'kernel': 'weight', 'scale': 'weight', 'bias': 'bias'}
 _ROTATED = re.compile('self_attention/((query|key)/|core_attention/(query|key)_norm/)')
 _FIELDS = {'stack': 'encoder|decoder', 'layer': r'\d+'}
 _MOST_NAMED = 3
+# Of names in files of a whole model; the model without its head has none.
+_PREFIX = 'model.'
 
 
 class Array(NamedTuple):
@@ -33,6 +35,7 @@ class Array(NamedTuple):
       name: theirs.
       aliases: other names that it may have.
       halves: whether features 2i and 2i + 1 of a head are i and i + d_k / 2 there.
+      zero_where_missing: whether files may lack it.
     """
 
     path: tuple[str, ...]
@@ -40,6 +43,7 @@ class Array(NamedTuple):
     name: str
     aliases: tuple[str, ...]
     halves: bool = False
+    zero_where_missing: bool = False
 
     @property
     def their_shape(self) -> tuple[int, ...]:
@@ -113,6 +117,7 @@ def table(family: type[Family], config: ModelConfig, model: Model) -> list[Array
                 names[path],
                 tuple(sorted(aliases)),
                 halves=family.rotates_halves and is_rotated,
+                zero_where_missing=path in family.zeros,
             )
         )
     return arrays
@@ -135,6 +140,24 @@ def _their_name(family: type[Family], patterns: Mapping[str, str], path: str) ->
     raise ValueError(f'{family.__name__} has no array for the parameter {path}')
 
 
+def as_in_files(arrays: list[Array], names: Iterable[str]) -> list[Array]:
+    """The same parameters, by the names that files of a model without its head have.
+
+    Args:
+      arrays: as `table` has them.
+      names: in the files; where one has the prefix of a whole model, nothing changes.
+    """
+    if any(name.startswith(_PREFIX) for name in names):
+        return arrays
+    return [
+        array._replace(
+            name=array.name.removeprefix(_PREFIX),
+            aliases=tuple(x.removeprefix(_PREFIX) for x in array.aliases),
+        )
+        for array in arrays
+    ]
+
+
 def check_names(
     family: type[Family],
     arrays: Iterable[Array],
@@ -154,7 +177,7 @@ def check_names(
     for array in arrays:
         names = [name for name in (array.name, *array.aliases) if name in shapes]
         known.update(names)
-        if not names:
+        if not names and not array.zero_where_missing:
             missing.append(array.name)
         for name in names:
             if shapes[name] != array.their_shape:
@@ -165,7 +188,9 @@ def check_names(
     left_over = [
         name
         for name in sorted(set(shapes) - known)
-        if not any(pattern.fullmatch(name) for pattern in computed)
+        if not any(
+            pattern.fullmatch(x) for pattern in computed for x in (name, _PREFIX + name)
+        )
     ]
     problems = [
         f'{words}: {_first(found)}'

@@ -91,6 +91,7 @@ def from_pretrained(
         try:
             model = build.model(*described)
             table = arrays.table(family, config, model)
+            table = arrays.as_in_files(table, weights.shapes)
             arrays.check_names(family, table, weights.shapes)
             variables = arrays.to_variables(
                 table, lambda array: _read(array, weights, dtype, mesh)
@@ -105,7 +106,10 @@ def _read(
 ) -> jax.Array:
     """One parameter, where it is to be; all that its names hold must be the same."""
     names = [n for n in (array.name, *array.aliases) if n in weights.shapes]
-    theirs = weights.read(names[0])
+    if names:
+        theirs = weights.read(names[0])
+    else:
+        theirs = jnp.zeros(array.their_shape)
     for other in names[1:]:
         if (weights.read(other) != theirs).any():
             raise ValueError(f'{other} is not {names[0]}, and the config ties them')
