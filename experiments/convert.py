@@ -64,7 +64,7 @@ def _parser() -> flags.Parser:
 
 
 def _make_run(args: argparse.Namespace) -> None:
-    from experiments.runs import converted
+    from experiments.export import converted
     from experiments.training.result import count_parameters
 
     conversion = converted.read(

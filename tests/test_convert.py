@@ -22,7 +22,8 @@ from experiments.data.published.tokenizer import PublishedTokenizer
 from experiments.data.tokenising import part
 from experiments.data.tokenising.pool import Pool
 from experiments.evaluation.translator import Translator
-from experiments.runs import converted, trained_run
+from experiments.export import converted
+from experiments.runs import trained_run
 
 GOLDENS = Path(__file__).parent / 'goldens'
 NAMES = sorted(path.name for path in (GOLDENS / 'tokenizers').iterdir())
