@@ -145,11 +145,11 @@ class T5Gemma(Family):
     @classmethod
     def read_stack(cls, stack: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a stack's config, and what is computed of them."""
-        fields = {**_MODULE, **fields}
-        fields |= fields.get('rope_parameters') or {}
-        fields['window'] = fields['sliding_window'] + (stack == 'encoder')
-        kinds = fields.get('layer_types') or kinds_of_layers(_TURNS, fields)
-        return fields | {'layer_types': kinds}
+        found = {**_MODULE, **fields}
+        found |= found.get('rope_parameters') or {}
+        found['window'] = found['sliding_window'] + (stack == 'encoder')
+        kinds = found.get('layer_types') or kinds_of_layers(_TURNS, found)
+        return found | {'layer_types': kinds}
 
     @classmethod
     def write(cls, described, names):
