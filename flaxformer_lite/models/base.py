@@ -1,5 +1,6 @@
 """What models of text have in common: embeddings, logits, and how they are decoded."""
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
 
@@ -16,7 +17,7 @@ from flaxformer_lite.ops.cross_entropy import finish_logits
 from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.ranges import Checked, Choices, Range, Size
 from flaxformer_lite.remat import NONE, Remat
-from flaxformer_lite.sharding import gather, place
+from flaxformer_lite.sharding import gather, map_rows, place
 from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
 
 if TYPE_CHECKING:
@@ -190,7 +191,9 @@ class Model(Checked, nn.Module):
     def embed(self, table_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
         """Tokens to vectors, float32 BTD."""
         table_VD = gather(table_VD, ('embedding',))
-        x_BTD = place(jnp.take(table_VD, tokens_BT, axis=0), 'BTD')
+        # By device, or else XLA sends the gradients of all tokens, and not their sum.
+        rows_of = functools.partial(jnp.take, axis=0)
+        x_BTD = place(map_rows(rows_of, (table_VD,), (tokens_BT,)), 'BTD')
         if self.scale_embeddings:
             x_BTD *= x_BTD.shape[-1] ** 0.5
         return x_BTD
