@@ -70,7 +70,7 @@ def test_a_search_on_devices_finds_what_that_on_one_finds(settings):
 )
 def test_the_program_of_translations_exchanges_nothing(decode, n_best):
     settings = EvaluationConfig(decode=decode, beams=3, extra_length=5)
-    program = translator._search(MODEL, settings, n_best, mesh.of())
+    program = translator._search(MODEL, settings, n_best, mesh.of(), None)
     source = RaggedArray.of([ids[:-1] for ids in sources()])
     shape = ROWS, LONGEST
     batch = source_batch(source, shape, np.arange(ROWS), np.arange(ROWS))

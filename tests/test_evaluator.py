@@ -1,5 +1,7 @@
 """What was scored once in a process is not scored again; progress is reported."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from experiments.config.schema import ExperimentConfig
@@ -17,7 +19,7 @@ def evaluator(tmp_path, monkeypatch):
     told = []
     evaluator = Evaluator(
         None,
-        None,
+        SimpleNamespace(forced_first=None),
         ExperimentConfig(),
         tmp_path,
         'en-de',

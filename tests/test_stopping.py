@@ -12,6 +12,7 @@ import pytest
 
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop, Stopped
+from experiments.config.schema import ExperimentConfig
 
 
 @pytest.fixture
@@ -97,8 +98,9 @@ def test_tokenising_ends_and_leaves_no_draft(stop, tmp_path, monkeypatch):
                     os.kill(os.getpid(), signal.SIGTERM)
                 yield pair
 
+    config, source = ExperimentConfig(), Asking(pairs=100)
     with pytest.raises(Stopped):
-        setup._tokenised(Asking(pairs=100), words, Screen(out), stop)
+        setup._tokenised(config, source, words, setup.Memo(), Screen(out), stop)
     assert out.getvalue() == 'tokenising …\n'  # once
     assert len(list(pairs)) == 70  # the chunk is ended, and no other begun
     assert list((tmp_path / 'cache').iterdir()) == []

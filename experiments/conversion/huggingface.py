@@ -74,7 +74,7 @@ def prepare(trained: Trained) -> Callable[[Path], None]:
         from safetensors.numpy import save_file
 
         for name, value in documents.items():
-            (folder / name).write_text(files.json_text(value), 'utf-8')
+            (folder / name).write_text(files.json_text(value), encoding='utf-8')
         contiguous = {
             name: np.ascontiguousarray(x) for name, x in jax.device_get(arrays).items()
         }

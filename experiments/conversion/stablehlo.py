@@ -77,7 +77,7 @@ def prepare(trained: Trained) -> Callable[[Path], None]:
         np.savez(folder / PARAMETERS, **arrays)
         (folder / TOKENIZER).write_bytes(trained.tokenizer.model)
         manifest = files.json_text(_manifest(trained.model, extra_length))
-        (folder / MANIFEST).write_text(manifest, 'utf-8')
+        (folder / MANIFEST).write_text(manifest, encoding='utf-8')
 
     return write
 

@@ -130,9 +130,9 @@ class MultiHeadAttention(nn.Module):
 
     def _bias(self, kv, context):
         """What positions add to the scores, of the stack or of this layer."""
-        bias_BHTS = self.positions.layer_bias(context.positions_BT, kv.positions_BS)
-        if bias_BHTS is None:
+        if not self.positions.has_layer_bias:
             return context.bias_BHTS
+        bias_BHTS = self.positions.layer_bias(context.positions_BT, kv.positions_BS)
         # Of merged attention the source's keys have no positions.
         has_position_BS = kv.positions_BS != NO_POSITION
         return jnp.where(has_position_BS[:, None, None], bias_BHTS, 0.0)

@@ -47,11 +47,16 @@ class Positions(Checked, nn.Module):
         """Added to the scores of every layer: broadcastable to BHTS, or None."""
         return None
 
+    @property
+    def has_layer_bias(self) -> bool:
+        """Whether each self-attention has a bias of its own, `layer_bias`."""
+        return False
+
     def layer_bias(
         self, query_positions_BT: jax.Array, key_positions_BS: jax.Array
-    ) -> jax.Array | None:
+    ) -> jax.Array:
         """Added to the scores of one self-attention: as `bias`, of its own."""
-        return None
+        raise NotImplementedError
 
     def scores(
         self,

@@ -49,9 +49,11 @@ class T5(Positions):
             return None
         return self._bias(query_positions_BT, key_positions_BS)
 
+    @property
+    def has_layer_bias(self):
+        return self.per_layer
+
     def layer_bias(self, query_positions_BT, key_positions_BS):
-        if not self.per_layer:
-            return None
         return self._bias(query_positions_BT, key_positions_BS)
 
     @nn.compact
