@@ -233,7 +233,8 @@ def map_rows(function: Callable, whole: tuple, divided: tuple) -> Any:
         gathered.
       divided: arguments whose first axis is the rows.
     """
-    rows = len(jax.tree.leaves(divided)[0])
+    # Not `len`: in a program for any number of rows it is no whole number.
+    rows = jax.tree.leaves(divided)[0].shape[0]
     if is_divided(rows):
         specs = (*[WHOLE] * len(whole), *[rows_spec()] * len(divided))
         function = by_device(function, specs, rows_spec())

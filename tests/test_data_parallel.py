@@ -161,8 +161,13 @@ def exchanged(step, state):
     return program, sum(4 * x.size for x in jax.tree.leaves(state.params))
 
 
-@pytest.mark.parametrize('accumulate', [1, 2])
-@pytest.mark.parametrize('tie', ['none', 'all'])
+@pytest.mark.parametrize(
+    ('tie', 'accumulate'),
+    [
+        ('all', 2),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in [('all', 1), ('none', 2)]),
+    ],
+)
 def test_a_training_step_exchanges_gradients_once_and_four_sums(tie, accumulate):
     """Of a table with several uses, and of all parts of a batch, the sum alone."""
     program, gradients = exchanged(*train_step(accumulate, tie=tie))

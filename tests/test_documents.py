@@ -100,7 +100,9 @@ def test_a_page_names_fields_that_there_are(page):
     text = pages.text(page)
     # A file may be named as a section is.
     named = re.findall(rf'`(?:--config\.)?((?:{sections})\.[a-z_]\w*)[`=]', text)
-    named = {x for x in named if not x.endswith(('.py', '.model', '.en', '.de'))}
+    named = {
+        x for x in named if not x.endswith(('.py', '.model', '.json', '.en', '.de'))
+    }
     assert named <= set(schema.fields())
 
 

@@ -115,6 +115,7 @@ def last_params(path):
     return freezing.paths(jax.device_get(loaded['params']))
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_without_its_source(text, source, tmp_path, monkeypatch):
     """And ends with the parameters of one that was never killed, to the bit."""
     copy = tmp_path / 'copy'
