@@ -4,11 +4,10 @@
 
 RedLLM and DecLLM have as many parameters, 0.02 % apart: 3 + 3 layers, of which three
 have two attentions, weigh as much as 7. A decoder alone then takes 1.9 times the FLOPs
-of a step, for all of its layers read source and target. With two workers on two cores
-it takes about an hour.
+of a step, for all of its layers read source and target.
 """
 
-# What all of them have: Zhang et al. 2025, §3. 171 is 8/3 of the width.
+# What all of them have, after Zhang et al. 2025. 171 is 8/3 of the width.
 RECIPE = {
     'model.norm': 'rms',
     'model.residual': 'pre_norm',
