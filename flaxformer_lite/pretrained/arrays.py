@@ -4,6 +4,7 @@ PyTorch's matrices are outputs × inputs, with the heads in one axis: those are 
 two differences of shape. Both directions go by the family's one table.
 """
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -131,13 +132,21 @@ def _their_name(family: type[Family], patterns: Mapping[str, str], path: str) ->
     """Their name of a parameter: by the entry of its path, or of its module."""
     module, _, leaf = path.rpartition('/')
     for ours, theirs in patterns.items():
-        pattern = re.escape(ours).replace(r'\{', '{').replace(r'\}', '}')
-        pattern = pattern.format(**{k: f'(?P<{k}>{v})' for k, v in _FIELDS.items()})
-        if found := re.fullmatch(pattern, path):
+        pattern = _pattern(ours)
+        if found := pattern.fullmatch(path):
             return theirs.format(**found.groupdict())
-        if found := re.fullmatch(pattern, module):
-            return f'{theirs.format(**found.groupdict())}.{_LEAVES[leaf]}'
+        if found := pattern.fullmatch(module):
+            name = theirs.format(**found.groupdict())
+            return f'{name}.{_LEAVES[leaf]}'
     raise ValueError(f'{family.__name__} has no array for the parameter {path}')
+
+
+@functools.cache
+def _pattern(entry: str) -> re.Pattern[str]:
+    """Finds the stack and the layer in a path that an entry of a table stands for."""
+    groups = {name: f'(?P<{name}>{values})' for name, values in _FIELDS.items()}
+    literal = re.escape(entry).replace(r'\{', '{').replace(r'\}', '}')
+    return re.compile(literal.format(**groups))
 
 
 def as_in_files(arrays: list[Array], names: Iterable[str]) -> list[Array]:
