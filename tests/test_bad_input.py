@@ -95,9 +95,9 @@ def is_a_line(text):
     return text.isprintable() and len(text) < 1100
 
 
-# A third of the values is drawn anew each time, for each field.
+# A quarter of the values is drawn anew each time, for each field.
 shares = pytest.mark.parametrize(
-    'share', [1 / 3, pytest.param(1.0, marks=pytest.mark.slow)], ids=['drawn', 'all']
+    'share', [1 / 4, pytest.param(1.0, marks=pytest.mark.slow)], ids=['drawn', 'all']
 )
 
 
@@ -109,7 +109,8 @@ def drawn(values, share, name):
 @pytest.mark.parametrize('field', schema.fields())
 def test_any_value_of_any_field_is_used_or_refused_in_a_line(field, share):
     for value in drawn([*NUMBERS, *TEXTS], share, field):
-        text = answer({field: value}, described=False)
+        # A model of one layer is traced in a fraction of the time.
+        text = answer({'model.num_layers': 1} | {field: value}, described=False)
         assert is_a_line(text), f'seed {SEED}: {ranges.shown(value)}'
         # By its name, or by that of the other field that it does not fit.
         named = '.' in text.split(':')[0] or 'data' in text or 'init_' in text

@@ -314,17 +314,13 @@ def test_a_stored_config_of_another_shape_is_one_line_after_a_change(changes):
         upgrade.upgrade(stored)
 
 
-SMALL = small_runs.FIELDS | {
-    'train.steps': 4,
-    'evaluation.every': 4,
-    'evaluation.beams': 2,
-    'checkpoint.every': 2,
-}
+# The run of test_run, on its text: what one has compiled is there for the other.
+SMALL = small_runs.SHORT
 
 
 @pytest.fixture(scope='module')
 def text(tmp_path_factory):
-    return small_runs.write_text(tmp_path_factory.mktemp('text'), val=2)
+    return small_runs.write_text(tmp_path_factory.mktemp('text'), val=4, news=3)
 
 
 def train(patch, text, workdir):
@@ -392,11 +388,11 @@ def test_a_run_from_before_a_field_opens_reports_and_translates(
 def test_a_run_from_before_a_field_resumes(whole, older, text, monkeypatch, capsys):
     expected = json.loads((older / 'result.json').read_text())
     (older / 'result.json').unlink()
-    shutil.rmtree(older / 'checkpoints' / '4')
+    shutil.rmtree(older / 'checkpoints' / '12')
     assert train(monkeypatch, text, older) == 1
-    assert 'resuming at step 2' in capsys.readouterr().out
+    assert 'resuming at step 8' in capsys.readouterr().out
     result = json.loads((older / 'result.json').read_text())
-    assert result['step'] == 4
+    assert result['step'] == 12
     assert result['parameters_sha256'] == expected['parameters_sha256']
 
 

@@ -373,7 +373,11 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(name):
 
 
 @pytest.mark.parametrize(
-    'name', [pytest.param('greedy', marks=pytest.mark.slow), 'beam', 'sample']
+    'name',
+    [
+        'beam',
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ('greedy', 'sample')),
+    ],
 )
 def test_room_is_made_as_sentences_grow(name, monkeypatch):
     toy, limits = Toy(eos_bias=-12.0), [40, 7, 33, 32, 1, 20]

@@ -120,6 +120,7 @@ def table_3(**model):
     return ledger(config)['parameters']['total']
 
 
+@pytest.mark.slow
 def test_rows_b_of_table_3_differ_by_what_the_paper_takes_away():
     base = table_3()
     assert base - table_3(d_k=16) == 7_077_888
@@ -184,7 +185,11 @@ def test_activations_are_most_of_what_the_compiler_sets_aside():
         pytest.param(
             *(842, {'model.d_model': 256, 'model.d_ff': 1024}), marks=pytest.mark.slow
         ),
-        (1758, {'model.d_model': 512, 'model.d_ff': 2048, 'model.num_layers': 6}),
+        pytest.param(
+            1758,
+            {'model.d_model': 512, 'model.d_ff': 2048, 'model.num_layers': 6},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             *(965, {'batch.tokens': 4096, 'model.dtype': 'bfloat16'}),
             marks=pytest.mark.slow,

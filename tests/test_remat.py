@@ -39,7 +39,12 @@ def step(model):
         # What asks which tokens are padding, and what writes variables.
         (
             'blocks',
-            {'norm': 'batch', 'feed_forward': 'mixture(capacity=0.5)', 'num_layers': 1},
+            {
+                'architecture': 'decoder_only',
+                'norm': 'batch',
+                'feed_forward': 'mixture(capacity=0.5)',
+                'num_layers': 1,
+            },
         ),
         pytest.param(
             'dots_saveable',
@@ -104,7 +109,7 @@ def costs(choice, **model):
 
 
 def test_what_is_kept_grows_and_what_is_computed_again_shrinks_with_the_policy():
-    ledgers = {choice: costs(choice) for choice in CHOICES}
+    ledgers = {choice: costs(choice, num_layers=1) for choice in CHOICES}
     kept = {choice: x['bytes']['activations'] for choice, x in ledgers.items()}
     again = {
         choice: x['recomputed']['flops_per_token'] for choice, x in ledgers.items()

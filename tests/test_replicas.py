@@ -201,6 +201,7 @@ def test_a_seed_that_has_ended_is_only_shown(data, together, tmp_path, capsys):
     same(plain(result(together / 'train.seed=5')), plain(result(alone)))
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_does_not_end_the_others(
     data, together, tmp_path, monkeypatch
 ):

@@ -87,6 +87,7 @@ def test_a_figure_for_a_paper_is_svg_and_pdf_and_the_same_each_time(chart):
     root = xml.etree.ElementTree.fromstring(drawn['svg'])
     assert root.tag.endswith('svg')
     assert drawn['pdf'].startswith(b'%PDF')
+    assert b'/FontFile2' in drawn['pdf']  # TrueType, which journals ask for
     assert paper.draw(chart) == drawn
 
 

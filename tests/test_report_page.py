@@ -11,6 +11,7 @@ import pytest
 from made_runs import REFERENCES, SOURCES, fail, make, translate
 
 from experiments.reports import arms, page
+from experiments.reports.display import paper
 from experiments.reports.inside.gradients import FirstGradients
 from experiments.reports.inside.heads import STATS, Attended, Importance, Inspection
 from experiments.reports.read import read
@@ -73,9 +74,12 @@ def study(tmp_path_factory):
 @pytest.fixture(scope='module')
 def report(study, tmp_path_factory):
     folder = tmp_path_factory.mktemp('report')
-    page.write(
-        study, folder, inspection(), first_gradients(), ['left out: <i>nothing</i>']
-    )
+    left_out = ['left out: <i>nothing</i>']
+    with pytest.MonkeyPatch.context() as patch:
+        # To embed fonts as the others of a paper's takes half of the time of drawing;
+        # that figures do is for test_report_display to see.
+        patch.setitem(paper._STYLE, 'pdf.fonttype', 3)
+        page.write(study, folder, inspection(), first_gradients(), left_out)
     return folder
 
 

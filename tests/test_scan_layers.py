@@ -59,7 +59,10 @@ PATTERN = {
 STEPS = [
     PATTERN,
     # What asks which tokens are padding, and what writes variables.
-    {'architecture': 'decoder_only', 'norm': 'batch', 'feed_forward': 'mixture'},
+    pytest.param(
+        {'architecture': 'decoder_only', 'norm': 'batch', 'feed_forward': 'mixture'},
+        marks=pytest.mark.slow,
+    ),
     pytest.param(tiny.UNEQUAL | {'num_layers': 3}, marks=pytest.mark.slow),
     pytest.param({'parallel': True, 'residual': 'deepnorm'}, marks=pytest.mark.slow),
 ]

@@ -380,15 +380,14 @@ def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
     assert np.abs(gates[0]['kernel'] - gates[1]['kernel']).max() > 1e-2
 
 
-# In the default tests: norms before and after a sublayer, and sublayers side by side.
+# In the default tests: norms before and after a sublayer.
 @pytest.mark.parametrize(
     'residual',
     [
         'sandwich',
-        'parallel',
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ('post_norm', 'pre_norm', 'deepnorm', 'layer_scale')
+            for name in ('parallel', 'post_norm', 'pre_norm', 'deepnorm', 'layer_scale')
         ),
     ],
 )

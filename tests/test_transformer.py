@@ -35,8 +35,11 @@ from flaxformer_lite.training.train_step import (
 # Slow tests, for these differ from their like by a function of each number, or of each
 # position, which tests of their own compare with its formula.
 ALIKE = {
+    'attention': ('relu',),
     'feed_forward': ('gated_tanh', 'geglu', 'gelu', 'linear', 'silu', 'squared_relu'),
+    'norm': ('identity', 'scale'),
     'positions': ('sinusoidal_t2t',),
+    'residual': ('layer_scale', 'none', 'sandwich'),
 }
 
 
@@ -319,7 +322,7 @@ def test_every_parameter_has_a_finite_gradient(overrides):
 
 def every_case_to_compile():
     """In the default tests few: a trace says most of the others."""
-    few = 'base', 'architecture=recurrent', 'attention=linear', 'feed_forward=mixture'
+    few = 'base', 'attention=linear', 'feed_forward=mixture'
     for case in every_case():
         marks = case.marks if case.id in few else pytest.mark.slow
         yield pytest.param(*case.values, id=case.id, marks=marks)
@@ -399,30 +402,30 @@ def test_products_of_the_loss_are_summed_and_returned_in_float32():
 
 @every_variant
 def test_layers_have_weights_of_their_own(overrides):
-    def shapes(layers):
-        depths = dict(num_layers=layers)
-        if 'decoder_num_layers' in overrides:
-            depths['decoder_num_layers'] = layers
-        model = tiny.model(**overrides | depths)
-        init = functools.partial(init_variables, model, jax.random.key(0))
-        tree = flatten_dict(jax.eval_shape(init)['params'], sep='/')
-        return {name: x.shape for name, x in tree.items()}
-
     # The first layers of a recurrent network read vectors of another width.
-    last = 1 if 'architecture' in overrides else 0
-    fewer, more = shapes(last + 1), shapes(last + 2)
-    of_last = re.compile(f'(?<=layer_|coder_|.cell_){last}(?=/)')
-    expected = {
-        of_last.sub(str(last + 1), name): x
-        for name, x in fewer.items()
-        if of_last.search(name)
-    }
-    assert expected
-    assert {name: more[name] for name in set(more) - set(fewer)} == expected
+    last = 2 if 'architecture' in overrides else 1
+    depths = dict(num_layers=last + 1)
+    if 'decoder_num_layers' in overrides:
+        depths['decoder_num_layers'] = last + 1
+    model = tiny.model(**overrides | depths)
+    init = functools.partial(init_variables, model, jax.random.key(0))
+    tree = flatten_dict(jax.eval_shape(init)['params'], sep='/')
+
+    def of_layer(i):
+        """The shapes of a layer, with `*` for its number; all others are not there."""
+        number = re.compile(f'(?<=layer_|coder_|.cell_){i}(?=/)')
+        return {
+            number.sub('*', name): x.shape
+            for name, x in tree.items()
+            if number.search(name)
+        }
+
+    assert of_layer(last)
+    assert of_layer(last) == of_layer(last - 1)
     # All else stands at the top, or belongs to a stack by its name.
     rest = {
         name.split('/')[1]
-        for name in more
+        for name in tree
         if re.match('(en|de)coder/(?!.*_[012]/)', name)
     }
     assert rest <= {'positions', 'embedding_norm', 'final', 'cross_attention'}
@@ -490,7 +493,17 @@ def test_the_loss_reads_inputs_and_not_the_labels_it_predicts():
         np.testing.assert_allclose(found.nll, nll, rtol=1e-5)
 
 
-@pytest.mark.parametrize('architecture', variants.names('architecture'))
+@pytest.mark.parametrize(
+    'architecture',
+    [
+        'encoder_decoder',
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in variants.names('architecture')
+            if name != 'encoder_decoder'
+        ),
+    ],
+)
 def test_a_start_token_may_have_the_number_of_padding(architecture):
     """T5's has. Start token 0 with the vector that 2 has is start token 2."""
     model, p = one_layer(dict(architecture=architecture, tie='none'))
@@ -659,7 +672,7 @@ PYTORCH = {
     'overrides',
     [
         {},
-        {'attention': 'linear'},
+        pytest.param({'attention': 'linear'}, marks=pytest.mark.slow),
         # Its state has one size for good.
         pytest.param({'architecture': 'recurrent'}, marks=pytest.mark.slow),
     ],
@@ -691,7 +704,10 @@ def our_name(path):
     return '/'.join(GOLDEN_NAMES.get(name, name) for name in path.split('/'))
 
 
-@pytest.mark.parametrize('name', PYTORCH)
+@pytest.mark.parametrize(
+    'name',
+    ['post_norm', pytest.param('pre_norm', marks=pytest.mark.slow), 'pytorch'],
+)
 def test_equals_pytorchs_transformer(name):
     """Logits, loss, every gradient, and the parameters after a step of Adam:
     goldens/make.py."""

@@ -120,7 +120,9 @@ def test_without_it_forward_mode_is_refused(params, direction):
         jax.jvp(mean_loss, (params,), (direction,))
 
 
-@pytest.mark.parametrize('first', ['tuned', 'reference'])
+@pytest.mark.parametrize(
+    'first', ['tuned', pytest.param('reference', marks=pytest.mark.slow)]
+)
 def test_a_compiled_function_follows_the_switch(first):
     """What was traced on one side of the switch is traced anew on the other.
 
