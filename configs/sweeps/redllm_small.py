@@ -5,6 +5,9 @@
 RedLLM and DecLLM have as many parameters, 0.02 % apart: 3 + 3 layers, of which three
 have two attentions, weigh as much as 7. A decoder alone then takes 1.9 times the FLOPs
 of a step, for all of its layers read source and target.
+
+On two cores it takes about an hour: a run of RedLLM took 100 s with its evaluation, and
+one of a decoder 194 s (Xeon, 2 GHz).
 """
 
 # What all of them have, after Zhang et al. 2025. 171 is 8/3 of the width.
