@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NoReturn
@@ -163,13 +164,22 @@ def _summary(sweep: Sweep, cells: Sequence[Cell]) -> str:
     rows = []
     for arm in sweep.arms:
         own = [cell for cell in cells if cell.arm == arm]
-        ends = [outcome.of(cell.path).status for cell in own]
-        counts = [f'{ends.count(end)} {end}' for end in dict.fromkeys(ends)]
-        found = [outcome.score(cell, sweep.measure) for cell in own]
-        known = [score for score in found if score is not None]
-        rows.append([arm, ', '.join(counts), fmean(known) if known else None])
+        rows.append([arm, _ends(own), _mean_score(own, sweep.measure)])
     scores = [sweep.measure] if sweep.measure.endswith(('bleu', 'chrf')) else []
     return console.table(['arm', 'runs', sweep.measure], rows, scores)
+
+
+def _ends(cells: Sequence[Cell]) -> str:
+    """How many runs ended in which way: '2 finished, 1 diverged'."""
+    counts = Counter(outcome.of(cell.path).status for cell in cells)
+    return ', '.join(f'{count} {status}' for status, count in counts.items())
+
+
+def _mean_score(cells: Sequence[Cell], measure: str) -> float | None:
+    """Of the runs that have one."""
+    found = [outcome.score(cell, measure) for cell in cells]
+    known = [score for score in found if score is not None]
+    return fmean(known) if known else None
 
 
 def _exit(cells: Sequence[Cell], errors: dict[str, str]) -> None:

@@ -1,6 +1,7 @@
 """Runs at a glance: a row an arm for a terminal, a row a run for CSV."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from experiments.reports import statistics
@@ -87,14 +88,26 @@ def table(arms: Sequence[Arm]) -> Table:
 def _state(arm: Arm, counted: Sequence[Run]) -> list[Any]:
     """Where an arm's runs are, how many are counted, and how far they have come."""
     known = [entry(run) for run in counted]
-    statuses = [run.status for run in arm.runs]
-    parts = [f'{statuses.count(x)} {x}' for x in dict.fromkeys(statuses)]
-    status = statuses[0] if len(parts) == 1 else ', '.join(parts)
-    steps = sorted({run['step'] for run in known if run['step'] is not None})
-    step: Any = steps[0] if steps else None
-    if len(steps) > 1:
-        step = f'{steps[0]:,}–{steps[-1]:,}'
-    return [common_path(arm.runs), len(counted), status, step, known[0]['steps']]
+    path = common_path(arm.runs)
+    status = _statuses([run.status for run in arm.runs])
+    step = _span({run['step'] for run in known if run['step'] is not None})
+    return [path, len(counted), status, step, known[0]['steps']]
+
+
+def _statuses(statuses: Sequence[str]) -> str:
+    """How runs ended: 'finished', or '2 finished, 1 diverged'."""
+    counts = Counter(statuses)
+    if len(counts) == 1:
+        return statuses[0]
+    return ', '.join(f'{count} {status}' for status, count in counts.items())
+
+
+def _span(steps: Collection[int]) -> Any:
+    """The one step that all have come to, or the first and the last of several."""
+    if not steps:
+        return None
+    first, last = min(steps), max(steps)
+    return first if first == last else f'{first:,}–{last:,}'
 
 
 def _mean(values: Sequence[float | None]) -> Any:

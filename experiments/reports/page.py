@@ -9,6 +9,7 @@ from experiments.reports.arms import Study
 from experiments.reports.display import curves, document, paper, tables
 from experiments.reports.display.charts import Figure
 from experiments.reports.display.document import Section
+from experiments.reports.display.tables import Table
 from experiments.reports.inside import pictures, sections
 from experiments.storage import files
 
@@ -41,14 +42,22 @@ def write(
     shown = _sections(study, inspection, gradients, notes)
     for section in shown:
         for table in [*section.tables, *section.more]:
-            files.write(folder / 'tables' / f'{table.name}.csv', tables.as_csv(table))
-            files.write(folder / 'tables' / f'{table.name}.tex', tables.latex(table))
+            _write_table(folder / 'tables', table)
         for figure in section.figures():
-            for form, data in paper.draw(figure).items():
-                files.write(folder / 'figures' / f'{figure.name}.{form}', data)
-    files.write(folder / 'report.md', document.markdown(_title(study), shown))
-    page = document.html(_title(study), shown, _ALSO)
-    files.write(folder / 'index.html', page)
+            _write_figure(folder / 'figures', figure)
+    title = _title(study)
+    files.write(folder / 'report.md', document.markdown(title, shown))
+    files.write(folder / 'index.html', document.html(title, shown, _ALSO))
+
+
+def _write_table(folder: Path, table: Table) -> None:
+    files.write(folder / f'{table.name}.csv', tables.as_csv(table))
+    files.write(folder / f'{table.name}.tex', tables.latex(table))
+
+
+def _write_figure(folder: Path, figure: Figure) -> None:
+    for form, data in paper.draw(figure).items():
+        files.write(folder / f'{figure.name}.{form}', data)
 
 
 def _title(study: Study) -> str:
