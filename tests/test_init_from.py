@@ -197,7 +197,8 @@ def test_what_fits_is_taken_where_the_rest_is_ignored(text, source, tmp_path):
 
 
 @pytest.mark.slow
-def test_layers_may_be_scanned_on_either_side(text, tmp_path):
+@pytest.mark.parametrize('mesh', [{}, {'mesh__fsdp': 2, 'mesh__tensor': 2}], ids=str)
+def test_layers_may_be_scanned_on_either_side(text, tmp_path, mesh):
     """Of the state that a run begins with, parameters that it does not take are new."""
     layers = {'model__num_layers': 2}
     for scanned in (False, True):
@@ -211,6 +212,7 @@ def test_layers_may_be_scanned_on_either_side(text, tmp_path):
             init_ignore='layer_1/',
             model__scan_layers=not scanned,
             **layers,
+            **mesh,
         )
         key = own.devices.key(0)
         state = Programs(own).first_state(key)

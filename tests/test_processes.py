@@ -25,6 +25,7 @@ from experiments.storage import files
 
 ROOT = Path(__file__).parents[1]
 FIELDS: dict[str, object] = {**small_runs.SHORT}
+HANGS = 3600  # seconds; many times what anything here takes on a busy machine
 CLOCKS = ('time', 'tokens_per_second', 'seconds')
 pytestmark = pytest.mark.usefixtures('cache')
 
@@ -133,6 +134,77 @@ def test_two_processes_exchange_and_what_differs_ends_both():
     assert 'error' not in silence
 
 
+COMES_LATE = """
+import sys, time
+from experiments.runtime.processes import endings, group
+with endings.together(sys.argv[1:]):
+    endings.connect()
+    import numpy as np
+    from jax.sharding import PartitionSpec
+    from experiments.runtime import mesh
+    devices = mesh.of(fsdp=2)
+    for axis in ('data', 'fsdp'):
+        divided = devices.rows().update(spec=PartitionSpec(axis))
+        x = mesh.put(np.arange(2.0), divided)
+        if group.is_first():
+            time.sleep(40)
+        print(mesh.fetch(x))
+"""
+
+
+@pytest.mark.slow
+def test_processes_wait_for_one_that_is_late():
+    """As one that compiles for longer; gloo waits half a minute to connect."""
+    both = [
+        start([sys.executable, '-c', COMES_LATE], *flags) for flags in places(number=2)
+    ]
+    for status, out in map(ended, both):
+        assert status == 0, out
+        assert re.findall(r'^\[\d.*', out, re.MULTILINE) == ['[0. 1.]'] * 2
+
+
+READS = """
+import sys
+from pathlib import Path
+from experiments.checkpoints.folder import CheckpointFolder
+from experiments.runtime.processes import endings, group
+from experiments.storage import hold
+with endings.together(sys.argv[1:]):
+    endings.connect()
+    folder = CheckpointFolder(Path(sys.argv[1]) / str(group.index()))
+    for steps in ([1], [2], [1, 2], [2, 3]):
+        try:
+            with folder.reading(steps):
+                if 3 in steps and group.is_first():
+                    folder.path(3).rename(folder.path(4))
+                print('reads', steps, flush=True)
+        except hold.Gone:
+            print('gone', steps, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_what_the_first_cannot_read_none_of_them_reads(tmp_path):
+    """As where a disk shows each what another no longer sees, and has no locks."""
+    for step in (2, 3):
+        (tmp_path / '0' / str(step)).mkdir(parents=True)
+    (tmp_path / '1' / '1').mkdir(parents=True)
+    both = [
+        start([sys.executable, '-c', READS], str(tmp_path), *flags)
+        for flags in places(number=2)
+    ]
+    for status, out in map(ended, both):
+        assert status == 0, out
+        told = re.findall('^(?:reads|gone) .*', out, re.MULTILINE)
+        assert told == [
+            'gone [1]',
+            'reads [2]',
+            'gone [1, 2]',
+            'reads [2, 3]',
+            'gone [2, 3]',
+        ]
+
+
 WAITS = """
 import sys, time
 from experiments.runtime.processes import endings
@@ -212,8 +284,8 @@ def wait_for_line(process, beginning):
             return
 
 
-def ended(process, seconds=600):
-    out, _ = process.communicate(timeout=seconds)
+def ended(process):
+    out, _ = process.communicate(timeout=HANGS)
     return process.returncode, out
 
 
@@ -265,7 +337,7 @@ def assert_close(found, expected):
 
 
 def wait_for_step(workdir, step):
-    until = time.monotonic() + 300
+    until = time.monotonic() + HANGS
     while not any(row['step'] >= step for row in steps_of(workdir)):
         assert time.monotonic() < until, f'no step {step} yet'
         time.sleep(0.2)
@@ -314,6 +386,33 @@ def test_processes_train_seeds_of_their_own(begin, text, tmp_path):
         assert_close(
             figures(tmp_path / 'two' / seed_of), figures(tmp_path / 'one' / seed_of)
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'fields',
+    [
+        {'mesh.fsdp': 2, 'mesh.tensor': 2, 'model.scan_layers': True},
+        {'train.replicas': 4},
+    ],
+    ids=str,
+)
+def test_processes_begin_with_what_another_run_has(
+    begin, alone, text, tmp_path, fields
+):
+    """As one process does, which has all the devices."""
+    fields = fields | {'init_from': alone, 'train.freeze': 'encoder'}
+    every_field = FIELDS | {'data': small_runs.source(text)} | fields
+    small_runs.train(tmp_path / 'one', *small_runs.flags(every_field))
+    (status, out), (other, silence) = map(ended, begin(tmp_path / 'two', **fields))
+    assert (status, other) == (0, 0), out + silence
+    rows = sorted((tmp_path / 'one').rglob('metrics.jsonl'))
+    assert len(rows) == fields.get('train.replicas', 1)
+    for path in (row.parent for row in rows):
+        found = tmp_path / 'two' / path.relative_to(tmp_path / 'one')
+        assert_close(figures(found), figures(path))
+        record = (found / 'init.json').read_bytes()
+        assert record == (path / 'init.json').read_bytes()
 
 
 @pytest.mark.slow

@@ -203,9 +203,7 @@ class Checkpoints:
           hold.Gone: one was removed before it could be read.
         """
         damaged: dict[int, str] = {}
-        with contextlib.ExitStack() as held:
-            for step in steps:
-                held.enter_context(self._folder.reading(step))
+        with self._folder.reading(steps):
             manifests = self._check(steps, abstract, damaged)
             variables = self._average(manifests, abstract, damaged)
         left_out = [step for step in steps if step in damaged]

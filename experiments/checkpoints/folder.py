@@ -21,7 +21,7 @@ directory there is refused (`command_line.flags.directory`).
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,40 @@ class CheckpointFolder:
                 manifests[step] = manifest.read(self.path(step))
         return manifests
 
-    def reading(self, step: int) -> contextlib.AbstractContextManager[None]:
-        """Keeps a checkpoint from being removed, as `hold.reading` does."""
-        return hold.reading(self.path(step) / manifest.NAME)
+    @contextlib.contextmanager
+    def reading(self, steps: Sequence[int]) -> Iterator[None]:
+        """Keeps checkpoints from being removed, as `hold.reading` does.
+
+        Of several processes the first keeps them for all. What the block raises, it is
+        to raise in all of them.
+
+        Raises:
+          hold.Gone: one was not there, or was removed; in each process.
+        """
+        held = contextlib.ExitStack()
+        if not group.from_first('held', lambda: self._hold(held, steps)):
+            raise hold.Gone
+        failure: Exception | None = None
+        try:
+            with held:
+                yield
+        except (UserError, hold.Gone) as error:
+            failure = error
+        if group.from_first('gone', lambda: isinstance(failure, hold.Gone)):
+            raise hold.Gone from failure
+        if failure is not None:
+            raise failure
+
+    def _hold(self, held: contextlib.ExitStack, steps: Sequence[int]) -> bool:
+        """Whether all of the checkpoints were there."""
+        try:
+            for step in steps:
+                held.enter_context(hold.reading(self.path(step) / manifest.NAME))
+        except hold.Gone:
+            with contextlib.suppress(hold.Gone):
+                held.close()
+            return False
+        return True
 
     def remove_nameless(self) -> None:
         """Removes what a killed process had begun to write or to remove."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -183,7 +184,41 @@ def of(data: int | None = None, fsdp: int = 1, tensor: int = 1) -> DeviceMesh:
 @functools.cache
 def _make(*sizes: int) -> DeviceMesh:
     axis_types = (AxisType.Auto,) * len(AXES)
-    return DeviceMesh(jax.make_mesh(sizes, AXES, axis_types=axis_types))
+    mesh = jax.make_mesh(sizes, AXES, axis_types=axis_types)
+    if group.count() > 1 and jax.default_backend() == 'cpu':
+        _connect(mesh)
+    return DeviceMesh(mesh)
+
+
+def _connect(mesh: jax.sharding.Mesh) -> None:
+    """Has processes on CPUs connect their devices along all axes.
+
+    Gloo does so when devices first exchange something, and gives up where one of them
+    comes half a minute after another, as when it takes longer to compile. Once they are
+    connected they wait for each other without a limit.
+    """
+    divided = [axis for axis in AXES if mesh.shape[axis] > 1]
+    groups = [
+        axes
+        for number in range(1, len(divided) + 1)
+        for axes in itertools.combinations(divided, number)
+    ]
+
+    def sums(x: jax.Array) -> list[jax.Array]:
+        # Of what differs from device to device, or XLA would exchange nothing.
+        x = x + jax.lax.axis_index(divided)
+        return [jax.lax.psum(x, axes) for axes in groups]
+
+    each = jax.shard_map(
+        sums,
+        mesh=mesh,
+        in_specs=PartitionSpec(),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )
+    group.barrier('mesh')
+    jax.block_until_ready(jax.jit(each)(np.zeros((), np.int32)))
+    multihost_utils.sync_global_devices('mesh')
 
 
 def _not_all_devices(data: int | None, fsdp: int, tensor: int) -> str:

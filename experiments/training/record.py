@@ -106,8 +106,10 @@ class RunRecord:
         log = MetricsLog if group.is_first() else NoMetricsLog
         self.metrics_log = log(self.path, progress.rows, self.step)
         if restored is None and self.config.init_from:
-            # Then nothing asks for the source any more.
+            # Then nothing asks for the source any more. The next seed's is saved after
+            # it: processes have no common order of saves that overlap.
             self.save(state, due=False)
+            self.checkpoints.wait()
         return state
 
     def _key(self, name: str) -> jax.Array:
