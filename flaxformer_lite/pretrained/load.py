@@ -29,7 +29,7 @@ def family_of(model_type: Any) -> type[Family]:
     for name in spec.available(_FAMILIES):
         family = spec.find(_FAMILIES, name)
         known |= dict.fromkeys(family.model_types, family)
-    if model_type not in known:
+    if model_type not in list(known):  # which a list may be looked for in, too
         names = ', '.join(sorted(known))
         raise ValueError(f'model_type={shown(model_type)} is not one of {names}')
     return known[model_type]
