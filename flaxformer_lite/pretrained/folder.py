@@ -11,6 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 PathLike = str | Path
 
 CONFIG = 'config.json'
@@ -83,7 +85,7 @@ class Weights:
         array = self._of_name[name].get_tensor(name)
         if array.dtype.kind in 'biu':
             raise ValueError(f'{name} holds {array.dtype}, and no weights')
-        if (array != array).any() or (abs(array) == float('inf')).any():
+        if not np.isfinite(array).all():
             raise ValueError(f'{name} holds NaN or infinite numbers')
         return array
 

@@ -113,7 +113,7 @@ def _read(
     for other in names[1:]:
         if (weights.read(other) != theirs).any():
             raise ValueError(f'{other} is not {names[0]}, and the config ties them')
-    ours = array.to_ours(theirs.astype(jnp.dtype(dtype)))
+    ours = array.to_ours(theirs.astype(jnp.dtype(dtype), copy=False))
     if mesh is None:
         return jnp.asarray(ours)
     tree = jax.ShapeDtypeStruct(ours.shape, ours.dtype)
