@@ -54,7 +54,7 @@ class Choice:
           ValueError: theirs is none that is computed here.
         """
         value = theirs[self.name]
-        if value not in self.values:
+        if value not in list(self.values):  # which a list may be looked for in, too
             known = ', '.join(map(repr, self.values))
             raise ValueError(f'{self.name} must be one of {known}, not {shown(value)}')
         return self.values[value]
@@ -131,7 +131,7 @@ class Pattern:
           ValueError: there is a kind of layer that is not computed here.
         """
         for kind in theirs[self.name]:
-            if kind not in self.kinds:
+            if kind not in list(self.kinds):
                 known = ', '.join(map(repr, self.kinds))
                 raise ValueError(
                     f'{self.name} must hold {known} only, not {shown(kind)}'

@@ -1,8 +1,12 @@
 """BART (Lewis et al. 2020), whose layout M2M100, Marian, mBART and Pegasus share."""
 
-from flaxformer_lite.families._entries import Choice, Copy, Spec
-from flaxformer_lite.families.base import Family
+from collections.abc import Mapping
+from typing import Any
 
+from flaxformer_lite.families._entries import Choice, Copy, Spec
+from flaxformer_lite.families.base import Family, in_layers
+
+_LAYER = 'model.{stack}.layers.{layer}.'
 _ACTIVATIONS = {
     'relu': 'relu',
     'gelu': 'gelu',
@@ -11,6 +15,23 @@ _ACTIVATIONS = {
     'silu': 'silu',
     'swish': 'silu',
 }
+
+
+def switches(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What configs say of a family in switches of the time when all were one class.
+
+    Args:
+      fields: the family's table.
+    """
+    is_pre_norm = fields['residual'] == 'pre_norm'
+    return {
+        'tie_word_embeddings': True,
+        'normalize_before': is_pre_norm,
+        'normalize_embedding': fields['norm_embeddings'],
+        'add_final_layer_norm': is_pre_norm,
+        # Those of the others are text.
+        'static_position_embeddings': not isinstance(fields['positions'], Spec),
+    }
 
 
 class Bart(Family):
@@ -52,56 +73,36 @@ class Bart(Family):
         'eos_token_id': 2,
         'decoder_start_token_id': 2,
     }
-    # Switches of the time when all of them were one class.
-    expected = {
-        'tie_word_embeddings': True,
-        'normalize_before': False,
-        'normalize_embedding': True,
-        'add_final_layer_norm': False,
-        'static_position_embeddings': False,
-    }
+    expected = switches(fields)
     arrays = {
         'embedding': 'model.shared.weight',
         'output_bias': 'final_logits_bias',
         '{stack}/positions/table': 'model.{stack}.embed_positions.weight',
         '{stack}/embedding_norm': 'model.{stack}.layernorm_embedding',
-        '{stack}/layer_{layer}/self_attention/query': (
-            'model.{stack}.layers.{layer}.self_attn.q_proj'
+        **in_layers(
+            _LAYER,
+            {
+                'self_attention/query': 'self_attn.q_proj',
+                'self_attention/key': 'self_attn.k_proj',
+                'self_attention/value': 'self_attn.v_proj',
+                'self_attention/out_proj': 'self_attn.out_proj',
+                'cross_attention/query': 'encoder_attn.q_proj',
+                'cross_attention/key': 'encoder_attn.k_proj',
+                'cross_attention/value': 'encoder_attn.v_proj',
+                'cross_attention/out_proj': 'encoder_attn.out_proj',
+                'feed_forward/up': 'fc1',
+                'feed_forward/down': 'fc2',
+                'residual_1/norm': 'self_attn_layer_norm',
+            },
         ),
-        '{stack}/layer_{layer}/self_attention/key': (
-            'model.{stack}.layers.{layer}.self_attn.k_proj'
-        ),
-        '{stack}/layer_{layer}/self_attention/value': (
-            'model.{stack}.layers.{layer}.self_attn.v_proj'
-        ),
-        '{stack}/layer_{layer}/self_attention/out_proj': (
-            'model.{stack}.layers.{layer}.self_attn.out_proj'
-        ),
-        '{stack}/layer_{layer}/cross_attention/query': (
-            'model.{stack}.layers.{layer}.encoder_attn.q_proj'
-        ),
-        '{stack}/layer_{layer}/cross_attention/key': (
-            'model.{stack}.layers.{layer}.encoder_attn.k_proj'
-        ),
-        '{stack}/layer_{layer}/cross_attention/value': (
-            'model.{stack}.layers.{layer}.encoder_attn.v_proj'
-        ),
-        '{stack}/layer_{layer}/cross_attention/out_proj': (
-            'model.{stack}.layers.{layer}.encoder_attn.out_proj'
-        ),
-        '{stack}/layer_{layer}/feed_forward/up': 'model.{stack}.layers.{layer}.fc1',
-        '{stack}/layer_{layer}/feed_forward/down': 'model.{stack}.layers.{layer}.fc2',
-        '{stack}/layer_{layer}/residual_1/norm': (
-            'model.{stack}.layers.{layer}.self_attn_layer_norm'
-        ),
-        'encoder/layer_{layer}/residual_2/norm': (
-            'model.encoder.layers.{layer}.final_layer_norm'
-        ),
-        'decoder/layer_{layer}/residual_2/norm': (
-            'model.decoder.layers.{layer}.encoder_attn_layer_norm'
-        ),
-        'decoder/layer_{layer}/residual_3/norm': (
-            'model.decoder.layers.{layer}.final_layer_norm'
+        **in_layers(_LAYER, {'residual_2/norm': 'final_layer_norm'}, 'encoder'),
+        **in_layers(
+            _LAYER,
+            {
+                'residual_2/norm': 'encoder_attn_layer_norm',
+                'residual_3/norm': 'final_layer_norm',
+            },
+            'decoder',
         ),
         '{stack}/final/norm': 'model.{stack}.layer_norm',
     }

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from flaxformer_lite import ranges
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.families import _entries
@@ -95,6 +96,7 @@ class Family:
             start=given['decoder_start_token_id'],
             end=_end_token(given['eos_token_id']),
         )
+        ranges.check('vocab_size', ranges.Size, given['vocab_size'])
         return Described(ModelConfig.of(fields), given['vocab_size'], tokens)
 
     @classmethod
@@ -136,6 +138,23 @@ class Family:
                     f'there it is {shown(value)}'
                 )
         return theirs
+
+
+def in_layers(
+    theirs: str, names: Mapping[str, str], stack: str = '{stack}'
+) -> dict[str, str]:
+    """Entries of a table `arrays` for what each layer of a stack has.
+
+    Args:
+      theirs: what the names of a layer's arrays begin with, with `{stack}` and
+        `{layer}`.
+      names: path of ours in a layer → what follows in theirs.
+      stack: where only one has it, which; else it is both.
+    """
+    theirs = theirs.replace('{stack}', stack)
+    return {
+        f'{stack}/layer_{{layer}}/{ours}': theirs + name for ours, name in names.items()
+    }
 
 
 # They change no result but for rounding, or only what parameters are at first.

@@ -1,6 +1,6 @@
 """M2M100 (Fan et al. 2021) and NLLB-200 (NLLB Team 2022)."""
 
-from flaxformer_lite.families.bart import Bart
+from flaxformer_lite.families.bart import Bart, switches
 
 
 class M2m100(Bart):
@@ -22,12 +22,5 @@ class M2m100(Bart):
         'max_position_embeddings': 1024,
     }
     # The first position is padding's number and one.
-    expected = {
-        'tie_word_embeddings': True,
-        'pad_token_id': 1,
-        'normalize_before': True,
-        'normalize_embedding': False,
-        'add_final_layer_norm': True,
-        'static_position_embeddings': True,
-    }
+    expected = {**switches(fields), 'pad_token_id': 1}
     computed = (r'model\.(encoder|decoder)\.embed_positions\.weights?',)

@@ -1,6 +1,6 @@
 """Marian (Junczys-Dowmunt et al. 2018), the models of OPUS-MT."""
 
-from flaxformer_lite.families.bart import Bart
+from flaxformer_lite.families.bart import Bart, switches
 
 
 class Marian(Bart):
@@ -20,12 +20,5 @@ class Marian(Bart):
         'eos_token_id': 0,
         'decoder_start_token_id': 58100,
     }
-    expected = {
-        'tie_word_embeddings': True,
-        'share_encoder_decoder_embeddings': True,
-        'normalize_before': False,
-        'normalize_embedding': False,
-        'add_final_layer_norm': False,
-        'static_position_embeddings': True,
-    }
+    expected = {**switches(fields), 'share_encoder_decoder_embeddings': True}
     computed = (r'model\.(encoder|decoder)\.embed_positions\.weight',)

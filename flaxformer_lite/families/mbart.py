@@ -1,6 +1,6 @@
 """mBART (Liu et al. 2020) and mBART-50 (Tang et al. 2020)."""
 
-from flaxformer_lite.families.bart import Bart
+from flaxformer_lite.families.bart import Bart, switches
 
 
 class Mbart(Bart):
@@ -9,10 +9,4 @@ class Mbart(Bart):
     model_types = ('mbart',)
     architecture = 'MBartForConditionalGeneration'
     fields = {**Bart.fields, 'residual': 'pre_norm'}
-    expected = {
-        'tie_word_embeddings': True,
-        'normalize_before': True,
-        'normalize_embedding': True,
-        'add_final_layer_norm': True,
-        'static_position_embeddings': False,
-    }
+    expected = switches(fields)

@@ -2,13 +2,14 @@
 
 from flaxformer_lite.config import spec
 from flaxformer_lite.families._entries import Choice, Copy, Spec
-from flaxformer_lite.families.base import Family
+from flaxformer_lite.families.base import Family, in_layers
 
 _NETWORKS = {
     'relu': 'relu(bias=False)',
     'gated-gelu': 'geglu(tanh=True)',
     'gated-silu': 'swiglu',
 }
+_LAYER = '{stack}.block.{layer}.layer.'
 # What stands in the place of the encoder's and of the decoder's feed-forward network.
 _PLACES = {'encoder': 1, 'decoder': 2}
 
@@ -62,38 +63,21 @@ class T5(Family):
         '{stack}/positions/table': (
             '{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'
         ),
-        '{stack}/layer_{layer}/self_attention/query': (
-            '{stack}.block.{layer}.layer.0.SelfAttention.q'
-        ),
-        '{stack}/layer_{layer}/self_attention/key': (
-            '{stack}.block.{layer}.layer.0.SelfAttention.k'
-        ),
-        '{stack}/layer_{layer}/self_attention/value': (
-            '{stack}.block.{layer}.layer.0.SelfAttention.v'
-        ),
-        '{stack}/layer_{layer}/self_attention/out_proj': (
-            '{stack}.block.{layer}.layer.0.SelfAttention.o'
-        ),
-        '{stack}/layer_{layer}/cross_attention/query': (
-            '{stack}.block.{layer}.layer.1.EncDecAttention.q'
-        ),
-        '{stack}/layer_{layer}/cross_attention/key': (
-            '{stack}.block.{layer}.layer.1.EncDecAttention.k'
-        ),
-        '{stack}/layer_{layer}/cross_attention/value': (
-            '{stack}.block.{layer}.layer.1.EncDecAttention.v'
-        ),
-        '{stack}/layer_{layer}/cross_attention/out_proj': (
-            '{stack}.block.{layer}.layer.1.EncDecAttention.o'
-        ),
-        '{stack}/layer_{layer}/residual_1/norm': (
-            '{stack}.block.{layer}.layer.0.layer_norm'
-        ),
-        '{stack}/layer_{layer}/residual_2/norm': (
-            '{stack}.block.{layer}.layer.1.layer_norm'
-        ),
-        '{stack}/layer_{layer}/residual_3/norm': (
-            '{stack}.block.{layer}.layer.2.layer_norm'
+        **in_layers(
+            _LAYER,
+            {
+                'self_attention/query': '0.SelfAttention.q',
+                'self_attention/key': '0.SelfAttention.k',
+                'self_attention/value': '0.SelfAttention.v',
+                'self_attention/out_proj': '0.SelfAttention.o',
+                'cross_attention/query': '1.EncDecAttention.q',
+                'cross_attention/key': '1.EncDecAttention.k',
+                'cross_attention/value': '1.EncDecAttention.v',
+                'cross_attention/out_proj': '1.EncDecAttention.o',
+                'residual_1/norm': '0.layer_norm',
+                'residual_2/norm': '1.layer_norm',
+                'residual_3/norm': '2.layer_norm',
+            },
         ),
         '{stack}/final/norm': '{stack}.final_layer_norm',
     }
@@ -111,16 +95,17 @@ class T5(Family):
 
     @classmethod
     def arrays_of(cls, config):
-        network, _ = spec.parse(config.feed_forward)
+        name, _ = spec.parse(config.feed_forward)
         names = {'up': 'wi', 'down': 'wo'}
-        if network != 'relu':
+        if name != 'relu':
             names = {'gate': 'wi_0', 'up': 'wi_1', 'down': 'wo'}
         table = dict(cls.arrays)
         for stack, place in _PLACES.items():
-            for ours, theirs in names.items():
-                table[f'{stack}/layer_{{layer}}/feed_forward/{ours}'] = (
-                    f'{stack}.block.{{layer}}.layer.{place}.DenseReluDense.{theirs}'
-                )
+            network = {
+                f'feed_forward/{ours}': f'{place}.DenseReluDense.{theirs}'
+                for ours, theirs in names.items()
+            }
+            table |= in_layers(_LAYER, network, stack)
         return table
 
     @classmethod

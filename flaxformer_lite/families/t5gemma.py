@@ -1,16 +1,23 @@
 """T5Gemma (Zhang et al. 2025, "Encoder-Decoder Gemma")."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
+from flaxformer_lite import ranges
+from flaxformer_lite.config.schema import DEPTH
 from flaxformer_lite.families._entries import Choice, Copy, Pattern, Spec
-from flaxformer_lite.families.base import Family
+from flaxformer_lite.families.base import Family, in_layers
+from flaxformer_lite.ranges import Positive, Range, shown
 
 _NETWORKS = {'gelu_pytorch_tanh': 'geglu(tanh=True)', 'silu': 'swiglu'}
 _STACKS = ('encoder', 'decoder')
 _TURNS = ('sliding_attention', 'full_attention')
-
-
+_NUMBERS = {
+    'num_hidden_layers': Annotated[int, DEPTH],
+    'query_pre_attn_scalar': Positive,
+    'sliding_window': Annotated[int | None, Range(at_least=1)],
+}
+LAYER = 'model.{stack}.layers.{layer}.'
 # What a stack's config means where it lacks a field.
 _MODULE = {
     'num_hidden_layers': 26,
@@ -43,6 +50,15 @@ def _by_layer(stack: str) -> Pattern:
 
 def _network(stack: str) -> Spec:
     return Spec(Choice(f'{stack}.hidden_activation', _NETWORKS), dropout='dropout_rate')
+
+
+def norms(stack: str, *sublayers: str) -> dict[str, str]:
+    """Entries of `arrays` for the norms before and after each sublayer of a layer."""
+    names = {}
+    for i, sublayer in enumerate(sublayers, 1):
+        names[f'residual_{i}/norm'] = f'pre_{sublayer}_layernorm'
+        names[f'residual_{i}/norm_after'] = f'post_{sublayer}_layernorm'
+    return in_layers(LAYER, names, stack)
 
 
 class T5Gemma(Family):
@@ -104,40 +120,33 @@ class T5Gemma(Family):
     arrays = {
         'embedding': 'model.decoder.embed_tokens.weight',
         'source_embedding': 'model.encoder.embed_tokens.weight',
+        **in_layers(
+            LAYER,
+            {
+                'self_attention/query': 'self_attn.q_proj',
+                'self_attention/key': 'self_attn.k_proj',
+                'self_attention/value': 'self_attn.v_proj',
+                'self_attention/out_proj': 'self_attn.o_proj',
+                'cross_attention/query': 'cross_attn.q_proj',
+                'cross_attention/key': 'cross_attn.k_proj',
+                'cross_attention/value': 'cross_attn.v_proj',
+                'cross_attention/out_proj': 'cross_attn.o_proj',
+                'feed_forward/gate': 'mlp.gate_proj',
+                'feed_forward/up': 'mlp.up_proj',
+                'feed_forward/down': 'mlp.down_proj',
+            },
+        ),
+        **norms('encoder', 'self_attn', 'feedforward'),
+        **norms('decoder', 'self_attn', 'cross_attn', 'feedforward'),
+        '{stack}/final/norm': 'model.{stack}.norm',
     }
     aliases = {'embedding': ('lm_head.out_proj.weight',)}
-
-    # Of each stack's layers.
-    sublayers: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        'encoder': ('self_attn', 'feedforward'),
-        'decoder': ('self_attn', 'cross_attn', 'feedforward'),
-    }
-
-    @classmethod
-    def arrays_of(cls, config):
-        table = dict(cls.arrays)
-        for stack, sublayers in cls.sublayers.items():
-            table[f'{stack}/final/norm'] = f'model.{stack}.norm'
-            layer = f'{stack}/layer_{{layer}}'
-            theirs = f'model.{stack}.layers.{{layer}}'
-            for attention, name in (('self', 'self_attn'), ('cross', 'cross_attn')):
-                ours = f'{layer}/{attention}_attention'
-                for part, letter in dict(query='q', key='k', value='v').items():
-                    table[f'{ours}/{part}'] = f'{theirs}.{name}.{letter}_proj'
-                table[f'{ours}/out_proj'] = f'{theirs}.{name}.o_proj'
-            for part in ('gate', 'up', 'down'):
-                table[f'{layer}/feed_forward/{part}'] = f'{theirs}.mlp.{part}_proj'
-            for i, name in enumerate(sublayers, 1):
-                residual = f'{layer}/residual_{i}'
-                table[f'{residual}/norm'] = f'{theirs}.pre_{name}_layernorm'
-                table[f'{residual}/norm_after'] = f'{theirs}.post_{name}_layernorm'
-        return table
 
     @classmethod
     def read(cls, theirs, names):
         flat = {k: v for k, v in theirs.items() if k not in _STACKS}
         for stack in [x for x in _STACKS if x in theirs]:
-            fields = cls.read_stack(stack, theirs[stack])
+            fields = cls.read_stack(stack, section(stack, theirs[stack]))
             fields['scale'] = fields['query_pre_attn_scalar'] ** -0.5
             flat |= {f'{stack}.{name}': value for name, value in fields.items()}
         return super().read(flat, names)
@@ -146,10 +155,11 @@ class T5Gemma(Family):
     def read_stack(cls, stack: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a stack's config, and what is computed of them."""
         found = {**_MODULE, **fields}
-        found |= found.get('rope_parameters') or {}
-        found['window'] = found['sliding_window'] + (stack == 'encoder')
-        kinds = found.get('layer_types') or kinds_of_layers(_TURNS, found)
-        return found | {'layer_types': kinds}
+        check_numbers(stack, found)
+        found |= section(f'{stack}.rope_parameters', found.get('rope_parameters'))
+        window = found['sliding_window']
+        found['window'] = window and window + (stack == 'encoder')
+        return found | {'layer_types': kinds_given(stack, found, _TURNS)}
 
     @classmethod
     def write(cls, described, names):
@@ -177,6 +187,45 @@ class T5Gemma(Family):
         if window is not None:
             fields['sliding_window'] = window - (stack == 'encoder')
         return fields
+
+
+def section(name: str, value: Any) -> Mapping[str, Any]:
+    """A section of their config; where it is null it is empty.
+
+    Raises:
+      ValueError: it is none.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f'{name} must be a section with fields, not {shown(value)}')
+    return value
+
+
+def check_numbers(stack: str, fields: Mapping[str, Any]) -> None:
+    """Refuses what nothing can be computed of."""
+    for name, kind in _NUMBERS.items():
+        ranges.check(f'{stack}.{name}', kind, fields[name])
+
+
+def kinds_given(
+    stack: str, fields: Mapping[str, Any], turns: Sequence[str]
+) -> list[str]:
+    """The kind of each layer of a stack: by its config, or by turns.
+
+    Raises:
+      ValueError: there are more or fewer kinds than layers.
+    """
+    kinds = fields.get('layer_types')
+    if kinds is None:
+        return kinds_of_layers(turns, fields)
+    layers = fields['num_hidden_layers']
+    if not isinstance(kinds, list) or len(kinds) != layers:
+        raise ValueError(
+            f'{stack}.layer_types must have one kind for each of the {layers} layers, '
+            f'not {shown(kinds)}'
+        )
+    return kinds
 
 
 def kinds_of_layers(kinds: Sequence[str], fields: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from flaxformer_lite.families._entries import Copy, Pattern, Spec
-from flaxformer_lite.families.t5gemma import T5Gemma, kinds_of_layers
+from flaxformer_lite.families.base import in_layers
+from flaxformer_lite.families.t5gemma import (
+    LAYER,
+    T5Gemma,
+    check_numbers,
+    kinds_given,
+    norms,
+    section,
+)
 from flaxformer_lite.ranges import shown
 
 _STACKS = ('encoder', 'decoder')
@@ -76,7 +84,18 @@ class T5Gemma2(T5Gemma):
         # The norms of queries and keys have it, too.
         **{f'{stack}.rms_norm_eps': 1e-6 for stack in _STACKS},
     }
-    arrays = {'embedding': 'model.encoder.embed_tokens.weight'}
+    arrays = {
+        **T5Gemma.arrays,
+        'embedding': 'model.encoder.embed_tokens.weight',
+        **in_layers(
+            LAYER,
+            {
+                'self_attention/core_attention/query_norm': 'self_attn.q_norm',
+                'self_attention/core_attention/key_norm': 'self_attn.k_norm',
+            },
+        ),
+        **norms('decoder', 'self_attn', 'feedforward'),
+    }
     aliases = {
         'embedding': ('model.decoder.embed_tokens.weight', 'lm_head.out_proj.weight')
     }
@@ -84,31 +103,24 @@ class T5Gemma2(T5Gemma):
         r'model\.(encoder|decoder)\.embed_tokens\.eoi_embedding',
         r'model\.encoder\.(vision_tower|multi_modal_projector)\..*',
     )
-    sublayers = dict.fromkeys(_STACKS, ('self_attn', 'feedforward'))
-
-    @classmethod
-    def arrays_of(cls, config):
-        table = dict(super().arrays_of(config))
-        for stack in _STACKS:
-            for part, letter in dict(query='q', key='k').items():
-                ours = f'{stack}/layer_{{layer}}/self_attention/core_attention'
-                theirs = f'model.{stack}.layers.{{layer}}.self_attn.{letter}_norm'
-                table[f'{ours}/{part}_norm'] = theirs
-        return table
 
     @classmethod
     def read(cls, theirs, names):
-        return super().read(_tokens(theirs.get('decoder', {})) | theirs, names)
+        decoder = section('decoder', theirs.get('decoder'))
+        return super().read(_tokens(decoder) | theirs, names)
 
     @classmethod
     def read_stack(cls, stack, fields):
-        fields = _MODULE | fields.get('text_config', fields)
-        fields |= _rotations(stack, fields.get('rope_parameters') or {})
+        text = fields.get('text_config', fields)
+        fields = {**_MODULE, **section(f'{stack}.text_config', text)}
+        check_numbers(stack, fields)
+        name = f'{stack}.rope_parameters'
+        fields |= _rotations(name, section(name, fields.get('rope_parameters')))
         window = fields['sliding_window']
-        fields['window'] = window if stack == 'decoder' else (window + 1) // 2
-        fields['window_after'] = window // 2 + 1
-        kinds = fields.get('layer_types') or kinds_of_layers(_TURNS, fields)
-        return fields | {'layer_types': kinds}
+        if window is not None:
+            fields['window'] = window if stack == 'decoder' else (window + 1) // 2
+            fields['window_after'] = window // 2 + 1
+        return fields | {'layer_types': kinds_given(stack, fields, _TURNS)}
 
     @classmethod
     def write_stack(cls, stack, fields):
@@ -131,19 +143,21 @@ def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _rotations(stack: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The wavelength and the scale of each kind of layer."""
+def _rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The wavelength and the scale of each kind of layer, of the section so called."""
     found = {}
     for kind, theta in _THETA.items():
         rope = {'rope_type': 'default', 'rope_theta': theta}
-        rope |= parameters.get(kind) or {}
+        rope |= section(f'{name}.{kind}', parameters.get(kind))
         if rope['rope_type'] not in ('default', 'linear'):
             raise ValueError(
-                f'{stack}.rope_parameters has rope_type={shown(rope["rope_type"])}: '
+                f'{name} has rope_type={shown(rope["rope_type"])}: '
                 "only 'default' and 'linear' are computed here"
             )
-        found[f'{kind}.rope_theta'] = rope['rope_theta']
         is_scaled = rope['rope_type'] == 'linear'
+        if is_scaled and rope.get('factor') is None:
+            raise ValueError(f'there is no {name}.{kind}.factor')
+        found[f'{kind}.rope_theta'] = rope['rope_theta']
         found[f'{kind}.factor'] = rope['factor'] if is_scaled else None
     return found
 

@@ -1,9 +1,8 @@
 """umT5 (Chung et al. 2023, "UniMax")."""
 
 from flaxformer_lite.families._entries import Spec
+from flaxformer_lite.families.base import in_layers
 from flaxformer_lite.families.t5 import T5
-
-_TABLE = 'SelfAttention.relative_attention_bias.weight'
 
 
 class Umt5(T5):
@@ -22,8 +21,9 @@ class Umt5(T5):
     defaults = {**T5.defaults, 'feed_forward_proj': 'gated-gelu'}
     arrays = {
         **T5.arrays,
-        '{stack}/layer_{layer}/self_attention/positions/table': (
-            f'{{stack}}.block.{{layer}}.layer.0.{_TABLE}'
+        **in_layers(
+            '{stack}.block.{layer}.layer.0.SelfAttention.',
+            {'self_attention/positions/table': 'relative_attention_bias.weight'},
         ),
     }
     computed = ()

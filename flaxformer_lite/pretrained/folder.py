@@ -5,10 +5,13 @@ ever unpickled.
 """
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 PathLike = str | Path
 
@@ -82,7 +85,7 @@ class Weights:
         array = self._of_name[name].get_tensor(name)
         if array.dtype.kind in 'biu':
             raise ValueError(f'{name} holds {array.dtype}, and no weights')
-        if (array != array).any() or (abs(array) == float('inf')).any():
+        if not np.isfinite(array).all():
             raise ValueError(f'{name} holds NaN or infinite numbers')
         return array
 
@@ -92,23 +95,34 @@ def _files(folder: Path) -> Iterator[Path]:
         return iter([folder / WEIGHTS])
     if (folder / INDEX).is_file():
         of_name = _read_json(folder / INDEX).get('weight_map')
-        if not isinstance(of_name, dict) or not of_name:
-            raise ValueError(f'{folder / INDEX} has no weight_map')
+        if not _is_map_of_names(of_name):
+            raise ValueError(
+                f'{folder / INDEX} has no weight_map, from names of arrays to files'
+            )
         return (folder / Path(name).name for name in sorted(set(of_name.values())))
     pickled = sorted(path.name for path in folder.glob('*.bin'))
     if pickled:
         raise ValueError(
             f'{folder} holds its weights pickled ({pickled[0]}), and nothing is '
-            'unpickled here, for a pickle may run any program: convert it where you '
-            f'trust it, with `{_CONVERT}`'
+            'unpickled here, for a pickle may run any program: where you trust it, '
+            f'write {WEIGHTS} beside it with `{_convert(folder)}`'
         )
     raise ValueError(f'{folder} holds no weights: neither {WEIGHTS} nor {INDEX}')
 
 
-_CONVERT = (
-    'python -c "from transformers import AutoModelForSeq2SeqLM as M; '
-    "M.from_pretrained('FOLDER').save_pretrained('NEW')\""
-)
+def _is_map_of_names(value: Any) -> bool:
+    if not isinstance(value, dict) or not value:
+        return False
+    return all(isinstance(file, str) for file in value.values())
+
+
+def _convert(folder: Path) -> str:
+    """The command that has Transformers write safetensors of what it unpickles."""
+    program = (
+        'import sys; from transformers import AutoModelForSeq2SeqLM as M; '
+        'M.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])'
+    )
+    return f'python -c "{program}" {shlex.quote(str(folder))}'
 
 
 def _opened(path: Path, stack: ExitStack) -> Any:

@@ -29,7 +29,7 @@ def family_of(model_type: Any) -> type[Family]:
     for name in spec.available(_FAMILIES):
         family = spec.find(_FAMILIES, name)
         known |= dict.fromkeys(family.model_types, family)
-    if model_type not in known:
+    if model_type not in list(known):  # which a list may be looked for in, too
         names = ', '.join(sorted(known))
         raise ValueError(f'model_type={shown(model_type)} is not one of {names}')
     return known[model_type]
@@ -113,7 +113,7 @@ def _read(
     for other in names[1:]:
         if (weights.read(other) != theirs).any():
             raise ValueError(f'{other} is not {names[0]}, and the config ties them')
-    ours = array.to_ours(theirs.astype(jnp.dtype(dtype)))
+    ours = array.to_ours(theirs.astype(jnp.dtype(dtype), copy=False))
     if mesh is None:
         return jnp.asarray(ours)
     tree = jax.ShapeDtypeStruct(ours.shape, ours.dtype)

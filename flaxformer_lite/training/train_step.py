@@ -39,6 +39,31 @@ class TrainState(struct.PyTreeNode):
     skipped: jax.Array
     batch_stats: Any = struct.field(default_factory=dict)
 
+    @classmethod
+    def create(
+        cls,
+        variables: Any,
+        optimizer: optax.GradientTransformation,
+        frozen: Set[str] = frozenset(),
+    ) -> 'TrainState':
+        """The state in which training begins with variables that are there.
+
+        Args:
+          variables: {'params': …}, such as those of `from_pretrained`, and running
+            statistics. A step that the state is donated to takes them, too.
+          optimizer: updates the parameters.
+          frozen: paths of parameters that are not trained: the optimizer keeps nothing
+            of them.
+        """
+        trained, _ = freezing.split(variables['params'], frozen)
+        state = cls(
+            step=jnp.zeros((), jnp.int32),
+            skipped=jnp.zeros((), jnp.int32),
+            opt_state=optimizer.init(trained),
+            **variables,
+        )
+        return _without_sharing(state)
+
     @property
     def variables(self) -> Any:
         """What `model.apply` takes."""
@@ -109,17 +134,23 @@ def init_state(
       frozen: paths of parameters that are not trained: the optimizer keeps nothing of
         them.
     """
-    variables = init_variables(model, key, given)
-    trained, _ = freezing.split(variables['params'], frozen)
-    opt_state = optimizer.init(trained)
-    return TrainState(
-        # One array in two places cannot be donated. So these are two zeros, and what an
-        # optimizer keeps of the first parameters (Prodigy does) is copied.
-        step=jnp.zeros((), jnp.int32),
-        skipped=jnp.zeros((), jnp.int32),
-        opt_state=jax.tree.map(jnp.copy, opt_state),
-        **variables,
-    )
+    return TrainState.create(init_variables(model, key, given), optimizer, frozen)
+
+
+def _without_sharing(state: TrainState) -> TrainState:
+    """One array in two places cannot be donated: one of them gets a copy.
+
+    An optimizer may keep the first parameters, and one array twice; Prodigy does.
+    """
+    seen = set()
+
+    def own(x):
+        if id(x) in seen:
+            return jnp.copy(x)
+        seen.add(id(x))
+        return x
+
+    return jax.tree.map(own, state)
 
 
 def make_train_step(
@@ -197,14 +228,19 @@ def _update(
     tokens = jnp.maximum(output.sums.tokens, 1)
     gradients = jax.tree.map(lambda g: g / tokens, output.gradients)
     norm = optax.tree.norm(gradients)
-    updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
-    updated = state.replace(
-        params=freezing.join(optax.apply_updates(trained, updates), held),
-        opt_state=opt_state,
-        batch_stats=batch_stats,
-    )
     is_finite = jnp.isfinite(output.sums.loss) & jnp.isfinite(norm)
-    kept = jax.tree.map(lambda x, old: jnp.where(is_finite, x, old), updated, state)
+
+    def updated():
+        updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
+        return state.replace(
+            params=freezing.join(optax.apply_updates(trained, updates), held),
+            opt_state=opt_state,
+            batch_stats=batch_stats,
+        )
+
+    # Not `jnp.where` of all arrays: for it the compiler copies the optimizer's state
+    # before it writes the new one in its place, which takes twice its memory.
+    kept = jax.lax.cond(is_finite, updated, lambda: state)
     kept = kept.replace(step=state.step + 1, skipped=state.skipped + ~is_finite)
     return kept, Metrics(output.sums, norm, output.aux_metrics)
 

@@ -13,7 +13,9 @@ to make them, and not to test with them.
 import itertools
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,172 +25,156 @@ VOCAB = 17
 LIMIT = 9  # tokens of a target
 BEAMS = 3
 IGNORED = -100
-BART = dict(
-    vocab_size=VOCAB,
-    d_model=8,
-    encoder_layers=2,
-    decoder_layers=1,
-    encoder_attention_heads=2,
-    decoder_attention_heads=4,
-    encoder_ffn_dim=10,
-    decoder_ffn_dim=6,
-    max_position_embeddings=20,
-    scale_embedding=True,
-    bos_token_id=0,
-    pad_token_id=1,
-    eos_token_id=2,
-    decoder_start_token_id=2,
-    forced_eos_token_id=2,
-    dropout=0.1,
-    attention_dropout=0.05,
-    activation_dropout=0.02,
-)
-T5 = dict(
-    vocab_size=VOCAB,
-    d_model=8,
-    d_kv=3,
-    d_ff=10,
-    num_layers=2,
-    num_decoder_layers=1,
-    num_heads=2,
-    relative_attention_num_buckets=6,
-    relative_attention_max_distance=9,
-    pad_token_id=0,
-    eos_token_id=1,
-    decoder_start_token_id=0,
-    forced_eos_token_id=1,
-)
-FAMILIES = {
-    'bart': ('Bart', BART | dict(activation_function='gelu', forced_bos_token_id=0)),
-    'mbart': ('MBart', BART | dict(activation_function='gelu', forced_bos_token_id=5)),
-    'm2m100': (
-        'M2M100',
-        BART | dict(activation_function='relu', forced_bos_token_id=6),
-    ),
-    'marian': (
-        'Marian',
-        BART
-        | dict(
-            activation_function='swish',
-            pad_token_id=VOCAB - 1,
-            eos_token_id=0,
-            bos_token_id=None,
-            decoder_start_token_id=VOCAB - 1,
-            forced_eos_token_id=0,
-        ),
-    ),
-    'pegasus': (
-        'Pegasus',
-        BART
-        | dict(
-            activation_function='relu',
-            pad_token_id=0,
-            eos_token_id=1,
-            decoder_start_token_id=0,
-            forced_eos_token_id=1,
-        ),
-    ),
-    't5': ('T5', T5 | dict(feed_forward_proj='relu')),
-    't5_untied': (
-        'T5',
-        T5 | dict(feed_forward_proj='gated-gelu', tie_word_embeddings=False),
-    ),
-    'mt5': ('MT5', T5 | dict(feed_forward_proj='gated-gelu')),
-    'umt5': (
-        'UMT5',
-        T5 | dict(feed_forward_proj='gated-gelu', num_layers=3, num_decoder_layers=2),
-    ),
-}
-GEMMA = dict(
+
+
+class Case(NamedTuple):
+    """A model of Transformers.
+
+    Attributes:
+      kind: its classes begin with it.
+      settings: of its config.
+      first: the first token of targets, where the family is told it.
+    """
+
+    kind: str
+    settings: dict[str, Any]
+    first: int | None = None
+
+
+def bart(kind: str, activation: str, *, first: int | None = None, **tokens) -> Case:
+    sizes = dict(
+        vocab_size=VOCAB,
+        d_model=8,
+        encoder_layers=2,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=10,
+        decoder_ffn_dim=6,
+        max_position_embeddings=20,
+    )
+    rates = dict(dropout=0.1, attention_dropout=0.05, activation_dropout=0.02)
+    tokens = dict(pad=1, bos=0, eos=2, decoder_start=2, forced_eos=2) | tokens
+    if first is not None:
+        tokens['forced_bos'] = first
+    named = {f'{name}_token_id': token for name, token in tokens.items()}
+    others = dict(activation_function=activation, scale_embedding=True)
+    return Case(kind, sizes | rates | named | others, first)
+
+
+def t5(kind: str, network: str, **others) -> Case:
+    settings = dict(
+        vocab_size=VOCAB,
+        d_model=8,
+        d_kv=3,
+        d_ff=10,
+        num_layers=2,
+        num_decoder_layers=1,
+        num_heads=2,
+        relative_attention_num_buckets=6,
+        relative_attention_max_distance=9,
+        feed_forward_proj=network,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+        forced_eos_token_id=1,
+    )
+    return Case(kind, settings | others)
+
+
+ENCODER = dict(
     vocab_size=VOCAB,
     hidden_size=12,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=6,
+    intermediate_size=10,
     query_pre_attn_scalar=5,
-    attn_logit_softcapping=1.0,
+)
+DECODER = dict(
+    vocab_size=VOCAB,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=4,
+    intermediate_size=6,
+    query_pre_attn_scalar=5,
+    layer_types=['full_attention', 'sliding_attention'],
     final_logit_softcapping=2.0,
 )
-FAMILIES['t5gemma'] = (
-    'T5Gemma',
-    dict(
-        vocab_size=VOCAB,
-        encoder=GEMMA
-        | dict(
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=6,
-            intermediate_size=10,
-            num_hidden_layers=3,
-            layer_types=['sliding_attention', 'full_attention', 'sliding_attention'],
-            sliding_window=3,
-        ),
-        decoder=GEMMA
-        | dict(
-            hidden_size=8,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=4,
-            intermediate_size=6,
-            num_hidden_layers=2,
-            layer_types=['full_attention', 'sliding_attention'],
-            sliding_window=4,
-        ),
-        decoder_start_token_id=2,
-    ),
-)
-GEMMA_3 = dict(
-    vocab_size=VOCAB,
-    hidden_size=12,
-    query_pre_attn_scalar=5,
-    rope_parameters={
+
+
+def t5gemma() -> Case:
+    caps = dict(attn_logit_softcapping=1.0, final_logit_softcapping=2.0)
+    turns = ['sliding_attention', 'full_attention', 'sliding_attention']
+    encoder = ENCODER | caps | dict(layer_types=turns, sliding_window=3)
+    decoder = DECODER | caps | dict(hidden_size=8, sliding_window=4)
+    stacks = dict(encoder=encoder, decoder=decoder)
+    return Case('T5Gemma', dict(vocab_size=VOCAB, decoder_start_token_id=2) | stacks)
+
+
+def t5gemma2() -> Case:
+    rotations = {
         'sliding_attention': {'rope_type': 'default', 'rope_theta': 50.0},
         'full_attention': {
             'rope_type': 'linear',
             'rope_theta': 1000.0,
             'factor': 2.0,
         },
-    },
-)
-FAMILIES['t5gemma2'] = (
-    'T5Gemma2',
-    dict(
-        encoder=dict(
-            text_config=GEMMA_3
-            | dict(
-                num_hidden_layers=3,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                head_dim=6,
-                intermediate_size=10,
-                layer_types=['sliding_attention', 'full_attention', 'full_attention'],
-                sliding_window=8,
-            ),
-            vision_config=dict(
-                model_type='siglip_vision_model',
-                hidden_size=4,
-                intermediate_size=2,
-                num_hidden_layers=1,
-                num_attention_heads=1,
-                image_size=2,
-                patch_size=1,
-            ),
-            mm_tokens_per_image=1,
-            eoi_token_index=VOCAB,  # in no text
+    }
+    turns = ['sliding_attention', 'full_attention', 'full_attention']
+    rope = dict(rope_parameters=rotations)
+    encoder = dict(
+        text_config=ENCODER | rope | dict(layer_types=turns, sliding_window=8),
+        vision_config=dict(
+            model_type='siglip_vision_model',
+            hidden_size=4,
+            intermediate_size=2,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            image_size=2,
+            patch_size=1,
         ),
-        decoder=GEMMA_3
-        | dict(
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=4,
-            intermediate_size=6,
-            layer_types=['full_attention', 'sliding_attention'],
-            sliding_window=2,
-            final_logit_softcapping=2.0,
-        ),
-        decoder_start_token_id=2,
+        mm_tokens_per_image=1,
+        eoi_token_index=VOCAB,  # in no text
+    )
+    decoder = DECODER | rope | dict(sliding_window=2)
+    stacks = dict(encoder=encoder, decoder=decoder)
+    return Case('T5Gemma2', stacks | dict(decoder_start_token_id=2))
+
+
+PAD = VOCAB - 1  # as Marian has it
+FAMILIES = {
+    'bart': bart('Bart', 'gelu', first=0),
+    'mbart': bart('MBart', 'gelu', first=5),
+    'm2m100': bart('M2M100', 'relu', first=6),
+    'marian': bart(
+        'Marian', 'swish', pad=PAD, bos=None, eos=0, decoder_start=PAD, forced_eos=0
     ),
-)
-# The first token of targets, where the family is told it.
-FORCED = {'bart': 0, 'mbart': 5, 'm2m100': 6}
+    'pegasus': bart('Pegasus', 'relu', pad=0, eos=1, decoder_start=0, forced_eos=1),
+    't5': t5('T5', 'relu'),
+    't5_untied': t5('T5', 'gated-gelu', tie_word_embeddings=False),
+    'mt5': t5('MT5', 'gated-gelu'),
+    'umt5': t5('UMT5', 'gated-gelu', num_layers=3, num_decoder_layers=2),
+    't5gemma': t5gemma(),
+    't5gemma2': t5gemma2(),
+}
+
+
+class Batch(NamedTuple):
+    """Sources and targets, each with its end token; padded when they are used."""
+
+    sources: list[list[int]]
+    targets: list[list[int]]
+
+
+def golden_batch(end: int) -> Batch:
+    return Batch(
+        [[3, 4, 9, 7, end], [10, 4, end], [8, end]],
+        [[8, 9, 3, end], [11, 5, 12, 6, 7, end], [4, end]],
+    )
 
 
 class EndAtLimit(transformers.LogitsProcessor):
@@ -210,37 +196,50 @@ class EndAtLimit(transformers.LogitsProcessor):
 
 def make(name: str) -> None:
     for seed in itertools.count():
-        model = random_model(name, seed)
-        greedy, _ = decoded(model.double(), name, 1)
-        beam, scores = decoded(model, name, BEAMS)
+        model = random_model(name, seed).double()
+        batch = golden_batch(model.config.eos_token_id)
+        texts = decoded(model, batch, FAMILIES[name].first)
         # Weights of which decoding says something.
-        if len({tuple(row) for row in beam}) > 1 and greedy != beam:
+        if texts['greedy'] != texts['beam'] and len(set(map(tuple, texts['beam']))) > 1:
             break
-    model = random_model(name, seed)
     folder = Path(__file__).with_name('families') / name
-    model.save_pretrained(folder)
-    golden = computed(model.double())
-    golden = {
-        key: x if x.dtype == np.int32 else x.astype(np.float32)
-        for key, x in golden.items()
-    }
+    random_model(name, seed).save_pretrained(folder)
+    golden = computed(model, batch)
     np.savez_compressed(folder / 'golden.npz', **golden)
-    texts = {'greedy': greedy, 'beam': beam, 'beam_scores': scores}
     (folder / 'decoded.json').write_text(json.dumps(texts) + '\n', encoding='utf-8')
     print(f'{name}: seed {seed}, loss {golden["loss"]:.6f}, {texts}')
 
 
-def random_model(name: str, seed: int):
-    kind, settings = FAMILIES[name]
-    suffix = 'MTModel' if kind == 'Marian' else 'ForConditionalGeneration'
-    config = getattr(transformers, f'{kind}Config')(**settings)
+def random_model(name: str, seed: int, changes: Mapping[str, Any] | None = None):
+    """A family's model.
+
+    Args:
+      name: in FAMILIES.
+      seed: of its weights.
+      changes: of its settings, by dotted names.
+    """
+    case = FAMILIES[name]
+    settings = changed(case.settings, changes or {})
+    suffix = 'MTModel' if case.kind == 'Marian' else 'ForConditionalGeneration'
+    config = getattr(transformers, f'{case.kind}Config')(**settings)
     torch.manual_seed(seed)
-    model = getattr(transformers, kind + suffix)(config).eval()
-    if name == 't5_untied':
-        # As its checkpoints have it; Transformers ties what is not in a file.
+    model = getattr(transformers, case.kind + suffix)(config).eval()
+    if settings.get('tie_word_embeddings') is False:
+        # As checkpoints have it; Transformers ties what is not in a file.
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
     randomise(model)
     return model
+
+
+def changed(settings: Any, changes: Mapping[str, Any]) -> Any:
+    settings = json.loads(json.dumps(settings))
+    for name, value in changes.items():
+        *sections, field = name.split('.')
+        place = settings
+        for section in sections:
+            place = place[section]
+        place[field] = value
+    return settings
 
 
 def randomise(model) -> None:
@@ -260,12 +259,22 @@ def randomise(model) -> None:
             buffer.normal_(0.0, 0.4)
 
 
-def decoded(model, name: str, beams: int) -> tuple[list[list[int]], list[float]]:
-    """The tokens before the end token, and the log-probability with it."""
+def decoded(model, batch: Batch, first: int | None) -> dict[str, list]:
+    """The tokens before the end token, and the log-probabilities with it."""
+    greedy = generated(model, batch, first, 1)
+    beam = generated(model, batch, first, BEAMS)
+    return {
+        'greedy': texts_of(greedy, model),
+        'beam': texts_of(beam, model),
+        'beam_scores': beam.sequences_scores.tolist(),
+    }
+
+
+def generated(model, batch: Batch, first: int | None, beams: int):
     pad, end = model.config.pad_token_id, model.config.eos_token_id
     start = model.config.decoder_start_token_id
-    source = rows(sources(end), pad)
-    out = model.generate(
+    source = rows(batch.sources, pad)
+    return model.generate(
         input_ids=source,
         attention_mask=source != pad,
         max_length=LIMIT + 1,
@@ -273,7 +282,7 @@ def decoded(model, name: str, beams: int) -> tuple[list[list[int]], list[float]]
         num_beams=beams,
         length_penalty=0.0,
         early_stopping=False,
-        forced_bos_token_id=FORCED.get(name),
+        forced_bos_token_id=first,
         forced_eos_token_id=None,
         # What is never chosen here.
         bad_words_ids=[[token] for token in {pad, start} - {end}],
@@ -281,43 +290,37 @@ def decoded(model, name: str, beams: int) -> tuple[list[list[int]], list[float]]
         return_dict_in_generate=True,
         output_scores=True,
     )
-    texts = [row[: row.index(end)] for row in out.sequences[:, 1:].tolist()]
-    return texts, [] if beams == 1 else out.sequences_scores.tolist()
 
 
-def computed(model) -> dict[str, np.ndarray]:
+def texts_of(out, model) -> list[list[int]]:
+    end = model.config.eos_token_id
+    return [row[: row.index(end)] for row in out.sequences[:, 1:].tolist()]
+
+
+def computed(model, batch: Batch) -> dict[str, np.ndarray]:
+    """What is stored in golden.npz."""
     config = model.config
-    pad, end = config.pad_token_id, config.eos_token_id
-    source = rows(sources(end), pad)
-    labels = rows([[8, 9, 3, end], [11, 5, 12, 6, 7, end], [4, end]], pad)
-    start = torch.full((3, 1), config.decoder_start_token_id)
+    source, labels = (rows(side, config.pad_token_id) for side in batch)
+    real = labels != config.pad_token_id
+    start = torch.full((len(labels), 1), config.decoder_start_token_id)
     inputs = torch.cat([start, labels[:, :-1]], 1)
     out = model(
         input_ids=source,
-        attention_mask=source != pad,
+        attention_mask=source != config.pad_token_id,
         decoder_input_ids=inputs,
-        decoder_attention_mask=torch.cat([start == start, labels[:, :-1] != pad], 1),
-        labels=labels.masked_fill(labels == pad, IGNORED),
+        decoder_attention_mask=torch.cat([start == start, real[:, :-1]], 1),
+        labels=labels.masked_fill(~real, IGNORED),
         use_cache=False,
     )
     out.loss.backward()
-    golden = {
-        'source': integers(source),
-        'inputs': integers(inputs),
-        'labels': integers(labels),
-        'logits': out.logits.detach().numpy(),
-        'loss': out.loss.detach().numpy(),
-    }
+    golden = dict(source=source, inputs=inputs, labels=labels)
+    golden |= dict(logits=out.logits, loss=out.loss)
     for parameter, p in model.named_parameters():
         if p.grad is not None:
             # Files of T5Gemma 2 have no `text_model.`
             in_file = parameter.replace('.text_model.', '.')
-            golden[f'gradients/{in_file}'] = p.grad.numpy()
-    return golden
-
-
-def sources(end: int) -> list[list[int]]:
-    return [[3, 4, 9, 7, end], [10, 4, end], [8, end]]
+            golden[f'gradients/{in_file}'] = p.grad
+    return {name: stored(x) for name, x in golden.items()}
 
 
 def rows(sentences: list[list[int]], pad: int) -> torch.Tensor:
@@ -325,8 +328,8 @@ def rows(sentences: list[list[int]], pad: int) -> torch.Tensor:
     return torch.tensor([row + [pad] * (length - len(row)) for row in sentences])
 
 
-def integers(x: torch.Tensor) -> np.ndarray:
-    return x.numpy().astype(np.int32)
+def stored(x: torch.Tensor) -> np.ndarray:
+    return x.detach().numpy().astype(np.float32 if x.is_floating_point() else np.int32)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,354 @@
+"""Checkpoints that are damaged, of no family, or not what their config says.
+
+Each is refused in one line that names the file, the field or the array, by the library
+and in the same words by `experiments.convert`, which writes nothing.
+"""
+
+import dataclasses
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from published import (
+    GOLDENS,
+    NAMES,
+    change_config,
+    change_weights,
+    split_weights,
+    weights_of,
+)
+
+import flaxformer_lite
+from experiments import convert
+from experiments.command_line import flags
+from flaxformer_lite import ranges
+from flaxformer_lite.config import build
+from flaxformer_lite.pretrained import folder, load
+
+SEED = int(os.environ.get('BAD_INPUT_SEED', random.randrange(10**6)))
+ARRAY = 'model.encoder.layers.1.fc1.bias'
+
+
+@pytest.fixture
+def marian(tmp_path):
+    """A copy of a checkpoint with its tokenizer, to be damaged."""
+    path = tmp_path / 'marian'
+    shutil.copytree(GOLDENS / 'marian', path)
+    tokenizer = GOLDENS.with_name('tokenizers') / 'marian'
+    shutil.copytree(tokenizer, path, dirs_exist_ok=True)
+    return path
+
+
+def refusal(path):
+    """The line that the library says."""
+    with pytest.raises(ValueError, match='.') as caught:
+        flaxformer_lite.from_pretrained(path)
+    message = str(caught.value)
+    assert message.startswith(str(path)) and '\n' not in message
+    return message
+
+
+def write(file, text):
+    return lambda path: (path / file).write_text(text, encoding='utf-8')
+
+
+def remove(file):
+    return lambda path: (path / file).unlink()
+
+
+def cut(size):
+    def damage(path):
+        file = path / folder.WEIGHTS
+        file.write_bytes(file.read_bytes()[:size])
+
+    return damage
+
+
+def pickle(path):
+    (path / folder.WEIGHTS).rename(path / 'pytorch_model.bin')
+
+
+def map_weights_to(value):
+    def damage(path):
+        split_weights(path)
+        write(folder.INDEX, json.dumps({'weight_map': value}))(path)
+
+    return damage
+
+
+def lose_a_part(path):
+    split_weights(path)[1].unlink()
+
+
+def take_arrays_of(name):
+    return lambda path: shutil.copy(GOLDENS / name / folder.WEIGHTS, path)
+
+
+def set_array(value):
+    def change(stored):
+        stored[ARRAY][2] = value
+
+    return lambda path: change_weights(path, change)
+
+
+def cast_array(dtype):
+    def change(stored):
+        stored[ARRAY] = stored[ARRAY].astype(dtype)
+
+    return lambda path: change_weights(path, change)
+
+
+def lose_array(path):
+    change_weights(path, lambda stored: stored.pop(ARRAY))
+
+
+def set_field(**fields):
+    return lambda path: change_config(path, **fields)
+
+
+DAMAGES = {
+    'no config': (remove('config.json'), 'is no checkpoint: it holds no config.json'),
+    'config no JSON': (write('config.json', '{'), 'config.json cannot be read'),
+    'config a list': (write('config.json', '[]'), 'config.json holds no JSON object'),
+    'no weights': (
+        remove('model.safetensors'),
+        'holds no weights: neither model.safetensors nor',
+    ),
+    'pickled weights': (
+        pickle,
+        'holds its weights pickled (pytorch_model.bin), and nothing is unpickled',
+    ),
+    'an empty file': (cut(0), 'model.safetensors is no whole safetensors file'),
+    'half a header': (cut(200), 'model.safetensors is no whole safetensors file'),
+    'a byte less': (cut(-1), 'model.safetensors is no whole safetensors file'),
+    'an index of nothing': (map_weights_to({}), 'index.json has no weight_map, from'),
+    'an index of numbers': (map_weights_to({ARRAY: 3}), 'has no weight_map, from'),
+    'a part lost': (
+        lose_a_part,
+        'model-00002-of-00002.safetensors is not there, and the index names it',
+    ),
+    'an array lost': (lose_array, f'do not fit the config; missing: {ARRAY}'),
+    "another family's arrays": (
+        take_arrays_of('t5'),
+        'the weights do not fit the config; missing: ',
+    ),
+    'NaN': (set_array(np.nan), f'{ARRAY} holds NaN or infinite numbers'),
+    'infinity': (set_array(-np.inf), f'{ARRAY} holds NaN or infinite numbers'),
+    'whole numbers': (cast_array(np.int8), f'{ARRAY} holds int8, and no weights'),
+    'no family': (
+        set_field(model_type='bert'),
+        "model_type='bert' is not one of bart, ",
+    ),
+    'an unknown network': (
+        set_field(activation_function='mish'),
+        'activation_function must be one of',
+    ),
+    'no width': (set_field(d_model=...), 'there is no d_model'),
+}
+
+
+@pytest.mark.parametrize('name', DAMAGES)
+def test_it_is_refused_by_library_and_command_in_one_line(
+    name, marian, monkeypatch, capsys
+):
+    damage, words = DAMAGES[name]
+    damage(marian)
+    message = refusal(marian)
+    assert words in message
+
+    before = set(marian.parent.rglob('*'))
+    workdir = marian.parent / 'run'
+    argv = ['convert', str(marian), f'--workdir={workdir}', '--data=grammar']
+    monkeypatch.setattr(sys, 'argv', argv)
+    with pytest.raises(SystemExit) as exit:
+        flags.main(convert.main)
+    assert exit.value.code == 2
+    assert capsys.readouterr().err == f'error: {message}\n'
+    assert set(marian.parent.rglob('*')) == before
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    assert 'is no checkpoint: it holds no config.json' in refusal(tmp_path / 'none')
+
+
+@pytest.mark.parametrize(
+    ('fields', 'words'),
+    [
+        (dict(normalize_before=True), 'normalize_before=True: of marian only'),
+        (
+            dict(share_encoder_decoder_embeddings=False),
+            'share_encoder_decoder_embeddings=False: of marian only',
+        ),
+        (dict(d_model='8'), "model.d_model must be of type int, not '8'"),
+        (
+            dict(encoder_layerdrop=0.2),
+            'encoder_layerdrop=0.2 and decoder_layerdrop=0.0 must be equal',
+        ),
+        (dict(encoder_attention_heads=3), 'model.d_model=8 cannot be divided among'),
+        (dict(vocab_size=16), 'padding=16 is none of the 16 tokens'),
+    ],
+)
+def test_a_config_that_is_not_computed_is_refused_by_its_field(marian, fields, words):
+    change_config(marian, **fields)
+    assert words in refusal(marian)
+
+
+# Of the families with stacks of their own in config.json.
+GEMMA = {
+    't5gemma': {
+        'encoder.attention_bias=true': 'encoder.attention_bias=True: of t5gemma only',
+        'decoder.rope_parameters.rope_type="yarn"': (
+            "decoder.rope_type='yarn': of t5gemma only decoder.rope_type='default'"
+        ),
+        'decoder.layer_types=["full_attention", "linear_attention"]': (
+            "decoder.layer_types must hold 'full_attention', 'sliding_attention' only, "
+            "not 'linear_attention'"
+        ),
+        'encoder.hidden_activation="relu"': (
+            "encoder.hidden_activation must be one of 'gelu_pytorch_tanh', 'silu', not"
+        ),
+    },
+    't5gemma2': {
+        'decoder.hidden_size=14': (
+            'encoder.hidden_size=12 and decoder.hidden_size=14 must be equal'
+        ),
+        'decoder.rope_parameters.full_attention.rope_type="yarn"': (
+            "decoder.rope_parameters has rope_type='yarn': only 'default' and 'linear'"
+        ),
+        'encoder.text_config.rms_norm_eps=1e-5': (
+            'encoder.rms_norm_eps=1e-05: of t5gemma2 only encoder.rms_norm_eps=1e-06'
+        ),
+        'decoder.attn_logit_softcapping=50.0': (
+            'decoder.attn_logit_softcapping=50.0: of t5gemma2 only'
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ('name', 'change'), [(name, change) for name in GEMMA for change in GEMMA[name]]
+)
+def test_a_stack_that_is_not_computed_is_refused_by_its_field(name, change, tmp_path):
+    path = tmp_path / name
+    shutil.copytree(GOLDENS / name, path)
+    field, _, value = change.partition('=')
+    set_nested(path, field.split('.'), json.loads(value))
+    assert GEMMA[name][change] in refusal(path)
+
+
+def set_nested(path, names, value):
+    config = json.loads((path / folder.CONFIG).read_text('utf-8'))
+    place = config
+    for name in names[:-1]:
+        place = place[name]
+    place[names[-1]] = value
+    (path / folder.CONFIG).write_text(json.dumps(config), encoding='utf-8')
+
+
+def fields_of(config, names=()):
+    """The path of each field, also of sections."""
+    for name, value in config.items():
+        yield (*names, name)
+        if isinstance(value, dict):
+            yield from fields_of(value, (*names, name))
+
+
+VALUES = [None, True, False, 0, -1, 3, 2.5, 1e999, float('nan'), 10**30, '', 'x']
+VALUES += [[], ['x'], [3], {}, {'x': 1}, 'full_attention', [None]]
+counts = pytest.mark.parametrize(
+    'count', [20, pytest.param(None, marks=pytest.mark.slow)], ids=['drawn', 'all']
+)
+
+
+@counts
+@pytest.mark.parametrize('name', NAMES)
+def test_any_value_of_any_field_is_used_or_refused_in_a_line(name, count, tmp_path):
+    path = tmp_path / name
+    shutil.copytree(GOLDENS / name, path)
+    text = (path / folder.CONFIG).read_text('utf-8')
+    changes = [(field, x) for field in fields_of(json.loads(text)) for x in VALUES]
+    if count:
+        changes = random.Random(f'{SEED}/{name}').sample(changes, count)
+    for field, value in changes:
+        write(folder.CONFIG, text)(path)
+        set_nested(path, field, value)
+        given = f'{".".join(field)}={ranges.shown(value)}, seed {SEED}'
+        try:
+            build.model(*flaxformer_lite.describe_pretrained(path))
+        except ValueError as error:
+            assert str(error).isprintable() and len(str(error)) < 500, given
+        except Exception as error:
+            raise AssertionError(f'{given} gives {error!r}') from error
+
+
+def test_arrays_that_are_not_those_of_the_config_are_refused_by_name(marian):
+    change_config(marian, encoder_layers=1, d_model=12)
+    change_weights(marian, lambda stored: stored.update(new=np.zeros(2, np.float32)))
+    assert (
+        'left over: model.encoder.layers.1.fc1.bias, model.encoder.layers.1.fc1.weight,'
+        ' model.encoder.layers.1.fc2.bias and 14 more; of another shape: '
+    ) in refusal(marian)
+    change_weights(marian, lambda stored: stored.pop('new'))
+    change_config(marian, encoder_layers=2)
+    words = 'of another shape: model.decoder.layers.0.encoder_attn.k_proj.bias'
+    assert words in refusal(marian)
+
+
+def test_an_array_that_is_there_twice_has_to_be_the_same(marian):
+    def untie(stored):
+        stored['lm_head.weight'] = stored['model.shared.weight'] + 0
+
+    change_weights(marian, untie)
+    flaxformer_lite.from_pretrained(marian)
+
+    def differ(stored):
+        stored['lm_head.weight'][3, 3] += 1
+
+    change_weights(marian, differ)
+    words = 'lm_head.weight is not model.shared.weight, and the config ties'
+    assert words in refusal(marian)
+
+
+def test_of_several_end_tokens_one_has_to_be_chosen(marian):
+    change_config(marian, eos_token_id=[0])
+    change_config(marian, folder.GENERATION, eos_token_id=[0])
+    assert flaxformer_lite.describe_pretrained(marian).special_tokens.end == 0
+    change_config(marian, folder.GENERATION, eos_token_id=[0, 3])
+    assert 'eos_token_id=[0, 3]: decoding ends at one token here' in refusal(marian)
+
+
+def test_without_safetensors_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'safetensors', None)
+    with pytest.raises(ModuleNotFoundError, match=r"'flaxformer-lite\[pretrained\]'"):
+        flaxformer_lite.from_pretrained(GOLDENS / 'marian')
+
+
+def test_a_model_that_a_family_cannot_have_is_refused_by_its_field():
+    described = flaxformer_lite.describe_pretrained(GOLDENS / 'marian')
+    _, variables = flaxformer_lite.from_pretrained(GOLDENS / 'marian')
+    config = dataclasses.replace(described.config, residual='pre_norm')
+    with pytest.raises(ValueError, match="Marian cannot have model.residual='pre_norm"):
+        load.family_of('marian').write(described._replace(config=config), ())
+    with pytest.raises(ValueError, match='Bart cannot have this model: there is'):
+        flaxformer_lite.to_pretrained(described, variables, 'bart')
+
+
+@pytest.mark.slow
+def test_the_command_of_the_message_converts_pickled_weights(marian):
+    torch = pytest.importorskip('torch')
+    pytest.importorskip('transformers')
+    _, expected = flaxformer_lite.from_pretrained(marian)
+    weights = {name: torch.from_numpy(x) for name, x in weights_of(marian).items()}
+    torch.save(weights, marian / 'pytorch_model.bin')
+    (marian / folder.WEIGHTS).unlink()
+    _, _, rest = refusal(marian).partition('`')
+    command = rest.partition('`')[0]
+    assert command.startswith('python -c ')
+    subprocess.run(command.replace('python', sys.executable, 1), shell=True, check=True)
+    _, found = flaxformer_lite.from_pretrained(marian)
+    np.testing.assert_equal(found, expected)
