@@ -517,7 +517,9 @@ def test_a_batch_has_the_special_tokens_of_its_corpus():
     """As the library has them, where the start is padding and 0 is a word's end."""
     special = SpecialTokens(padding=9, start=9, end=0)
     sides = [[[3, 4], [5]], [[6], [7, 8, 1]]]
-    corpus = Corpus(*map(RaggedArray.of, sides), special_tokens=special)
+    corpus = Corpus(
+        *map(RaggedArray.of, sides), special_tokens=special, source_end=special.end
+    )
     rows = np.arange(2)
     found = collate.pairs_batch(corpus, (2, 4), rows, rows)
     ended = [[[*row, 0] for row in side] for side in sides]

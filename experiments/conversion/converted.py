@@ -17,6 +17,7 @@ from experiments.config.schema import (
     TokenizerConfig,
 )
 from experiments.data.published import folder as tokenizers
+from experiments.data.published.opened import Request
 from experiments.data.published.tokenizer import PublishedTokenizer
 from experiments.runs import directory, environment, trained_run
 from experiments.storage import files
@@ -56,7 +57,7 @@ def read(path: Path, data: str, source: str = '', target: str = '') -> Conversio
         theirs = folder.read_config(path)
         described = load.describe_pretrained(path)
     model_type = str(theirs['model_type'])
-    request = tokenizers.Request(
+    request = Request(
         path,
         model_type,
         described.vocab_size,

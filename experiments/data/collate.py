@@ -3,7 +3,7 @@
 import numpy as np
 
 from experiments.data.corpus import Corpus, RaggedArray
-from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
+from flaxformer_lite.special_tokens import DEFAULT
 
 Batch = dict[str, np.ndarray]
 
@@ -21,7 +21,8 @@ def pairs_batch(
         behind the other, or none.
 
     Returns:
-      `source` and `labels`: each pair's tokens and the end token.
+      `labels`: each target's tokens and the end token.
+      `source`: each source's tokens and what sources end with.
       `inputs`: the labels shifted right, the start token first.
       `source_segments` and `target_segments`: which pair of its row a token belongs to,
         from 1.
@@ -30,11 +31,14 @@ def pairs_batch(
     """
     special = corpus.special_tokens
     labels, segments, positions = _collate_side(
-        corpus.target, shape, pairs, rows, special
+        corpus.target, shape, pairs, rows, special.end, special.padding
     )
     shifted = np.pad(labels[:, :-1], ((0, 0), (1, 0)))
     inputs = np.where(positions == 0, special.start, shifted)
-    return source_batch(corpus.source, shape, pairs, rows, special) | {
+    sources = source_batch(
+        corpus.source, shape, pairs, rows, special.padding, corpus.source_end
+    )
+    return sources | {
         'inputs': np.where(segments > 0, inputs, special.padding),
         'labels': labels,
         'target_segments': segments,
@@ -60,11 +64,12 @@ def source_batch(
     shape: tuple[int, int],
     pairs: np.ndarray,
     rows: np.ndarray,
-    special_tokens: SpecialTokens = DEFAULT,
+    padding: int = DEFAULT.padding,
+    end: int | None = DEFAULT.end,
 ) -> Batch:
-    """The source side alone, as in `pairs_batch`."""
+    """The source side alone, as in `pairs_batch`; `end` is the corpus' `source_end`."""
     tokens, segments, positions = _collate_side(
-        source, shape, pairs, rows, special_tokens
+        source, shape, pairs, rows, end, padding
     )
     return {
         'source': tokens,
@@ -78,12 +83,14 @@ def _collate_side(
     shape: tuple[int, int],
     pairs: np.ndarray,
     rows: np.ndarray,
-    special_tokens: SpecialTokens,
+    end: int | None,
+    padding: int,
 ) -> np.ndarray:
     """int32 [3, rows, length]: tokens, segments and positions of one side."""
     number, length = shape
     # One entry a pair: its tokens, where it begins in its row, which of the row it is.
-    lengths = side.lengths(pairs) + 1
+    own_lengths = side.lengths(pairs)
+    lengths = own_lengths + (end is not None)
     begins = np.cumsum(lengths) - lengths  # if all pairs were in one row
     first_of_row = np.searchsorted(rows, rows)
     columns = begins - begins[first_of_row]
@@ -91,13 +98,13 @@ def _collate_side(
     # One entry a token, from here on.
     pair = np.repeat(np.arange(len(pairs)), lengths)
     positions = np.arange(len(pair)) - begins[pair]
-    tokens = np.full(len(pair), special_tokens.end)
-    is_text = positions < lengths[pair] - 1
+    tokens = np.full(len(pair), padding if end is None else end)
+    is_text = positions < own_lengths[pair]
     place_in_corpus = side.offsets[pairs][pair] + positions
     tokens[is_text] = side.tokens[place_in_corpus[is_text]]
 
     result = np.zeros((3, number * length), np.int32)
-    result[0] = special_tokens.padding
+    result[0] = padding
     first_place = rows * length + columns
     place = first_place[pair] + positions
     result[0, place] = tokens

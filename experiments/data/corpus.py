@@ -45,6 +45,7 @@ class Corpus:
       skipped: pairs that were left out because a side was blank.
       digest: of its files; '' for pairs in memory.
       special_tokens: what batches of it start, end and are filled up with.
+      source_end: what sources end with; None for nothing.
     """
 
     source: RaggedArray
@@ -52,6 +53,7 @@ class Corpus:
     skipped: int = 0
     digest: str = ''
     special_tokens: SpecialTokens = DEFAULT
+    source_end: int | None = DEFAULT.end
 
     def __len__(self) -> int:
         return len(self.source)
@@ -72,6 +74,7 @@ def tokenize(pairs: list[tuple[str, str]], tokenizer: Tokenizer) -> Corpus:
         source=RaggedArray.of(sources, dtype),
         target=RaggedArray.of(targets, dtype),
         special_tokens=tokenizer.special_tokens,
+        source_end=tokenizer.source_end,
     )
 
 
@@ -112,7 +115,7 @@ def prepare(
     checksums.keep(folder, _FILES, make)
     if files.exists(work.unfinished):
         files.remove(work.unfinished)
-    return _read(folder, tokenizer.special_tokens)
+    return _read(folder, tokenizer)
 
 
 def _ignore(pairs: int) -> None:
@@ -245,7 +248,7 @@ class _Writer:
         self._end += len(ragged.tokens)
 
 
-def _read(folder: Path, special_tokens: SpecialTokens) -> Corpus:
+def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
     about = files.read_json(folder / _ABOUT)
 
     def ragged(side: str) -> RaggedArray:
@@ -255,7 +258,8 @@ def _read(folder: Path, special_tokens: SpecialTokens) -> Corpus:
 
     digest = checksums.sha256(folder / checksums.SUMS) or ''
     sides = ragged('source'), ragged('target')
-    return Corpus(*sides, about['skipped'], digest, special_tokens)
+    special, end = tokenizer.special_tokens, tokenizer.source_end
+    return Corpus(*sides, about['skipped'], digest, special, end)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -72,6 +72,11 @@ class Tokenizer:
         return DEFAULT
 
     @property
+    def source_end(self) -> int | None:
+        """The token that each source ends with; None for none."""
+        return self.special_tokens.end
+
+    @property
     def forced_first(self) -> int | None:
         """The token that each target begins with; None for any."""
         return None

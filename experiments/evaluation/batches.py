@@ -7,7 +7,7 @@ import numpy as np
 from experiments.data import packing
 from experiments.data.collate import Batch, pairs_batch, source_batch
 from experiments.data.corpus import Corpus, RaggedArray, chunks
-from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
+from flaxformer_lite.special_tokens import DEFAULT
 
 
 def evaluation_batches(
@@ -34,7 +34,8 @@ def source_batches(
     tokens: int,
     devices: int = 1,
     window: int = 4096,
-    special_tokens: SpecialTokens = DEFAULT,
+    padding: int = DEFAULT.padding,
+    end: int | None = DEFAULT.end,
 ) -> Iterator[tuple[Batch, np.ndarray]]:
     """The source side of sentences to translate, each once, however long it is.
 
@@ -42,10 +43,12 @@ def source_batches(
     come before those of the next.
 
     Args:
-      sentences: tokens, without the end token, which is of `special_tokens`.
+      sentences: tokens, without the end.
       tokens: positions of a batch for each device, at most, unless a sentence has more.
       devices: how many divide the rows of a batch.
       window: how many sentences are sorted together.
+      padding: what rows are filled up with.
+      end: what each sentence ends with; None for nothing.
 
     Yields:
       The source side of a batch, and the indices of the sentences in its first rows;
@@ -57,6 +60,6 @@ def source_batches(
         lengths = source.lengths() + 1
         for shape, index in packing.by_length(lengths, tokens, devices):
             rows = np.arange(len(index))
-            batch = source_batch(source, shape, index, rows, special_tokens)
+            batch = source_batch(source, shape, index, rows, padding, end)
             yield batch, first + index
         first += len(chunk)

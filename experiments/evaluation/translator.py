@@ -113,7 +113,8 @@ class Translator:
                 sentences,
                 self._batch_tokens(),
                 self._devices.row_shards,
-                special_tokens=self._model.special_tokens,
+                padding=self._model.special_tokens.padding,
+                end=self._tokenizer.source_end,
             )
         )
         done = first

@@ -29,6 +29,7 @@ class Vocabulary:
         tokens and rows of the embedding that no piece has.
       special_tokens: the model's.
       unknown: what stands for a piece that has no number.
+      source_last: the tokens behind each source, of which the last ends it.
       source_first, target_first: the token before each source and before each target,
         such as its language; None for none.
     """
@@ -36,6 +37,7 @@ class Vocabulary:
     pieces: tuple[str | None, ...]
     special_tokens: SpecialTokens
     unknown: int
+    source_last: tuple[int, ...]
     source_first: int | None = None
     target_first: int | None = None
 
@@ -55,6 +57,7 @@ class Vocabulary:
             **value
             | {
                 'pieces': tuple(value['pieces']),
+                'source_last': tuple(value['source_last']),
                 'special_tokens': SpecialTokens(**value['special_tokens']),
             }
         )
@@ -92,6 +95,12 @@ class PublishedTokenizer(Tokenizer):
         return self.vocabulary.special_tokens
 
     @property
+    def source_end(self) -> int | None:
+        """The token that each source ends with; None for none."""
+        last = self.vocabulary.source_last
+        return last[-1] if last else None
+
+    @property
     def forced_first(self) -> int | None:
         """The token that each target begins with; None for any."""
         return self.vocabulary.target_first
@@ -105,8 +114,10 @@ class PublishedTokenizer(Tokenizer):
         return hashlib.sha256(sums.encode()).hexdigest()
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The tokens of each source, without the end token; a blank text has none."""
-        return self._encode(self._processor, texts, self.vocabulary.source_first)
+        """The tokens of each source, without `source_end`; a blank text has none."""
+        rows = self._encode(self._processor, texts, self.vocabulary.source_first)
+        last = list(self.vocabulary.source_last[:-1])
+        return [row + last if row else row for row in rows]
 
     def encode_target(self, texts: list[str]) -> list[list[int]]:
         """The tokens of each target, without start and end token."""
@@ -118,12 +129,13 @@ class PublishedTokenizer(Tokenizer):
         texts: list[str],
         first: int | None,
     ) -> list[list[int]]:
+        before = [] if first is None else [first]
         rows = []
         for text in texts:
             code, text = self._split_code(text)
-            pieces = code + processor.encode(text, out_type=str)
+            pieces = code + processor.encode(text if text.strip() else '', out_type=str)
             row = [self._number(piece) for piece in pieces]
-            rows.append([first, *row] if row and first is not None else row)
+            rows.append(before + row if row else row)
         return rows
 
     def _split_code(self, text: str) -> tuple[list[str], str]:

@@ -80,8 +80,9 @@ def pairs_batch(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Batch
     sources = tokenizer.encode([source for source, _ in pairs])
     targets = tokenizer.encode_target([target for _, target in pairs])
     special = tokenizer.special_tokens
+    last = [] if tokenizer.source_end is None else [tokenizer.source_end]
     batch = make_batch(
-        [[*ids, special.end] for ids in sources],
+        [ids + last for ids in sources],
         [[*ids, special.end] for ids in targets],
         special.start,
         special.padding,
