@@ -146,7 +146,9 @@ def test_a_folder_that_is_no_whole_checkpoint_is_refused(t5, monkeypatch, capsys
     model.write_bytes(whole[:100])
     check('spiece.model is no whole SentencePiece model')
     model.write_bytes(
-        (published.GOLDENS / 'tokenizers' / 'marian' / 'source.spm').read_bytes()
+        (
+            published_tokenizers.GOLDENS / 'tokenizers' / 'marian' / 'source.spm'
+        ).read_bytes()
     )
     check('has the end token 2, and config.json has eos_token_id=1')
     model.rename(t5 / 'tokenizer.json')
@@ -169,7 +171,7 @@ def test_a_family_without_sentencepiece_is_refused_by_name(
     tmp_path, monkeypatch, capsys
 ):
     theirs = tmp_path / 'bart'
-    shutil.copytree(published.GOLDENS / 'families' / 'bart', theirs)
+    shutil.copytree(published_tokenizers.GOLDENS / 'families' / 'bart', theirs)
     words = 'the tokenizer of model_type=bart cannot be converted, only those of t5, '
     refuses(monkeypatch, capsys, theirs, words)
 
