@@ -299,16 +299,17 @@ def begin(text):
     """Starts the processes of a run; what is left of them at the end is killed."""
     begun = []
 
-    def begin(workdir, number=2, devices=2, late=0, changes=(), **fields):
+    def begin(workdir, number=2, devices=2, late=0, changes=(), full=None, **fields):
         processes = []
         for i, flags in enumerate(places(number)):
             time.sleep(late if i else 0)
             changed = FIELDS | {'data': small_runs.source(text)} | fields
             own = changes[i] if changes else {}
             arguments = small_runs.flags(changed, **own)
-            module = [sys.executable, '-m', 'experiments.run', '--config=wmt_small']
+            run = ['-c', DISK_FILLS] if i == full else ['-m', 'experiments.run']
+            command = [sys.executable, *run, '--config=wmt_small']
             where = f'--workdir={workdir}'
-            processes.append(start(module, where, *arguments, *flags, devices=devices))
+            processes.append(start(command, where, *arguments, *flags, devices=devices))
         begun.extend(processes)
         return processes
 
@@ -474,6 +475,38 @@ def test_the_death_of_one_ends_the_other_and_the_same_command_goes_on(
     assert re.search(f'error: process {dies} of 2 on .* died; the same', out), out
     (status, out), (other, _) = map(ended, begin(workdir))
     assert (status, other) == (0, 0), out
+    assert_close(figures(workdir), figures(alone))
+
+
+# `experiments.run`, for which the disk is full when it writes the checkpoint of step 8.
+DISK_FILLS = """
+import resource, runpy
+from experiments.checkpoints.checkpoints import Checkpoints
+save = Checkpoints.save
+def fill_and_save(self, step, *arguments, **named):
+    if step == 8:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+    return save(self, step, *arguments, **named)
+Checkpoints.save = fill_and_save
+runpy.run_module('experiments.run', run_name='__main__')
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('full', [0, 1])
+def test_a_disk_that_fills_for_one_ends_all_and_the_last_checkpoint_stays(
+    begin, alone, tmp_path, full
+):
+    workdir = tmp_path / 'run'
+    fields = {'mesh.fsdp': 4}  # of which each process has a part to write
+    (status, out), (other, silence) = map(ended, begin(workdir, full=full, **fields))
+    assert (status, other) == (2, 2), out + silence
+    errors = [line for line in out.splitlines() if 'error:' in line]
+    assert len(errors) == 1 and 'error:' not in silence
+    assert 'cannot write a checkpoint' in errors[0] and 'stays good' in errors[0]
+    (status, out), (other, silence) = map(ended, begin(workdir, **fields))
+    assert (status, other) == (0, 0), out + silence
+    assert re.search('resuming at step [46]', out)
     assert_close(figures(workdir), figures(alone))
 
 
