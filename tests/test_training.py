@@ -262,7 +262,7 @@ def test_the_new_state_is_written_in_the_place_of_the_old():
     step = jax.jit(make_train_step(Wide(), adam), donate_argnums=0)
     memory = step.lower(state, batch(), jax.random.key(1)).compile().memory_analysis()
     # A gradient of that size, and no copy of a moment.
-    assert memory.temp_size_in_bytes < 2 * state.params['wide'].nbytes
+    assert memory.temp_size_in_bytes < 1.5 * state.params['wide'].nbytes
     assert memory.alias_size_in_bytes > 3 * state.params['wide'].nbytes
 
 
