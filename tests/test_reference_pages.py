@@ -48,12 +48,20 @@ def sources():
 def texts():
     """Every text of the code, with … for what stands in braces."""
     for _, tree in sources():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield from said(tree)
+
+
+def said(tree):
+    """The texts of a syntax tree, whole."""
+    parts_of_others = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts_of_others |= set(node.values)
+            parts = (getattr(part, 'value', '…') for part in node.values)
+            yield ''.join(x if isinstance(x, str) else '…' for x in parts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if node not in parts_of_others:
                 yield node.value
-            if isinstance(node, ast.JoinedStr):
-                parts = (getattr(part, 'value', '…') for part in node.values)
-                yield ''.join(x if isinstance(x, str) else '…' for x in parts)
 
 
 MESSAGES = [
@@ -79,6 +87,26 @@ def all_texts():
 def test_a_message_of_the_page_is_one_of_the_code(message, all_texts):
     parts = [re.escape(part) for part in message.split('…')]
     assert re.search(f'[^{BETWEEN}]*'.join(parts), all_texts)
+
+
+def refusals(rooms):
+    """The texts of errors that a room's files raise, but those of others in them."""
+    for file, tree in sources():
+        raised = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
+        for node in raised if file.parent.name in rooms else []:
+            for text in said(node):
+                if re.search('[a-z] [a-z]', text):
+                    yield text
+
+
+def test_the_page_has_every_message_of_a_checkpoint_of_others():
+    section_of = section(ERRORS, 'Checkpoints of others')
+    patterns = [
+        '.*'.join(re.escape(part) for part in message.split('…'))
+        for message in code_in(first_cells(section_of))
+    ]
+    for text in refusals(('families', 'pretrained')):
+        assert any(re.search(pattern, text, re.DOTALL) for pattern in patterns), text
 
 
 def test_the_page_names_every_class_of_error():

@@ -247,6 +247,25 @@ def test_the_norm_is_that_before_clipping_and_any_optimizer_will_do():
     np.testing.assert_allclose(moved, 1e-3, rtol=1e-3)
 
 
+def test_the_new_state_is_written_in_the_place_of_the_old():
+    class Wide(Words):
+        def init(self, key, *tokens, **settings):
+            variables = super().init(key, *tokens, **settings)
+            return {'params': variables['params'] | {'wide': jnp.ones(2**18)}}
+
+        def apply(self, variables, *inputs, **settings):
+            (h, table, bias), written = super().apply(variables, *inputs, **settings)
+            return (h * variables['params']['wide'].mean(), table, bias), written
+
+    adam = tiny.adam(RATE)
+    state = init_state(Wide(), adam, jax.random.key(0))
+    step = jax.jit(make_train_step(Wide(), adam), donate_argnums=0)
+    memory = step.lower(state, batch(), jax.random.key(1)).compile().memory_analysis()
+    # A gradient of that size, and no copy of a moment.
+    assert memory.temp_size_in_bytes < 1.5 * state.params['wide'].nbytes
+    assert memory.alias_size_in_bytes > 3 * state.params['wide'].nbytes
+
+
 def test_a_batch_of_padding_moves_nothing():
     before, after, metrics = words(
         optax.sgd(1.0), jax.tree.map(jnp.zeros_like, batch())
