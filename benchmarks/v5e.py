@@ -22,7 +22,8 @@ ROWS, LENGTH, VOCABULARY = 96, 256, 37_000
 _HEAD = re.compile(r'(ENTRY )?%?([\w.-]+) \(.*\{\s*$')
 _CYCLES = re.compile(r'estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'known_trip_count[^0-9]*(\d+)')
-_CALLED = re.compile(r'(body|to_apply|true_computation|false_computation)=%?([\w.-]+)')
+_CALLED = re.compile(r'\b(?:body|to_apply)=%?([\w.-]+)')
+_BRANCHES = re.compile(r'\bbranch_computations=\{([^}]*)\}')
 
 
 def main() -> None:
@@ -49,7 +50,10 @@ def main() -> None:
 
 
 def milliseconds(text: str) -> float:
-    """The sum over a program's operations, those of loops as often as they run."""
+    """The sum over a program's operations, those of loops as often as they run.
+
+    Of a conditional's branches the longest is run: the one that updates parameters.
+    """
     lines, entry = _lines_by_computation(text)
     return sum(_cycles(lines, entry)) / CLOCK
 
@@ -75,12 +79,14 @@ def _cycles(lines: dict[str, list[str]], name: str) -> Iterator[int]:
         expected = _CYCLES.search(line)
         if expected:
             yield int(expected[1])
-        if not re.search(r'\b(while|call|conditional)\(', line):
-            continue
-        trips = _TRIPS.search(line)
-        for _, called in _CALLED.findall(line):
-            inside = sum(_cycles(lines, called))
-            yield inside * (int(trips[1]) if trips else 1)
+        branches = _BRANCHES.search(line)
+        if branches:
+            names = re.findall(r'[\w.-]+', branches[1])
+            yield max(sum(_cycles(lines, branch)) for branch in names)
+        elif re.search(r'\b(while|call)\(', line):
+            trips = _TRIPS.search(line)
+            for called in _CALLED.findall(line):
+                yield sum(_cycles(lines, called)) * (int(trips[1]) if trips else 1)
 
 
 def step(layers: int, dtype: str) -> Any:
