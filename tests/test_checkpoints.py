@@ -1,5 +1,6 @@
 """Checkpoints come back as they were; after a kill or damage, the one before."""
 
+import json
 import os
 import random
 import shutil
@@ -16,11 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import PartitionSpec
 
-from experiments.checkpoints import averaging, manifest
+from experiments.checkpoints import averaging, manifest, state_files
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.errors import UserError
 from experiments.runs import trained_run
+from experiments.runtime import mesh
 from experiments.storage import hold
 
 
@@ -224,6 +227,34 @@ def test_a_run_is_not_begun_again_in_silence(tmp_path, warnings):
     with pytest.raises(UserError, match='all checkpoints in .* are damaged'):
         restore(tmp_path, warnings.append)
     assert (tmp_path / '10').exists()
+
+
+def test_large_arrays_are_saved_in_even_parts(tmp_path, monkeypatch):
+    """Of 32 bytes at most, where a dimension can be divided so."""
+    monkeypatch.setattr(state_files, '_CHUNK', 32)
+    devices = mesh.of(fsdp=4)
+    first_axis = devices.everywhere().update(spec=PartitionSpec('fsdp'))
+    state = {
+        name: jax.device_put(np.random.default_rng(0).normal(size=shape), sharding)
+        for name, shape, sharding in [
+            ('even', (24, 2), None),
+            ('prime', (7, 3), None),
+            ('divided', (16, 6), first_axis),
+            ('small', (8,), None),
+        ]
+    }
+    files = state_files.StateFiles()
+    files.save(tmp_path / 'state', state)
+    files.wait()
+    abstract = mesh.placed(state, jax.tree.map(lambda x: x.sharding, state))
+    assert_equal(files.restore(tmp_path / 'state', abstract), state)
+    files.close()
+    text = (tmp_path / 'state/array_metadatas/process_0').read_text('utf-8')
+    parts = {}
+    for entry in json.loads(text)['array_metadatas']:
+        found = entry['array_metadata']
+        parts[found['param_name']] = found['chunk_shape']
+    assert parts == {'even': [4, 2], 'prime': [7, 3], 'divided': [2, 6], 'small': [8]}
 
 
 def test_parameters_alone(tmp_path):

@@ -21,7 +21,7 @@ _LONGEST = 200  # characters of a failure's text
 # Bytes of arrays that are written or read at once. Beside each Orbax holds up to twice
 # its size: compressed, and as it is read.
 _IN_FLIGHT = 2**26
-_CHUNK = 2**24  # bytes of an array that are compressed at once
+_CHUNK = 2**25  # bytes of an array that are compressed at once
 # A larger state is not written while the training on a CPU goes on (`StateFiles.save`).
 _WRITTEN_BESIDE = 2**28
 # What a message of the system or the devices has in it, and none of damaged data has.

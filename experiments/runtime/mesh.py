@@ -197,7 +197,7 @@ def _connect(mesh: jax.sharding.Mesh) -> None:
     comes half a minute after another, as when it takes longer to compile. Once they are
     connected they wait for each other without a limit.
     """
-    divided = [axis for axis in AXES if mesh.shape[axis] > 1]
+    divided = tuple(axis for axis in AXES if mesh.shape[axis] > 1)
     groups = [
         axes
         for number in range(1, len(divided) + 1)
