@@ -150,7 +150,8 @@ def test_languages_are_found_in_any_file_that_says_them(tmp_path):
     refuses(theirs, 'does not say which tokens are languages: copy', *languages)
     for name, content in files.items():
         (theirs / name).write_text(json.dumps(content), encoding='utf-8')
-        assert folder.read(request_of(theirs, *languages)) == expected, name
+        found = folder.read(request_of(theirs, *languages))
+        assert found.digest == expected.digest, name
         (theirs / name).unlink()
 
 
@@ -177,10 +178,10 @@ def test_which_tokenizer_a_folder_has_is_said_by_its_class_or_its_files(tmp_path
         )
         expected = folder.read(request_of(theirs, *languages))
         edit(config, tokenizer_class=None)
-        assert folder.read(request_of(theirs, *languages)) == expected
+        assert folder.read(request_of(theirs, *languages)).digest == expected.digest
         edit(config, tokenizer_class='NllbTokenizerFast')
         if name == 'nllb':
-            assert folder.read(request_of(theirs, *languages)) == expected
+            assert folder.read(request_of(theirs, *languages)).digest == expected.digest
         edit(theirs / 'config.json', tokenizer_class='SMALL100Tokenizer')
         edit(config, tokenizer_class=None)
         refuses(
