@@ -202,16 +202,21 @@ def test_a_vocabulary_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize(
-    'file', ['tokenizer.model', 'tokenizer.target.model', 'vocabulary.json']
+    'file',
+    [
+        *('tokenizer.model', 'tokenizer.target.model', 'vocabulary.json'),
+        'published/vocab.json',
+    ],
 )
 def test_a_file_of_the_tokenizer_that_was_changed_is_refused(runs, tmp_path, file):
     path = tmp_path / 'run'
     shutil.copytree(runs / 'marian', path)
     (path / file).write_bytes(b' ' + (path / file).read_bytes())
-    with pytest.raises(UserError, match=f'{file} is not what was written.*convert the'):
+    name = (path / file).name
+    with pytest.raises(UserError, match=f'{name} is not what was written.*convert the'):
         trained_run.open_trained(path)
     (path / file).unlink()
-    with pytest.raises(UserError, match=f'{file} is missing'):
+    with pytest.raises(UserError, match=f'{name} is missing'):
         trained_run.open_trained(path)
 
 
@@ -338,11 +343,13 @@ def test_from_a_published_checkpoint_to_one_that_is_trained_on(
         *('--config.batch.tokens=256', '--config.batch.max_length=16'),
         *('--config.checkpoint.every=10', '--config.evaluation.every=1000'),
         *('--config.evaluation.decode=greedy', '--config.evaluation.extra_length=3'),
-        *('--config.optimizer.schedule=cosine(peak=1e-2)', f'--workdir={path}'),
+        *('--config.optimizer.schedule=cosine(peak=1e-3)', f'--workdir={path}'),
     ]
     killed_at_a_checkpoint(path, [*settings, '--config.train.steps=60'])
     command(monkeypatch, run, *settings, '--config.train.steps=60')
-    assert 'resum' in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert 'resuming at step ' in printed
+    assert json.loads((path / 'init.json').read_text('utf-8'))['ended']
     command(monkeypatch, run, *settings, '--config.train.steps=64', '--extend')
     trained = trained_run.open_trained(path)
     assert trained.checkpoints.steps()[-1] == 64

@@ -4,10 +4,12 @@ Those in goldens/tokenizers/ were trained on a few words; what Transformers make
 texts and of tokens stands beside them.
 """
 
+import io
 import json
 
 import numpy as np
 import pytest
+import sentencepiece
 
 from experiments.command_line.errors import UserError
 from experiments.data import collate, corpus
@@ -165,6 +167,8 @@ def test_a_language_that_is_not_there_is_refused_by_the_flag(tmp_path):
         *('en_XX', 'en'),
     )
     refuses(theirs, '--source=</s> is none of', '</s>', 'en_XX')
+    edit(theirs / 'special_tokens_map.json', additional_special_tokens=5)
+    refuses(theirs, 'lists special tokens otherwise than', 'en_XX', 'en_XX')
     edit(theirs / 'special_tokens_map.json', additional_special_tokens=['en_XX'] * 9)
     refuses(theirs, 'has the number 21 for the language en_XX', 'en_XX', 'en_XX')
 
@@ -228,6 +232,32 @@ def test_gemma_without_its_sentencepiece_model_is_refused(tmp_path):
             f'the tokenizer of model_type={family} is tokenizer.model; tokenizer.json'
         )
         assert words in str(caught.value)
+
+
+def test_pieces_of_bytes_make_any_letter(tmp_path):
+    """As in umT5's model; what has no piece comes back as it was."""
+    theirs = checkpoint('t5', tmp_path / 't5')
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(['cab abba', 'bac'] * 9),
+        model_writer=model,
+        vocab_size=268,
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+        num_threads=1,
+    )
+    (theirs / 'spiece.model').write_bytes(model.getvalue())
+    request = request_of(theirs)._replace(model_type='umt5', rows=300)
+    tokenizer = folder.read(request)
+    texts = ['cab', 'zäh abba 東']
+    rows = tokenizer.encode(texts)
+    assert tokenizer.vocabulary.unknown not in rows[0] + rows[1]
+    assert tokenizer.decode(rows) == texts
 
 
 @pytest.mark.slow

@@ -44,6 +44,11 @@ def prepare(trained: Trained) -> Callable[[Path], None]:
     packages.check('--to=huggingface', ['safetensors'], 'export')
     assert isinstance(trained.tokenizer, PublishedTokenizer)
     kept = dict(trained.tokenizer.files)
+    if _CONFIG not in kept:
+        raise UserError(
+            f'--to=huggingface: the run has no published/{_CONFIG} any more: restore '
+            'that folder from a copy'
+        )
     theirs = files.parse_json(kept.pop(_CONFIG))
     generation = files.parse_json(kept.pop(_GENERATION, b'{}'))
     model = trained.model

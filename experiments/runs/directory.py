@@ -29,6 +29,7 @@ _ANY = 'mesh.'
 _OVERWRITTEN = (
     *(RESULT, 'metrics.jsonl', 'environment.json', 'tokenizer.model', 'failure.json'),
     *('checkpoints', 'tensorboard', 'translations', EXTENSIONS, 'init.json'),
+    'published',
 )
 
 

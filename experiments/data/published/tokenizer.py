@@ -207,8 +207,8 @@ def load(path: Path) -> PublishedTokenizer:
         )
     try:
         vocabulary = Vocabulary.of_json(files.read_json(paths[2]))
-        models = [file.read_bytes() for file in paths[:2]]
-        tokenizer = PublishedTokenizer(*models, vocabulary, _read_files(path))
+        source, target = [file.read_bytes() for file in paths[:2]]
+        tokenizer = PublishedTokenizer(source, target, vocabulary, _read_files(path))
         tokenizer.encode_target(tokenizer.decode([]))
         tokenizer.encode([])
     except (OSError, RuntimeError, TypeError, KeyError, ValueError) as error:
