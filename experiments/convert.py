@@ -1,10 +1,11 @@
 """Makes a run of a checkpoint that Transformers saved, or the other way round.
 
 python -m experiments.convert opus-mt-en-de --workdir=runs/opus-mt-en-de
+python -m experiments.convert nllb --workdir=runs/n --source=eng_Latn --target=fra_Latn
 python -m experiments.convert runs/wmt_small --to=huggingface --out=wmt_small_hf
 
 Other commands take the directory of the first as any run: translate, evaluate, report,
-look. The second writes what a run has trained as
+look; and run takes it as --config.init_from. The last writes what a run has trained as
   huggingface: a folder that Transformers opens;
   ctranslate2: a model of CTranslate2;
   stablehlo: programs that JAX alone runs.

@@ -29,6 +29,9 @@ SMALL = small_runs.FIELDS | {
 ALWAYS = ('batch.tokens', 'tokenizer.vocab_size', 'evaluation.every', 'model.dtype')
 
 
+OF_A_MODEL = ('model.', 'tokenizer.')
+
+
 def shrunk(argv):
     """The arguments of Python for a command in short."""
     module = argv[1]
@@ -48,6 +51,8 @@ def _shrunk_run(argv):
         return ['-m', 'experiments.describe', config, *overrides]
     steps = settings.config.train.steps
     fields = SMALL | {k: v for k, v in given.items() if k not in ALWAYS}
+    if config.endswith('.json'):  # whose model is one that is there
+        fields = {k: v for k, v in fields.items() if not k.startswith(OF_A_MODEL)}
     # A run that is to go on further has more of them.
     fields['train.steps'] = 4 if steps <= 1_300 else 6
     if 'train.profile' in fields:

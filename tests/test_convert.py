@@ -9,13 +9,17 @@ import dataclasses
 import json
 import re
 import shutil
+import subprocess
 import sys
+import time
 
+import jax
+import numpy as np
 import published_tokenizers
 import pytest
 
 import flaxformer_lite
-from experiments import convert, run, translate
+from experiments import convert, look, report, run, translate
 from experiments.command_line import flags
 from experiments.command_line.errors import UserError
 from experiments.conversion import converted
@@ -24,7 +28,8 @@ from experiments.data.published.tokenizer import PublishedTokenizer
 from experiments.data.tokenising import part
 from experiments.data.tokenising.pool import Pool
 from experiments.evaluation.translator import Translator
-from experiments.runs import trained_run
+from experiments.reports import overview, read
+from experiments.runs import directory, trained_run
 
 # Compiling takes a second each: these differ in what a search is told.
 MOST_TELLING = ('t5', 'marian', 'mbart')
@@ -199,16 +204,21 @@ def test_a_vocabulary_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize(
-    'file', ['tokenizer.model', 'tokenizer.target.model', 'vocabulary.json']
+    'file',
+    [
+        *('tokenizer.model', 'tokenizer.target.model', 'vocabulary.json'),
+        'published/vocab.json',
+    ],
 )
 def test_a_file_of_the_tokenizer_that_was_changed_is_refused(runs, tmp_path, file):
     path = tmp_path / 'run'
     shutil.copytree(runs / 'marian', path)
     (path / file).write_bytes(b' ' + (path / file).read_bytes())
-    with pytest.raises(UserError, match=f'{file} is not what was written.*convert the'):
+    name = (path / file).name
+    with pytest.raises(UserError, match=f'{name} is not what was written.*convert the'):
         trained_run.open_trained(path)
     (path / file).unlink()
-    with pytest.raises(UserError, match=f'{file} is missing'):
+    with pytest.raises(UserError, match=f'{name} is missing'):
         trained_run.open_trained(path)
 
 
@@ -244,43 +254,140 @@ def test_a_run_that_is_trained_here_has_no_published_tokenizer(
         )
 
 
+def test_it_stays_as_it_is_and_another_run_has_its_config(runs):
+    path = runs / 't5'
+    trained = trained_run.open_trained(path)
+    settings = flags.settings(f'{path}/config.json', ['--config.train.steps=7'])
+    assert settings.config == dataclasses.replace(
+        trained.config, train=dataclasses.replace(trained.config.train, steps=7)
+    )
+    assert settings.name == path.name and settings.overrides == {'train.steps': 7}
+    for config in (trained.config, settings.config):
+        with pytest.raises(UserError, match='give --config.init_from=.*/t5, and anoth'):
+            directory.check(path, config.to_dict())
+    entry = overview.entry(read.read(path))
+    assert (entry['status'], entry['step'], entry['steps']) == ('converted', 0, None)
+
+
+def test_a_config_that_is_no_runs_is_refused(tmp_path):
+    file = tmp_path / 'config.json'
+    for content, words in (
+        ('[]', 'is not the config of a run'),
+        ('{"schema_version": 99}', f'{file}: its schema_version is 99'),
+        ('{', 'is not JSON'),
+    ):
+        file.write_text(content, encoding='utf-8')
+        with pytest.raises(UserError, match=words):
+            flags.settings(str(file), [])
+
+
+def test_what_was_published_is_written_again(runs, tmp_path, monkeypatch, capsys):
+    """To the bit, but for what says how to decode and in which languages."""
+    theirs = published_tokenizers.checkpoint('mbart50', tmp_path / 'theirs')
+    out = tmp_path / 'out'
+    arguments = runs / 'mbart50', '--to=huggingface', f'--out={out}'
+    command(monkeypatch, convert, *arguments)
+    assert flaxformer_lite.describe_pretrained(
+        out
+    ) == flaxformer_lite.describe_pretrained(theirs)
+    ours, expected = [
+        dict(jax.tree.leaves_with_path(flaxformer_lite.from_pretrained(path)[1]))
+        for path in (out, theirs)
+    ]
+    assert ours.keys() == expected.keys()
+    for path, x in expected.items():
+        np.testing.assert_array_equal(ours[path], x)
+    model = 'sentencepiece.bpe.model'
+    assert (out / model).read_bytes() == (theirs / model).read_bytes()
+    settings, generation = [
+        json.loads((out / name).read_text('utf-8'))
+        for name in ('tokenizer_config.json', 'generation_config.json')
+    ]
+    assert settings['tokenizer_class'] == 'MBart50Tokenizer'
+    assert [settings['src_lang'], settings['tgt_lang']] == ['cs_CZ', 'ar_AR']
+    assert generation['forced_bos_token_id'] == 13
+
+    again = converted.read(out, 'grammar', 'cs_CZ', 'ar_AR').tokenizer
+    trained = trained_run.open_trained(runs / 'mbart50')
+    assert again.digest == trained.tokenizer.digest
+
+
+def write_text(folder):
+    folder.mkdir()
+    for name in ('train', 'val'):
+        (folder / f'{name}.en').write_text('cab abba\nbac\n' * 8, encoding='utf-8')
+        (folder / f'{name}.de').write_text('abba cab\nbab\n' * 8, encoding='utf-8')
+    return f'text(path="{folder}", source="en", target="de")'
+
+
+def killed_at_a_checkpoint(path, settings):
+    """Starts a run, and kills it once it has a checkpoint beside the first."""
+    process = subprocess.Popen([sys.executable, '-m', 'experiments.run', *settings])
+    while not list((path / 'checkpoints').glob('[1-9]*')):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert not (path / 'result.json').exists()
+
+
 @pytest.mark.slow
-def test_a_run_trains_on_and_translates_with_its_tokenizer(
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')  # of Transformers
+def test_from_a_published_checkpoint_to_one_that_is_trained_on(
     runs, tmp_path, monkeypatch, capsys
 ):
-    text = tmp_path / 'text'
-    text.mkdir()
-    for name in ('train', 'val'):
-        (text / f'{name}.en').write_text('cab abba\nbac\n' * 8, encoding='utf-8')
-        (text / f'{name}.de').write_text('abba cab\nbab\n' * 8, encoding='utf-8')
-    data = f'text(path="{text}", source="en", target="de")'
-    theirs = runs / 'marian'
-    fields = dataclasses.asdict(trained_run.open_trained(theirs).config.model)
-    model = [
-        f'--config.model.{name}={value}'
-        for name, value in fields.items()
-        if value is not None
-    ]
+    """Converted, trained, killed, gone on with, extended, looked at, and written."""
+    theirs = runs / 'mbart'
+    path = tmp_path / 'run'
     settings = [
-        *('--config=wmt_small', f'--config.data={data}', *model),
-        *(f'--config.init_from={theirs}', '--config.tokenizer.kind=published'),
-        *('--config.tokenizer.vocab_size=17', '--config.train.steps=1'),
-        *('--config.batch.tokens=256', '--config.batch.max_length=64'),
-        *('--config.evaluation.average=1', '--config.evaluation.extra_length=1'),
-        '--config.evaluation.beams=1',
-        f'--workdir={tmp_path / "run"}',
+        *(f'--config={theirs}/config.json', f'--config.init_from={theirs}'),
+        f'--config.data={write_text(tmp_path / "text")}',
+        *('--config.batch.tokens=256', '--config.batch.max_length=16'),
+        *('--config.checkpoint.every=10', '--config.evaluation.every=1000'),
+        *('--config.evaluation.decode=greedy', '--config.evaluation.extra_length=3'),
+        *('--config.optimizer.schedule=cosine(peak=1e-3)', f'--workdir={path}'),
     ]
-    command(monkeypatch, run, *settings)
-    trained = trained_run.open_trained(tmp_path / 'run')
+    killed_at_a_checkpoint(path, [*settings, '--config.train.steps=60'])
+    command(monkeypatch, run, *settings, '--config.train.steps=60')
+    printed = capsys.readouterr().out
+    assert 'resuming at step ' in printed
+    assert json.loads((path / 'init.json').read_text('utf-8'))['ended']
+    command(monkeypatch, run, *settings, '--config.train.steps=64', '--extend')
+    trained = trained_run.open_trained(path)
+    assert trained.checkpoints.steps()[-1] == 64
     assert trained.tokenizer == trained_run.open_trained(theirs).tokenizer
     assert trained.model.special_tokens == trained.tokenizer.special_tokens
-    assert trained.checkpoints.steps()[-1] == 1
+
+    capsys.readouterr()
+    command(monkeypatch, report, path)
+    assert re.search(r'run +1  finished +64 +64 ', capsys.readouterr().out)
+    page = tmp_path / 'page.html'
+    arguments = f'--workdir={path}', '--text=cab abba', f'--out={page}'
+    command(monkeypatch, look, *arguments)
+    assert page.exists()
+    out = tmp_path / 'out'
+    command(monkeypatch, convert, path, '--to=huggingface', f'--out={out}')
+
+    mean = trained_run.average(trained.config, trained.checkpoints, trained.model)
+    translator = Translator(trained.model, trained.tokenizer, trained.config.evaluation)
+    texts = published_tokenizers.golden_of('mbart')['texts']
+    found = [best[0].text for best in translator(mean.variables, texts)]
+    assert len(set(found)) > 2
+    pytest.importorskip('torch')
+    transformers = pytest.importorskip('transformers')
+    from tests.goldens import make_tokenizers
+
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    assert found == [
+        make_tokenizers.translated(model, tokenizer, 'mbart', text) for text in texts
+    ]
 
 
-def test_a_converted_run_is_not_written_for_other_programs(
+def test_a_published_tokenizer_is_written_for_transformers_alone(
     runs, tmp_path, monkeypatch, capsys
 ):
-    with pytest.raises(UserError, match='kind=published, a tokenizer that no format'):
+    with pytest.raises(UserError, match='--to=stablehlo does not write a tokenizer'):
         out = tmp_path / 'out'
         command(monkeypatch, convert, runs / 't5', '--to=stablehlo', f'--out={out}')
     assert not out.exists()

@@ -9,6 +9,8 @@ import pages
 import pytest
 import small_runs
 
+from tests import published
+
 pytestmark = pytest.mark.slow
 
 WITH_COMMANDS = [
@@ -53,6 +55,8 @@ def trained(tmp_path_factory):
         (folder / name).mkdir()
         small_runs.write_text(folder / name, val=4, test=4, test_2016_flickr=4)
     (folder / 'in.en').write_text('Tom sleeps.\n', encoding='utf-8')
+    for name, like in (('opus-mt-en-de', 'marian'), ('nllb', 'nllb')):
+        published.checkpoint(like, folder / name)
     status, printed = run(pages.commands('README.md')[0], folder)
     assert status == 0, printed
     assert (folder / 'runs/wmt_small/result.json').exists()

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 
 from experiments.command_line import flags
 from experiments.command_line.errors import UserError
-from experiments.config import check
+from experiments.config import check, upgrade
+from experiments.config.schema import ExperimentConfig, TokenizerConfig
 from experiments.sweeps import schema
 from flaxformer_lite.layers import blocks
 
@@ -91,6 +93,10 @@ def folder(tmp_path, monkeypatch):
     for name in ('runs/wmt_small', 'docs'):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / 'in.en').touch()
+    converted = tmp_path / 'runs/opus-mt-en-de/config.json'
+    converted.parent.mkdir()
+    config = ExperimentConfig(tokenizer=TokenizerConfig(100, kind='published'))
+    converted.write_text(json.dumps(upgrade.to_store(config.to_dict())), 'utf-8')
     for page in pages.PAGES:
         for name, code in pages.files(page).items():
             (tmp_path / name).write_text(code, encoding='utf-8')

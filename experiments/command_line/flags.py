@@ -15,16 +15,17 @@ from ml_collections import config_dict, config_flags
 
 from experiments.command_line import usage, utf8
 from experiments.command_line.errors import UserError, line
-from experiments.config import derived, typed
+from experiments.config import derived, typed, upgrade
 from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
+from experiments.storage import files
 from flaxformer_lite.ranges import nearest
 
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDERS = (PROJECT, PROJECT / 'configs')  # where configs are looked for
 CONFIG_HELP = (
-    'file, such as configs/wmt_small.py; --config.model.num_heads=8 changes one of its '
-    'fields'
+    'file, such as configs/wmt_small.py, or the config.json of a run; '
+    '--config.model.num_heads=8 changes one of its fields'
 )
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 _ADDRESS = re.compile('[A-Za-z][A-Za-z0-9+.-]*://')  # gs://bucket, s3://bucket
@@ -35,7 +36,7 @@ class Settings(NamedTuple):
 
     Attributes:
       config: with the overrides in it.
-      name: the config file's, without .py.
+      name: the config file's, without .py; of a run's config.json, the run's.
       overrides: what differs from the file: {'model.num_heads': 8}.
       file: every field as the file has it.
     """
@@ -118,7 +119,8 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
     """The parser's own flags, and the settings that `--config` and its overrides give.
 
     A config's path is looked for from here, then from the project; `.py` may be left
-    out, as may fields of the file that are to have the schema's defaults.
+    out, as may fields of the file that are to have the schema's defaults. It may be the
+    config.json of a run.
 
     Raises:
       UserError: an unknown flag or field, a value that cannot be, or no such config.
@@ -147,7 +149,16 @@ def settings(path: str, overrides: Sequence[str]) -> Settings:
     after = flatten(config.to_dict())
     changed = {k: v for k, v in after.items() if v != before[k]}
     typed_config = typed.from_dict(config.to_dict())
-    return Settings(typed_config, file.stem, changed, before)
+    return Settings(typed_config, _name(file), changed, before)
+
+
+def _name(file: Path) -> str:
+    return file.absolute().parent.name if _is_of_run(file) else file.stem
+
+
+def _is_of_run(file: Path) -> bool:
+    """Whether it is the config.json of a run's directory, and no Python file."""
+    return file.suffix == '.json'
 
 
 def _help(argv: Sequence[str]) -> str:
@@ -156,7 +167,7 @@ def _help(argv: Sequence[str]) -> str:
     parser.add_argument('--config', nargs='?')
     file = find(parser.parse_known_args(argv)[0].config or 'wmt_base')
     config = typed.from_dict(_load(file).to_dict())
-    return usage.text(file.stem, config, available())
+    return usage.text(_name(file), config, available())
 
 
 def _refuse(flag: str, known: list[str]) -> NoReturn:
@@ -208,7 +219,7 @@ def evaluate(file: Path) -> Any:
 
 
 def _load(file: Path) -> config_dict.ConfigDict:
-    config = evaluate(file)
+    config = _stored(file) if _is_of_run(file) else evaluate(file)
     if not isinstance(config, config_dict.ConfigDict):
         raise UserError(
             f'{file}: give it a function get_config() that returns a ConfigDict'
@@ -218,6 +229,21 @@ def _load(file: Path) -> config_dict.ConfigDict:
     except UserError as error:
         raise UserError(f'{file}: {error}') from None
     return config.lock()
+
+
+def _stored(file: Path) -> config_dict.ConfigDict:
+    """The config of a run, as the present version says it.
+
+    Raises:
+      UserError: it is none, or of a version that cannot be read.
+    """
+    content = files.read_json(file)
+    if not isinstance(content, dict):
+        raise UserError(f'{file} is not the config of a run')
+    try:
+        return config_dict.ConfigDict(upgrade.upgrade(content))
+    except UserError as error:
+        raise UserError(f'{file}: {error}') from None
 
 
 def _where(error: Exception, file: Path) -> str:

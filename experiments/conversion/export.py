@@ -4,7 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.command_line.errors import UserError
-from experiments.conversion import ctranslate2, huggingface, stablehlo, trained
+from experiments.conversion import (
+    ctranslate2,
+    huggingface,
+    published,
+    stablehlo,
+    trained,
+)
+from experiments.data.published.tokenizer import PublishedTokenizer
 from experiments.storage import files
 
 # Each refuses what it does not know, and gives back what writes to a folder.
@@ -49,7 +56,11 @@ def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -
                 f'--quantization={quantization} is for --to=ctranslate2, not --to={to}'
             )
         arguments['quantization'] = quantization
-    write = FORMATS[to](trained.read(workdir), **arguments)
+    found = trained.read(workdir)
+    prepare = FORMATS[to]
+    if isinstance(found.tokenizer, PublishedTokenizer):
+        prepare = published.preparer(to)
+    write = prepare(found, **arguments)
     with files.replacing(out) as folder:
         folder.mkdir()
         write(folder)

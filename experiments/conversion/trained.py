@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.command_line.errors import UserError
 from experiments.config.schema import ExperimentConfig
 from experiments.data.tokenizer import Tokenizer
 from experiments.runs import trained_run
@@ -30,14 +29,8 @@ def read(workdir: Path) -> Trained:
     """The trained model of a run's directory.
 
     Raises:
-      UserError: as `trained_run.open_trained` and `trained_run.average`; or its
-        tokenizer was published with a checkpoint.
+      UserError: as `trained_run.open_trained` and `trained_run.average`.
     """
     run = trained_run.open_trained(workdir)
-    if run.config.tokenizer.kind == 'published':
-        raise UserError(
-            f'{workdir} has tokenizer.kind=published, a tokenizer that no format of '
-            '--to is written with: the checkpoint that it was converted from has both'
-        )
     mean = trained_run.average(run.config, run.checkpoints, run.model)
     return Trained(run.config, run.tokenizer, run.model, mean.variables)

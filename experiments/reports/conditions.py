@@ -121,6 +121,7 @@ def _not_finished(study: Study) -> list[str]:
                 'diverged': 'diverged: its loss or gradient was no longer finite',
                 'failed': 'failed',
                 'unfinished': 'has not finished',
+                'converted': 'is a converted checkpoint',
             }[run.status]
             reason = f' ({run.message})' if run.message else ''
             lines.append(

@@ -16,7 +16,7 @@ def entry(run: Run) -> dict[str, Any]:
         'run': str(run.path),
         'status': run.status,
         'step': run.result.get('step'),
-        'steps': run.config.get('train.steps') or None,  # 0: epochs end the run
+        'steps': _steps(run),
         'config': run.config,
         'parameters': run.result.get('parameters'),
         'tokens_per_second': run.result.get('tokens_per_second'),
@@ -24,6 +24,13 @@ def entry(run: Run) -> dict[str, Any]:
         'evaluations': run.evaluations,
     }
     return known | ({'message': run.message} if run.message else {})
+
+
+def _steps(run: Run) -> int | None:
+    """How many there are to be; None where epochs end the run, or it is not trained."""
+    if run.status == 'converted':
+        return None
+    return run.config.get('train.steps') or None
 
 
 def _dev_loss(run: Run) -> float | None:

@@ -25,7 +25,7 @@ class Run:
     Attributes:
       path: its directory.
       config: its fields, flat.
-      status: finished, unfinished, or one of `FAILED`.
+      status: finished, unfinished, converted, or one of `FAILED`.
       message: how it failed; empty if it did not.
       result: its `result.json`, or the part of it that the metrics give so far.
       rows: of its metrics.
@@ -88,7 +88,7 @@ def read(path: Path) -> Run:
     """
     config = flatten(directory.read_config(path))
     rows = metrics_log.read(path)
-    status = 'unfinished'
+    status = 'converted' if directory.is_converted(config) else 'unfinished'
     message = ''
     if files.exists(path / directory.RESULT):
         status = 'finished'

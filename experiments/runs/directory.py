@@ -29,6 +29,7 @@ _ANY = 'mesh.'
 _OVERWRITTEN = (
     *(RESULT, 'metrics.jsonl', 'environment.json', 'tokenizer.model', 'failure.json'),
     *('checkpoints', 'tensorboard', 'translations', EXTENSIONS, 'init.json'),
+    'published',
 )
 
 
@@ -61,9 +62,11 @@ def check(path: Path, config: Mapping[str, Any]) -> None:
 
     Raises:
       UserError: it cannot be written to or has a name that is not UTF-8, it belongs to
-        a run of another config (limits may be raised), or to something that is no run.
+        a run of another config (limits may be raised), to a converted checkpoint, or to
+        something that is no run.
     """
     _check_name(path)
+    _check_trains(path)
     extends = asks_for_more(path, config)
     if not files.exists(path / CONFIG):
         _check_no_other_files(path)
@@ -180,6 +183,22 @@ def read_config(path: Path) -> dict[str, Any]:
         return upgrade.upgrade(config)
     except UserError as error:
         raise UserError(f'{file}: {error}') from None
+
+
+def is_converted(config: Mapping[str, Any]) -> bool:
+    """Whether a run's config is that of a checkpoint which was converted to a run."""
+    flat = flatten(config)
+    # A run that is trained here has such a tokenizer from the run it begins with.
+    return flat.get('tokenizer.kind') == 'published' and not flat.get('init_from')
+
+
+def _check_trains(path: Path) -> None:
+    """Refuses a converted checkpoint, which has no state of an optimizer."""
+    if files.exists(path / CONFIG) and is_converted(read_config(path)):
+        raise UserError(
+            f'{path} is a converted checkpoint, which stays as it is: to train on from '
+            f'it give --config.init_from={path}, and another --workdir'
+        )
 
 
 def _check_same_config(path: Path, config: Mapping[str, Any]) -> None:

@@ -201,9 +201,10 @@ def _record(
     config: ExperimentConfig, run: TrainedRun, fit: Fit, mean: Mean
 ) -> dict[str, Any]:
     folder = _folder(config).absolute()
+    has_result = files.exists(folder / directory.RESULT)
     return {
         'run': str(folder),
-        'ended': files.exists(folder / directory.RESULT),
+        'ended': has_result or directory.is_converted(run.config.to_dict()),
         'checkpoints': 'best' if takes_best(run.config) else 'last',
         'averaged_steps': mean.steps,
         'anew': sorted(map(fitting.name, fit.here.keys() - fit.taken)),

@@ -1,5 +1,6 @@
 """The tokenizer in the folder of a checkpoint, by what its family writes there."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,7 +32,24 @@ def read(request: Request) -> PublishedTokenizer:
     opened = Opened(request)
     for name in reader.files:
         _check_there(opened, name, reader)
-    return reader.read(opened)
+    tokenizer = reader.read(opened)
+    languages = (request.source, request.target)
+    return dataclasses.replace(
+        tokenizer,
+        vocabulary=dataclasses.replace(tokenizer.vocabulary, languages=languages),
+        files=opened.contents((*_KEPT, *reader.files)),
+    )
+
+
+# Of a folder, where they are there, beside the tokenizer's own.
+_KEPT = (
+    'config.json',
+    'generation_config.json',
+    'tokenizer_config.json',
+    'special_tokens_map.json',
+    'added_tokens.json',
+    'tokenizer.json',
+)
 
 
 class _Reader(NamedTuple):

@@ -32,12 +32,19 @@ def read(opened: Opened, pattern: str, first: int) -> dict[str, int]:
       first: the number of the first, where they are only listed.
 
     Raises:
-      UserError: none of its files has any.
+      UserError: none of its files has any, or one is not as Transformers writes it.
     """
-    found = _codes(_numbered(opened), pattern)
-    if not found:
-        listed = _listed(opened, pattern)
-        found = _codes({token: first + i for i, token in enumerate(listed)}, pattern)
+    try:
+        found = _codes(_numbered(opened), pattern)
+        if not found:
+            listed = enumerate(_listed(opened, pattern), first)
+            found = _codes({token: number for number, token in listed}, pattern)
+    except (AttributeError, KeyError, TypeError):
+        raise UserError(
+            f'{opened.request.folder} lists special tokens otherwise than Transformers '
+            'does: copy tokenizer_config.json, special_tokens_map.json and '
+            'added_tokens.json from where the checkpoint was published'
+        ) from None
     if not found:
         raise UserError(
             f'{opened.request.folder} does not say which tokens are languages: copy '

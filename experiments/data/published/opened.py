@@ -102,6 +102,12 @@ class Opened:
         """Whether the folder has such a file."""
         return files.exists(self.request.folder / name)
 
+    def contents(self, names: Sequence[str]) -> tuple[tuple[str, bytes], ...]:
+        """The files of these names that are there, by name, as they are."""
+        folder = self.request.folder
+        there = sorted(name for name in names if self.holds(name))
+        return tuple((name, (folder / name).read_bytes()) for name in there)
+
     def read_json(self, name: str) -> dict[str, Any]:
         """A JSON object; an empty one if the file is not there.
 

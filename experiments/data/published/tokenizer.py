@@ -17,6 +17,8 @@ from flaxformer_lite.special_tokens import SpecialTokens
 # Beside the model of the source, which is where any run has its tokenizer.
 _TARGET = 'tokenizer.target.model'
 _VOCABULARY = 'vocabulary.json'
+# A folder beside it: the small files of the checkpoint, as they were.
+_FILES = 'published'
 _SPACE = '▁'
 
 
@@ -32,6 +34,7 @@ class Vocabulary:
       source_last: the tokens behind each source, of which the last ends it.
       source_first, target_first: the token before each source and before each target,
         such as its language; None for none.
+      languages: the words for those of sources and of targets; '' for none.
     """
 
     pieces: tuple[str | None, ...]
@@ -40,6 +43,7 @@ class Vocabulary:
     source_last: tuple[int, ...]
     source_first: int | None = None
     target_first: int | None = None
+    languages: tuple[str, str] = ('', '')
 
     @functools.cached_property
     def numbers(self) -> dict[str, int]:
@@ -58,6 +62,7 @@ class Vocabulary:
             | {
                 'pieces': tuple(value['pieces']),
                 'source_last': tuple(value['source_last']),
+                'languages': tuple(value['languages']),
                 'special_tokens': SpecialTokens(**value['special_tokens']),
             }
         )
@@ -75,10 +80,13 @@ class PublishedTokenizer(Tokenizer):
       model: the serialized SentencePiece model of sources.
       target_model: that of targets.
       vocabulary: the numbers of their pieces.
+      files: the checkpoint's config and its tokenizer's files, name and content, with
+        which Transformers opens what is trained on from it.
     """
 
     target_model: bytes
     vocabulary: Vocabulary
+    files: tuple[tuple[str, bytes], ...] = ()
 
     @functools.cached_property
     def _target_processor(self) -> sentencepiece.SentencePieceProcessor:
@@ -176,6 +184,12 @@ class PublishedTokenizer(Tokenizer):
         files.write(paths[1], self.target_model)
         files.write_json(paths[2], self.vocabulary.to_json())
         checksums.write(_sums(path), paths)
+        folder = path.with_name(_FILES)
+        folder.mkdir(exist_ok=True)
+        for name, content in self.files:
+            files.write(folder / name, content)
+        kept = [folder / name for name, _ in self.files]
+        checksums.write(folder / checksums.SUMS, kept)
 
 
 def load(path: Path) -> PublishedTokenizer:
@@ -193,14 +207,25 @@ def load(path: Path) -> PublishedTokenizer:
         )
     try:
         vocabulary = Vocabulary.of_json(files.read_json(paths[2]))
-        tokenizer = PublishedTokenizer(
-            paths[0].read_bytes(), paths[1].read_bytes(), vocabulary
-        )
+        source, target = [file.read_bytes() for file in paths[:2]]
+        tokenizer = PublishedTokenizer(source, target, vocabulary, _read_files(path))
         tokenizer.encode_target(tokenizer.decode([]))
         tokenizer.encode([])
     except (OSError, RuntimeError, TypeError, KeyError, ValueError) as error:
         raise UserError(f'{path} cannot be read as a tokenizer: {error}') from None
     return tokenizer
+
+
+def _read_files(path: Path) -> tuple[tuple[str, bytes], ...]:
+    folder = path.with_name(_FILES)
+    names = list(checksums.read(folder / checksums.SUMS))
+    wrong = checksums.damage(folder / checksums.SUMS, names)
+    if wrong:
+        raise UserError(
+            f'{folder} is damaged ({wrong}): restore it from a copy, or convert the '
+            'checkpoint again'
+        )
+    return tuple((name, (folder / name).read_bytes()) for name in names)
 
 
 def _paths(path: Path) -> list[Path]:
