@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.command_line.errors import UserError
-from experiments.conversion import ctranslate2, huggingface, stablehlo, trained
+from experiments.conversion import huggingface, stablehlo, trained
+from experiments.conversion.to_ctranslate2 import model as ctranslate2
 from experiments.storage import files
 
 # Each refuses what it does not know, and gives back what writes to a folder.
