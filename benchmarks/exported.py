@@ -104,8 +104,7 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
         str(args.share / args.quantization),
         device='cpu',
         inter_threads=os.cpu_count() or 1,
-        # Threads that share a step wait for each other in a loop, which on cores that
-        # others use takes for ever.
+        # Two threads that share a step wait for each other: a third more CPU time.
         intra_threads=1,
     )
 

@@ -152,6 +152,11 @@ def test_an_epsilon_that_changes_the_logits_is_refused(vocabulary):
         huggingface.prepare(ours._replace(variables=small))
 
 
+def test_a_factor_of_the_logits_is_refused(vocabulary):
+    with pytest.raises(UserError, match='model.init=mu_p.base=6. gives them'):
+        huggingface.prepare(trained(vocabulary, init='mu_p(base=6)'))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [*CASES, *OTHERS])
 def test_transformers_gives_our_logits_and_greedy_translations(

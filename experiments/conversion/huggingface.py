@@ -162,6 +162,11 @@ def _check_logits(trained: Trained, found: Found) -> None:
     Layer normalisation has another ε in PyTorch, which is nothing beside a variance of
     one, and something beside a small one.
     """
+    if trained.model.dense.kernel_init.logit_scale != 1:
+        raise UserError(
+            f'--to=huggingface: {found.family.__name__} has no factor of the logits, '
+            f'as model.init={trained.config.model.init} gives them'
+        )
     vocab_size = trained.model.vocab_size
     draw = np.random.default_rng(0).integers
     lowest = max(dataclasses.astuple(trained.model.special_tokens)) + 1
