@@ -1,88 +1,158 @@
-"""BLEU and speed of a run here and in CTranslate2, on one of its sets.
+"""BLEU and speed of a run here and in CTranslate2, float32 and int8, on one set.
 
-    python -m benchmarks.exported --workdir=runs/wmt_small [--quantization=int8]
+    python -m benchmarks.exported --workdir=runs/wmt_small
 
-Both decode greedily, each once before it is timed; CPU seconds are of all threads.
-It needs the extra `ctranslate2`.
+Text goes in and text comes out, greedily, as many batches at a time as there are cores.
+Each side has a process of its own; they take turns, and each translates the set once
+before it is timed. CPU seconds are of all threads: where the machine has other work to
+do, they say more than the others. It needs the extra `ctranslate2`.
 """
 
+import argparse
 import dataclasses
+import json
+import os
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import ctranslate2
-import sacrebleu
-import sentencepiece
+from benchmarks import turns
+from benchmarks.turns import Side
+from experiments.data import sources, tokenizer
+from experiments.runs import directory
 
-from experiments.command_line import console, flags
-from experiments.conversion import export, trained
-from experiments.conversion.trained import Trained
-from experiments.data import sources
-from experiments.evaluation.translator import Translator
-from experiments.runtime import compilation, malloc
+MODULE = 'benchmarks.exported'
+QUANTIZATIONS = ('float32', 'int8')
+EXTRA = 50  # tokens that a translation may be longer than the longest source
 
-_BATCH = 4096  # tokens
+Translate = Callable[[list[str]], list[str]]
 
 
 def main() -> None:
-    parser = flags.Parser(__doc__)
-    parser.add_argument('--workdir', type=Path, required=True, help='of the run')
-    parser.add_argument('--set', default='test')
-    parser.add_argument('--quantization', choices=('float32', 'int8'))
-    args = parser.parse_args()
-    compilation.keep_programs()
-    malloc.keep()
-    run = trained.read(args.workdir)
-    pairs = list(sources.load(run.config.data).evaluation()[args.set])
-    texts = [source for source, _ in pairs]
-    references = [target for _, target in pairs]
-    ours, theirs = _ours(run), _theirs(run, args.workdir, args.quantization)
-    rows = []
-    found = {}
-    for name, translate in (('here', ours), ('ctranslate2', theirs)):
-        translate(texts)
-        wall, cpu = time.perf_counter(), time.process_time()
-        found[name] = translate(texts)
-        seconds = time.perf_counter() - wall, time.process_time() - cpu
-        bleu = sacrebleu.corpus_bleu(found[name], [references]).score
-        rows.append([name, bleu, *seconds])
-    print(console.table(['', 'BLEU', 'seconds', 'CPU seconds'], rows, ['BLEU']))
-    same = sum(map(str.__eq__, *found.values()))
-    print(f'{same} of {len(texts)} translations are the same')
-
-
-def _ours(run: Trained) -> Callable[[list[str]], list[str]]:
-    settings = dataclasses.replace(run.config.evaluation, decode='greedy')
-    translate = Translator(run.model, run.tokenizer, settings)
-    return lambda texts: [x[0].text for x in translate(run.variables, texts)]
-
-
-def _theirs(
-    run: Trained, workdir: Path, quantization: str | None
-) -> Callable[[list[str]], list[str]]:
+    args = _arguments()
+    if args.worker:
+        worker = {'export': export, 'ours': ours, 'theirs': theirs}[args.worker]
+        print(json.dumps(worker(args)))
+        return
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / 'model'
-        export.export(workdir, 'ctranslate2', out, quantization)
-        translator = ctranslate2.Translator(str(out), device='cpu')
+        share = f'--share={folder}'
+        turns.run(MODULE, Side('export', ('--worker=export', share)))
+        sides = [Side('flaxformer_lite', ('--worker=ours', share))]
+        for quantization in QUANTIZATIONS:
+            chosen = f'--quantization={quantization}'
+            name = f'CTranslate2, {quantization}'
+            sides.append(Side(name, ('--worker=theirs', share, chosen)))
+        results = turns.take(MODULE, sides, args.rounds)
+    print(turns.table(results, 'sentences/CPU s', 'sentences/s'))
 
-    pieces = sentencepiece.SentencePieceProcessor(model_proto=run.tokenizer.model)
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--workdir', type=Path, required=True, help='of a trained run')
+    parser.add_argument('--set', default='test', help='evaluation set of its data')
+    parser.add_argument('--rounds', type=int, default=3)
+    parser.add_argument('--batch_tokens', type=int, default=4096, help='of a source')
+    parser.add_argument('--worker', help=argparse.SUPPRESS)
+    parser.add_argument('--share', type=Path, help=argparse.SUPPRESS)
+    parser.add_argument('--quantization', help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def export(args: argparse.Namespace) -> dict[str, float]:
+    """Writes the run's model for CTranslate2, once for each type of number."""
+    from experiments.conversion import export
+
+    for quantization in QUANTIZATIONS:
+        out = args.share / quantization
+        export.export(args.workdir, 'ctranslate2', out, quantization)
+    return {}
+
+
+def ours(args: argparse.Namespace) -> dict[str, float]:
+    """The translator that the runner uses."""
+    from experiments.conversion import trained
+    from experiments.evaluation.translator import Translator
+    from experiments.runtime import compilation, malloc
+
+    compilation.keep_programs()
+    malloc.keep()  # as `translate` does
+    run = trained.read(args.workdir)
+    settings = dataclasses.replace(
+        run.config.evaluation,
+        decode='greedy',
+        batch_tokens=args.batch_tokens,
+        extra_length=EXTRA,
+    )
+    translator = Translator(run.model, run.tokenizer, settings)
 
     def translate(texts: list[str]) -> list[str]:
-        sources = [run.tokenizer.pieces(ids) for ids in run.tokenizer.encode(texts)]
-        results = translator.translate_batch(
-            sources,
-            beam_size=1,
-            max_batch_size=_BATCH,
-            batch_type='tokens',
-            max_decoding_length=256,
-            suppress_sequences=[['<pad>'], ['<s>']],
-        )
-        return pieces.decode([result.hypotheses[0] for result in results])
+        return [best[0].text for best in translator(run.variables, texts)]
 
-    return translate
+    return _timed(translate, args)
+
+
+def theirs(args: argparse.Namespace) -> dict[str, float]:
+    """CTranslate2 on the exported model, with the same tokenizer."""
+    import ctranslate2
+
+    words = tokenizer.load(args.workdir / 'tokenizer.model')
+    ids = {piece: i for i, piece in enumerate(words.pieces([*range(words.vocab_size)]))}
+    translator = ctranslate2.Translator(
+        str(args.share / args.quantization),
+        device='cpu',
+        inter_threads=os.cpu_count() or 1,
+        # Two threads that share a step wait for each other: a third more CPU time.
+        intra_threads=1,
+    )
+
+    def translate(texts: list[str]) -> list[str]:
+        sentences = [words.pieces(tokens) for tokens in words.encode(texts)]
+        results = translator.translate_batch(
+            sentences,
+            beam_size=1,
+            max_batch_size=args.batch_tokens,
+            batch_type='tokens',
+            max_decoding_length=max(map(len, sentences)) + EXTRA,
+        )
+        found = [[ids[piece] for piece in x.hypotheses[0]] for x in results]
+        return words.decode(found)
+
+    return _timed(translate, args)
+
+
+def _timed(translate: Translate, args: argparse.Namespace) -> dict[str, float]:
+    """The second pass over the set; the first compiles and warms up."""
+    data = directory.read_config(args.workdir)['data']
+    pairs = sources.load(data).evaluation()[args.set]
+    texts = [source for source, _ in pairs]
+    references = [target for _, target in pairs]
+    translate(texts)
+    wall, cpu = time.perf_counter(), time.process_time()
+    outputs = translate(texts)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    peak = turns.peak_megabytes()
+    from sacrebleu.metrics import BLEU
+
+    return {
+        'sentences/CPU s': len(texts) / cpu,
+        'sentences/s': len(texts) / wall,
+        'BLEU': BLEU().corpus_score(outputs, [references]).score,
+        'same as here': _same(outputs, args),
+        'peak MB': peak,
+    }
+
+
+def _same(outputs: list[str], args: argparse.Namespace) -> float:
+    """The share of translations that are those of this project, which come first."""
+    path = args.share / 'translations.json'
+    if not path.exists():
+        path.write_text(json.dumps(outputs), encoding='utf-8')
+    first = json.loads(path.read_text('utf-8'))
+    return sum(map(str.__eq__, outputs, first)) / len(first)
 
 
 if __name__ == '__main__':
-    flags.main(main)
+    main()

@@ -12,7 +12,11 @@ import pytest
 
 import flaxformer_lite
 from experiments.command_line.errors import UserError
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import (
+    BatchConfig,
+    EvaluationConfig,
+    ExperimentConfig,
+)
 from experiments.conversion import huggingface
 from experiments.conversion.trained import Trained
 from experiments.data import tokenizer
@@ -24,22 +28,29 @@ from tests import tiny
 pytest.importorskip('safetensors')
 
 SIZES = dict(d_model=12, num_layers=1, decoder_num_layers=2, num_heads=2, d_ff=16)
-# Transformers makes T5's cache by the encoder's depth: both are as deep.
-T5 = dict(norm='rms', residual='pre_norm', positions='t5', decoder_num_layers=1)
+T5 = dict(norm='rms', residual='pre_norm', positions='t5')
+V11 = dict(
+    feed_forward='geglu(tanh=True)',
+    tie='source_target',
+    scale_embeddings=False,
+    d_k=4,
+    d_v=4,
+    **T5,
+)
 CASES = {
     'marian': dict(),
     'pegasus': dict(residual='pre_norm', head_dropout=0.1, feed_forward='gelu'),
     'bart': dict(positions='learned(max_length=70)', norm_embeddings=True),
     'mbart': dict(positions='learned', norm_embeddings=True, residual='pre_norm'),
     't5': dict(feed_forward='relu(bias=False)', **T5),
-    'mt5': dict(
-        feed_forward='geglu(tanh=True)',
-        tie='source_target',
-        scale_embeddings=False,
-        d_k=4,
-        d_v=4,
-        **T5,
-    ),
+    'mt5': V11,
+}
+# The same families; above, decoders are the deeper stack.
+OTHERS = {
+    't5_of_a_deeper_encoder': CASES['t5'] | dict(num_layers=3),
+    'mt5_of_equal_depths': V11 | dict(decoder_num_layers=1),
+    't5_without_a_matrix_of_its_own': V11 | dict(tie='all', scale_logits=True),
+    'marian_with_biases': dict(attention_bias=True, output_bias=True),
 }
 
 
@@ -53,7 +64,12 @@ def trained(vocabulary, **fields):
     config = ModelConfig.of(SIZES | fields)
     model = build.model(config, vocabulary.vocab_size)
     variables = tiny.all_variables(model)
-    return Trained(ExperimentConfig(model=config), vocabulary, model, variables)
+    experiment = ExperimentConfig(
+        model=config,
+        batch=BatchConfig(max_length=2000),
+        evaluation=EvaluationConfig(extra_length=30),
+    )
+    return Trained(experiment, vocabulary, model, variables)
 
 
 def batch(vocabulary):
@@ -94,6 +110,10 @@ def test_the_folder_is_read_to_the_bit_and_gives_our_logits(tmp_path, vocabulary
     generation = json.loads((tmp_path / 'generation_config.json').read_text('utf-8'))
     assert generation['decoder_start_token_id'] == 2
     assert generation['forced_eos_token_id'] == 1
+    # As long as a translation of this run, or as the learned table.
+    longest = ours.model.max_length or 2030
+    assert generation['max_length'] == longest
+    assert config.get('max_position_embeddings', longest) == longest
 
 
 @pytest.mark.parametrize(
@@ -107,6 +127,10 @@ def test_the_folder_is_read_to_the_bit_and_gives_our_logits(tmp_path, vocabulary
         (dict(logit_cap=30.0), 'Marian cannot have model.logit_cap=30.0'),
         (dict(parallel=True), 'Marian cannot have model.parallel=True'),
         (dict(architecture='recurrent'), 'model.architecture='),
+        (
+            dict(positions='sinusoidal_t2t(offset=2)', residual='pre_norm'),
+            'M2m100 cannot have this model: pad_token_id=0',
+        ),
     ],
 )
 def test_what_no_family_has_is_refused_by_its_field(vocabulary, fields, words):
@@ -128,14 +152,19 @@ def test_an_epsilon_that_changes_the_logits_is_refused(vocabulary):
         huggingface.prepare(ours._replace(variables=small))
 
 
+def test_a_factor_of_the_logits_is_refused(vocabulary):
+    with pytest.raises(UserError, match='model.init=mu_p.base=6. gives them'):
+        huggingface.prepare(trained(vocabulary, init='mu_p(base=6)'))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('name', [*CASES, *OTHERS])
 def test_transformers_gives_our_logits_and_greedy_translations(
     tmp_path, vocabulary, name
 ):
     torch = pytest.importorskip('torch')
     transformers = pytest.importorskip('transformers')
-    ours = trained(vocabulary, **CASES[name])
+    ours = trained(vocabulary, **(CASES | OTHERS)[name])
     huggingface.prepare(ours)(tmp_path)
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(
         tmp_path, local_files_only=True

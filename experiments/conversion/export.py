@@ -4,13 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.command_line.errors import UserError
-from experiments.conversion import (
-    ctranslate2,
-    huggingface,
-    published,
-    stablehlo,
-    trained,
-)
+from experiments.conversion import huggingface, published, stablehlo, trained
+from experiments.conversion.to_ctranslate2 import model as ctranslate2
 from experiments.data.published.tokenizer import PublishedTokenizer
 from experiments.storage import files
 
