@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -110,7 +110,7 @@ def _files(folder: Path) -> Iterator[Path]:
     raise ValueError(f'{folder} holds no weights: neither {WEIGHTS} nor {INDEX}')
 
 
-def _is_map_of_names(value: Any) -> bool:
+def _is_map_of_names(value: Any) -> TypeGuard[dict[str, str]]:
     if not isinstance(value, dict) or not value:
         return False
     return all(isinstance(file, str) for file in value.values())
