@@ -305,7 +305,9 @@ def test_transformers_opens_what_goes_back(name, tmp_path):
     opened, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
         tmp_path, output_loading_info=True
     )
-    missing = [x for x in report.pop('missing_keys') if not is_unread(path, x)]
+    # As they are in its files.
+    missing = [x.replace('.text_model.', '.') for x in report.pop('missing_keys')]
+    missing = [x for x in missing if not is_unread(path, x)]
     assert not missing and not any(report.values()), (missing, report)
     golden = golden_of(name)
     source, inputs = (torch.from_numpy(golden[k]).long() for k in ('source', 'inputs'))
@@ -383,9 +385,9 @@ def test_a_file_of_the_model_without_its_head_is_read(marian):
     assert same(found, whole)
 
 
-# Reads a checkpoint with no more memory than for the variables and four of its largest
-# arrays: what is traced, the allocator and copies on their way take some. All that is
-# there once is there after a small one.
+# Reads a checkpoint with memory for the variables and ten of its largest arrays, which
+# is less than the file: what is traced, copies on their way and gaps of the allocator
+# take some. All that is there once is there after a small one.
 READ = """
 import resource, sys
 import jax
@@ -394,7 +396,7 @@ small, path, size, largest = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 flaxformer_lite.from_pretrained(small, dtype='bfloat16')
 (line,) = [x for x in open('/proc/self/status', encoding='utf-8') if 'VmData' in x]
 now = 1024 * int(line.split()[1])
-limit = now + size + 4 * largest
+limit = now + size + 10 * largest
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 _, variables = flaxformer_lite.from_pretrained(path, dtype='bfloat16')
 assert sum(x.nbytes for x in jax.tree.leaves(variables)) == size
@@ -411,6 +413,6 @@ def test_one_array_is_in_memory_at_a_time(marian):
     zeros = {x.name: np.zeros(x.their_shape, np.float32) for x in table}
     safetensors.numpy.save_file(zeros, marian / folder.WEIGHTS)
     sizes = [x.nbytes for x in zeros.values()]
-    assert sum(sizes) > 10 * max(sizes)
+    assert sum(sizes) > 20 * max(sizes)
     arguments = map(str, (GOLDENS / 'marian', marian, sum(sizes) // 2, max(sizes)))
     subprocess.run([sys.executable, '-c', READ, *arguments], check=True)

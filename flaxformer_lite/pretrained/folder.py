@@ -84,9 +84,16 @@ class Weights:
         array = self._of_name[name].get_tensor(name)
         if array.dtype.kind in 'biu':
             raise ValueError(f'{name} holds {array.dtype}, and no weights')
-        if not (abs(array) < math.inf).all():  # of NaN nothing is true
+        if array.size and not _is_finite(array):
             raise ValueError(f'{name} holds NaN or infinite numbers')
         return array
+
+
+def _is_finite(array: Any) -> bool:
+    """Without an array of its size beside it, which `abs` would make."""
+    if (array != array).any():
+        return False
+    return -math.inf < array.min() and array.max() < math.inf
 
 
 def _files(folder: Path) -> Iterator[Path]:
