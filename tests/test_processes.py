@@ -446,7 +446,7 @@ def test_kills_at_random_times_change_no_bit(begin, tmp_path):
     assert [status for status, _ in map(ended, processes)] == [0, 0]
     seconds = time.monotonic() - began
     rng = random.Random(0)
-    killed, run = 0, tmp_path / 'killed 0'
+    killed, ended_early, run = 0, 0, tmp_path / 'killed 0'
     while killed < int(os.environ.get('KILLS', '30')):
         processes = begin(run)
         wait_for_line(processes[0], 'run ')
@@ -456,7 +456,8 @@ def test_kills_at_random_times_change_no_bit(begin, tmp_path):
             killed += 1
         else:  # it was over before
             assert parameters(run) == parameters(tmp_path / 'unbroken')
-            run = tmp_path / f'killed {killed}'
+            ended_early += 1
+            run = tmp_path / f'killed {ended_early}'
     assert [status for status, _ in map(ended, begin(run))] == [0, 0]
     assert parameters(run) == parameters(tmp_path / 'unbroken')
 
