@@ -51,15 +51,17 @@ def closed_form(*, d=512, n=6, h=8, k=64, u=64, f=2048, vocab=VOCAB) -> int:
     [
         (63.05, dict(), dict()),
         (63.05, dict(h=1, k=512, u=512), dict(num_heads=1)),
-        (63.05, dict(h=32, k=16, u=16), dict(num_heads=32)),
+        pytest.param(
+            63.05, dict(h=32, k=16, u=16), dict(num_heads=32), marks=pytest.mark.slow
+        ),
         (55.97, dict(k=16), dict(d_k=16)),
-        (58.33, dict(k=32), dict(d_k=32)),
+        pytest.param(58.33, dict(k=32), dict(d_k=32), marks=pytest.mark.slow),
         (33.64, dict(n=2), dict(num_layers=2)),
         (48.35, dict(n=4), dict(num_layers=4)),
-        (77.75, dict(n=8), dict(num_layers=8)),
+        pytest.param(77.75, dict(n=8), dict(num_layers=8), marks=pytest.mark.slow),
         (26.82, dict(d=256, k=32, u=32), dict(d_model=256)),
         (163.82, dict(d=1024, k=128, u=128), dict(d_model=1024)),
-        (50.45, dict(f=1024), dict(d_ff=1024)),
+        pytest.param(50.45, dict(f=1024), dict(d_ff=1024), marks=pytest.mark.slow),
         (88.24, dict(f=4096), dict(d_ff=4096)),
     ],
     ids='base A1 A4 B1 B2 C1 C2 C3 C4 C5 C6 C7'.split(),

@@ -66,7 +66,12 @@ def test_a_search_on_devices_finds_what_that_on_one_finds(settings):
 
 
 @pytest.mark.parametrize(
-    ('decode', 'n_best'), [('greedy', 1), ('beam', 1), ('sample', 2)]
+    ('decode', 'n_best'),
+    [
+        ('beam', 1),
+        pytest.param('greedy', 1, marks=pytest.mark.slow),
+        pytest.param('sample', 2, marks=pytest.mark.slow),
+    ],
 )
 def test_the_program_of_translations_exchanges_nothing(decode, n_best):
     settings = EvaluationConfig(decode=decode, beams=3, extra_length=5)

@@ -65,8 +65,9 @@ def test_freezing_is_sgd_with_gradients_of_zero(model, accumulate):
         return freezing.from_paths(named)
 
     masked = optax.multi_transform({'sgd': sgd, 'zero': optax.set_to_zero()}, labels)
-    ours = init_state(model, sgd, key, frozen=held)
-    theirs = init_state(model, masked, key)
+    variables = tiny.all_variables(model)
+    ours = TrainState.create(variables, sgd, frozen=held)
+    theirs = TrainState.create(variables, masked)
     before = freezing.paths(jax.device_get(ours.params))
     step = jax.jit(make_train_step(model, sgd, accumulate=accumulate, frozen=held))
     all_step = jax.jit(make_train_step(model, masked, accumulate=accumulate))

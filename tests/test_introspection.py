@@ -98,7 +98,13 @@ def test_heads_that_share_keys_have_weights_of_their_own():
     jax.tree.map(close, found.heads, each.heads)
 
 
-@pytest.mark.parametrize('name', variants.names('architecture'))
+@pytest.mark.parametrize(
+    'name',
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == 'prefix_lm' else [])
+        for name in variants.names('architecture')
+    ],
+)
 def test_nothing_falls_on_padding_and_all_weights_are_somewhere(name):
     # The paper's of two layers is there already.
     layers = {} if name == ModelConfig().architecture else dict(num_layers=1)

@@ -186,7 +186,13 @@ NEVER = {
 }
 
 
-@pytest.mark.parametrize('case', NEVER)
+@pytest.mark.parametrize(
+    'case',
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == 'recurrent' else [])
+        for name in NEVER
+    ],
+)
 def test_what_holds_no_weights_is_said_and_the_rest_is_shown(case):
     config, without, line = NEVER[case]
     model = tiny.model(dropout=0.0, **config)

@@ -156,7 +156,9 @@ def gradient_jaxpr(num_layers, choice='none'):
     return jax.make_jaxpr(functools.partial(step, dropout_key=key))(variables, batch())
 
 
-@pytest.mark.parametrize('choice', ['none', 'blocks'])
+@pytest.mark.parametrize(
+    'choice', ['none', pytest.param('blocks', marks=pytest.mark.slow)]
+)
 def test_the_program_of_a_step_does_not_grow_with_depth(choice):
     two, six = (gradient_jaxpr(layers, choice).jaxpr for layers in (2, 6))
     assert flops.operations(two) == flops.operations(six)

@@ -381,7 +381,15 @@ def check_products(jaxpr, maps_in_float32=False):
     assert ('float32' in operands) == maps_in_float32
 
 
-@every_variant
+def every_case_with_products():
+    """Norms and residual connections multiply no matrices: slow."""
+    for case in every_case():
+        is_without = set(case.values[0]) & {'norm', 'residual'}
+        marks = pytest.mark.slow if is_without else case.marks
+        yield pytest.param(*case.values, id=case.id, marks=marks)
+
+
+@pytest.mark.parametrize('overrides', list(every_case_with_products()))
 def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
     """Forward and backward."""
     traced, _ = traced_in_bfloat16(overrides)

@@ -196,6 +196,7 @@ def test_a_hessian_vector_product_is_that_of_differences(params, direction, grad
     assert_near(found, expected)
 
 
+@pytest.mark.slow
 def test_the_hessian_is_that_of_differences(params):
     flat_params = traverse_util.flatten_dict(params, sep='/')
     some = {path: flat_params[path] for path in SUBSET}
