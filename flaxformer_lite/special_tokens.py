@@ -50,4 +50,4 @@ class SpecialTokens(Checked):
 
 
 # Those of the tokenizers that are made here.
-DEFAULT = SpecialTokens()
+DEFAULT_TOKENS = SpecialTokens()

@@ -13,7 +13,7 @@ from experiments.optimizers import frozen, optax_specs, optimizer
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import shown
-from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
+from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 # What only one way to decode asks for.
 SEARCHES = {
@@ -46,7 +46,7 @@ def check(config: ExperimentConfig) -> None:
 def build_model(
     config: ExperimentConfig,
     vocab_size: int,
-    special_tokens: SpecialTokens = DEFAULT,
+    special_tokens: SpecialTokens = DEFAULT_TOKENS,
 ) -> Model:
     """The model of a config, without `train.remat`, which only training is about.
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from experiments.data.corpus import Corpus, RaggedArray
-from flaxformer_lite.special_tokens import DEFAULT
+from flaxformer_lite.special_tokens import DEFAULT_TOKENS
 
 Batch = dict[str, np.ndarray]
 
@@ -64,8 +64,8 @@ def source_batch(
     shape: tuple[int, int],
     pairs: np.ndarray,
     rows: np.ndarray,
-    padding: int = DEFAULT.padding,
-    end: int | None = DEFAULT.end,
+    padding: int = DEFAULT_TOKENS.padding,
+    end: int | None = DEFAULT_TOKENS.end,
 ) -> Batch:
     """The source side alone, as in `pairs_batch`; `end` is the corpus' `source_end`."""
     tokens, segments, positions = _collate_side(

@@ -21,7 +21,7 @@ from experiments.data.tokenising.part import Part
 from experiments.data.tokenising.pool import Pool
 from experiments.data.tokenizer import Tokenizer
 from experiments.storage import checksums, files, hold
-from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
+from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 T = TypeVar('T')
 Pairs = list[tuple[str, str]]
@@ -52,8 +52,8 @@ class Corpus:
     target: RaggedArray
     skipped: int = 0
     digest: str = ''
-    special_tokens: SpecialTokens = DEFAULT
-    source_end: int | None = DEFAULT.end
+    special_tokens: SpecialTokens = DEFAULT_TOKENS
+    source_end: int | None = DEFAULT_TOKENS.end
 
     def __len__(self) -> int:
         return len(self.source)

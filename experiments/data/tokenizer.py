@@ -16,7 +16,7 @@ import sentencepiece
 from experiments.command_line.errors import UserError, warn
 from experiments.data.sources import Source
 from experiments.storage import checksums, files
-from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
+from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 
@@ -69,7 +69,7 @@ class Tokenizer:
     @property
     def special_tokens(self) -> SpecialTokens:
         """Which tokens are no text."""
-        return DEFAULT
+        return DEFAULT_TOKENS
 
     @property
     def source_end(self) -> int | None:

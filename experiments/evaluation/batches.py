@@ -7,7 +7,7 @@ import numpy as np
 from experiments.data import packing
 from experiments.data.collate import Batch, pairs_batch, source_batch
 from experiments.data.corpus import Corpus, RaggedArray, chunks
-from flaxformer_lite.special_tokens import DEFAULT
+from flaxformer_lite.special_tokens import DEFAULT_TOKENS
 
 
 def evaluation_batches(
@@ -34,8 +34,8 @@ def source_batches(
     tokens: int,
     devices: int = 1,
     window: int = 4096,
-    padding: int = DEFAULT.padding,
-    end: int | None = DEFAULT.end,
+    padding: int = DEFAULT_TOKENS.padding,
+    end: int | None = DEFAULT_TOKENS.end,
 ) -> Iterator[tuple[Batch, np.ndarray]]:
     """The source side of sentences to translate, each once, however long it is.
 

@@ -22,13 +22,13 @@ from flaxformer_lite.layers.scanned_stack import ScannedStack
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sizes import Role, Sizes
-from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
+from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 
 def model(
     config: Mapping[str, Any] | ModelConfig,
     vocab_size: int,
-    special_tokens: SpecialTokens = DEFAULT,
+    special_tokens: SpecialTokens = DEFAULT_TOKENS,
 ) -> Model:
     """The model that a `model` config describes; source and target share a vocabulary.
 
@@ -73,7 +73,9 @@ class Parts:
       config: the first layer's, in which no field is a pattern.
     """
 
-    def __init__(self, config: ModelConfig, special_tokens: SpecialTokens = DEFAULT):
+    def __init__(
+        self, config: ModelConfig, special_tokens: SpecialTokens = DEFAULT_TOKENS
+    ):
         self._of_layers = variants.of_layers(config)
         self.config = self._of_layers[0]
         self.special_tokens = special_tokens

@@ -18,7 +18,7 @@ from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.ranges import Checked, Choices, Range, Size
 from flaxformer_lite.remat import NONE, Remat
 from flaxformer_lite.sharding import gather, map_rows, place
-from flaxformer_lite.special_tokens import DEFAULT, SpecialTokens
+from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 if TYPE_CHECKING:
     from flaxformer_lite.config.build import Parts
@@ -82,7 +82,7 @@ class Model(Checked, nn.Module):
     scale_logits: bool = False
     logit_cap: Annotated[float | None, Range(above=0)] = None
     dense: Dense = Dense()
-    special_tokens: SpecialTokens = DEFAULT
+    special_tokens: SpecialTokens = DEFAULT_TOKENS
 
     if TYPE_CHECKING:
         # Flax makes modules hashable, by their attributes; its types do not say so.
