@@ -1,12 +1,13 @@
 """A checkpoint of Transformers here and there: tokens a second, and peak memory.
 
     python -m benchmarks.families
+    python -m benchmarks.families --families=bart,marian --works=greedy --rounds=1
 
-Writes T5-small with random weights, has both sides read it, and compares their logits
-before anything is timed. Then they take turns on one batch, each with as many threads
-and with memory that glibc keeps: the encoder's forward pass; a training step with
-dropout and AdamW; greedy and beam search with a cache, of so many tokens that no target
-ends before.
+Writes a model of T5-small's size with random weights, has both sides read it, and
+compares their logits before anything is timed. Then they take turns on one batch, each
+with as many threads and with memory that glibc keeps: the encoder's forward pass; a
+training step with dropout and AdamW; greedy and beam search with a cache, of so many
+tokens that no target ends before.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import t5_small, turns
+from benchmarks import family_models, turns
 from benchmarks.training import TUNED
 from benchmarks.turns import Side
 
@@ -41,18 +42,26 @@ def main() -> None:
     if args.worker:
         print(json.dumps(ours(args) if args.worker == 'ours' else theirs(args)))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        # Apart, for a side's peak memory begins with that of this process.
-        make = [sys.executable, '-m', 'benchmarks.t5_small', folder]
-        subprocess.run(make, check=True)
-        for work in args.works:
-            results = turns.take(MODULE, _sides(args, work, folder), args.rounds)
-            print(f'{work}\n{turns.table(results, "tokens/s", "tokens/CPU s")}\n')
+    for family in args.families:
+        with tempfile.TemporaryDirectory() as folder:
+            # Apart, for a side's peak memory begins with that of this process.
+            make = [sys.executable, '-m', 'benchmarks.family_models', family, folder]
+            subprocess.run(make, check=True)
+            for work in args.works:
+                results = turns.take(MODULE, _sides(args, work, folder), args.rounds)
+                table = turns.table(results, 'tokens/s', 'tokens/CPU s')
+                print(f'{family}: {work}\n{table}\n', flush=True)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        '--families',
+        type=lambda text: text.split(','),
+        default='t5',
+        help=f'of {", ".join(family_models.FAMILIES)}',
     )
     parser.add_argument(
         '--works', type=lambda text: text.split(','), default=','.join(WORKS)
@@ -99,15 +108,16 @@ def _timed(compute: Compute, work: str, tokens: int) -> dict[str, float]:
 def _tokens(args: argparse.Namespace, batch: Any) -> int:
     """How many a work does at a time: none of them padding."""
     if args.work in ('greedy', 'beam'):
-        return t5_small.SENTENCES * args.tokens
-    return int((batch['source' if args.work == 'encoder' else 'labels'] != 0).sum())
+        return family_models.SENTENCES * args.tokens
+    tokens = batch['source' if args.work == 'encoder' else 'labels']
+    return int((tokens != batch['padding']).sum())
 
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
     import flaxformer_lite
 
-    loaded = flaxformer_lite.from_pretrained(args.share / t5_small.CHECKPOINT)
-    batch = np.load(args.share / t5_small.BATCH)
+    loaded = flaxformer_lite.from_pretrained(args.share / family_models.CHECKPOINT)
+    batch = np.load(args.share / family_models.BATCH)
     make = {'encoder': _our_encoder, 'training': _our_training}
     compute = make.get(args.work, _our_decoding)(args, *loaded, batch)
     return _timed(compute, args.work, _tokens(args, batch))
@@ -116,7 +126,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
 def _our_encoder(args, model, variables, batch) -> Compute:
     import jax
 
-    encode = jax.jit(t5_small.encode, static_argnums=0)
+    encode = jax.jit(family_models.encode, static_argnums=0)
     return lambda: encode(model, variables, batch['source']).block_until_ready()
 
 
@@ -130,7 +140,7 @@ def _our_training(args, model, variables, batch) -> Compute:
     state = flaxformer_lite.TrainState.create(variables, optimizer)
     step = flaxformer_lite.make_train_step(model, optimizer, label_smoothing=0.0)
     step = jax.jit(step, donate_argnums=0)
-    trained = flaxformer_lite.make_batch(batch['source'], batch['labels'], bos=0)
+    trained = family_models.as_trained_on(batch)
 
     def compute():
         nonlocal state
@@ -160,14 +170,15 @@ def _our_decoding(args, model, variables, batch) -> Compute:
 
 def theirs(args: argparse.Namespace) -> dict[str, float]:
     import torch
-    from transformers import T5ForConditionalGeneration
+    from transformers import AutoModelForSeq2SeqLM
 
     torch.set_num_threads(args.threads)
-    model = T5ForConditionalGeneration.from_pretrained(args.share / t5_small.CHECKPOINT)
-    batch = np.load(args.share / t5_small.BATCH)
+    folder = args.share / family_models.CHECKPOINT
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    batch = np.load(args.share / family_models.BATCH)
     make = {'encoder': _their_encoder, 'training': _their_training}
     compute = make.get(args.work, _their_decoding)(
-        args, model, t5_small.as_tensors(batch)
+        args, model, family_models.as_tensors(batch)
     )
     return _timed(compute, args.work, _tokens(args, batch))
 
@@ -175,7 +186,7 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
 def _their_encoder(args, model, batch) -> Compute:
     import torch
 
-    encoder = model.eval().encoder
+    encoder = model.eval().get_encoder()
 
     @torch.inference_mode()
     def compute():
@@ -212,7 +223,7 @@ def _their_decoding(args, model, batch) -> Compute:
             num_beams=BEAMS if args.work == 'beam' else 1,
             do_sample=False,
         )
-        if tokens.shape != (t5_small.SENTENCES, 1 + args.tokens):
+        if tokens.shape != (family_models.SENTENCES, 1 + args.tokens):
             raise SystemExit(f'other tokens than asked for: {tuple(tokens.shape)}')
 
     return compute
