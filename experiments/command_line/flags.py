@@ -18,7 +18,6 @@ from experiments.command_line.errors import UserError, line
 from experiments.config import derived, typed, upgrade
 from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
-from experiments.storage import files
 from flaxformer_lite.ranges import nearest
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -219,7 +218,10 @@ def evaluate(file: Path) -> Any:
 
 
 def _load(file: Path) -> config_dict.ConfigDict:
-    config = _stored(file) if _is_of_run(file) else evaluate(file)
+    if _is_of_run(file):
+        config = config_dict.ConfigDict(upgrade.read(file))
+    else:
+        config = evaluate(file)
     if not isinstance(config, config_dict.ConfigDict):
         raise UserError(
             f'{file}: give it a function get_config() that returns a ConfigDict'
@@ -229,21 +231,6 @@ def _load(file: Path) -> config_dict.ConfigDict:
     except UserError as error:
         raise UserError(f'{file}: {error}') from None
     return config.lock()
-
-
-def _stored(file: Path) -> config_dict.ConfigDict:
-    """The config of a run, as the present version says it.
-
-    Raises:
-      UserError: it is none, or of a version that cannot be read.
-    """
-    content = files.read_json(file)
-    if not isinstance(content, dict):
-        raise UserError(f'{file} is not the config of a run')
-    try:
-        return config_dict.ConfigDict(upgrade.upgrade(content))
-    except UserError as error:
-        raise UserError(f'{file}: {error}') from None
 
 
 def _where(error: Exception, file: Path) -> str:

@@ -7,10 +7,12 @@ resumed.
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.command_line.errors import UserError
 from experiments.config.flat import flatten, nest
+from experiments.storage import files
 
 VERSION_FIELD = 'schema_version'
 
@@ -94,6 +96,25 @@ def present_version() -> int:
 def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
     """What is stored of a config: its fields, and the schema's version."""
     return {VERSION_FIELD: present_version(), **config}
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The config that a run has stored, nested, as the present version says it.
+
+    Raises:
+      UserError: it is none, or of another version that cannot be read; names the file.
+    """
+    config = files.read_json(file)
+    if not isinstance(config, dict) or not config:
+        raise UserError(f'{file} is not the config of a run')
+    try:
+        flatten(config)
+    except RecursionError:
+        raise UserError(f'{file} is not the config of a run') from None
+    try:
+        return upgrade(config)
+    except UserError as error:
+        raise UserError(f'{file}: {error}') from None
 
 
 def upgrade(stored: Mapping[str, Any]) -> dict[str, Any]:

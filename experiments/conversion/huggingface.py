@@ -5,7 +5,7 @@ from us to them, after the model is put in the family's words (`rewrite`).
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,18 +68,22 @@ def prepare(trained: Trained) -> Callable[[Path], None]:
         **tokenizer_json.files_of(trained.tokenizer),
     }
 
-    def write(folder: Path) -> None:
-        from safetensors.numpy import save_file
+    return lambda folder: save(folder, documents, arrays)
 
-        for name, value in documents.items():
-            (folder / name).write_text(files.json_text(value), encoding='utf-8')
-        contiguous = {
-            name: np.ascontiguousarray(x) for name, x in jax.device_get(arrays).items()
-        }
-        metadata = {'format': 'pt'}
-        save_file(contiguous, folder / 'model.safetensors', metadata=metadata)
 
-    return write
+def save(
+    folder: Path, documents: Mapping[str, Any], arrays: Mapping[str, jax.Array]
+) -> None:
+    """Writes the JSON files of a checkpoint, by name, and its arrays."""
+    from safetensors.numpy import save_file
+
+    for name, value in documents.items():
+        (folder / name).write_text(files.json_text(value), encoding='utf-8')
+    contiguous = {
+        name: np.ascontiguousarray(x) for name, x in jax.device_get(arrays).items()
+    }
+    metadata = {'format': 'pt'}
+    save_file(contiguous, folder / 'model.safetensors', metadata=metadata)
 
 
 def find(trained: Trained) -> Found:

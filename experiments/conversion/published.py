@@ -4,11 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
 from experiments.command_line import packages
 from experiments.command_line.errors import UserError
+from experiments.conversion import huggingface
 from experiments.conversion.trained import Trained
 from experiments.data.published.tokenizer import PublishedTokenizer
 from experiments.storage import files
@@ -67,17 +65,9 @@ def prepare(trained: Trained) -> Callable[[Path], None]:
     }
 
     def write(folder: Path) -> None:
-        from safetensors.numpy import save_file
-
         for name, content in kept.items():
             (folder / name).write_bytes(content)
-        for name, value in documents.items():
-            (folder / name).write_text(files.json_text(value), encoding='utf-8')
-        contiguous = {
-            name: np.ascontiguousarray(x) for name, x in jax.device_get(arrays).items()
-        }
-        path = folder / 'model.safetensors'
-        save_file(contiguous, path, metadata={'format': 'pt'})
+        huggingface.save(folder, documents, arrays)
 
     return write
 

@@ -172,17 +172,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(
             f'{path} is not the directory of a run: it holds no config.json'
         )
-    config = files.read_json(file)
-    if not isinstance(config, dict) or not config:
-        raise UserError(f'{file} is not the config of a run')
-    try:
-        flatten(config)
-    except RecursionError:
-        raise UserError(f'{file} is not the config of a run') from None
-    try:
-        return upgrade.upgrade(config)
-    except UserError as error:
-        raise UserError(f'{file}: {error}') from None
+    return upgrade.read(file)
 
 
 def is_converted(config: Mapping[str, Any]) -> bool:

@@ -18,7 +18,9 @@ _ACTIVATIONS = {
 
 
 def switches(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What configs say of a family in switches of the time when all were one class.
+    """Switches that configs still have from when these families were one class.
+
+    Each family has one value of them, and a config with another is refused.
 
     Args:
       fields: the family's table.
@@ -29,7 +31,7 @@ def switches(fields: Mapping[str, Any]) -> dict[str, Any]:
         'normalize_before': is_pre_norm,
         'normalize_embedding': fields['norm_embeddings'],
         'add_final_layer_norm': is_pre_norm,
-        # Those of the others are text.
+        # A table writes sinusoids as plain text, and learned positions as an entry.
         'static_position_embeddings': not isinstance(fields['positions'], Spec),
     }
 
