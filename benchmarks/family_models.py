@@ -145,10 +145,13 @@ def as_tensors(batch: Any) -> dict[str, Any]:
     import torch
 
     source, labels = (torch.from_numpy(batch[k]).long() for k in ('source', 'labels'))
-    padding = int(batch['padding'])
+    padding, start = int(batch['padding']), int(batch['start'])
+    # Given, for mBART would begin each target with what it ends with.
+    inputs = torch.nn.functional.pad(labels[:, :-1], (1, 0), value=start)
     return dict(
         input_ids=source,
         attention_mask=source != padding,
+        decoder_input_ids=inputs,
         labels=labels.masked_fill(labels == padding, IGNORED),
     )
 

@@ -21,6 +21,7 @@ from flaxformer_lite.ops import (
     matmul,
     random_bits,
     rms,
+    rows,
     top_k,
 )
 from flaxformer_lite.training.loss import loss_sums
@@ -219,6 +220,14 @@ def test_tuned_top_k_is_the_reference(vocab, k):
     expected = jax.jit(top_k.reference, static_argnums=1)(x_BV, k)
     for block in (7, top_k.BLOCK):
         np.testing.assert_array_equal(tuned(x_BV, k, block), expected)
+
+
+@pytest.mark.parametrize('shape', [(1, 5), (7, 1), (300, 1000)])
+def test_tuned_rows_is_the_reference(shape):
+    x_ND = random(*shape)
+    expected = np.float32(np.float64(x_ND).sum(0))
+    for version in (rows.reference, rows.on_cpu):
+        assert_equal(jax.jit(version)(x_ND), expected, TOLERANCE[F32])
 
 
 @pytest.mark.parametrize('vocab', [10, 127, 128, 640, 1000, 1280])

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from flaxformer_lite.ops.choose import choose
 from flaxformer_lite.ops.matmul import matmul, weight_gradient
+from flaxformer_lite.ops.rows import sum_rows
 from flaxformer_lite.shapes import split_into_blocks
 from flaxformer_lite.sharding import (
     WHOLE,
@@ -240,7 +241,7 @@ def _of_chunk(settings, output, hidden_BCD, labels_BC):
     gradient_NV = _logits_gradient(logits_NV, labels_N, settings)
     if settings.cap is not None:  # m tanh(z / m) grows as 1 − tanh²(z / m)
         gradient_NV *= 1 - jnp.square(logits_NV / settings.cap)
-    bias_gradient_V = None if bias_V is None else gradient_NV.sum(0)
+    bias_gradient_V = None if bias_V is None else sum_rows(gradient_NV)
     gradient_NV = gradient_NV.astype(dtype)
     hidden_gradient_ND = matmul(gradient_NV, table_VD)
     table_gradient_VD = weight_gradient(gradient_NV, hidden_ND)
