@@ -1,7 +1,8 @@
-"""From the command to the end of the first training step, with empty and with full
-caches.
+"""From the command to the end of the first training step, or of the run, with empty and
+with full caches.
 
     python -m benchmarks.start --config=configs/wmt_small.py
+    python -m benchmarks.start --whole --config=configs/wmt_small.py
 
 All flags but its own go to experiments.run. Cold: nothing is there of what the project
 caches, the tokenizer, the tokenised text and compiled programs. Warm: they are there,
@@ -28,13 +29,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('--rounds', type=int, default=3)
+    parser.add_argument(
+        '--whole', action='store_true', help='until the run has ended and is scored'
+    )
     args, flags = parser.parse_known_args()
+    measure = whole_run if args.whole else first_step
     seconds: dict[str, list[float]] = {'cold': [], 'warm': []}
     for _ in range(args.rounds):
         with tempfile.TemporaryDirectory() as folder:
             for name, times in seconds.items():
                 times.append(
-                    first_step(flags, Path(folder) / 'cache', Path(folder) / name)
+                    measure(flags, Path(folder) / 'cache', Path(folder) / name)
                 )
     rows = [[name, median(times), *sorted(times)] for name, times in seconds.items()]
     print(console.table(['cache', 'median s', *[''] * args.rounds], rows))
@@ -43,13 +48,11 @@ def main() -> None:
 def first_step(flags: list[str], cache: Path, workdir: Path) -> float:
     """Seconds from the command until the metrics of step 1 are written; then it is
     stopped."""
-    command = [sys.executable, '-m', 'experiments.run', *flags]
-    command += [f'--workdir={workdir}', '--config.train.log_every=1']
-    environment = os.environ | {'FLAXFORMER_LITE_CACHE': str(cache)}
+    command = _command(flags, workdir) + ['--config.train.log_every=1']
     metrics = workdir / 'metrics.jsonl'
     began = time.time()
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL
+        command, env=_environment(cache), stdout=subprocess.DEVNULL
     ) as process:
         try:
             while not (metrics.exists() and metrics.read_bytes().count(b'\n')):
@@ -61,6 +64,26 @@ def first_step(flags: list[str], cache: Path, workdir: Path) -> float:
         finally:
             process.kill()
     return json.loads(metrics.read_bytes().split(b'\n')[0])['time'] - began
+
+
+def whole_run(flags: list[str], cache: Path, workdir: Path) -> float:
+    """Seconds from the command until its process has ended."""
+    began = time.time()
+    subprocess.run(
+        _command(flags, workdir),
+        env=_environment(cache),
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    return time.time() - began
+
+
+def _command(flags: list[str], workdir: Path) -> list[str]:
+    return [sys.executable, '-m', 'experiments.run', *flags, f'--workdir={workdir}']
+
+
+def _environment(cache: Path) -> dict[str, str]:
+    return os.environ | {'FLAXFORMER_LITE_CACHE': str(cache)}
 
 
 if __name__ == '__main__':
