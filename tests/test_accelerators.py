@@ -15,7 +15,7 @@ import tiny
 from configs import wmt_base
 from experiments.config import typed
 from experiments.config.derived import without_seeds
-from experiments.runtime import mesh
+from experiments.runtime import compilation, mesh
 from experiments.training import programs
 from flaxformer_lite.attention.flash import Flash
 from flaxformer_lite.generation import generate
@@ -167,11 +167,19 @@ def test_flash_says_what_this_gpu_cannot_do(cudnn):
         jax.eval_shape(attend, q_BTHK, key_BGKS, positions_BT, mask_BHTS)
 
 
-def test_the_compiler_knows_the_flags_that_the_guide_names():
-    guide = (ROOT / 'docs/guides/many_devices.md').read_text('utf-8')
-    flags = re.findall(r'--(xla_gpu_\w+)=true', guide)
+def test_several_gpus_compute_while_they_send(monkeypatch):
+    """By an option that this XLA knows, and that the guide says how to turn off."""
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+    options = compilation._options(once=False)
+    assert options == {'xla_gpu_enable_latency_hiding_scheduler': True}
     program = jax.jit(lambda x: x + 1).lower(1.0)
-    program.compile(compiler_options=dict.fromkeys(flags, True))
+    program.compile(compiler_options=options)
     with pytest.raises(jax.errors.JaxRuntimeError, match='No such compile option'):
         program.compile(compiler_options={'xla_gpu_no_such_flag': True})
-    assert 'xla_gpu_enable_latency_hiding_scheduler' in flags
+    guide = (ROOT / 'docs/guides/many_devices.md').read_text('utf-8')
+    (flag,) = re.findall(r'XLA_FLAGS=(--xla_gpu_\w+=false)', guide)
+    monkeypatch.setenv('XLA_FLAGS', flag)
+    assert not compilation._options(once=False)
+    monkeypatch.delenv('XLA_FLAGS')
+    monkeypatch.setattr(jax, 'device_count', lambda: 1)
+    assert not compilation._options(once=False)

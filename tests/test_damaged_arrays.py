@@ -16,7 +16,7 @@ NOISE = np.random.default_rng(0).normal(size=(3, 50, 40)).astype(np.float32)
 
 
 def noise(step):
-    """Three arrays that are files of their own size: zstd finds nothing to shorten."""
+    """Three arrays that are files of their own size."""
     arrays = {str(i): jnp.asarray(NOISE[i] + step) for i in range(3)}
     return {'params': arrays, 'key': jax.random.key(step)}
 
@@ -59,7 +59,7 @@ def test_a_bit_that_flips_in_a_large_file_is_never_used(tmp_path, two):
         if step == 1:
             (tmp_path / 'damaged-2').rename(tmp_path / '2')
         file.write_bytes(whole)
-    # A few bits mean nothing to zstd; the arrays' own mean all the more.
+    # Some bits are of no array.
     assert any('step 2 is damaged: params/' in text for text in noticed)
 
 

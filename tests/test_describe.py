@@ -362,6 +362,7 @@ def test_the_printed_table():
         ),
         ('model', {'num_heads': 0}, 'model.num_heads must be at least 1 and .* not 0'),
         ('optimizer', {'eps': 0.0}, 'optimizer.eps'),
+        ('mesh', {'fsdp': 7}, 'mesh.fsdp=7 divides no parameter of this model'),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(section, settings, message):

@@ -325,5 +325,5 @@ def test_an_axis_that_divides_nothing_is_refused(axis):
     sizes = dict(d_model=6, num_heads=2, d_ff=6, num_layers=1)
     variables = tiny.all_variables(tiny.model(**sizes))
     with pytest.raises(UserError, match=f'mesh.{axis}=4 divides no parameter'):
-        mesh.check_divides(mesh.of(**{axis: 4}), variables)
-    mesh.check_divides(mesh.of(**{axis: 2}), variables)
+        mesh.check_divides(mesh.of(**{axis: 4}).mesh, variables)
+    mesh.check_divides(mesh.of(**{axis: 2}).mesh, variables)

@@ -13,15 +13,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import small_runs
 
 from experiments.command_line.errors import UserError
+from experiments.config.schema import ExperimentConfig
 from experiments.runtime.processes import group, place
 from experiments.runtime.processes.place import Place
 from experiments.storage import files
+from experiments.training import setup, whole_run
 
 ROOT = Path(__file__).parents[1]
 FIELDS: dict[str, object] = {**small_runs.SHORT}
@@ -107,6 +110,34 @@ def test_drafts_of_another_host_are_left_to_it(tmp_path):
         draft.write_text('half')
     files.sweep(tmp_path, held=False)
     assert not mine.exists() and others.exists()
+
+
+@pytest.mark.parametrize('what', ['code', 'config', 'command'])
+def test_processes_that_were_not_started_alike_are_refused(what, tmp_path, monkeypatch):
+    def gather(name, facts):
+        return [facts, facts | {list(facts)[-1]: 'else'} if name == what else facts]
+
+    monkeypatch.setattr(group, 'count', lambda: 2)
+    monkeypatch.setattr(group, 'gather', gather)
+    runs = [whole_run.Run(ExperimentConfig(), tmp_path)]
+    with pytest.raises(UserError, match=f'of 2 has another {what} than .* is "else"'):
+        whole_run._check_same_command(runs, False)
+
+
+@pytest.mark.parametrize('changed', ['tokenizer', 'pairs', 'dev', 'sets'])
+def test_every_text_of_a_run_counts_in_what_processes_compare(changed):
+    """`whole_run` compares it as `text`."""
+
+    def digests(**texts):
+        tokens = SimpleNamespace(digest=texts.get('tokenizer'))
+        pairs = SimpleNamespace(digest=texts.get('pairs'))
+        dev = ('dev', [(texts.get('dev'), 'b')])
+        sets = {'test': [(texts.get('sets'), 'b')]}
+        made = SimpleNamespace(tokenizer=tokens, pairs=pairs, dev=dev, sets=sets)
+        return setup.digests(made)
+
+    assert digests() == digests()
+    assert digests() != digests(**{changed: 'c'})
 
 
 EXCHANGE = """
@@ -528,6 +559,8 @@ def test_one_may_start_late_and_a_second_group_finds_the_run_ended(begin, tmp_pa
         (({}, {'model__d_ff': 16}), 'has another config .*model.d_ff is 16, not 32'),
         (({'model__num_heads': 3},) * 2, 'num_heads'),
         (({'model__nothing': 1},) * 2, 'the config has no field'),
+        (({'mesh__fsdp': 3},) * 2, 'mesh.fsdp=3 .*does not divide the 4 devices'),
+        (({'mesh__fsdp': 4, 'model__d_model': 18},) * 2, 'mesh.fsdp=4 divides no'),
     ],
 )
 def test_bad_input_is_one_line_of_the_first(begin, tmp_path, changes, message):

@@ -105,7 +105,7 @@ class CheckpointWriter:
             raise self._failure(error) from error
         if not steps:
             return  # how much space the first one needs is not known
-        # Not the size of the arrays, for on disk they are compressed.
+        # What is on disk, of all processes, and not what this one has in memory.
         needed = space.taken(self._folder.path(steps[-1]))
         if free < needed:
             raise self._failure(

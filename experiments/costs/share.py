@@ -12,6 +12,7 @@ import jax
 from jax.sharding import AbstractMesh
 
 from experiments.config.schema import MeshConfig
+from experiments.runtime.mesh import check_divides
 from flaxformer_lite.sharding import AXES, ROW_AXES, state_shardings
 from flaxformer_lite.training.train_step import TrainState
 
@@ -32,8 +33,12 @@ def of_device(
       parameters, optimizer: as the rules of `sharding` divide them.
       gradients: as the parameters that are trained.
       activations: at most; what `tensor` divides of them is not taken off.
+
+    Raises:
+      UserError: an axis divides no parameter.
     """
     mesh = _mesh(config)
+    check_divides(mesh, state.params)
     shardings = state_shardings(state, mesh)
     rows = _row_shards(mesh)
     return {

@@ -1,6 +1,7 @@
 """How programs are compiled, and that compiled programs are kept on disk."""
 
 import contextlib
+import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ from experiments.runtime.processes import group
 _CPU_OPTIONS = {'xla_cpu_scheduler_type': 'CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED'}
 # A program that runs once ends sooner when little time is spent on optimizing it.
 _RUN_ONCE_OPTIONS = {'xla_backend_optimization_level': 0}
+# XLA on several GPUs: they compute while they send.
+_GPUS_OPTIONS = {'xla_gpu_enable_latency_hiding_scheduler': True}
 
 
 class Program:
@@ -118,12 +121,15 @@ def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.C
     return program
 
 
-def _options(once: bool) -> dict[str, Any] | None:
-    if jax.default_backend() != 'cpu':
-        return None
-    if once:
-        return _CPU_OPTIONS | _RUN_ONCE_OPTIONS
-    return _CPU_OPTIONS
+def _options(once: bool) -> dict[str, Any]:
+    """What XLA is told beside `XLA_FLAGS`; where these say it, they count."""
+    options: dict[str, Any] = {}
+    if jax.default_backend() == 'cpu':
+        options = _CPU_OPTIONS | _RUN_ONCE_OPTIONS if once else _CPU_OPTIONS
+    elif jax.default_backend() == 'gpu' and jax.device_count() > 1:
+        options = _GPUS_OPTIONS
+    given = os.environ.get('XLA_FLAGS', '')
+    return {name: value for name, value in options.items() if name not in given}
 
 
 def _serialize(program: jax.stages.Compiled) -> bytes:

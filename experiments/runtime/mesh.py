@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from experiments.command_line.errors import UserError
 from experiments.runtime.processes import group
@@ -260,17 +260,18 @@ def fetch(tree: Any) -> Any:
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
-def check_divides(devices: DeviceMesh, variables: Any) -> None:
+def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> None:
     """Refuses an axis that divides no parameter of a model.
 
     Args:
+      mesh: with the axes of `AXES`.
       variables: the model's, or their shapes.
 
     Raises:
       UserError: names the axis.
     """
     used = set()
-    for sharding in jax.tree.leaves(devices.state(variables)):
+    for sharding in jax.tree.leaves(state_shardings(variables, mesh)):
         for axes in sharding.spec:
             used.update((axes,) if isinstance(axes, str) else axes or ())
     mends = {
@@ -278,7 +279,7 @@ def check_divides(devices: DeviceMesh, variables: Any) -> None:
         'tensor': 'a number that divides num_heads, d_ff or the vocabulary',
     }
     for axis, mend in mends.items():
-        size = devices.mesh.shape[axis]
+        size = mesh.shape[axis]
         if size > 1 and axis not in used:
             raise UserError(
                 f'mesh.{axis}={size} divides no parameter of this model: choose {mend}'

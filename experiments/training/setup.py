@@ -238,7 +238,7 @@ def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
         variables = trained_run.abstract_variables(model, devices)
     except ValueError as error:
         raise UserError(str(error)) from None
-    mesh.check_divides(devices, variables)
+    mesh.check_divides(devices.mesh, variables)
     return model
 
 
