@@ -172,15 +172,6 @@ def test_a_folder_that_is_no_whole_checkpoint_is_refused(t5, monkeypatch, capsys
     check('is no checkpoint: it holds no config.json')
 
 
-def test_a_family_without_sentencepiece_is_refused_by_name(
-    tmp_path, monkeypatch, capsys
-):
-    theirs = tmp_path / 'bart'
-    shutil.copytree(published_tokenizers.GOLDENS / 'families' / 'bart', theirs)
-    words = 'the tokenizer of model_type=bart cannot be converted, only those of t5, '
-    refuses(monkeypatch, capsys, theirs, words)
-
-
 @pytest.mark.parametrize(
     ('numbers', 'words'),
     [
