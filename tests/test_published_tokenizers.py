@@ -199,6 +199,12 @@ def test_which_tokenizer_a_folder_has_is_said_by_its_class_or_its_files(tmp_path
         )
 
 
+def test_m2m100_without_its_numbers_is_refused(tmp_path):
+    theirs = checkpoint('m2m100', tmp_path / 'm2m100')
+    (theirs / 'vocab.json').unlink()
+    refuses(theirs, 'holds no vocab.json: copy it', *golden_of('m2m100')['languages'])
+
+
 def test_what_is_of_two_checkpoints_is_refused(tmp_path):
     nllb = checkpoint('nllb', tmp_path / 'nllb')
     languages = golden_of('nllb')['languages']

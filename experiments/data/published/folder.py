@@ -44,6 +44,7 @@ _KEPT = (
     'special_tokens_map.json',
     'added_tokens.json',
     'tokenizer.json',
+    'vocab.json',
 )
 
 

@@ -105,7 +105,7 @@ class Opened:
     def contents(self, names: Sequence[str]) -> tuple[tuple[str, bytes], ...]:
         """The files of these names that are there, by name, as they are."""
         folder = self.request.folder
-        there = sorted(name for name in names if self.holds(name))
+        there = sorted({name for name in names if self.holds(name)})
         return tuple((name, (folder / name).read_bytes()) for name in there)
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -156,6 +156,11 @@ class Opened:
         Raises:
           UserError: it has not, or as `check_numbers`.
         """
+        if not self.holds(name):
+            raise UserError(
+                f'{self.request.folder} holds no {name}: copy it from where the '
+                'checkpoint was published'
+            )
         return self.check_numbers(self.request.folder / name, self.read_json(name))
 
     def check_numbers(self, path: Path, numbers: dict[str, Any]) -> dict[str, int]:
