@@ -19,7 +19,7 @@ import published_tokenizers
 import pytest
 
 import flaxformer_lite
-from experiments import convert, look, report, run, translate
+from experiments import convert, evaluate, look, report, run, translate
 from experiments.command_line import flags
 from experiments.command_line.errors import UserError
 from experiments.conversion import converted
@@ -27,9 +27,11 @@ from experiments.data import corpus
 from experiments.data.published.tokenizer import PublishedTokenizer
 from experiments.data.tokenising import part
 from experiments.data.tokenising.pool import Pool
+from experiments.evaluation import translation_files
 from experiments.evaluation.translator import Translator
 from experiments.reports import overview, read
 from experiments.runs import directory, trained_run
+from experiments.storage import files
 
 # Compiling takes a second each: these differ in what a search is told.
 MOST_TELLING = ('marian', 'mbart')
@@ -172,15 +174,6 @@ def test_a_folder_that_is_no_whole_checkpoint_is_refused(t5, monkeypatch, capsys
     check('is no checkpoint: it holds no config.json')
 
 
-def test_a_family_without_sentencepiece_is_refused_by_name(
-    tmp_path, monkeypatch, capsys
-):
-    theirs = tmp_path / 'bart'
-    shutil.copytree(published_tokenizers.GOLDENS / 'families' / 'bart', theirs)
-    words = 'the tokenizer of model_type=bart cannot be converted, only those of t5, '
-    refuses(monkeypatch, capsys, theirs, words)
-
-
 @pytest.mark.parametrize(
     ('numbers', 'words'),
     [
@@ -269,6 +262,21 @@ def test_it_stays_as_it_is_and_another_run_has_its_config(runs):
     assert (entry['status'], entry['step'], entry['steps']) == ('converted', 0, None)
 
 
+def test_a_report_has_the_scores_that_evaluate_has_written(tmp_path, runs):
+    path = tmp_path / 'run'
+    shutil.copytree(runs / 't5', path)
+    assert overview.entry(read.read(path))['evaluations'] == {}
+    for name, bleu in (('val', 3.25), ('test', 4.5)):
+        file = translation_files.outputs_path(path, name, converted.STEP)
+        scores = {'bleu': bleu, 'bleu_signature': 'x', 'set': name, 'step': 0}
+        files.write_json(file.with_suffix('.json'), scores)
+    text = report.as_table([read.read(path)])
+    assert re.search('test bleu +val bleu', text) and re.search('4.50 +3.25', text)
+    files.write_json(file.with_suffix('.json'), {'bleu': 'high'})
+    with pytest.raises(UserError, match='test.step=0.json holds no scores, for bleu'):
+        read.read(path)
+
+
 def test_a_config_that_is_no_runs_is_refused(tmp_path):
     file = tmp_path / 'config.json'
     for content, words in (
@@ -281,12 +289,11 @@ def test_a_config_that_is_no_runs_is_refused(tmp_path):
             flags.settings(str(file), [])
 
 
-def test_what_was_published_is_written_again(runs, tmp_path, monkeypatch, capsys):
-    """To the bit, but for what says how to decode and in which languages."""
-    theirs = published_tokenizers.checkpoint('mbart50', tmp_path / 'theirs')
-    out = tmp_path / 'out'
-    arguments = runs / 'mbart50', '--to=huggingface', f'--out={out}'
-    command(monkeypatch, convert, *arguments)
+def written_again(name, runs, folder, monkeypatch):
+    """Converted and written, and how it was published; the arrays are the same."""
+    theirs = published_tokenizers.checkpoint(name, folder / 'theirs')
+    out = folder / 'out'
+    command(monkeypatch, convert, runs / name, '--to=huggingface', f'--out={out}')
     assert flaxformer_lite.describe_pretrained(
         out
     ) == flaxformer_lite.describe_pretrained(theirs)
@@ -297,6 +304,12 @@ def test_what_was_published_is_written_again(runs, tmp_path, monkeypatch, capsys
     assert ours.keys() == expected.keys()
     for path, x in expected.items():
         np.testing.assert_array_equal(ours[path], x)
+    return out, theirs
+
+
+def test_what_was_published_is_written_again(runs, tmp_path, monkeypatch, capsys):
+    """To the bit, but for what says how to decode and in which languages."""
+    out, theirs = written_again('mbart50', runs, tmp_path, monkeypatch)
     model = 'sentencepiece.bpe.model'
     assert (out / model).read_bytes() == (theirs / model).read_bytes()
     settings, generation = [
@@ -310,6 +323,40 @@ def test_what_was_published_is_written_again(runs, tmp_path, monkeypatch, capsys
     again = converted.read(out, 'grammar', 'cs_CZ', 'ar_AR').tokenizer
     trained = trained_run.open_trained(runs / 'mbart50')
     assert again.digest == trained.tokenizer.digest
+
+
+@pytest.mark.parametrize('name', ['m2m100', 'bart'])
+def test_what_no_run_of_ours_becomes_is_written_where_it_came_from(
+    name, runs, tmp_path, monkeypatch, capsys
+):
+    """M2M100's padding is token 1, and BART's pieces are bytes."""
+    out, theirs = written_again(name, runs, tmp_path, monkeypatch)
+    languages = published_tokenizers.golden_of(name)['languages']
+    again = converted.read(out, 'grammar', *languages).tokenizer
+    assert again.digest == trained_run.open_trained(runs / name).tokenizer.digest
+    config, before = [
+        json.loads((path / 'config.json').read_text('utf-8')) for path in (out, theirs)
+    ]
+    for field in ('model_type', 'pad_token_id', 'vocab_size'):
+        assert config[field] == before[field]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['m2m100', 'nllb', 'mbart50', 'bart'])
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')  # of Transformers
+def test_transformers_opens_what_is_written_again(name, runs, tmp_path, monkeypatch):
+    pytest.importorskip('torch')
+    transformers = pytest.importorskip('transformers')
+    from tests.goldens import make_tokenizers
+
+    out, _ = written_again(name, runs, tmp_path, monkeypatch)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).double().eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    golden = published_tokenizers.golden_of(name)
+    assert golden['greedy'] == [
+        make_tokenizers.translated(model, tokenizer, name, text)
+        for text in golden['texts']
+    ]
 
 
 def write_text(folder):
@@ -339,6 +386,10 @@ def test_from_a_published_checkpoint_to_one_that_is_trained_on(
     """Converted, trained, killed, gone on with, extended, looked at, and written."""
     theirs = runs / 'mbart'
     path = tmp_path / 'run'
+    command(monkeypatch, evaluate, f'--workdir={theirs}', '--set=val')
+    capsys.readouterr()
+    command(monkeypatch, report, theirs)
+    assert 'val bleu' in capsys.readouterr().out
     settings = [
         *(f'--config={theirs}/config.json', f'--config.init_from={theirs}'),
         f'--config.data={write_text(tmp_path / "text")}',

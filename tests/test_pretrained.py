@@ -385,6 +385,29 @@ def test_a_file_of_the_model_without_its_head_is_read(marian):
     assert same(found, whole)
 
 
+def test_a_number_that_fairseq_wrote_is_left_in_the_file(tmp_path):
+    path = tmp_path / 'bart'
+    shutil.copytree(GOLDENS / 'bart', path)
+    version = {'model.encoder.version': np.array([3.0], np.float32)}
+    change_weights(path, lambda stored: stored.update(version))
+    found = flaxformer_lite.from_pretrained(path)[1]
+    assert same(found, flaxformer_lite.from_pretrained(GOLDENS / 'bart')[1])
+
+
+@pytest.mark.parametrize('name', ['t5gemma', 't5gemma2'])
+def test_tokens_may_stand_in_the_config_of_the_decoder_alone(name, tmp_path):
+    path = tmp_path / name
+    shutil.copytree(GOLDENS / name, path)
+    names = ('vocab_size', 'pad_token_id', 'eos_token_id', 'bos_token_id')
+    config = folder.read_config(path)
+    tokens = dict(zip(names, (17, 0, 1, 2), strict=True))
+    gone = dict.fromkeys((*names, 'decoder_start_token_id'), ...)
+    change_config(path, **gone, decoder=config['decoder'] | tokens)
+    (path / 'generation_config.json').unlink()
+    expected = flaxformer_lite.describe_pretrained(GOLDENS / name)
+    assert flaxformer_lite.describe_pretrained(path) == expected
+
+
 # Reads a checkpoint with memory for the variables and ten of its largest arrays, which
 # is less than the file: what is traced, copies on their way and gaps of the allocator
 # take some. All that is there once is there after a small one.

@@ -18,11 +18,15 @@ from experiments.data.published import folder
 from experiments.data.published import tokenizer as published
 from experiments.data.published.opened import Request
 from experiments.reports.inside import attended
+from flaxformer_lite.config import spec
 from flaxformer_lite.pretrained import load
+from flaxformer_lite.special_tokens import SpecialTokens
+
+FAMILIES = 'flaxformer_lite.families'
 
 every_golden = pytest.mark.parametrize('name', NAMES)
 # The others take a text as it is.
-WITH_RULES = [name for name in NAMES if name != 't5gemma']
+WITH_RULES = [name for name in NAMES if name not in ('t5gemma', 'bart')]
 
 
 def request_of(theirs, source='', target=''):
@@ -73,7 +77,9 @@ def test_texts_of_tokens_are_those_of_transformers(name, tmp_path):
     tokenizer = read(name, tmp_path)
     special = tokenizer.special_tokens
     theirs = zip(golden['rows'], golden['decoded'], strict=True)
-    expected = [(row, text.strip()) for row, text in theirs if special.end not in row]
+    expected = [(row, text) for row, text in theirs if special.end not in row]
+    if name != 'bart':  # whose texts are as they are, spaces and all
+        expected = [(row, text.strip()) for row, text in expected]
     start = [] if special.start == special.end else [special.start]
     last = [special.end, 5, special.padding]
     rows = [[*start, *row, *last] for row, _ in expected]
@@ -193,6 +199,12 @@ def test_which_tokenizer_a_folder_has_is_said_by_its_class_or_its_files(tmp_path
         )
 
 
+def test_m2m100_without_its_numbers_is_refused(tmp_path):
+    theirs = checkpoint('m2m100', tmp_path / 'm2m100')
+    (theirs / 'vocab.json').unlink()
+    refuses(theirs, 'holds no vocab.json: copy it', *golden_of('m2m100')['languages'])
+
+
 def test_what_is_of_two_checkpoints_is_refused(tmp_path):
     nllb = checkpoint('nllb', tmp_path / 'nllb')
     languages = golden_of('nllb')['languages']
@@ -260,6 +272,121 @@ def test_pieces_of_bytes_make_any_letter(tmp_path):
     assert tokenizer.decode(rows) == texts
 
 
+def test_tokens_of_bytes_give_back_a_text_as_it_was(tmp_path):
+    """Umlauts, emoji, and spaces wherever they stand; of BART and of ByT5."""
+    theirs = checkpoint('bart', tmp_path / 'bart')
+    texts = [text for text in golden_of('bart')['texts'] if text.strip()]
+    bart = folder.read(request_of(theirs))
+    assert bart.decode(bart.encode(texts)) == texts
+    half = bart.vocabulary.numbers['Ã']  # of a letter, whose second byte is missing
+    assert bart.decode([[half]]) == ['\N{REPLACEMENT CHARACTER}']
+    # Words that were cut before are not cut again.
+    assert bart.encode(texts) == bart.encode(texts)
+
+    edit(theirs / 'config.json', tokenizer_class='ByT5Tokenizer', model_type='t5')
+    request = request_of(checkpoint('t5', tmp_path / 't5'))
+    byt5 = folder.read(request._replace(folder=theirs, rows=384))
+    # From Transformers' documentation.
+    assert byt5.encode(['hello']) == [[107, 104, 111, 111, 114]]
+    assert byt5.decode(byt5.encode(texts)) == texts
+    assert byt5.decode([[100, 3 + 0xC3, 258, 259, 383]]) == ['a']
+    byt5.save(tmp_path / 'tokenizer.model')
+    assert published.load(tmp_path / 'tokenizer.model') == byt5
+    special = SpecialTokens(padding=1, start=2, end=5)
+    with pytest.raises(UserError, match='eos_token_id=5, and ByT5 has 0 and 1'):
+        folder.read(request._replace(folder=theirs, special_tokens=special))
+
+
+def as_tokenizer_json(theirs):
+    """Writes in one file what vocab.json and merges.txt hold, and removes these."""
+    numbers = json.loads((theirs / 'vocab.json').read_text('utf-8'))
+    _, *merges, _ = (theirs / 'merges.txt').read_text('utf-8').split('\n')
+    content = {
+        'pre_tokenizer': {'type': 'ByteLevel', 'add_prefix_space': False},
+        'model': {'type': 'BPE', 'vocab': numbers, 'merges': merges},
+    }
+    (theirs / 'tokenizer.json').write_text(json.dumps(content), encoding='utf-8')
+    for name in ('vocab.json', 'merges.txt'):
+        (theirs / name).unlink()
+    return content
+
+
+def test_bart_is_read_of_two_files_or_of_one(tmp_path):
+    theirs = checkpoint('bart', tmp_path / 'bart')
+    expected = folder.read(request_of(theirs))
+    content = as_tokenizer_json(theirs)
+    assert folder.read(request_of(theirs)).digest == expected.digest
+    pairs = [merge.split(' ') for merge in content['model']['merges']]
+    edit(theirs / 'tokenizer.json', model=content['model'] | {'merges': pairs})
+    assert folder.read(request_of(theirs)).digest == expected.digest
+
+    prefixed = content['pre_tokenizer'] | {'add_prefix_space': True}
+    edit(theirs / 'tokenizer.json', pre_tokenizer=prefixed)
+    refuses(theirs, 'add_prefix_space=true, by which texts begin with a space')
+    edit(theirs / 'tokenizer.json', pre_tokenizer={'type': 'Metaspace'})
+    refuses(theirs, 'tokenizer.json is no byte-level BPE, which the tokenizer of')
+    edit(theirs / 'tokenizer.json', pre_tokenizer=content['pre_tokenizer'], model=[])
+    refuses(theirs, 'tokenizer.json is no byte-level BPE')
+    edit(theirs / 'tokenizer.json', model={'type': 'BPE', 'vocab': {}})
+    refuses(theirs, 'has no model.vocab and model.merges')
+    (theirs / 'tokenizer.json').unlink()
+    refuses(theirs, 'holds no vocab.json, and the tokenizer of model_type=bart is')
+
+
+@pytest.mark.parametrize(
+    ('file', 'old', 'new', 'words'),
+    [
+        ('merges.txt', "' s", "' s x", 'which is not of two pieces'),
+        ('merges.txt', "' s", "' sx", "json has no number for the piece 'sx"),
+        ('vocab.json', '"<s>"', '"<x>"', 'vocab.json has no piece <s>, with which'),
+        ('vocab.json', '"<unk>"', '"<x>"', 'has no piece <unk>'),
+        ('vocab.json', '"!": 4', '"!": 1000', 'none of the 280 rows'),
+        ('vocab.json', '"Ġ"', '"xx"', 'has no number for the piece Ġ'),
+    ],
+)
+def test_byte_level_files_that_do_not_fit_are_refused(tmp_path, file, old, new, words):
+    theirs = checkpoint('bart', tmp_path / 'bart')
+    text = (theirs / file).read_text('utf-8')
+    assert old in text
+    (theirs / file).write_text(text.replace(old, new, 1), encoding='utf-8')
+    refuses(theirs, words)
+
+
+def test_a_bart_whose_texts_begin_with_a_space_is_refused(tmp_path):
+    theirs = checkpoint('bart', tmp_path / 'bart')
+    config = theirs / 'tokenizer_config.json'
+    config.write_text('{"add_prefix_space": true}', encoding='utf-8')
+    refuses(theirs, 'tokenizer_config.json has add_prefix_space=true, by which')
+
+
+def test_each_family_has_a_tokenizer_and_another_word_is_refused(tmp_path):
+    theirs = checkpoint('t5', tmp_path / 't5')
+    families = [spec.find(FAMILIES, name) for name in spec.available(FAMILIES)]
+    for family in families:
+        for model_type in family.model_types:
+            assert model_type in folder.MODEL_TYPES
+    with pytest.raises(UserError, match='model_type=fsmt cannot be converted, only th'):
+        folder.read(request_of(theirs)._replace(model_type='fsmt'))
+
+
+def test_tokens_that_are_no_text_are_shown_by_names(tmp_path):
+    """Languages by the words of the checkpoint, wherever they stand."""
+    for name in ('mbart', 'mbart50', 'nllb', 'm2m100'):
+        source, target = golden_of(name)['languages']
+        tokenizer = read(name, tmp_path)
+        tokens = attended.pairs_batch(tokenizer, [('ab', 'ab')])
+        rows = [tokens[side][0].tolist() for side in ('source', 'inputs')]
+        shown = list(map(tokenizer.pieces, rows))
+        assert (source in shown[0], target in shown[1]) == (True, True), shown
+        assert target not in shown[0] and '</s>' in shown[0]
+    tokenizer = read('bart', tmp_path)
+    assert tokenizer.pieces([0, 1, 2, 3, 4, 279]) == (
+        ['<s>', '<pad>', '</s>', '<unk>', '!', '<279>']
+    )
+    tokenizer = read('t5gemma', tmp_path)
+    assert tokenizer.pieces([2, 0, 1]) == ['<s>', '<pad>', '</s>']
+
+
 @pytest.mark.slow
 @every_golden
 @pytest.mark.filterwarnings('ignore:Recommended. pip install sacremoses')
@@ -282,8 +409,13 @@ def test_tokens_of_many_texts_are_those_of_the_transformers_that_is_here(
     )
     draw = np.random.default_rng(7)
     letters = list('aaabbbcccz') + ['ä', '東', ' ']
-    texts = [''.join(draw.choice(letters, 12)).strip() for _ in range(300)]
-    texts = [' '.join(text.split()) for text in texts]
+    if name == 'bart':
+        letters += [*"'sST19.!\n\t", ' ', '\u3000', '\xa0', '😀', 'e\u0301', 'Ⅷ', '½']
+    texts = [''.join(draw.choice(letters, 12)) for _ in range(300)]
+    if name == 'bart':  # whose spaces count
+        texts = [text for text in texts if text.strip()]
+    else:
+        texts = [' '.join(text.split()) for text in texts]
     end = [] if ours.source_end is None else [ours.source_end]
     found = [row + end for row in ours.encode(texts)]
     assert found == [theirs(text).input_ids for text in texts]
@@ -295,4 +427,6 @@ def test_tokens_of_many_texts_are_those_of_the_transformers_that_is_here(
         theirs.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         for row in target
     ]
-    assert ours.decode(target) == [text.strip() for text in written]
+    if name != 'bart':
+        written = [text.strip() for text in written]
+    assert ours.decode(target) == written

@@ -47,12 +47,12 @@ def lines_of(pairs: Pairs) -> tuple[list[str], list[str]]:
 
     Line ends within a sentence become spaces: they would part it in a file.
     """
-    sources = [_on_one_line(source) for source, _ in pairs]
-    references = [_on_one_line(reference) for _, reference in pairs]
+    sources = [on_one_line(source) for source, _ in pairs]
+    references = [on_one_line(reference) for _, reference in pairs]
     return sources, references
 
 
-def _on_one_line(text: str) -> str:
+def on_one_line(text: str) -> str:
     """The text with spaces in place of its line ends, of whichever kind."""
     return ' '.join(text.splitlines())
 

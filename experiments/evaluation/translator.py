@@ -16,7 +16,7 @@ from experiments.command_line.errors import UserError
 from experiments.config.schema import EvaluationConfig
 from experiments.data.corpus import chunks
 from experiments.data.tokenizer import Tokenizer
-from experiments.evaluation import batches
+from experiments.evaluation import batches, translation_files
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from experiments.runtime.processes import group
@@ -157,7 +157,9 @@ class Translator:
         """The hypotheses of each of a batch's first rows."""
         tokens_BNL, scores_BN, exists_BN = (x[:rows] for x in decoded)
         # The tokenizer decodes many texts in one call faster than in several.
-        texts = iter(self._tokenizer.decode(tokens_BNL[exists_BN].tolist()))
+        decoded_texts = self._tokenizer.decode(tokens_BNL[exists_BN].tolist())
+        # A published vocabulary may have pieces for line ends.
+        texts = map(translation_files.on_one_line, decoded_texts)
         for scores_N, exists_N in zip(scores_BN, exists_BN, strict=True):
             hypotheses = []
             for score in scores_N[exists_N]:

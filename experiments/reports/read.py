@@ -95,6 +95,8 @@ def read(path: Path) -> Run:
         result = result_file.read(path, whole=False)
     else:
         result = _so_far(rows)
+        if status == 'converted':
+            result['evaluations'] = _scored_since(path, result['step'])
         if files.exists(path / FAILURE):
             status, message = _failure(path / FAILURE)
     return Run(path, config, status, message, result, rows, _environment(path))
@@ -110,6 +112,15 @@ def _so_far(rows: Sequence[Row]) -> dict[str, Any]:
         if row['kind'] == 'eval' and 'set' in row:
             result['evaluations'][row['set']] = row
     return result
+
+
+def _scored_since(path: Path, step: int) -> dict[str, Any]:
+    """Scores by set, of a run that nothing but `experiments.evaluate` has scored."""
+    pattern = translation_files.outputs_path(path, '*', step).with_suffix('.json')
+    found = {}
+    for file in sorted(pattern.parent.glob(pattern.name)):
+        found[file.name.partition('.step=')[0]] = result_file.read_scores(file)
+    return found
 
 
 def _failure(file: Path) -> tuple[str, str]:

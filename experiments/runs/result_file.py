@@ -45,6 +45,22 @@ def read(path: Path, whole: bool = True) -> dict[str, Any]:
     return result
 
 
+def read_scores(file: Path) -> dict[str, Any]:
+    """The scores of a set that stand beside its translations.
+
+    Raises:
+      UserError: the file cannot be read, or holds something else.
+    """
+    scores = files.read_json(file)
+    reason = _wrong(scores, _OF_A_SET, whole=False)
+    if reason is not None:
+        raise UserError(
+            f'{file} holds no scores, for {reason}: score the run again with '
+            'experiments.evaluate'
+        )
+    return scores
+
+
 def _wrong_scores(result: dict[str, Any], whole: bool) -> str | None:
     if 'evaluations' not in result:
         return 'evaluations is missing'

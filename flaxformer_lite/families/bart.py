@@ -108,6 +108,8 @@ class Bart(Family):
         ),
         '{stack}/final/norm': 'model.{stack}.layer_norm',
     }
+    # What fairseq wrote, of which converted files may still have a number.
+    computed = (r'model\.(encoder|decoder)\.version',)
     # The model without its head has none.
     zeros = ('output_bias',)
     aliases = {

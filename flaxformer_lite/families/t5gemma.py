@@ -144,6 +144,8 @@ class T5Gemma(Family):
 
     @classmethod
     def read(cls, theirs, names):
+        decoder = section('decoder', theirs.get('decoder'))
+        theirs = {**_tokens(decoder), **theirs}
         flat = {k: v for k, v in theirs.items() if k not in _STACKS}
         for stack in [x for x in _STACKS if x in theirs]:
             fields = cls.read_stack(stack, section(stack, theirs[stack]))
@@ -200,6 +202,18 @@ def section(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f'{name} must be a section with fields, not {shown(value)}')
     return value
+
+
+def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that may stand in the decoder's config only."""
+    names = {
+        'vocab_size': 'vocab_size',
+        'pad_token_id': 'pad_token_id',
+        'eos_token_id': 'eos_token_id',
+        'decoder_start_token_id': 'bos_token_id',
+    }
+    given = {ours: decoder.get(name) for ours, name in names.items()}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def check_numbers(stack: str, fields: Mapping[str, Any]) -> None:

@@ -105,11 +105,6 @@ class T5Gemma2(T5Gemma):
     )
 
     @classmethod
-    def read(cls, theirs, names):
-        decoder = section('decoder', theirs.get('decoder'))
-        return super().read(_tokens(decoder) | theirs, names)
-
-    @classmethod
     def read_stack(cls, stack, fields):
         text = fields.get('text_config', fields)
         fields = {**_MODULE, **section(f'{stack}.text_config', text)}
@@ -129,18 +124,6 @@ class T5Gemma2(T5Gemma):
             fields['sliding_window'] = window + after - 1
         fields['rope_parameters'] = {kind: _rope_of(fields, kind) for kind in _THETA}
         return {'text_config': fields} if stack == 'encoder' else fields
-
-
-def _tokens(decoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that may stand in the decoder's config only."""
-    names = {
-        'vocab_size': 'vocab_size',
-        'pad_token_id': 'pad_token_id',
-        'eos_token_id': 'eos_token_id',
-        'decoder_start_token_id': 'bos_token_id',
-    }
-    given = {ours: decoder.get(name) for ours, name in names.items()}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

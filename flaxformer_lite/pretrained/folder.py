@@ -18,6 +18,8 @@ CONFIG = 'config.json'
 GENERATION = 'generation_config.json'
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
+# With what Git LFS begins the file that stands for a large one.
+_POINTER = b'version https://git-lfs'
 # Of generation_config.json: what a model needs to know to decode.
 _OF_GENERATION = (
     'pad_token_id',
@@ -144,4 +146,18 @@ def _opened(path: Path, stack: ExitStack) -> Any:
     except FileNotFoundError:
         raise ValueError(f'{path} is not there, and the index names it') from None
     except (OSError, safetensors.SafetensorError) as error:
+        if _is_pointer(path):
+            raise ValueError(
+                f'{path} is a pointer of Git LFS: load the file down with '
+                '`git lfs pull`'
+            ) from None
         raise ValueError(f'{path} is no whole safetensors file: {error}') from None
+
+
+def _is_pointer(path: Path) -> bool:
+    """Whether a clone has left out what the file holds."""
+    try:
+        with path.open('rb') as file:
+            return file.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return False

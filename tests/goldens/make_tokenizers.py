@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import sentencepiece
+import tokenizers
 import torch
 import transformers
 
@@ -30,6 +31,13 @@ EXTRA_LENGTH = 3  # tokens that a translation may have more than its source
 WORDS = 'abba cab a bac ab caba bab'.split()
 # With an unknown letter, white space of several kinds, and a letter to be normalised.
 TEXTS = ['cab abba', ' a  bac\tab', 'Ab zab', 'xa', '', ' ', 'abacabba bac']
+BART_ROWS = 280
+BART_TEXTS = (
+    "It's a cat's hat, isn't it? I'll say: THE CAT'S.",
+    'Die Katze schläft über dem Bären, 1234 Öl  und 3½ Brötchen.',
+    '  zwei  Leerzeichen, 😀👩‍🚀 und 東京\tא \u3000 e\u0301 \x00\x1c\x7f\u00ad ',
+    'madeupword0000 </ s>',
+)
 SETTINGS = dict(character_coverage=1.0, minloglevel=2, num_threads=1)
 
 
@@ -177,6 +185,33 @@ def make_t5gemma(folder: Path) -> None:
     write_json(folder / 'tokenizer_config.json', config)
 
 
+def make_bart(folder: Path) -> None:
+    """All bytes and a few words; the mask has no row, as in bart-large-cnn.
+
+    The checkpoint is its own, with a row for each piece and two more.
+    """
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    byte_level = tokenizers.pre_tokenizers.ByteLevel
+    tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=BART_ROWS - 2,
+        special_tokens=['<s>', '<pad>', '</s>', '<unk>'],
+        initial_alphabet=byte_level.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(BART_TEXTS, trainer)
+    model = json.loads(tokenizer.to_str())['model']
+    write_json(folder / 'vocab.json', model['vocab'] | {'<mask>': BART_ROWS})
+    merges = ''.join(f'{left} {right}\n' for left, right in model['merges'])
+    (folder / 'merges.txt').write_text('#version: 0.2\n' + merges, encoding='utf-8')
+    import make_families  # beside this script
+
+    changes = dict(
+        vocab_size=BART_ROWS, max_position_embeddings=90, scale_embedding=False
+    )
+    make_families.random_model('bart', 3, changes).save_pretrained(folder)
+
+
 class Kind(NamedTuple):
     """How a tokenizer is made, and what of Transformers reads it.
 
@@ -187,6 +222,7 @@ class Kind(NamedTuple):
       settings: of the tokenizer.
       more: texts of this one alone.
       otherwise: texts that Transformers 5 reads otherwise than SentencePiece.
+      first: the token that targets begin with, where it is no language.
     """
 
     maker: Callable[[Path], None]
@@ -196,6 +232,7 @@ class Kind(NamedTuple):
     settings: dict[str, Any] = {}
     more: tuple[str, ...] = ()
     otherwise: tuple[str, ...] = ()
+    first: int | None = None
 
 
 def languages(source: str, target: str) -> dict[str, Any]:
@@ -259,6 +296,14 @@ KINDS = {
         more=('cab<turn>ab',),
         otherwise=(' ',),
     ),
+    'bart': Kind(
+        make_bart,
+        'BartTokenizer',
+        'BartForConditionalGeneration',
+        'bart',
+        more=BART_TEXTS,
+        first=0,
+    ),
 }
 
 
@@ -273,7 +318,9 @@ def make(name: str) -> None:
     texts = [text for text in TEXTS if text not in kind.otherwise] + [*kind.more]
     rows = [[i, 3, i] for i in range(3, 14)] + [[5, 2, 8], [4, 14, 7]]
     model_class = getattr(transformers, kind.model)
-    model = model_class.from_pretrained(HERE / 'families' / kind.family).double().eval()
+    own = (folder / 'config.json').exists()
+    checkpoint = folder if own else HERE / 'families' / kind.family
+    model = model_class.from_pretrained(checkpoint).double().eval()
     golden = {
         'family': kind.family,
         'languages': [kind.settings.get(x, '') for x in ('src_lang', 'tgt_lang')],
@@ -297,7 +344,7 @@ def translated(model, tokenizer, name: str, text: str) -> str:
     source = tokenizer(text, return_tensors='pt')
     length = source.input_ids.shape[1]
     config = model.config
-    start, first = config.decoder_start_token_id, None
+    start, first = config.decoder_start_token_id, KINDS[name].first
     if KINDS[name].settings.get('tgt_lang'):
         first = tokenizer(text_target='').input_ids[0]
     if name == 'mbart':

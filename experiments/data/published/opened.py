@@ -105,7 +105,7 @@ class Opened:
     def contents(self, names: Sequence[str]) -> tuple[tuple[str, bytes], ...]:
         """The files of these names that are there, by name, as they are."""
         folder = self.request.folder
-        there = sorted(name for name in names if self.holds(name))
+        there = sorted({name for name in names if self.holds(name)})
         return tuple((name, (folder / name).read_bytes()) for name in there)
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -138,14 +138,37 @@ class Opened:
             ) from None
         return Model(path, data, processor)
 
-    def numbers(self, name: str) -> dict[str, int]:
-        """A file that has a number for each piece, with <unk> and the end token.
+    def read_lines(self, name: str) -> list[str]:
+        """The lines of a text.
 
         Raises:
-          UserError: it has not, or numbers that the checkpoint does not have.
+          UserError: it is none.
         """
         path = self.request.folder / name
-        numbers = self.read_json(name)
+        try:
+            return path.read_text('utf-8').split('\n')
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f'{path} cannot be read: {error}') from None
+
+    def numbers(self, name: str) -> dict[str, int]:
+        """A file that has a number for each piece.
+
+        Raises:
+          UserError: it has not, or as `check_numbers`.
+        """
+        if not self.holds(name):
+            raise UserError(
+                f'{self.request.folder} holds no {name}: copy it from where the '
+                'checkpoint was published'
+            )
+        return self.check_numbers(self.request.folder / name, self.read_json(name))
+
+    def check_numbers(self, path: Path, numbers: dict[str, Any]) -> dict[str, int]:
+        """The numbers of a file's pieces, with <unk> and the end token.
+
+        Raises:
+          UserError: it lacks one of these, or has numbers that the checkpoint has not.
+        """
         for piece, number in numbers.items():
             if type(number) is not int or not 0 <= number < self.request.rows:
                 raise UserError(

@@ -1,4 +1,4 @@
-"""A published checkpoint's tokenizer: SentencePiece, with token numbers of its own."""
+"""A published checkpoint's tokenizer: pieces, with token numbers of its own."""
 
 import dataclasses
 import functools
@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import sentencepiece
-
 from experiments.command_line.errors import UserError
+from experiments.data.published import segmenters
+from experiments.data.published.segmenters import Segmenter
 from experiments.data.tokenizer import Tokenizer
 from experiments.storage import checksums, files
 from flaxformer_lite.special_tokens import SpecialTokens
@@ -19,7 +19,6 @@ _TARGET = 'tokenizer.target.model'
 _VOCABULARY = 'vocabulary.json'
 # A folder beside it: the small files of the checkpoint, as they were.
 _FILES = 'published'
-_SPACE = '▁'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +34,7 @@ class Vocabulary:
       source_first, target_first: the token before each source and before each target,
         such as its language; None for none.
       languages: the words for those of sources and of targets; '' for none.
+      segmenter: what cuts texts into pieces, a key of `segmenters.KINDS`.
     """
 
     pieces: tuple[str | None, ...]
@@ -44,11 +44,35 @@ class Vocabulary:
     source_first: int | None = None
     target_first: int | None = None
     languages: tuple[str, str] = ('', '')
+    segmenter: str = segmenters.SENTENCEPIECE
 
     @functools.cached_property
     def numbers(self) -> dict[str, int]:
         """The token of each piece."""
         return {piece: i for i, piece in enumerate(self.pieces) if piece is not None}
+
+    def shown(self, token: int) -> str:
+        """How a token is written; one that is no text by its name, or its number."""
+        piece = self.pieces[token]
+        if piece is None:
+            return self._names.get(token, f'<{token}>')
+        return piece
+
+    @functools.cached_property
+    def _names(self) -> dict[int | None, str]:
+        """Of tokens that are no text and stand before or behind one."""
+        special = self.special_tokens
+        source, target = self.source_first, self.target_first
+        names: dict[int | None, str] = dict.fromkeys(
+            (source, target, special.start), '<s>'
+        )
+        names |= {special.padding: '<pad>', self.unknown: '<unk>', special.end: '</s>'}
+        if any(self.languages):
+            # mBART's stand behind sources, and in the place of the start token.
+            source = self.source_last[-1] if source is None else source
+            target = special.start if target is None else target
+            names |= zip((source, target), self.languages, strict=True)
+        return names
 
     def to_json(self) -> dict[str, Any]:
         """What `of_json` makes it of again."""
@@ -72,12 +96,12 @@ class Vocabulary:
 class PublishedTokenizer(Tokenizer):
     """Text to the tokens that a published model was trained with, and back.
 
-    Text is normalised by SentencePiece, as each model says. What writes a special token
-    in a text is text, but for a language that a text begins with, such as `>>fra<<`,
-    where that is a piece.
+    What writes a special token in a text is text, but for a language that a text begins
+    with, such as `>>fra<<`, where that is a piece.
 
     Attributes:
-      model: the serialized SentencePiece model of sources.
+      model: what the vocabulary's segmenter cuts sources by, such as a serialized
+        SentencePiece model.
       target_model: that of targets.
       vocabulary: the numbers of their pieces.
       files: the checkpoint's config and its tokenizer's files, name and content, with
@@ -89,8 +113,12 @@ class PublishedTokenizer(Tokenizer):
     files: tuple[tuple[str, bytes], ...] = ()
 
     @functools.cached_property
-    def _target_processor(self) -> sentencepiece.SentencePieceProcessor:
-        return sentencepiece.SentencePieceProcessor(model_proto=self.target_model)
+    def _of_sources(self) -> Segmenter:
+        return segmenters.KINDS[self.vocabulary.segmenter](self.model)
+
+    @functools.cached_property
+    def _of_targets(self) -> Segmenter:
+        return segmenters.KINDS[self.vocabulary.segmenter](self.target_model)
 
     @property
     def vocab_size(self) -> int:
@@ -123,17 +151,17 @@ class PublishedTokenizer(Tokenizer):
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The tokens of each source, without `source_end`; a blank text has none."""
-        rows = self._encode(self._processor, texts, self.vocabulary.source_first)
+        rows = self._encode(self._of_sources, texts, self.vocabulary.source_first)
         last = list(self.vocabulary.source_last[:-1])
         return [row + last if row else row for row in rows]
 
     def encode_target(self, texts: list[str]) -> list[list[int]]:
         """The tokens of each target, without start and end token."""
-        return self._encode(self._target_processor, texts, self.vocabulary.target_first)
+        return self._encode(self._of_targets, texts, self.vocabulary.target_first)
 
     def _encode(
         self,
-        processor: sentencepiece.SentencePieceProcessor,
+        segmenter: Segmenter,
         texts: list[str],
         first: int | None,
     ) -> list[list[int]]:
@@ -141,7 +169,7 @@ class PublishedTokenizer(Tokenizer):
         rows = []
         for text in texts:
             code, text = self._split_code(text)
-            pieces = code + processor.encode(text if text.strip() else '', out_type=str)
+            pieces = code + segmenter.encode(text if text.strip() else '')
             row = [self._number(piece) for piece in pieces]
             rows.append(before + row if row else row)
         return rows
@@ -168,14 +196,11 @@ class PublishedTokenizer(Tokenizer):
             piece = self.vocabulary.pieces[i]
             if piece is not None:
                 pieces.append(piece)
-        # A piece that this model does not have comes back as it is, with its sign.
-        text = self._target_processor.decode_pieces(pieces)
-        return text.replace(_SPACE, ' ').strip()
+        return self._of_targets.decode(pieces)
 
     def pieces(self, ids: list[int]) -> list[str]:
-        """How each token is written; one that is no text by its number."""
-        pieces = self.vocabulary.pieces
-        return [f'<{i}>' if (piece := pieces[i]) is None else piece for i in ids]
+        """How each token is written; one that is no text by its name, or its number."""
+        return [self.vocabulary.shown(token) for token in ids]
 
     def save(self, path: Path) -> None:
         """Writes its files beside each other, and their checksums for `load`."""
