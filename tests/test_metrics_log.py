@@ -138,6 +138,21 @@ def test_rows_that_are_lost_are_told(tmp_path, lines, lost):
     assert lost is None or lost in told[0]
 
 
+def test_final_scores_do_not_stand_in_for_rows_that_are_lost(tmp_path):
+    first = metrics_log.MetricsLog(tmp_path)
+    for step in (1, 2):
+        first.write(step, 'train', loss=1.0)
+    rows = first.flush()
+    first.write(2, 'final', set='val', bleu=30.0)
+    first.close()
+    file = tmp_path / 'metrics.jsonl'
+    file.write_text(file.read_text().partition('\n')[2])
+    told = []
+    metrics_log.MetricsLog(tmp_path, rows, 2, told.append).close()
+    assert [row['kind'] for row in metrics_log.read(tmp_path)] == ['train']
+    assert len(told) == 1 and 'the last of step 2; 1 are lost' in told[0]
+
+
 @pytest.mark.parametrize(
     ('line', 'message'),
     [

@@ -1,5 +1,6 @@
 """A signal stops a run soon, even while C code runs that no signal interrupts."""
 
+import dataclasses
 import hashlib
 import io
 import os
@@ -8,11 +9,13 @@ import threading
 import time
 from concurrent.futures import Future
 
+import made_runs
 import pytest
 
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop, Stopped
 from experiments.config.schema import ExperimentConfig
+from experiments.runs import directory
 
 
 @pytest.fixture
@@ -104,6 +107,32 @@ def test_tokenising_ends_and_leaves_no_draft(stop, tmp_path, monkeypatch):
     assert out.getvalue() == 'tokenising …\n'  # once
     assert len(list(pairs)) == 70  # the chunk is ended, and no other begun
     assert list((tmp_path / 'cache').iterdir()) == []
+
+
+def test_mending_the_tokenizer_of_a_run_that_has_ended_is_stopped(
+    stop, tmp_path, monkeypatch
+):
+    from experiments.data import tokenizer
+    from experiments.training import whole_run
+
+    config = dataclasses.replace(ExperimentConfig(), data='grammar(pairs=100)')
+    made_runs.make(tmp_path / 'made', bleu=1.0)
+    with directory.open_run(tmp_path / 'run', config.to_dict()):
+        (tmp_path / 'made' / 'result.json').rename(tmp_path / 'run' / 'result.json')
+    sums = tmp_path / 'run' / 'tokenizer.model.sha256'
+    sums.write_text(f'{"0" * 64}  tokenizer.model\n')
+    ended = threading.Event()
+
+    def train(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        ended.wait(5)
+
+    monkeypatch.setattr(tokenizer, 'train', train)
+    screen = Screen(io.StringIO())
+    with pytest.raises(Stopped):
+        whole_run.run([whole_run.Run(config, tmp_path / 'run')], (), screen, stop)
+    ended.set()
+    assert screen.phase == 'making the tokenizer'
 
 
 def test_handlers_are_put_back():

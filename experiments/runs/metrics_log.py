@@ -34,7 +34,7 @@ class MetricsLog:
       rows: how many rows to keep, as `flush` returned it before the checkpoint; 0 for
         a new run.
       step: the checkpoint's. Later rows are never kept, even where earlier ones are
-        lost.
+        lost, and they have moved up to their places.
       warn: is told of rows that are lost.
 
     Raises:
@@ -51,7 +51,7 @@ class MetricsLog:
     ):
         kept = read(path, rows)
         if step is not None:
-            kept = [row for row in kept if row['step'] <= step]
+            kept = [row for row in kept if _is_of_checkpoint(row, step)]
         if len(kept) < rows:
             warn(_loss(path / NAME, kept, rows))
         self._rows = len(kept)
@@ -135,6 +135,14 @@ def _remove_events(folder: Path) -> None:
             file.unlink()
         except OSError as error:
             raise UserError(f'cannot remove {file}: {error.strerror}') from error
+
+
+def _is_of_checkpoint(row: dict[str, Any], step: int) -> bool:
+    """Whether a row can be one of those before the checkpoint of a step.
+
+    The final scores have the step of the last checkpoint, and come after it.
+    """
+    return row['step'] <= step and row['kind'] != 'final'
 
 
 def _loss(file: Path, kept: list[dict[str, Any]], rows: int) -> str:

@@ -67,10 +67,10 @@ class Trainer:
         profiled = profiled_steps(self._config) if group.is_first() else None
         self._profiler = StepProfiler(profiled, first_record.path / 'profile')
         self._programs = Programs(setups[0], self._runs)
-        abstract = self._programs.abstract_state()
+        screen.begin('compiling')
+        abstract = stop.wait_for(self._programs.abstract_state)
         # The state is made while the program of each shape is compiled.
         self._programs.compile_steps(setups[0].batches.shapes)
-        screen.begin('compiling')
         self._state = stop.wait_for(lambda: self._first_state(abstract))
         self._dropout_key = self._in_places(
             {place: record.dropout_key for place, record in self.records.items()}

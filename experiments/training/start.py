@@ -7,6 +7,7 @@ import jax
 
 from experiments.checkpoints import fitting
 from experiments.command_line import console
+from experiments.command_line.screen import Screen
 from experiments.config.schema import ExperimentConfig
 from experiments.data import sources, tokenizer
 from experiments.data.batches import Batches
@@ -103,7 +104,7 @@ def _describe_batches(batches: Batches) -> str:
     return f'{shapes}; {tokens:,.0f} target tokens, {batches.padding_share:.1%} padding'
 
 
-def mend_tokenizer(config: ExperimentConfig, path: Path) -> None:
+def mend_tokenizer(config: ExperimentConfig, path: Path, screen: Screen) -> None:
     """Writes the tokenizer of a finished run again where its file is damaged.
 
     Raises:
@@ -111,6 +112,7 @@ def mend_tokenizer(config: ExperimentConfig, path: Path) -> None:
     """
     file = path / trained_run.TOKENIZER
     if tokenizer.damage(file):
+        screen.begin('making the tokenizer', quiet=True)
 
         def make() -> Tokenizer:
             source = sources.load(config.data)

@@ -71,7 +71,7 @@ def run(
     for member in runs:
         directory.check(member.path, member.config.to_dict())
         if member.has_ended:
-            _show(member, screen)
+            _show(member, screen, stop)
     if all(member.has_ended for member in runs):
         return
     check.check_overrides(runs[0].config, overrides)
@@ -116,13 +116,16 @@ def _check_shared(runs: Sequence[Run]) -> None:
             time.sleep(1)
 
 
-def _show(member: Run, screen: Screen) -> None:
-    """Shows the result of a run that has ended."""
+def _show(member: Run, screen: Screen, stop: Stop) -> None:
+    """Shows the result of a run that has ended, and mends its tokenizer."""
     if not group.is_first():
         return
     with directory.open_run(member.path, member.config.to_dict()):
         screen.say(result.summary(member.path, result_file.read(member.path)))
-        start.mend_tokenizer(member.config, member.path)
+        mend = functools.partial(
+            start.mend_tokenizer, member.config, member.path, screen
+        )
+        stop.wait_for(mend)
 
 
 @contextlib.contextmanager
