@@ -313,3 +313,12 @@ def test_a_flag_given_twice_and_what_is_no_directory_are_refused():
     for _ in range(2):  # what was parsed before counts for nothing
         args = parser.parse_args(['--workdir=a', '--set=b', '--each=1', '--each=2'])
     assert (args.workdir, args.set, args.each) == (Path('a'), 'b', ['1', '2'])
+
+
+def test_a_directory_may_begin_with_the_home_directory(monkeypatch):
+    parser = flags.Parser('test')
+    parser.add_argument('--workdir', type=Path)
+    monkeypatch.setenv('HOME', '/home/reader')
+    assert parser.parse_args(['--workdir=~/x']).workdir == Path('/home/reader/x')
+    with pytest.raises(UserError, match='--workdir: ~nosuchuser/x: .*the whole path'):
+        parser.parse_args(['--workdir=~nosuchuser/x'])

@@ -66,7 +66,13 @@ def directory(text: str) -> Path:
             'syncing need a disk, so give a path on one that is mounted, and copy what '
             'is there to a bucket'
         )
-    return Path(text)
+    try:
+        return Path(text).expanduser()  # a shell leaves the ~ of --workdir=~/x
+    except RuntimeError as error:
+        reason = str(error).rstrip('.')
+        raise argparse.ArgumentTypeError(
+            f'{text}: {reason}; give the whole path'
+        ) from None
 
 
 class Once(argparse._StoreAction):
