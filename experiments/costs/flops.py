@@ -24,19 +24,24 @@ _VIEWS = ('reshape', 'squeeze', 'transpose', 'broadcast_in_dim', 'copy')
 def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
     """FLOPs of matrix products by named scope: 2 n k m for n × k by k × m.
 
-    Other operations are left out, also inner products of two vectors. What a mask hides
-    counts, for it is computed too; of a condition the most expensive branch counts.
+    Other operations are left out, also inner products of two vectors, and sums that are
+    written as products with ones. What a mask hides counts, for it is computed too; of
+    a condition the most expensive branch counts.
 
     Raises:
       ValueError: there are products in a `while` loop, whose number of iterations only
         its data tell.
     """
     total = Counter()
+    filled = set()  # arrays of one number each
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
         here = f'{path}/{eqn.source_info.name_stack}'
+        if name == 'broadcast_in_dim' and isinstance(eqn.invars[0], core.Literal):
+            filled.update(eqn.outvars)
         if _is_product(eqn):
-            total[here] += _product(eqn)
+            if filled.isdisjoint(eqn.invars):
+                total[here] += _product(eqn)
             continue
         parts = [flops(inner, here) for inner in core.jaxprs_in_params(eqn.params)]
         if name == 'while' and any(parts):

@@ -264,7 +264,6 @@ def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> Non
     """Refuses an axis that divides no parameter of a model.
 
     Args:
-      mesh: with the axes of `AXES`.
       variables: the model's, or their shapes.
 
     Raises:

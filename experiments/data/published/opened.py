@@ -146,7 +146,7 @@ class Opened:
         """
         path = self.request.folder / name
         try:
-            return path.read_text('utf-8').split('\n')
+            return path.read_text(encoding='utf-8').split('\n')
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f'{path} cannot be read: {error}') from None
 
