@@ -228,6 +228,7 @@ def test_a_run_is_not_begun_again_in_silence(tmp_path, warnings):
     assert (tmp_path / '10').exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='nothing else resets the peak')
 def test_saving_takes_little_memory_beside_the_state(tmp_path):
     """What an array's digest takes: a 25th of the state; writing it takes nothing."""
