@@ -129,7 +129,7 @@ DAMAGES = {
     'a byte less': (cut(-1), 'model.safetensors is no whole safetensors file'),
     'a pointer to a file': (
         write('model.safetensors', 'version https://git-lfs.github.com/spec/v1\n'),
-        'model.safetensors is a pointer of Git LFS: load the file down with `git lfs',
+        'model.safetensors is a pointer of Git LFS, not the file: fetch it with',
     ),
     'an index of nothing': (map_weights_to({}), 'index.json has no weight_map, from'),
     'an index of numbers': (map_weights_to({ARRAY: 3}), 'has no weight_map, from'),

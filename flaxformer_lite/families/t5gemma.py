@@ -147,7 +147,8 @@ class T5Gemma(Family):
         decoder = section('decoder', theirs.get('decoder'))
         theirs = {**_tokens(decoder), **theirs}
         flat = {k: v for k, v in theirs.items() if k not in _STACKS}
-        for stack in [x for x in _STACKS if x in theirs]:
+        stacks = [stack for stack in _STACKS if stack in theirs]
+        for stack in stacks:
             fields = cls.read_stack(stack, section(stack, theirs[stack]))
             fields['scale'] = fields['query_pre_attn_scalar'] ** -0.5
             flat |= {f'{stack}.{name}': value for name, value in fields.items()}

@@ -148,7 +148,7 @@ def _opened(path: Path, stack: ExitStack) -> Any:
     except (OSError, safetensors.SafetensorError) as error:
         if _is_pointer(path):
             raise ValueError(
-                f'{path} is a pointer of Git LFS: load the file down with '
+                f'{path} is a pointer of Git LFS, not the file: fetch it with '
                 '`git lfs pull`'
             ) from None
         raise ValueError(f'{path} is no whole safetensors file: {error}') from None

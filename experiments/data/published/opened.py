@@ -142,7 +142,7 @@ class Opened:
         """The lines of a text.
 
         Raises:
-          UserError: it is none.
+          UserError: it cannot be read, or is not UTF-8.
         """
         path = self.request.folder / name
         try:
