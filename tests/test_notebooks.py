@@ -14,6 +14,13 @@ REPOSITORY = 'https://github.com/flaxformer-lite/flaxformer_lite'
 every_notebook = pytest.mark.parametrize('name', NOTEBOOKS)
 
 
+def in_order():
+    """As they are run. Read, for what runs them needs an extra that may be missing."""
+    text = (ROOT / 'notebooks' / 'execute.py').read_text('utf-8')
+    (names,) = re.findall(r'NAMES = (\(.*?\n\))', text, re.DOTALL)
+    return ast.literal_eval(names)
+
+
 def cells(name, kind):
     found = NOTEBOOKS[name]['cells']
     return [cell for cell in found if cell['cell_type'] == kind]
@@ -27,22 +34,29 @@ def outputs(name):
     return [output for cell in cells(name, 'code') for output in cell['outputs']]
 
 
-@pytest.mark.notebooks
-def test_all_run_from_the_top(tmp_path, monkeypatch):
-    """One after the other in one copy, as `look_inside` looks into another's run."""
-    # Here, for the default tests do without the extra that it needs.
+@pytest.fixture(scope='module')
+def checkout(tmp_path_factory):
+    """A copy for all notebooks, as `look_inside` looks into the run of `quickstart`."""
     from notebooks import execute
 
-    # What the tests ask of JAX, conftest.py, would slow the training.
-    for name in ('XLA_FLAGS', 'JAX_NUMPY_RANK_PROMOTION', 'NPROC'):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(tmp_path / 'cache'))
-    root = execute.copy_checkout(tmp_path)
-    for name in execute.NAMES:
-        notebook = execute.execute(root / f'notebooks/{name}.ipynb')
-        found = [cell for cell in notebook.cells if cell.cell_type == 'code']
-        now = [form_of(cell.outputs) for cell in found]
-        assert now == [form_of(cell['outputs']) for cell in cells(name, 'code')]
+    folder = tmp_path_factory.mktemp('notebooks')
+    with pytest.MonkeyPatch.context() as patch:
+        # What the tests ask of JAX, conftest.py, would slow the training.
+        for name in ('XLA_FLAGS', 'JAX_NUMPY_RANK_PROMOTION', 'NPROC'):
+            patch.delenv(name, raising=False)
+        patch.setenv('FLAXFORMER_LITE_CACHE', str(folder / 'cache'))
+        yield execute.copy_checkout(folder)
+
+
+@pytest.mark.notebooks
+@pytest.mark.parametrize('name', in_order())
+def test_runs_from_the_top(name, checkout):
+    from notebooks import execute
+
+    notebook = execute.execute(checkout / f'notebooks/{name}.ipynb')
+    found = [cell for cell in notebook.cells if cell.cell_type == 'code']
+    now = [form_of(cell.outputs) for cell in found]
+    assert now == [form_of(cell['outputs']) for cell in cells(name, 'code')]
 
 
 def form_of(outputs):
@@ -58,9 +72,7 @@ def form_of(outputs):
 
 
 def test_the_order_in_which_they_are_run_names_them_all():
-    text = (ROOT / 'notebooks' / 'execute.py').read_text('utf-8')
-    (names,) = re.findall(r'NAMES = (\(.*?\n\))', text, re.DOTALL)
-    assert sorted(ast.literal_eval(names)) == list(NOTEBOOKS)
+    assert sorted(in_order()) == list(NOTEBOOKS)
 
 
 @every_notebook
