@@ -15,7 +15,7 @@ every_notebook = pytest.mark.parametrize('name', NOTEBOOKS)
 
 
 def in_order():
-    """As they are run. Read, for what runs them needs an extra that may be missing."""
+    """The names in `execute.py`, which cannot be imported without its extra."""
     text = (ROOT / 'notebooks' / 'execute.py').read_text('utf-8')
     (names,) = re.findall(r'NAMES = (\(.*?\n\))', text, re.DOTALL)
     return ast.literal_eval(names)

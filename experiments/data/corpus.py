@@ -256,10 +256,14 @@ def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
         offsets = np.memmap(folder / f'{side}.offsets', np.int64, 'r')
         return RaggedArray(np.asarray(tokens), np.asarray(offsets))
 
-    digest = checksums.sha256(folder / checksums.SUMS) or ''
-    sides = ragged('source'), ragged('target')
-    special, end = tokenizer.special_tokens, tokenizer.source_end
-    return Corpus(*sides, about['skipped'], digest, special, end)
+    return Corpus(
+        source=ragged('source'),
+        target=ragged('target'),
+        skipped=about['skipped'],
+        digest=checksums.sha256(folder / checksums.SUMS) or '',
+        special_tokens=tokenizer.special_tokens,
+        source_end=tokenizer.source_end,
+    )
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

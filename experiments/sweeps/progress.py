@@ -56,11 +56,11 @@ class Progress:
         new = self._new()
         steps = self._steps()
         left = self._time_left(steps)
+        runs = len(self._cells)
         before = len(self._ended) - len(new)
         for number, cell in enumerate(new, before + 1):
-            line = f'[{number}/{len(self._cells)}] {self._line(cell)}'
-            self._screen.say(f'{line}  {left} left')
-        unit = f'steps; {len(self._ended)}/{len(self._cells)} runs; {left} left'
+            self._screen.say(f'[{number}/{runs}] {self._line(cell)}  {left} left')
+        unit = f'steps; {len(self._ended)}/{runs} runs; {left} left'
         total = sum(cell.config.train.steps for cell in self._cells)
         self._screen.count(sum(steps), total, unit)
 
