@@ -10,9 +10,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from experiments import storage
 from experiments.command_line import flags, packages
-from experiments.command_line.errors import UserError
-from experiments.storage import files
+from experiments.errors import UserError
 
 _NEEDED = ('scipy', 'plotly', 'jinja2')
 _ENDINGS = ('.html', '.htm')
@@ -33,7 +33,7 @@ def main() -> None:
         run.check(text, '--text')
     for target in filter(None, targets):
         run.check(target, '--target')
-    files.write(args.out, run_page.html(run, args.text, targets))
+    storage.write(args.out, run_page.html(run, args.text, targets))
     print(args.out)
 
 
@@ -85,9 +85,9 @@ def _check_out(path: Path) -> None:
     """Refuses a page that cannot be written, before anything is computed."""
     if path.suffix.lower() not in _ENDINGS:
         raise UserError(f'--out={path} must end in .html: it is a page')
-    if files.exists(path) and not path.is_file():
+    if storage.exists(path) and not path.is_file():
         raise UserError(f'--out={path} is not a file: give another')
-    obstacle = files.obstacle(path.parent)
+    obstacle = storage.obstacle(path.parent)
     if obstacle:
         raise UserError(f'--out={path} cannot be written: {obstacle}')
 

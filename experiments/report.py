@@ -14,14 +14,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments import storage
 from experiments.command_line import flags, packages
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.reports import arms, overview, read
 from experiments.reports.arms import Question, Study
 from experiments.reports.display import tables
 from experiments.reports.read import Run
 from experiments.runs import directory
-from experiments.storage import files
 from experiments.sweeps import schema
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def main() -> None:
     paths = list(map(Path, args.runs))
     if question is not None and not paths:
         cells = [path for seeds in question.cells.values() for path in seeds.values()]
-        paths = [path for path in cells if files.exists(path)]
+        paths = [path for path in cells if storage.exists(path)]
     runs, notes = _read_runs(paths)
     for note in notes:
         print(note, file=sys.stderr)
@@ -66,7 +66,7 @@ def main() -> None:
     if args.out is not None:
         _write(args, arms.study(runs, question, args.base, args.measure), notes)
     elif args.json:
-        print(files.json_text([overview.entry(run) for run in runs]), end='')
+        print(storage.json_text([overview.entry(run) for run in runs]), end='')
     elif args.csv:
         _write_csv(overview.columns(runs))
     else:
@@ -122,9 +122,9 @@ def _check_out(folder: Path) -> None:
     """Refuses what a report cannot be written to, and says which packages it needs."""
     without = 'without --out the table needs none of them'
     packages.check('--out', _NEEDED, 'report', without)
-    if files.exists(folder / directory.CONFIG):
+    if storage.exists(folder / directory.CONFIG):
         raise UserError(f'--out={folder} is the directory of a run: give another')
-    if files.exists(folder) and not folder.is_dir():
+    if storage.exists(folder) and not folder.is_dir():
         raise UserError(f'--out={folder} is not a folder: give another')
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.command_line import flags, lines
-from experiments.command_line.errors import UserError
 from experiments.config import check, schema
 from experiments.config.schema import EvaluationConfig, ExperimentConfig
+from experiments.errors import UserError
 from experiments.evaluation import translator
 from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import trained_run

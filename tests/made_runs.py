@@ -2,9 +2,9 @@
 
 import json
 
+from experiments import storage
 from experiments.config.flat import nest
 from experiments.runs import directory, metrics_log
-from experiments.storage import files
 
 CONFIG = {
     'data': 'text(path="none")',
@@ -41,9 +41,9 @@ def make(path, bleu=None, outputs=(), rows=(), result=None, environment=None, **
             log.write(step, kind, **values)
         log.close()
         if environment is not None:
-            files.write_json(path / 'environment.json', environment)
+            storage.write_json(path / 'environment.json', environment)
         if bleu is not None:
-            files.write_json(path / 'result.json', _result(bleu) | (result or {}))
+            storage.write_json(path / 'result.json', _result(bleu) | (result or {}))
         if outputs:
             translate(path, outputs)
     return path

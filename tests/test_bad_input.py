@@ -12,10 +12,10 @@ from ml_collections import ConfigDict
 from configs import wmt_base
 from experiments import translate
 from experiments.command_line import flags
-from experiments.command_line.errors import UserError, line
 from experiments.config import check, schema, typed
 from experiments.costs.ledger import ledger
 from experiments.data import sources
+from experiments.errors import UserError, line
 from experiments.training import setup
 from flaxformer_lite import ranges
 from flaxformer_lite.config import spec, variants

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tiny
 
-from experiments.command_line.errors import UserError
 from experiments.data import collate, packing
 from experiments.data.batches import Batches, Position
 from experiments.data.corpus import Corpus, RaggedArray
 from experiments.data.prefetch import Feed, prefetch
+from experiments.errors import UserError
 from experiments.evaluation.batches import evaluation_batches, source_batches
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import make_batch

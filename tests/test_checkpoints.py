@@ -18,12 +18,11 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 
-from experiments.checkpoints import averaging, manifest, state_files
+from experiments.checkpoints import averaging, hold, manifest, state_files
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.runs import trained_run
 from experiments.runtime import malloc, memory
-from experiments.storage import hold
 
 
 class State(NamedTuple):

@@ -6,9 +6,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from experiments.command_line.errors import UserError
-from experiments.data import corpus, tokenizer
-from experiments.storage import checksums
+from experiments.data import checksums, corpus, tokenizer
+from experiments.errors import UserError
 from tests.test_tokenizer import Words
 
 DATA = Words(40)

@@ -16,11 +16,11 @@ from ml_collections.config_dict import placeholder
 from configs import wmt_base, wmt_base_bf16, wmt_big, wmt_big_bf16, wmt_small
 from experiments import report, translate
 from experiments.command_line import flags
-from experiments.command_line.errors import UserError
 from experiments.config import check, schema, table, typed, upgrade
 from experiments.config.flat import flatten, nest
 from experiments.config.schema import ExperimentConfig
 from experiments.config.upgrade import Change, Removed
+from experiments.errors import UserError
 from experiments.runs import directory, trained_run
 from flaxformer_lite import ranges
 from flaxformer_lite.config import build

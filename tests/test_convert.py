@@ -19,19 +19,18 @@ import published_tokenizers
 import pytest
 
 import flaxformer_lite
-from experiments import convert, look, report, run, translate
+from experiments import convert, look, report, run, storage, translate
 from experiments.command_line import flags
-from experiments.command_line.errors import UserError
 from experiments.conversion import converted
 from experiments.data import corpus
 from experiments.data.published.tokenizer import PublishedTokenizer
 from experiments.data.tokenising import part
 from experiments.data.tokenising.pool import Pool
+from experiments.errors import UserError
 from experiments.evaluation import translation_files
 from experiments.evaluation.translator import Translator
 from experiments.reports import overview, read
 from experiments.runs import directory, trained_run
-from experiments.storage import files
 
 # Compiling takes a second each: these differ in what a search is told.
 MOST_TELLING = ('marian', 'mbart')
@@ -269,10 +268,10 @@ def test_a_report_has_the_scores_that_evaluate_has_written(tmp_path, runs):
     for name, bleu in (('val', 3.25), ('test', 4.5)):
         file = translation_files.outputs_path(path, name, converted.STEP)
         scores = {'bleu': bleu, 'bleu_signature': 'x', 'set': name, 'step': 0}
-        files.write_json(file.with_suffix('.json'), scores)
+        storage.write_json(file.with_suffix('.json'), scores)
     text = report.as_table([read.read(path)])
     assert re.search('test bleu +val bleu', text) and re.search('4.50 +3.25', text)
-    files.write_json(file.with_suffix('.json'), {'bleu': 'high'})
+    storage.write_json(file.with_suffix('.json'), {'bleu': 'high'})
     with pytest.raises(UserError, match='test.step=0.json holds no scores, for bleu'):
         read.read(path)
 

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.checkpoints import averaging, digest, manifest, state_files
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from tests.test_damaged_checkpoints import ABSTRACT, STATE, failing, save, tree
 
 NOISE = np.random.default_rng(0).normal(size=(3, 50, 40)).astype(np.float32)

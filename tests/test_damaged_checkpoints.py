@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.checkpoints import manifest
+from experiments import storage
+from experiments.checkpoints import hold, manifest
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.command_line.errors import UserError
-from experiments.runs import trained_run
-from experiments.storage import files, hold, space
+from experiments.errors import UserError
+from experiments.runs import space, trained_run
 
 STATE = {'params': {'kernel': jnp.arange(1000.0), 'bias': jnp.ones(3)}}
 ABSTRACT = jax.eval_shape(lambda: STATE)
@@ -290,7 +290,7 @@ import resource, sys
 from pathlib import Path
 import jax.numpy as jnp
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 checkpoints = Checkpoints(Path(sys.argv[1]))
 state = {name: jnp.arange(100_000.) for name in 'abc'}
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
@@ -354,4 +354,4 @@ def test_json_that_is_nested_too_deep_is_damage(tmp_path):
     warnings = []
     assert restore(tmp_path, warnings).step == 1
     with pytest.raises(UserError, match='is not JSON: nested too deep'):
-        files.read_json(tmp_path / 'damaged-2' / manifest.NAME)
+        storage.read_json(tmp_path / 'damaged-2' / manifest.NAME)

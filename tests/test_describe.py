@@ -13,11 +13,11 @@ import pytest
 
 from configs import wmt_base, wmt_small
 from experiments import describe
-from experiments.command_line.errors import UserError
 from experiments.config import typed
 from experiments.costs import flops
 from experiments.costs import ledger as costs_ledger
 from experiments.costs.ledger import _peak
+from experiments.errors import UserError
 from flaxformer_lite.config import build
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.loss import loss_sums

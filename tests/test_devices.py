@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.runtime import cache, compilation, jax_cache
 
 VARIABLES = ('FLAXFORMER_LITE_CACHE', 'XDG_CACHE_HOME', 'HOME')

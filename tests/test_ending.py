@@ -7,14 +7,14 @@ import pytest
 import small_runs
 
 from configs import wmt_base
-from experiments.command_line.errors import UserError
+from experiments import storage
 from experiments.command_line.flags import Parser, parse
 from experiments.config import typed, upgrade
 from experiments.config.upgrade import Change
+from experiments.errors import UserError
 from experiments.evaluation import evaluator
 from experiments.optimizers import optimizer
 from experiments.runs import directory, metrics_log
-from experiments.storage import files
 from experiments.training import extension
 from experiments.training.metrics import Progress
 
@@ -180,7 +180,7 @@ def test_a_run_of_a_version_without_early_stopping_goes_on_and_is_read(
     config = {'schema_version': 1, 'train': {'steps': 12}}
     added = Change(added={'train.patience': 0})
     monkeypatch.setattr(upgrade, 'CHANGES', [added])
-    files.write_json(tmp_path / 'config.json', config)
+    storage.write_json(tmp_path / 'config.json', config)
     with directory.open_run(
         tmp_path, {'train': {'steps': 12, 'patience': 0}}
     ) as resumes:

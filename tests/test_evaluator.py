@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from experiments import storage
 from experiments.config.schema import ExperimentConfig
 from experiments.evaluation.evaluator import Evaluator
 from experiments.evaluation.scores import table
 from experiments.evaluation.translator import Hypothesis
-from experiments.storage import files
 
 PAIRS = [('a b', 'x y'), ('c', 'z')]
 
@@ -55,7 +55,7 @@ def test_other_parameters_are_scored(evaluator, tmp_path):
     evaluator(1.0, 'val', PAIRS, 6)
     assert evaluator.every(2.0, {'val': PAIRS}, [5])['val']['loss'] == 2.0
     assert evaluator.every(3.0, {'val': PAIRS}, [5, 6])['val']['loss'] == 3.0
-    stored = files.read_json(tmp_path / 'translations' / 'val.step=6,mean_of=2.json')
+    stored = storage.read_json(tmp_path / 'translations' / 'val.step=6,mean_of=2.json')
     assert stored['loss'] == 3.0
     # Nor is a mean taken for another mean, or for a step.
     assert evaluator.every(4.0, {'val': PAIRS}, [4, 6])['val']['loss'] == 4.0

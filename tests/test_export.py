@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from experiments import convert
-from experiments.command_line.errors import UserError
 from experiments.conversion import export
 from experiments.conversion.trained import Trained
+from experiments.errors import UserError
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
-from experiments.command_line.errors import UserError
 from experiments.config.schema import ExperimentConfig
 from experiments.conversion.to_ctranslate2 import attention, fields, model, scores
 from experiments.conversion.trained import Trained
 from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
+from experiments.errors import UserError
 from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.config import build
 from flaxformer_lite.config.schema import ModelConfig

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
-from experiments.command_line.errors import UserError
 from experiments.config.schema import (
     BatchConfig,
     EvaluationConfig,
@@ -21,6 +20,7 @@ from experiments.conversion import huggingface
 from experiments.conversion.trained import Trained
 from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
+from experiments.errors import UserError
 from flaxformer_lite.config import build
 from flaxformer_lite.config.schema import ModelConfig
 from tests import tiny

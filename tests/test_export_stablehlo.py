@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.command_line.errors import UserError
 from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.conversion import stablehlo
 from experiments.conversion.trained import Trained
 from experiments.data.tokenizer import Tokenizer
+from experiments.errors import UserError
 from flaxformer_lite.config import build
 from flaxformer_lite.config.schema import ModelConfig
 from tests import tiny

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from experiments.command_line.errors import UserError
 from experiments.command_line.stopping import Stopped
+from experiments.errors import UserError
 from experiments.runs import failure
 
 NOT_FINITE = 'loss or gradient not finite at step 1,234 (epoch 0, batch 7); no …'

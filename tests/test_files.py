@@ -8,24 +8,24 @@ import sys
 
 import pytest
 
-from experiments.command_line.errors import UserError
-from experiments.storage import files
+from experiments import storage
+from experiments.errors import UserError
 
 
 def test_a_file_is_written_whole_and_its_folders_made(tmp_path):
     path = tmp_path / 'a' / 'b.txt'
-    files.write(path, 'grün\r\n')
+    storage.write(path, 'grün\r\n')
     assert path.read_bytes() == b'gr\xc3\xbcn\r\n'
-    files.write(path, b'\x00')
+    storage.write(path, b'\x00')
     assert path.read_bytes() == b'\x00'
     assert [p.name for p in path.parent.iterdir()] == ['b.txt']
 
 
 def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / 'file'
-    files.write(path, 'old')
+    storage.write(path, 'old')
     with pytest.raises(ZeroDivisionError):
-        with files.replacing(path) as temporary:
+        with storage.replacing(path) as temporary:
             temporary.write_text('new')
             raise ZeroDivisionError
     assert path.read_text() == 'old'
@@ -33,19 +33,19 @@ def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 def test_a_folder_appears_with_all_that_is_in_it(tmp_path):
-    with files.replacing(tmp_path / 'cache') as temporary:
+    with storage.replacing(tmp_path / 'cache') as temporary:
         (temporary / 'inner').mkdir(parents=True)
         (temporary / 'inner' / 'a').write_text('a')
         assert not (tmp_path / 'cache').exists()
     assert (tmp_path / 'cache' / 'inner' / 'a').read_text() == 'a'
     with pytest.raises(UserError, match='cannot write .*cache'):
-        with files.replacing(tmp_path / 'cache') as temporary:
+        with storage.replacing(tmp_path / 'cache') as temporary:
             temporary.mkdir()
     assert [p.name for p in tmp_path.iterdir()] == ['cache']
 
 
 def test_a_new_file_is_as_open_to_others_as_the_user_s_mask_says(tmp_path):
-    files.write(tmp_path / 'ours', 'x')
+    storage.write(tmp_path / 'ours', 'x')
     (tmp_path / 'plain').write_text('x')
     assert (tmp_path / 'ours').stat().st_mode == (tmp_path / 'plain').stat().st_mode
 
@@ -53,7 +53,7 @@ def test_a_new_file_is_as_open_to_others_as_the_user_s_mask_says(tmp_path):
 def test_a_place_that_cannot_be_written_to_is_a_user_error(tmp_path):
     (tmp_path / 'file').write_text('mine')
     with pytest.raises(UserError, match='cannot write .*file/inner'):
-        files.write(tmp_path / 'file' / 'inner', 'x')
+        storage.write(tmp_path / 'file' / 'inner', 'x')
     assert (tmp_path / 'file').read_text() == 'mine'
 
 
@@ -62,12 +62,12 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     import resource
 
     path = tmp_path / 'file'
-    files.write(path, 'old')
+    storage.write(path, 'old')
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
     try:
         with pytest.raises(UserError, match='cannot write .*file: File too large'):
-            files.write(path, 'x' * 100)
+            storage.write(path, 'x' * 100)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == 'old'
@@ -76,21 +76,21 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
 
 def test_json_is_readable_and_the_same_for_equal_values(tmp_path):
     path = tmp_path / 'a.json'
-    files.write_json(path, {'b': [1, None], 'a': 'ä'})
+    storage.write_json(path, {'b': [1, None], 'a': 'ä'})
     assert path.read_text(encoding='utf-8') == (
         '{\n  "a": "ä",\n  "b": [\n    1,\n    null\n  ]\n}\n'
     )
-    assert files.read_json(path) == {'a': 'ä', 'b': [1, None]}
+    assert storage.read_json(path) == {'a': 'ä', 'b': [1, None]}
     path.write_bytes(b'\xff')
     with pytest.raises(UserError, match='a.json is not JSON'):
-        files.read_json(path)
+        storage.read_json(path)
     with pytest.raises(UserError, match='cannot read .*none.json: No such file'):
-        files.read_json(tmp_path / 'none.json')
+        storage.read_json(tmp_path / 'none.json')
 
 
 def test_a_number_that_is_not_finite_is_null(tmp_path):
     path = tmp_path / 'a.json'
-    files.write_json(path, {'a': float('nan'), 'b': [float('inf'), (-math.inf, 1.5)]})
+    storage.write_json(path, {'a': float('nan'), 'b': [float('inf'), (-math.inf, 1.5)]})
     assert json.loads(path.read_text(), parse_constant=pytest.fail) == {
         'a': None,
         'b': [None, [None, 1.5]],
@@ -101,32 +101,32 @@ def test_text_that_is_not_utf8_is_not_written(tmp_path):
     with pytest.raises(
         UserError, match=r'cannot write .*a.json: .*udcff.* is not UTF-8'
     ):
-        files.write_json(tmp_path / 'a.json', {'a': 'x\udcff'})
+        storage.write_json(tmp_path / 'a.json', {'a': 'x\udcff'})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_whether_there_is_a_file_may_not_be_known(tmp_path):
-    assert files.exists(tmp_path) and not files.exists(tmp_path / 'a')
+    assert storage.exists(tmp_path) and not storage.exists(tmp_path / 'a')
     (tmp_path / 'file').write_text('')
-    assert not files.exists(tmp_path / 'file' / 'a')
+    assert not storage.exists(tmp_path / 'file' / 'a')
     with pytest.raises(UserError, match='File name too long'):
-        files.exists(tmp_path / ('x' * 5000))
+        storage.exists(tmp_path / ('x' * 5000))
 
 
 def test_what_killed_processes_have_left_is_swept_away(tmp_path):
     with subprocess.Popen([sys.executable, '-c', '']) as ended:
         pass
     ended, alive, own = ended.pid, os.getppid(), os.getpid()
-    host = files.HOST
+    host = storage.HOST
     for name in (f'a.{host}.{ended}', f'b.json.{host}.{alive}', f'c.{host}.{own}'):
         (tmp_path / f'.{name}.tmp').write_text('half')
     for name in ('.tmp', 'a.1.tmp', '.a.tmp', '.a.x.tmp', 'kept'):
         (tmp_path / name).write_text('of others')
     (tmp_path / f'.folder.{host}.{ended}.tmp').mkdir()
-    files.sweep(tmp_path, held=False)
+    storage.sweep(tmp_path, held=False)
     left = {path.name for path in tmp_path.iterdir()}
     others = {'.tmp', 'a.1.tmp', '.a.tmp', '.a.x.tmp', 'kept'}
     assert left == others | {f'.b.json.{host}.{alive}.tmp'}
-    files.sweep(tmp_path, held=True)
+    storage.sweep(tmp_path, held=True)
     assert {path.name for path in tmp_path.iterdir()} == others
-    files.sweep(tmp_path / 'missing', held=True)
+    storage.sweep(tmp_path / 'missing', held=True)

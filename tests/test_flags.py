@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from experiments.command_line import flags
-from experiments.command_line.errors import UserError
 from experiments.config import schema
 from experiments.config.flat import flatten
+from experiments.errors import UserError
 from flaxformer_lite.config import variants
 
 CONFIG = """

@@ -10,9 +10,9 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments.command_line.errors import UserError
 from experiments.config import check, typed
 from experiments.costs.ledger import ledger
+from experiments.errors import UserError
 from experiments.optimizers import eval_params, frozen, optimizer
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.train_step import (

@@ -6,8 +6,8 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments.command_line.errors import UserError
 from experiments.config import typed
+from experiments.errors import UserError
 from experiments.optimizers import optimizer
 from flaxformer_lite.config import build, spec
 from flaxformer_lite.sizes import Sizes

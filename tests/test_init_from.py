@@ -12,12 +12,12 @@ import small_runs
 
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import flags
-from experiments.command_line.errors import UserError
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
 from experiments.config import check
 from experiments.data import sources, tokenizer
 from experiments.data.batches import Position
+from experiments.errors import UserError
 from experiments.runs import directory, initial, metrics_log, trained_run
 from experiments.runtime import cache as cache_folder
 from experiments.training import loop, setup

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from experiments.command_line import lines
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.evaluation import translator
 
 

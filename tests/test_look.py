@@ -13,7 +13,7 @@ import tiny
 from test_report_page import Reader
 
 from experiments import look
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.reports.display import interactive
 from experiments.reports.display.charts import Chart, Heatmaps
 from experiments.reports.inside import (

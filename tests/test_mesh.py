@@ -17,7 +17,7 @@ from collectives import collectives, total_bytes
 from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import Layout
 from experiments.training import programs

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from experiments.command_line import console
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.runs import metrics_log, tensorboard
 
 

@@ -13,8 +13,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from configs import wmt_base
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.command_line.errors import UserError
 from experiments.config import check, typed
+from experiments.errors import UserError
 from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite.config import build
 from flaxformer_lite.training.train_step import init_variables

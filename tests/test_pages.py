@@ -13,9 +13,9 @@ import pages
 import pytest
 
 from experiments.command_line import flags
-from experiments.command_line.errors import UserError
 from experiments.config import check, upgrade
 from experiments.config.schema import ExperimentConfig, TokenizerConfig
+from experiments.errors import UserError
 from experiments.sweeps import schema
 from flaxformer_lite.layers import blocks
 

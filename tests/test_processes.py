@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 import small_runs
 
-from experiments.command_line.errors import UserError
+from experiments import storage
 from experiments.config.schema import ExperimentConfig
+from experiments.errors import UserError
 from experiments.runtime.processes import group, place
 from experiments.runtime.processes.place import Place
-from experiments.storage import files
 from experiments.training import setup, whole_run
 
 ROOT = Path(__file__).parents[1]
@@ -104,11 +104,11 @@ def test_a_process_alone_needs_nobody():
 
 
 def test_drafts_of_another_host_are_left_to_it(tmp_path):
-    mine = tmp_path / f'.a.{files.HOST}.{2**22 + 1}.tmp'  # larger than any process id
+    mine = tmp_path / f'.a.{storage.HOST}.{2**22 + 1}.tmp'  # larger than any process id
     others = tmp_path / f'.a.elsewhere.{2**22 + 1}.tmp'
     for draft in (mine, others):
         draft.write_text('half')
-    files.sweep(tmp_path, held=False)
+    storage.sweep(tmp_path, held=False)
     assert not mine.exists() and others.exists()
 
 
@@ -142,7 +142,7 @@ def test_every_text_of_a_run_counts_in_what_processes_compare(changed):
 
 EXCHANGE = """
 import sys
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.runtime.processes import endings, group
 with endings.together(sys.argv[1:]):
     endings.connect()

@@ -7,8 +7,8 @@ import pytest
 import small_runs
 
 from experiments.command_line import flags
-from experiments.command_line.errors import UserError
 from experiments.config import check
+from experiments.errors import UserError
 
 pytestmark = pytest.mark.usefixtures('cache')
 FIELDS = small_runs.FIELDS | {

@@ -12,11 +12,11 @@ import pytest
 import sentencepiece
 from published_tokenizers import NAMES, checkpoint, golden_of
 
-from experiments.command_line.errors import UserError
 from experiments.data import collate, corpus
 from experiments.data.published import folder
 from experiments.data.published import tokenizer as published
 from experiments.data.published.opened import Request
+from experiments.errors import UserError
 from experiments.reports.inside import attended
 from flaxformer_lite.config import spec
 from flaxformer_lite.pretrained import load

@@ -8,10 +8,10 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments.command_line.errors import UserError
 from experiments.config import check, typed
 from experiments.config.derived import without_seeds
 from experiments.costs.ledger import ledger
+from experiments.errors import UserError
 from experiments.runtime import mesh
 from experiments.training import programs
 from flaxformer_lite import remat

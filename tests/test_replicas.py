@@ -10,7 +10,7 @@ import pytest
 import small_runs
 import tiny
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.runs import metrics_log
 from experiments.runs.failure import Diverged
 from experiments.training import programs, record

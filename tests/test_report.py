@@ -10,12 +10,11 @@ import sys
 
 import pytest
 
-from experiments import report
-from experiments.command_line.errors import UserError
+from experiments import report, storage
+from experiments.errors import UserError
 from experiments.reports.read import read as read_one
 from experiments.runs import directory, metrics_log
 from experiments.runs.result_file import read
-from experiments.storage import files
 
 
 def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1', **train):
@@ -39,7 +38,7 @@ def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1', **train):
             }
             result = {'status': 'finished', 'step': 1000, 'parameters': 5000}
             result |= {'tokens_per_second': 3000.0, 'evaluations': scores}
-            files.write_json(path / 'result.json', result)
+            storage.write_json(path / 'result.json', result)
     return path
 
 

@@ -3,7 +3,7 @@
 import pytest
 from made_runs import REFERENCES, fail, make, translate
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.reports import arms, conditions, findings, scores
 from experiments.reports.arms import Question
 from experiments.reports.read import read

@@ -6,9 +6,9 @@ import pytest
 import sacrebleu
 from made_runs import REFERENCES, make, translate
 
-from experiments.command_line.errors import UserError
 from experiments.data import phenomena
 from experiments.data.sources.grammar import Grammar
+from experiments.errors import UserError
 from experiments.reports import arms, texts
 from experiments.reports.read import lines, read
 

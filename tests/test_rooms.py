@@ -10,7 +10,6 @@ ROOT = Path(__file__).parents[1]
 # own.
 ORDER = (
     'command_line',
-    'storage',
     'runtime',
     'data',
     'config',

@@ -15,18 +15,17 @@ import numpy as np
 import pytest
 import small_runs
 
-from experiments import evaluate, report, run, translate
+from experiments import evaluate, report, run, storage, translate
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.command_line.errors import UserError
 from experiments.config import typed
 from experiments.costs.ledger import ledger
 from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
+from experiments.errors import UserError
 from experiments.evaluation.scores import bleu_and_chrf
 from experiments.evaluation.sets import chosen
 from experiments.evaluation.translation_files import lines_of
 from experiments.runs import directory, metrics_log, trained_run
-from experiments.storage import files
 
 ROOT = Path(__file__).parent.parent
 SMALL = small_runs.SHORT
@@ -581,9 +580,9 @@ def test_a_directory_of_another_run_is_refused_and_left_alone(whole, text, monke
 def test_a_run_of_another_version_is_named_as_such(whole, tmp_path, monkeypatch):
     copy = tmp_path / 'run'
     shutil.copytree(whole[0], copy)
-    config = files.read_json(copy / 'config.json')
+    config = storage.read_json(copy / 'config.json')
     del config['model']['parallel']
-    files.write_json(copy / 'config.json', config)
+    storage.write_json(copy / 'config.json', config)
     with pytest.raises(
         UserError, match='config.json: the config has no field model.parallel'
     ):
@@ -671,7 +670,7 @@ def test_a_damaged_older_checkpoint_is_left_out_of_the_mean_and_said(
     def commit(*paths):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(files, 'commit', commit)
+    monkeypatch.setattr(storage, 'commit', commit)
     command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=news')
     out, err = capsys.readouterr()
     assert 'mean of the checkpoints 12\n' in out and 'nrefs:1' in out
@@ -702,10 +701,10 @@ def test_a_damaged_older_checkpoint_is_left_out_of_the_mean_and_said(
     ],
 )
 def test_a_config_of_another_shape_is_one_line(whole, tmp_path, part, value):
-    config = files.read_json(whole[0] / 'config.json')
+    config = storage.read_json(whole[0] / 'config.json')
     *folders, name = part.split('.', 1)
     (config[folders[0]] if folders else config)[name] = value
-    files.write_json(tmp_path / 'config.json', config)
+    storage.write_json(tmp_path / 'config.json', config)
     for kept in (trained_run.TOKENIZER, trained_run.CHECKPOINTS):
         (tmp_path / kept).symlink_to(whole[0] / kept)
     with pytest.raises(UserError) as error:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.command_line.errors import UserError
+from experiments import storage
+from experiments.errors import UserError
 from experiments.runs import directory, environment, lock
 from experiments.runtime import processor
-from experiments.storage import files
 
 CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1, 2)}}
 
@@ -184,7 +184,7 @@ def test_what_a_kill_left_half_written_goes_at_the_next_start(tmp_path):
         pass
     for folder in ('.', 'tensorboard', 'translations'):
         (tmp_path / folder).mkdir(exist_ok=True)
-        draft = f'.events.1.{files.HOST}.{os.getpid()}.tmp'
+        draft = f'.events.1.{storage.HOST}.{os.getpid()}.tmp'
         (tmp_path / folder / draft).write_text('half')
     with directory.open_run(tmp_path, CONFIG):
         assert not list(tmp_path.rglob('.*.tmp'))

@@ -10,9 +10,9 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments.command_line.errors import UserError
 from experiments.config import check, typed
 from experiments.costs import flops
+from experiments.errors import UserError
 from experiments.optimizers import by_layer, optimizer
 from flaxformer_lite import ablation_masks, generate, record
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers

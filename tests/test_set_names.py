@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from configs import wmt_small
-from experiments.command_line.errors import UserError
+from experiments import storage
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
 from experiments.config import typed
 from experiments.data import set_names
+from experiments.errors import UserError
 from experiments.evaluation.sets import chosen
 from experiments.evaluation.translation_files import outputs_path
-from experiments.storage import files
 from experiments.training import setup
 
 GOOD = [
@@ -54,7 +54,7 @@ def test_names_that_are_not_kept_apart_are_refused(two):
 def test_files_of_other_names_can_be_written(tmp_path):
     set_names.check(GOOD)
     for name in GOOD:
-        files.write(outputs_path(tmp_path, name, 10**9, 1000), 'a\n')
+        storage.write(outputs_path(tmp_path, name, 10**9, 1000), 'a\n')
     assert len(list((tmp_path / 'translations').iterdir())) == len(GOOD)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.command_line.errors import UserError
 from experiments.data import sources
 from experiments.data.sources.text import Text
+from experiments.errors import UserError
 
 
 def write(folder, **files):

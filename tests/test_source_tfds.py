@@ -8,10 +8,10 @@ import pytest
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import decode
 
-from experiments.command_line.errors import UserError
 from experiments.data import sources
 from experiments.data.sources import tfds as tfds_source
 from experiments.data.sources.tfds import Tfds
+from experiments.errors import UserError
 
 SIZES = {'train': 1500, 'validation': 7, 'test': 5}
 

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from experiments.command_line import flags
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.runs import directory
 from experiments.sweeps import schema
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from experiments.command_line.errors import UserError
 from experiments.command_line.stopping import Stop, Stopped
 from experiments.config.schema import ExperimentConfig
+from experiments.errors import UserError
 from experiments.runs import lock
 from experiments.sweeps import launch, outcome
 from experiments.sweeps.schema import Cell

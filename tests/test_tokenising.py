@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
-from experiments.command_line.errors import UserError
-from experiments.data import corpus, tokenizer
+from experiments import storage
+from experiments.checkpoints import hold
+from experiments.data import checksums, corpus, tokenizer
 from experiments.data.tokenising import part, pool, store, worker
-from experiments.storage import checksums, files, hold
+from experiments.errors import UserError
 from tests.test_checksums import content, every_damage
 from tests.test_tokenizer import Words
 
@@ -164,7 +165,7 @@ def test_a_process_that_dies_is_one_line_and_loses_nothing(
 
 
 def test_a_full_disk_leaves_what_was_done(words, whole, tmp_path, monkeypatch):
-    write = files.write
+    write = storage.write
 
     def full(path, data):
         if path.name == f'{PARTS[4]:012}':
@@ -172,7 +173,7 @@ def test_a_full_disk_leaves_what_was_done(words, whole, tmp_path, monkeypatch):
         write(path, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, 'write', full)
+        patched.setattr(storage, 'write', full)
         with pytest.raises(UserError, match='No space left'):
             corpus.prepare(DATA, words, tmp_path, processes=2)
     assert not list(tmp_path.glob('corpus-*'))
@@ -216,12 +217,12 @@ def test_who_comes_second_waits_for_the_parts_and_takes_the_whole(
 def test_what_a_kill_has_left_is_removed_by_the_next_start(words, whole, tmp_path):
     interrupt(words, tmp_path, 4 * CHUNK, processes=1)
     (parts,) = tmp_path.glob('.*.parts')
-    left = f'{files.HOST}.{2**22 + 1}.tmp'  # larger than any process id
+    left = f'{storage.HOST}.{2**22 + 1}.tmp'  # larger than any process id
     draft = tmp_path / f'.corpus-0.{left}'
     draft.mkdir()
     (draft / 'source.tokens').write_bytes(b'half')
     (parts / f'.{PARTS[4]:012}.{left}').write_bytes(b'half')
-    living = tmp_path / f'.corpus-0.{files.HOST}.{os.getppid()}.tmp'
+    living = tmp_path / f'.corpus-0.{storage.HOST}.{os.getppid()}.tmp'
     living.mkdir()
     corpus.prepare(DATA, words, tmp_path, processes=1)
     assert {path.name for path in tmp_path.glob('.*')} == {living.name}

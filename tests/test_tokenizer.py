@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from experiments.command_line.errors import UserError
 from experiments.data import corpus, tokenizer
 from experiments.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from experiments.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 WORDS = (

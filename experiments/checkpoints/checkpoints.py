@@ -13,7 +13,7 @@ from experiments.checkpoints.manifest import Damaged
 from experiments.checkpoints.reader import CheckpointReader, Restored
 from experiments.checkpoints.state_files import StateFiles
 from experiments.checkpoints.writer import CheckpointWriter
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.runtime.processes import group
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from flaxformer_lite.ranges import shown
 
 _MOST_NAMES = 6  # of a kind in a message

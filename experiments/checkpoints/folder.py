@@ -25,11 +25,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.checkpoints import manifest
+from experiments import storage
+from experiments.checkpoints import hold, manifest
 from experiments.checkpoints.manifest import Damaged
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.runtime.processes import group
-from experiments.storage import files, hold
 
 # No `007`, and none of the other scripts' digits that int() understands.
 _STEP = re.compile('0|[1-9][0-9]*')
@@ -110,7 +110,7 @@ class CheckpointFolder:
             return
         for name in self._names():
             if name.startswith('.') and _STEP.fullmatch(name[1:]):
-                files.remove(self.directory / name)
+                storage.remove(self.directory / name)
 
     def remove_old(self, keep: int, keep_best: int) -> None:
         """Removes all but the newest, the last `keep` and the best `keep_best`.
@@ -157,7 +157,7 @@ class CheckpointFolder:
                 return
             # First it loses its name, so that a kill leaves no half checkpoint.
             os.replace(self.path(step), self.nameless(step))
-        files.remove(self.nameless(step))
+        storage.remove(self.nameless(step))
 
 
 def last(manifests: Manifests, number: int) -> list[int]:

@@ -19,12 +19,12 @@ from typing import Any
 
 import jax
 
-from experiments.command_line.errors import UserError
-from experiments.storage import files
+from experiments import storage
+from experiments.errors import UserError
 
 NAME = 'record.json'
 # Errors of the system for a file that is not there, or is of another kind.
-_CHANGED = (*files.MISSING, IsADirectoryError)
+_CHANGED = (*storage.MISSING, IsADirectoryError)
 _SMALL = 1_000_000  # bytes; a file of no more has a sum
 _BLOCK = 1_000_000  # bytes that are read at once
 _NOT_FINITE = 'not finite'  # the key of a number that JSON cannot have
@@ -56,7 +56,7 @@ def write(folder: Path, content: Mapping[str, Any]) -> None:
       content: among others `leaves`, as `kinds` gives them, and `digests`, each leaf's.
 
     Raises:
-      UserError: as `files.write`.
+      UserError: as `storage.write`.
     """
     paths = sorted(path for path in folder.rglob('*') if path.is_file())
     facts = {path.relative_to(folder).as_posix(): _facts(path) for path in paths}
@@ -76,14 +76,14 @@ def amend(folder: Path, **values: Any) -> None:
 
     Raises:
       Damaged: as `read`.
-      UserError: as `files.write`.
+      UserError: as `storage.write`.
     """
     _write(folder, read(folder) | values)
 
 
 def _write(folder: Path, content: Mapping[str, Any]) -> None:
     manifest = _encoded(content)
-    files.write_json(folder / NAME, {**manifest, 'sha256': _seal(manifest)})
+    storage.write_json(folder / NAME, {**manifest, 'sha256': _seal(manifest)})
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def read(folder: Path) -> dict[str, Any]:
     with _reading(folder / NAME, NAME):
         data = (folder / NAME).read_bytes()
     try:
-        manifest = files.parse_json(data)
+        manifest = storage.parse_json(data)
     except ValueError as error:
         raise Damaged(f'{NAME} is not JSON: {error}') from error
     if not isinstance(manifest, dict):

@@ -7,7 +7,7 @@ from experiments.checkpoints import digest, manifest
 from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.manifest import Damaged
 from experiments.checkpoints.state_files import Failed, StateFiles
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.runtime.processes import group
 
 

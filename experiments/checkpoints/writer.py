@@ -5,12 +5,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from experiments import storage
 from experiments.checkpoints import digest, manifest
 from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.state_files import Failed, StateFiles
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
+from experiments.runs import space
 from experiments.runtime.processes import group
-from experiments.storage import files, space
 
 
 class CheckpointWriter:
@@ -52,7 +53,7 @@ class CheckpointWriter:
             self._files.save(nameless / 'state', state)
         except Failed as error:
             if group.is_first():
-                files.remove(nameless)
+                storage.remove(nameless)
             raise self._failure(error) from error
         self._pending = self._background.submit(self._finish, nameless, step, content)
 
@@ -86,9 +87,9 @@ class CheckpointWriter:
             try:
                 self._files.wait()
                 manifest.write(nameless, content)
-                files.commit(nameless, self._folder.path(step))
+                storage.commit(nameless, self._folder.path(step))
             finally:
-                files.remove(nameless)
+                storage.remove(nameless)
             self._folder.remove_old(self._keep, self._keep_best)
         group.barrier('checkpoint')
 

@@ -14,10 +14,10 @@ from absl import flags
 from ml_collections import config_dict, config_flags
 
 from experiments.command_line import usage, utf8
-from experiments.command_line.errors import UserError, line
 from experiments.config import derived, typed, upgrade
 from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
+from experiments.errors import UserError, line
 from flaxformer_lite.ranges import nearest
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ import os
 import select
 from collections.abc import Iterator
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 
 _BLOCK = 1 << 16
 # Seconds to wait for more lines that are just being written.

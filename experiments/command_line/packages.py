@@ -3,7 +3,7 @@
 import importlib.util
 from collections.abc import Sequence
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 
 
 def check(what: str, names: Sequence[str], extra: str, instead: str = '') -> None:

@@ -5,10 +5,10 @@ What a field by itself may be is checked when its section of the schema is made.
 
 from collections.abc import Iterable
 
-from experiments.command_line.errors import UserError
 from experiments.config.derived import profiled_steps, takes_best
 from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
+from experiments.errors import UserError
 from experiments.optimizers import frozen, optax_specs, optimizer
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.models.base import Model

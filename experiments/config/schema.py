@@ -10,7 +10,7 @@ import functools
 import typing
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from flaxformer_lite import ranges
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.ranges import Choices, Epsilon, NotNegative, Range, Rate, Size

@@ -11,10 +11,10 @@ from typing import Any
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from experiments.command_line.errors import UserError
 from experiments.config import upgrade
 from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig, Field, fields
+from experiments.errors import UserError
 from flaxformer_lite import ranges
 
 

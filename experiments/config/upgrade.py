@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.command_line.errors import UserError
+from experiments import storage
 from experiments.config.flat import flatten, nest
-from experiments.storage import files
+from experiments.errors import UserError
 
 VERSION_FIELD = 'schema_version'
 
@@ -104,7 +104,7 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
       UserError: it is none, or of another version that cannot be read; names the file.
     """
-    config = files.read_json(file)
+    config = storage.read_json(file)
     if not isinstance(config, dict) or not config:
         raise UserError(f'{file} is not the config of a run')
     try:

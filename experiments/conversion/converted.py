@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from experiments import storage
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.command_line.errors import UserError
 from experiments.config import check, upgrade
 from experiments.config.schema import (
     CheckpointConfig,
@@ -19,8 +19,8 @@ from experiments.config.schema import (
 from experiments.data.published import folder as tokenizers
 from experiments.data.published.opened import Request
 from experiments.data.published.tokenizer import PublishedTokenizer
+from experiments.errors import UserError
 from experiments.runs import directory, environment, trained_run
-from experiments.storage import files
 from flaxformer_lite.pretrained import folder, load
 
 STEP = 0  # of its checkpoint: it has made no step here
@@ -88,10 +88,10 @@ def write(conversion: Conversion, path: Path) -> Any:
     _check_empty(path)
     stored = config.to_dict()
     directory.check(path, stored)
-    files.sweep(path.absolute().parent, held=False)
+    storage.sweep(path.absolute().parent, held=False)
     with _naming():
         _, variables = load.from_pretrained(conversion.folder)
-    with files.replacing(path) as draft:
+    with storage.replacing(path) as draft:
         draft.mkdir()
         conversion.tokenizer.save(draft / trained_run.TOKENIZER)
         environment.save(draft, [device.device_kind for device in jax.devices()])
@@ -99,12 +99,12 @@ def write(conversion: Conversion, path: Path) -> Any:
         metadata = {'converted': conversion.model_type}
         checkpoints.save(STEP, variables, metadata)
         checkpoints.close()
-        files.write_json(draft / directory.CONFIG, upgrade.to_store(stored))
+        storage.write_json(draft / directory.CONFIG, upgrade.to_store(stored))
     return variables
 
 
 def _check_empty(path: Path) -> None:
-    if not files.exists(path):
+    if not storage.exists(path):
         return
     if not path.is_dir() or any(path.iterdir()):
         raise UserError(

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments.command_line.errors import UserError
+from experiments import storage
 from experiments.conversion import huggingface, published, stablehlo, trained
 from experiments.conversion.to_ctranslate2 import model as ctranslate2
 from experiments.data.published.tokenizer import PublishedTokenizer
-from experiments.storage import files
+from experiments.errors import UserError
 
 # Each refuses what it does not know, and gives back what writes to a folder.
 FORMATS: dict[str, Callable[..., Callable[[Path], None]]] = {
@@ -23,9 +23,9 @@ def check_new(out: Path) -> None:
     Raises:
       UserError: it does, or it is a file, or nothing can be written there.
     """
-    if files.exists(out) and not (out.is_dir() and not any(out.iterdir())):
+    if storage.exists(out) and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f'--out={out} is there already: give a new folder')
-    obstacle = files.obstacle(out)
+    obstacle = storage.obstacle(out)
     if obstacle:
         raise UserError(f'--out={out}: {obstacle}')
 
@@ -56,6 +56,6 @@ def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -
     if isinstance(found.tokenizer, PublishedTokenizer):
         prepare = published.preparer(to)
     write = prepare(found, **arguments)
-    with files.replacing(out) as folder:
+    with storage.replacing(out) as folder:
         folder.mkdir()
         write(folder)

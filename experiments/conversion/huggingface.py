@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from experiments import storage
 from experiments.command_line import packages
-from experiments.command_line.errors import UserError
 from experiments.conversion import rewrite, tokenizer_json
 from experiments.conversion.rewrite import Expressed
 from experiments.conversion.trained import Trained
-from experiments.storage import files
+from experiments.errors import UserError
 from flaxformer_lite.config import build, spec
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.families._entries import Choice, Spec
@@ -78,7 +78,7 @@ def save(
     from safetensors.numpy import save_file
 
     for name, value in documents.items():
-        (folder / name).write_text(files.json_text(value), encoding='utf-8')
+        (folder / name).write_text(storage.json_text(value), encoding='utf-8')
     contiguous = {
         name: np.ascontiguousarray(x) for name, x in jax.device_get(arrays).items()
     }

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from experiments import storage
 from experiments.command_line import packages
-from experiments.command_line.errors import UserError
 from experiments.conversion import huggingface
 from experiments.conversion.trained import Trained
 from experiments.data.published.tokenizer import PublishedTokenizer
-from experiments.storage import files
+from experiments.errors import UserError
 from flaxformer_lite.families.base import Described
 from flaxformer_lite.pretrained import load
 
@@ -47,8 +47,8 @@ def prepare(trained: Trained) -> Callable[[Path], None]:
             f'--to=huggingface: the run has no published/{_CONFIG} any more: restore '
             'that folder from a copy'
         )
-    theirs = files.parse_json(kept.pop(_CONFIG))
-    generation = files.parse_json(kept.pop(_GENERATION, b'{}'))
+    theirs = storage.parse_json(kept.pop(_CONFIG))
+    generation = storage.parse_json(kept.pop(_GENERATION, b'{}'))
     model = trained.model
     described = Described(trained.config.model, model.vocab_size, model.special_tokens)
     try:
@@ -87,6 +87,6 @@ def _tokens(tokenizer: PublishedTokenizer) -> dict[str, Any]:
 
 def _settings(tokenizer: PublishedTokenizer, published: bytes) -> dict[str, Any]:
     """Those of the tokenizer, with the languages that the run has."""
-    settings = files.parse_json(published)
+    settings = storage.parse_json(published)
     source, target = tokenizer.vocabulary.languages
     return settings | ({'src_lang': source, 'tgt_lang': target} if source else {})

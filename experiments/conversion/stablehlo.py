@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
+from experiments import storage
 from experiments.command_line import packages
-from experiments.command_line.errors import UserError
 from experiments.conversion.trained import Trained
-from experiments.storage import files
+from experiments.errors import UserError
 from flaxformer_lite.config import build, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.kv_cache import BeamState
@@ -76,7 +76,7 @@ def prepare(trained: Trained) -> Callable[[Path], None]:
         arrays: dict[str, Any] = jax.device_get(flatten(trained.variables))
         np.savez(folder / PARAMETERS, **arrays)
         (folder / TOKENIZER).write_bytes(trained.tokenizer.model)
-        manifest = files.json_text(_manifest(trained.model, extra_length))
+        manifest = storage.json_text(_manifest(trained.model, extra_length))
         (folder / MANIFEST).write_text(manifest, encoding='utf-8')
 
     return write

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 from jax.interpreters import partial_eval
 
-from experiments.command_line.errors import UserError
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig
 from experiments.costs import flops, share
+from experiments.errors import UserError
 from experiments.optimizers import frozen, optimizer
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.command_line.errors import UserError
 from experiments.data import packing
 from experiments.data.collate import Batch, rows_batch
 from experiments.data.corpus import Corpus
 from experiments.data.prefetch import Rest, one_ahead
+from experiments.errors import UserError
 
 _CHUNK = 1 << 18  # pairs whose lengths are counted at once
 

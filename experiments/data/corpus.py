@@ -13,14 +13,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from experiments.command_line.errors import UserError
+from experiments import storage
+from experiments.checkpoints import hold
+from experiments.data import checksums
 from experiments.data.ragged import RaggedArray
 from experiments.data.sources import Source
 from experiments.data.tokenising import part, store
 from experiments.data.tokenising.part import Part
 from experiments.data.tokenising.pool import Pool
 from experiments.data.tokenizer import Tokenizer
-from experiments.storage import checksums, files, hold
+from experiments.errors import UserError
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 T = TypeVar('T')
@@ -113,8 +115,8 @@ def prepare(
             _write(draft, part.id_dtype(tokenizer), parts)
 
     checksums.keep(folder, _FILES, make)
-    if files.exists(work.unfinished):
-        files.remove(work.unfinished)
+    if storage.exists(work.unfinished):
+        storage.remove(work.unfinished)
     return _read(folder, tokenizer)
 
 
@@ -171,10 +173,10 @@ class _Work:
         if next_chunk is None:
             return
         with hold.alone(self.unfinished / 'lock', lambda: self._progress(done)):
-            if files.exists(self._folder):
+            if storage.exists(self._folder):
                 raise UserError(f'another process has made {self._folder}')
             for folder in (self._folder.parent, self.unfinished):
-                files.sweep(folder, held=False, writing=True)  # what a kill has left
+                storage.sweep(folder, held=False, writing=True)  # what a kill has left
             yield from self._rest(itertools.chain([next_chunk], text), done)
 
     def _rest(self, text: Iterable[Pairs], done: int) -> Iterator[Part]:
@@ -223,7 +225,7 @@ def _write(folder: Path, dtype: str, parts: Iterable[Part]) -> None:
             skipped += made.skipped
     if not kept:
         raise UserError('data: no training pair has text on both sides')
-    files.write_json(folder / _ABOUT, {'dtype': dtype, 'skipped': skipped})
+    storage.write_json(folder / _ABOUT, {'dtype': dtype, 'skipped': skipped})
 
 
 class _Writer:
@@ -249,7 +251,7 @@ class _Writer:
 
 
 def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
-    about = files.read_json(folder / _ABOUT)
+    about = storage.read_json(folder / _ABOUT)
 
     def ragged(side: str) -> RaggedArray:
         tokens = np.memmap(folder / f'{side}.tokens', about['dtype'], 'r')

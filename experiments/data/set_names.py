@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 
 LONGEST = 150  # bytes; most file systems keep 255, and a step and an ending are added
 _STRANGE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|]')

@@ -13,9 +13,10 @@ from typing import Any
 
 import sentencepiece
 
-from experiments.command_line.errors import UserError, warn
+from experiments import storage
+from experiments.data import checksums
 from experiments.data.sources import Source
-from experiments.storage import checksums, files
+from experiments.errors import UserError, warn
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
@@ -112,7 +113,7 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Writes the model, complete or not at all, and a checksum for `load`."""
-        files.write(path, self.model)
+        storage.write(path, self.model)
         checksums.write(_sums(path), [path])
 
 

@@ -10,17 +10,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.command_line.errors import UserError
+from experiments import storage
 from experiments.config.schema import ExperimentConfig
 from experiments.data import corpus
 from experiments.data.tokenizer import Tokenizer
+from experiments.errors import UserError
 from experiments.evaluation import batches, scores, translation_files
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator, check_lengths
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from experiments.runtime.processes import group
-from experiments.storage import files
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
 
@@ -105,7 +105,7 @@ class Evaluator:
         if group.is_first():
             with self._saving():
                 translation_files.write(file, name, sources, references, outputs)
-                files.write_json(
+                storage.write_json(
                     file.with_suffix('.json'), result | {'set': name, 'step': step}
                 )
         if mean_of == 1:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from experiments.command_line.errors import UserError
 from experiments.data import set_names
+from experiments.errors import UserError
 
 Pairs = Sequence[tuple[str, str]]
 

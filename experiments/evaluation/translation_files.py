@@ -6,8 +6,8 @@ sacrebleu's and COMET's own commands read them: `sacrebleu val.reference.txt -i 
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments import storage
 from experiments.evaluation.sets import Pairs
-from experiments.storage import files
 
 _EXAMPLES = 3  # of a set's translations that are shown
 
@@ -39,7 +39,7 @@ def write(
 
 
 def _write_lines(file: Path, lines: Sequence[str]) -> None:
-    files.write(file, ''.join(f'{line}\n' for line in lines))
+    storage.write(file, ''.join(f'{line}\n' for line in lines))
 
 
 def lines_of(pairs: Pairs) -> tuple[list[str], list[str]]:

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.command_line.errors import UserError
 from experiments.config.schema import EvaluationConfig
 from experiments.data.corpus import chunks
 from experiments.data.tokenizer import Tokenizer
+from experiments.errors import UserError
 from experiments.evaluation import batches, translation_files
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from experiments.command_line.errors import UserError
 from experiments.config.schema import ExperimentConfig
+from experiments.errors import UserError
 from experiments.runtime import kept
 from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.models.base import Model

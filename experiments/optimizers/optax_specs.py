@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from flaxformer_lite.config import spec
 
 _CONTRIB = 'contrib.'

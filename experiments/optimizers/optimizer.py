@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import optax
 
-from experiments.command_line.errors import UserError
 from experiments.config.schema import ExperimentConfig, OptimizerConfig
+from experiments.errors import UserError
 from experiments.optimizers import by_layer, optax_specs
 from experiments.optimizers.weight_decay import decays
 from flaxformer_lite.config import variants

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.reports import statistics
 from experiments.reports.read import SEEDS, Run
 from experiments.reports.statistics import Spread

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments import storage
 from experiments.reports import conditions, findings, scores, texts
 from experiments.reports.arms import Study
 from experiments.reports.display import curves, document, paper, tables
@@ -11,7 +12,6 @@ from experiments.reports.display.charts import Figure
 from experiments.reports.display.document import Section
 from experiments.reports.display.tables import Table
 from experiments.reports.inside import pictures, sections
-from experiments.storage import files
 
 if TYPE_CHECKING:
     from experiments.reports.inside.gradients import FirstGradients
@@ -46,18 +46,18 @@ def write(
         for figure in section.figures():
             _write_figure(folder / 'figures', figure)
     title = _title(study)
-    files.write(folder / 'report.md', document.markdown(title, shown))
-    files.write(folder / 'index.html', document.html(title, shown, _ALSO))
+    storage.write(folder / 'report.md', document.markdown(title, shown))
+    storage.write(folder / 'index.html', document.html(title, shown, _ALSO))
 
 
 def _write_table(folder: Path, table: Table) -> None:
-    files.write(folder / f'{table.name}.csv', tables.as_csv(table))
-    files.write(folder / f'{table.name}.tex', tables.latex(table))
+    storage.write(folder / f'{table.name}.csv', tables.as_csv(table))
+    storage.write(folder / f'{table.name}.tex', tables.latex(table))
 
 
 def _write_figure(folder: Path, figure: Figure) -> None:
     for form, data in paper.draw(figure).items():
-        files.write(folder / f'{figure.name}.{form}', data)
+        storage.write(folder / f'{figure.name}.{form}', data)
 
 
 def _title(study: Study) -> str:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line.errors import UserError
+from experiments import storage
 from experiments.config.flat import flatten
+from experiments.errors import UserError
 from experiments.evaluation import translation_files
 from experiments.runs import directory, metrics_log, result_file
-from experiments.storage import files
 
 FAILURE = 'failure.json'
 FAILED = ('diverged', 'failed')
@@ -90,14 +90,14 @@ def read(path: Path) -> Run:
     rows = metrics_log.read(path)
     status = 'converted' if directory.is_converted(config) else 'unfinished'
     message = ''
-    if files.exists(path / directory.RESULT):
+    if storage.exists(path / directory.RESULT):
         status = 'finished'
         result = result_file.read(path, whole=False)
     else:
         result = _so_far(rows)
         if status == 'converted':
             result['evaluations'] = _scored_since(path, result['step'])
-        if files.exists(path / FAILURE):
+        if storage.exists(path / FAILURE):
             status, message = _failure(path / FAILURE)
     return Run(path, config, status, message, result, rows, _environment(path))
 
@@ -125,7 +125,7 @@ def _scored_since(path: Path, step: int) -> dict[str, Any]:
 
 def _failure(file: Path) -> tuple[str, str]:
     """Status and message of a run that ended by an error."""
-    failure = files.read_json(file)
+    failure = storage.read_json(file)
     if not isinstance(failure, dict) or failure.get('status') not in FAILED:
         raise UserError(
             f'{file} does not say how a run failed: remove it, and start the run again'
@@ -135,7 +135,7 @@ def _failure(file: Path) -> tuple[str, str]:
 
 def _environment(path: Path) -> dict[str, Any]:
     file = path / 'environment.json'
-    environment = files.read_json(file) if files.exists(file) else {}
+    environment = storage.read_json(file) if storage.exists(file) else {}
     return environment if isinstance(environment, dict) else {}
 
 
@@ -154,7 +154,7 @@ def lines(run: Run, name: str) -> tuple[list[str], list[str], list[str]] | None:
         outputs.with_name(f'{name}.reference.txt'),
         outputs,
     )
-    if not all(files.exists(path) for path in paths):
+    if not all(storage.exists(path) for path in paths):
         return None
     sources, references, translations = [_lines(path) for path in paths]
     if not len(sources) == len(references) == len(translations):
@@ -181,7 +181,7 @@ def pairs(path: Path, name: str = '') -> list[tuple[str, str]]:
     if not name and sets:
         name = 'test' if 'test' in sets else sets[0]
     reference = folder / f'{name}.reference.txt'
-    if name not in sets or not files.exists(reference):
+    if name not in sets or not storage.exists(reference):
         return []
     sources, references = _lines(folder / f'{name}{ending}'), _lines(reference)
     if len(sources) != len(references):

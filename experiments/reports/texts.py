@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.command_line.errors import UserError
 from experiments.data import phenomena
+from experiments.errors import UserError
 from experiments.reports import read
 from experiments.reports.arms import Arm, Study
 from experiments.reports.display.charts import Chart, Line

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line.errors import UserError
+from experiments import storage
 from experiments.config import upgrade
 from experiments.config.flat import flatten
+from experiments.errors import UserError
 from experiments.runs import lock
-from experiments.storage import files
 
 LONGEST_NAME = 100
 CONFIG = 'config.json'
@@ -68,11 +68,13 @@ def check(path: Path, config: Mapping[str, Any]) -> None:
     _check_name(path)
     _check_trains(path)
     extends = asks_for_more(path, config)
-    if not files.exists(path / CONFIG):
+    if not storage.exists(path / CONFIG):
         _check_no_other_files(path)
     elif not extends:
         _check_same_config(path, config)
-    if extends or not files.exists(path / RESULT):  # a run that has ended is only shown
+    if extends or not storage.exists(
+        path / RESULT
+    ):  # a run that has ended is only shown
         _check_rights(path)
 
 
@@ -95,25 +97,25 @@ def open_run(
     """
     check(path, config)
     # A run that has ended may be on a read-only disk.
-    with lock.locked(path, optional=files.exists(path / RESULT)):
+    with lock.locked(path, optional=storage.exists(path / RESULT)):
         check(path, config)  # again, now that no other process can begin there
-        resumes = files.exists(path / CONFIG)
+        resumes = storage.exists(path / CONFIG)
         extends = asks_for_more(path, config)
         if extends and extension is None:
             _check_same_config(path, config)
-        if extends or not files.exists(path / RESULT):
+        if extends or not storage.exists(path / RESULT):
             _sweep(path)
         if extends:
             assert extension is not None  # without one, it was refused above
             _extend(path, config, extension)
         if not resumes:
-            files.write_json(path / CONFIG, upgrade.to_store(config))
+            storage.write_json(path / CONFIG, upgrade.to_store(config))
         yield resumes
 
 
 def asks_for_more(path: Path, config: Mapping[str, Any]) -> bool:
     """Whether a run is there whose config differs in limits that this one raises."""
-    if not files.exists(path / CONFIG):
+    if not storage.exists(path / CONFIG):
         return False
     old = flatten(read_config(path))
     new = flatten(config)
@@ -145,18 +147,18 @@ def _extend(
 ) -> None:
     """Makes a run go on; a kill in between leaves it resumable and not finished."""
     if (path / RESULT).exists():
-        step = files.read_json(path / RESULT).get('step')
+        step = storage.read_json(path / RESULT).get('step')
         os.replace(path / RESULT, path / f'result.step={step}.json')
     before = extensions(path)
     if before[-1:] != [extension]:
-        files.write_json(path / EXTENSIONS, [*before, extension])
-    files.write_json(path / CONFIG, upgrade.to_store(config))
+        storage.write_json(path / EXTENSIONS, [*before, extension])
+    storage.write_json(path / CONFIG, upgrade.to_store(config))
 
 
 def extensions(path: Path) -> list[dict[str, Any]]:
     """How a run was extended, the earliest first."""
     file = path / EXTENSIONS
-    return files.read_json(file) if file.exists() else []
+    return storage.read_json(file) if file.exists() else []
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -168,7 +170,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     _check_name(path)
     file = path / CONFIG
-    if not files.exists(file):
+    if not storage.exists(file):
         raise UserError(
             f'{path} is not the directory of a run: it holds no config.json'
         )
@@ -184,7 +186,7 @@ def is_converted(config: Mapping[str, Any]) -> bool:
 
 def _check_trains(path: Path) -> None:
     """Refuses a converted checkpoint, which has no state of an optimizer."""
-    if files.exists(path / CONFIG) and is_converted(read_config(path)):
+    if storage.exists(path / CONFIG) and is_converted(read_config(path)):
         raise UserError(
             f'{path} is a converted checkpoint, which stays as it is: to train on from '
             f'it give --config.init_from={path}, and another --workdir'
@@ -217,7 +219,7 @@ def _check_same_config(path: Path, config: Mapping[str, Any]) -> None:
 def _check_no_other_files(path: Path) -> None:
     """Refuses a directory that is no run's and holds what a run would overwrite."""
     for name in _OVERWRITTEN:
-        if files.exists(path / name):
+        if storage.exists(path / name):
             raise UserError(
                 f'{path} holds {name} and is not the directory of a run, for it holds '
                 'no config.json: choose another --workdir'
@@ -241,7 +243,7 @@ def _check_name(path: Path) -> None:
 
 def _check_rights(path: Path) -> None:
     """Refuses a place where the directory cannot be made or written to."""
-    reason = files.obstacle(path)
+    reason = storage.obstacle(path)
     if reason:
         raise UserError(
             f'cannot write to {path}: {reason}; name another directory with --workdir'
@@ -250,9 +252,9 @@ def _check_rights(path: Path) -> None:
 
 def _sweep(path: Path) -> None:
     """Removes what a killed process of this run had not written to its end."""
-    files.sweep(path, held=True)
-    files.sweep(path / 'tensorboard', held=True)
-    files.sweep(path / 'translations', held=False)  # another process may evaluate
+    storage.sweep(path, held=True)
+    storage.sweep(path / 'tensorboard', held=True)
+    storage.sweep(path / 'translations', held=False)  # another process may evaluate
 
 
 def _different_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

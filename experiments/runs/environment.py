@@ -8,9 +8,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line.errors import UserError
+from experiments import storage
+from experiments.errors import UserError
 from experiments.runtime.processor import facts
-from experiments.storage import files
 
 PACKAGES = (
     *('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy'),
@@ -58,18 +58,18 @@ def save(path: Path, devices: Sequence[str]) -> None:
     file = path / 'environment.json'
     now = describe(devices)
     earlier = []
-    if files.exists(file):
+    if storage.exists(file):
         before = _read(file)
         earlier = before.pop('earlier', [])
         if before != now:
             earlier.append(before)
     if earlier:
         now['earlier'] = earlier
-    files.write_json(file, now)
+    storage.write_json(file, now)
 
 
 def _read(file: Path) -> dict[str, Any]:
-    before = files.read_json(file)
+    before = storage.read_json(file)
     earlier = before.get('earlier', []) if isinstance(before, dict) else None
     if not isinstance(earlier, list):
         raise UserError(

@@ -5,11 +5,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line import errors
-from experiments.command_line.errors import UserError
+from experiments import errors, storage
 from experiments.command_line.stopping import Stopped
+from experiments.errors import UserError
 from experiments.runs import directory
-from experiments.storage import files
 
 NAME = 'failure.json'
 DIVERGED = 'diverged'
@@ -31,13 +30,13 @@ def recorded(path: Path) -> Iterator[None]:
     What was written before is removed: the run goes on. Of a run that has its result,
     nothing is written: the error is not its own.
     """
-    files.remove(path / NAME)
+    storage.remove(path / NAME)
     try:
         yield
     except Stopped:
         raise
     except Exception as error:
-        if not files.exists(path / directory.RESULT):
+        if not storage.exists(path / directory.RESULT):
             with suppress(UserError):  # of a full disk, which may be the error itself
                 write(path, error)
         raise
@@ -58,7 +57,7 @@ def write(path: Path, error: Exception) -> None:
         'step': error.step if diverged else None,
         'message': errors.line(UserError(message)),
     }
-    files.write_json(path / NAME, entry)
+    storage.write_json(path / NAME, entry)
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -67,9 +66,9 @@ def read(path: Path) -> dict[str, Any] | None:
     Raises:
       UserError: the file cannot be read.
     """
-    if not files.exists(path / NAME):
+    if not storage.exists(path / NAME):
         return None
-    entry = files.read_json(path / NAME)
+    entry = storage.read_json(path / NAME)
     if not isinstance(entry, dict) or entry.get('status') not in (DIVERGED, FAILED):
         raise UserError(f'{path / NAME} does not tell how a run failed: remove it')
     return entry

@@ -13,20 +13,20 @@ from typing import Any
 
 import jax
 
+from experiments import storage
 from experiments.checkpoints import fitting, manifest
 from experiments.checkpoints.averaging import Mean
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.checkpoints.fitting import Fit
-from experiments.command_line.errors import UserError
 from experiments.config.derived import takes_best
 from experiments.config.schema import ExperimentConfig
 from experiments.data import tokenizer
 from experiments.data.tokenizer import Tokenizer
+from experiments.errors import UserError
 from experiments.runs import directory, trained_run
 from experiments.runs.trained_run import TrainedRun
 from experiments.runtime.mesh import DeviceMesh
 from experiments.runtime.processes import group
-from experiments.storage import files
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import shown
@@ -148,7 +148,7 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
       UserError: there is no such file, or it is not what was written.
     """
-    content = files.read_json(path / NAME)
+    content = storage.read_json(path / NAME)
     if not isinstance(content, dict) or not {'tokenizer', 'training_pairs'} <= set(
         content
     ):
@@ -201,7 +201,7 @@ def _record(
     config: ExperimentConfig, run: TrainedRun, fit: Fit, mean: Mean
 ) -> dict[str, Any]:
     folder = _folder(config).absolute()
-    has_result = files.exists(folder / directory.RESULT)
+    has_result = storage.exists(folder / directory.RESULT)
     return {
         'run': str(folder),
         'ended': has_result or directory.is_converted(run.config.to_dict()),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 
 try:
     import fcntl

@@ -11,9 +11,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line.errors import UserError
+from experiments import storage
+from experiments.errors import UserError
 from experiments.runs import tensorboard
-from experiments.storage import files
 
 NAME = 'metrics.jsonl'
 _LARGEST_STEP = 2**63 - 1  # of TensorBoard
@@ -55,7 +55,7 @@ class MetricsLog:
         if len(kept) < rows:
             warn(_loss(path / NAME, kept, rows))
         self._rows = len(kept)
-        files.write(path / NAME, ''.join(map(_line, kept)))
+        storage.write(path / NAME, ''.join(map(_line, kept)))
         events = _begin_events(path / 'tensorboard', kept)
         # Not buffered: a kill loses nothing, only a power cut could.
         self._files = [_open(path / NAME), _open(events)]
@@ -125,7 +125,7 @@ def _begin_events(folder: Path, rows: list[dict[str, Any]]) -> Path:
     _remove_events(folder)
     file = folder / f'events.out.tfevents.{time.time_ns()}'
     version = tensorboard.version(time.time())
-    files.write(file, version + b''.join(map(_events, rows)))
+    storage.write(file, version + b''.join(map(_events, rows)))
     return file
 
 
@@ -170,7 +170,7 @@ def read(path: Path, rows: int | None = None) -> list[dict[str, Any]]:
       UserError: the file cannot be read, or a line is not a row.
     """
     file = path / NAME
-    if not files.exists(file):
+    if not storage.exists(file):
         return []
     try:
         # What follows the last line end is not a row yet.
@@ -182,14 +182,16 @@ def read(path: Path, rows: int | None = None) -> list[dict[str, Any]]:
 
 def _row(line: bytes, where: str) -> dict[str, Any]:
     try:
-        row = files.parse_json(line)
+        row = storage.parse_json(line)
     except ValueError as error:
         raise UserError(f'{where}: not a row of metrics ({error}){_REMEDY}') from error
     if not isinstance(row, dict):
         raise UserError(f'{where}: not a row of metrics{_REMEDY}')
     for name, value in row.items():
         if not _is_allowed(name, value):
-            raise UserError(f'{where}: {name} cannot be {files.shown(value)}{_REMEDY}')
+            raise UserError(
+                f'{where}: {name} cannot be {storage.shown(value)}{_REMEDY}'
+            )
     for name in ('step', 'kind'):
         if name not in row:
             raise UserError(

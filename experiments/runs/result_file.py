@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line.errors import UserError
+from experiments import storage
+from experiments.errors import UserError
 from experiments.runs import directory
-from experiments.storage import files
 
 _NUMBER = int | float | None  # a number that is not finite is null in JSON
 _WHOLE = {
@@ -35,7 +35,7 @@ def read(path: Path, whole: bool = True) -> dict[str, Any]:
       UserError: the file cannot be read, or is not the result of a run.
     """
     file = path / directory.RESULT
-    result = files.read_json(file)
+    result = storage.read_json(file)
     reason = _wrong(result, _WHOLE, whole) or _wrong_scores(result, whole)
     if reason is not None:
         raise UserError(
@@ -51,7 +51,7 @@ def read_scores(file: Path) -> dict[str, Any]:
     Raises:
       UserError: the file cannot be read, or holds something else.
     """
-    scores = files.read_json(file)
+    scores = storage.read_json(file)
     reason = _wrong(scores, _OF_A_SET, whole=False)
     if reason is not None:
         raise UserError(
@@ -79,5 +79,5 @@ def _wrong(values: Any, kinds: dict[str, Any], whole: bool) -> str | None:
             if whole:
                 return f'{name} is missing'
         elif not isinstance(values[name], kind) or isinstance(values[name], bool):
-            return f'{name} is {files.shown(values[name])}'
+            return f'{name} is {storage.shown(values[name])}'
     return None

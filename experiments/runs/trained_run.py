@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 
 import jax
 
+from experiments.checkpoints import hold
 from experiments.checkpoints.averaging import Mean
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.command_line.errors import UserError
 from experiments.config import check, typed
 from experiments.config.derived import takes_best
 from experiments.config.schema import ExperimentConfig
 from experiments.data import tokenizer
 from experiments.data.published import tokenizer as published
 from experiments.data.tokenizer import Tokenizer
+from experiments.errors import UserError
 from experiments.runs import directory
 from experiments.runtime import kept, mesh
 from experiments.runtime.mesh import DeviceMesh
 from experiments.runtime.processes import group
-from experiments.storage import hold
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 
 
 def folder() -> Path:

@@ -12,7 +12,7 @@ import jax
 from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
 
-from experiments.command_line.errors import UserError, warn
+from experiments.errors import UserError, warn
 from experiments.runtime import cache, jax_cache, kept, malloc
 from experiments.runtime.processes import group
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 
-from experiments.command_line.errors import warn
+from experiments.errors import warn
 
 # How JAX reports a damaged file. It then compiles the program, and never replaces the
 # file.

@@ -24,9 +24,9 @@ import jax
 
 import experiments
 import flaxformer_lite
-from experiments.command_line.errors import UserError, warn
+from experiments import storage
+from experiments.errors import UserError, warn
 from experiments.runtime import processor
-from experiments.storage import files
 
 T = TypeVar('T')
 
@@ -103,7 +103,7 @@ def _read(file: Path) -> bytes | None:
 def _write(file: Path, data: bytes) -> None:
     packed = zlib.compress(data, _QUICK)
     try:
-        files.write(file, hashlib.sha256(packed).digest() + packed)
+        storage.write(file, hashlib.sha256(packed).digest() + packed)
     except UserError as error:
         warn(str(error))
         return

@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.runtime.processes import group
 from flaxformer_lite.sharding import AXES, ROW_AXES, state_shardings
 

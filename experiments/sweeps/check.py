@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from experiments.command_line.errors import UserError
 from experiments.config import check
+from experiments.errors import UserError
 from experiments.runs import directory
 from experiments.sweeps.schema import Cell
 

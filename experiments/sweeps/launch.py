@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line.errors import UserError
 from experiments.command_line.stopping import Stop
+from experiments.errors import UserError
 from experiments.sweeps.progress import Progress
 from experiments.sweeps.schema import RUNS, Cell
 from experiments.sweeps.worker import Worker

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.command_line.errors import UserError
+from experiments import storage
+from experiments.errors import UserError
 from experiments.runs import directory, failure, metrics_log, result_file
-from experiments.storage import files
 from experiments.sweeps.schema import Cell
 
 FINISHED = 'finished'
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 def of(path: Path) -> Outcome:
     """The outcome of the run in a directory; files that cannot be read have failed."""
     try:
-        if files.exists(path / directory.RESULT):
+        if storage.exists(path / directory.RESULT):
             result_file.read(path)
             return Outcome(FINISHED)
         entry = failure.read(path)

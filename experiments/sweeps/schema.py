@@ -9,9 +9,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from experiments.command_line import flags
-from experiments.command_line.errors import UserError
 from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
+from experiments.errors import UserError
 from experiments.runs import directory
 from flaxformer_lite.ranges import nearest, shown
 

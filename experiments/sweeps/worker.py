@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from experiments.command_line.errors import UserError, line
 from experiments.command_line.screen import Output, Screen
 from experiments.command_line.stopping import Stop, Stopped
 from experiments.config.schema import ExperimentConfig
+from experiments.errors import UserError, line
 from experiments.runs import lock
 from experiments.sweeps import outcome
 from experiments.sweeps.schema import Cell

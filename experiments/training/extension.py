@@ -9,9 +9,9 @@ import numpy as np
 import optax
 
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.command_line.errors import UserError
 from experiments.config import typed
 from experiments.config.schema import ExperimentConfig
+from experiments.errors import UserError
 from experiments.optimizers import optimizer
 from experiments.runs import directory, trained_run
 from experiments.training.setup import RunSetup, length

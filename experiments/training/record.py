@@ -9,13 +9,13 @@ import jax
 import numpy as np
 
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.command_line.errors import UserError
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop, Stopped
 from experiments.config.derived import seed
 from experiments.data.batches import Position
 from experiments.data.collate import Batch
 from experiments.data.prefetch import prefetch
+from experiments.errors import UserError
 from experiments.evaluation import scores, translation_files
 from experiments.evaluation.evaluator import Evaluator
 from experiments.optimizers import eval_params

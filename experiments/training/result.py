@@ -8,10 +8,10 @@ from typing import Any
 import jax
 
 from experiments.checkpoints.averaging import Mean
-from experiments.command_line.errors import UserError
 from experiments.config.derived import takes_best, without_seeds
 from experiments.config.schema import ExperimentConfig
 from experiments.costs.ledger import ledger
+from experiments.errors import UserError
 from experiments.evaluation import scores
 from experiments.optimizers import eval_params
 from experiments.runs import directory, trained_run

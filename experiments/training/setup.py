@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import optax
 
-from experiments.command_line.errors import UserError
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
 from experiments.config import check
@@ -20,6 +19,7 @@ from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
 from experiments.data.sources import Source
 from experiments.data.tokenizer import Tokenizer
+from experiments.errors import UserError
 from experiments.evaluation import sets, translator
 from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer

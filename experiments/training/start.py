@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from experiments import storage
 from experiments.checkpoints import fitting
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
@@ -16,7 +17,6 @@ from experiments.evaluation.sets import Pairs
 from experiments.optimizers import frozen
 from experiments.runs import environment, initial, trained_run
 from experiments.runtime import cache
-from experiments.storage import files
 from experiments.training import result
 from experiments.training.setup import RunSetup
 from flaxformer_lite.training import freezing
@@ -56,7 +56,7 @@ def _record_initial(setup: RunSetup, path: Path) -> None:
     if taken is None:
         return
     text = {'training_pairs': setup.pairs.digest}
-    files.write_json(path / initial.NAME, taken.record | text)
+    storage.write_json(path / initial.NAME, taken.record | text)
 
 
 def _describe_initial(setup: RunSetup) -> dict[str, str]:

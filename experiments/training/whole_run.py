@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.command_line.errors import UserError
+from experiments import storage
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
 from experiments.config import check
 from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
+from experiments.errors import UserError
 from experiments.runs import directory, failure, result_file
 from experiments.runtime import kept
 from experiments.runtime.processes import endings, group
-from experiments.storage import files
 from experiments.training import extension, loop, result, setup, start
 from experiments.training.setup import Memo, RunSetup
 
@@ -41,7 +41,7 @@ class Run(NamedTuple):
     @property
     def has_ended(self) -> bool:
         """Whether there is nothing to do but to show its result."""
-        return files.exists(self.path / directory.RESULT) and not self.extends
+        return storage.exists(self.path / directory.RESULT) and not self.extends
 
 
 def run(
@@ -107,7 +107,7 @@ def _check_shared(runs: Sequence[Run]) -> None:
     """Refuses directories that this process does not see as the first does."""
     until = time.monotonic() + _SEEN_SECONDS
     for member in runs:
-        while not files.exists(member.path / directory.CONFIG):
+        while not storage.exists(member.path / directory.CONFIG):
             if time.monotonic() > until:
                 raise UserError(
                     f'{member.path} is not there as the first process sees it: choose '
@@ -175,7 +175,7 @@ def _score(trainer: loop.Trainer, place: int, stop: Stop, screen: Screen) -> Non
     state = trainer.state(place)
     scored = stop.wait_for(functools.partial(result.finish, record, state))
     if group.is_first():
-        files.write_json(record.path / directory.RESULT, scored)
+        storage.write_json(record.path / directory.RESULT, scored)
     screen.say(result.summary(record.path, scored))
 
 

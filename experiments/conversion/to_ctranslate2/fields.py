@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.sizes import Sizes

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.command_line.errors import UserError
 from experiments.conversion.trained import Trained
 from experiments.data.tokenizer import BOS, EOS, PAD
+from experiments.errors import UserError
 from flaxformer_lite.config import build
 
 # Tokens of the sides of a few pairs: one is padded with the other's length.

@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.command_line.errors import UserError
 from experiments.data.published import segmenters
 from experiments.data.published.opened import Opened
 from experiments.data.published.tokenizer import PublishedTokenizer
+from experiments.errors import UserError
 
 NUMBERS, MERGES, TOGETHER = 'vocab.json', 'merges.txt', 'tokenizer.json'
 _BYT5_FIRST, _BYT5_UNKNOWN = 3, 2

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
-from experiments.command_line.errors import UserError
 from experiments.data.published import byte_level, multilingual, plain
 from experiments.data.published.opened import Opened, Request
 from experiments.data.published.tokenizer import PublishedTokenizer
+from experiments.errors import UserError
 
 
 def read(request: Request) -> PublishedTokenizer:

@@ -4,9 +4,9 @@ import difflib
 import re
 from typing import Any, NamedTuple
 
-from experiments.command_line.errors import UserError
+from experiments import storage
 from experiments.data.published.opened import Opened
-from experiments.storage import files
+from experiments.errors import UserError
 
 _SHOWN = 3  # languages that an error names
 # Where files list tokens without their numbers, and under which names.
@@ -126,6 +126,6 @@ def _check(opened: Opened, numbers: dict[str, int], flag: str, code: str) -> Non
     token = numbers[code]
     if type(token) is not int or not 0 <= token < rows:
         raise UserError(
-            f'{folder} has the number {files.shown(token)} for the language {code}, '
+            f'{folder} has the number {storage.shown(token)} for the language {code}, '
             f'which is none of the {rows} rows of the model'
         )

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from experiments.command_line.errors import UserError
 from experiments.data.published import languages
 from experiments.data.published.opened import Model, Opened
 from experiments.data.published.tokenizer import PublishedTokenizer
+from experiments.errors import UserError
 
 FAIRSEQ_MODEL = 'sentencepiece.bpe.model'
 # fairseq begins with <s>, <pad>, </s> and <unk>, where SentencePiece has <unk>, <s> and

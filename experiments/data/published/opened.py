@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import sentencepiece
 
-from experiments.command_line.errors import UserError
+from experiments import storage
 from experiments.data.published.tokenizer import Vocabulary
-from experiments.storage import files
+from experiments.errors import UserError
 from flaxformer_lite.special_tokens import SpecialTokens
 
 _CONFIG = 'tokenizer_config.json'
@@ -100,7 +100,7 @@ class Opened:
 
     def holds(self, name: str) -> bool:
         """Whether the folder has such a file."""
-        return files.exists(self.request.folder / name)
+        return storage.exists(self.request.folder / name)
 
     def contents(self, names: Sequence[str]) -> tuple[tuple[str, bytes], ...]:
         """The files of these names that are there, by name, as they are."""
@@ -115,9 +115,9 @@ class Opened:
           UserError: it is something else.
         """
         path = self.request.folder / name
-        if not files.exists(path):
+        if not storage.exists(path):
             return {}
-        content = files.read_json(path)
+        content = storage.read_json(path)
         if not isinstance(content, dict):
             raise UserError(f'{path} holds no JSON object')
         return content
@@ -172,8 +172,8 @@ class Opened:
         for piece, number in numbers.items():
             if type(number) is not int or not 0 <= number < self.request.rows:
                 raise UserError(
-                    f'{path} has the number {files.shown(number)} for '
-                    f'{files.shown(piece)}, which is none of the {self.request.rows} '
+                    f'{path} has the number {storage.shown(number)} for '
+                    f'{storage.shown(piece)}, which is none of the {self.request.rows} '
                     'rows of the model'
                 )
         if len(set(numbers.values())) < len(numbers):

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from experiments.command_line.errors import UserError
 from experiments.data.published.opened import Opened
 from experiments.data.published.tokenizer import PublishedTokenizer
+from experiments.errors import UserError
 
 T5_MODEL = 'spiece.model'
 GEMMA_MODEL = 'tokenizer.model'

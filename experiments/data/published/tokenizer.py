@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line.errors import UserError
+from experiments import storage
+from experiments.data import checksums
 from experiments.data.published import segmenters
 from experiments.data.published.segmenters import Segmenter
 from experiments.data.tokenizer import Tokenizer
-from experiments.storage import checksums, files
+from experiments.errors import UserError
 from flaxformer_lite.special_tokens import SpecialTokens
 
 # Beside the model of the source, which is where any run has its tokenizer.
@@ -205,14 +206,14 @@ class PublishedTokenizer(Tokenizer):
     def save(self, path: Path) -> None:
         """Writes its files beside each other, and their checksums for `load`."""
         paths = _paths(path)
-        files.write(paths[0], self.model)
-        files.write(paths[1], self.target_model)
-        files.write_json(paths[2], self.vocabulary.to_json())
+        storage.write(paths[0], self.model)
+        storage.write(paths[1], self.target_model)
+        storage.write_json(paths[2], self.vocabulary.to_json())
         checksums.write(_sums(path), paths)
         folder = path.with_name(_FILES)
         folder.mkdir(exist_ok=True)
         for name, content in self.files:
-            files.write(folder / name, content)
+            storage.write(folder / name, content)
         kept = [folder / name for name, _ in self.files]
         checksums.write(folder / checksums.SUMS, kept)
 
@@ -231,7 +232,7 @@ def load(path: Path) -> PublishedTokenizer:
             'checkpoint again'
         )
     try:
-        vocabulary = Vocabulary.of_json(files.read_json(paths[2]))
+        vocabulary = Vocabulary.of_json(storage.read_json(paths[2]))
         source, target = [file.read_bytes() for file in paths[:2]]
         tokenizer = PublishedTokenizer(source, target, vocabulary, _read_files(path))
         tokenizer.encode_target(tokenizer.decode([]))

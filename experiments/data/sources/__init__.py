@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from flaxformer_lite.config import spec as specs
 from flaxformer_lite.ranges import shown
 

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 
 
 def check(argument: str, text: str) -> None:

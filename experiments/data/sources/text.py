@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line.errors import UserError
 from experiments.data.sources import _paths
+from experiments.errors import UserError
 
 _BLOCK = 1 << 20  # bytes that are read at once to count lines
 

@@ -12,8 +12,8 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.command_line.errors import UserError
 from experiments.data.sources import _paths
+from experiments.errors import UserError
 
 _CHUNK = (
     1024  # examples read at once: half the time an example that one at a time takes

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, ParamSpec, TypeVar
 
-from experiments.command_line.errors import UserError
 from experiments.data.tokenising import part, worker
 from experiments.data.tokenising.part import Part
 from experiments.data.tokenizer import Tokenizer
+from experiments.errors import UserError
 
 P = ParamSpec('P')
 T = TypeVar('T')

@@ -7,10 +7,10 @@ and made again alone.
 import hashlib
 from pathlib import Path
 
-from experiments.command_line.errors import UserError
+from experiments import storage
 from experiments.data.tokenising import part
 from experiments.data.tokenising.part import Part
-from experiments.storage import files
+from experiments.errors import UserError
 
 _SUM = hashlib.sha256().digest_size  # bytes
 
@@ -42,7 +42,7 @@ def write(folder: Path, first: int, made: Part) -> None:
       UserError: the disk is full.
     """
     data = part.to_bytes(made)
-    files.write(_path(folder, first), hashlib.sha256(data).digest() + data)
+    storage.write(_path(folder, first), hashlib.sha256(data).digest() + data)
 
 
 def _path(folder: Path, first: int) -> Path:

@@ -16,13 +16,13 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from experiments.command_line.errors import UserError
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
 from experiments.config import typed
 from experiments.config.derived import seed
 from experiments.config.flat import nest
 from experiments.data.batches import Position
+from experiments.errors import UserError
 from experiments.reports.arms import Arm
 from experiments.reports.read import Run
 from experiments.runtime import compilation

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.evaluation.translator import Translator, check_lengths
 from experiments.reports import arms, read
 from experiments.reports.arms import Study

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from experiments.command_line.errors import UserError, line
+from experiments.errors import UserError, line
 from experiments.runtime.processes import group, lifelines, place
 
 _GRACE = 10  # seconds in which an error of all comes up in each by itself

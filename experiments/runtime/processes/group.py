@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 from experiments.runtime.processes.place import CONNECT_SECONDS, Place
 
 _HEARTBEAT_SECONDS = 20  # jax notices a death after one to two of these

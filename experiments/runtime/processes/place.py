@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 
 CONNECT_SECONDS = 300  # in which all processes have to be started
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line.errors import UserError
+from experiments.errors import UserError
 
 # Errors of the system for a path where there is nothing.
 MISSING = (FileNotFoundError, NotADirectoryError)

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from experiments.command_line.errors import UserError
-from experiments.storage import files
+from experiments import storage
+from experiments.errors import UserError
 
 try:
     import fcntl
@@ -118,7 +118,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
     """What distinguishes a folder from another one of its name."""
     try:
         status = os.stat(folder)
-    except files.MISSING:
+    except storage.MISSING:
         return None
     except OSError:
         return (-1, -1)  # it may be there

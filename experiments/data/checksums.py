@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from experiments.command_line.errors import UserError, warn
-from experiments.storage import files
+from experiments import storage
+from experiments.errors import UserError, warn
 
 SUMS = 'SHA256SUMS'  # the sums of a folder's files
 _LINE = re.compile('([0-9a-f]{64})  ([^/\n]+)\n')
@@ -33,7 +33,7 @@ def sha256(path: Path) -> str | None:
 def write(sums: Path, paths: Iterable[Path]) -> None:
     """Writes the file of the sums of files that are in its folder."""
     lines = [f'{sha256(path)}  {path.name}\n' for path in sorted(paths)]
-    files.write(sums, ''.join(lines))
+    storage.write(sums, ''.join(lines))
 
 
 def read(sums: Path) -> dict[str, str]:
@@ -91,7 +91,7 @@ def keep(folder: Path, names: Iterable[str], make: Callable[[Path], None]) -> No
 
 def _make(folder: Path, names: Iterable[str], make: Callable[[Path], None]) -> None:
     try:
-        with files.replacing(folder) as draft:
+        with storage.replacing(folder) as draft:
             draft.mkdir(exist_ok=True)  # a killed process may have left it
             make(draft)
             write(draft / SUMS, [draft / name for name in names])

@@ -1,1 +1,0 @@
-"""Files and folders that survive a crash, and checks of what is read back."""
