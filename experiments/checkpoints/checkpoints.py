@@ -38,7 +38,11 @@ class Checkpoints:
         keep: int = 1,
         keep_best: int = 0,
         read_only: bool = False,
+        is_due=lambda step: True,
+        scores=None,
     ):
+        self._is_due = is_due
+        self._scores = {} if scores is None else scores
         self._folder = CheckpointFolder(directory)
         self._read_only = read_only
         self._files = StateFiles()
@@ -52,8 +56,6 @@ class Checkpoints:
         step: int,
         state: Any,
         metadata: dict[str, Any],
-        score: float | None = None,
-        due: bool = True,
     ) -> None:
         """Begins to save a state with its metadata, at a step later than all others.
 
@@ -71,12 +73,14 @@ class Checkpoints:
         Raises:
           UserError: this checkpoint, or the one before it, cannot be written.
         """
-        if score is not None and not math.isfinite(score):
-            score = None
+        self._writer.wait()
+        for other in self.steps():
+            if other in self._scores:
+                self.set_score(other, self._scores[other])
         content = {
             'metadata': metadata,
-            'score': score,
-            'due': due,
+            'score': None,
+            'due': self._is_due(step),
             'leaves': manifest.kinds(state),
         }
         self._writer.save(step, state, content)
@@ -129,6 +133,9 @@ class Checkpoints:
 
     def best_steps(self, number: int) -> list[int]:
         """The steps of the highest scores, best first; of equal scores the latest."""
+        for other in self.steps():
+            if other in self._scores:
+                self.set_score(other, self._scores[other])
         return folder.best(self._folder.manifests(), number)
 
     def unknown_steps(self) -> list[int]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ from experiments import storage
 from experiments.config import upgrade
 from experiments.config.flat import flatten
 from experiments.errors import UserError
-from experiments.runs import lock
 
 LONGEST_NAME = 100
 CONFIG = 'config.json'
 RESULT = 'result.json'
+LOCK = '.lock'
 # May be larger than that of the run that is there, which then goes on further.
 STEPS = 'train.steps'
+_LONG = 3600  # seconds, in which translations are written for certain
 # Of these a run's result does not depend, but for rounding; it goes on with others.
 _ANY = 'mesh.'
 # What a run would overwrite.
@@ -88,14 +89,16 @@ def open_run(path: Path, config: Mapping[str, Any]) -> Iterator[bool]:
         was.
     """
     check_directory(path, config)  # before anything is written there
-    with lock.locked(path, optional=storage.exists(path / RESULT)):
+    is_writable = not storage.obstacle(path)
+    with storage.locked(path / LOCK) if is_writable else nullcontext():
         check_directory(path, config)  # now that no other process can begin there
         resumes = storage.exists(path / CONFIG)
         if not has_ended(path, config):
             # What a killed process of this run had not written to its end.
-            storage.sweep(path, held=True)
-            storage.sweep(path / 'tensorboard', held=True)
-            storage.sweep(path / 'translations', held=False)  # others may evaluate
+            storage.remove_leftovers(path)
+            storage.remove_leftovers(path / 'tensorboard')
+            # Another process may be evaluating.
+            storage.remove_leftovers(path / 'translations', older_than=_LONG)
             storage.remove(path / RESULT)
         if not resumes or asks_for_more(path, config):
             storage.write_json(path / CONFIG, upgrade.to_store(config))
@@ -110,8 +113,9 @@ def asks_for_more(path: Path, config: Mapping[str, Any]) -> bool:
     here = flatten(config)
     if _different_fields(there, here) != [STEPS]:
         return False
-    steps = (there.get(STEPS), here.get(STEPS))
-    return all(isinstance(x, int) for x in steps) and 0 < steps[0] < steps[1]
+    before = there.get(STEPS)
+    now = here.get(STEPS)
+    return isinstance(before, int) and isinstance(now, int) and 0 < before < now
 
 
 def read_config(path: Path) -> dict[str, Any]:
