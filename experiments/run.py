@@ -31,7 +31,6 @@ def main() -> None:
         args, settings = flags.parse(parser)
         name = directory.run_name(settings.name, settings.overrides)
         path = args.workdir or Path('runs') / name
-        directory.check_directory(path, settings.config.to_dict())
         with (
             _standard_output() as out,
             contextlib.redirect_stdout(Output(out)),

@@ -85,13 +85,12 @@ def open_run(path: Path, config: Mapping[str, Any]) -> Iterator[bool]:
     steps, the result goes.
 
     Raises:
-      UserError: as `check_directory`; or another process uses it. Then it is left as it
-        was.
+      UserError: as `check_directory`, which it calls once no other process can begin
+        there; or another process uses it.
     """
-    check_directory(path, config)  # before anything is written there
     is_writable = not storage.obstacle(path)
     with storage.locked(path / LOCK) if is_writable else nullcontext():
-        check_directory(path, config)  # now that no other process can begin there
+        check_directory(path, config)
         resumes = storage.exists(path / CONFIG)
         if not has_ended(path, config):
             # What a killed process of this run had not written to its end.

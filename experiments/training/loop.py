@@ -71,7 +71,8 @@ def run(
       Stopped: a stop was asked for while training; the state is saved.
     """
     fields = config.to_dict()
-    _check_same_command(config, path)
+    command = {'--workdir': str(path.absolute()), **flatten(fields)}
+    group.check_same('command', kept.code() | command)
     directory.check_directory(path, fields)
     if directory.has_ended(path, fields):
         _show_result(config, path, screen)
@@ -121,7 +122,6 @@ class Run:
         self.screen = screen
         self.scores: dict[int, float] = {}
         self._kind = programs.kind_of(setup)
-        self._shapes = [list(shape) for shape in setup.batches.planned_shapes]
         self._peak = memory.Peak()
         self._log: MetricsLog | NoMetricsLog = NoMetricsLog()
         self._checkpoints = Checkpoints(
@@ -238,17 +238,16 @@ class Run:
         """Takes the state of the newest checkpoint, or else makes a first one.
 
         Raises:
-          UserError: the checkpoints cannot be read, or are of other batches.
+          UserError: the checkpoints cannot be read.
         """
         first = programs.first_state(self._kind)
         to_restore = eval_params.to_restore(first.abstract)
         restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
         if restored is None:
-            self.progress = Progress(self._shapes)
+            self.progress = Progress()
             self.state = first.make(self._key('init_seed'), self._taken_over())
         else:
             self.progress = Progress(**restored.metadata)
-            self._check_shapes()
             self.screen.say(f'resuming at step {restored.step:,}')
             self.state = eval_params.restored(restored.state)
         self.step = int(self.state.step)
@@ -267,16 +266,6 @@ class Run:
         taken = self.setup.initial
         assert taken or not self.config.init_from, 'a run that has begun has a state'
         return taken.variables if taken else {}
-
-    def _check_shapes(self) -> None:
-        """Refuses batches of other shapes, of which a position means another batch."""
-        theirs = self.progress.shapes
-        if theirs != self._shapes:
-            raise UserError(
-                f'{self.path} was begun with batches of other shapes: {theirs}, not '
-                f'{self._shapes}. Its text has changed, or an earlier version began it '
-                'on several devices: choose another --workdir'
-            )
 
     def _key(self, name: str) -> jax.Array:
         """The random key of one of the seeds, on every device."""
@@ -434,11 +423,3 @@ def _write_start(setup: RunSetup, path: Path) -> None:
     if setup.initial is not None:
         text = {'training_pairs': setup.pairs.digest}
         storage.write_json(path / initial.NAME, setup.initial.record | text)
-
-
-def _check_same_command(config: ExperimentConfig, path: Path) -> None:
-    """Refuses processes that were not started alike."""
-    if group.count() > 1:
-        group.check_same('code', kept.code())
-        group.check_same('config', flatten(config.to_dict()))
-        group.check_same('command', {'--workdir': str(path.absolute())})

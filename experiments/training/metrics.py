@@ -32,7 +32,6 @@ class Progress:
     """How far training is, and its metrics since the last row.
 
     Args:
-      shapes: of the batches, among which a position is meaningful.
       position: of the next batch.
       seconds: spent on training steps, without compilation, evaluation and saving.
       tokens: target tokens trained on.
@@ -41,13 +40,11 @@ class Progress:
 
     def __init__(
         self,
-        shapes: list[list[int]],
         position: Sequence[int] = (),
         seconds: float = 0.0,
         tokens: int = 0,
         window: Mapping[str, float] = MappingProxyType({}),
     ):
-        self.shapes = shapes
         self.position = Position(*position)
         self.seconds = seconds
         self.tokens = tokens
@@ -58,7 +55,6 @@ class Progress:
     def metadata(self) -> dict[str, Any]:
         """The arguments that make it anew; a checkpoint holds them as JSON."""
         return {
-            'shapes': self.shapes,
             'position': self.position,
             'seconds': self.seconds,
             'tokens': self.tokens,
