@@ -59,10 +59,13 @@ class RunRecord:
         self.path = path
         self.say = say
         self.peak = memory.Peak()
+        self.scores: dict[int, float] = {}  # of the dev set, by step
         self.checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
             self.config.checkpoint.keep,
             self.config.checkpoint.keep_best,
+            self._is_due,
+            self.scores,
         )
         self.evaluator = Evaluator(
             setup.model,
@@ -105,12 +108,19 @@ class RunRecord:
         self.metrics = MetricAccumulator(progress)
         log = MetricsLog if group.is_first() else NoMetricsLog
         self.metrics_log = log(self.path, progress.rows, self.step)
+        self.scores.update(trained_run.dev_scores(self.path))
         if restored is None and self.config.init_from:
             # Then nothing asks for the source any more. The next seed's is saved after
             # it: processes have no common order of saves that overlap.
-            self.save(state, due=False)
+            self.save(state)
             self.checkpoints.wait()
         return state
+
+    def _is_due(self, step: int) -> bool:
+        """Whether a checkpoint is saved at a step of a run that is never stopped."""
+        every = (self.config.checkpoint.every, self.config.evaluation.every)
+        is_last = step == self.setup.steps
+        return step > 0 and (is_last or any(n and step % n == 0 for n in every))
 
     def _key(self, name: str) -> jax.Array:
         """The random key of one of the seeds, on every device."""
@@ -211,25 +221,25 @@ class RunRecord:
     def evaluate_saved(self, state: TrainState) -> None:
         """Scores the checkpoint whose evaluation a stop had interrupted."""
         score = self.evaluate(state)
-        self.checkpoints.set_score(self.step, score)
+        self.scores[self.step] = score
         self.metrics.progress.owes_evaluation = False
 
-    def save(
-        self, state: TrainState, score: float | None = None, due: bool = True
-    ) -> None:
+    def save(self, state: TrainState, score: float | None = None) -> None:
         """Begins to save the state, as `Checkpoints.save` does."""
+        if score is not None:
+            self.scores[self.step] = score
         self.saved_step = self.step
         progress = self.metrics.progress
         progress.rows = self.metrics_log.flush()
         tree = eval_params.to_save(state)
         metadata = dataclasses.asdict(progress)
-        self.checkpoints.save(self.step, tree, metadata, score, due)
+        self.checkpoints.save(self.step, tree, metadata)
 
     def leave(self, state: TrainState, owes_evaluation: bool = False) -> None:
         """Returns as soon as the state is on disk, unless it was there already."""
         self.metrics.progress.owes_evaluation = owes_evaluation
         if self.step > self.saved_step:
-            self.save(state, due=owes_evaluation)
+            self.save(state)
         self.checkpoints.wait()
 
     def close(self) -> None:

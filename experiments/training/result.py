@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from experiments.checkpoints.averaging import Mean
+from experiments.checkpoints.checkpoints import Mean
 from experiments.config.derived import takes_best, without_seeds
 from experiments.config.schema import ExperimentConfig
 from experiments.costs.ledger import ledger
