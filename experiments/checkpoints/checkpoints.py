@@ -5,11 +5,14 @@ It holds `state`, the arrays, and `metadata`, JSON with a digest of each array: 
 alone restores a flipped byte without an error.
 """
 
+import errno
+import functools
 import hashlib
 import json
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,11 +30,9 @@ _STEP = re.compile('0|[1-9][0-9]*')
 _REMOVED = 'removed'  # the folder of those that are being removed
 _EARLIER_FORM = 'record.json'  # the file that a checkpoint of version 0.1 has
 _LONGEST = 200  # characters of a failure's text
-# What a message of the system or the devices has in it, and none of damaged data has.
-_OF_SYSTEM = (
-    *('OS error', 'RESOURCE_EXHAUSTED', 'PERMISSION_DENIED', 'UNAVAILABLE'),
-    'DEADLINE_EXCEEDED',
-)
+_SYSTEM_ERROR = re.compile(r"os_error_code='(\d+)'")  # in a text of TensorStore's
+# What a message of the devices has in it, and none of damaged data has.
+_OF_DEVICES = ('RESOURCE_EXHAUSTED', 'DEADLINE_EXCEEDED', 'UNAVAILABLE')
 
 
 class Damaged(Exception):
@@ -90,10 +91,10 @@ class Checkpoints:
         self._keep = keep
         self._keep_best = keep_best
         self._is_due = is_due
+        _silence_orbax()
         self._manager = None if read_only else self._open()
 
     def _open(self) -> ocp.CheckpointManager:
-        logging.getLogger('absl').addFilter(lambda line: 'orbax' not in line.pathname)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self,
             todelete_subdir=_REMOVED,  # renamed first: a kill leaves no half checkpoint
@@ -192,8 +193,10 @@ class Checkpoints:
         steps = self.steps()
         if steps:
             good = f'the one of step {steps[-1]} stays good'
+        if isinstance(reason, Exception):
+            reason = _reason(reason) or _line(reason)
         return UserError(
-            f'cannot write a checkpoint to {self.directory} ({good}): {_line(reason)}'
+            f'cannot write a checkpoint to {self.directory} ({good}): {reason}'
         )
 
     def steps(self) -> list[int]:
@@ -407,21 +410,52 @@ def _meaning(folder: Path, error: BaseException) -> Exception:
     """What it means that a checkpoint could not be read."""
     if not folder.exists():
         return Gone()
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, FileNotFoundError | NotADirectoryError):
-            break
-        of_system = any(words in str(cause) for words in _OF_SYSTEM)
-        if of_system or isinstance(cause, OSError | MemoryError):
-            return UserError(
-                f'cannot read checkpoint {folder}: {_line(error)}. Nothing was '
-                'changed; start again when it can be read'
-            )
-        cause = cause.__cause__ or cause.__context__
-    return Damaged(_line(error))
+    reason = _reason(error)
+    if reason is None:
+        return Damaged(_line(error))
+    return UserError(
+        f'cannot read checkpoint {folder}: {reason}. Nothing was changed; start again '
+        'when it can be read'
+    )
 
 
-def _line(reason: BaseException | str) -> str:
-    """A text on one line, cut to its end, where the system's own words are."""
-    text = ' '.join(str(reason).split()) or type(reason).__name__
-    return text if len(text) <= _LONGEST else f'…{text[-_LONGEST:]}'
+def _reason(error: BaseException | None) -> str | None:
+    """What the system or a device says of an error; None if it is not of these.
+
+    A file that is missing is damage.
+    """
+    while error is not None:
+        text = str(error)
+        number = error.errno if isinstance(error, OSError) else None
+        if found := _SYSTEM_ERROR.search(text):
+            number = int(found[1])
+        if number in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        if number is not None:
+            return os.strerror(number)
+        if isinstance(error, MemoryError) or any(x in text for x in _OF_DEVICES):
+            return _line(error)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _line(error: BaseException) -> str:
+    text = ' '.join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _LONGEST else f'{text[:_LONGEST]}…'
+
+
+@functools.cache
+def _silence_orbax() -> None:
+    """Keeps Orbax's threads from printing: what matters is raised as an error."""
+    logging.getLogger('absl').addFilter(lambda line: 'orbax' not in line.pathname)
+    printing = sys.unraisablehook
+
+    def print_others(unraisable: Any) -> None:
+        # Where one array cannot be read, nobody waits for the others any more: they
+        # find that their event loop has ended, or are ended by Python themselves.
+        error = unraisable.exc_value
+        is_late = str(error) == 'Event loop is closed'
+        if not is_late and not isinstance(error.__cause__, GeneratorExit):
+            printing(unraisable)
+
+    sys.unraisablehook = print_others
