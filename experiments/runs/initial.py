@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments import storage
-from experiments.checkpoints import fitting, manifest
-from experiments.checkpoints.averaging import Mean
-from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.checkpoints import digest, fitting
+from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.checkpoints.fitting import Fit
 from experiments.config.derived import takes_best
 from experiments.config.schema import ExperimentConfig
@@ -208,7 +207,7 @@ def _record(
 def _kinds(model: Model) -> dict[str, str]:
     """Dtype and shape of each variable, by its path where layers are separate."""
     separate = model.with_separate_layers() if model.scans_layers else model
-    return manifest.kinds(trained_run.abstract_variables(separate))
+    return digest.array_kinds(trained_run.abstract_variables(separate))
 
 
 def _check_ids(

@@ -5,7 +5,6 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -32,22 +31,19 @@ class MetricsLog:
       path: the run's directory.
       step: the checkpoint's; 0 for a new run.
 
-    Attributes:
-      rows: those that were kept.
-
     Raises:
       UserError: the disk is full, or the directory cannot be written to; so do all
         methods.
     """
 
     def __init__(self, path: Path, step: int = 0):
-        self.rows = [
+        rows = [
             row
             for row in read_rows(path)
             if row['step'] <= step and row['kind'] != 'final'
         ]
-        storage.write(path / NAME, ''.join(map(_line, self.rows)))
-        events = _begin_events(path / 'tensorboard', self.rows)
+        storage.write(path / NAME, ''.join(map(_line, rows)))
+        events = _begin_events(path / 'tensorboard', rows)
         # Not buffered: a kill loses nothing, only a power cut could.
         self._files = [_open(path / NAME), _open(events)]
 
@@ -80,8 +76,6 @@ class MetricsLog:
 class NoMetricsLog:
     """Writes nothing: that of each process but the first, which alone writes."""
 
-    rows: list[dict[str, Any]] = []
-
     def write(self, step: int, kind: str, **values: Any) -> None:
         pass
 
@@ -90,15 +84,6 @@ class NoMetricsLog:
 
     def close(self) -> None:
         pass
-
-
-def dev_scores(rows: Iterable[dict[str, Any]]) -> dict[int, float]:
-    """The BLEU of the dev set by step, in order."""
-    return {
-        row['step']: row['bleu']
-        for row in rows
-        if row['kind'] == 'eval' and isinstance(row.get('bleu'), int | float)
-    }
 
 
 def _append(file: FileIO, data: bytes) -> None:
@@ -149,6 +134,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise UserError(f'cannot read {file}: {error.strerror}') from error
     return [_row(line, f'{file}, line {i}') for i, line in enumerate(lines, 1)]
+
+
+def dev_scores(path: Path) -> dict[int, float]:
+    """Step → BLEU of the dev set, in order, as a run has logged it."""
+    return {
+        row['step']: row['bleu']
+        for row in read_rows(path)
+        if row['kind'] == 'eval' and row.get('bleu') is not None
+    }
 
 
 def _row(line: bytes, where: str) -> dict[str, Any]:

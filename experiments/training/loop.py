@@ -253,8 +253,10 @@ class Run:
         self.step = int(self.state.step)
         if group.is_first():
             self._log = MetricsLog(self.path, self.step)
-        rows = group.from_first('rows', lambda: self._log.rows)
-        self.scores.update(metrics_log.dev_scores(rows))
+        logged = group.from_first(
+            'scores', lambda: list(metrics_log.dev_scores(self.path).items())
+        )
+        self.scores.update(logged)
         if restored is None and self.config.init_from:
             self._taken_over().clear()  # which frees their memory
             # With this checkpoint nothing asks for the source any more.
