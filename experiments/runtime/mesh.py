@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from experiments.errors import UserError
-from experiments.runtime.processes import group
+from experiments.runtime import processes
 from flaxformer_lite.sharding import AXES, ROW_AXES, state_shardings
 
 
@@ -185,7 +185,7 @@ def of(data: int | None = None, fsdp: int = 1, tensor: int = 1) -> DeviceMesh:
 def _make(*sizes: int) -> DeviceMesh:
     axis_types = (AxisType.Auto,) * len(AXES)
     mesh = jax.make_mesh(sizes, AXES, axis_types=axis_types)
-    if group.count() > 1 and jax.default_backend() == 'cpu':
+    if processes.count() > 1 and jax.default_backend() == 'cpu':
         _connect(mesh)
     return DeviceMesh(mesh)
 
@@ -216,7 +216,7 @@ def _connect(mesh: jax.sharding.Mesh) -> None:
         out_specs=PartitionSpec(),
         check_vma=False,
     )
-    group.barrier('mesh')
+    processes.barrier('mesh')
     jax.block_until_ready(jax.jit(each)(np.zeros((), np.int32)))
     multihost_utils.sync_global_devices('mesh')
 
@@ -244,7 +244,7 @@ def put(tree: Any, shardings: Any) -> Any:
       tree: of NumPy arrays, which every process has alike; each puts its devices' part
         there.
     """
-    if group.count() == 1:
+    if processes.count() == 1:
         return jax.device_put(tree, shardings)
 
     def place(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
@@ -255,7 +255,7 @@ def put(tree: Any, shardings: Any) -> Any:
 
 def fetch(tree: Any) -> Any:
     """The whole arrays in each process, as NumPy's."""
-    if group.count() == 1:
+    if processes.count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
 
