@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from experiments.errors import UserError, line
 
@@ -210,16 +210,15 @@ def errors_end_all() -> Iterator[None]:
     """
     try:
         yield
-    except UserError as error:
+    except Exception as error:
         if _count == 1:
             raise
-        print('error:', line(error), file=sys.stderr)
-        exit_at_once(2)
-    except Exception:
-        if _count == 1:
-            raise
+        sys.stdout.flush()
+        if isinstance(error, UserError):
+            print(f'error: process {_index}:', line(error), file=sys.stderr, flush=True)
+            os._exit(2)
         traceback.print_exc()
-        exit_at_once(1)
+        os._exit(1)
     leave()
 
 
@@ -229,14 +228,6 @@ def leave() -> None:
         import jax
 
         jax.distributed.shutdown()
-
-
-def exit_at_once(status: int) -> NoReturn:
-    """Ends this process, whatever its threads are at."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(status)
 
 
 def _next_key(name: str) -> str:
