@@ -15,8 +15,7 @@ from experiments.command_line import flags, stopping
 from experiments.command_line.screen import Output, Screen
 from experiments.command_line.stopping import Stopped
 from experiments.runs import directory
-from experiments.runtime import malloc
-from experiments.runtime.processes import endings, group, place
+from experiments.runtime import malloc, processes
 
 
 def main() -> None:
@@ -26,41 +25,39 @@ def main() -> None:
         type=Path,
         help='default: runs/<config>,<what differs from the config>',
     )
-    place.add_flags(parser)
-    with endings.together(sys.argv[1:]):
-        args, settings = flags.parse(parser)
-        name = directory.run_name(settings.name, settings.overrides)
-        path = args.workdir or Path('runs') / name
-        with (
-            _standard_output() as out,
-            contextlib.redirect_stdout(Output(out)),
-            contextlib.closing(Screen()) as screen,
-        ):
-            stopping.at_end(lambda: _last_line(path, screen))
-            try:
-                _run(settings, path, screen)
-            except Stopped as stopped:
-                text = _saved(str(stopped))
-                screen.close()
-                endings.leave()
-                stopping.end(lambda: text)
+    processes.add_flags(parser)
+    args, settings = flags.parse(parser)
+    name = directory.run_name(settings.name, settings.overrides)
+    processes.initialize(args)
+    with processes.errors_end_all():
+        _run(settings, args.workdir or Path('runs') / name)
+
+
+def _run(settings: flags.Settings, path: Path) -> None:
+    """Trains, or shows the result of a run that has ended."""
+    with (
+        _standard_output() as out,
+        contextlib.redirect_stdout(Output(out)),
+        contextlib.closing(Screen()) as screen,
+    ):
+        stopping.at_end(lambda: _last_line(path, screen))
+        # JAX is imported only after the flags: a mistyped one is answered at once.
+        from experiments.training import loop
+
+        try:
+            loop.run(settings.config, path, settings.overrides, screen)
+        except Stopped as stopped:
+            text = _saved(str(stopped))
+            screen.close()
+            processes.leave()
+            stopping.end(lambda: text)
 
 
 def _standard_output() -> contextlib.AbstractContextManager[TextIO]:
     """Of several processes, that of the first."""
-    if group.is_first():
+    if processes.is_first():
         return contextlib.nullcontext(sys.stdout)
     return open(os.devnull, 'w', encoding='utf-8')
-
-
-def _run(settings: flags.Settings, path: Path, screen: Screen) -> None:
-    """Trains, or shows the result of a run that has ended."""
-    if group.count() > 1:
-        endings.connect()
-    # JAX is imported only after the flags: a mistyped one is answered at once.
-    from experiments.training import loop
-
-    loop.run(settings.config, path, settings.overrides, screen)
 
 
 def _last_line(path: Path, screen: Screen) -> str:

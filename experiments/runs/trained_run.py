@@ -20,9 +20,8 @@ from experiments.data.published import tokenizer as published
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError, warn
 from experiments.runs import directory, metrics_log
-from experiments.runtime import kept, mesh
+from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
-from experiments.runtime.processes import group
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
 
@@ -128,7 +127,7 @@ def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequenc
         return checkpoints.last_steps(number)
 
     # A shared disk may show other processes a list that is out of date.
-    return group.from_first('averaged', steps)
+    return processes.from_first(steps)
 
 
 @functools.cache  # it traces the whole model, and a run needs it again and again
@@ -139,11 +138,7 @@ def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
       devices: by default all that there are, each of which has all variables.
     """
     devices = devices or mesh.of()
-
-    def trace() -> Any:
-        return jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
-
-    abstract = kept.kept('variables-shapes', model, trace)
+    abstract = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     return mesh.placed(abstract, devices.state(abstract))
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
 
 from experiments import storage
 from experiments.checkpoints.checkpoints import Checkpoints
@@ -37,8 +36,7 @@ from experiments.runs import (
 )
 from experiments.runs.failure import Diverged
 from experiments.runs.metrics_log import MetricsLog, NoMetricsLog
-from experiments.runtime import kept, malloc, memory
-from experiments.runtime.processes import endings, group
+from experiments.runtime import malloc, memory, processes
 from experiments.runtime.profiling import StepProfiler
 from experiments.training import programs, result
 from experiments.training.metrics import Progress, stops_early
@@ -72,7 +70,7 @@ def run(
     """
     fields = config.to_dict()
     command = {'--workdir': str(path.absolute()), **flatten(fields)}
-    group.check_same('command', kept.code() | command)
+    processes.check_same('command', processes.code() | command)
     directory.check_directory(path, fields)
     if directory.has_ended(path, fields):
         _show_result(config, path, screen)
@@ -81,19 +79,18 @@ def run(
     if directory.asks_for_more(path, fields):
         _check_may_go_on(config)
     setup = prepare(config, path, screen)
-    group.check_same('text', text_digests(setup))
-    group.barrier('prepared')  # all have seen the directory as it was
+    processes.check_same('text', text_digests(setup))
+    processes.barrier('prepared')  # all have seen the directory as it was
     with contextlib.ExitStack() as opened:
-        if group.is_first():
+        if processes.is_first():
             opened.enter_context(directory.open_run(path, fields))
             opened.enter_context(failure.recorded(path))
             _write_start(setup, path)
             screen.say(describe(setup, path))
-        group.barrier('opened')
+        processes.barrier('opened')
         training = opened.enter_context(contextlib.closing(Run(setup, path, screen)))
-        with endings.deaths_are_told():
-            training.train()
-            training.score()
+        training.train()
+        training.score()
 
 
 class Run:
@@ -163,7 +160,7 @@ class Run:
                 return
             batches = prefetch(self._batches())
             opened.enter_context(contextlib.closing(batches))
-            profiled = profiled_steps(self.config) if group.is_first() else None
+            profiled = profiled_steps(self.config) if processes.is_first() else None
             profiler = StepProfiler(profiled, self.path / 'profile')
             opened.enter_context(contextlib.closing(profiler))
             first = next(batches)
@@ -251,10 +248,10 @@ class Run:
             self.screen.say(f'resuming at step {restored.step:,}')
             self.state = eval_params.restored(restored.state)
         self.step = int(self.state.step)
-        if group.is_first():
+        if processes.is_first():
             self._log = MetricsLog(self.path, self.step)
-        logged = group.from_first(
-            'scores', lambda: list(metrics_log.dev_scores(self.path).items())
+        logged = processes.from_first(
+            lambda: list(metrics_log.dev_scores(self.path).items())
         )
         self.scores.update(logged)
         if restored is None and self.config.init_from:
@@ -341,7 +338,7 @@ class Run:
         self._log.write(self.step, 'eval', set=name, **found, **so_far)
         self.scores[self.step] = found['bleu']
         self.screen.say(scores.summary(name, self.step, found))
-        if group.is_first():
+        if processes.is_first():
             shown = translation_files.examples(self.path, name, self.step, pairs)
             self.screen.say(shown)
 
@@ -372,7 +369,7 @@ class Run:
             'left_out_steps': mean.left_out,
             'evaluations': evaluations,
         }
-        if group.is_first():
+        if processes.is_first():
             storage.write_json(self.path / directory.RESULT, found)
         self.screen.say(result.summary(self.path, found))
 
@@ -389,8 +386,8 @@ def _is_due(step: int, every: int) -> bool:
 @contextlib.contextmanager
 def _stop_asked() -> Iterator[Callable[[int], bool]]:
     """Whether to stop after a step. Several processes stop at the same one."""
-    if group.count() > 1:
-        yield multihost_utils.reached_preemption_sync_point
+    if processes.count() > 1:
+        yield processes.stops_at
         return
     with stopping.asked() as is_asked:
         yield lambda step: is_asked()
@@ -398,7 +395,7 @@ def _stop_asked() -> Iterator[Callable[[int], bool]]:
 
 def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
     """Shows the result of a run that has ended, and mends its tokenizer."""
-    if not group.is_first():
+    if not processes.is_first():
         return
     with directory.open_run(path, config.to_dict()):
         screen.say(result.summary(path, result_file.read(path)))

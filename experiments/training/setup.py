@@ -66,7 +66,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
       UserError: a field, a file or a text that cannot be worked with.
     """
     cache.folder()  # that there can be none is said before anything is done
-    compilation.keep_programs()
+    compilation.use_cache()
     check.check(config)
     optimizer.check_rates(config)
     origin = initial.source(config, path)
