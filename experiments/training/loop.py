@@ -43,7 +43,6 @@ from experiments.training.metrics import Progress, stops_early
 from experiments.training.programs import StepPrograms
 from experiments.training.setup import (
     RunSetup,
-    count_parameters,
     describe,
     prepare,
     text_digests,
@@ -359,7 +358,7 @@ class Run:
             'status': 'finished',
             'step': self.step,
             'stopped_early': self.step < setup.steps,
-            'parameters': count_parameters(params),
+            'parameters': result.count_parameters(params),
             'train_seconds': self.progress.seconds,
             'tokens_per_second': self.progress.tokens / self.progress.seconds,
             'peak_memory_bytes': self._peak.bytes(),
