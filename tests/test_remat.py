@@ -9,11 +9,8 @@ import tiny
 
 from configs import wmt_base
 from experiments.config import check, typed
-from experiments.config.derived import without_seeds
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
-from experiments.runtime import mesh
-from experiments.training import programs
 from flaxformer_lite import remat
 from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.training.loss import loss_and_grads
@@ -167,15 +164,3 @@ def test_what_cannot_be_is_refused_by_name():
         UserError, match=f"train.remat must be one of {names}, not 'all'"
     ):
         typed.from_config_dict(settings)
-
-
-def test_a_compiled_step_is_kept_apart_from_one_with_another_choice():
-    def made_of(choice):
-        settings = config()
-        settings.train.remat = choice
-        typed_config = without_seeds(typed.from_config_dict(settings))
-        return programs._made_of(
-            programs.Kind(typed_config, tiny.model(), 10, mesh.of())
-        )
-
-    assert made_of('blocks') == made_of('blocks') != made_of('none')

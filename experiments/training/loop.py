@@ -240,10 +240,15 @@ class Run:
         to_restore = eval_params.to_restore(first.abstract)
         restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
         if restored is None:
-            self.progress = Progress()
+            self.progress = Progress(self.setup.pairs.digest)
             self.state = first.make(self._key('init_seed'), self._taken_over())
         else:
             self.progress = Progress(**restored.metadata)
+            if self.progress.text != self.setup.pairs.digest:
+                raise UserError(
+                    f'the training text is not what {self.path} was begun with: '
+                    'restore it, or begin a new run with another --workdir'
+                )
             self.screen.say(f'resuming at step {restored.step:,}')
             self.state = eval_params.restored(restored.state)
         self.step = int(self.state.step)
@@ -419,5 +424,4 @@ def _write_start(setup: RunSetup, path: Path) -> None:
     setup.tokenizer.save(path / trained_run.TOKENIZER)
     environment.save(path, [device.device_kind for device in jax.devices()])
     if setup.initial is not None:
-        text = {'training_pairs': setup.pairs.digest}
-        storage.write_json(path / initial.NAME, setup.initial.record | text)
+        storage.write_json(path / initial.NAME, setup.initial.record)
