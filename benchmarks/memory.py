@@ -85,7 +85,6 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
 
     from configs import wmt_small
     from experiments.command_line.screen import Screen
-    from experiments.command_line.stopping import Stop
     from experiments.config import typed
     from experiments.costs.ledger import ledger
     from experiments.data.batches import Position
@@ -97,7 +96,7 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
     typed.fill(file)
     file.update_from_flattened_dict(changes)
     config = typed.from_config_dict(file)
-    made = setup.prepare(config, NO_RUN, Screen(sys.stderr), Stop())
+    made = setup.prepare(config, NO_RUN, Screen(sys.stderr))
     init = functools.partial(init_state, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = make_train_step(made.model, made.optimizer, label_smoothing=0.1)

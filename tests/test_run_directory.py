@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments import storage
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
 from experiments.runs import directory, environment, failure
@@ -170,8 +169,9 @@ def test_what_a_kill_left_half_written_goes_at_the_next_start(tmp_path):
         pass
     for folder in ('.', 'tensorboard', 'translations'):
         (tmp_path / folder).mkdir(exist_ok=True)
-        draft = f'.events.1.{storage.HOST}.{os.getpid()}.tmp'
-        (tmp_path / folder / draft).write_text('half')
+        draft = tmp_path / folder / '.events.1.tmp'
+        draft.write_text('half')
+        os.utime(draft, (0, 0))
     with directory.open_run(tmp_path, CONFIG):
         assert not list(tmp_path.rglob('.*.tmp'))
 
