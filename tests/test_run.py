@@ -70,7 +70,7 @@ def figures(workdir):
     clocks = ('time', 'tokens_per_second', 'seconds')
     return [
         {k: v for k, v in row.items() if k not in clocks}
-        for row in metrics_log.read(workdir)
+        for row in metrics_log.read_rows(workdir)
     ]
 
 
@@ -186,7 +186,7 @@ def killed_after(text, workdir, step, number, **settings):
     process = start(text, workdir, **settings)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
-        if any(row['step'] >= step for row in metrics_log.read(workdir)):
+        if any(row['step'] >= step for row in metrics_log.read_rows(workdir)):
             process.send_signal(number)
             break
         time.sleep(0.01)
@@ -251,7 +251,7 @@ def stopped_in(where, number, text, workdir):
     [
         ('experiments.training.setup:sources:load', 'loading data'),
         ('experiments.training.setup:tokenizer:train', 'making the tokenizer'),
-        ('experiments.runtime.compilation:Program:compiled', 'compiling'),
+        ('experiments.training.programs:compilation:compiled', 'compiling'),
     ],
 )
 def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
@@ -275,7 +275,7 @@ def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
     code, out = stopped_in(evaluating, signal.SIGTERM, text, path)
     assert code == 128 + signal.SIGTERM, out
     assert 'stopped and saved at step 6; the same command goes on from there' in out
-    assert [row['kind'] for row in metrics_log.read(path)] == [
+    assert [row['kind'] for row in metrics_log.read_rows(path)] == [
         'train',
         'train',
         'train',
@@ -439,7 +439,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
     command(monkeypatch, run, *arguments(text, tmp_path / 'skip', **wild))
     assert 'its update is skipped' in capsys.readouterr().out
     rows = [
-        row for row in metrics_log.read(tmp_path / 'skip') if row['kind'] == 'train'
+        row for row in metrics_log.read_rows(tmp_path / 'skip') if row['kind'] == 'train'
     ]
     assert sum(row['skipped'] for row in rows) == 5
 

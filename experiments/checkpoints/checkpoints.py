@@ -25,7 +25,7 @@ from etils import epath
 from experiments import storage
 from experiments.checkpoints import averaging, digest
 from experiments.errors import UserError
-from experiments.runtime.processes import group
+from experiments.runtime import processes
 
 _STEP = re.compile('0|[1-9][0-9]*')
 _REMOVED = 'removed'  # the folder of those that are being removed
@@ -184,7 +184,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
         except Exception as error:
             raise self._failure(error) from error
-        if group.is_first():
+        if processes.is_first():
             storage.remove(self.directory / _REMOVED)
 
     def close(self) -> None:
@@ -260,7 +260,7 @@ class Checkpoints:
         """
         self.wait()
         damaged: dict[int, str] = {}
-        for step in reversed(group.from_first('steps', self.steps)):
+        for step in reversed(processes.from_first(self.steps)):
             try:
                 restored = self._read(step, abstract_state)
             except Damaged as error:
@@ -284,14 +284,14 @@ class Checkpoints:
             return
         for step, reason in damaged.items():
             name = f'damaged-{step}'
-            if group.is_first():
+            if processes.is_first():
                 storage.remove(self.directory / name)
                 os.replace(self.directory / str(step), self.directory / name)
                 warn(
                     f'the checkpoint of step {step} is damaged: {reason}; '
                     f'it is kept as {name}'
                 )
-        group.barrier('damaged')
+        processes.barrier('damaged')
         if self._manager is not None:
             self._manager.reload()
 

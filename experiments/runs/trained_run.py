@@ -20,9 +20,8 @@ from experiments.data.published import tokenizer as published
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError, warn
 from experiments.runs import directory, metrics_log
-from experiments.runtime import kept, mesh
+from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
-from experiments.runtime.processes import group
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
 
@@ -50,7 +49,7 @@ def open_trained(path: Path) -> TrainedRun:
         of another version, or its model cannot be built here.
     """
     config = _config(path)
-    scores = dev_scores(path) if takes_best(config) else {}
+    scores = metrics_log.dev_scores(path) if takes_best(config) else {}
     checkpoints = Checkpoints(path / CHECKPOINTS, scores=scores, read_only=True)
     if not checkpoints.steps():
         raise UserError(
@@ -88,16 +87,6 @@ def _config(path: Path) -> ExperimentConfig:
     return config
 
 
-def dev_scores(path: Path) -> dict[int, float]:
-    """Step → BLEU of the dev set, as the run in a directory has logged it."""
-    rows = metrics_log.read(path)
-    return {
-        row['step']: row['bleu']
-        for row in rows
-        if row['kind'] == 'eval' and row.get('bleu') is not None
-    }
-
-
 def average(
     config: ExperimentConfig,
     checkpoints: Checkpoints,
@@ -120,7 +109,7 @@ def average(
             steps = average_steps(config, checkpoints)
             return checkpoints.average(steps, abstract, warn)
         except Gone:
-            checkpoints.scores = dev_scores(checkpoints.directory.parent)
+            checkpoints.scores = metrics_log.dev_scores(checkpoints.directory.parent)
     raise UserError(
         'the run removes its checkpoints sooner than they can be read: let it end, or '
         'begin one with a larger checkpoint.every'
@@ -138,7 +127,7 @@ def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequenc
         return checkpoints.last_steps(number)
 
     # A shared disk may show other processes a list that is out of date.
-    return group.from_first('averaged', steps)
+    return processes.from_first(steps)
 
 
 @functools.cache  # it traces the whole model, and a run needs it again and again
@@ -149,11 +138,7 @@ def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
       devices: by default all that there are, each of which has all variables.
     """
     devices = devices or mesh.of()
-
-    def trace() -> Any:
-        return jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
-
-    abstract = kept.kept('variables-shapes', model, trace)
+    abstract = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     return mesh.placed(abstract, devices.state(abstract))
 
 
