@@ -183,7 +183,7 @@ def test_what_a_kill_left_half_written_goes_at_the_next_start(tmp_path):
         pass
     for folder in ('.', 'tensorboard', 'translations'):
         (tmp_path / folder).mkdir(exist_ok=True)
-        draft = f'.events.1.{storage.HOST}.{os.getpid()}.tmp'
+        draft = '.events.1.0123.tmp'
         (tmp_path / folder / draft).write_text('half')
     with directory.open_run(tmp_path, CONFIG):
         assert not list(tmp_path.rglob('.*.tmp'))

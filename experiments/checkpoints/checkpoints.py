@@ -96,7 +96,7 @@ class Checkpoints:
         self._manager = None if read_only else self._open()
 
     def _open(self) -> ocp.CheckpointManager:
-        if group.is_first():
+        if processes.is_first():
             for folder in self._unfinished():  # what a kill has left
                 storage.remove(folder)
         options = ocp.CheckpointManagerOptions(

@@ -82,7 +82,7 @@ def write(conversion: Conversion, path: Path) -> Any:
     _check_empty(path)
     stored = config.to_dict()
     directory.check_directory(path, stored)
-    storage.sweep(path.absolute().parent, held=False)
+    storage.remove_leftovers(path.absolute().parent, older_than=24 * 3600)
     with _naming():
         _, variables = load.from_pretrained(conversion.folder)
     with storage.replacing(path) as draft:
