@@ -16,9 +16,8 @@ from experiments.config.schema import (
     ExperimentConfig,
     TokenizerConfig,
 )
-from experiments.data.published import folder as tokenizers
-from experiments.data.published.opened import Request
-from experiments.data.published.tokenizer import PublishedTokenizer
+from experiments.data import published
+from experiments.data.published import PublishedTokenizer
 from experiments.errors import UserError
 from experiments.runs import directory, environment, trained_run
 from flaxformer_lite.pretrained import folder, load
@@ -57,14 +56,6 @@ def read(path: Path, data: str, source: str = '', target: str = '') -> Conversio
         theirs = folder.read_config(path)
         described = load.describe_pretrained(path)
     model_type = str(theirs['model_type'])
-    request = Request(
-        path,
-        model_type,
-        described.vocab_size,
-        described.special_tokens,
-        source,
-        target,
-    )
     config = ExperimentConfig(
         data=data,
         tokenizer=TokenizerConfig(described.vocab_size, kind='published'),
@@ -74,7 +65,10 @@ def read(path: Path, data: str, source: str = '', target: str = '') -> Conversio
     )
     check.check(config)
     check.build_model(config, described.vocab_size, described.special_tokens)
-    return Conversion(path, model_type, config, tokenizers.read(request))
+    tokenizer = published.load(
+        path, described.vocab_size, described.special_tokens, source, target
+    )
+    return Conversion(path, model_type, config, tokenizer)
 
 
 def write(conversion: Conversion, path: Path) -> Any:
@@ -88,7 +82,7 @@ def write(conversion: Conversion, path: Path) -> Any:
     _check_empty(path)
     stored = config.to_dict()
     directory.check_directory(path, stored)
-    storage.sweep(path.absolute().parent, held=False)
+    storage.remove_leftovers(path.absolute().parent, older_than=24 * 3600)
     with _naming():
         _, variables = load.from_pretrained(conversion.folder)
     with storage.replacing(path) as draft:

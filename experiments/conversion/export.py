@@ -6,7 +6,7 @@ from pathlib import Path
 from experiments import storage
 from experiments.conversion import huggingface, published, stablehlo, trained
 from experiments.conversion.to_ctranslate2 import model as ctranslate2
-from experiments.data.published.tokenizer import PublishedTokenizer
+from experiments.data.published import PublishedTokenizer
 from experiments.errors import UserError
 
 # Each refuses what it does not know, and gives back what writes to a folder.

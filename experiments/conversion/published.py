@@ -1,5 +1,6 @@
 """A run with a published tokenizer → a folder as its checkpoint was published."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,11 @@ from experiments import storage
 from experiments.command_line import packages
 from experiments.conversion import huggingface
 from experiments.conversion.trained import Trained
-from experiments.data.published.tokenizer import PublishedTokenizer
+from experiments.data.published import CONFIG, GENERATION, PublishedTokenizer
 from experiments.errors import UserError
 from flaxformer_lite.families.base import Described
 from flaxformer_lite.pretrained import load
 
-_CONFIG = 'config.json'
-_GENERATION = 'generation_config.json'
 _TOKENIZER = 'tokenizer_config.json'
 
 
@@ -40,17 +39,15 @@ def prepare(trained: Trained) -> Callable[[Path], None]:
         field.
     """
     packages.check('--to=huggingface', ['safetensors'], 'export')
-    assert isinstance(trained.tokenizer, PublishedTokenizer)
-    kept = dict(trained.tokenizer.files)
-    if _CONFIG not in kept:
-        raise UserError(
-            f'--to=huggingface: the run has no published/{_CONFIG} any more: restore '
-            'that folder from a copy'
-        )
-    theirs = storage.parse_json(kept.pop(_CONFIG))
-    generation = storage.parse_json(kept.pop(_GENERATION, b'{}'))
+    tokenizer = trained.tokenizer
+    assert isinstance(tokenizer, PublishedTokenizer)
+    documents = {}
+    for name in (CONFIG, GENERATION, _TOKENIZER):
+        is_there = name in dict(tokenizer.sums)
+        documents[name] = storage.read_json(tokenizer.folder / name) if is_there else {}
     model = trained.model
     described = Described(trained.config.model, model.vocab_size, model.special_tokens)
+    theirs = documents[CONFIG]
     try:
         config, arrays = load.to_pretrained(
             described, trained.variables, theirs['model_type']
@@ -58,15 +55,15 @@ def prepare(trained: Trained) -> Callable[[Path], None]:
     except ValueError as error:
         raise UserError(f'--to=huggingface: {error}') from None
     config |= {'bos_token_id': theirs.get('bos_token_id'), 'dtype': 'float32'}
-    documents = {
-        _CONFIG: config,
-        _GENERATION: generation | _tokens(trained.tokenizer),
-        _TOKENIZER: _settings(trained.tokenizer, kept.pop(_TOKENIZER, b'{}')),
-    }
+    documents[CONFIG] = config
+    documents[GENERATION] |= _tokens(tokenizer)
+    if any(tokenizer.languages):
+        source, target = tokenizer.languages
+        documents[_TOKENIZER] |= {'src_lang': source, 'tgt_lang': target}
 
     def write(folder: Path) -> None:
-        for name, content in kept.items():
-            (folder / name).write_bytes(content)
+        for name, _ in tokenizer.sums:
+            shutil.copyfile(tokenizer.folder / name, folder / name)
         huggingface.save(folder, documents, arrays)
 
     return write
@@ -83,10 +80,3 @@ def _tokens(tokenizer: PublishedTokenizer) -> dict[str, Any]:
     if tokenizer.forced_first is not None:
         tokens['forced_bos_token_id'] = tokenizer.forced_first
     return tokens
-
-
-def _settings(tokenizer: PublishedTokenizer, published: bytes) -> dict[str, Any]:
-    """Those of the tokenizer, with the languages that the run has."""
-    settings = storage.parse_json(published)
-    source, target = tokenizer.vocabulary.languages
-    return settings | ({'src_lang': source, 'tgt_lang': target} if source else {})

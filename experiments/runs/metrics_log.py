@@ -12,6 +12,7 @@ from typing import Any
 from experiments import storage
 from experiments.errors import UserError
 from experiments.runs import tensorboard
+from flaxformer_lite.ranges import shown
 
 NAME = 'metrics.jsonl'
 _LARGEST_STEP = 2**63 - 1  # of TensorBoard
@@ -154,7 +155,7 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
     for name, value in row.items():
         if not _is_allowed(name, value):
             raise UserError(
-                f'{where}: {name} cannot be {storage.shown(value)}{_REMEDY}'
+                f'{where}: {name} cannot be {shown(value)}{_REMEDY}'
             )
     return row
 

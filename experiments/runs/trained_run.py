@@ -15,8 +15,7 @@ from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
 from experiments.config import check, typed
 from experiments.config.derived import takes_best
 from experiments.config.schema import ExperimentConfig
-from experiments.data import tokenizer
-from experiments.data.published import tokenizer as published
+from experiments.data import published, tokenizer
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError, warn
 from experiments.runs import directory, metrics_log
@@ -72,8 +71,9 @@ def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
     Raises:
       UserError: it is not there or damaged.
     """
-    load = tokenizer.load if config.tokenizer.kind == 'trained' else published.load
-    return load(path / TOKENIZER)
+    if config.tokenizer.kind == 'published':
+        return published.load_saved(path / TOKENIZER)
+    return tokenizer.load(path / TOKENIZER)
 
 
 def _config(path: Path) -> ExperimentConfig:
