@@ -75,7 +75,7 @@ class Programs:
         """
         for shape in shapes:
             self._steps[shape] = self._thread.submit(
-                _compiled_step, self._kind, shape, self._layout.runs
+                compiled_step, self._kind, shape, self._layout.runs
             )
 
     def step(self, shape: tuple[int, ...]) -> Future:
@@ -150,8 +150,8 @@ class Programs:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled_step(
-    kind: Kind, shape: tuple[int, int], runs: int
+def compiled_step(
+    kind: Kind, shape: tuple[int, int], runs: int = 1
 ) -> jax.stages.Compiled:
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)
     step = make_train_step(

@@ -10,7 +10,7 @@ import jax
 from experiments.checkpoints.averaging import Mean
 from experiments.config.derived import takes_best, without_seeds
 from experiments.config.schema import ExperimentConfig
-from experiments.costs.ledger import ledger
+from experiments.costs.ledger import flops_per_token
 from experiments.errors import UserError
 from experiments.evaluation import scores
 from experiments.optimizers import eval_params
@@ -80,7 +80,8 @@ def _averaged(record: RunRecord, variables: Any, step: int) -> Mean:
 def _flops_per_token(config: ExperimentConfig, model: Model) -> int | None:
     """Of a training step, as the ledger counts them; None where it cannot."""
     try:
-        return ledger(config, model)['flops_per_token']['total']
+        variables = trained_run.abstract_variables(model)
+        return flops_per_token(config, model, variables)['total']
     except (UserError, ValueError):
         return None
 
