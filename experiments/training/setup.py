@@ -2,10 +2,9 @@
 
 import functools
 import hashlib
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import optax
@@ -27,6 +26,7 @@ from experiments.runs import initial, trained_run
 from experiments.runs.initial import Initial
 from experiments.runtime import cache, compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
+from experiments.training.result import count_parameters
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import LARGEST_INT
 from flaxformer_lite.training import freezing
@@ -134,11 +134,6 @@ def count_steps(config: ExperimentConfig, batches: Batches) -> int:
             f'{LARGEST_INT:,} cannot be counted: give fewer'
         )
     return steps
-
-
-def count_parameters(params: Any) -> int:
-    """How many numbers a tree of parameters has."""
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
 
 def describe(setup: RunSetup, path: Path) -> str:
