@@ -100,13 +100,12 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     import jax
 
     from experiments.command_line.screen import Screen
-    from experiments.command_line.stopping import Stop
     from experiments.runtime import compilation, mesh
     from experiments.training import setup
     from experiments.training.metrics import MetricAccumulator, Progress
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
-    work = setup.prepare(_config(args), args.cache, Screen(sys.stderr), Stop())
+    work = setup.prepare(_config(args), args.cache, Screen(sys.stderr))
     init = functools.partial(init_state, work.model, work.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = make_train_step(work.model, work.optimizer, label_smoothing=SMOOTHING)

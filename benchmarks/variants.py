@@ -108,7 +108,6 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     import jax
 
     from experiments.command_line.screen import Screen
-    from experiments.command_line.stopping import Stop
     from experiments.data.batches import Position
     from experiments.data.prefetch import prefetch
     from experiments.evaluation import evaluator
@@ -119,7 +118,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
 
     compilation.use_cache()
     config = _config(args)
-    made = setup.prepare(config, NO_RUN, Screen(sys.stderr), Stop())
+    made = setup.prepare(config, NO_RUN, Screen(sys.stderr))
     init = functools.partial(init_state, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = make_train_step(made.model, made.optimizer, label_smoothing=0.1)
