@@ -8,7 +8,6 @@ import functools
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -217,24 +216,6 @@ def test_a_search_finds_what_that_on_one_device_finds(sizes):
 
 
 @pytest.mark.slow
-def test_runs_of_several_seeds_train_as_on_one_device():
-    step, state, _ = training()
-    states = jax.tree.map(lambda x: jnp.stack([x, x]), state)
-    batch = jax.tree.map(lambda x: jnp.stack([x, x[::-1]]), batch_of(8))
-    keys = jax.random.split(KEY)
-    expected, _ = jax.jit(jax.vmap(step))(states, keys, batch)
-    devices = mesh.of(**BOTH)
-    arguments = (
-        jax.device_put(states, devices.state(states)),
-        jax.device_put(keys, devices.everywhere()),
-        jax.device_put(batch, devices.rows(axis=1)),
-    )
-    program = compilation.compiled(jax.jit(jax.vmap(step)), *arguments)
-    found, _ = program(*arguments)
-    assert_close(found.params, expected.params, ROUNDING)
-
-
-@pytest.mark.slow
 def test_forward_mode_works_on_references():
     """Gathering is linear, so a product with the Hessian goes through it."""
     model = tiny.model(**SIZES)
@@ -256,10 +237,9 @@ def test_forward_mode_works_on_references():
 @pytest.mark.parametrize(
     ('sizes', 'message'),
     [
-        (dict(fsdp=3), 'mesh.fsdp=3 and mesh.tensor=1 multiply to 3, .* the 4 devices'),
-        (dict(data=2), 'mesh.data=2, .*multiply to 2, and there are 4 devices'),
-        (dict(data=8), 'multiply to 8, .*leave mesh.data out for all that are left'),
-        (dict(fsdp=8), 'multiply to 8, .*does not divide the 4 devices'),
+        (dict(fsdp=3), 'mesh.fsdp=3 .* do not multiply to the 4 devices'),
+        (dict(data=2), 'mesh.data=2, .* do not multiply to the 4 devices'),
+        (dict(fsdp=8), 'mesh.fsdp=8 .* do not multiply to the 4 devices'),
     ],
     ids=str,
 )
