@@ -24,7 +24,7 @@ from experiments.config.flat import nest
 from experiments.data.batches import Position
 from experiments.errors import UserError
 from experiments.reports.arms import Arm
-from experiments.reports.read import Run
+from experiments.runs.reading import Run
 from experiments.runtime import compilation
 from experiments.training import setup
 from experiments.training.programs import Programs
