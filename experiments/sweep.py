@@ -28,7 +28,8 @@ def main() -> None:
     with contextlib.redirect_stdout(Output(sys.stdout)), stop.listening():
         try:
             if args.worker is not None:
-                workers.make_runs(sweep.runs, *args.worker, stop)
+                index, number = args.worker
+                workers.make_runs(sweep.runs, index, number, stop)
                 return
             stop.wait_for(lambda: _check_runs(sweep))
             if args.dry_run:

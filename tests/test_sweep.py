@@ -4,7 +4,6 @@ import io
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -42,6 +41,13 @@ def finish(path):
     write(path, 'result.json', result | {'evaluations': {'test': scores}})
 
 
+def fail(path, failure, long_ago=False):
+    """Writes a failure of before the sweep began, or of after that."""
+    write(path, 'failure.json', failure)
+    when = 0 if long_ago else time.time() + 100
+    os.utime(path / 'failure.json', (when, when))
+
+
 @pytest.fixture
 def planned(tmp_path, monkeypatch):
     """A sweep of six small runs, of which none has begun."""
@@ -76,22 +82,14 @@ def test_each_worker_begins_at_its_own_place_and_helps_with_the_rest(planned, ma
 
 
 def test_what_has_ended_or_is_in_use_is_left_alone(planned, made):
-    a, b, c, d, *_ = [run.path for run in planned.runs]
+    a, b, c, d, e, _ = [run.path for run in planned.runs]
     finish(a)
-    write(b, 'failure.json', DIVERGED)
-    write(c, 'failure.json', FAILED)  # by another worker of this sweep
-    os.utime(c / 'failure.json', (time.time() + 100,) * 2)
-    with lock.locked(d, optional=False):
+    fail(b, DIVERGED, long_ago=True)
+    fail(c, FAILED)  # by another worker of this sweep
+    fail(d, FAILED, long_ago=True)  # is tried again
+    with lock.locked(e, optional=False):
         workers.make_runs(planned.runs, 0, 1, Stop())
-    assert ''.join(made) == 'ef'
-
-
-def test_what_failed_before_is_tried_again(planned, made):
-    write(planned.runs[0].path, 'failure.json', FAILED)
-    os.utime(planned.runs[0].path / 'failure.json', (0, 0))
-    write(planned.runs[1].path, 'failure.json', DIVERGED)
-    workers.make_runs(planned.runs, 0, 1, Stop())
-    assert ''.join(made) == 'acdef'
+    assert ''.join(made) == 'df'
 
 
 @pytest.mark.parametrize(
@@ -118,8 +116,7 @@ def test_progress_says_what_has_ended_and_how_long_it_took(planned):
     finish(first)
     shown = progress.Progress(planned, Screen(out))
     finish(second)
-    write(third, 'failure.json', DIVERGED)
-    os.utime(third / 'failure.json', (time.time() + 100,) * 2)
+    fail(third, DIVERGED)
     shown.update()
     shown.update()
     assert out.getvalue().splitlines() == [
@@ -145,29 +142,17 @@ def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
     assert second.split()[2:4] == ['not', 'begun'] and second.split()[-2] == '-'
 
 
-@pytest.fixture
-def programs(tmp_path, monkeypatch):
-    """Writes programs to a folder that is the whole PATH."""
-    folder = tmp_path / 'bin'
-    folder.mkdir()
-    monkeypatch.setenv('PATH', f'{folder}:/bin:/usr/bin')
-
-    def add(name, text):
-        file = folder / name
-        file.write_text(f'#!/bin/sh\n{text}\n', encoding='utf-8')
-        file.chmod(file.stat().st_mode | stat.S_IXUSR)
-
-    return add
-
-
-def test_slurm_gets_an_array_that_is_queued_again(programs, tmp_path, monkeypatch):
+def test_slurm_gets_an_array_that_is_queued_again(tmp_path, monkeypatch):
     pytest.importorskip('submitit')
     monkeypatch.chdir(tmp_path)
-    script = tmp_path / 'script'
+    monkeypatch.setenv('PATH', f'{tmp_path}:/bin:/usr/bin')
     with pytest.raises(UserError, match='there is no sbatch and srun here'):
         workers.queue('heads.py', 3, 'heads', {})
-    programs('srun', 'exit 1')
-    programs('sbatch', f'cp "$1" {script}\necho Submitted batch job 77')
+    script = tmp_path / 'script'
+    submits = f'cp "$1" {script}\necho Submitted batch job 77'
+    for program, text in (('srun', 'exit 1'), ('sbatch', submits)):
+        (tmp_path / program).write_text(f'#!/bin/sh\n{text}\n', encoding='utf-8')
+        (tmp_path / program).chmod(0o700)
     for name in ('partitoin', 'gpus'):
         with pytest.raises(UserError, match=f'--slurm: .*{name}'):
             workers.queue('heads.py', 3, 'heads', {name: 'gpu'})
@@ -276,58 +261,32 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ('arm', 'message'),
+    ('arm', 'argument', 'message'),
     [
-        ({'model.d_k': 0}, "arm 'base': model.d_k must be"),
-        ({'model.attention': 'sofmax'}, "arm 'base': .*softmax"),
-        (
-            {'model.residual': 'rezero', 'model.norm': 'rms'},
-            "arm 'base': model.norm=rms changes nothing",
-        ),
+        ({'model.attention': 'sofmax'}, '--workers=2', "arm 'base': .*softmax"),
+        ({'model.norm': 'rms', 'model.residual': 'rezero'}, '--workers=1', 'norm=rms'),
+        ({}, '--workers=0', '--workers'),
+        ({}, '--launcher=pbs', '--launcher'),
+        ({}, '--slurm=partition', '--slurm'),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_runs(folder, monkeypatch, arm, message):
+def test_what_cannot_be_is_said_first(folder, monkeypatch, arm, argument, message):
     file = write_small(folder, {'base': arm})
     with pytest.raises(UserError, match=message):
-        run_sweep(monkeypatch, file)
+        run_sweep(monkeypatch, file, argument)
     assert not (folder / 'runs').exists()
 
 
-@pytest.mark.parametrize(
-    'arguments', [['--workers=0'], ['--launcher=pbs'], ['--slurm', 'partition']]
-)
-def test_flags_that_cannot_be_are_refused(folder, monkeypatch, arguments):
-    file = write_small(folder, {'base': {}})
-    with pytest.raises(UserError, match=arguments[0].split('=')[0]):
-        run_sweep(monkeypatch, file, *arguments)
-
-
-@pytest.fixture
-def start(folder):
-    """Starts the command in a process; one that is left at the end is stopped."""
-    started = []
-
-    def start(file, *arguments):
-        command = [sys.executable, '-m', 'experiments.sweep', f'--config={file}']
-        pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        started.append(subprocess.Popen([*command, *arguments], cwd=folder, **pipes))
-        return started[-1]
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.terminate()
-            process.communicate()
-
-
 @pytest.mark.slow
-def test_local_workers_share_the_runs_stop_and_go_on(folder, start):
+def test_local_workers_share_the_runs_stop_and_go_on(folder, monkeypatch, capsys):
     file = write_small(folder, {'base': {}}, **{'train.steps': 400})
     paths = [folder / run.path for run in schema.load(file).runs]
-    process = start(file, '--workers=2')
+    command = [sys.executable, '-m', 'experiments.sweep', f'--config={file}']
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen([*command, '--workers=2'], cwd=folder, **pipes)
     end = time.monotonic() + 300
     while not all(metrics_log.read(path) for path in paths):
-        assert time.monotonic() < end
+        assert time.monotonic() < end and process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=60)
@@ -336,9 +295,7 @@ def test_local_workers_share_the_runs_stop_and_go_on(folder, start):
     for path in paths:
         assert not (path / 'result.json').exists()
         assert list((path / 'checkpoints').glob('[0-9]*')), 'nothing was saved'
-    process = start(file, '--workers=2')
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, out
-    assert '[2/2]' in out
+    assert run_sweep(monkeypatch, file, '--workers=2') == 0
+    assert '[2/2]' in capsys.readouterr().out
     for path in paths:
         assert json.loads((path / 'result.json').read_text('utf-8'))['step'] == 400

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +190,7 @@ class SlurmWorker:
         return DelayedSubmission(SlurmWorker(self.command))
 
 
-def queue(config: str, workers: int, name: str, settings: Mapping[str, Any]) -> str:
+def queue(config: str, workers: int, name: str, settings: dict[str, Any]) -> str:
     """Queues the workers as one job array of Slurm, and does not wait for them.
 
     A worker that is preempted, or whose time is over, saves its run, is queued again
