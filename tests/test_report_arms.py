@@ -52,16 +52,9 @@ def test_the_base_can_be_named_by_arm_or_run(tmp_path):
         study(paths, base='num_heads=9')
 
 
-@pytest.mark.parametrize(
-    ('measure', 'message'),
-    [
-        ('test', "must be a set and a score, as in --measure='test bleu'"),
-        ('test blue', 'the scores are bleu, chrf, accuracy, loss, perplexity'),
-        ('dev bleu', "no run has a set 'dev'; there is test"),
-    ],
-)
-def test_a_measure_that_is_not_there_is_refused(tmp_path, measure, message):
-    with pytest.raises(UserError, match=message):
+@pytest.mark.parametrize('measure', ['test', 'test blue', 'dev bleu'])
+def test_a_measure_that_is_not_there_is_refused(tmp_path, measure):
+    with pytest.raises(UserError, match='the sets are test, the scores bleu, chrf,'):
         study(heads(tmp_path, {4: [30.0]}), measure=measure)
 
 

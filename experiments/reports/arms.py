@@ -113,9 +113,8 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
         fields = {k: v for k, v in run.config.items() if k not in SEEDS}
         there = {k: v for k, v in fields.items() if v is not None}
         groups.setdefault(json.dumps(there, sort_keys=True), []).append(run)
-    names = _names(list(groups.values()), differing(runs))
-    members = map(tuple, groups.values())
-    return tuple(map(Arm, names, members))
+    members = [tuple(found) for found in groups.values()]
+    return tuple(map(Arm, _names(members, differing(runs)), members))
 
 
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
@@ -203,14 +202,10 @@ def _measure(runs: Sequence[Run], text: str) -> Measure:
     if not text:
         return Measure('test' if 'test' in sets or not sets else sets[0], 'bleu')
     name, _, score = text.rpartition(' ')
-    if score not in SCORES or not name:
-        scores = ', '.join(SCORES)
+    if score not in SCORES or not name or (sets and name not in sets):
+        known = ', '.join(sets)
         raise UserError(
-            f'--measure={text!r} must be a set and a score, as in '
-            f"--measure='test bleu'; the scores are {scores}"
-        )
-    if sets and name not in sets:
-        raise UserError(
-            f'--measure={text!r}: no run has a set {name!r}; there is {", ".join(sets)}'
+            f"--measure={text!r} must be a set and a score, such as 'test bleu'; the "
+            f'sets are {known}, the scores {", ".join(SCORES)}'
         )
     return Measure(name, score)

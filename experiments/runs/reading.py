@@ -21,8 +21,8 @@ FINISHED = 'finished'
 DIVERGED = failure.DIVERGED
 FAILED = failure.FAILED
 CONVERTED = 'converted'  # it was never trained here
+SCORES = ('bleu', 'chrf', 'loss', 'perplexity', 'accuracy')  # of a set
 HIGHER_IS_BETTER = ('bleu', 'chrf', 'accuracy')
-SCORES = (*HIGHER_IS_BETTER, 'loss', 'perplexity')  # of a set
 # The fields in which the runs of one arm may differ.
 SEEDS = ('train.seed', 'train.init_seed', 'train.data_seed', 'train.dropout_seed')
 ENVIRONMENT = 'environment.json'
@@ -41,19 +41,10 @@ RESULT_ENTRIES = {
     'peak_memory_bytes': _NUMBER,
 }
 _REQUIRED = tuple(RESULT_ENTRIES)[:5]  # the others were not always there
-_SCORE_ENTRIES = {
-    'direction': str,
-    'sentences': int,
-    **dict.fromkeys(SCORES, _NUMBER),
-    'bleu_signature': str,
-    'chrf_signature': str,
-}
-_ENVIRONMENT_ENTRIES = {
-    'packages': dict,
-    'devices': dict,
-    'git': dict | None,
-    'earlier': list,
-}
+_SCORE_ENTRIES: dict[str, Any] = dict.fromkeys(SCORES, _NUMBER)
+_SCORE_ENTRIES |= {'direction': str, 'sentences': int}
+_SCORE_ENTRIES |= {'bleu_signature': str, 'chrf_signature': str}
+_ENVIRONMENT_ENTRIES = dict(packages=dict, devices=dict, git=dict | None, earlier=list)
 _NO_RESULT = (
     '{} is not the result of a run, for {}: restore it, or remove it and start the run '
     'again to have it scored anew'
@@ -114,9 +105,9 @@ class Run:
     @property
     def seed(self) -> str:
         """Its seeds in words: `3`, or `3, data_seed 5`."""
-        first = self.config.get(SEEDS[0])
+        first = self.seeds[0]
         words = [str(first)]
-        for field, seed in zip(SEEDS[1:], self.seeds[1:], strict=True):
+        for field, seed in zip(SEEDS, self.seeds, strict=True):
             if seed != first:
                 words.append(f'{field.removeprefix("train.")} {seed}')
         return ', '.join(words)
@@ -215,11 +206,9 @@ def _check_entries(
     message: str,
     required: Collection[str] = (),
 ) -> None:
-    """Refuses what is no JSON object, or has entries of other types.
+    """Refuses what is no JSON object, lacks an entry, or has one of another type.
 
-    Args:
-      message: of the error, with places for the file and the reason.
-      required: the entries that may not be missing.
+    The error's message has places for the file and the reason.
     """
     try:
         if not isinstance(values, dict):
