@@ -11,9 +11,9 @@ import sys
 import time
 from typing import Any
 
-from experiments.command_line import flags
+from experiments.command_line import flags, stopping
 from experiments.command_line.screen import Output, Screen
-from experiments.command_line.stopping import Stop, Stopped
+from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
 from experiments.runs import directory, reading
 from experiments.runtime import malloc
@@ -24,24 +24,20 @@ from experiments.sweeps.schema import Sweep
 def main() -> None:
     args = _parser().parse_args()
     sweep = schema.load(args.config)
-    stop = Stop()
-    with contextlib.redirect_stdout(Output(sys.stdout)), stop.listening():
-        try:
-            if args.worker is not None:
-                index, number = args.worker
-                workers.make_runs(sweep.runs, index, number, stop)
-                return
-            stop.wait_for(lambda: _check_runs(sweep))
-            if args.dry_run:
-                print(progress.heading(sweep), progress.plan(sweep), sep='\n')
-            elif args.launcher == 'slurm':
-                _queue(sweep, args)
-            else:
-                _make_here(sweep, args, stop)
-        except Stopped as stopped:
-            saved = f' and {stopped}' if str(stopped) else ''
-            print(f'stopped{saved}; the same command goes on from there')
-            stop.leave()
+    stopping.at_end(lambda: 'stopped; the same command goes on from there')
+    with contextlib.redirect_stdout(Output(sys.stdout)):
+        if args.worker is not None:
+            _work(sweep, *args.worker)
+            return
+        _check_runs(sweep)
+        if args.dry_run:
+            print(progress.heading(sweep), progress.plan(sweep), sep='\n')
+        elif args.launcher == 'slurm':
+            ids = workers.queue(args.config, args.workers, sweep.name, dict(args.slurm))
+            logs = workers.log_folder(sweep.name)
+            print(f'queued as {ids}; logs: {logs}/; --dry_run shows what has finished')
+        else:
+            _make_here(sweep, args.config, args.workers)
 
 
 def _parser() -> flags.Parser:
@@ -104,7 +100,7 @@ def _check_runs(sweep: Sweep) -> None:
     jax.config.update('jax_platforms', 'cpu')  # the GPUs are the workers' to take
     checked = set()
     for run in sweep.runs:
-        directory.check(run.path, run.config.to_dict())
+        directory.check_directory(run.path, run.config.to_dict())
         if run.arm in checked:
             continue
         checked.add(run.arm)
@@ -116,34 +112,35 @@ def _check_runs(sweep: Sweep) -> None:
             raise UserError(f'arm {run.arm!r}: {error}') from None
 
 
-def _queue(sweep: Sweep, args: Any) -> None:
-    ids = workers.queue(args.config, args.workers, sweep.name, dict(args.slurm))
-    folder = workers.log_folder(sweep.name)
-    print(f'queued as {ids}; logs: {folder}/; --dry_run shows which runs are finished')
+def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:
+    """Makes runs as one of several workers."""
+    try:
+        workers.make_runs(sweep.runs, index, workers_in_all)
+    except Stopped as stopped:
+        print(f'stopped and {stopped}')
+        stopping.end()
 
 
-def _make_here(sweep: Sweep, args: Any, stop: Stop) -> None:
+def _make_here(sweep: Sweep, config: str, number: int) -> None:
     """Has workers make all runs on this machine; exit status 1 if one fails.
 
-    Raises:
-      Stopped: a stop was asked for; all workers have saved what they had.
+    A stop is passed on to the workers, and ends this process when all have saved.
     """
     folder = workers.log_folder(sweep.name)
-    with contextlib.closing(Screen()) as screen:
+    with stopping.asked() as stop, contextlib.closing(Screen()) as screen:
         screen.say(progress.heading(sweep))
         screen.say(f'logs: {folder}/')
         shown = progress.Progress(sweep, screen)
-        processes = workers.start_here(args.config, args.workers, folder)
-        asked = False
+        processes = workers.start_here(config, number, folder)
+        is_passed_on = False
         while any(process.poll() is None for process in processes.values()):
             time.sleep(0.5)
             shown.update()
-            if stop.asked and not asked:
-                asked = True
+            if stop() and not is_passed_on:
+                is_passed_on = True
                 for process in processes.values():
                     process.terminate()
         shown.update()
-    stop.check()
     print(progress.summary(sweep))
     failed = [log for log, process in processes.items() if process.returncode]
     for log in failed:

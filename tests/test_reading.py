@@ -5,8 +5,9 @@ import json
 import pytest
 from made_runs import REFERENCES, SOURCES, fail, make, translate
 
+from experiments import storage
 from experiments.errors import UserError
-from experiments.runs import directory, lock, reading
+from experiments.runs import directory, reading
 
 
 def test_each_state_of_a_run_is_known(tmp_path):
@@ -15,7 +16,7 @@ def test_each_state_of_a_run_is_known(tmp_path):
     fail(make(tmp_path / 'diverged'), 'diverged')
     fail(make(tmp_path / 'failed'), 'failed', message='the disk is full')
     make(tmp_path / 'running')
-    with lock.locked(tmp_path / 'running', optional=False):
+    with storage.locked(tmp_path / 'running' / '.lock'):
         for status in ('finished', 'stopped', 'diverged', 'failed', 'running'):
             assert reading.read_outcome(tmp_path / status).status == status
             assert reading.read_run(tmp_path / status).status == status

@@ -13,14 +13,13 @@ import pytest
 import small_runs
 from test_sweep_schema import write_sweep
 
-from experiments import sweep
+from experiments import storage, sweep
 from experiments.command_line.screen import Screen
-from experiments.command_line.stopping import Stop
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
-from experiments.runs import lock, metrics_log
+from experiments.runs import metrics_log
 from experiments.sweeps import progress, schema, workers
-from experiments.training import whole_run
+from experiments.training import loop
 
 ROOT = Path(__file__).parents[1]
 DIVERGED = {'status': 'diverged', 'step': 3, 'message': 'not finite'}
@@ -65,19 +64,19 @@ def made(monkeypatch, planned):
     arms = {run.path: run.arm for run in planned.runs}
     made = []
 
-    def run(runs, overrides, screen, stop):
-        made.append(arms[runs[0].path])
-        finish(runs[0].path)
+    def run(config, path, overrides, screen):
+        made.append(arms[path])
+        finish(path)
 
-    monkeypatch.setattr(whole_run, 'run', run)
+    monkeypatch.setattr(loop, 'run', run)
     return made
 
 
 def test_each_worker_begins_at_its_own_place_and_helps_with_the_rest(planned, made):
-    workers.make_runs(planned.runs, 1, 3, Stop())
+    workers.make_runs(planned.runs, 1, 3)
     assert ''.join(made) == 'cdefab'
     made.clear()
-    workers.make_runs(planned.runs, 0, 3, Stop())
+    workers.make_runs(planned.runs, 0, 3)
     assert made == []  # all are finished
 
 
@@ -87,27 +86,27 @@ def test_what_has_ended_or_is_in_use_is_left_alone(planned, made):
     fail(b, DIVERGED, long_ago=True)
     fail(c, FAILED)  # by another worker of this sweep
     fail(d, FAILED, long_ago=True)  # is tried again
-    with lock.locked(e, optional=False):
-        workers.make_runs(planned.runs, 0, 1, Stop())
+    with storage.locked(e / '.lock'):
+        workers.make_runs(planned.runs, 0, 1)
     assert ''.join(made) == 'df'
 
 
 @pytest.mark.parametrize(
-    'error', [UserError('no text'), ZeroDivisionError('by zero'), lock.InUse('now')]
+    'error', [UserError('no text'), ZeroDivisionError('by zero'), storage.InUse('now')]
 )
 def test_an_error_stops_no_other_run(planned, made, monkeypatch, error, capsys):
-    make = whole_run.run
+    make = loop.run
 
-    def fail(runs, *arguments):
-        if runs[0].path == planned.runs[1].path:
+    def fail(config, path, *arguments):
+        if path == planned.runs[1].path:
             raise error
-        make(runs, *arguments)
+        make(config, path, *arguments)
 
-    monkeypatch.setattr(whole_run, 'run', fail)
-    workers.make_runs(planned.runs, 0, 1, Stop())
+    monkeypatch.setattr(loop, 'run', fail)
+    workers.make_runs(planned.runs, 0, 1)
     assert ''.join(made) == 'acdef'
     is_said = str(error) in capsys.readouterr().out
-    assert is_said == (type(error) is not lock.InUse)
+    assert is_said == (type(error) is not storage.InUse)
 
 
 def test_progress_says_what_has_ended_and_how_long_it_took(planned):
@@ -285,7 +284,7 @@ def test_local_workers_share_the_runs_stop_and_go_on(folder, monkeypatch, capsys
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     process = subprocess.Popen([*command, '--workers=2'], cwd=folder, **pipes)
     end = time.monotonic() + 300
-    while not all(metrics_log.read(path) for path in paths):
+    while not all(metrics_log.read_rows(path) for path in paths):
         assert time.monotonic() < end and process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)

@@ -87,7 +87,7 @@ def write(conversion: Conversion, path: Path) -> Any:
     config = conversion.config
     _check_empty(path)
     stored = config.to_dict()
-    directory.check(path, stored)
+    directory.check_directory(path, stored)
     storage.sweep(path.absolute().parent, held=False)
     with _naming():
         _, variables = load.from_pretrained(conversion.folder)

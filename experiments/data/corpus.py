@@ -14,7 +14,6 @@ from typing import TypeVar
 import numpy as np
 
 from experiments import storage
-from experiments.checkpoints import hold
 from experiments.data import checksums
 from experiments.data.ragged import RaggedArray
 from experiments.data.sources import Source
@@ -172,7 +171,7 @@ class _Work:
         next_chunk = next(text, None)
         if next_chunk is None:
             return
-        with hold.alone(self.unfinished / 'lock', lambda: self._progress(done)):
+        with storage.locked(self.unfinished / 'lock', wait=True):
             if storage.exists(self._folder):
                 raise UserError(f'another process has made {self._folder}')
             for folder in (self._folder.parent, self.unfinished):

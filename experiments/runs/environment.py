@@ -3,15 +3,15 @@
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from experiments import storage
 from experiments.runs import reading
-from experiments.runtime.processor import facts
 
+CPUINFO = Path('/proc/cpuinfo')
 PACKAGES = (
     *('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy'),
     *('sentencepiece', 'sacrebleu'),
@@ -35,10 +35,23 @@ def describe(devices: Sequence[str]) -> dict[str, Any]:
 
 def _processor() -> dict[str, Any]:
     """The processor's name, and its vector extensions, which Linux alone tells."""
-    cpu = facts()
+    cpu = _cpu_facts()
     name = cpu.get('model name') or platform.processor() or platform.machine()
     flags = [*cpu.get('flags', '').split(), *cpu.get('Features', '').split()]
     return {'name': name, 'vectors': sorted(filter(VECTORS.fullmatch, flags))}
+
+
+def _cpu_facts() -> Mapping[str, str]:
+    """What the system says of the first processor; nothing where it is not Linux.
+
+    'model name' and 'flags' on x86, 'Features' on ARM.
+    """
+    try:
+        first = CPUINFO.read_text(encoding='utf-8', errors='replace').split('\n\n')[0]
+    except OSError:
+        return {}
+    lines = (line.partition(':') for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def save(path: Path, devices: Sequence[str]) -> None:

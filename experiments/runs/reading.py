@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from experiments import storage
 from experiments.config.flat import flatten
 from experiments.errors import UserError
-from experiments.runs import directory, failure, lock, metrics_log
+from experiments.runs import directory, failure, metrics_log
 from flaxformer_lite import ranges
 
 NOT_BEGUN = 'not begun'
@@ -139,7 +139,7 @@ def read_run(path: Path) -> Run:
       UserError: this is not the directory of a run, or a file of it is damaged.
     """
     config = flatten(directory.read_config(path))
-    rows = metrics_log.read(path)
+    rows = metrics_log.read_rows(path)
     status, message = read_outcome(path)
     if status == FINISHED:
         result = read_result(path)
@@ -160,10 +160,10 @@ def read_outcome(path: Path) -> Outcome:
     if storage.exists(path / directory.RESULT):
         read_result(path)
         return Outcome(FINISHED)
-    entry = failure.read(path)
+    entry = failure.read_failure(path)
     if entry is not None:
         return Outcome(entry['status'], str(entry.get('message', '')))
-    if not lock.is_free(path):
+    if not storage.is_free(path / directory.LOCK):
         return Outcome(RUNNING)
     has_begun = storage.exists(path / directory.CONFIG)
     return Outcome(STOPPED if has_begun else NOT_BEGUN)

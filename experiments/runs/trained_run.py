@@ -5,27 +5,23 @@ The commands that read a run, and the end of training, share what is here.
 
 import functools
 import hashlib
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from experiments.checkpoints import hold
-from experiments.checkpoints.averaging import Mean
-from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
 from experiments.config import check, typed
 from experiments.config.derived import takes_best
 from experiments.config.schema import ExperimentConfig
 from experiments.data import tokenizer
 from experiments.data.published import tokenizer as published
 from experiments.data.tokenizer import Tokenizer
-from experiments.errors import UserError
-from experiments.runs import directory
-from experiments.runtime import kept, mesh
+from experiments.errors import UserError, warn
+from experiments.runs import directory, metrics_log
+from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
-from experiments.runtime.processes import group
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
 
@@ -53,7 +49,8 @@ def open_trained(path: Path) -> TrainedRun:
         of another version, or its model cannot be built here.
     """
     config = _config(path)
-    checkpoints = Checkpoints(path / CHECKPOINTS, read_only=True)
+    scores = metrics_log.dev_scores(path) if takes_best(config) else {}
+    checkpoints = Checkpoints(path / CHECKPOINTS, scores=scores, read_only=True)
     if not checkpoints.steps():
         raise UserError(
             f'{path} holds no finished checkpoint yet: let its run train on'
@@ -94,14 +91,13 @@ def average(
     config: ExperimentConfig,
     checkpoints: Checkpoints,
     model: Model,
-    warn: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] = warn,
     devices: DeviceMesh | None = None,
 ) -> Mean:
     """The mean of the checkpoints that are to be scored; the run may still be training.
 
     Args:
-      warn: is told of each damaged checkpoint, which is left out; by default it is
-        printed on stderr.
+      warn: is told of each damaged checkpoint, which is left out.
       devices: where the parameters go; by default whole on all that there are.
 
     Raises:
@@ -109,22 +105,15 @@ def average(
     """
     abstract = abstract_variables(model, devices)
     for _ in range(_ATTEMPTS):
-        steps = list(average_steps(config, checkpoints))
-        if takes_best(config):
-            # They may be among the best: they are left out, and reported.
-            steps += group.from_first('unknown', checkpoints.unknown_steps)
         try:
-            return checkpoints.average(steps, abstract, warn or _to_stderr)
-        except hold.Gone:
-            continue  # a newer one is there
+            steps = average_steps(config, checkpoints)
+            return checkpoints.average(steps, abstract, warn)
+        except Gone:
+            checkpoints.scores = metrics_log.dev_scores(checkpoints.directory.parent)
     raise UserError(
         'the run removes its checkpoints sooner than they can be read: let it end, or '
         'begin one with a larger checkpoint.every'
     )
-
-
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
@@ -138,7 +127,7 @@ def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequenc
         return checkpoints.last_steps(number)
 
     # A shared disk may show other processes a list that is out of date.
-    return group.from_first('averaged', steps)
+    return processes.from_first(steps)
 
 
 @functools.cache  # it traces the whole model, and a run needs it again and again
@@ -149,11 +138,7 @@ def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
       devices: by default all that there are, each of which has all variables.
     """
     devices = devices or mesh.of()
-
-    def trace() -> Any:
-        return jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
-
-    abstract = kept.kept('variables-shapes', model, trace)
+    abstract = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     return mesh.placed(abstract, devices.state(abstract))
 
 

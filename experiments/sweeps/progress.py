@@ -105,7 +105,7 @@ class Progress:
         if run.path in self._ended:
             return run.config.train.steps
         try:
-            rows = metrics_log.read(run.path)
+            rows = metrics_log.read_rows(run.path)
         except UserError:
             return 0
         return rows[-1]['step'] if rows else 0

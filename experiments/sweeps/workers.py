@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments import storage
 from experiments.command_line.screen import Screen
-from experiments.command_line.stopping import Stop, Stopped
+from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError, line
-from experiments.runs import failure, lock, reading
+from experiments.runs import directory, failure, reading
 from experiments.runs.reading import Outcome
 from experiments.sweeps.schema import RUNS, PlannedRun
 
@@ -29,7 +30,7 @@ _DAY = 24 * 60  # minutes that a job of Slurm may take, if nothing else is said
 _TIME_TO_SAVE = 80.0  # seconds, of the 90 that Slurm gives
 
 
-def make_runs(runs: Sequence[PlannedRun], index: int, workers: int, stop: Stop) -> None:
+def make_runs(runs: Sequence[PlannedRun], index: int, workers: int) -> None:
     """Makes the open runs, one after another; what they print is on stdout.
 
     An error of a run stops no other.
@@ -38,27 +39,26 @@ def make_runs(runs: Sequence[PlannedRun], index: int, workers: int, stop: Stop) 
       index: the worker's number, from 0. Each begins at a place of its own.
 
     Raises:
-      Stopped: a stop was asked for.
+      Stopped: a stop was asked for; the run that was training is saved.
     """
     began = time.time()
     start = len(runs) * index // workers
     for run in (*runs[start:], *runs[:start]):
-        stop.check()
-        if is_open(run.path, began) and lock.is_free(run.path):
+        in_use = not storage.is_free(run.path / directory.LOCK)
+        if is_open(run.path, began) and not in_use:
             print(f'{run.arm}, seed {run.seed}: {run.path}', flush=True)
-            _make_run(run, stop)
+            _make_run(run)
 
 
-def _make_run(run: PlannedRun, stop: Stop) -> None:
-    from experiments.training import whole_run
+def _make_run(run: PlannedRun) -> None:
+    from experiments.training import loop
 
     try:
         with contextlib.closing(Screen()) as screen:
-            member = whole_run.Run(run.config, run.path)
-            whole_run.run([member], run.overrides, screen, stop)
-    except (Stopped, KeyboardInterrupt):
+            loop.run(run.config, run.path, run.overrides, screen)
+    except Stopped:
         raise
-    except lock.InUse:
+    except storage.InUse:
         pass  # another worker has begun it at this moment
     except UserError as error:
         print('error:', line(error), flush=True)
