@@ -31,7 +31,7 @@ from experiments.runs import (
     failure,
     initial,
     metrics_log,
-    result_file,
+    reading,
     trained_run,
 )
 from experiments.runs.failure import Diverged
@@ -402,7 +402,7 @@ def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
     if not processes.is_first():
         return
     with directory.open_run(path, config.to_dict()):
-        screen.say(result.summary(path, result_file.read(path)))
+        screen.say(result.summary(path, reading.read_result(path)))
         file = path / trained_run.TOKENIZER
         if tokenizer.damage(file):
             prepare(config, path, screen).tokenizer.save(file)
