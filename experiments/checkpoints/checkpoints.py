@@ -261,7 +261,8 @@ class Checkpoints:
         if processes.is_first():
             for step in steps:
                 aside = self.directory / f'damaged-{step}'
-                storage.remove(aside)
+                while aside.exists():  # of an earlier time
+                    aside = aside.with_name(f'{aside.name}+')
                 os.replace(self.directory / str(step), aside)
         processes.barrier('damaged')
 
