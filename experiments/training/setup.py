@@ -14,7 +14,7 @@ from experiments.command_line.stopping import Stop
 from experiments.config import check
 from experiments.config.derived import seed
 from experiments.config.schema import ExperimentConfig
-from experiments.data import corpus, set_names, sources, tokenizer
+from experiments.data import corpus, sources, tokenizer
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
 from experiments.data.sources import Source
@@ -206,7 +206,7 @@ def _evaluation_sets(
     """The set that is scored during training, and those that are scored at the end."""
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
-    set_names.check(dev | final)
+    sets.check_names(dev | final)
     return dev, final
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from experiments.errors import UserError
-from flaxformer_lite.config import spec as specs
 from flaxformer_lite import ranges
+from flaxformer_lite.config import spec as specs
 
 
 class Source(Protocol):
