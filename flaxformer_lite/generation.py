@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 import flaxformer_lite.decoding as decoding
+from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows
 from flaxformer_lite.special_tokens import SpecialTokens
@@ -27,7 +28,7 @@ class Settings(NamedTuple):
     `length` is the most tokens of any target; learned positions limit it.
     """
 
-    strategy: Strategy
+    strategy: str
     length: int
     special_tokens: SpecialTokens
     forced_first: int | None
@@ -162,7 +163,7 @@ def _generate(model, settings, variables, key, source_BS, max_len_B):
 
 
 def decode_rows(
-    model: Model,
+    model: Model | Ensemble,
     settings: Settings,
     variables: Any,
     key: jax.Array,

@@ -178,13 +178,10 @@ class Translator:
 
 def _best_first(samples: list[DecodeResult]) -> DecodeResult:
     """Several samples of each sentence as its hypotheses."""
-    tokens_BNL, scores_BN, exists_BN = map(np.hstack, zip(*samples, strict=True))
-    order_BN = np.argsort(-scores_BN, axis=1, kind='stable')
-    return DecodeResult(
-        np.take_along_axis(tokens_BNL, order_BN[..., None], axis=1),
-        np.take_along_axis(scores_BN, order_BN, axis=1),
-        np.take_along_axis(exists_BN, order_BN, axis=1),
-    )
+    joined = jax.tree.map(lambda *x: np.concatenate(x, axis=1), *samples)
+    order_BN = np.argsort(-joined.scores_BN, axis=1, kind='stable')
+    rows_B1 = np.arange(len(order_BN))[:, None]
+    return jax.tree.map(lambda x: x[rows_B1, order_BN], joined)
 
 
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it
