@@ -401,7 +401,7 @@ def test_a_run_from_before_schemas_is_refused_in_a_line(whole, tmp_path, capsys)
     del stored['schema_version']
     (tmp_path / 'config.json').write_text(json.dumps(stored))
     with pytest.raises(UserError, match='from before configs had a schema_version'):
-        directory.check(tmp_path, ExperimentConfig().to_dict())
+        directory.check_directory(tmp_path, ExperimentConfig().to_dict())
 
 
 def test_fields_that_do_not_fit_each_other_are_refused_by_name():

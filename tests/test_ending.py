@@ -55,7 +55,7 @@ def same_end(path, other):
 
     results = [json.loads((p / 'result.json').read_text()) for p in (path, other)]
     assert plain(results[0]) == plain(results[1])
-    rows = [list(map(plain, metrics_log.read(p))) for p in (path, other)]
+    rows = [list(map(plain, metrics_log.read_rows(p))) for p in (path, other)]
     assert rows[0] == rows[1]
 
 

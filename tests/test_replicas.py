@@ -138,7 +138,7 @@ def test_each_seed_has_the_run_that_it_would_have_had_alone(
     assert (own / 'config.json').read_text() == (alone / 'config.json').read_text()
     same(plain(result(own)), plain(result(alone)))
     for row, expected in zip(
-        metrics_log.read(own), metrics_log.read(alone), strict=True
+        metrics_log.read_rows(own), metrics_log.read_rows(alone), strict=True
     ):
         same(plain(row), plain(expected))
     checkpoints = {p.name for p in (own / 'checkpoints').iterdir()}

@@ -23,9 +23,10 @@ def without_seeds(config: ExperimentConfig) -> ExperimentConfig:
 
 
 def with_seed(config: ExperimentConfig, value: int) -> ExperimentConfig:
-    """The config with another `train.seed`, of one run alone."""
-    train = dataclasses.replace(config.train, seed=value, replicas=1)
-    return dataclasses.replace(config, train=train)
+    """The config with another `train.seed`."""
+    return dataclasses.replace(
+        config, train=dataclasses.replace(config.train, seed=value)
+    )
 
 
 def takes_best(config: ExperimentConfig) -> bool:

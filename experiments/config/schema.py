@@ -141,12 +141,6 @@ class TrainConfig(Section):
     init_seed: Annotated[SeedOrEmpty, 'of the first parameters; empty: seed'] = None
     data_seed: Annotated[SeedOrEmpty, 'of the order of batches; empty: seed'] = None
     dropout_seed: Annotated[SeedOrEmpty, 'of dropout; empty: seed'] = None
-    replicas: Annotated[
-        int,
-        Range(at_least=1, at_most=1024),
-        'runs of the seeds from `seed` on that one program trains at once; each has '
-        'the directory that it would have alone',
-    ] = 1
     freeze: Annotated[
         ranges.Regex,
         'parameters with this in their paths are not trained, and stay as they are',

@@ -85,6 +85,7 @@ CHANGES: list[Change] = [
         }
     ),
     Change(added={'tokenizer.kind': 'trained'}),
+    Change(removed={'train.replicas': Removed(1, 'a run for each seed')}),
 ]
 
 

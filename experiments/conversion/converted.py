@@ -81,8 +81,8 @@ def write(conversion: Conversion, path: Path) -> Any:
     config = conversion.config
     _check_empty(path)
     stored = config.to_dict()
-    directory.check(path, stored)
-    storage.sweep(path.absolute().parent, held=False)
+    directory.check_directory(path, stored)
+    storage.remove_leftovers(path.absolute().parent, older_than=24 * 3600)
     with _naming():
         _, variables = load.from_pretrained(conversion.folder)
     with storage.replacing(path) as draft:

@@ -6,6 +6,7 @@ from typing import Any
 from experiments import storage
 from experiments.errors import UserError
 from experiments.runs import directory
+from flaxformer_lite.ranges import shown
 
 _NUMBER = int | float | None  # a number that is not finite is null in JSON
 _WHOLE = {
@@ -79,5 +80,5 @@ def _wrong(values: Any, kinds: dict[str, Any], whole: bool) -> str | None:
             if whole:
                 return f'{name} is missing'
         elif not isinstance(values[name], kind) or isinstance(values[name], bool):
-            return f'{name} is {storage.shown(values[name])}'
+            return f'{name} is {shown(values[name])}'
     return None
