@@ -1,14 +1,23 @@
 """The result of a run: what of it does not follow from its training, and its text."""
 
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from experiments.config.schema import ExperimentConfig
-from experiments.costs.ledger import ledger
+from experiments.costs import ledger
 from experiments.errors import UserError
 from experiments.evaluation import scores
+from experiments.runs import trained_run
 from flaxformer_lite.models.base import Model
+
+
+def count_parameters(params: Any) -> int:
+    """How many numbers a tree of parameters has."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
 
 
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it
@@ -19,7 +28,8 @@ def flops_per_token(config: ExperimentConfig, model: Model) -> int | None:
       config: without its seeds.
     """
     try:
-        return ledger(config, model)['flops_per_token']['total']
+        variables = trained_run.abstract_variables(model)
+        return ledger.flops_per_token(config, model, variables)['total']
     except (UserError, ValueError):
         return None
 
