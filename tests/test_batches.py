@@ -32,7 +32,7 @@ def make_corpus(pairs=300, longest=40, seed=0):
         sides.append(
             [[4 + i, *rng.integers(4, 99, n - 1)] for i, n in enumerate(lengths)]
         )
-    return Corpus(*map(RaggedArray.of, sides))
+    return Corpus(*map(RaggedArray.from_rows, sides))
 
 
 def pairs_of(corpus, indices=None):
@@ -82,8 +82,8 @@ def epoch_of(batches, epoch=0):
 
 def test_layout_is_as_written_out():
     corpus = Corpus(
-        RaggedArray.of([[10, 11], [], [12, 13, 14], [15]]),
-        RaggedArray.of([[20], [21, 22], [23], [24, 25, 26]]),
+        RaggedArray.from_rows([[10, 11], [], [12, 13, 14], [15]]),
+        RaggedArray.from_rows([[20], [21, 22], [23], [24, 25, 26]]),
     )
     batch = collate.pairs_batch(
         corpus, (3, 7), np.array([3, 0, 2]), np.array([0, 0, 2])
@@ -259,8 +259,8 @@ def test_a_process_makes_its_own_rows_of_the_same_batches(packed, own):
 
 def test_evaluation_leaves_nothing_out():
     corpus = Corpus(
-        RaggedArray.of([[5] * n for n in (3, 0, 700, 17, 2)]),
-        RaggedArray.of([[6] * n for n in (900, 1, 0, 4, 2)]),
+        RaggedArray.from_rows([[5] * n for n in (3, 0, 700, 17, 2)]),
+        RaggedArray.from_rows([[6] * n for n in (900, 1, 0, 4, 2)]),
     )
     found, shapes = {}, set()
     for batch, indices in evaluation_batches(corpus, tokens=64, devices=2):
@@ -277,7 +277,7 @@ def test_packed_and_padded_batches_give_the_same_loss_per_token():
     sides = (
         [rng.integers(4, tiny.VOCAB, n).tolist() for n in side] for side in lengths
     )
-    corpus = Corpus(*map(RaggedArray.of, sides))
+    corpus = Corpus(*map(RaggedArray.from_rows, sides))
     model = tiny.model(dropout=0.0)
     variables = {'params': tiny.parameters(model)}
     loss = jax.jit(functools.partial(loss_sums, model, label_smoothing=0.1))
@@ -320,7 +320,9 @@ def test_a_batch_has_the_special_tokens_of_its_corpus():
     special = SpecialTokens(padding=9, start=9, end=0)
     sides = [[[3, 4], [5]], [[6], [7, 8, 1]]]
     corpus = Corpus(
-        *map(RaggedArray.of, sides), special_tokens=special, source_end=special.end
+        *map(RaggedArray.from_rows, sides),
+        special_tokens=special,
+        source_end=special.end,
     )
     rows = np.arange(2)
     found = collate.pairs_batch(corpus, (2, 4), rows, rows)
@@ -364,7 +366,7 @@ def test_errors_name_the_field_and_the_mend(settings, words):
     ],
 )
 def test_evaluation_gives_each_device_as_much_as_it_gives_one(number, devices, shapes):
-    side = RaggedArray.of([[5] * 60] * number)
+    side = RaggedArray.from_rows([[5] * 60] * number)
     batches = evaluation_batches(Corpus(side, side), tokens=512, devices=devices)
     assert {batch['labels'].shape for batch, _ in batches} == shapes
 

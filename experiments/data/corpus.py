@@ -34,7 +34,7 @@ class RaggedArray:
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, rows: list[list[int]], dtype: str = 'uint32') -> 'RaggedArray':
+    def from_rows(cls, rows: list[list[int]], dtype: str = 'uint32') -> 'RaggedArray':
         tokens = np.fromiter(itertools.chain.from_iterable(rows), dtype)
         return cls(tokens, np.cumsum([0, *map(len, rows)], dtype=np.int64))
 
@@ -83,8 +83,8 @@ def tokenize(pairs: Pairs, tokenizer: Tokenizer) -> Corpus:
     sources = tokenizer.encode([source for source, _ in pairs])
     targets = tokenizer.encode_target([target for _, target in pairs])
     return Corpus(
-        source=RaggedArray.of(sources, dtype),
-        target=RaggedArray.of(targets, dtype),
+        source=RaggedArray.from_rows(sources, dtype),
+        target=RaggedArray.from_rows(targets, dtype),
         special_tokens=tokenizer.special_tokens,
         source_end=tokenizer.source_end,
     )
@@ -133,7 +133,7 @@ def _write(
         targets = tokenizer.encode_target([target for _, target in chunk])
         full = [both for both in zip(sources, targets, strict=True) if all(both)]
         for i, side in enumerate(lengths):
-            rows = RaggedArray.of([both[i] for both in full], dtype)
+            rows = RaggedArray.from_rows([both[i] for both in full], dtype)
             with (folder / f'{side}.tokens').open('ab') as file:
                 file.write(rows.tokens.tobytes())
             lengths[side].append(rows.lengths())

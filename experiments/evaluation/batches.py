@@ -49,7 +49,7 @@ def source_batches(
       source_BS of a batch, and the indices of the sentences in its first rows; rows
       after those are empty.
     """
-    source = RaggedArray.of(sentences)
+    source = RaggedArray.from_rows(sentences)
     for shape, index in packing.by_length(source.lengths() + 1, tokens, devices):
         rows = np.arange(len(index))
         batch = source_batch(source, shape, index, rows, padding, end)
