@@ -60,6 +60,9 @@ class Translator:
         self._seed = seed
         self._n_best = n_best
         self._devices = devices or mesh.of()
+        # Flax makes modules hashable, which the checker does not see.
+        first = tokenizer.forced_first
+        self._search = _search(model, settings, n_best, self._devices, first)  # pyright: ignore[reportArgumentType]
 
     def __call__(
         self,
@@ -149,17 +152,6 @@ class Translator:
         samples = self._n_best if self._settings.decode == 'sample' else 1
         others = [jax.random.fold_in(key, (1 << 32) - i) for i in range(1, samples)]
         return [key, *others]
-
-    @property
-    def _search(self) -> compilation.Program:
-        # Flax makes modules hashable, which the checker does not see.
-        return _search(
-            self._model,  # pyright: ignore[reportArgumentType]
-            self._settings,
-            self._n_best,
-            self._devices,
-            self._tokenizer.forced_first,
-        )
 
     def _hypotheses(
         self, decoded: DecodeResult, rows: int

@@ -154,9 +154,7 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
         raise UserError(f'{where}: not a row of metrics{_REMEDY}')
     for name, value in row.items():
         if not _is_allowed(name, value):
-            raise UserError(
-                f'{where}: {name} cannot be {shown(value)}{_REMEDY}'
-            )
+            raise UserError(f'{where}: {name} cannot be {shown(value)}{_REMEDY}')
     return row
 
 
