@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 import flaxformer_lite.decoding as decoding
-from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows
 from flaxformer_lite.special_tokens import SpecialTokens
@@ -163,7 +162,7 @@ def _generate(model, settings, variables, key, source_BS, max_len_B):
 
 
 def decode_rows(
-    model: Model | Ensemble,
+    model: Any,
     settings: Settings,
     variables: Any,
     key: jax.Array,
@@ -174,7 +173,7 @@ def decode_rows(
     """What `generate` computes, to be traced by one who compiles it.
 
     Args:
-      model: the model.
+      model: the model, or an `Ensemble`.
       settings: what is no array.
       variables: what `model.apply` takes.
       key: of 'sample'.
