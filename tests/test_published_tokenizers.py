@@ -182,7 +182,7 @@ def test_what_is_of_two_checkpoints_is_refused(tmp_path):
     theirs = checkpoint('t5', tmp_path / 't5')
     edit(theirs / 'config.json', eos_token_id=3)
     edit(theirs / 'generation_config.json', eos_token_id=3)
-    refuses(theirs, 'eos_token_id=1, and its config.json has 3: they are of two')
+    refuses(theirs, 'eos_token_id=1, and its config has 0 and 3: they are of two')
     pegasus = checkpoint('pegasus', tmp_path / 'pegasus')
     edit(pegasus / 'tokenizer_config.json', offset=None)  # as it was published: 103
     refuses(pegasus, 'token 114, and the model 17 rows: they are of two')
