@@ -19,7 +19,7 @@ import jax
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
-from experiments.config import derived
+from experiments.config import schema
 from experiments.data.batches import Position
 from experiments.runtime import malloc
 from experiments.training import setup
@@ -40,7 +40,7 @@ def main() -> None:
     config = flags.settings('configs/wmt_small.py', overrides).config
     with tempfile.TemporaryDirectory() as folder:
         runs = [
-            (derived.with_seed(config, seed), Path(folder) / str(seed))
+            (schema.with_seed(config, seed), Path(folder) / str(seed))
             for seed in range(args.seeds)
         ]
         setups = setup.prepare_seeds(runs, Screen(sys.stderr), Stop())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from experiments.command_line import flags
-from experiments.command_line.screen import Output, Screen
+from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop, Stopped
 from experiments.runs import directory
 from experiments.runtime import malloc
@@ -44,7 +44,7 @@ def _run_or_stop(
     stop = Stop()
     with (
         _standard_output() as out,
-        contextlib.redirect_stdout(Output(out)),
+        contextlib.redirect_stdout(out),
         stop.listening(),
         contextlib.closing(Screen()) as screen,
     ):
@@ -64,16 +64,7 @@ def _standard_output() -> contextlib.AbstractContextManager[TextIO]:
 
 def _runs(settings: flags.Settings, workdir: Path | None) -> dict[Path, flags.Settings]:
     """The runs that are asked for, by their directories."""
-    replicas = settings.config.train.replicas
-    if replicas == 1:
-        return {workdir or _default_path(settings): settings}
-    runs = {}
-    first = settings.config.train.seed
-    for seed in range(first, first + replicas):
-        alone = settings.with_seed(seed)
-        path = workdir / f'train.seed={seed}' if workdir else _default_path(alone)
-        runs[path] = alone
-    return runs
+    return {workdir or _default_path(settings): settings}
 
 
 def _default_path(settings: flags.Settings) -> Path:

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, NoReturn
 
 from experiments.command_line import console, flags
-from experiments.command_line.screen import Output, Screen
+from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop, Stopped
 from experiments.runtime import malloc
 from experiments.sweeps import launch, outcome, schema
@@ -29,7 +29,6 @@ def main() -> None:
     cells = schema.cells(sweep)
     stop = Stop()
     with (
-        contextlib.redirect_stdout(Output(sys.stdout)),
         stop.listening(),
         contextlib.closing(Screen()) as screen,
     ):

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 import small_runs
+from experiments.config.upgrade import Change, Removed
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from configs import wmt_base, wmt_base_bf16, wmt_big, wmt_big_bf16, wmt_small
 from experiments import report, translate
 from experiments.command_line import flags
-from experiments.config import check, schema, table, typed, upgrade
-from experiments.config.flat import flatten, nest
+from experiments.config import check, load, schema, table
+from experiments.config.load import flatten, nest
 from experiments.config.schema import ExperimentConfig
-from experiments.config.upgrade import Change, Removed
 from experiments.errors import UserError
 from experiments.runs import directory, trained_run
 from flaxformer_lite import ranges
@@ -73,8 +73,8 @@ def test_words_that_the_library_knows_twice_are_the_same():
 
 
 def test_the_base_config_is_the_defaults():
-    assert typed.from_config_dict(wmt_base.get_config()) == ExperimentConfig()
-    assert typed.from_config_dict(ConfigDict()) == ExperimentConfig()
+    assert load.from_config_dict(wmt_base.get_config()) == ExperimentConfig()
+    assert load.from_config_dict(ConfigDict()) == ExperimentConfig()
 
 
 # The paper's §3 and Table 3, §5 on training and §6.1 on decoding.
@@ -122,7 +122,7 @@ def test_the_base_config_states_what_the_paper_does_and_nothing_else():
 )
 def test_a_config_file_is_taken_as_it_is(file):
     given = flatten(file.get_config().to_dict())
-    values = flatten(typed.from_config_dict(file.get_config()).to_dict())
+    values = flatten(load.from_config_dict(file.get_config()).to_dict())
     assert given == {name: values[name] for name in given}
 
 
@@ -158,21 +158,21 @@ def test_what_a_file_gives_gets_the_type_of_its_field():
     config = ConfigDict(
         {'model': {'dropout': 0, 'd_k': None}, 'train': {'init_seed': placeholder(int)}}
     )
-    typed.fill(config)
+    load.fill(config)
     assert type(config.model.dropout) is float
     config.model.d_k = 64
     config.train.init_seed = 3
     with pytest.raises(TypeError):
         config.model.decoder_d_k = 'wide'
-    assert typed.from_config_dict(config).model.d_k == 64
+    assert load.from_config_dict(config).model.d_k == 64
 
 
 def test_a_reference_between_fields_stays_one():
     config = ConfigDict({'model': {'d_model': 64}})
     config.model.d_ff = config.model.get_ref('d_model') * 4
-    typed.fill(config)
+    load.fill(config)
     config.model.d_model = 128
-    assert typed.from_config_dict(config).model.d_ff == 512
+    assert load.from_config_dict(config).model.d_ff == 512
 
 
 def test_the_typed_config_is_not_to_be_changed_but_replaced():
@@ -183,7 +183,7 @@ def test_the_typed_config_is_not_to_be_changed_but_replaced():
     assert dataclasses.replace(config, evaluation=evaluation).evaluation.beams == 2
     with pytest.raises(UserError, match='evaluation.beams must be at least 1 and at'):
         dataclasses.replace(config.evaluation, beams=0)
-    assert typed.from_dict(config.to_dict()) == config
+    assert load.from_dict(config.to_dict()) == config
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_the_typed_config_is_not_to_be_changed_but_replaced():
 )
 def test_what_is_not_in_the_schema_is_named_with_what_may_be_meant(given, message):
     with pytest.raises(UserError, match=message):
-        typed.from_config_dict(ConfigDict(nest(given)))
+        load.from_config_dict(ConfigDict(nest(given)))
 
 
 def test_flat_and_nested_say_the_same():
@@ -236,29 +236,29 @@ def test_a_config_of_version_1_means_what_it_meant():
     `upgrade.CHANGES`; the golden file stays as it is."""
     stored = json.loads(VERSION_1.read_text('utf-8'))
     assert stored['schema_version'] == 1
-    assert typed.from_dict(upgrade.upgrade(stored)) == ExperimentConfig()
+    assert load.from_dict(upgrade.upgrade(stored)) == ExperimentConfig()
 
 
 def test_a_field_that_did_not_exist_has_the_value_of_what_was_done(changes):
-    stored = upgrade.to_store(ExperimentConfig().to_dict())
+    stored = load.to_store(ExperimentConfig().to_dict())
     del stored['train']['on_nonfinite']
     changes(Change(added={'train.on_nonfinite': 'skip'}))
-    assert typed.from_dict(upgrade.upgrade(stored)).train.on_nonfinite == 'skip'
+    assert load.from_dict(upgrade.upgrade(stored)).train.on_nonfinite == 'skip'
     # One that the present version made says itself what it did.
     present = ExperimentConfig().to_dict()
-    assert upgrade.upgrade(upgrade.to_store(present)) == present
-    assert upgrade.to_store(present)['schema_version'] == upgrade.present_version()
+    assert upgrade.upgrade(load.to_store(present)) == present
+    assert load.to_store(present)['schema_version'] == upgrade.present_version()
 
 
 def test_a_renamed_field_and_a_renamed_value_are_read(changes):
-    stored = upgrade.to_store(ExperimentConfig().to_dict())
+    stored = load.to_store(ExperimentConfig().to_dict())
     stored['train']['updates'] = stored['train'].pop('steps')
     stored['model']['norm'] = 'layers(epsilon=0.1)'
     changes(
         Change(renamed={'train.updates': 'train.steps'}),
         Change(values={'model.norm': {'layers': 'layer'}}),
     )
-    config = typed.from_dict(upgrade.upgrade(stored))
+    config = load.from_dict(upgrade.upgrade(stored))
     assert config.train.steps == 100_000
     assert config.model.norm == 'layer(epsilon=0.1)'
 
@@ -269,18 +269,18 @@ def test_a_field_that_is_gone_is_named_with_what_took_its_place(changes):
         Change(removed={'train.skip': Removed(False, 'use train.on_nonfinite=skip')}),
     )
     with pytest.raises(UserError, match='train.updates.*: its name is now train.steps'):
-        typed.from_config_dict(ConfigDict({'train': {'updates': 3}}))
+        load.from_config_dict(ConfigDict({'train': {'updates': 3}}))
     with pytest.raises(UserError, match='train.skip.*: use train.on_nonfinite=skip'):
-        typed.from_config_dict(ConfigDict({'train': {'skip': True}}))
+        load.from_config_dict(ConfigDict({'train': {'skip': True}}))
     argv = ['--config=wmt_small', '--config.train.updates=3']
     with pytest.raises(UserError, match="'train.updates': its name is now train.steps"):
         flags.parse(flags.Parser('test'), argv)
 
 
 def test_a_removed_field_counts_only_where_it_did_what_is_no_more(changes):
-    stored = upgrade.to_store(ExperimentConfig().to_dict() | {'skip': False})
+    stored = load.to_store(ExperimentConfig().to_dict() | {'skip': False})
     changes(Change(removed={'skip': Removed(False, 'use train.on_nonfinite=skip')}))
-    assert typed.from_dict(upgrade.upgrade(stored)) == ExperimentConfig()
+    assert load.from_dict(upgrade.upgrade(stored)) == ExperimentConfig()
     with pytest.raises(UserError, match='skip=True is no more: use train.on_nonfinite'):
         upgrade.upgrade(stored | {'skip': True})
 
@@ -408,7 +408,7 @@ def test_fields_that_do_not_fit_each_other_are_refused_by_name():
     config = ExperimentConfig()
     train_config = dataclasses.replace(config.train, steps=0, epochs=0)
     with pytest.raises(UserError, match='train.steps=0 and train.epochs=0'):
-        check.check(dataclasses.replace(config, train=train_config))
+        check.check_config(dataclasses.replace(config, train=train_config))
     model = ModelConfig(num_heads=7)
     with pytest.raises(UserError, match='model.d_model=512 cannot be divided among'):
-        check.check(dataclasses.replace(config, model=model))
+        check.check_config(dataclasses.replace(config, model=model))

@@ -13,7 +13,7 @@ import pytest
 
 from configs import wmt_base, wmt_small
 from experiments import describe
-from experiments.config import typed
+from experiments.config import load
 from experiments.costs import flops
 from experiments.costs import ledger as costs_ledger
 from experiments.costs.ledger import _peak
@@ -29,12 +29,12 @@ V, D, N, H, K, U, F, L = 11, 16, 2, 2, 3, 5, 24, 8
 
 def ledger(config):
     """The costs of a `ConfigDict`."""
-    return costs_ledger.ledger(typed.from_config_dict(config))
+    return costs_ledger.ledger(load.from_config_dict(config))
 
 
 def small(**model):
     config = wmt_base.get_config()
-    typed.fill(config)
+    load.fill(config)
     config.tokenizer.vocab_size = V
     config.batch.tokens, config.batch.max_length = 6 * L, L
     config.model.update(
@@ -200,7 +200,7 @@ def test_activations_are_most_of_what_the_compiler_sets_aside():
 )
 def test_the_process_takes_about_what_benchmarks_memory_measured(megabytes, changes):
     config = wmt_small.get_config()
-    typed.fill(config)
+    load.fill(config)
     config.update_from_flattened_dict(changes)
     assert 0.7 < ledger(config)['peak']['process'] / 1e6 / megabytes < 1.3
 

@@ -7,10 +7,8 @@ import pytest
 import small_runs
 
 from configs import wmt_base
-from experiments import storage
 from experiments.command_line.flags import Parser, parse
-from experiments.config import typed, upgrade
-from experiments.config.upgrade import Change
+from experiments.config import load
 from experiments.errors import UserError
 from experiments.evaluation import evaluator
 from experiments.optimizers import optimizer
@@ -86,12 +84,12 @@ def begun(path, schedule, step):
     config = wmt_base.get_config()
     config.optimizer.schedule = schedule
     config.train.steps = 4
-    with directory.open_run(path, typed.from_config_dict(config).to_dict()):
+    with directory.open_run(path, load.from_config_dict(config).to_dict()):
         pass
     if step:
         (path / 'checkpoints' / str(step)).mkdir(parents=True)
     config.train.steps = 8
-    config = typed.from_config_dict(config)
+    config = load.from_config_dict(config)
     rates = optimizer.make_schedule(config, 8)
     batches = SimpleNamespace(batches_per_epoch=10)
     return SimpleNamespace(config=config, schedule=rates, steps=8, batches=batches)
@@ -172,20 +170,6 @@ def test_only_limits_that_are_raised_ask_for_more(tmp_path, changes, more):
         with pytest.raises(UserError, match='holds a run of another config'):
             with directory.open_run(tmp_path, new):
                 pass
-
-
-def test_a_run_of_a_version_without_early_stopping_goes_on_and_is_read(
-    tmp_path, monkeypatch
-):
-    config = {'schema_version': 1, 'train': {'steps': 12}}
-    added = Change(added={'train.patience': 0})
-    monkeypatch.setattr(upgrade, 'CHANGES', [added])
-    storage.write_json(tmp_path / 'config.json', config)
-    with directory.open_run(
-        tmp_path, {'train': {'steps': 12, 'patience': 0}}
-    ) as resumes:
-        assert resumes
-    assert directory.read_config(tmp_path)['train']['patience'] == 0
 
 
 def test_a_score_that_is_no_better_is_waited_for_so_long_and_no_longer():

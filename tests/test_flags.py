@@ -10,7 +10,7 @@ import pytest
 
 from experiments.command_line import flags
 from experiments.config import schema
-from experiments.config.flat import flatten
+from experiments.config.load import flatten
 from experiments.errors import UserError
 from flaxformer_lite.config import variants
 

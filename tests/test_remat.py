@@ -8,8 +8,8 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments.config import check, typed
-from experiments.config.derived import without_seeds
+from experiments.config import check, load
+from experiments.config.schema import without_seeds
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
 from experiments.runtime import mesh
@@ -95,7 +95,7 @@ def test_parameters_and_decoding_do_not_know_of_it():
 
 def config(**model):
     config = wmt_base.get_config()
-    typed.fill(config)
+    load.fill(config)
     config.tokenizer.vocab_size = tiny.VOCAB
     config.batch.tokens, config.batch.max_length = 64, 8
     config.model.update(tiny.SIZES | model)
@@ -105,7 +105,7 @@ def config(**model):
 def costs(choice, **model):
     settings = config(**model)
     settings.train.remat = choice
-    return ledger(typed.from_config_dict(settings))
+    return ledger(load.from_config_dict(settings))
 
 
 def test_what_is_kept_grows_and_what_is_computed_again_shrinks_with_the_policy():
@@ -161,19 +161,19 @@ def test_what_cannot_be_is_refused_by_name():
     settings.train.remat = 'blocks'
     refused = 'train.remat=blocks .* model.architecture=recurrent has none'
     with pytest.raises(UserError, match=refused):
-        check.build_model(typed.from_config_dict(settings), tiny.VOCAB)
+        check.build_model(load.from_config_dict(settings), tiny.VOCAB)
     settings.train.remat = 'all'
     with pytest.raises(
         UserError, match=f"train.remat must be one of {names}, not 'all'"
     ):
-        typed.from_config_dict(settings)
+        load.from_config_dict(settings)
 
 
 def test_a_compiled_step_is_kept_apart_from_one_with_another_choice():
     def made_of(choice):
         settings = config()
         settings.train.remat = choice
-        typed_config = without_seeds(typed.from_config_dict(settings))
+        typed_config = without_seeds(load.from_config_dict(settings))
         return programs._made_of(
             programs.Kind(typed_config, tiny.model(), 10, mesh.of())
         )

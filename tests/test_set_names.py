@@ -9,7 +9,7 @@ from configs import wmt_small
 from experiments import storage
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
-from experiments.config import typed
+from experiments.config import load
 from experiments.data import set_names
 from experiments.errors import UserError
 from experiments.evaluation.sets import chosen
@@ -75,7 +75,7 @@ def test_a_run_is_refused_before_its_text_is_tokenised(text, tmp_path, monkeypat
     for sets in ('', 'Val'):  # the dev set is watched by, whether or not it is chosen
         config.evaluation.sets = sets
         with pytest.raises(UserError, match="'val' and 'Val'|'Val' and 'val'"):
-            typed_config = typed.from_config_dict(config)
+            typed_config = load.from_config_dict(config)
             screen = Screen(io.StringIO())
             setup.prepare(typed_config, tmp_path / 'run', screen, Stop())
     assert list((tmp_path / 'cache').iterdir()) == []

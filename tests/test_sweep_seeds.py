@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from configs import wmt_small
-from experiments.config import derived, typed
+from experiments.config import load, schema
 from experiments.runs import lock
 from experiments.sweeps import worker
 from experiments.sweeps.schema import Cell
@@ -26,9 +26,9 @@ RESULT = {
 def cells(folder, **changes):
     config = wmt_small.get_config()
     config.update(changes)
-    config = typed.from_config_dict(config)
+    config = load.from_config_dict(config)
     return [
-        Cell(arm, seed, {}, folder / f'{arm}{seed}', derived.with_seed(config, seed))
+        Cell(arm, seed, {}, folder / f'{arm}{seed}', schema.with_seed(config, seed))
         for arm in ('a', 'b')
         for seed in SEEDS
     ]

@@ -37,7 +37,7 @@ def test_every_arm_can_be_built_and_has_a_directory_of_its_own(name):
     text = ' '.join((schema.FOLDER / f'{name}.py').read_text('utf-8').split())
     assert re.search('two cores it takes about|took|GPUs', text)
     for cell in first_cells(name).values():
-        check.check(cell.config)
+        check.check_config(cell.config)
         check.check_overrides(cell.config, cell.overrides)
         check.build_model(cell.config, cell.config.tokenizer.vocab_size)
         chosen = [text.strip() for text in cell.config.evaluation.sets.split(',')]

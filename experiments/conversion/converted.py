@@ -9,7 +9,7 @@ import jax
 
 from experiments import storage
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.config import check, upgrade
+from experiments.config import check, load
 from experiments.config.schema import (
     CheckpointConfig,
     EvaluationConfig,
@@ -21,7 +21,7 @@ from experiments.data.published.opened import Request
 from experiments.data.published.tokenizer import PublishedTokenizer
 from experiments.errors import UserError
 from experiments.runs import directory, environment, trained_run
-from flaxformer_lite.pretrained import folder, load
+from flaxformer_lite.pretrained import folder
 
 STEP = 0  # of its checkpoint: it has made no step here
 
@@ -72,7 +72,7 @@ def read(path: Path, data: str, source: str = '', target: str = '') -> Conversio
         evaluation=EvaluationConfig(average=1),
         checkpoint=CheckpointConfig(keep=1),
     )
-    check.check(config)
+    check.check_config(config)
     check.build_model(config, described.vocab_size, described.special_tokens)
     return Conversion(path, model_type, config, tokenizers.read(request))
 
@@ -99,7 +99,7 @@ def write(conversion: Conversion, path: Path) -> Any:
         metadata = {'converted': conversion.model_type}
         checkpoints.save(STEP, variables, metadata)
         checkpoints.close()
-        storage.write_json(draft / directory.CONFIG, upgrade.to_store(stored))
+        storage.write_json(draft / directory.CONFIG, load.to_store(stored))
     return variables
 
 

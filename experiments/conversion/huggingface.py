@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from experiments import storage
-from experiments.command_line import packages
+from experiments.command_line import flags
 from experiments.conversion import rewrite, tokenizer_json
 from experiments.conversion.rewrite import Expressed
 from experiments.conversion.trained import Trained
@@ -53,7 +53,7 @@ def prepare(trained: Trained) -> Callable[[Path], None]:
     Raises:
       UserError: a package is missing, or no family computes this model; names a field.
     """
-    packages.check('--to=huggingface', ['safetensors'], 'export')
+    flags.require_packages('--to=huggingface', ['safetensors'], 'export')
     found = find(trained)
     _check_logits(trained, found)
     try:

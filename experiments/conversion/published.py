@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import storage
-from experiments.command_line import packages
+from experiments.command_line import flags
 from experiments.conversion import huggingface
 from experiments.conversion.trained import Trained
 from experiments.data.published.tokenizer import PublishedTokenizer
@@ -39,7 +39,7 @@ def prepare(trained: Trained) -> Callable[[Path], None]:
       UserError: a package is missing, or the family cannot have this model; names the
         field.
     """
-    packages.check('--to=huggingface', ['safetensors'], 'export')
+    flags.require_packages('--to=huggingface', ['safetensors'], 'export')
     assert isinstance(trained.tokenizer, PublishedTokenizer)
     kept = dict(trained.tokenizer.files)
     if _CONFIG not in kept:

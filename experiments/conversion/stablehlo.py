@@ -16,7 +16,7 @@ import numpy as np
 from jax import export
 
 from experiments import storage
-from experiments.command_line import packages
+from experiments.command_line import flags
 from experiments.conversion.trained import Trained
 from experiments.errors import UserError
 from flaxformer_lite.config import build, variants
@@ -65,7 +65,7 @@ def prepare(trained: Trained) -> Callable[[Path], None]:
       UserError: a package is missing, or a field of the model needs lengths that are
         known.
     """
-    packages.check('--to=stablehlo', ['flatbuffers'], 'export')
+    flags.require_packages('--to=stablehlo', ['flatbuffers'], 'export')
     extra_length = trained.config.evaluation.extra_length
     _check(trained.config.model, trained.model, extra_length)
     programs = export_model(trained.model, extra_length)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import storage
-from experiments.config.flat import flatten
+from experiments.config.load import flatten
 from experiments.errors import UserError
 from experiments.evaluation import translation_files
 from experiments.runs import directory, metrics_log, result_file

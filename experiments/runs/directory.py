@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import storage
-from experiments.config import upgrade
-from experiments.config.flat import flatten
+from experiments.config import load
+from experiments.config.load import flatten
 from experiments.errors import UserError
 from experiments.runs import lock
 
@@ -109,7 +109,7 @@ def open_run(
             assert extension is not None  # without one, it was refused above
             _extend(path, config, extension)
         if not resumes:
-            storage.write_json(path / CONFIG, upgrade.to_store(config))
+            storage.write_json(path / CONFIG, load.to_store(config))
         yield resumes
 
 
@@ -152,7 +152,7 @@ def _extend(
     before = extensions(path)
     if before[-1:] != [extension]:
         storage.write_json(path / EXTENSIONS, [*before, extension])
-    storage.write_json(path / CONFIG, upgrade.to_store(config))
+    storage.write_json(path / CONFIG, load.to_store(config))
 
 
 def extensions(path: Path) -> list[dict[str, Any]]:
@@ -174,7 +174,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(
             f'{path} is not the directory of a run: it holds no config.json'
         )
-    return upgrade.read(file)
+    return load.read_stored(file)
 
 
 def is_converted(config: Mapping[str, Any]) -> bool:

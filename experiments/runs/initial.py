@@ -18,8 +18,7 @@ from experiments.checkpoints import fitting, manifest
 from experiments.checkpoints.averaging import Mean
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.checkpoints.fitting import Fit
-from experiments.config.derived import takes_best
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizer
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError

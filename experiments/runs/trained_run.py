@@ -15,9 +15,8 @@ import jax
 from experiments.checkpoints import hold
 from experiments.checkpoints.averaging import Mean
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.config import check, typed
-from experiments.config.derived import takes_best
-from experiments.config.schema import ExperimentConfig
+from experiments.config import check, load
+from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizer
 from experiments.data.published import tokenizer as published
 from experiments.data.tokenizer import Tokenizer
@@ -83,8 +82,8 @@ def _config(path: Path) -> ExperimentConfig:
     """The run's config, checked as the config of a new run is."""
     stored = directory.read_config(path)
     try:
-        config = typed.from_dict(stored)
-        check.check(config)
+        config = load.from_dict(stored)
+        check.check_config(config)
     except UserError as error:
         raise UserError(f'{path / directory.CONFIG}: {error}') from None
     return config

@@ -25,7 +25,7 @@ def check_cells(cells: Sequence[Cell]) -> None:
 def _check_arm(cell: Cell) -> None:
     try:
         check.check_overrides(cell.config, cell.overrides)
-        check.check(cell.config)
+        check.check_config(cell.config)
         check.build_model(cell.config, cell.config.tokenizer.vocab_size)
     except UserError as error:
         raise UserError(f'arm {cell.arm!r}: {error}') from None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from experiments.command_line.screen import Output, Screen
+from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop, Stopped
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, line
@@ -58,10 +58,7 @@ class Worker:
         requeue = signal.getsignal(PREEMPTED) if PREEMPTED else None
         others = [PREEMPTED] if PREEMPTED and callable(requeue) else []
         stop = Stop()
-        with (
-            contextlib.redirect_stdout(Output(sys.stdout)),
-            stop.listening(*others),
-        ):
+        with stop.listening(*others):
             try:
                 return self.work(stop)
             except Stopped as stopped:

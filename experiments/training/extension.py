@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.config import typed
+from experiments.config import load
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.optimizers import optimizer
@@ -31,7 +31,7 @@ def check(setup: RunSetup, path: Path, anyway: bool) -> dict[str, Any]:
     Raises:
       UserError: the rates would have been others.
     """
-    before = typed.from_dict(directory.read_config(path))
+    before = load.from_dict(directory.read_config(path))
     old_steps = length(before, setup.batches)
     checkpoints = Checkpoints(path / trained_run.CHECKPOINTS, read_only=True)
     step = max(checkpoints.steps(), default=0)

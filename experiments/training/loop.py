@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop, Stopped
-from experiments.config.derived import profiled_steps
+from experiments.config.schema import profiled_steps
 from experiments.data.batches import Position
 from experiments.data.collate import Batch
 from experiments.data.prefetch import Feed

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from experiments.config.derived import without_seeds
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import ExperimentConfig, without_seeds
 from experiments.data.collate import Batch as HostBatch
 from experiments.optimizers import frozen, optimizer
 from experiments.runtime import compilation, mesh

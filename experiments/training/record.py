@@ -11,7 +11,7 @@ import numpy as np
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop, Stopped
-from experiments.config.derived import seed
+from experiments.config.schema import seed
 from experiments.data.batches import Position
 from experiments.data.collate import Batch
 from experiments.data.prefetch import prefetch

@@ -8,8 +8,7 @@ from typing import Any
 import jax
 
 from experiments.checkpoints.averaging import Mean
-from experiments.config.derived import takes_best, without_seeds
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import ExperimentConfig, takes_best, without_seeds
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
 from experiments.evaluation import scores

@@ -14,7 +14,7 @@ from experiments import storage
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
 from experiments.config import check
-from experiments.config.flat import flatten
+from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.runs import directory, failure, result_file

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.command_line import packages
+from experiments.command_line import flags
 from experiments.conversion import rewrite
 from experiments.conversion.rewrite import Expressed
 from experiments.conversion.to_ctranslate2 import fields, scores, stack
@@ -43,7 +43,7 @@ def prepare(
       UserError: the package is missing, or a field's value is not computed there; and
         what writes raises it where the scores of what is written are others.
     """
-    packages.check('--to=ctranslate2', ['ctranslate2'], 'ctranslate2')
+    flags.require_packages('--to=ctranslate2', ['ctranslate2'], 'ctranslate2')
     model = rewrite.plain(trained.model, trained.config.model, trained.variables)
     fields.check(model.config)
 
