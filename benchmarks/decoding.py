@@ -156,7 +156,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     from experiments.evaluation import translator
     from experiments.runtime import compilation, malloc
 
-    compilation.keep_programs()
+    compilation.use_cache()
     malloc.keep()  # as `translate` does
     stored = load.from_dict(directory.read_config(args.workdir)).evaluation
     settings = dataclasses.replace(

@@ -77,7 +77,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     from experiments.evaluation.translator import Translator
     from experiments.runtime import compilation, malloc
 
-    compilation.keep_programs()
+    compilation.use_cache()
     malloc.keep()  # as `translate` does
     run = trained.read(args.workdir)
     settings = dataclasses.replace(

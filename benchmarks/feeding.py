@@ -15,9 +15,8 @@ import numpy as np
 
 from experiments.command_line import console
 from experiments.data.batches import Batches, Position
-from experiments.data.corpus import Corpus
+from experiments.data.corpus import Corpus, RaggedArray
 from experiments.data.prefetch import Feed, prefetch
-from experiments.data.ragged import RaggedArray
 from experiments.runtime import mesh
 
 

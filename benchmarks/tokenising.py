@@ -2,9 +2,9 @@
 
     python -m benchmarks.tokenising --data="$DATA"
 
-The training pairs, several times over, are tokenised into an empty cache by as many
-processes as are named, each time by a command of its own. Where the machine is shared,
-the processor time says more than the speed: it counts all processes, their start too.
+The training pairs, several times over, are tokenised into an empty cache, each time by
+a command of its own. Where the machine is shared, the processor time says more than the
+speed.
 """
 
 import argparse
@@ -29,11 +29,10 @@ def main() -> None:
     parser.add_argument('--data', required=True)
     parser.add_argument('--copies', type=int, default=10)
     parser.add_argument('--rounds', type=int, default=2)
-    parser.add_argument('--processes', default='1,2')
     parser.add_argument('--work', help='of its own commands: where the text is')
     args = parser.parse_args()
     if args.work:
-        print(json.dumps(measure(Path(args.work), int(args.processes))))
+        print(json.dumps(measure(Path(args.work))))
         return
     with tempfile.TemporaryDirectory() as folder:
         write(sources.load(args.data), Path(folder), args.copies)
@@ -41,9 +40,8 @@ def main() -> None:
         tokenizer.train(text.Text(folder, 'en', 'de'), 8000, Path(folder) / 'tokenizer')
         rows = []
         for _ in range(args.rounds):
-            for processes in args.processes.split(','):
-                rows.append([processes, *in_its_own(args.data, folder, processes)])
-    head = ['processes', 'µs a pair', 'pairs/s', 'MB of the first', 'MB of another']
+            rows.append(in_its_own(args.data, folder))
+    head = ['µs a pair', 'pairs/s', 'MB']
     print(console.table(head, rows))
 
 
@@ -56,38 +54,26 @@ def write(source: sources.Source, folder: Path, copies: int) -> None:
         (folder / f'val.{language}').write_text(f'{pairs[0][i]}\n', encoding='utf-8')
 
 
-def in_its_own(data: str, folder: str, processes: str) -> list[float]:
+def in_its_own(data: str, folder: str) -> list[float]:
     command = [sys.executable, '-m', 'benchmarks.tokenising', f'--data={data}']
-    command += [f'--work={folder}', f'--processes={processes}']
+    command += [f'--work={folder}']
     output = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
     return json.loads(output)
 
 
-def measure(folder: Path, processes: int) -> list[float]:
+def measure(folder: Path) -> list[float]:
     source = text.Text(str(folder), 'en', 'de')
     words = tokenizer.train(source, 8000, folder / 'tokenizer')
     with tempfile.TemporaryDirectory(dir=folder) as cache:
-        before, began = processor(), time.perf_counter()
-        made = corpus.prepare(source, words, Path(cache), processes=processes)
+        before, began = time.process_time(), time.perf_counter()
+        made = corpus.prepare(source, words, Path(cache))
         seconds = time.perf_counter() - began
-        spent = processor() - before
+        spent = time.process_time() - before
         pairs = len(made)
         del made
         gc.collect()
-    peaks = [
-        resource.getrusage(who).ru_maxrss / 1024
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    ]
-    return [spent / pairs * 1e6, round(pairs / seconds), *peaks]
-
-
-def processor() -> float:
-    """Seconds of processor time of this process and of those that it has ended."""
-    seconds = 0.0
-    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
-        used = resource.getrusage(who)
-        seconds += used.ru_utime + used.ru_stime
-    return seconds
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return [spent / pairs * 1e6, round(pairs / seconds), peak]
 
 
 if __name__ == '__main__':

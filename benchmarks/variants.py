@@ -117,7 +117,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     from experiments.training.metrics import MetricAccumulator, Progress
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
-    compilation.keep_programs()
+    compilation.use_cache()
     config = _config(args)
     made = setup.prepare(config, NO_RUN, Screen(sys.stderr), Stop())
     init = functools.partial(init_state, made.model, made.optimizer)

@@ -22,7 +22,7 @@ def main() -> None:
     )
     args = parser.parse_args()
 
-    compilation.keep_programs()
+    compilation.use_cache()
     malloc.keep()
     run = trained_run.open_trained(args.workdir)
     source = sources.load(run.config.data)

@@ -6,6 +6,7 @@ python -m experiments.run --config=configs/wmt_small.py --config.model.num_heads
 """
 
 import contextlib
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -15,8 +16,7 @@ from experiments.command_line import flags
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop, Stopped
 from experiments.runs import directory
-from experiments.runtime import malloc
-from experiments.runtime.processes import endings, group, place
+from experiments.runtime import malloc, processes
 
 
 def main() -> None:
@@ -32,9 +32,10 @@ def main() -> None:
         help='go on to a larger train.steps although the learning rates would have '
         'been others',
     )
-    place.add_flags(parser)
-    with endings.together(sys.argv[1:]):
-        args, settings = flags.parse(parser)
+    processes.add_flags(parser)
+    args, settings = flags.parse(parser)
+    processes.initialize(args)
+    with processes.errors_end_all():
         _run_or_stop(settings, _runs(settings, args.workdir), args.extend)
 
 
@@ -57,7 +58,7 @@ def _run_or_stop(
 
 def _standard_output() -> contextlib.AbstractContextManager[TextIO]:
     """Of several processes, that of the first."""
-    if group.is_first():
+    if processes.is_first():
         return contextlib.nullcontext(sys.stdout)
     return open(os.devnull, 'w', encoding='utf-8')
 
@@ -82,9 +83,9 @@ def _run(
     for path, alone in runs.items():
         directory.check(path, alone.config.to_dict())
     stop.wait_for(_import_jax)
-    if group.count() > 1:
-        stop.wait_for(endings.connect)
-        stop.agree(group.stop_is_agreed)
+    if processes.count() > 1:
+        calls = itertools.count()  # which all processes make alike
+        stop.agree(lambda: processes.stops_at(next(calls)))
     from experiments.training import whole_run
 
     members = [whole_run.Run(alone.config, path) for path, alone in runs.items()]
@@ -107,7 +108,7 @@ def _leave(saved: str, paths: list[Path], stop: Stop, screen: Screen) -> NoRetur
             f'stopped while {screen.phase}; nothing was lost: the same command '
             f'{goes_on}'
         )
-    endings.leave()
+    processes.leave()
     stop.leave()
 
 

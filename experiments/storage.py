@@ -1,87 +1,93 @@
 """Files that are complete or absent, whenever the process or the machine stops."""
 
+import contextlib
+import hashlib
 import json
 import math
 import os
 import platform
-import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from experiments.errors import UserError
+from experiments.errors import UserError, warn
 
-# Errors of the system for a path where there is nothing.
-MISSING = (FileNotFoundError, NotADirectoryError)
-_LONGEST_SHOWN = 40  # characters of a value
-# What no other host that writes to the same disk calls itself.
-HOST = re.sub('[^A-Za-z0-9-]+', '_', platform.node()) or '_'
-_TEMPORARY = re.compile(r'\..*\.([A-Za-z0-9_-]+)\.(\d+)\.tmp', re.DOTALL)
+try:
+    import fcntl
+except ImportError:  # Windows, where nothing keeps two processes apart
+    fcntl = None
+
+SUMS = 'SHA256SUMS'  # the sums of a folder's files, as `sha256sum` writes them
+_SUM = 64  # characters of one
 
 
-@contextmanager
+class InUse(UserError):
+    """Another process has the lock."""
+
+
+@contextlib.contextmanager
+def _as_user_error(action: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f'cannot {action} {path}: {reason}') from error
+
+
+@contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a path for a new file or folder, which replaces `path` at the block's end.
 
     If the block raises, `path` stays as it was. A folder cannot replace one that holds
-    files.
-
-    Raises:
-      UserError: the disk is full, or the place cannot be written to.
+    files. Raises UserError if the disk is full, or the place cannot be written to.
     """
-    # With host and process, two runs that fill the same cache do not collide.
-    temporary = path.with_name(f'.{path.name}.{HOST}.{os.getpid()}.tmp')
+    temporary = path.with_name(f'.{path.name}.{uuid.uuid4().hex}.tmp')
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        commit(temporary, path)
-    except OSError as error:
-        raise UserError(f'cannot write {path}: {error.strerror or error}') from error
+        with _as_user_error('write', path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            sync(temporary)
+            os.replace(temporary, path)
+            sync_names(path.parent)
     finally:
         remove(temporary)
 
 
-def commit(temporary: Path, path: Path) -> None:
-    """Renames a file or a folder once all of it is on disk, and then syncs the name."""
-    _sync(temporary)
-    os.replace(temporary, path)
-    _sync_entry(path.parent)
+def remove_leftovers(folder: Path, older_than: float = 0) -> None:
+    """Removes what `replacing` left in a folder when a process was killed.
+
+    Args:
+      older_than: seconds; 0 only where no other process writes there.
+    """
+    with contextlib.suppress(OSError):
+        for path in folder.glob('.*.tmp'):
+            if path.stat().st_mtime <= time.time() - older_than:
+                remove(path)
 
 
 def write(path: Path, data: str | bytes) -> None:
-    """Writes a file, complete or not at all; text as UTF-8 with the line ends it has.
-
-    Raises:
-      UserError: as `replacing`.
-    """
+    """Writes a file as `replacing` does; text as UTF-8 with the line ends it has."""
     with replacing(path) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes readable JSON, equal bytes for equal values.
-
-    Raises:
-      UserError: as `replacing`; or a text of the value is not UTF-8.
-    """
+    """Writes readable JSON, equal bytes for equal values; raises UserError."""
     try:
         data = json_text(value).encode()
     except UnicodeEncodeError as error:
-        raise UserError(
-            f'cannot write {path}: {error.object!r} is not UTF-8'
-        ) from error
+        text = repr(error.object)
+        raise UserError(f'cannot write {path}: {text} is not UTF-8') from error
     write(path, data)
 
 
 def json_text(value: Any) -> str:
     """Readable JSON of a value, with null for a number that is not finite."""
     value = _finite(value)
-    text = json.dumps(
-        value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False
-    )
-    return text + '\n'
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + '\n'
 
 
 def _finite(value: Any) -> Any:
@@ -95,15 +101,11 @@ def _finite(value: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file.
-
-    Raises:
-      UserError: the file cannot be read or is not JSON.
-    """
+    """The value of a JSON file; raises UserError if it cannot be read or is no JSON."""
+    with _as_user_error('read', path):
+        data = path.read_bytes()
     try:
-        return parse_json(path.read_bytes())
-    except OSError as error:
-        raise UserError(f'cannot read {path}: {error.strerror or error}') from error
+        return parse_json(data)
     except ValueError as error:
         raise UserError(f'{path} is not JSON: {error}') from error
 
@@ -122,92 +124,159 @@ def parse_json(data: bytes) -> Any:
     return value
 
 
-def shown(value: Any) -> str:
-    """A value of JSON as a message shows it: on one line, and cut where it is long."""
-    text = json.dumps(value, ensure_ascii=False)
-    if len(text) > _LONGEST_SHOWN:
-        return f'{text[:_LONGEST_SHOWN]}…'
-    return text
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hex; raises UserError if it cannot be read."""
+    with _as_user_error('read', path), path.open('rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def write_sums(sums: Path, paths: Iterable[Path]) -> None:
+    """Writes the list of the sums of files that are in its folder."""
+    lines = [f'{sha256(path)}  {path.name}\n' for path in sorted(paths)]
+    write(sums, ''.join(lines))
+
+
+def read_sums(sums: Path) -> dict[str, str]:
+    """Name → sum of the files of a list; of none where there is no list."""
+    if not exists(sums):
+        return {}
+    with _as_user_error('read', sums):
+        lines = sums.read_bytes().decode(errors='replace').splitlines()
+    return {line[_SUM + 2 :]: line[:_SUM] for line in lines}
+
+
+def damage(sums: Path) -> str:
+    """What is wrong with the files of a list of sums; '' for nothing.
+
+    Raises UserError if one of them is there and cannot be read now.
+    """
+    expected = read_sums(sums)
+    for name, total in expected.items():
+        path = sums.with_name(name)
+        if not path.is_file():
+            return f'{name} is missing'
+        if sha256(path) != total:
+            return f'{name} is not what was written'
+    return '' if expected else f'{sums.name} is missing'
+
+
+def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
+    """Makes a folder of a cache where it is not there or not what was written.
+
+    Of several processes one makes it while the others wait.
+
+    Args:
+      make: writes the files into the folder that it is given.
+
+    Raises:
+      UserError: the folder cannot be read or written.
+    """
+    if not damage(folder / SUMS):
+        return
+    with locked(folder.with_name(f'.{folder.name}.lock'), wait=True):
+        wrong = damage(folder / SUMS)
+        if not wrong:
+            return  # another process has made it meanwhile
+        if exists(folder):
+            warn(f'{folder} is damaged ({wrong}): it is made again')
+            remove(folder)
+        with replacing(folder) as draft:
+            draft.mkdir()
+            make(draft)
+            write_sums(draft / SUMS, draft.iterdir())
+
+
+@contextlib.contextmanager
+def locked(file: Path, wait: bool = False) -> Iterator[None]:
+    """Has the lock of a file, which is made if it is not there, and stays.
+
+    It ends with the process, however that ends. Where the file system has no locks
+    nothing keeps processes apart.
+
+    Raises:
+      InUse: another process has it, and is not waited for.
+      UserError: the file cannot be written.
+    """
+    with _as_user_error('write', file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        opened = file.open('a+', encoding='utf-8')
+    with opened:
+        if not _lock(opened, wait):
+            opened.seek(0)
+            owner = opened.read() or 'another process'
+            raise InUse(
+                f'{file.parent} is in use by {owner}: let it end, stop it, or choose '
+                'another --workdir'
+            )
+        opened.truncate(0)
+        opened.write(f'process {os.getpid()} on {platform.node()}')
+        opened.flush()
+        yield
+
+
+def is_free(file: Path) -> bool:
+    """Whether no process has the lock of a file, as far as the system knows."""
+    if not file.exists():
+        return True
+    with file.open() as opened:
+        return _lock(opened, wait=False)
+
+
+def _lock(file: IO[str], wait: bool) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file or folder.
-
-    Raises:
-      UserError: the system does not say: no permission, too long a name, a failing
-        disk.
-    """
-    try:
-        path.stat()
-    except MISSING:
-        return False
-    except OSError as error:
-        raise UserError(f'cannot read {path}: {error.strerror}') from error
+    """Whether there is a file or folder; raises UserError if the system cannot say."""
+    with _as_user_error('read', path):
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
     return True
 
 
 def obstacle(path: Path) -> str:
-    """Why nothing can be written at a path, folders to make included; '' if it can.
-
-    Raises:
-      UserError: as `exists`.
-    """
-    place = path.absolute()
-    while not exists(place):
-        place = place.parent
+    """Why nothing can be written at a path, folders to make included; '' if it can."""
+    nearest = path.absolute()
+    while not exists(nearest):
+        nearest = nearest.parent
     effective = os.access in os.supports_effective_ids
-    if not place.is_dir():
-        return f'{place} is not a directory'
-    if not os.access(place, os.W_OK | os.X_OK, effective_ids=effective):
-        return f'there is no permission to write in {place}'
+    if not nearest.is_dir():
+        return f'{nearest} is not a directory'
+    if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=effective):
+        return f'there is no permission to write in {nearest}'
     return ''
 
 
-def sweep(folder: Path, held: bool, writing: bool = False) -> None:
-    """Removes the temporary files that `replacing` left when a process was killed.
-
-    Args:
-      held: whether this process alone writes there; if not, what a living process may
-        be writing stays.
-      writing: whether this process is writing there now; if not, what bears its number
-        is of an earlier one.
-    """
-    with suppress(OSError):
-        for entry in os.scandir(folder):
-            match = _TEMPORARY.fullmatch(entry.name)
-            if not match:
-                continue
-            host, process = match[1], int(match[2])
-            is_own = (host, process) == (HOST, os.getpid())
-            in_use = writing if is_own else _lives(host, process)
-            if held or not in_use:
-                remove(Path(entry.path))
+def remove(path: Path) -> None:
+    """Removes a file, or a folder with all in it, as far as possible."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
-def _lives(host: str, process: int) -> bool:
-    if host != HOST or os.name != 'posix':
-        return True  # nobody can know; and on Windows os.kill would end it
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Makes sure that a file, or all of a folder, is on disk."""
     if path.is_dir():
         for entry in path.iterdir():
-            _sync(entry)
-        _sync_entry(path)
+            sync(entry)
+        sync_names(path)
     else:
-        with open(path, 'rb+') as file:
+        with path.open('rb+') as file:
             os.fsync(file.fileno())
 
 
-def _sync_entry(folder: Path) -> None:
+def sync_names(folder: Path) -> None:
     """Makes sure that a folder's list of names is on disk; Windows has no way to."""
     if os.name == 'posix':
         descriptor = os.open(folder, os.O_RDONLY)
@@ -217,9 +286,24 @@ def _sync_entry(folder: Path) -> None:
             os.close(descriptor)
 
 
-def remove(path: Path) -> None:
-    """Removes a file, or a folder with all in it, as far as possible."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    with suppress(OSError):
-        path.unlink()
+MISSING = (FileNotFoundError, NotADirectoryError)
+HOST = platform.node()
+
+
+def commit(temporary: Path, path: Path) -> None:
+    """Renames a file or a folder once all of it is on disk, and then syncs the name."""
+    sync(temporary)
+    os.replace(temporary, path)
+    sync_names(path.parent)
+
+
+def sweep(folder: Path, held: bool, writing: bool = False) -> None:
+    """As `remove_leftovers`."""
+    if held:
+        remove_leftovers(folder)
+
+
+def shown(value: Any) -> str:
+    """A value of JSON as a message shows it: on one line, and cut where it is long."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f'{text[:40]}…'

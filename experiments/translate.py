@@ -32,7 +32,7 @@ def main() -> None:
     args = _parser().parse_args()
     schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
-    compilation.keep_programs()
+    compilation.use_cache()
     malloc.keep()
     runs = _open_runs(args.workdir)
     settings = _settings(runs[0].config, args)

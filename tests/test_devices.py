@@ -72,7 +72,7 @@ def test_a_cache_that_cannot_be_is_one_line_that_names_the_mend(
         unusable(patch, tmp_path)
         with pytest.raises(UserError, match='with FLAXFORMER_LITE_CACHE$'):
             cache.folder()
-        compilation.keep_programs()  # what a translation can do without
+        compilation.use_cache()  # what a translation can do without
     said = capsys.readouterr().err
     assert said.startswith('warning: compiled programs are not kept')
     assert said.count('\n') == 1
@@ -81,7 +81,7 @@ def test_a_cache_that_cannot_be_is_one_line_that_names_the_mend(
 PROGRAM = """
 import jax, numpy
 from experiments.runtime import compilation
-compilation.keep_programs()
+compilation.use_cache()
 print(jax.jit(lambda x: 2.5 * x + 1)(numpy.ones(3, 'float32')))
 """
 

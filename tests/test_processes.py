@@ -18,12 +18,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import small_runs
+from experiments.runtime.processes.place import Place
 
 from experiments import storage
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.runtime.processes import group, place
-from experiments.runtime.processes.place import Place
 from experiments.training import setup, whole_run
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,6 @@ import pytest
 from experiments import storage
 from experiments.errors import UserError
 from experiments.runs import directory, environment, lock
-from experiments.runtime import processor
 
 CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1, 2)}}
 
@@ -276,7 +275,7 @@ def test_the_environment_names_versions_and_devices(tmp_path):
     ids=['x86', 'arm', 'not Linux'],
 )
 def test_the_environment_names_the_processor(text, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(processor, 'CPUINFO', tmp_path / 'cpuinfo')
+    monkeypatch.setattr(environment, 'CPUINFO', tmp_path / 'cpuinfo')
     if text:
         (tmp_path / 'cpuinfo').write_text(text)
     assert environment.describe([])['processor'] == expected

@@ -14,7 +14,7 @@ from experiments.checkpoints.reader import CheckpointReader, Restored
 from experiments.checkpoints.state_files import StateFiles
 from experiments.checkpoints.writer import CheckpointWriter
 from experiments.errors import UserError
-from experiments.runtime.processes import group
+from experiments.runtime import processes
 
 
 class Checkpoints:
@@ -91,11 +91,11 @@ class Checkpoints:
             return
         path = self._folder.path(step)
         try:
-            if group.is_first():
+            if processes.is_first():
                 manifest.amend(path, score=score)
         except Damaged as error:
             raise UserError(f'checkpoint {path}: {error}') from error
-        group.barrier('score')
+        processes.barrier('score')
 
     def wait(self) -> None:
         """Returns when the checkpoint that was begun is complete.
@@ -154,7 +154,7 @@ class Checkpoints:
         """
         self.wait()
         damaged: dict[int, str] = {}
-        for step in reversed(group.from_first('steps', self.steps)):
+        for step in reversed(processes.from_first(self.steps)):
             try:
                 content = self._reader.check(step, abstract_state)
                 restored = self._reader.read(step, content, abstract_state)
@@ -162,13 +162,13 @@ class Checkpoints:
                 # Not the error: it would keep the damaged state in memory.
                 damaged[step] = str(error)
                 continue
-            if group.is_first():
+            if processes.is_first():
                 self._set_aside(damaged, warn)
             return restored
         if not damaged:
             return None
         for step, reason in damaged.items():
-            if group.is_first():
+            if processes.is_first():
                 warn(f'the checkpoint of step {step} is damaged: {reason}')
         raise UserError(
             f'all checkpoints in {self._folder.directory} are damaged; '

@@ -29,7 +29,7 @@ from experiments import storage
 from experiments.checkpoints import hold, manifest
 from experiments.checkpoints.manifest import Damaged
 from experiments.errors import UserError
-from experiments.runtime.processes import group
+from experiments.runtime import processes
 
 # No `007`, and none of the other scripts' digits that int() understands.
 _STEP = re.compile('0|[1-9][0-9]*')
@@ -80,7 +80,7 @@ class CheckpointFolder:
           hold.Gone: one was not there, or was removed; in each process.
         """
         held = contextlib.ExitStack()
-        if not group.from_first('held', lambda: self._hold(held, steps)):
+        if not processes.from_first(lambda: self._hold(held, steps)):
             raise hold.Gone
         failure: Exception | None = None
         try:
@@ -88,7 +88,7 @@ class CheckpointFolder:
                 yield
         except (UserError, hold.Gone) as error:
             failure = error
-        if group.from_first('gone', lambda: isinstance(failure, hold.Gone)):
+        if processes.from_first(lambda: isinstance(failure, hold.Gone)):
             raise hold.Gone from failure
         if failure is not None:
             raise failure
@@ -106,7 +106,7 @@ class CheckpointFolder:
 
     def remove_nameless(self) -> None:
         """Removes what a killed process had begun to write or to remove."""
-        if not group.is_first():
+        if not processes.is_first():
             return
         for name in self._names():
             if name.startswith('.') and _STEP.fullmatch(name[1:]):

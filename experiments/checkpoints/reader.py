@@ -8,7 +8,7 @@ from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.manifest import Damaged
 from experiments.checkpoints.state_files import Failed, StateFiles
 from experiments.errors import UserError
-from experiments.runtime.processes import group
+from experiments.runtime import processes
 
 
 class Restored(NamedTuple):
@@ -44,7 +44,7 @@ class CheckpointReader:
             manifest.compare_files(path, content)
             return content
 
-        return _of_first('manifest', check)
+        return _of_first(check)
 
     def read(self, step: int, content: dict[str, Any], abstract: Any) -> Restored:
         """Reads `abstract`, the state or part of it, and verifies what was read.
@@ -63,9 +63,9 @@ class CheckpointReader:
             state = self._files.restore(path / 'state', abstract)
         except Failed as error:
             failure = {'text': str(error), 'of_system': error.of_system}
-        failures = [found for found in group.gather('restored', failure) if found]
+        failures = [found for found in processes.gather(failure) if found]
         if failures:
-            _of_first('failure', lambda: self._explain(step, content, failures))
+            _of_first(lambda: self._explain(step, content, failures))
         manifest.compare_digests(content, digest.of(state))
         return Restored(step, state, content['metadata'])
 
@@ -85,7 +85,7 @@ class CheckpointReader:
         raise Damaged(f'its arrays cannot be decoded ({text})')
 
 
-def _of_first(name: str, make: Callable[[], Any]) -> Any:
+def _of_first(make: Callable[[], Any]) -> Any:
     """What `make` returns in the first process; what it raises there, all raise."""
 
     def outcome() -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _of_first(name: str, make: Callable[[], Any]) -> Any:
         except UserError as error:
             return {'error': str(error)}
 
-    found = group.from_first(name, outcome)
+    found = processes.from_first(outcome)
     if 'damaged' in found:
         raise Damaged(found['damaged'])
     if 'error' in found:

@@ -11,7 +11,7 @@ from experiments.checkpoints.folder import CheckpointFolder
 from experiments.checkpoints.state_files import Failed, StateFiles
 from experiments.errors import UserError
 from experiments.runs import space
-from experiments.runtime.processes import group
+from experiments.runtime import processes
 
 
 class CheckpointWriter:
@@ -52,7 +52,7 @@ class CheckpointWriter:
         try:
             self._files.save(nameless / 'state', state)
         except Failed as error:
-            if group.is_first():
+            if processes.is_first():
                 storage.remove(nameless)
             raise self._failure(error) from error
         self._pending = self._background.submit(self._finish, nameless, step, content)
@@ -81,7 +81,7 @@ class CheckpointWriter:
     def _finish(self, nameless: Path, step: int, content: dict[str, Any]) -> None:
         """Names a checkpoint when it is complete, and removes those not to be kept."""
         # Orbax returns in the first process when all have written their parts.
-        if not group.is_first():
+        if not processes.is_first():
             self._files.wait()
         else:
             try:
@@ -91,7 +91,7 @@ class CheckpointWriter:
             finally:
                 storage.remove(nameless)
             self._folder.remove_old(self._keep, self._keep_best)
-        group.barrier('checkpoint')
+        processes.barrier('checkpoint')
 
     def _check_can_save(self, step: int) -> None:
         """Refuses a step that is not the latest, and a disk without space."""

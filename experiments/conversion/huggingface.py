@@ -4,8 +4,7 @@ The family is chosen by its tables (`flaxformer_lite/families`), read in the dir
 from us to them, after the model is put in the family's words (`rewrite`).
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +12,10 @@ import jax
 import numpy as np
 
 from experiments import storage
-from experiments.command_line import flags
 from experiments.conversion import rewrite, tokenizer_json
 from experiments.conversion.rewrite import Expressed
-from experiments.conversion.trained import Trained
-from experiments.errors import UserError
+from experiments.conversion.trained import Trained, draw_tokens
+from experiments.errors import UserError, user_errors
 from flaxformer_lite.config import build, spec
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.families._entries import Choice, Spec
@@ -33,7 +31,7 @@ _TOLERANCE, _SHARE = 1e-4, 1e-4
 _GENERATED = 512
 
 
-class Found(NamedTuple):
+class FamilyModel(NamedTuple):
     """A model as a family has it.
 
     Attributes:
@@ -47,28 +45,24 @@ class Found(NamedTuple):
     variables: Any
 
 
-def prepare(trained: Trained) -> Callable[[Path], None]:
-    """What writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` open.
+def write(trained: Trained, folder: Path) -> None:
+    """Writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` open.
 
     Raises:
-      UserError: a package is missing, or no family computes this model; names a field.
+      UserError: no family computes this model; names a field.
     """
-    flags.require_packages('--to=huggingface', ['safetensors'], 'export')
-    found = find(trained)
+    found = find_family(trained)
     _check_logits(trained, found)
-    try:
+    with user_errors('--to=huggingface: '):
         config, arrays = load.to_pretrained(
             found.described, found.variables, found.family.model_types[0]
         )
-    except ValueError as error:
-        raise UserError(f'--to=huggingface: {error}') from None
     documents = {
         'config.json': _config(config, trained),
         'generation_config.json': _generation(trained),
         **tokenizer_json.files_of(trained.tokenizer),
     }
-
-    return lambda folder: save(folder, documents, arrays)
+    save(folder, documents, arrays)
 
 
 def save(
@@ -86,7 +80,7 @@ def save(
     save_file(contiguous, folder / 'model.safetensors', metadata=metadata)
 
 
-def find(trained: Trained) -> Found:
+def find_family(trained: Trained) -> FamilyModel:
     """The model as the family has it that can; of several, the nearest.
 
     Raises:
@@ -107,7 +101,7 @@ def find(trained: Trained) -> Found:
             continue
         model = Expressed(described.config, model.variables)
         model = rewrite.with_biases(model, described.vocab_size)
-        return Found(family, described, model.variables)
+        return FamilyModel(family, described, model.variables)
     family = _by_nearness(own)[0]
     unknown = _unknown(own, family)
     if unknown:
@@ -161,7 +155,7 @@ def _names(family: type[Family], model: Expressed) -> list[str]:
     return [family.arrays.get(name, name) for name in model.variables['params']]
 
 
-def _check_logits(trained: Trained, found: Found) -> None:
+def _check_logits(trained: Trained, found: FamilyModel) -> None:
     """Refuses a family whose logits are others, on sentences that are drawn.
 
     Layer normalisation has another ε in PyTorch, which is nothing beside a variance of
@@ -172,11 +166,7 @@ def _check_logits(trained: Trained, found: Found) -> None:
             f'--to=huggingface: {found.family.__name__} has no factor of the logits, '
             f'as model.init={trained.config.model.init} gives them'
         )
-    vocab_size = trained.model.vocab_size
-    draw = np.random.default_rng(0).integers
-    lowest = max(dataclasses.astuple(trained.model.special_tokens)) + 1
-    lowest = min(lowest, vocab_size - 1)
-    source, inputs = draw(lowest, vocab_size, (2, 4, 16), np.int32)
+    source, inputs = draw_tokens(trained, (4, 16)), draw_tokens(trained, (4, 15))
     theirs = build.model(*found.described)
     ours = _logits(trained.model, trained.variables, source, inputs)
     other = _logits(theirs, found.variables, source, inputs)

@@ -4,7 +4,7 @@ What a batch holds follows from (seed, epoch, window) alone.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from experiments.data import packing
 from experiments.data.collate import Batch, rows_batch
 from experiments.data.corpus import Corpus
-from experiments.data.prefetch import Rest, one_ahead
 from experiments.errors import UserError
 
 _CHUNK = 1 << 18  # pairs whose lengths are counted at once
@@ -122,26 +121,20 @@ class Batches:
     ) -> Generator[tuple[Batch, Position], None, None]:
         """The batches from a position on, endlessly, with the next one's position.
 
-        A thread plans the next window while the batches of this one are made. Of each
-        only the rows are made that `own_rows` chooses, ascending, of so many.
+        Of each only the rows are made that `own_rows` chooses, ascending, of so many.
         """
-        windows = self._windows_from(position)
-        index = position.index
-        for (epoch, window, _), plans in one_ahead(windows, self._plans):
+        while True:
+            epoch, window, index = position
+            plans = self._plans(epoch, window)
+            position = self._next_window(epoch, window)
             for i in range(index, len(plans)):
                 after = Position(epoch, window, i + 1)
                 if i + 1 == len(plans):
-                    after = self._next_window(epoch, window)
+                    after = position
                 shape, pairs, rows = plans[i]
                 shape = self._filled(shape)
                 own = own_rows(shape[0])
                 yield rows_batch(self._corpus, shape, pairs, rows, own), after
-            index = 0
-
-    def _windows_from(self, position: Position) -> Iterator[Position]:
-        while True:
-            yield position
-            position = self._next_window(position.epoch, position.window)
 
     def _filled(self, shape: tuple[int, int]) -> tuple[int, int]:
         """With as many rows more as devices and parts need to divide them evenly."""
@@ -169,13 +162,12 @@ class Batches:
         self.target_tokens_per_batch = target_tokens / max(1, len(self._first))
         self.batches_per_epoch = len(self._first) * self._windows
 
-    def _plans(self, position: Position, rest: Rest) -> list[_Plan]:
+    def _plans(self, epoch: int, window: int) -> list[_Plan]:
         """The batches of a window; those of the very first are kept in memory."""
-        if position[:2] == (0, 0):
-            return self._first
-        return self._plan(position.epoch, position.window, rest)
+        is_first = epoch == window == 0
+        return self._first if is_first else self._plan(epoch, window)
 
-    def _plan(self, epoch: int, window: int, rest: Rest | None = None) -> list[_Plan]:
+    def _plan(self, epoch: int, window: int) -> list[_Plan]:
         size = len(self._corpus)
         start = size * window // self._windows
         end = size * (window + 1) // self._windows
@@ -183,7 +175,7 @@ class Batches:
         lengths = self._corpus.lengths(pairs)
         fits = lengths.max(axis=1) <= self._max_length
         if self._packed:
-            plans = self._pack(pairs[fits], lengths[fits], rest)
+            plans = self._pack(pairs[fits], lengths[fits])
         else:
             plans = self._bucket(pairs[fits], lengths[fits])
         # In a random order: else batches would come by length, and the emptiest last.
@@ -204,13 +196,11 @@ class Batches:
                 plans.append(_Plan(shape, part, np.arange(len(part))))
         return plans
 
-    def _pack(
-        self, pairs: np.ndarray, lengths: np.ndarray, rest: Rest | None
-    ) -> list[_Plan]:
+    def _pack(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
         """Several pairs a row, by first fit."""
         (shape,) = self.planned_shapes
         rows_a_batch, length = shape
-        rows = packing.first_fit(lengths, length, rest)
+        rows = packing.first_fit(lengths, length)
         order = np.argsort(rows, kind='stable')
         pairs = pairs[order]
         rows = rows[order]

@@ -1,7 +1,7 @@
 """Which pairs share a batch, decided by lengths: shuffling, buckets and packing."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -10,7 +10,6 @@ _MOST_BUCKETS = 5  # each is compiled once
 _MOST_BATCHES_LEFT = 0.97  # as a share, for one more bucket to be worth it
 _LEAST_PACKED_LENGTH = 64  # so that several short pairs share a row
 _OPEN_ROWS = 32  # rows that packing keeps open; twice as many fill 0.2 % more
-_UNBROKEN = 256  # pairs that are packed at a stretch
 _LEAST_LENGTH = 16  # of a batch whose lengths are powers of two
 
 
@@ -102,16 +101,12 @@ def _round_up(length: int, most: int) -> int:
     return min(most, math.ceil(length / _MULTIPLE) * _MULTIPLE)
 
 
-def first_fit(
-    lengths: np.ndarray, size: int, rest: Callable[[], object] | None = None
-) -> np.ndarray:
+def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
     """The row of each pair: the first open row with room on both sides, or a new one.
 
     Args:
       lengths: [n, 2], of a pair's two sides, each in 1..size.
       size: positions of a row on each side.
-      rest: called after every 256 pairs: half a millisecond in which no other
-        thread runs.
 
     Returns:
       [n], the rows numbered from 0.
@@ -122,9 +117,7 @@ def first_fit(
     source_room: list[int] = []
     target_room: list[int] = []
     opened = 0
-    for i, (source, target) in enumerate(lengths.tolist(), 1):
-        if rest is not None and i % _UNBROKEN == 0:
-            rest()
+    for source, target in lengths.tolist():
         for k in range(len(numbers)):
             if source <= source_room[k] and target <= target_room[k]:
                 break

@@ -1,4 +1,4 @@
-"""SentencePiece, joint byte-pair encoding over both languages (paper §5.1)."""
+"""Tokenizers: what is asked of one, and SentencePiece's BPE (paper §5.1)."""
 
 import dataclasses
 import functools
@@ -9,12 +9,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import sentencepiece
 
 from experiments import storage
-from experiments.data import checksums
 from experiments.data.sources import Source
 from experiments.errors import UserError, warn
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
@@ -45,9 +44,60 @@ _COUNTED = 8192  # pairs read between two reports of progress
 _MODEL = 'tokenizer.model'
 
 
+class Tokenizer(Protocol):
+    """Text to ids and back: what the runner asks of any tokenizer.
+
+    Attributes:
+      model: the content of its file.
+      vocab_size: the number of ids.
+      special_tokens: which tokens are no text.
+      source_end: the token that each source ends with; None for none.
+      forced_first: the token that each target begins with; None for any.
+      digest: tells it from any other.
+    """
+
+    @property
+    def model(self) -> bytes: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def special_tokens(self) -> SpecialTokens: ...
+
+    @property
+    def source_end(self) -> int | None: ...
+
+    @property
+    def forced_first(self) -> int | None: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The ids of each source, without `source_end`; a blank text has none."""
+        ...
+
+    def encode_target(self, texts: list[str]) -> list[list[int]]:
+        """The ids of each target, without start and end token."""
+        ...
+
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        """The text of each row up to its first end token."""
+        ...
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """How each id is written."""
+        ...
+
+    def save(self, path: Path) -> None:
+        """Writes its file, complete or not at all, and a sum beside it."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
-class Tokenizer:
-    """Text to ids and back.
+class TrainedTokenizer:
+    """SentencePiece's byte-pair encoding, trained on a run's own text.
 
     `decode` undoes `encode` up to `normalize`, for all text in characters seen in
     training.
@@ -69,27 +119,22 @@ class Tokenizer:
 
     @property
     def special_tokens(self) -> SpecialTokens:
-        """Which tokens are no text."""
+        """Those that the model was trained with."""
         return DEFAULT_TOKENS
 
     @property
     def source_end(self) -> int | None:
-        """The token that each source ends with; None for none."""
-        return self.special_tokens.end
+        """EOS."""
+        return EOS
 
     @property
     def forced_first(self) -> int | None:
-        """The token that each target begins with; None for any."""
+        """None: targets may begin with any token."""
         return None
 
-    @functools.cached_property
-    def digest(self) -> str:
-        """Tells it from any other."""
-        return self.model_digest
-
     @property
-    def model_digest(self) -> str:
-        """SHA-256 of the file of the model."""
+    def digest(self) -> str:
+        """SHA-256 of the model."""
         return hashlib.sha256(self.model).hexdigest()
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -97,7 +142,7 @@ class Tokenizer:
         return self._processor.encode([normalize(text) for text in texts])
 
     def encode_target(self, texts: list[str]) -> list[list[int]]:
-        """As `encode`, for texts of the target."""
+        """As `encode`: both languages share the vocabulary."""
         return self.encode(texts)
 
     def decode(self, ids: list[list[int]]) -> list[str]:
@@ -112,9 +157,8 @@ class Tokenizer:
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
     def save(self, path: Path) -> None:
-        """Writes the model, complete or not at all, and a checksum for `load`."""
-        storage.write(path, self.model)
-        checksums.write(_sums(path), [path])
+        """Writes the model."""
+        write_model(path, self.model)
 
 
 def normalize(text: str) -> str:
@@ -124,7 +168,13 @@ def normalize(text: str) -> str:
     return ' '.join(text.split())
 
 
-def load(path: Path) -> Tokenizer:
+def write_model(path: Path, model: bytes) -> None:
+    """Writes the file of a tokenizer, and its sum beside it."""
+    storage.write(path, model)
+    storage.write_sums(_sums(path), [path])
+
+
+def load(path: Path) -> TrainedTokenizer:
     """Raises UserError if there is no file, or if it is not what was saved."""
     wrong = damage(path)
     if wrong:
@@ -136,12 +186,9 @@ def load(path: Path) -> Tokenizer:
 
 
 def damage(path: Path) -> str:
-    """What is wrong with a saved model; empty if nothing is, or without a checksum."""
+    """What is wrong with a saved tokenizer; '' for nothing, or without a sum."""
     sums = _sums(path)
-    if not sums.exists():
-        return ''
-    # A published tokenizer has other files beside.
-    return checksums.damage(sums, {path.name, *checksums.read(sums)})
+    return storage.damage(sums) if storage.exists(sums) else ''
 
 
 def check_same(tokenizer: Tokenizer, path: Path) -> None:
@@ -153,11 +200,12 @@ def check_same(tokenizer: Tokenizer, path: Path) -> None:
     Raises:
       UserError: the tokenizer is another one, as far as can be told.
     """
-    recorded = checksums.read(_sums(path)).get(path.name)
-    found = checksums.sha256(path)
-    if recorded is None and found is None:
+    known = [storage.read_sums(_sums(path)).get(path.name)]
+    if storage.exists(path):
+        known.append(storage.sha256(path))
+    if known == [None]:
         return
-    if tokenizer.model_digest not in (recorded, found):
+    if hashlib.sha256(tokenizer.model).hexdigest() not in known:
         raise UserError(
             f'the training text is not what {path.parent} was begun with: its '
             'tokenizer differs. Restore the text, or begin a new run with another '
@@ -172,9 +220,9 @@ def _sums(path: Path) -> Path:
     return path.with_name(f'{path.name}.sha256')
 
 
-def _parse(path: Path) -> Tokenizer:
+def _parse(path: Path) -> TrainedTokenizer:
     try:
-        tokenizer = Tokenizer(path.read_bytes())
+        tokenizer = TrainedTokenizer(path.read_bytes())
         tokenizer.vocab_size  # noqa: B018 (parses the model)
     except (OSError, RuntimeError) as error:
         raise UserError(f'{path} cannot be read as a tokenizer: {error}') from None
@@ -186,7 +234,7 @@ def train(
     vocab_size: int,
     cache: Path,
     progress: Callable[[int], None] | None = None,
-) -> Tokenizer:
+) -> TrainedTokenizer:
     """The tokenizer of a training text, made once for each text and kept in `cache`.
 
     Of more than a million pairs, pairs spaced evenly over all of them are used. Text
@@ -206,7 +254,7 @@ def train(
         pairs = _counted(data.train(), progress) if progress else data.train()
         (draft / _MODEL).write_bytes(_train(_sample(pairs, _SAMPLE), vocab_size))
 
-    checksums.keep(folder, [_MODEL], make)
+    storage.cache_folder(folder, make)
     return _parse(folder / _MODEL)
 
 

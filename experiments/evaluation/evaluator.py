@@ -18,9 +18,8 @@ from experiments.errors import UserError
 from experiments.evaluation import batches, scores, translation_files
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator, check_lengths
-from experiments.runtime import compilation, mesh
+from experiments.runtime import compilation, mesh, processes
 from experiments.runtime.mesh import DeviceMesh
-from experiments.runtime.processes import group
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
 
@@ -102,7 +101,7 @@ class Evaluator:
             **scores.bleu_and_chrf(outputs, references),
         }
         file = translation_files.outputs_path(self._path, name, step, mean_of)
-        if group.is_first():
+        if processes.is_first():
             with self._saving():
                 translation_files.write(file, name, sources, references, outputs)
                 storage.write_json(
@@ -160,7 +159,7 @@ def _loss_sums(model: Model, devices: DeviceMesh) -> compilation.Program:
     """The compiled sums of the loss of a batch."""
     sums = functools.partial(loss_sums, model)
     jitted = jax.jit(sums, out_shardings=devices.everywhere())
-    return compilation.Program(jitted, model)
+    return compilation.Program(jitted)
 
 
 def _sum(*values: Any) -> np.float64:

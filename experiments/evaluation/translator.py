@@ -17,9 +17,8 @@ from experiments.data.corpus import chunks
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError
 from experiments.evaluation import batches, translation_files
-from experiments.runtime import compilation, mesh
+from experiments.runtime import compilation, mesh, processes
 from experiments.runtime.mesh import DeviceMesh
-from experiments.runtime.processes import group
 from flaxformer_lite import decoding
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.kv_cache import gather_beams
@@ -185,7 +184,7 @@ def _search(
         return map_rows(decode, (variables, key), rows)
 
     jitted = jax.jit(search, out_shardings=devices.readable_rows())
-    return compilation.Program(jitted, (model, settings, n_best, forced_first))
+    return compilation.Program(jitted)
 
 
 def _decode(
@@ -250,7 +249,7 @@ def _mapped(search: Callable, planned: Iterable) -> Iterator[Iterator]:
 
     Not with several processes: where one stops, all have to have begun the same.
     """
-    if group.count() > 1:
+    if processes.count() > 1:
         yield map(search, planned)
         return
     with ThreadPoolExecutor(_threads()) as pool:

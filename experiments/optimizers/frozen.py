@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
-from experiments.runtime import kept
 from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import shown
@@ -70,17 +69,11 @@ def _of_stacked(
 def _parameter_paths(model: Model) -> list[str]:
     """The paths of a model's parameters where each layer is separate."""
     separate = model.with_separate_layers() if model.scans_layers else model
-
-    def trace() -> list[str]:
-        try:
-            variables = jax.eval_shape(
-                lambda: init_variables(separate, jax.random.key(0))
-            )
-        except ValueError as error:
-            raise UserError(str(error)) from None
-        return sorted(freezing.paths(variables['params']))
-
-    return kept.kept('parameter-paths', separate, trace)
+    try:
+        variables = jax.eval_shape(lambda: init_variables(separate, jax.random.key(0)))
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return sorted(freezing.paths(variables['params']))
 
 
 def _some(paths: list[str]) -> str:

@@ -3,15 +3,15 @@
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from experiments import storage
 from experiments.errors import UserError
-from experiments.runtime.processor import facts
 
+CPUINFO = Path('/proc/cpuinfo')
 PACKAGES = (
     *('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy'),
     *('sentencepiece', 'sacrebleu'),
@@ -38,12 +38,25 @@ def processor() -> dict[str, Any]:
 
     The extensions are known on Linux only.
     """
-    cpu = facts()
+    cpu = _cpu_facts()
     names = (cpu.get('model name'), platform.processor(), platform.machine())
     name = next(filter(None, names), '')
     flags = [*cpu.get('flags', '').split(), *cpu.get('Features', '').split()]
     vectors = sorted(filter(VECTORS.fullmatch, flags))
     return {'name': name, 'vectors': vectors}
+
+
+def _cpu_facts() -> Mapping[str, str]:
+    """What the system says of the first processor; nothing where it is not Linux.
+
+    'model name' and 'flags' on x86, 'Features' on ARM.
+    """
+    try:
+        first = CPUINFO.read_text(encoding='utf-8', errors='replace').split('\n\n')[0]
+    except OSError:
+        return {}
+    lines = (line.partition(':') for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def save(path: Path, devices: Sequence[str]) -> None:

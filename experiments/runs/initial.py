@@ -24,8 +24,8 @@ from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError
 from experiments.runs import directory, trained_run
 from experiments.runs.trained_run import TrainedRun
+from experiments.runtime import processes
 from experiments.runtime.mesh import DeviceMesh
-from experiments.runtime.processes import group
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import shown
@@ -73,7 +73,7 @@ def _has_begun(path: Path) -> bool:
     def look() -> bool:
         return bool(Checkpoints(checkpoints, read_only=True).steps())
 
-    return group.from_first('has begun', look)
+    return processes.from_first(look)
 
 
 def _open(config: ExperimentConfig) -> TrainedRun:

@@ -17,14 +17,12 @@ from experiments.checkpoints.averaging import Mean
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.config import check, load
 from experiments.config.schema import ExperimentConfig, takes_best
-from experiments.data import tokenizer
-from experiments.data.published import tokenizer as published
+from experiments.data import published, tokenizer
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError
 from experiments.runs import directory
-from experiments.runtime import kept, mesh
+from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
-from experiments.runtime.processes import group
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
 
@@ -74,8 +72,9 @@ def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
     Raises:
       UserError: it is not there or damaged.
     """
-    load = tokenizer.load if config.tokenizer.kind == 'trained' else published.load
-    return load(path / TOKENIZER)
+    if config.tokenizer.kind == 'published':
+        return published.load_saved(path / TOKENIZER)
+    return tokenizer.load(path / TOKENIZER)
 
 
 def _config(path: Path) -> ExperimentConfig:
@@ -111,7 +110,7 @@ def average(
         steps = list(average_steps(config, checkpoints))
         if takes_best(config):
             # They may be among the best: they are left out, and reported.
-            steps += group.from_first('unknown', checkpoints.unknown_steps)
+            steps += processes.from_first(checkpoints.unknown_steps)
         try:
             return checkpoints.average(steps, abstract, warn or _to_stderr)
         except hold.Gone:
@@ -137,7 +136,7 @@ def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequenc
         return checkpoints.last_steps(number)
 
     # A shared disk may show other processes a list that is out of date.
-    return group.from_first('averaged', steps)
+    return processes.from_first(steps)
 
 
 @functools.cache  # it traces the whole model, and a run needs it again and again
@@ -148,11 +147,7 @@ def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
       devices: by default all that there are, each of which has all variables.
     """
     devices = devices or mesh.of()
-
-    def trace() -> Any:
-        return jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
-
-    abstract = kept.kept('variables-shapes', model, trace)
+    abstract = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     return mesh.placed(abstract, devices.state(abstract))
 
 

@@ -14,16 +14,16 @@ def folder() -> Path:
     Raises:
       UserError: the folder cannot be made, or it cannot be written to.
     """
-    path = _path()
-    remedy = 'name a folder that can be written to with FLAXFORMER_LITE_CACHE'
+    mend = 'name a folder that can be written to with FLAXFORMER_LITE_CACHE'
     try:
+        path = _path()
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            f'the cache {path} cannot be made ({error.strerror}): {remedy}'
-        ) from error
+        raise UserError(f'the cache cannot be made ({error}): {mend}') from error
+    except RuntimeError:  # no $HOME, and a user that the system does not know
+        raise UserError(f'there is no home directory for a cache: {mend}') from None
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise UserError(f'the cache {path} cannot be written to: {remedy}')
+        raise UserError(f'the cache {path} cannot be written to: {mend}')
     return path
 
 
@@ -31,13 +31,5 @@ def _path() -> Path:
     named = os.environ.get('FLAXFORMER_LITE_CACHE')
     if named:
         return Path(named)
-    caches = os.environ.get('XDG_CACHE_HOME')
-    if caches:
-        return Path(caches) / 'flaxformer_lite'
-    try:
-        return Path.home() / '.cache' / 'flaxformer_lite'
-    except RuntimeError:  # no $HOME, and a user that the system does not know
-        raise UserError(
-            'there is no home directory to keep a cache in: name a folder for it '
-            'with FLAXFORMER_LITE_CACHE'
-        ) from None
+    caches = os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'
+    return Path(caches) / 'flaxformer_lite'

@@ -17,25 +17,19 @@ _NEVER = 1 << 30  # a size that neither reaches
 
 
 def use_huge_pages() -> None:
-    """Restarts this command with glibc told to request huge pages.
+    """Restarts this command with glibc told to request huge pages; once.
 
-    A second call does nothing. A compiled step takes hundreds of megabytes from malloc
-    and gives them back at its end. With pages of 4 KB the kernel spends a fifth of a
-    small model's training on clearing them, at every step; with pages of 2 MB hardly
-    any. glibc reads the setting only when a process starts, and it matters only where
-    the kernel gives huge pages to those who request them (`madvise`).
+    With pages of 4 KB the kernel spends a fifth of a small model's training on clearing
+    what a step takes from malloc, with pages of 2 MB hardly any. glibc reads the
+    setting only when a process starts, and it matters only where the kernel gives huge
+    pages to those who request them (`madvise`).
     """
     settings = os.environ.get('GLIBC_TUNABLES', '')
-    if SETTING in settings or not _gives_huge_pages_on_request():
-        return
-    settings = ':'.join(filter(None, [settings, f'{SETTING}=1']))
-    os.execve(sys.executable, sys.orig_argv, os.environ | {'GLIBC_TUNABLES': settings})
-
-
-def _gives_huge_pages_on_request() -> bool:
-    if not KERNEL.exists():
-        return False
-    return '[madvise]' in KERNEL.read_text(encoding='ascii')
+    with contextlib.suppress(OSError):
+        if SETTING not in settings and '[madvise]' in KERNEL.read_text('ascii'):
+            settings = f'{settings}:{SETTING}=1'.removeprefix(':')
+            environment = os.environ | {'GLIBC_TUNABLES': settings}
+            os.execve(sys.executable, sys.orig_argv, environment)
 
 
 def release() -> None:
@@ -47,9 +41,8 @@ def release() -> None:
 def keep() -> None:
     """Has malloc keep freed memory, for a process that only decodes from here on.
 
-    A decoding step allocates and frees a few megabytes, hundreds of times a second.
-    Giving them back to the system and requesting them again would cost 5 to 10 % of its
-    time. Without glibc, nothing happens.
+    A decoding step allocates and frees a few megabytes, hundreds of times a second:
+    requesting them anew from the system would cost 5 to 10 % of its time.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         libc = ctypes.CDLL(None)

@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from experiments.errors import UserError
-from experiments.runtime.processes import group
+from experiments.runtime import processes
 from flaxformer_lite.sharding import AXES, ROW_AXES, state_shardings
 
 
@@ -176,16 +176,21 @@ def of(data: int | None = None, fsdp: int = 1, tensor: int = 1) -> DeviceMesh:
       UserError: they do not multiply to the devices that there are.
     """
     count = jax.device_count()
-    if (data or count // (fsdp * tensor)) * fsdp * tensor != count:
-        raise UserError(_not_all_devices(data, fsdp, tensor))
-    return _make(count // (fsdp * tensor), fsdp, tensor)
+    sizes = (data or count // (fsdp * tensor), fsdp, tensor)
+    if math.prod(sizes) != count:
+        raise UserError(
+            f'mesh.data={data}, mesh.fsdp={fsdp} and mesh.tensor={tensor} do not '
+            f'multiply to the {count} devices that there are: choose others; without '
+            'mesh.data it is all that are left'
+        )
+    return _make(*sizes)
 
 
 @functools.cache
 def _make(*sizes: int) -> DeviceMesh:
     axis_types = (AxisType.Auto,) * len(AXES)
     mesh = jax.make_mesh(sizes, AXES, axis_types=axis_types)
-    if group.count() > 1 and jax.default_backend() == 'cpu':
+    if processes.count() > 1 and jax.default_backend() == 'cpu':
         _connect(mesh)
     return DeviceMesh(mesh)
 
@@ -197,44 +202,24 @@ def _connect(mesh: jax.sharding.Mesh) -> None:
     comes half a minute after another, as when it takes longer to compile. Once they are
     connected they wait for each other without a limit.
     """
-    divided = tuple(axis for axis in AXES if mesh.shape[axis] > 1)
+    divided = [axis for axis in AXES if mesh.shape[axis] > 1]
     groups = [
         axes
         for number in range(1, len(divided) + 1)
         for axes in itertools.combinations(divided, number)
     ]
 
-    def sums(x: jax.Array) -> list[jax.Array]:
+    def sums() -> list[jax.Array]:
         # Of what differs from device to device, or XLA would exchange nothing.
-        x = x + jax.lax.axis_index(divided)
-        return [jax.lax.psum(x, axes) for axes in groups]
+        own = jax.lax.axis_index(tuple(divided))
+        return [jax.lax.psum(own, axes) for axes in groups]
 
+    everywhere = PartitionSpec()
     each = jax.shard_map(
-        sums,
-        mesh=mesh,
-        in_specs=PartitionSpec(),
-        out_specs=PartitionSpec(),
-        check_vma=False,
+        sums, mesh=mesh, in_specs=(), out_specs=everywhere, check_vma=False
     )
-    group.barrier('mesh')
-    jax.block_until_ready(jax.jit(each)(np.zeros((), np.int32)))
-    multihost_utils.sync_global_devices('mesh')
-
-
-def _not_all_devices(data: int | None, fsdp: int, tensor: int) -> str:
-    count = jax.device_count()
-    here = '1 device' if count == 1 else f'{count} devices'
-    product = fsdp * tensor
-    if data is None:
-        return (
-            f'mesh.fsdp={fsdp} and mesh.tensor={tensor} multiply to {product}, which '
-            f'does not divide the {here} that there are: choose others'
-        )
-    return (
-        f'mesh.data={data}, mesh.fsdp={fsdp} and mesh.tensor={tensor} multiply to '
-        f'{data * product}, and there are {here}: choose others, or leave mesh.data '
-        'out for all that are left'
-    )
+    processes.barrier('mesh')
+    jax.block_until_ready(jax.jit(each)())
 
 
 def put(tree: Any, shardings: Any) -> Any:
@@ -244,7 +229,7 @@ def put(tree: Any, shardings: Any) -> Any:
       tree: of NumPy arrays, which every process has alike; each puts its devices' part
         there.
     """
-    if group.count() == 1:
+    if processes.count() == 1:
         return jax.device_put(tree, shardings)
 
     def place(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
@@ -255,7 +240,7 @@ def put(tree: Any, shardings: Any) -> Any:
 
 def fetch(tree: Any) -> Any:
     """The whole arrays in each process, as NumPy's."""
-    if group.count() == 1:
+    if processes.count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
 

@@ -15,7 +15,7 @@ from experiments.data.batches import Position
 from experiments.data.collate import Batch
 from experiments.data.prefetch import Feed
 from experiments.runs.failure import Diverged
-from experiments.runtime.processes import group
+from experiments.runtime import processes
 from experiments.runtime.profiling import StepProfiler
 from experiments.training.programs import Programs
 from experiments.training.record import RunRecord
@@ -64,7 +64,7 @@ class Trainer:
                 say = screen.say if self._runs == 1 else _named(screen, setup)
                 self.records[place] = RunRecord(setup, path, screen, stop, say)
         first_record = next(iter(self.records.values()))
-        profiled = profiled_steps(self._config) if group.is_first() else None
+        profiled = profiled_steps(self._config) if processes.is_first() else None
         self._profiler = StepProfiler(profiled, first_record.path / 'profile')
         self._programs = Programs(setups[0], self._runs)
         screen.begin('compiling')
@@ -223,7 +223,7 @@ class Trainer:
             if saves:
                 self._screen.begin('saving', quiet=True)
                 self.records[place].save(self.state(place), score)
-                if self._runs > 1 and group.count() > 1:
+                if self._runs > 1 and processes.count() > 1:
                     # Processes have no common order of saves that overlap.
                     self.records[place].checkpoints.wait()
         if stops and not is_last and moving:

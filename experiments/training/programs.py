@@ -96,7 +96,8 @@ class Programs:
         if self._kind.config.init_from:
             assert self._initial is not None, 'a run that has begun has a state'
             given = self._initial.variables()
-        return _first_state(self._kind).program(key, given)
+        program = _first_state(self._kind).program
+        return compilation.compiled(program, key, given, once=True)(key, given)
 
     def forget_initial(self) -> None:
         """Frees what the runs took over: all of them have begun."""
@@ -174,20 +175,13 @@ def _compiled_step(
     placed = [mesh.placed(*pair) for pair in zip(arguments, shardings, strict=False)]
     out_shardings = (shardings[0], everywhere)
     jitted = jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
-    return compilation.Program(jitted, _made_of(kind)).compiled(*placed)
-
-
-def _made_of(kind: Kind) -> tuple[Any, ...]:
-    """What of a kind the programs follow from: not its data, nor how it is scored."""
-    train = kind.config.train
-    settings = (train.label_smoothing, train.accumulate, train.remat, train.freeze)
-    return kind.model, kind.config.model, kind.config.optimizer, settings, kind.steps
+    return compilation.compiled(jitted, *placed)
 
 
 class _FirstState(NamedTuple):
     """The program that makes the state a run begins with, and the state's shapes."""
 
-    program: compilation.Program
+    program: Any
     abstract: TrainState
 
 
@@ -200,12 +194,11 @@ def _first_state(kind: Kind) -> _FirstState:
         return init_state(kind.model, update, key, given, held)
 
     key = mesh.placed(jax.eval_shape(jax.random.key, 0), kind.devices.everywhere())
-    state = compilation.outputs(first_state, _made_of(kind), key, {})
+    state = jax.eval_shape(first_state, key, {})
     # Where it goes follows from its shapes.
     shardings = kind.devices.state(state)
     jitted = jax.jit(first_state, out_shardings=shardings)
-    program = compilation.Program(jitted, _made_of(kind), once=True)
-    return _FirstState(program, mesh.placed(state, shardings))
+    return _FirstState(jitted, mesh.placed(state, shardings))
 
 
 def _with_runs(tree: Any, runs: int) -> Any:

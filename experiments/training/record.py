@@ -22,8 +22,7 @@ from experiments.optimizers import eval_params
 from experiments.runs import trained_run
 from experiments.runs.failure import Diverged
 from experiments.runs.metrics_log import MetricsLog, NoMetricsLog
-from experiments.runtime import memory
-from experiments.runtime.processes import group
+from experiments.runtime import memory, processes
 from experiments.training.metrics import MetricAccumulator, Progress
 from experiments.training.setup import RunSetup
 from flaxformer_lite.training.train_step import TrainState
@@ -103,7 +102,7 @@ class RunRecord:
         self.step = int(state.step)
         self.saved_step = self.step
         self.metrics = MetricAccumulator(progress)
-        log = MetricsLog if group.is_first() else NoMetricsLog
+        log = MetricsLog if processes.is_first() else NoMetricsLog
         self.metrics_log = log(self.path, progress.rows, self.step)
         if restored is None and self.config.init_from:
             # Then nothing asks for the source any more. The next seed's is saved after
@@ -198,7 +197,7 @@ class RunRecord:
         so_far = self.metrics.so_far()
         self.metrics_log.write(self.step, 'eval', set=name, **result, **so_far)
         self.say(scores.summary(name, self.step, result))
-        if group.is_first():
+        if processes.is_first():
             self.say(translation_files.examples(self.path, name, self.step, pairs))
         self.metrics.progress.count_score(result['bleu'])
         return result['bleu']

@@ -14,7 +14,7 @@ from experiments.errors import UserError
 from experiments.evaluation import scores
 from experiments.optimizers import eval_params
 from experiments.runs import directory, trained_run
-from experiments.runtime import kept, malloc
+from experiments.runtime import malloc
 from experiments.training.record import RunRecord
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import TrainState
@@ -78,15 +78,10 @@ def _averaged(record: RunRecord, variables: Any, step: int) -> Mean:
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it
 def _flops_per_token(config: ExperimentConfig, model: Model) -> int | None:
     """Of a training step, as the ledger counts them; None where it cannot."""
-
-    def count() -> int | None:
-        try:
-            return ledger(config, model)['flops_per_token']['total']
-        except (UserError, ValueError):
-            return None
-
-    made_of = (model, config.batch, config.train.accumulate)
-    return kept.kept('flops', made_of, count)
+    try:
+        return ledger(config, model)['flops_per_token']['total']
+    except (UserError, ValueError):
+        return None
 
 
 def count_parameters(params: Any) -> int:

@@ -92,7 +92,7 @@ def prepare(
       Stopped: a stop was asked for.
     """
     cache.folder()  # that there can be none is said before anything is done
-    compilation.keep_programs()
+    compilation.use_cache()
     check.check_config(config)
     optimizer.check_rates(config)
     origin = initial.source(config, path)

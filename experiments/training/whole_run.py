@@ -18,8 +18,7 @@ from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.runs import directory, failure, result_file
-from experiments.runtime import kept
-from experiments.runtime.processes import endings, group
+from experiments.runtime import processes
 from experiments.training import extension, loop, result, setup, start
 from experiments.training.setup import Memo, RunSetup
 
@@ -76,17 +75,17 @@ def run(
         return
     check.check_overrides(runs[0].config, overrides)
     setups = stop.wait_for(lambda: setup.prepare_seeds(runs, screen, stop, memo))
-    group.check_same('text', setup.digests(setups[0]))
+    processes.check_same('text', setup.digests(setups[0]))
     extensions = {}
     for member, run_setup in zip(runs, setups, strict=True):
         if member.extends:
             extensions[member] = extension.check(run_setup, member.path, extend)
-    group.barrier('prepared')  # all have seen the directories as they were
+    processes.barrier('prepared')  # all have seen the directories as they were
     with contextlib.ExitStack() as opened:
         for member in runs:
-            if group.is_first() and not member.has_ended:
+            if processes.is_first() and not member.has_ended:
                 opened.enter_context(_open(member, extensions.get(member)))
-        group.barrier('opened')
+        processes.barrier('opened')
         _check_shared(runs)
         errors = _train(runs, setups, stop, screen)
     if errors:
@@ -95,12 +94,12 @@ def run(
 
 def _check_same_command(runs: Sequence[Run], extend: bool) -> None:
     """Refuses processes that were not started alike."""
-    if group.count() == 1:
+    if processes.count() == 1:
         return
-    group.check_same('code', kept.code())
-    group.check_same('config', flatten(runs[0].config.to_dict()))
+    processes.check_same('code', processes.code())
+    processes.check_same('config', flatten(runs[0].config.to_dict()))
     paths = [str(member.path.absolute()) for member in runs]
-    group.check_same('command', {'--workdir': paths, '--extend': extend})
+    processes.check_same('command', {'--workdir': paths, '--extend': extend})
 
 
 def _check_shared(runs: Sequence[Run]) -> None:
@@ -118,7 +117,7 @@ def _check_shared(runs: Sequence[Run]) -> None:
 
 def _show(member: Run, screen: Screen, stop: Stop) -> None:
     """Shows the result of a run that has ended, and mends its tokenizer."""
-    if not group.is_first():
+    if not processes.is_first():
         return
     with directory.open_run(member.path, member.config.to_dict()):
         screen.say(result.summary(member.path, result_file.read(member.path)))
@@ -147,7 +146,7 @@ def _train(
       What ended those that diverged.
     """
     paths = [None if member.has_ended else member.path for member in runs]
-    if group.is_first():
+    if processes.is_first():
         descriptions = [
             start.begin(run_setup, path)
             for run_setup, path in zip(setups, paths, strict=True)
@@ -157,11 +156,10 @@ def _train(
     if len(runs) > 1:
         screen.say(_together(runs))
     with contextlib.closing(loop.Trainer(setups, paths, screen, stop)) as trainer:
-        with endings.deaths_are_told():
-            trainer.run()
-            screen.begin('scoring')
-            for place in trainer.records:
-                _score(trainer, place, stop, screen)
+        trainer.run()
+        screen.begin('scoring')
+        for place in trainer.records:
+            _score(trainer, place, stop, screen)
     return list(trainer.failed.values())
 
 
@@ -169,12 +167,12 @@ def _score(trainer: loop.Trainer, place: int, stop: Stop, screen: Screen) -> Non
     """Scores a run that has trained to the end, or says how it failed."""
     record = trainer.records[place]
     if place in trainer.failed:
-        if group.is_first():
+        if processes.is_first():
             failure.write(record.path, trainer.failed[place])
         return
     state = trainer.state(place)
     scored = stop.wait_for(functools.partial(result.finish, record, state))
-    if group.is_first():
+    if processes.is_first():
         storage.write_json(record.path / directory.RESULT, scored)
     screen.say(result.summary(record.path, scored))
 

@@ -1,11 +1,12 @@
 """Where the text comes from: one file a data source, chosen by a spec string."""
 
+import dataclasses
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from experiments.errors import UserError
+from flaxformer_lite import ranges
 from flaxformer_lite.config import spec as specs
-from flaxformer_lite.ranges import shown
 
 
 class Source(Protocol):
@@ -13,8 +14,9 @@ class Source(Protocol):
 
     A new one is a file `<name>.py` here with a class `<Name>`.
 
-    The arguments in the spec are those of the class, which raises UserError on bad ones
-    and reads no text until a method is called. Text is NFC and holds no line break.
+    The arguments in the spec are those of the class, which raises ValueError or
+    UserError on bad ones and reads no text until a method is called. Text is NFC and
+    holds no line break.
 
     Attributes:
       source: the code of the language to translate from, such as `'en'`.
@@ -51,4 +53,25 @@ def load(spec: str) -> Source:
     # there.
     except (OSError, RuntimeError) as error:
         reason = getattr(error, 'strerror', None) or error
-        raise UserError(f'data={shown(spec)}: {reason}') from None
+        raise UserError(f'data={ranges.shown(spec)}: {reason}') from None
+
+
+def check_arguments(source: Any) -> None:
+    """Refuses arguments of a source of files that are wrong by themselves.
+
+    Raises:
+      ValueError: one is of another type than annotated, or holds a character that no
+        name of a file does; or both languages are one.
+    """
+    for field in dataclasses.fields(source):
+        value = getattr(source, field.name)
+        ranges.check(field.name, field.type, value)
+        if isinstance(value, str) and not value.isprintable():
+            raise ValueError(
+                f'{field.name} is {ranges.shown(value)}: no name of a file holds such '
+                'a character; leave it out'
+            )
+    if source.source == source.target:
+        raise ValueError(
+            f'source and target are both {source.source!r}; name two languages'
+        )

@@ -2,19 +2,16 @@
 
 import contextlib
 import dataclasses
-import functools
 import gzip
 import hashlib
-import io
 import unicodedata
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO
 
-from experiments.data.sources import _paths
+from experiments.data.sources import check_arguments
 from experiments.errors import UserError
-
-_BLOCK = 1 << 20  # bytes that are read at once to count lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +31,7 @@ class Text:
     Raises:
       UserError: when made, for a folder or file that is missing; when read, for files
         that are empty, not UTF-8 or of unequal length.
+      ValueError: an argument of the wrong type.
     """
 
     path: str
@@ -41,18 +39,14 @@ class Text:
     target: str
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, str) or not value:
-                raise UserError(
-                    f'data: text({field.name}={value!r}): give a text such as "en"'
-                )
-            _paths.check(f'text({field.name})', value)
-        if self.source == self.target:
+        check_arguments(self)
+        with _reading(self._folder):
+            is_folder = self._folder.is_dir()
+        if not is_folder:
             raise UserError(
-                f'data: source and target are both {self.source!r}; name two languages'
+                f'data: {self._folder} is not a folder; give the one that holds the '
+                'text'
             )
-        _paths.folder('text(path)', self.path)
         for name in ('train', 'val'):
             for language in (self.source, self.target):
                 self._file(name, language)
@@ -65,46 +59,34 @@ class Text:
         return {name: list(self._pairs(name)) for name in names}
 
     def digest(self) -> str:
-        return self._digest
-
-    @functools.cached_property
-    def _digest(self) -> str:
-        """Of the files as they are; lines of plain ones are counted on the way."""
+        """Of the files as they are."""
         digest = hashlib.sha256()
         for language in (self.source, self.target):
             path = self._file('train', language)
-            with _paths.reading(path), path.open('rb') as file:
-                sums, lines = _scan(file)
-            digest.update(sums)
-            if path.suffix != '.gz':
-                self._line_counts[path] = lines
+            with _reading(path), path.open('rb') as file:
+                digest.update(hashlib.file_digest(file, 'sha256').digest())
         return digest.hexdigest()
-
-    @functools.cached_property
-    def _line_counts(self) -> dict[Path, int]:
-        """The lines of the files that were read once, so that none is read for them."""
-        return {}
 
     @property
     def _folder(self) -> Path:
-        return _paths.expanded('text(path)', self.path)
+        return Path(self.path).expanduser()
 
     def _names(self) -> set[str]:
         """The sets that are there in both languages."""
-        with _paths.reading(self._folder):
+        with _reading(self._folder):
             files = {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
-        stems = set()
-        for file in files:
-            stem = file.removesuffix(f'.{self.source}')
-            if stem != file and f'{stem}.{self.target}' in files:
-                stems.add(stem)
-        return {stem for stem in stems if not stem.startswith('.')}
+        stems = {
+            file.removesuffix(f'.{self.source}')
+            for file in files
+            if file.endswith(f'.{self.source}') and not file.startswith('.')
+        }
+        return {stem for stem in stems if f'{stem}.{self.target}' in files}
 
     def _file(self, name: str, language: str) -> Path:
         plain = self._folder / f'{name}.{language}'
         packed = plain.with_name(f'{plain.name}.gz')
         for file in (plain, packed):
-            with _paths.reading(file):
+            with _reading(file):
                 if file.is_file():
                     return file
         remedy = 'hold back some lines of train for it'
@@ -120,56 +102,37 @@ class Text:
         target = self._file(name, self.target)
         # All lines are counted before the first pair is given out: text whose lines are
         # shifted must train nothing.
-        lines = self._count(source)
-        if lines != self._count(target):
-            raise _unequal(source, target)
-        if not lines:
+        source_lines, target_lines = _count_lines(source), _count_lines(target)
+        if source_lines != target_lines:
+            raise UserError(
+                f'data: {source} has {source_lines:,} lines and {target} has '
+                f'{target_lines:,}; line n of one must translate line n of the other'
+            )
+        if not source_lines:
             raise UserError(f'data: {source} and {target} are empty')
         yield from zip(_lines(source), _lines(target), strict=True)
 
-    def _count(self, path: Path) -> int:
-        if path not in self._line_counts:
-            with _open(path) as file:
-                _, self._line_counts[path] = _scan(file)
-        return self._line_counts[path]
 
-
-def _scan(file: io.BufferedIOBase) -> tuple[bytes, int]:
-    """The SHA-256 of a file, and its lines, of which the last may have no end."""
-    digest = hashlib.sha256()
-    lines = 0
-    last = b'\n'
-    while block := file.read(_BLOCK):
-        digest.update(block)
-        lines += block.count(b'\n')
-        last = block[-1:]
-    return digest.digest(), lines + (last != b'\n')
-
-
-def _unequal(source: Path, target: Path) -> UserError:
-    """The error of files of unequal length; that one is not UTF-8 comes before it."""
-    source_lines = _length(_lines(source))
-    target_lines = _length(_lines(target))
-    return UserError(
-        f'data: {source} has {source_lines:,} lines and {target} has '
-        f'{target_lines:,}; line n of one must translate line n of the other'
-    )
-
-
-def _length(items: Iterable[Any]) -> int:
-    number = 0
-    for _ in items:
-        number += 1
-    return number
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns the errors of reading a file, or of a damaged one, into UserErrors."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, 'strerror', None) or error
+        raise UserError(f'data: {path} cannot be read: {reason}') from None
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[io.BufferedIOBase]:
-    with (
-        _paths.reading(path),
-        gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file,
-    ):
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    opener = gzip.open if path.suffix == '.gz' else open
+    with _reading(path), opener(path, 'rb') as file:
         yield file
+
+
+def _count_lines(path: Path) -> int:
+    with _open(path) as file:
+        return sum(1 for _ in file)
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -10,14 +10,13 @@ import unicodedata
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from experiments.data.sources import _paths
+from experiments.data.sources import check_arguments
 from experiments.errors import UserError
 
-_CHUNK = (
-    1024  # examples read at once: half the time an example that one at a time takes
-)
+_CHUNK = 1024  # examples read at once, in half the time of one after another
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +38,9 @@ class Tfds:
       data_dir: TFDS's folder; by default `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
 
     Raises:
-      UserError: when made, for an argument of the wrong type; when read, for a set,
-        language or split that does not exist and for a set that cannot be prepared
-        here.
+      UserError: when read, for a set, language or split that does not exist and for a
+        set that cannot be prepared here.
+      ValueError: an argument of the wrong type.
     """
 
     name: str
@@ -52,31 +51,13 @@ class Tfds:
     data_dir: str | None = None
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            optional = field.name == 'data_dir' and value is None
-            if not optional and (not isinstance(value, str) or not value):
-                raise UserError(
-                    f'data: tfds({field.name}={value!r}): give a text, in quotes'
-                )
-            if value is not None:
-                _paths.check(f'tfds({field.name})', value)
-        if self.source == self.target:
-            raise UserError(
-                f'data: source and target are both {self.source!r}; name two languages'
-            )
-        if (
-            self.data_dir and '://' not in self.data_dir
-        ):  # else gs://…, which TFDS knows
-            self._check_folder(self.data_dir)
-
-    def _check_folder(self, data_dir: str) -> None:
-        """TFDS makes a folder that is not there, and one named '~nobody' as well."""
-        path = _paths.expanded('tfds(data_dir)', data_dir)
-        with _paths.reading(path):
-            is_there = path.exists()
-        if is_there:
-            _paths.folder('tfds(data_dir)', data_dir)
+        check_arguments(self)
+        # Else gs://…, which TFDS knows. It makes a folder that is not there, and one
+        # named '~nobody' as well.
+        if self.data_dir and '://' not in self.data_dir:
+            path = Path(self.data_dir).expanduser()
+            if path.exists() and not path.is_dir():
+                raise UserError(f'data: {path} is not a folder')
 
     def train(self) -> Iterator[tuple[str, str]]:
         return self._pairs(self.split)
@@ -88,18 +69,12 @@ class Tfds:
         return {name: list(self._pairs(split)) for name, split in sets.items()}
 
     def digest(self) -> str:
-        splits = self._builder.info.splits
+        info = self._builder.info
         sizes = [
-            (name, splits[name].num_bytes, splits[name].shard_lengths)
-            for name in splits
+            (name, split.num_bytes, split.shard_lengths)
+            for name, split in info.splits.items()
         ]
-        content = (
-            self._builder.info.full_name,
-            sizes,
-            self.split,
-            self.source,
-            self.target,
-        )
+        content = (info.full_name, sizes, self.split, self.source, self.target)
         return hashlib.sha256(repr(content).encode()).hexdigest()
 
     @functools.cached_property

@@ -53,7 +53,7 @@ def attend(
     def attention_weights(variables: Any, batch: Batch) -> Any:
         return introspection.record(model, variables, batch, missing_ok=True).weights
 
-    weights = run_once(attention_weights, model, variables, batch)
+    weights = run_once(attention_weights, variables, batch)
     found = []
     for i, (source, output) in enumerate(outputs):
         read = _pieces(tokenizer, batch['source'][i], batch['source_segments'][i])
@@ -90,15 +90,9 @@ def pairs_batch(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Batch
     return jax.device_put(batch, mesh.of().everywhere())
 
 
-def run_once(function: Any, model: Model, *arguments: Any) -> Any:
-    """The result of a function on the host, by a program that is soon compiled.
-
-    Args:
-      function: what it does follows from its name and the model.
-      model: what it knows beside its arguments.
-      arguments: of the function.
-    """
-    program = compilation.Program(jax.jit(function), model, once=True)
+def run_once(function: Any, *arguments: Any) -> Any:
+    """The result of a function on the host, by a program that is soon compiled."""
+    program = compilation.compiled(jax.jit(function), *arguments, once=True)
     return jax.device_get(program(*arguments))
 
 

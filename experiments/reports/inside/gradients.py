@@ -24,8 +24,8 @@ from experiments.config.schema import seed
 from experiments.data.batches import Position
 from experiments.errors import UserError
 from experiments.reports.arms import Arm
+from experiments.reports.inside.attended import run_once
 from experiments.reports.read import Run
-from experiments.runtime import compilation
 from experiments.training import setup
 from experiments.training.programs import Programs
 from experiments.training.setup import Memo
@@ -113,10 +113,7 @@ def layer_norms(
 
     params = variables['params']
     others = {name: x for name, x in variables.items() if name != 'params'}
-    program = compilation.Program(
-        jax.jit(jax.grad(loss)), ('first gradients', model, label_smoothing), once=True
-    )
-    found = jax.device_get(program(params, others, batch))
+    found = run_once(jax.grad(loss), params, others, batch)
     gradients: Any = flatten_dict(unstack_layers(found))
     norms: dict[str, dict[int, float]] = {}
     for path, gradient in gradients.items():

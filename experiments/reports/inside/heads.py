@@ -82,7 +82,7 @@ def head_stats(
             if 'entropy' in figures
         }
 
-    found = run_once(head_statistics, model, variables, batch)
+    found = run_once(head_statistics, variables, batch)
     return jax.tree.map(np.ndarray.tolist, found)
 
 
@@ -108,8 +108,8 @@ def head_importance(
     # Placed as the other arrays are, so that one program serves all masks.
     placed = jax.tree.leaves(variables)[0].sharding
     masks = jax.device_put(introspection.ablation_masks(model), placed)
-    with_all, gradients = run_once(mask_gradients, model, masks, variables, batch)
-    without = compilation.Program(jax.jit(ablated_loss), model)
+    with_all, gradients = run_once(mask_gradients, masks, variables, batch)
+    without = compilation.Program(jax.jit(ablated_loss))
     importance = Importance({}, {})
     for (stack, module), kind in _KINDS.items():
         layers = _layers(masks, stack, module)

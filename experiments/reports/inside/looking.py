@@ -53,7 +53,7 @@ def open_run(path: Path | str, pairs: int = PAIRS, of: str = '') -> 'Look':
     Raises:
       UserError: as `trained_run.open_trained`; or no checkpoint can be read.
     """
-    compilation.keep_programs()
+    compilation.use_cache()
     return Look(Path(path), pairs, of)
 
 

@@ -1,1 +1,0 @@
-"""The tokenizers of published checkpoints."""

@@ -1,1 +1,0 @@
-"""Tokenising a large text: in parts, in several processes, kept until it is whole."""

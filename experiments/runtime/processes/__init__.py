@@ -1,1 +1,0 @@
-"""Several processes that train one run together, by `jax.distributed`."""
