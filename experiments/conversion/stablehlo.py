@@ -8,7 +8,7 @@ on disk once. What goes from step to step is a list of arrays.
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,18 +35,6 @@ _MANIFEST = {
 }
 
 
-class _Functions(NamedTuple):
-    """What is exported of a model, each with the shapes that it takes.
-
-    Attributes:
-      encode: (parameters, source_BS) → state.
-      step: (parameters, token_B, position, state) → (logits_BV, state).
-    """
-
-    encode: tuple[Callable[..., Any], tuple[Any, ...]]
-    step: tuple[Callable[..., Any], tuple[Any, ...]]
-
-
 def write(trained: Trained, folder: Path) -> None:
     """Writes programs, parameters, tokenizer and a manifest.
 
@@ -58,7 +46,7 @@ def write(trained: Trained, folder: Path) -> None:
     extra_length = trained.config.evaluation.extra_length
     _check_lengths(trained.config.model, model, extra_length)
     functions = _functions(model, extra_length)
-    for name, (function, shapes) in functions._asdict().items():
+    for name, (function, shapes) in functions.items():
         exporter = export.export(jax.jit(function), platforms=PLATFORMS)
         program = exporter(*shapes).serialize()
         (folder / f'{name}.stablehlo').write_bytes(program)
@@ -83,8 +71,10 @@ def _by_path(variables: Any) -> dict[str, Any]:
     }
 
 
-def _functions(model: Model, extra_length: int) -> _Functions:
-    """Both functions, for any number of sentences of any length."""
+def _functions(
+    model: Model, extra_length: int
+) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """What is exported, by name: each function, and the shapes that it takes."""
     variables = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
     parameters = _by_path(variables)
     tree = jax.tree.structure(variables)
@@ -121,7 +111,7 @@ def _functions(model: Model, extra_length: int) -> _Functions:
     leaves, state_tree = jax.tree.flatten(state)
     of_step = (parameters, token_B, position, leaves)
     jax.eval_shape(step, *of_step)
-    return _Functions((encode, (parameters, source_BS)), (step, of_step))
+    return {'encode': (encode, (parameters, source_BS)), 'step': (step, of_step)}
 
 
 def _check_lengths(config: ModelConfig, model: Model, extra_length: int) -> None:

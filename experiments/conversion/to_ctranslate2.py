@@ -60,6 +60,7 @@ _FIXED: dict[str, tuple[Any, str]] = {
     'parallel': (False, 'blocks side by side do not attend to the source there'),
     'logit_cap': (None, 'the bias that keeps padding out would be capped, too'),
 }
+_ROLES = ('encoder', 'decoder', 'cross')
 _GATED = ('swiglu', 'geglu')
 # Positions whose vectors are added. Without a table it would add sinusoids.
 _OF_TABLE = ('none', 'sinusoidal', 'sinusoidal_t2t', 'learned')
@@ -107,30 +108,21 @@ def check_model(config: ModelConfig) -> None:
     for field, (wanted, why) in _FIXED.items():
         if getattr(config, field) != wanted:
             raise _refusal(config, field, why)
-    for field in variants.fields():
-        text = getattr(config, field)
-        if text and spec.entries(text) != [text]:
-            raise _refusal(config, field, 'the layers of a stack are alike there')
     for kind in _VARIANTS:
-        roles = ('encoder', 'decoder', 'cross') if kind == 'attention' else _STACKS
-        for role in roles:
+        for role in _ROLES if kind == 'attention' else _ROLES[:2]:
             _check_variant(config, kind, role)
     # What it has once, and a config twice.
     for field, role in (('decoder_norm', 'encoder'), ('cross_num_heads', 'decoder')):
         value = config.value(field.partition('_')[2], role)
         if getattr(config, field) not in (None, value):
             raise _refusal(config, field, f'there it is that of the rest, {value}')
-    for role in ('encoder', 'decoder', 'cross'):
-        sizes = _sizes(config, role)
-        if sizes.d_k != sizes.d_v:
-            field = config.deciding_field('d_k', role)
-            if getattr(config, field) is None:
-                field = config.deciding_field('d_v', role)
-            widths = f'd_k={sizes.d_k} and d_v={sizes.d_v}'
-            raise _refusal(config, field, f'heads have one width there, not {widths}')
-
-
-_STACKS = ('encoder', 'decoder')
+    for role in _ROLES:
+        d_k, d_v = _sizes(config, role).d_k, _sizes(config, role).d_v
+        if d_k != d_v:
+            raise UserError(
+                f'--to=ctranslate2 cannot have heads of model.d_k={d_k} and '
+                f'model.d_v={d_v}, as the {role} has: they have one width there'
+            )
 
 
 def _check_variant(config: ModelConfig, kind: str, role: str) -> None:
