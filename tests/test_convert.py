@@ -200,7 +200,7 @@ def test_it_stays_as_it_is_and_another_run_has_its_config(runs):
     assert settings.name == path.name and settings.overrides == {'train.steps': 7}
     for config in (trained.config, settings.config):
         with pytest.raises(UserError, match='give --config.init_from=.*/t5, and anoth'):
-            directory.check(path, config.to_dict())
+            directory.check_directory(path, config.to_dict())
     entry = overview.entry(read.read(path))
     assert (entry['status'], entry['step'], entry['steps']) == ('converted', 0, None)
 

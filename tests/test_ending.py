@@ -1,20 +1,15 @@
-"""A run's end: early, when the dev score stops rising; or later, when extended."""
+"""A run's end: early, when the dev score stops rising; or later, with more steps."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import small_runs
 
-from configs import wmt_base
-from experiments.command_line.flags import Parser, parse
-from experiments.config import load
+from experiments.command_line import flags
 from experiments.errors import UserError
 from experiments.evaluation import evaluator
-from experiments.optimizers import optimizer
 from experiments.runs import directory, metrics_log
-from experiments.training import extension
-from experiments.training.metrics import Progress
+from experiments.training.metrics import stops_early
 
 SMALL = small_runs.FIELDS | {
     'optimizer.name': 'contrib.schedule_free_adamw',
@@ -34,17 +29,16 @@ def data(tmp_path_factory):
     return small_runs.source(folder)
 
 
-def start(data, path, *flags, **changes):
+def start(data, path, **changes):
     overrides = small_runs.flags(SMALL | {'data': data}, **changes)
-    small_runs.train(path, *flags, *overrides)
+    small_runs.train(path, *overrides)
     return json.loads((path / 'result.json').read_text())
 
 
 def same_end(path, other):
-    """The results and metrics of two runs, without clocks and without how they came
-    about."""
+    """The results and metrics of two runs are the same, but for clocks."""
     clocks = (
-        *('train_seconds', 'tokens_per_second', 'time', 'seconds', 'extensions'),
+        *('train_seconds', 'tokens_per_second', 'time', 'seconds'),
         'peak_memory_bytes',
     )
 
@@ -53,7 +47,7 @@ def same_end(path, other):
 
     results = [json.loads((p / 'result.json').read_text()) for p in (path, other)]
     assert plain(results[0]) == plain(results[1])
-    rows = [list(map(plain, metrics_log.read(p))) for p in (path, other)]
+    rows = [list(map(plain, metrics_log.read_rows(p))) for p in (path, other)]
     assert rows[0] == rows[1]
 
 
@@ -63,15 +57,11 @@ def test_a_finished_run_goes_on_as_if_it_had_been_begun_with_more_steps(
 ):
     whole, longer = tmp_path / 'whole', tmp_path / 'longer'
     start(data, whole, train__steps=8)
-    short = start(data, longer)
+    start(data, longer)
     capsys.readouterr()
-    result = start(data, longer, train__steps=8)
-    out = capsys.readouterr().out
-    assert 'resuming at step 4' in out and 'was the last' not in out
+    start(data, longer, train__steps=8)
+    assert 'resuming at step 4' in capsys.readouterr().out
     same_end(whole, longer)
-    extension = {'at_step': 4, 'limits': {'train.steps': [4, 8]}, 'exact': True}
-    assert result['extensions'] == [extension]
-    assert json.loads((longer / 'result.step=4.json').read_text()) == short
     # The same command again shows the result; the old one is refused, for it is less.
     start(data, longer, train__steps=8)
     assert 'finished: step 8' in capsys.readouterr().out
@@ -79,67 +69,19 @@ def test_a_finished_run_goes_on_as_if_it_had_been_begun_with_more_steps(
         start(data, longer)
 
 
-def begun(path, schedule, step):
-    """A run of 4 steps that stands at a step, and the job that asks for 8."""
-    config = wmt_base.get_config()
-    config.optimizer.schedule = schedule
-    config.train.steps = 4
-    with directory.open_run(path, load.from_config_dict(config).to_dict()):
+def test_more_steps_are_refused_where_the_learning_rates_go_by_them(data, tmp_path):
+    cosine = SMALL | {'data': data, 'optimizer.schedule': 'cosine(peak=1e-2)'}
+    config = flags.settings('wmt_small', small_runs.flags(cosine)).config
+    with directory.open_run(tmp_path, config.to_dict()):
         pass
-    if step:
-        (path / 'checkpoints' / str(step)).mkdir(parents=True)
-    config.train.steps = 8
-    config = load.from_config_dict(config)
-    rates = optimizer.make_schedule(config, 8)
-    batches = SimpleNamespace(batches_per_epoch=10)
-    return SimpleNamespace(config=config, schedule=rates, steps=8, batches=batches)
-
-
-@pytest.mark.parametrize(
-    ('schedule', 'step', 'exact'),
-    [
-        ('noam(warmup=3)', 4, True),
-        ('constant_schedule(value=0.1)', 4, True),
-        ('linear_schedule(init_value=0.1, end_value=0.0, transition_steps=6)', 4, True),
-        ('cosine(peak=1e-2)', 4, False),
-        ('cosine(peak=1e-2)', 0, True),
-    ],
-)
-def test_an_extension_is_exact_where_the_rates_so_far_would_have_been_the_same(
-    tmp_path, schedule, step, exact
-):
-    job = begun(tmp_path, schedule, step)
-    record = {'at_step': step, 'limits': {'train.steps': [4, 8]}, 'exact': exact}
-    if exact:
-        assert extension.check(job, tmp_path, anyway=False) == record
-    else:
-        with pytest.raises(
-            UserError, match=r'cosine\(peak=1e-2\) goes by .* the 4 updates .* of 4, so'
-        ):
-            extension.check(job, tmp_path, anyway=False)
-        assert extension.check(job, tmp_path, anyway=True) == record
-
-
-@pytest.mark.parametrize('flags', [(), ('--extend',)], ids=['untold', 'told'])
-def test_to_go_on_all_the_same_is_told_by_a_flag(data, tmp_path, monkeypatch, flags):
-    told = []
-
-    def check(job, path, anyway):
-        told.append(anyway)
-        raise UserError('that is enough')
-
-    start_of = {'data': data, **SMALL}
-    _, settings = parse(
-        Parser(''),
-        ['--config=wmt_small', *(f'--config.{k}={v}' for k, v in start_of.items())],
-    )
-    with directory.open_run(tmp_path, settings.config.to_dict()):
-        pass
-    monkeypatch.setattr(extension, 'check', check)
     before = (tmp_path / 'config.json').read_bytes()
-    with pytest.raises(UserError, match='that is enough'):
-        start(data, tmp_path, *flags, train__steps=6)
-    assert told == [bool(flags)]
+    with pytest.raises(UserError, match=r'train.steps=6 .*cosine\(peak=1e-2\) goes by'):
+        start(
+            data,
+            tmp_path,
+            train__steps=6,
+            optimizer__schedule='cosine(peak=1e-2)',
+        )
     assert (tmp_path / 'config.json').read_bytes() == before
 
 
@@ -150,37 +92,37 @@ CONFIG = {'train': {'steps': 12, 'epochs': 0, 'patience': 2}, 'd_ff': 8}
     ('changes', 'more'),
     [
         ({'steps': 24}, True),
-        ({'steps': 0}, True),
-        ({'steps': 24, 'patience': 0}, True),
-        ({'patience': 3}, True),
+        ({'steps': 24, 'patience': 3}, False),
+        ({'patience': 3}, False),
         ({}, False),
         ({'steps': 6}, False),
-        ({'steps': 24, 'patience': 1}, False),
-        ({'epochs': 3}, False),
+        ({'steps': 0}, False),
     ],
 )
-def test_only_limits_that_are_raised_ask_for_more(tmp_path, changes, more):
+def test_only_more_steps_ask_for_more(tmp_path, changes, more):
     new = {**CONFIG, 'train': CONFIG['train'] | changes}
     assert not directory.asks_for_more(tmp_path, new)  # no run is there yet
     with directory.open_run(tmp_path, CONFIG):
-        pass
+        (tmp_path / 'result.json').write_text('{}')
     assert directory.asks_for_more(tmp_path, new) == more
     assert not directory.asks_for_more(tmp_path, new | {'d_ff': 16})
-    if changes:
+    if changes and not more:
         with pytest.raises(UserError, match='holds a run of another config'):
-            with directory.open_run(tmp_path, new):
-                pass
+            directory.check_directory(tmp_path, new)
+    if more:
+        with directory.open_run(tmp_path, new):
+            assert directory.read_config(tmp_path) == new
+            assert not (tmp_path / 'result.json').exists()
 
 
 def test_a_score_that_is_no_better_is_waited_for_so_long_and_no_longer():
-    progress = Progress()
+    scores = {}
     due = []
-    for score in (1.0, 3.0, 3.0, 2.0, 4.0, 0.0, 0.0):
-        progress.count_score(score)
-        due.append(progress.stops_early(2))
+    for step, score in enumerate((1.0, 3.0, 3.0, 2.0, 4.0, 0.0, 0.0)):
+        scores[step] = score
+        due.append(stops_early(scores, patience=2))
     assert due == [False, False, False, True, False, False, True]
-    assert not progress.stops_early(0)
-    assert progress.best_score == 4.0
+    assert not stops_early(scores, patience=0)
 
 
 class Killed(Exception):
@@ -215,11 +157,8 @@ def test_a_run_stops_early_and_scores_its_best_also_when_it_is_killed(
     with pytest.raises(Killed):
         start(data, tmp_path / 'killed', **patient)
     start(data, tmp_path / 'killed', **patient)
-    assert 'resuming at step 6' in capsys.readouterr().out
+    assert 'resuming at step 8' in capsys.readouterr().out
     same_end(tmp_path / 'whole', tmp_path / 'killed')
-    # With more patience it goes on.
-    result = start(data, tmp_path / 'whole', **patient | {'train__patience': 0})
-    assert (result['step'], result['stopped_early']) == (10, False)
 
 
 def test_waiting_for_evaluations_that_never_come_is_refused(data, tmp_path):

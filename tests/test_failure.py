@@ -32,15 +32,15 @@ def test_an_error_is_recorded_and_raised(tmp_path, error, entry):
     with pytest.raises(type(error)), failure.recorded(tmp_path):
         raise error
     assert json.loads((tmp_path / 'failure.json').read_text('utf-8')) == entry
-    assert failure.read(tmp_path) == entry
+    assert failure.read_failure(tmp_path) == entry
 
 
 def test_a_run_that_goes_on_has_not_failed(tmp_path):
     with pytest.raises(UserError), failure.recorded(tmp_path):
         raise UserError('the disk is full')
     with failure.recorded(tmp_path):
-        assert failure.read(tmp_path) is None
-    assert failure.read(tmp_path) is None
+        assert failure.read_failure(tmp_path) is None
+    assert failure.read_failure(tmp_path) is None
 
 
 @pytest.mark.parametrize('stop', [Stopped('saved'), KeyboardInterrupt()])
@@ -54,4 +54,4 @@ def test_a_stop_is_no_failure(tmp_path, stop):
 def test_a_file_that_tells_something_else_is_refused(tmp_path, text):
     (tmp_path / 'failure.json').write_text(text)
     with pytest.raises(UserError, match='failure.json does not tell.*remove it'):
-        failure.read(tmp_path)
+        failure.read_failure(tmp_path)

@@ -150,7 +150,7 @@ def test_a_killed_run_goes_on_without_its_source(text, source, tmp_path, monkeyp
 
 def check_first_loss(text, source, path):
     """Of the first row: the loss of the source's mean parameters on the first batch."""
-    first = next(row for row in metrics_log.read(path) if row['kind'] == 'train')
+    first = next(row for row in metrics_log.read_rows(path) if row['kind'] == 'train')
     own = prepared(text, path.parent / 'other')
     batch, _ = next(own.batches.iterate(Position()))
     variables = freezing.from_paths(
@@ -161,7 +161,7 @@ def check_first_loss(text, source, path):
 
 
 def check_record(source, path):
-    record = initial.read(path)
+    record = initial.read_record(path)
     assert record['averaged_steps'] == [1, 2]
     assert (record['anew'], record['left_out']) == ([], [])
     assert record['tokenizer'] == 'init_from'

@@ -1,6 +1,8 @@
-"""Lines are read one by one from a slow pipe, and many at once from a file."""
+"""Lines are read one by one from a slow pipe, many at once from a file; as UTF-8."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -9,19 +11,8 @@ from experiments.errors import UserError
 from experiments.evaluation import translator
 
 
-@pytest.fixture
-def pipe():
+def test_a_line_comes_while_the_pipe_stays_open():
     reading, writing = os.pipe()
-    yield reading, writing
-    for end in (reading, writing):
-        try:
-            os.close(end)
-        except OSError:
-            pass
-
-
-def test_a_line_comes_while_the_pipe_stays_open(pipe):
-    reading, writing = pipe
     windows = lines.windows(reading, 100)
     os.write(writing, b'one\n')
     assert next(windows) == ['one']
@@ -32,26 +23,18 @@ def test_a_line_comes_while_the_pipe_stays_open(pipe):
     os.write(writing, b'last')
     os.close(writing)
     assert list(windows) == [['last']]
+    os.close(reading)
 
 
-def test_a_file_comes_in_whole_windows(tmp_path):
+@pytest.mark.parametrize('end', ['', '\n'])
+def test_a_file_comes_in_whole_windows(tmp_path, end):
     file = tmp_path / 'text'
-    all_lines = [f'line {i} ' + 'x' * (i % 90) for i in range(5_000)]
-    file.write_bytes(('\r\n'.join(all_lines)).encode())
+    all_lines = [f'line {i} ' + 'x' * (i % 90) for i in range(4_999)] + ['', 'last']
+    file.write_bytes(('\r\n'.join(all_lines) + end).encode())
     with open(file, 'rb') as stream:
         found = list(lines.windows(stream.fileno(), 2_000))
-    assert [len(window) for window in found] == [2_000, 2_000, 1_000]
+    assert [len(window) for window in found] == [2_000, 2_000, 1_001]
     assert sum(found, []) == all_lines
-
-
-@pytest.mark.parametrize(
-    ('data', 'expected'),
-    [(b'', []), (b'\n', ['']), (b'a\n', ['a']), (b'a', ['a']), (b'a\n\n', ['a', ''])],
-)
-def test_as_many_lines_come_out_as_went_in(tmp_path, data, expected):
-    (tmp_path / 'text').write_bytes(data)
-    with open(tmp_path / 'text', 'rb') as stream:
-        assert sum(lines.windows(stream.fileno(), 10), []) == expected
 
 
 def test_what_is_not_utf_8_is_named_after_the_lines_before_it(tmp_path):
@@ -61,6 +44,21 @@ def test_what_is_not_utf_8_is_named_after_the_lines_before_it(tmp_path):
         assert next(windows) == ['ä\u2028b', 'c']
         with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
             next(windows)
+
+
+def test_streams_are_utf8_whatever_the_locale():
+    code = (
+        'from experiments.command_line import flags\n'
+        r'flags.main(lambda: print(input(), "name\udcff of a file"))'
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', code],
+        env=os.environ | {'PYTHONIOENCODING': 'ascii:strict'},
+        input='Straße ☃\n'.encode(),
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (0, b'')
+    assert done.stdout == 'Straße ☃ name\\udcff of a file\n'.encode()
 
 
 class Stub:

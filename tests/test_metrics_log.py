@@ -69,7 +69,7 @@ def test_a_resumed_run_keeps_the_rows_of_its_checkpoint(tmp_path):
     second = metrics_log.MetricsLog(tmp_path, rows)
     second.write(3, 'train', loss=3.0)
     second.close()
-    assert [(r['step'], r['kind'], r['loss']) for r in metrics_log.read(tmp_path)] == [
+    assert [(r['step'], r['kind'], r['loss']) for r in metrics_log.read_rows(tmp_path)] == [
         (1, 'train', 1.0),
         (2, 'train', 2.0),
         (3, 'train', 3.0),
@@ -92,13 +92,13 @@ def test_a_new_run_begins_with_no_rows(tmp_path):
 def test_a_row_that_was_cut_short_is_not_read_and_another_is_named(tmp_path):
     file = tmp_path / 'metrics.jsonl'
     file.write_text('{"step": 1, "kind": "train"}\n{"step": 2, "kind"')
-    assert metrics_log.read(tmp_path) == [{'step': 1, 'kind': 'train'}]
+    assert metrics_log.read_rows(tmp_path) == [{'step': 1, 'kind': 'train'}]
     file.write_text(
         '{"step": 1, "kind": "train"}\nnonsense\n{"step": 3, "kind": "train"}\n'
     )
     with pytest.raises(UserError, match='line 2'):
-        metrics_log.read(tmp_path)
-    assert len(metrics_log.read(tmp_path, 1)) == 1
+        metrics_log.read_rows(tmp_path)
+    assert len(metrics_log.read_rows(tmp_path, 1)) == 1
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_rows_that_are_lost_are_told(tmp_path, lines, lost):
     second = metrics_log.MetricsLog(tmp_path, 4, 4, told.append)
     assert second.flush() == len([i for i in lines if i < 4])
     second.close()
-    assert [row['step'] for row in metrics_log.read(tmp_path)] == [
+    assert [row['step'] for row in metrics_log.read_rows(tmp_path)] == [
         i + 1 for i in lines if i < 4
     ]
     assert len(told) == (lost is not None)
@@ -149,7 +149,7 @@ def test_final_scores_do_not_stand_in_for_rows_that_are_lost(tmp_path):
     file.write_text(file.read_text().partition('\n')[2])
     told = []
     metrics_log.MetricsLog(tmp_path, rows, 2, told.append).close()
-    assert [row['kind'] for row in metrics_log.read(tmp_path)] == ['train']
+    assert [row['kind'] for row in metrics_log.read_rows(tmp_path)] == ['train']
     assert len(told) == 1 and 'the last of step 2; 1 are lost' in told[0]
 
 
@@ -187,7 +187,7 @@ def test_whatever_may_be_in_a_row_can_be_shown(tmp_path):
     row = {'step': 2**63 - 1, 'kind': 'ä', 'x': 1e308, 'n': -(10**300), 'b': True}
     (tmp_path / 'metrics.jsonl').write_text(json.dumps(row) + '\n')
     metrics_log.MetricsLog(tmp_path, 1).close()
-    assert metrics_log.read(tmp_path) == [row]
+    assert metrics_log.read_rows(tmp_path) == [row]
     assert len(records(tmp_path)) == 4
 
 
@@ -219,7 +219,7 @@ def test_kills_leave_no_gap_and_no_double(tmp_path):
     final = metrics_log.MetricsLog(tmp_path, saved)
     final.write(saved + 1, 'train', loss=saved + 1)
     final.close()
-    assert [row['step'] for row in metrics_log.read(tmp_path)] == list(
+    assert [row['step'] for row in metrics_log.read_rows(tmp_path)] == list(
         range(1, saved + 2)
     )
     assert len([r for r in records(tmp_path) if b'train/loss' in r]) == saved + 1

@@ -124,7 +124,7 @@ def test_the_files_of_a_run_have_the_fields_that_the_page_names(tmp_path):
     named = code_in(first_cells(section(DIRECTORY, 'environment.json')))
     assert named == environment_fields
 
-    failure.write(tmp_path, ValueError('text'))
+    failure.write_failure(tmp_path, ValueError('text'))
     entry = json.loads((tmp_path / failure.NAME).read_text('utf-8'))
     assert code_in(first_cells(section(DIRECTORY, 'failure.json'))) == set(entry)
 

@@ -134,10 +134,10 @@ def test_a_protected_directory_is_refused_before_anything_is_done(nobody):
     message = f'no permission to write in {nobody}; name another'
     for place in (nobody, nobody / 'run', nobody / 'runs' / 'a'):
         with pytest.raises(UserError, match=message):
-            directory.check(place, CONFIG)
+            directory.check_directory(place, CONFIG)
     nobody.chmod(0)
     with pytest.raises(UserError, match='cannot read .*: Permission denied'):
-        directory.check(nobody / 'run', CONFIG)
+        directory.check_directory(nobody / 'run', CONFIG)
     with pytest.raises(UserError, match='cannot read .*: Permission denied'):
         directory.read_config(nobody)
     nobody.chmod(0o700)
@@ -147,15 +147,15 @@ def test_a_protected_directory_is_refused_before_anything_is_done(nobody):
 def test_a_directory_that_cannot_be_a_run_s_is_refused(tmp_path, monkeypatch):
     strange = Path(os.fsdecode(os.fsencode(tmp_path) + b'/\xff'))
     with pytest.raises(UserError, match=r'udcff has a name that is not UTF-8') as error:
-        directory.check(strange, CONFIG)
+        directory.check_directory(strange, CONFIG)
     assert str(error.value).isascii()
     with pytest.raises(UserError, match='not UTF-8'):
         directory.read_config(strange)
     with pytest.raises(UserError, match='File name too long'):
-        directory.check(tmp_path / ('x' * 5000), CONFIG)
+        directory.check_directory(tmp_path / ('x' * 5000), CONFIG)
     (tmp_path / 'file').write_text('')
     with pytest.raises(UserError, match='file is not a directory'):
-        directory.check(tmp_path / 'file' / 'run', CONFIG)
+        directory.check_directory(tmp_path / 'file' / 'run', CONFIG)
     assert directory.run_name('wmt', {'data': 'text(path="\udcff")'})
 
 
@@ -192,7 +192,7 @@ def test_what_a_kill_left_half_written_goes_at_the_next_start(tmp_path):
 @pytest.mark.parametrize('text', ['[]', '{}', 'null', '{"a": ' * 90_000, '"\\ud800"'])
 def test_a_config_of_another_shape_is_one_line(tmp_path, text):
     (tmp_path / 'config.json').write_text(text)
-    for look in (directory.read_config, lambda path: directory.check(path, CONFIG)):
+    for look in (directory.read_config, lambda path: directory.check_directory(path, CONFIG)):
         with pytest.raises(UserError, match='config.json is not') as error:
             look(tmp_path)
         assert len(str(error.value)) < 200 + len(str(tmp_path))

@@ -1,158 +1,122 @@
-"""A signal stops a run soon, even while C code runs that no signal interrupts."""
+"""A signal ends a process soon, even while C code runs; the training loop first saves."""
 
-import dataclasses
-import hashlib
-import io
 import os
 import signal
-import threading
+import subprocess
+import sys
 import time
-from concurrent.futures import Future
+from pathlib import Path
 
-import made_runs
 import pytest
 
-from experiments.command_line.screen import Screen
-from experiments.command_line.stopping import Stop, Stopped
-from experiments.config.schema import ExperimentConfig
-from experiments.runs import directory
+ROOT = Path(__file__).parent.parent
+BEGINS = """
+import hashlib, os, signal, sys, time
+from experiments.command_line import stopping
+stopping.watch()
+stopping.at_end(lambda: 'nothing was lost')
+def compile_for_long():
+    print('ready', flush=True)
+    hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)  # in C, as a compiler is
+def wait():
+    print('ready', flush=True)
+    time.sleep(60)
+"""
 
 
-@pytest.fixture
-def stop():
-    stop = Stop()
-    with stop.listening():
-        yield stop
-
-
-def ask_soon(number):
-    threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
-
-
-def test_work_returns_and_raises_as_if_it_were_called(stop):
-    assert stop.wait_for(lambda: 7) == 7
-    with pytest.raises(TimeoutError, match='of the work'):
-        stop.wait_for(lambda: (_ for _ in ()).throw(TimeoutError('of the work')))
-    assert not stop.asked
-    stop.check()
+def stopped(code, *numbers):
+    """Sends signals to a process, each once it is ready → its status and last line."""
+    command = [sys.executable, '-c', BEGINS + code]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        for number in numbers:
+            assert process.stdout.readline() == 'ready\n'
+            process.send_signal(number)
+        out, _ = process.communicate(timeout=20)
+    return process.returncode, out
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-def test_work_that_nothing_interrupts_is_left_to_itself(stop, number):
-    ended = threading.Event()
-
-    def work():
-        # In C for seconds, as a compiler is; other threads run on.
-        hashlib.pbkdf2_hmac('sha256', b'', b'', 20_000_000)
-        ended.set()
-
-    ask_soon(number)
-    with pytest.raises(Stopped):
-        stop.wait_for(work)
-    assert stop.asked and not ended.is_set()
-    with pytest.raises(Stopped):
-        stop.check()
-    with pytest.raises(Stopped):  # what comes after it is not even begun
-        stop.wait_for(lambda: pytest.fail('was begun'))
+@pytest.mark.parametrize('work', ['compile_for_long', 'wait'])
+def test_a_process_ends_whatever_it_does_and_says_a_line(work, number):
+    assert stopped(f'{work}()', number) == (128 + number, 'nothing was lost\n')
 
 
-def test_work_that_looks_ends_in_order(stop):
-    """It may take away its drafts before anything else goes on."""
-    cleared = []
-
-    def work():
-        try:
-            while True:
-                stop.check()
-        finally:
-            time.sleep(0.2)
-            cleared.append(True)
-
-    ask_soon(signal.SIGTERM)
-    with pytest.raises(Stopped):
-        stop.wait_for(work)
-    assert cleared
+ASKED = """
+with stopping.asked() as is_asked:
+    print('ready', flush=True)
+    while not is_asked():
+        time.sleep(0.01)
+    {}
+"""
 
 
-def test_a_future_is_waited_for_until_a_stop(stop):
-    future = Future()
-    future.set_result(3)
-    assert stop.result(future) == 3
-    ask_soon(signal.SIGTERM)
-    with pytest.raises(Stopped):
-        stop.result(Future())
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_whoever_asks_may_save_before_the_end(number):
+    saves = "stopping.end(lambda: f'saved, for {stopping.received()} came')"
+    assert stopped(ASKED.format(saves), number) == (
+        128 + number,
+        f'saved, for {number:d} came\n',
+    )
 
 
-def test_tokenising_ends_and_leaves_no_draft(stop, tmp_path, monkeypatch):
-    from experiments.data import corpus, tokenizer
-    from experiments.data.sources.grammar import Grammar
-    from experiments.training import setup
-
-    monkeypatch.setattr(setup.cache, 'folder', lambda: tmp_path / 'cache')
-    monkeypatch.setattr(corpus, '_CHUNK', 10)
-    data, out = Grammar(pairs=100), io.StringIO()
-    words = tokenizer.train(data, 200, tmp_path)
-    pairs = data.train()
-
-    class Asking(Grammar):
-        def train(self):
-            for number, pair in enumerate(pairs):
-                if number == 25:
-                    os.kill(os.getpid(), signal.SIGTERM)
-                yield pair
-
-    config, source = ExperimentConfig(), Asking(pairs=100)
-    with pytest.raises(Stopped):
-        setup._tokenised(config, source, words, setup.Memo(), Screen(out), stop)
-    assert out.getvalue() == 'tokenising …\n'  # once
-    assert len(list(pairs)) == 70  # the chunk is ended, and no other begun
-    assert list((tmp_path / 'cache').iterdir()) == []
+def test_whoever_asked_and_goes_on_is_ended():
+    code = ASKED.format('print("saved", flush=True)') + "print('goes on')"
+    assert stopped(code, signal.SIGTERM) == (143, 'saved\nnothing was lost\n')
 
 
-def test_mending_the_tokenizer_of_a_run_that_has_ended_is_stopped(
-    stop, tmp_path, monkeypatch
-):
-    from experiments.data import tokenizer
-    from experiments.training import whole_run
-
-    config = dataclasses.replace(ExperimentConfig(), data='grammar(pairs=100)')
-    made_runs.make(tmp_path / 'made', bleu=1.0)
-    with directory.open_run(tmp_path / 'run', config.to_dict()):
-        (tmp_path / 'made' / 'result.json').rename(tmp_path / 'run' / 'result.json')
-    sums = tmp_path / 'run' / 'tokenizer.model.sha256'
-    sums.write_text(f'{"0" * 64}  tokenizer.model\n')
-    ended = threading.Event()
-
-    def train(*_):
-        os.kill(os.getpid(), signal.SIGTERM)
-        ended.wait(5)
-
-    monkeypatch.setattr(tokenizer, 'train', train)
-    screen = Screen(io.StringIO())
-    with pytest.raises(Stopped):
-        whole_run.run([whole_run.Run(config, tmp_path / 'run')], (), screen, stop)
-    ended.set()
-    assert screen.phase == 'making the tokenizer'
+def test_a_second_ctrl_c_ends_who_still_saves():
+    numbers = (signal.SIGINT, signal.SIGINT)
+    assert stopped(ASKED.format('compile_for_long()'), *numbers) == (130, '')
 
 
-def test_handlers_are_put_back():
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    with Stop().listening():
-        assert signal.getsignal(signal.SIGTERM) != before[0]
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+def test_while_all_is_saved_nobody_is_asked():
+    code = 'with stopping.asked(), stopping.at_once(): compile_for_long()'
+    assert stopped(code, signal.SIGTERM) == (143, 'nothing was lost\n')
 
 
-def test_several_processes_stop_where_they_agree_to():
-    answers = iter([False, False, True])
-    stop = Stop()
-    with pytest.MonkeyPatch.context() as patch, stop.listening():
-        stop.agree(lambda: next(answers))
-        sent = []
-        patch.setattr(os, 'kill', lambda process, number: sent.append(number))
-        signal.raise_signal(signal.SIGINT)
-        assert sent == [signal.SIGTERM]  # of which jax tells the others
-        assert not stop.due() and not stop.asked
-        assert not stop.due()
-        assert stop.due() and stop.asked
-        assert stop.due()  # without asking again
-    assert stop.signal == signal.SIGTERM
+def test_an_error_in_the_loop_gives_signals_back_to_the_watcher():
+    code = """
+try:
+    with stopping.asked():
+        raise ValueError
+except ValueError:
+    wait()
+"""
+    assert stopped(code, signal.SIGTERM) == (143, 'nothing was lost\n')
+
+
+def test_other_signals_may_be_listened_to():
+    code = 'stopping.watch(signal.SIGUSR2)\nwait()'
+    assert stopped(code, signal.SIGUSR2) == (
+        128 + signal.SIGUSR2,
+        'nothing was lost\n',
+    )
+
+
+def test_a_child_that_is_ended_does_not_end_its_parent():
+    code = """
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+time.sleep(0.5)
+os.kill(child, signal.SIGTERM)
+assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+wait()
+"""
+    assert stopped(code, signal.SIGINT)[0] == 130
+
+
+def test_a_process_ends_although_nobody_reads_what_it_prints():
+    code = "print('ready', flush=True)\nsys.stdout.write('x' * 10**6)"
+    command = [sys.executable, '-c', BEGINS + code]
+    # Without a buffer, Python drops what a signal has kept it from writing.
+    environment = {k: v for k, v in os.environ.items() if k != 'PYTHONUNBUFFERED'}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b'ready\n'
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 143

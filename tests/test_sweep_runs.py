@@ -183,7 +183,7 @@ def start(folder):
 
 
 def step_of(path):
-    return max((row['step'] for row in metrics_log.read(path)), default=0)
+    return max((row['step'] for row in metrics_log.read_rows(path)), default=0)
 
 
 def wait_for(condition, seconds=300):

@@ -20,21 +20,30 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.checkpoints import manifest
-
 _WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}  # by bytes
 
 
-def of(tree: Any) -> dict[str, str]:
+def leaves_by_path(tree: Any) -> dict[str, Any]:
+    """Path → leaf of a tree: `{'params/norm/bias': …}`."""
+    leaves = {}
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        leaves[jax.tree_util.keystr(path, simple=True, separator='/')] = leaf
+    return leaves
+
+
+def array_kinds(tree: Any) -> dict[str, str]:
+    """Path → dtype and shape of each leaf: `{'params/norm/bias': 'float32[512]'}`."""
+    leaves = leaves_by_path(tree)
+    return {path: f'{x.dtype}{list(x.shape)}' for path, x in leaves.items()}
+
+
+def array_digests(tree: Any) -> dict[str, str]:
     """Path → digest, eight hexadecimal digits, of each leaf of a tree of arrays.
 
     Where processes share the arrays, all have to call it, and all get the same.
     """
-    digests = {}
-    for name, leaf in manifest.leaves(tree).items():
-        # One by one: a CPU's program holds the words of a leaf before it adds them up.
-        digests[name] = f'{int(_digest(leaf)):08x}'
-    return digests
+    # One by one: a CPU's program holds the words of a leaf before it adds them up.
+    return {path: f'{int(_digest(x)):08x}' for path, x in leaves_by_path(tree).items()}
 
 
 @jax.jit

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import io
 import os
 import re
 import runpy
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 from absl import flags
 from ml_collections import config_dict, config_flags
 
-from experiments.command_line import usage, utf8
+from experiments.command_line import stopping, usage
 from experiments.config import load, schema
 from experiments.config.load import flatten
 from experiments.errors import UserError, line
@@ -45,7 +46,7 @@ class Settings(NamedTuple):
     file: dict[str, Any]
 
     def with_seed(self, seed: int) -> 'Settings':
-        """Those that `--config.train.seed` would give."""
+        """Those with another `train.seed`."""
         overrides = {**self.overrides, 'train.seed': seed}
         if seed == self.file['train.seed']:
             del overrides['train.seed']
@@ -83,19 +84,31 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(run: Callable[[], None]) -> None:
-    """Runs a command; a UserError is one line on stderr and exit status 2."""
-    utf8.use(run)
+    """Runs a command; a UserError is one line on stderr and exit status 2.
+
+    A signal ends the process (`stopping`).
+    """
+    stopping.watch()
+    _use_utf8()
     try:
         run()
     except UserError as error:
         print('error:', line(error), file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)  # as the shell says it
     except BrokenPipeError:
         # `| head` has seen enough; the exit's own flush shall find no pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _use_utf8() -> None:
+    """Makes the streams UTF-8, whatever the locale."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding='utf-8', errors='strict')
+    for stream in (sys.stdout, sys.stderr):
+        # A file's name may hold bytes that are not text: they are shown escaped.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding='utf-8', errors='backslashreplace')
 
 
 def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Settings]:

@@ -1,125 +1,146 @@
-"""Stopping on request: SIGTERM and Ctrl-C end a run soon, and it loses nothing."""
+"""Stopping: SIGTERM and Ctrl-C end a command soon, and a run loses nothing by it.
 
+Python runs signal handlers in the main thread, between two of its instructions: none
+runs while that thread compiles or waits for a device. So a thread of its own hears of
+signals, by a socket to which the interpreter writes the number of each. As a rule it
+ends the process, as a kill would. Only where steps of training are not saved yet
+(`asked`) it leaves that to whoever asks.
+"""
+
+import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
-T = TypeVar('T')
+_GRACE = 1.0  # seconds in which the last line is printed
 
-_POLL = 0.1  # seconds between two checks whether a stop was asked for
-_GRACE = 0.5  # seconds in which work may end by itself, and remove temporary files
+# Without a reference to both ends, Python closes them and nothing is heard.
+_sockets: tuple[socket.socket, socket.socket] | None = None
+_numbers: set[int] = set()  # of the signals that are listened to
+_received: int | None = None  # the signal that asked for a stop
+_someone_asks = False
+_line: Callable[[], str] = str
 
 
 class Stopped(Exception):
-    """The run was asked to stop. The message says what was saved, if anything was."""
+    """Training was asked to stop. The message says that its state is saved, and where.
 
-
-class Stop:
-    """Whether a run was asked to stop.
-
-    Python runs signal handlers in the main thread, between two of its instructions. So
-    none runs while that thread compiles or waits for a device; and if a handler raised,
-    the error could appear at any place. Therefore the handler only notes the signal.
-    The main thread checks for it after each step of training. Long work is done in
-    another thread (`wait_for`), for which the main thread waits only until a stop is
-    asked for.
+    The process is to end soon, by `end`.
     """
 
-    def __init__(self) -> None:
-        self._signal: int | None = None
-        self._agreed: Callable[[], bool] | None = None
 
-    @property
-    def asked(self) -> bool:
-        return self._signal is not None
+def watch(*others: int) -> None:
+    """From now on SIGTERM and Ctrl-C end the process, or ask for a stop (`asked`).
 
-    @property
-    def signal(self) -> int | None:
-        """The signal that asked for a stop."""
-        return self._signal
-
-    @contextmanager
-    def listening(self, *others: int) -> Iterator[None]:
-        """Has SIGTERM and Ctrl-C ask for a stop; a second Ctrl-C ends the process.
-
-        Args:
-          others: more signals that ask for one.
-        """
-        numbers = (signal.SIGTERM, signal.SIGINT, *others)
-        before = {number: signal.signal(number, self._ask) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def agree(self, agreed: Callable[[], bool]) -> None:
-        """From now on this process stops only where several do so together.
-
-        Args:
-          agreed: whether they stop here, because one of them got SIGTERM; each asks it
-            as often as the others.
-        """
-        self._agreed = agreed
-
-    def due(self) -> bool:
-        """Whether to stop here: a place that several processes come to alike."""
-        if self._agreed is not None and not self.asked and self._agreed():
-            self._signal = signal.SIGTERM
-        return self.asked
-
-    def check(self) -> None:
-        """Raises Stopped if a stop was asked for; work calls it where it can end."""
-        if self.asked:
-            raise Stopped
-
-    def wait_for(self, work: Callable[[], T]) -> T:
-        """Does some work in a thread, and returns what it returns.
-
-        Raises:
-          Stopped: a stop was asked for. The thread goes on until `leave` ends it.
-        """
-        self.check()
-        future: Future[T] = Future()
-        threading.Thread(target=_do, args=(work, future), daemon=True).start()
-        return self.result(future)
-
-    def result(self, future: Future[T]) -> T:
-        """The result of a future; raises as `wait_for` does."""
-        while not wait([future], _POLL).done:
-            if self.asked and self._agreed is None:
-                wait([future], _GRACE)
-                raise Stopped
-        return future.result()
-
-    def leave(self) -> NoReturn:
-        """Ends the process at once, with the status that a shell gives to a signal.
-
-        An orderly exit would wait for a thread that compiles, which nothing can end.
-        """
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(128 + (self._signal or signal.SIGTERM))
-
-    def _ask(self, number: int, frame: object) -> None:
-        if self.asked and number == signal.SIGINT:
-            os._exit(128 + number)
-        if self._agreed is None:
-            self._signal = number
-        elif number == signal.SIGINT:
-            # Of SIGTERM the others hear; a second Ctrl-C ends the process.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+    Args:
+      others: more signals that do.
+    """
+    global _sockets
+    _numbers.update((signal.SIGTERM, signal.SIGINT, *others))
+    if _sockets is None:
+        _sockets = socket.socketpair()
+        receiver, sender = _sockets
+        sender.setblocking(False)
+        signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=_hear, args=[receiver], daemon=True).start()
+        if hasattr(os, 'register_at_fork'):  # not on Windows, which has no fork
+            os.register_at_fork(after_in_child=_unwatch)
+    for number in _numbers:
+        # Python tells the socket only of signals that have a handler.
+        signal.signal(number, lambda number, frame: None)
 
 
-def _do(work: Callable[[], T], future: Future[T]) -> None:
+def at_end(line: Callable[[], str]) -> None:
+    """What is printed last where a signal ends the process; by default nothing.
+
+    Args:
+      line: is called in another thread, while the main thread does what it did.
+    """
+    global _line
+    _line = line
+
+
+@contextlib.contextmanager
+def asked() -> Iterator[Callable[[], bool]]:
+    """Within it a signal does not end the process; a second Ctrl-C does.
+
+    Yields a function that tells whether a stop was asked for. Whoever calls it saves
+    what is there, and raises `Stopped`.
+    """
+    global _someone_asks
+    _someone_asks = True
     try:
-        future.set_result(work())
-    except BaseException as error:
-        future.set_exception(error)
+        yield lambda: _received is not None
+    finally:
+        # Once a stop was asked for, the process is about to end by itself.
+        _someone_asks = _received is not None
+    if _received is not None:
+        end()
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """Within a block of `asked`: while all is saved, a signal ends the process."""
+    global _someone_asks
+    before = _someone_asks
+    _someone_asks = False
+    if _received is not None:
+        end()
+    try:
+        yield
+    finally:
+        _someone_asks = before
+
+
+def received() -> int | None:
+    """The signal that asked for a stop."""
+    return _received
+
+
+def end(line: Callable[[], str] | None = None) -> NoReturn:
+    """Prints the last line, and ends the process with the signal's status.
+
+    An orderly exit would wait for threads that compile, which nothing can end.
+
+    Args:
+      line: in place of that of `at_end`.
+    """
+    status = 128 + (_received or signal.SIGTERM)
+    # The main thread may have locked a stream on which nobody reads.
+    in_time = threading.Timer(_GRACE, os._exit, [status])
+    in_time.daemon = True
+    in_time.start()
+    try:
+        text = (line or _line)()
+        if text:
+            print(text)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def _hear(receiver: socket.socket) -> None:
+    global _received
+    while True:
+        number = receiver.recv(1)[0]
+        if number not in _numbers:
+            continue
+        is_second = _received is not None
+        if not is_second:
+            _received = number
+        if not _someone_asks:
+            end()
+        if is_second and number == signal.SIGINT:
+            os._exit(128 + number)
+
+
+def _unwatch() -> None:
+    """A forked process shares the socket: its signals are not to end this one."""
+    signal.set_wakeup_fd(-1)
+    for number in _numbers:
+        signal.signal(number, signal.SIG_DFL)

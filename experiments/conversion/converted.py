@@ -81,7 +81,7 @@ def write_run(conversion: Conversion, path: Path) -> Any:
             f'{path} is there and no empty directory: name another with --workdir'
         )
     stored = conversion.config.to_dict()
-    directory.check(path, stored)
+    directory.check_directory(path, stored)
     storage.sweep(path.absolute().parent, held=False)
     with user_errors():
         _, variables = flaxformer_lite.from_pretrained(conversion.folder)

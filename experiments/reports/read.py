@@ -87,7 +87,7 @@ def read(path: Path) -> Run:
       UserError: this is not the directory of a run, or a file of it cannot be read.
     """
     config = flatten(directory.read_config(path))
-    rows = metrics_log.read(path)
+    rows = metrics_log.read_rows(path)
     status = 'converted' if directory.is_converted(config) else 'unfinished'
     message = ''
     if storage.exists(path / directory.RESULT):

@@ -38,11 +38,11 @@ def recorded(path: Path) -> Iterator[None]:
     except Exception as error:
         if not storage.exists(path / directory.RESULT):
             with suppress(UserError):  # of a full disk, which may be the error itself
-                write(path, error)
+                write_failure(path, error)
         raise
 
 
-def write(path: Path, error: Exception) -> None:
+def write_failure(path: Path, error: Exception) -> None:
     """Writes how the training in a directory ended.
 
     The file holds `status`: `diverged` where loss or gradient were not finite, else
@@ -60,7 +60,7 @@ def write(path: Path, error: Exception) -> None:
     storage.write_json(path / NAME, entry)
 
 
-def read(path: Path) -> dict[str, Any] | None:
+def read_failure(path: Path) -> dict[str, Any] | None:
     """What was written, or None where training did not end by an error.
 
     Raises:

@@ -7,16 +7,15 @@ takes, so that it goes on without the source, whatever became of that.
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from experiments import storage
-from experiments.checkpoints import fitting, manifest
-from experiments.checkpoints.averaging import Mean
-from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.checkpoints import digest, fitting
+from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.checkpoints.fitting import Fit
 from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizer
@@ -34,25 +33,17 @@ from flaxformer_lite.training import freezing
 NAME = 'init.json'
 
 
-class Initial:
-    """The variables that a run takes over, held until it has begun.
+class Initial(NamedTuple):
+    """What a run takes over.
 
-    Args:
-      variables: by their paths where layers are separate, 'params/embedding'.
+    Attributes:
+      variables: by their paths where layers are separate, 'params/embedding'. They go
+        when the run has begun.
       record: where they come from, for `init.json`.
     """
 
-    def __init__(self, variables: Mapping[str, jax.Array], record: dict[str, Any]):
-        self.record = record
-        self._variables: dict[str, jax.Array] | None = dict(variables)
-
-    def variables(self) -> dict[str, jax.Array]:
-        assert self._variables is not None, 'they are asked for after `release`'
-        return self._variables
-
-    def release(self) -> None:
-        """Frees their memory: the run has begun."""
-        self._variables = None
+    variables: dict[str, jax.Array]
+    record: dict[str, Any]
 
 
 def source(config: ExperimentConfig, path: Path) -> TrainedRun | None:
@@ -121,7 +112,7 @@ def vocabulary(
         return make()
     if run is not None:
         return run.tokenizer if _has_its_tokenizer(config, run) else make()
-    if read(path)['tokenizer'] != 'init_from':
+    if read_record(path)['tokenizer'] != 'init_from':
         return make()
     file = path / trained_run.TOKENIZER
     if tokenizer.damage(file):
@@ -141,7 +132,7 @@ def check_tokenizer(
         tokenizer.check_same(vocabulary, path / trained_run.TOKENIZER)
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
     """What was recorded of where a run that has begun took its parameters from.
 
     Raises:
@@ -161,7 +152,7 @@ def check_text(config: ExperimentConfig, path: Path, digest: str) -> None:
     A tokenizer that came from elsewhere does not tell.
     """
     if config.init_from and _has_begun(path):
-        if read(path)['training_pairs'] != digest:
+        if read_record(path)['training_pairs'] != digest:
             raise UserError(
                 f'the training text is not what {path} was begun with: restore it, or '
                 'begin a new run with another --workdir'
@@ -215,7 +206,7 @@ def _record(
 def _kinds(model: Model) -> dict[str, str]:
     """Dtype and shape of each variable, by its path where layers are separate."""
     separate = model.with_separate_layers() if model.scans_layers else model
-    return manifest.kinds(trained_run.abstract_variables(separate))
+    return digest.array_kinds(trained_run.abstract_variables(separate))
 
 
 def _check_ids(

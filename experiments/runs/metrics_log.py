@@ -5,8 +5,6 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -24,39 +22,28 @@ _REMEDY = ': delete this line'
 class MetricsLog:
     """Appends rows to `metrics.jsonl`, and their numbers to TensorBoard's events.
 
-    Opened to resume a run, it keeps the rows that were there at the checkpoint and
-    drops later ones, so that none is there twice. The events are then written again
-    from the rows that stay: what was not yet on disk comes back, and TensorBoard sees a
-    run without restarts.
+    Opened to resume a run, it keeps the rows up to the checkpoint's step and drops
+    later ones, so that none is there twice. The final scores have the step of the last
+    checkpoint, and come after it. The events are written again from the rows that stay:
+    what was not yet on disk comes back, and TensorBoard sees a run without restarts.
 
     Args:
       path: the run's directory.
-      rows: how many rows to keep, as `flush` returned it before the checkpoint; 0 for
-        a new run.
-      step: the checkpoint's. Later rows are never kept, even where earlier ones are
-        lost, and they have moved up to their places.
-      warn: is told of rows that are lost.
+      step: the checkpoint's; 0 for a new run.
 
     Raises:
       UserError: the disk is full, or the directory cannot be written to; so do all
         methods.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        rows: int = 0,
-        step: int | None = None,
-        warn: Callable[[str], None] = print,
-    ):
-        kept = read(path, rows)
-        if step is not None:
-            kept = [row for row in kept if _is_of_checkpoint(row, step)]
-        if len(kept) < rows:
-            warn(_loss(path / NAME, kept, rows))
-        self._rows = len(kept)
-        storage.write(path / NAME, ''.join(map(_line, kept)))
-        events = _begin_events(path / 'tensorboard', kept)
+    def __init__(self, path: Path, step: int = 0):
+        rows = [
+            row
+            for row in read_rows(path)
+            if row['step'] <= step and row['kind'] != 'final'
+        ]
+        storage.write(path / NAME, ''.join(map(_line, rows)))
+        events = _begin_events(path / 'tensorboard', rows)
         # Not buffered: a kill loses nothing, only a power cut could.
         self._files = [_open(path / NAME), _open(events)]
 
@@ -68,52 +55,54 @@ class MetricsLog:
         """
         row = {'step': step, 'kind': kind, 'time': round(time.time(), 3)}
         row |= {name: _plain(value) for name, value in values.items()}
-        self._append(_line(row).encode(), _events(row))
-        self._rows += 1
+        for file, data in zip(
+            self._files, (_line(row).encode(), _events(row)), strict=True
+        ):
+            _append(file, data)
 
-    def flush(self) -> int:
-        """Makes sure that all rows are on disk.
-
-        Returns:
-          How many they are, for the checkpoint.
-        """
+    def flush(self) -> None:
+        """Makes sure that all rows are on disk."""
         for file in self._files:
-            with _errors_of(file):
+            try:
                 os.fsync(file.fileno())
-        return self._rows
+            except OSError as error:
+                raise _unwritten(file.name, error) from error
 
     def close(self) -> None:
         for file in self._files:
             file.close()
 
-    def _append(self, *data: bytes) -> None:
-        for file, part in zip(self._files, data, strict=True):
-            with _errors_of(file):
-                while part:  # a disk that is nearly full takes only some of it
-                    part = part[file.write(part) :]
-
 
 class NoMetricsLog:
     """Writes nothing: that of each process but the first, which alone writes."""
 
-    def __init__(self, path: Path, rows: int = 0, step: int | None = None):
-        pass
-
     def write(self, step: int, kind: str, **values: Any) -> None:
         pass
 
-    def flush(self) -> int:
-        return 0
+    def flush(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
+
+
+def _append(file: FileIO, data: bytes) -> None:
+    try:
+        while data:  # a disk that is nearly full takes only some of it
+            data = data[file.write(data) :]
+    except OSError as error:
+        raise _unwritten(file.name, error) from error
 
 
 def _open(file: Path) -> FileIO:
     try:
         return open(file, 'ab', buffering=0)
     except OSError as error:
-        raise UserError(f'cannot write {file}: {error.strerror}') from error
+        raise _unwritten(file, error) from error
+
+
+def _unwritten(file: Path | str, error: OSError) -> UserError:
+    return UserError(f'cannot write {file}: {error.strerror}')
 
 
 def _begin_events(folder: Path, rows: list[dict[str, Any]]) -> Path:
@@ -122,49 +111,16 @@ def _begin_events(folder: Path, rows: list[dict[str, Any]]) -> Path:
     TensorBoard does not notice when a file that it reads becomes shorter, so each start
     has a file of its own.
     """
-    _remove_events(folder)
+    for file in folder.glob('events.out.tfevents.*'):
+        storage.remove(file)
     file = folder / f'events.out.tfevents.{time.time_ns()}'
     version = tensorboard.version(time.time())
     storage.write(file, version + b''.join(map(_events, rows)))
     return file
 
 
-def _remove_events(folder: Path) -> None:
-    for file in folder.glob('events.out.tfevents.*'):
-        try:
-            file.unlink()
-        except OSError as error:
-            raise UserError(f'cannot remove {file}: {error.strerror}') from error
-
-
-def _is_of_checkpoint(row: dict[str, Any], step: int) -> bool:
-    """Whether a row can be one of those before the checkpoint of a step.
-
-    The final scores have the step of the last checkpoint, and come after it.
-    """
-    return row['step'] <= step and row['kind'] != 'final'
-
-
-def _loss(file: Path, kept: list[dict[str, Any]], rows: int) -> str:
-    there = 'none is there'
-    if kept:
-        there = f'{len(kept):,} are there, the last of step {kept[-1]["step"]:,}'
-    return (
-        f'{file} was cut or changed: of the {rows:,} rows before the checkpoint '
-        f'{there}; {rows - len(kept):,} are lost. Training goes on without them'
-    )
-
-
-@contextmanager
-def _errors_of(file: FileIO) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f'cannot write {file.name}: {error.strerror}') from error
-
-
-def read(path: Path, rows: int | None = None) -> list[dict[str, Any]]:
-    """The first rows of a run, or all; not a last line that a kill cut short.
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a run; not a last line that a kill cut short.
 
     Raises:
       UserError: the file cannot be read, or a line is not a row.
@@ -177,7 +133,16 @@ def read(path: Path, rows: int | None = None) -> list[dict[str, Any]]:
         *lines, _ = file.read_bytes().split(b'\n')
     except OSError as error:
         raise UserError(f'cannot read {file}: {error.strerror}') from error
-    return [_row(line, f'{file}, line {i}') for i, line in enumerate(lines[:rows], 1)]
+    return [_row(line, f'{file}, line {i}') for i, line in enumerate(lines, 1)]
+
+
+def dev_scores(path: Path) -> dict[int, float]:
+    """Step → BLEU of the dev set, in order, as a run has logged it."""
+    return {
+        row['step']: row['bleu']
+        for row in read_rows(path)
+        if row['kind'] == 'eval' and row.get('bleu') is not None
+    }
 
 
 def _row(line: bytes, where: str) -> dict[str, Any]:

@@ -5,22 +5,19 @@ The commands that read a run, and the end of training, share what is here.
 
 import functools
 import hashlib
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from experiments.checkpoints import hold
-from experiments.checkpoints.averaging import Mean
-from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
 from experiments.config import check, load
 from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import published, tokenizer
 from experiments.data.tokenizer import Tokenizer
-from experiments.errors import UserError
-from experiments.runs import directory
+from experiments.errors import UserError, warn
+from experiments.runs import directory, metrics_log
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.models.base import Model
@@ -50,7 +47,8 @@ def open_trained(path: Path) -> TrainedRun:
         of another version, or its model cannot be built here.
     """
     config = _config(path)
-    checkpoints = Checkpoints(path / CHECKPOINTS, read_only=True)
+    scores = metrics_log.dev_scores(path) if takes_best(config) else {}
+    checkpoints = Checkpoints(path / CHECKPOINTS, scores=scores, read_only=True)
     if not checkpoints.steps():
         raise UserError(
             f'{path} holds no finished checkpoint yet: let its run train on'
@@ -92,14 +90,13 @@ def average(
     config: ExperimentConfig,
     checkpoints: Checkpoints,
     model: Model,
-    warn: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] = warn,
     devices: DeviceMesh | None = None,
 ) -> Mean:
     """The mean of the checkpoints that are to be scored; the run may still be training.
 
     Args:
-      warn: is told of each damaged checkpoint, which is left out; by default it is
-        printed on stderr.
+      warn: is told of each damaged checkpoint, which is left out.
       devices: where the parameters go; by default whole on all that there are.
 
     Raises:
@@ -107,22 +104,15 @@ def average(
     """
     abstract = abstract_variables(model, devices)
     for _ in range(_ATTEMPTS):
-        steps = list(average_steps(config, checkpoints))
-        if takes_best(config):
-            # They may be among the best: they are left out, and reported.
-            steps += processes.from_first(checkpoints.unknown_steps)
         try:
-            return checkpoints.average(steps, abstract, warn or _to_stderr)
-        except hold.Gone:
-            continue  # a newer one is there
+            steps = average_steps(config, checkpoints)
+            return checkpoints.average(steps, abstract, warn)
+        except Gone:
+            checkpoints.scores = metrics_log.dev_scores(checkpoints.directory.parent)
     raise UserError(
         'the run removes its checkpoints sooner than they can be read: let it end, or '
         'begin one with a larger checkpoint.every'
     )
-
-
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -40,6 +40,18 @@ class DeviceMesh:
         """The sharding of each parameter of a tree, and of what is shaped like one."""
         return state_shardings(tree, self.mesh)
 
+    def own_rows(self, rows: int) -> np.ndarray:
+        """The rows, of so many of a batch, that this process makes.
+
+        Returns:
+          Their numbers, ascending.
+        """
+        return _own_rows(rows, self.rows())
+
+    def put_rows(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """A batch on the devices, of which this process has made its `own_rows`."""
+        return jax.make_array_from_process_local_data(self.rows(), batch)
+
     def readable_rows(self) -> NamedSharding:
         """Of rows that a process is to read: all of them, on devices of its own."""
         rows = self.rows()
@@ -61,108 +73,13 @@ class DeviceMesh:
         return ' × '.join(divided)
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """How devices share the runs that one program trains.
-
-    Where the devices along `data` divide the number of the runs, each trains runs of
-    its own, and exchanges nothing with the others. Elsewhere they divide the rows of
-    every batch, as they do of a run that is trained alone.
-
-    Attributes:
-      devices: all.
-      runs: how many are trained at once. Of several, arrays have an axis R in front.
-    """
-
-    devices: DeviceMesh
-    runs: int = 1
-
-    @property
-    def divides_runs(self) -> bool:
-        """Whether devices train runs of their own."""
-        data = self.devices.mesh.shape['data']
-        return 1 < data and self.runs % data == 0
-
-    @property
-    def row_shards(self) -> int:
-        """Among how many devices the rows of a batch are divided."""
-        return math.prod(self.devices.mesh.shape[axis] for axis in self._row_axes)
-
-    @property
-    def _row_axes(self) -> tuple[str, ...]:
-        return ('fsdp',) if self.divides_runs else ROW_AXES
-
-    @property
-    def _run_axis(self) -> str | None:
-        return 'data' if self.divides_runs else None
-
-    def batch(self) -> NamedSharding:
-        """Of the arrays of a batch: of the rows, behind the axis of several runs."""
-        return self.runs_and_rows() if self.runs > 1 else self.devices.rows()
-
-    def runs_and_rows(self) -> NamedSharding:
-        """Of an array [runs, rows], of a single run as well."""
-        return self._sharding([self._run_axis, self._row_axes])
-
-    def state(self, tree: Any) -> Any:
-        """The sharding of each array of all runs, by the arrays of one run."""
-
-        def of_all(of_one: NamedSharding) -> NamedSharding:
-            return self._sharding([self._run_axis, *of_one.spec])
-
-        of_one = self.devices.state(tree)
-        return of_one if self.runs == 1 else jax.tree.map(of_all, of_one)
-
-    def _sharding(self, axes: Sequence[Any]) -> NamedSharding:
-        return NamedSharding(self.devices.mesh, PartitionSpec(*axes))
-
-    def own_rows(self, run: int, rows: int) -> np.ndarray:
-        """The rows, of so many of a run's batch, that this process's devices have.
-
-        Returns:
-          Their numbers, ascending.
-        """
-        return _own_rows(self, rows)[run]
-
-    def put(
-        self, batches: Sequence[Mapping[str, np.ndarray]], rows: int
-    ) -> dict[str, jax.Array]:
-        """The batches of the runs as one, on the devices.
-
-        Args:
-          batches: of each run the `own_rows` of its arrays [rows, length].
-          rows: of a whole batch.
-        """
-        return {
-            name: self._put([batch[name] for batch in batches], rows)
-            for name in batches[0]
-        }
-
-    def _put(self, arrays: Sequence[np.ndarray], rows: int) -> jax.Array:
-        def part(index: Any) -> np.ndarray:
-            *of_runs, of_rows, _ = index
-            parts = []
-            for run in range(self.runs)[of_runs[0] if of_runs else slice(None)]:
-                first, end, _ = of_rows.indices(rows)
-                own = np.searchsorted(self.own_rows(run, rows), [first, end])
-                parts.append(arrays[run][slice(*own)])
-            return np.stack(parts) if of_runs else parts[0]
-
-        shape = (rows, arrays[0].shape[1])
-        if self.runs > 1:
-            shape = (self.runs, *shape)
-        return jax.make_array_from_callback(shape, self.batch(), part)
-
-
 @functools.lru_cache(maxsize=64)
-def _own_rows(layout: Layout, rows: int) -> list[np.ndarray]:
-    """`Layout.own_rows` of each run."""
-    shape = (layout.runs, rows)
-    is_own = np.zeros(shape, bool)
-    parts = layout.runs_and_rows().addressable_devices_indices_map(shape)
-    for part in parts.values():
+def _own_rows(rows: int, sharding: NamedSharding) -> np.ndarray:
+    """The numbers of the rows, of so many, that devices of this process have."""
+    is_own = np.zeros(rows, bool)
+    for part in sharding.addressable_devices_indices_map((rows,)).values():
         is_own[part] = True
-    return [np.flatnonzero(is_own_of_run) for is_own_of_run in is_own]
+    return np.flatnonzero(is_own)
 
 
 def of(data: int | None = None, fsdp: int = 1, tensor: int = 1) -> DeviceMesh:

@@ -16,7 +16,7 @@ def check_cells(cells: Sequence[Cell]) -> None:
     """
     arms = set()
     for cell in cells:
-        directory.check(cell.path, cell.config.to_dict())
+        directory.check_directory(cell.path, cell.config.to_dict())
         if cell.arm not in arms:
             arms.add(cell.arm)
             _check_arm(cell)

@@ -34,7 +34,7 @@ def of(path: Path) -> Outcome:
         if storage.exists(path / directory.RESULT):
             result_file.read(path)
             return Outcome(FINISHED)
-        entry = failure.read(path)
+        entry = failure.read_failure(path)
     except UserError as error:
         return Outcome(FAILED, str(error))
     if entry is None:
@@ -57,7 +57,7 @@ def is_open(path: Path, began: float) -> bool:
 def steps_done(path: Path) -> int:
     """The last step of which an unfinished run's metrics tell."""
     try:
-        rows = metrics_log.read(path)
+        rows = metrics_log.read_rows(path)
     except UserError:
         return 0
     return rows[-1]['step'] if rows else 0

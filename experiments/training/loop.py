@@ -1,299 +1,422 @@
-"""The training loop, in reading order: batch, step, log, evaluate, checkpoint."""
+"""A run from its config to its result: setup, the training loop, final scores."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
-import numpy as np
 
+from experiments import storage
+from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.command_line import stopping
 from experiments.command_line.screen import Screen
-from experiments.command_line.stopping import Stop, Stopped
-from experiments.config.schema import profiled_steps
+from experiments.command_line.stopping import Stopped
+from experiments.config import check
+from experiments.config.load import flatten
+from experiments.config.schema import ExperimentConfig, profiled_steps, seed
+from experiments.data import tokenizer
 from experiments.data.batches import Position
-from experiments.data.collate import Batch
-from experiments.data.prefetch import Feed
+from experiments.data.prefetch import prefetch
+from experiments.errors import UserError
+from experiments.evaluation import scores, translation_files
+from experiments.evaluation.evaluator import Evaluator
+from experiments.optimizers import eval_params
+from experiments.runs import (
+    directory,
+    environment,
+    failure,
+    initial,
+    metrics_log,
+    result_file,
+    trained_run,
+)
 from experiments.runs.failure import Diverged
-from experiments.runtime import processes
+from experiments.runs.metrics_log import MetricsLog, NoMetricsLog
+from experiments.runtime import malloc, memory, processes
 from experiments.runtime.profiling import StepProfiler
-from experiments.training.programs import Programs
-from experiments.training.record import RunRecord
-from experiments.training.setup import RunSetup
-from flaxformer_lite.training.train_step import Metrics, TrainState
+from experiments.training import programs, result
+from experiments.training.metrics import Progress, stops_early
+from experiments.training.programs import StepPrograms
+from experiments.training.setup import (
+    RunSetup,
+    describe,
+    prepare,
+    text_digests,
+)
+from flaxformer_lite.training import schedules
+from flaxformer_lite.training.train_step import TrainState
+
+Batch = dict[str, jax.Array]
 
 
-class Trainer:
-    """Trains runs from their newest checkpoints to the end.
-
-    Several runs differ in their seeds alone, and are trained by one program. Each step
-    moves those that have made the fewest; the others wait.
+def run(
+    config: ExperimentConfig, path: Path, overrides: Iterable[str], screen: Screen
+) -> None:
+    """Trains to the end and scores, or shows the result of a run that has ended.
 
     Args:
-      setups: what to train: one run, or several.
-      paths: the directory of each; None for one that has ended already, and keeps its
-        place, so that the others are trained by the very program that they began with.
-      screen: shows the progress of training.
-      stop: asked after each step. Once a stop was asked for, the states are saved and
-        `Stopped` is raised.
-
-    Attributes:
-      records: what is kept of each run that has not ended, by its place.
-      failed: what ended the runs that diverged.
+      path: the run's directory. Where it holds a part of the run, that goes on.
+      overrides: the fields that were changed: one that nothing is done with is refused.
 
     Raises:
-      Stopped: a stop was asked for.
+      UserError: a field, a file or a text that cannot be worked with; or training
+        failed, as `failure.json` in the directory then says.
+      Stopped: a stop was asked for while training; the state is saved.
+    """
+    fields = config.to_dict()
+    command = {'--workdir': str(path.absolute()), **flatten(fields)}
+    processes.check_same('command', processes.code() | command)
+    directory.check_directory(path, fields)
+    if directory.has_ended(path, fields):
+        _show_result(config, path, screen)
+        return
+    check.check_overrides(config, overrides)
+    if directory.asks_for_more(path, fields):
+        _check_may_go_on(config)
+    setup = prepare(config, path, screen)
+    processes.check_same('text', text_digests(setup))
+    processes.barrier('prepared')  # all have seen the directory as it was
+    with contextlib.ExitStack() as opened:
+        if processes.is_first():
+            opened.enter_context(directory.open_run(path, fields))
+            opened.enter_context(failure.recorded(path))
+            _write_start(setup, path)
+            screen.say(describe(setup, path))
+        processes.barrier('opened')
+        training = opened.enter_context(contextlib.closing(Run(setup, path, screen)))
+        training.train()
+        training.score()
+
+
+class Run:
+    """A run while it trains: its state, its progress, and what it writes.
+
+    Args:
+      setup: all that training needs.
+      path: the run's directory.
+      screen: shows what it does.
+
+    Attributes:
+      state: after the last step that was made.
+      step: that step.
+      progress: where in the data it is, and the metrics since the last row.
+      scores: of the dev set by step.
     """
 
-    def __init__(
-        self,
-        setups: Sequence[RunSetup],
-        paths: Sequence[Path | None],
-        screen: Screen,
-        stop: Stop,
-    ):
-        self._setup = setups[0]
-        self._config = setups[0].config
-        self._screen = screen
-        self._stop = stop
-        self._runs = len(setups)
-        self.failed: dict[int, Diverged] = {}
-        self.records: dict[int, RunRecord] = {}
-        for place, (setup, path) in enumerate(zip(setups, paths, strict=True)):
-            if path is not None:
-                say = screen.say if self._runs == 1 else _named(screen, setup)
-                self.records[place] = RunRecord(setup, path, screen, stop, say)
-        first_record = next(iter(self.records.values()))
-        profiled = profiled_steps(self._config) if processes.is_first() else None
-        self._profiler = StepProfiler(profiled, first_record.path / 'profile')
-        self._programs = Programs(setups[0], self._runs)
-        screen.begin('compiling')
-        abstract = stop.wait_for(self._programs.abstract_state)
-        # The state is made while the program of each shape is compiled.
-        self._programs.compile_steps(setups[0].batches.shapes)
-        self._state = stop.wait_for(lambda: self._first_state(abstract))
-        self._dropout_key = self._in_places(
-            {place: record.dropout_key for place, record in self.records.items()}
+    state: TrainState
+    step: int
+    progress: Progress
+
+    def __init__(self, setup: RunSetup, path: Path, screen: Screen):
+        self.setup = setup
+        self.config = setup.config
+        self.path = path
+        self.screen = screen
+        self.scores: dict[int, float] = {}
+        self._kind = programs.kind_of(setup)
+        self._peak = memory.Peak()
+        self._log: MetricsLog | NoMetricsLog = NoMetricsLog()
+        self._checkpoints = Checkpoints(
+            path / trained_run.CHECKPOINTS,
+            self.config.checkpoint.keep,
+            self.config.checkpoint.keep_best,
+            is_due=self._saves,
+            scores=self.scores,
         )
-        self._feed = Feed(
-            {
-                place: record.batches(self._programs.own_rows(place))
-                for place, record in self.records.items()
-            },
-            self._on_devices,
+        self._evaluator = Evaluator(
+            setup.model,
+            setup.tokenizer,
+            self.config,
+            path,
+            setup.direction,
+            setup.devices,
+            on_progress=lambda name, done, total: screen.count(
+                done, total, f'sentences of {name}'
+            ),
         )
 
-    def _first_state(self, abstract: TrainState) -> TrainState:
-        """The state that the runs go on from."""
-        first_state = self._programs.first_state
-        states = {
-            place: record.begin(abstract, first_state)
-            for place, record in self.records.items()
-        }
-        self._programs.forget_initial()
-        return self._in_places(states)
-
-    def _in_places(self, trees: dict[int, Any]) -> Any:
-        """A tree for each run as one; the places of others hold any of the trees."""
-        anything = next(iter(trees.values()))
-        places = range(self._runs)
-        return self._programs.stack([trees.get(place, anything) for place in places])
-
-    def run(self) -> None:
-        """Trains to the last step, or until each has stopped early or diverged.
+    def train(self) -> None:
+        """Trains from the newest checkpoint, or from the first step, to the end.
 
         Raises:
-          Stopped: the runs were asked to stop.
-          Diverged: before the program of another shape was compiled; else `failed`
-            tells.
-          UserError: the disk is full.
+          Stopped: a stop was asked for; the state is saved.
+          Diverged: a loss or gradient is not finite.
         """
-        for place, record in self.records.items():
-            if record.metrics.progress.owes_evaluation:
-                self._evaluate_saved(place)
-        first = min(record.step for record in self.records.values())
-        self._screen.train(self._setup.steps, first)
-        self._start_clocks()
-        while moving := self._moving():
-            self._train(moving)
-            self._after_step(moving)
-        self._screen.begin('saving', quiet=True)
-        for record in self.records.values():
-            record.checkpoints.wait()
+        self.screen.begin('compiling')
+        with contextlib.ExitStack() as opened:
+            programs.first_state(self._kind)  # once: both threads need it
+            # The first state is made while the programs are compiled.
+            steps = StepPrograms(self._kind, self.setup.batches.shapes)
+            opened.enter_context(contextlib.closing(steps))
+            self._begin()
+            if self._evaluates(self.step) and self.step not in self.scores:
+                self._evaluate()
+            if self._has_ended():
+                return
+            batches = prefetch(self._batches())
+            opened.enter_context(contextlib.closing(batches))
+            profiled = profiled_steps(self.config) if processes.is_first() else None
+            profiler = StepProfiler(profiled, self.path / 'profile')
+            opened.enter_context(contextlib.closing(profiler))
+            first = next(batches)
+            self._wait_for(steps.program(first[0]))
+            with _stop_asked() as stop:
+                self._make_steps(
+                    itertools.chain([first], batches), steps, profiler, stop
+                )
+        self.screen.begin('saving', quiet=True)
+        self._checkpoints.wait()
 
-    def state(self, place: int) -> TrainState:
-        """The state of a run."""
-        return self._programs.take(self._state, place)
+    def _make_steps(
+        self,
+        batches: Iterable[tuple[Batch, Position]],
+        steps: StepPrograms,
+        profiler: StepProfiler,
+        stop: Callable[[int], bool],
+    ) -> None:
+        """The training loop: batch, step, log, save, stop, evaluate."""
+        dropout_key = self._key('dropout_seed')
+        self.screen.train(self.setup.steps, self.step)
+        self.progress.start_clock()
+        for batch, after in batches:
+            program = steps.program(batch)
+            if not program.done():
+                self._settle()  # the compiler's time does not count as training time
+                self._wait_for(program)
+                self.progress.start_clock()
+            step = self.step + 1
+            self.screen.step(step)
+            profiler.before(step, self.state)
+            with jax.profiler.StepTraceAnnotation('train', step_num=step):
+                self.state, metrics = program.result()(self.state, batch, dropout_key)
+            self.step = step
+            self.progress.add(step, after, metrics)
+            profile = profiler.after(step, self.state)
+            if profile:
+                self.screen.say(profile)
+            is_stopped = stop(step)
+            if not (self._logs(step) or self._saves(step) or is_stopped):
+                continue
+            self._settle()
+            if self._logs(step):
+                self._write_row()
+            if self._saves(step) or is_stopped:
+                self._save()
+            if is_stopped:
+                self._checkpoints.wait()
+                raise Stopped(f'saved at step {step:,}')
+            if self._evaluates(step):
+                self._evaluate()
+            if self._has_ended():
+                return
+            self.progress.start_clock()
+
+    # What is due after a step follows from the step and the config alone.
+
+    def _logs(self, step: int) -> bool:
+        return step == self.setup.steps or _is_due(step, self.config.train.log_every)
+
+    def _evaluates(self, step: int) -> bool:
+        return step == self.setup.steps or _is_due(step, self.config.evaluation.every)
+
+    def _saves(self, step: int) -> bool:
+        return self._evaluates(step) or _is_due(step, self.config.checkpoint.every)
+
+    def _has_ended(self) -> bool:
+        is_early = stops_early(self.scores, self.config.train.patience)
+        return self.step >= self.setup.steps or is_early
+
+    def _begin(self) -> None:
+        """Takes the state of the newest checkpoint, or else makes a first one.
+
+        Raises:
+          UserError: the checkpoints cannot be read.
+        """
+        first = programs.first_state(self._kind)
+        to_restore = eval_params.to_restore(first.abstract)
+        restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
+        if restored is None:
+            self.progress = Progress()
+            self.state = first.make(self._key('init_seed'), self._taken_over())
+        else:
+            self.progress = Progress(**restored.metadata)
+            self.screen.say(f'resuming at step {restored.step:,}')
+            self.state = eval_params.restored(restored.state)
+        self.step = int(self.state.step)
+        if processes.is_first():
+            self._log = MetricsLog(self.path, self.step)
+        logged = processes.from_first(
+            lambda: list(metrics_log.dev_scores(self.path).items())
+        )
+        self.scores.update(logged)
+        if restored is None and self.config.init_from:
+            self._taken_over().clear()  # which frees their memory
+            # With this checkpoint nothing asks for the source any more.
+            self._save()
+            self._checkpoints.wait()
+
+    def _taken_over(self) -> dict[str, jax.Array]:
+        """The variables that the run begins with of another."""
+        taken = self.setup.initial
+        assert taken or not self.config.init_from, 'a run that has begun has a state'
+        return taken.variables if taken else {}
+
+    def _key(self, name: str) -> jax.Array:
+        """The random key of one of the seeds, on every device."""
+        return self.setup.devices.key(seed(self.config, name))
+
+    def _batches(self) -> Generator[tuple[Batch, Position], None, None]:
+        """The batches from the next step's on, each with the next one's position."""
+        devices = self.setup.devices
+        batches = self.setup.batches.iterate(self.progress.position, devices.own_rows)
+        for batch, after in batches:
+            yield devices.put_rows(batch), after
+
+    def _wait_for(self, program: Future) -> None:
+        """Waits for the compiler."""
+        if not program.done():
+            self.screen.begin('compiling')
+            program.result()
+
+    def _settle(self) -> None:
+        """Waits for the steps so far; one that is not finite is told, or an error."""
+        for step, position in self.progress.settle():
+            where = f'step {step:,} (epoch {position.epoch}, batch {position.index})'
+            if self.config.train.on_nonfinite == 'skip':
+                self.screen.say(f'not finite at {where}: its update is skipped')
+                continue
+            steps = self._checkpoints.steps()
+            good = 'no checkpoint yet'
+            if steps:
+                good = f'the last good checkpoint is {steps[-1]}'
+            raise Diverged(
+                step,
+                f'loss or gradient not finite at {where}; {good} in {self.path}. Lower '
+                'the rate of optimizer.schedule, set optimizer.clip, or '
+                '--config.train.on_nonfinite=skip',
+            )
+
+    def _write_row(self) -> None:
+        """Writes and shows the means of the metrics since the last row."""
+        row = self.progress.row()
+        # The rate that made this update: schedules count from 0.
+        learning_rate: Any = self.setup.schedule(self.step - 1)
+        self._log.write(
+            self.step,
+            'train',
+            epoch=self.progress.position.epoch,
+            learning_rate=float(learning_rate),
+            **row,
+        )
+        speed = row['tokens_per_second']
+        self.screen.metrics(self.step, loss=row['loss'], tokens_per_second=speed)
+
+    def _save(self) -> None:
+        """Begins to save the state, to which the rows so far belong."""
+        self.screen.begin('saving', quiet=True)
+        self._log.flush()
+        tree = eval_params.to_save(self.state)
+        self._checkpoints.save(self.step, tree, self.progress.metadata())
+
+    def _evaluate(self) -> None:
+        """Scores the dev set; its scores are logged and shown with translations.
+
+        The checkpoint is whole before, so a signal ends the process and loses nothing.
+        """
+        self._checkpoints.wait()
+        name, pairs = self.setup.dev
+        self.screen.begin('evaluating', quiet=True)
+        with stopping.at_once():
+            variables = eval_params.variables(self.state)
+            found = self._evaluator(variables, name, pairs, self.step)
+        so_far = self.progress.so_far()
+        self._log.write(self.step, 'eval', set=name, **found, **so_far)
+        self.scores[self.step] = found['bleu']
+        self.screen.say(scores.summary(name, self.step, found))
+        if processes.is_first():
+            shown = translation_files.examples(self.path, name, self.step, pairs)
+            self.screen.say(shown)
+
+    def score(self) -> None:
+        """Scores the chosen sets, after training, and writes the run's result."""
+        self.screen.begin('scoring')
+        setup = self.setup
+        warn = self.screen.say  # of damaged checkpoints, which are left out of the mean
+        mean = trained_run.average(
+            self.config, self._checkpoints, setup.model, warn, setup.devices
+        )
+        params = eval_params.variables(self.state)['params']
+        malloc.keep()  # from here on nothing is trained
+        evaluations = self._evaluator.every(mean.variables, setup.sets, mean.steps)
+        for name, values in evaluations.items():
+            self._log.write(self.step, 'final', set=name, **values)
+        found = {
+            'status': 'finished',
+            'step': self.step,
+            'stopped_early': self.step < setup.steps,
+            'parameters': result.count_parameters(params),
+            'train_seconds': self.progress.seconds,
+            'tokens_per_second': self.progress.tokens / self.progress.seconds,
+            'peak_memory_bytes': self._peak.bytes(),
+            'flops_per_token': result.flops_per_token(self._kind.config, setup.model),
+            'parameters_sha256': trained_run.sha256(params),
+            'averaged_steps': mean.steps,
+            'left_out_steps': mean.left_out,
+            'evaluations': evaluations,
+        }
+        if processes.is_first():
+            storage.write_json(self.path / directory.RESULT, found)
+        self.screen.say(result.summary(self.path, found))
 
     def close(self) -> None:
         """Ends the threads and closes the files."""
-        self._profiler.close()
-        self._feed.close()
-        for record in self.records.values():
-            record.close()
-        self._programs.close(wait=not self._stop.asked)
-
-    def _moving(self) -> list[int]:
-        """The places that make the next step: those with the fewest steps so far."""
-        steps = {}
-        for place, record in self.records.items():
-            if not record.ended and place not in self.failed:
-                steps[place] = record.step
-        fewest = min(steps.values(), default=0)
-        return [place for place, step in steps.items() if step == fewest]
-
-    def _train(self, moving: list[int]) -> None:
-        """Starts one training step."""
-        step = self.records[moving[0]].step + 1
-        batches, on_devices = self._feed.take(moving)
-        program = self._programs.step(on_devices['labels'].shape)
-        if not program.done():
-            self._wait_for_program(program, moving)
-        self._screen.step(step)
-        self._profiler.before(step, self._state)
-        with jax.profiler.StepTraceAnnotation('train', step_num=step):
-            metrics = self._advance(program.result(), on_devices, moving)
-        profile = self._profiler.after(step, self._state)
-        if profile:
-            self._screen.say(profile)
-        for place in moving:
-            _, after = batches[place]
-            index = None if self._runs == 1 else place
-            self.records[place].metrics.add(step, after, metrics, index)
-            self.records[place].step = step
-
-    def _on_devices(
-        self, batches: dict[int, tuple[Batch, Position]]
-    ) -> dict[str, jax.Array]:
-        """The batches of the runs in some places, as a step takes them."""
-        return self._programs.place_batches(
-            {place: batch for place, (batch, _) in batches.items()}
-        )
-
-    def _advance(
-        self,
-        program: jax.stages.Compiled,
-        batch: dict[str, jax.Array],
-        moving: list[int],
-    ) -> Metrics:
-        """Moves the runs in these places by one step."""
-        arguments = [self._state, batch, self._dropout_key]
-        if self._runs > 1:
-            arguments.append(np.array([i in moving for i in range(self._runs)]))
-        self._state, metrics = program(*arguments)
-        return metrics
-
-    def _wait_for_program(self, program: Future, moving: list[int]) -> None:
-        """Waits for the compiler, whose time does not count as training time.
-
-        Raises:
-          Diverged: a step before this one is not finite. Only a run that is trained
-            alone has batches of several shapes, so this is its own end.
-        """
-        for place in moving:
-            self.records[place].settle()
-        self._screen.begin('compiling')
-        try:
-            self._stop.result(program)
-        except Stopped:
-            self._leave(moving)
-        self._start_clocks()
-
-    def _start_clocks(self) -> None:
-        for record in self.records.values():
-            record.metrics.start_clock()
-
-    def _after_step(self, moving: list[int]) -> None:
-        """Logs, evaluates, saves and stops, each where it is due after this step."""
-        step = self.records[moving[0]].step
-        is_last = step == self._setup.steps
-        stops = self._stop.due()
-        logs = is_last or _is_due(step, self._config.train.log_every)
-        evaluates = is_last or _is_due(step, self._config.evaluation.every)
-        saves = evaluates or _is_due(step, self._config.checkpoint.every)
-        if not (logs or saves or stops):
-            return
-        moving = self._settle(moving)
-        if logs:
-            self._log(moving)
-        for i, place in enumerate(moving):
-            score = None
-            if evaluates:
-                score = self._evaluate(place, not_yet=moving[i:])
-            if saves:
-                self._screen.begin('saving', quiet=True)
-                self.records[place].save(self.state(place), score)
-                if self._runs > 1 and processes.count() > 1:
-                    # Processes have no common order of saves that overlap.
-                    self.records[place].checkpoints.wait()
-        if stops and not is_last and moving:
-            self._leave(moving)
-        self._start_clocks()
-
-    def _settle(self, moving: list[int]) -> list[int]:
-        """Waits for the steps so far → the places that go on; others have diverged."""
-        good = []
-        for place in moving:
-            record = self.records[place]
-            try:
-                record.settle(share=1 / len(moving))
-            except Diverged as error:
-                if self._runs > 1:
-                    record.say(str(error))
-                self.failed[place] = error
-                continue
-            good.append(place)
-        return good
-
-    def _log(self, moving: list[int]) -> None:
-        """Writes a row of metrics for each run; the screen shows their means."""
-        rows = [self.records[place].log() for place in moving]
-        if not rows:
-            return
-        losses = [row['loss'] for row in rows if row['loss'] is not None]
-        speeds = [row['tokens_per_second'] or 0.0 for row in rows]
-        self._screen.metrics(
-            self.records[moving[0]].step,
-            loss=sum(losses) / len(losses) if losses else None,
-            tokens_per_second=sum(speeds) / len(speeds),
-        )
-
-    def _evaluate(self, place: int, not_yet: list[int]) -> float:
-        """Scores the dev set; if a stop interrupts that, saves the states and leaves.
-
-        Args:
-          not_yet: the places that are not scored yet, this one the first of them.
-        """
-        try:
-            return self.records[place].evaluate(self.state(place))
-        except Stopped:
-            self._leave(not_yet, owes_evaluation=True)
-
-    def _evaluate_saved(self, place: int) -> None:
-        try:
-            self.records[place].evaluate_saved(self.state(place))
-        except Stopped:
-            self._leave([place], owes_evaluation=True)
-
-    def _leave(self, places: list[int], owes_evaluation: bool = False) -> NoReturn:
-        """Raises `Stopped` as soon as the states in some places are saved."""
-        self._screen.begin('saving', quiet=True)
-        for place in places:
-            self.records[place].leave(self.state(place), owes_evaluation)
-        for record in self.records.values():
-            record.checkpoints.wait()
-        step = min(record.saved_step for record in self.records.values())
-        raise Stopped(f'saved at step {step:,}' if step else '')
-
-
-def _named(screen: Screen, setup: RunSetup) -> Callable[[str], None]:
-    """Prints texts about one of several runs, with its seed before them."""
-
-    def say(text: str) -> None:
-        screen.say(f'seed {setup.config.train.seed}: {text}')
-
-    return say
+        self._log.close()
+        self._checkpoints.close()
 
 
 def _is_due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
+    return every > 0 and step > 0 and step % every == 0
+
+
+@contextlib.contextmanager
+def _stop_asked() -> Iterator[Callable[[int], bool]]:
+    """Whether to stop after a step. Several processes stop at the same one."""
+    if processes.count() > 1:
+        yield processes.stops_at
+        return
+    with stopping.asked() as is_asked:
+        yield lambda step: is_asked()
+
+
+def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
+    """Shows the result of a run that has ended, and mends its tokenizer."""
+    if not processes.is_first():
+        return
+    with directory.open_run(path, config.to_dict()):
+        screen.say(result.summary(path, result_file.read(path)))
+        file = path / trained_run.TOKENIZER
+        if tokenizer.damage(file):
+            prepare(config, path, screen).tokenizer.save(file)
+
+
+def _check_may_go_on(config: ExperimentConfig) -> None:
+    """Refuses more steps where those so far would have had other learning rates."""
+    schedule = config.optimizer.schedule
+    if schedules.goes_by_steps(schedule):
+        raise UserError(
+            f'train.steps={config.train.steps} is more than this run was begun with, '
+            f'and optimizer.schedule={schedule} goes by the number of steps: those so '
+            'far would have had other learning rates. Choose another --workdir'
+        )
+
+
+def _write_start(setup: RunSetup, path: Path) -> None:
+    """Writes what a run begins with: tokenizer, environment, origin."""
+    setup.tokenizer.save(path / trained_run.TOKENIZER)
+    environment.save(path, [device.device_kind for device in jax.devices()])
+    if setup.initial is not None:
+        text = {'training_pairs': setup.pairs.digest}
+        storage.write_json(path / initial.NAME, setup.initial.record | text)

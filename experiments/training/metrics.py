@@ -1,8 +1,10 @@
 """The metrics of training: left on the device until needed, summed between log rows."""
 
-import dataclasses
+import collections
 import math
 import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -18,141 +20,109 @@ _LARGEST_EXPONENT = 700  # exp of more is not a float
 _OWN_MEANS = ('loss', 'perplexity', 'accuracy', 'gradient_norm')
 
 
-@dataclasses.dataclass
-class Progress:
-    """What a run must remember, beside its state, to resume: a checkpoint's metadata.
-
-    Attributes:
-      shapes: of the batches. They depend on the number of devices, and `position` is
-        meaningful among the same shapes only.
-      position: of the next batch.
-      seconds: spent on training steps, without compilation, evaluation and saving.
-      tokens: target tokens trained on.
-      rows: of `metrics.jsonl` that are on disk.
-      window: sums over the steps since the last logged row.
-      best_score: of the dev set so far.
-      since_best: how many evaluations since then were no better.
-      owes_evaluation: whether a stop interrupted the dev set's evaluation at this step.
-    """
-
-    shapes: list[list[int]] = dataclasses.field(default_factory=list)
-    position: Position = Position()
-    seconds: float = 0.0
-    tokens: int = 0
-    rows: int = 0
-    window: dict[str, float] = dataclasses.field(default_factory=dict)
-    best_score: float | None = None
-    since_best: int = 0
-    owes_evaluation: bool = False
-
-    def count_score(self, score: float) -> None:
-        """Counts one more evaluation; an equal score is no improvement."""
-        if self.best_score is None or score > self.best_score:
-            self.best_score = score
-            self.since_best = 0
-        else:
-            self.since_best += 1
-
-    def stops_early(self, patience: int) -> bool:
-        """Whether so many evaluations in a row were no better; 0 means never."""
-        return 0 < patience <= self.since_best
-
-    @classmethod
-    def of(cls, metadata: dict[str, Any]) -> 'Progress':
-        values: dict[str, Any] = {**metadata}
-        values['position'] = Position(*metadata['position'])
-        return cls(**values)
-
-
-class _Pending(NamedTuple):
+class _Started(NamedTuple):
     """A step that was started: its number, its batch's position, its metrics."""
 
     step: int
     position: Position
     metrics: Metrics
-    index: int | None  # of the run among those that the metrics are of
-
-    def values(self) -> Any:
-        """The metrics of this run, once the step has ended."""
-        values = jax.device_get(self.metrics)
-        if self.index is None:
-            return values
-        return jax.tree.map(lambda x_R: x_R[self.index], values)
 
 
-class MetricAccumulator:
-    """Sums the metrics of training steps without waiting for each step to end."""
+class Progress:
+    """How far training is, and its metrics since the last row.
 
-    def __init__(self, progress: Progress):
-        self.progress = progress
-        self._pending: list[_Pending] = []
-        self._since = time.perf_counter()
+    Args:
+      position: of the next batch.
+      seconds: spent on training steps, without compilation, evaluation and saving.
+      tokens: target tokens trained on.
+      window: sums over the steps since the last row.
+    """
+
+    def __init__(
+        self,
+        position: Sequence[int] = (),
+        seconds: float = 0.0,
+        tokens: int = 0,
+        window: Mapping[str, float] = MappingProxyType({}),
+    ):
+        self.position = Position(*position)
+        self.seconds = seconds
+        self.tokens = tokens
+        self._window = dict(window)
+        self._started: list[_Started] = []
+        self.start_clock()
+
+    def metadata(self) -> dict[str, Any]:
+        """The arguments that make it anew; a checkpoint holds them as JSON."""
+        return {
+            'position': self.position,
+            'seconds': self.seconds,
+            'tokens': self.tokens,
+            'window': self._window,
+        }
 
     def start_clock(self) -> None:
         """Counts the time from now until the next `settle` as training time."""
         self._since = time.perf_counter()
 
-    def add(
-        self, step: int, after: Position, metrics: Metrics, index: int | None = None
-    ) -> None:
-        """Notes that a step was started.
-
-        Args:
-          after: the position of the next batch.
-          metrics: the step's.
-          index: the place of this run where `metrics` are of several.
-        """
-        pending = _Pending(step, self.progress.position, metrics, index)
-        self._pending.append(pending)
-        self.progress.position = after
-        if len(self._pending) > 1:
+    def add(self, step: int, after: Position, metrics: Metrics) -> None:
+        """Notes that a step was started; `after` is the position of the next batch."""
+        self._started.append(_Started(step, self.position, metrics))
+        self.position = after
+        if len(self._started) > 1:
             # At most one step is ahead of the device.
-            jax.block_until_ready(self._pending[-2].metrics)
+            jax.block_until_ready(self._started[-2].metrics)
 
-    def settle(self, share: float = 1.0) -> list[tuple[int, Position]]:
+    def settle(self) -> list[tuple[int, Position]]:
         """Waits for the steps and adds their metrics to the sums.
-
-        Args:
-          share: of the time since the clock was started, that counts as this run's.
 
         Returns:
           The steps whose update was not finite, and so was not made, with the position
           of their batch. Their loss is left out of the sums.
         """
-        values = [pending.values() for pending in self._pending]
-        seconds = share * (time.perf_counter() - self._since)
-        self.progress.seconds += seconds
+        values: Any = jax.device_get([started.metrics for started in self._started])
+        seconds = time.perf_counter() - self._since
+        self.seconds += seconds
         self._add_to_window('seconds', seconds)
         not_finite = []
-        for pending, metrics in zip(self._pending, values, strict=True):
-            self.progress.tokens += int(metrics.sums.tokens)
+        for started, metrics in zip(self._started, values, strict=True):
+            self.tokens += int(metrics.sums.tokens)
             if np.isfinite(metrics.sums.loss) and np.isfinite(metrics.gradient_norm):
                 self._add_step(metrics)
             else:
                 self._add_to_window('skipped', 1)
-                not_finite.append((pending.step, pending.position))
-        self._pending.clear()
+                not_finite.append((started.step, started.position))
+        self._started.clear()
         return not_finite
 
     def so_far(self) -> dict[str, float]:
         """What the steps since the run began took: target tokens, and seconds."""
-        return {'tokens': self.progress.tokens, 'seconds': self.progress.seconds}
+        return {'tokens': self.tokens, 'seconds': self.seconds}
 
     def row(self) -> dict[str, float | None]:
         """Means over the steps since the last row, and begins new sums.
 
-        Loss, perplexity and accuracy are means over target tokens.
+        Loss, perplexity and accuracy are means over target tokens; None where no step
+        gave any.
         """
-        window = self.progress.window
-        self.progress.window = {}
+        sums = collections.defaultdict(float, self._window)
+        self._window = {}
+        row: dict[str, float | None] = {}
+        for name, total in sums.items():
+            if name.startswith(_AUXILIARY):
+                row[name.removeprefix(_AUXILIARY)] = total / sums['steps']
         # The runner's own come last: they win over an auxiliary metric of their name.
-        return {
-            **_auxiliary_means(window),
-            **_own_means(window),
-            'tokens_per_second': _speed(window),
-            'skipped': int(window.get('skipped', 0)),
-            **self.so_far(),
-        }
+        tokens = sums['tokens']
+        row |= dict.fromkeys(_OWN_MEANS)
+        if sums['steps']:
+            row['loss'] = sums['loss'] / tokens
+            row['perplexity'] = math.exp(min(sums['nll'] / tokens, _LARGEST_EXPONENT))
+            row['accuracy'] = sums['correct'] / tokens
+            row['gradient_norm'] = sums['gradient_norm'] / sums['steps']
+        seconds = sums['seconds']
+        row['tokens_per_second'] = tokens / seconds if seconds else None
+        row['skipped'] = int(sums['skipped'])
+        return row | self.so_far()
 
     def _add_step(self, metrics: Metrics) -> None:
         for name, value in vars(metrics.sums).items():
@@ -163,35 +133,18 @@ class MetricAccumulator:
             self._add_to_window(f'{_AUXILIARY}{name}', value)
 
     def _add_to_window(self, name: str, value: Any) -> None:
-        window = self.progress.window
-        window[name] = window.get(name, 0.0) + float(value)
+        self._window[name] = self._window.get(name, 0.0) + float(value)
 
 
-def _own_means(window: dict[str, float]) -> dict[str, float | None]:
-    """Means of the runner's own metrics; None where no step gave any."""
-    steps = window.get('steps', 0)
-    if not steps:
-        return dict.fromkeys(_OWN_MEANS)
-    tokens = window.get('tokens', 0)
-    nll = window['nll'] / tokens
-    return {
-        'loss': window['loss'] / tokens,
-        'perplexity': math.exp(min(nll, _LARGEST_EXPONENT)),
-        'accuracy': window['correct'] / tokens,
-        'gradient_norm': window['gradient_norm'] / steps,
-    }
+def stops_early(scores: Mapping[int, float], patience: int) -> bool:
+    """Whether so many evaluations in a row gave no better score; 0 means never.
 
-
-def _auxiliary_means(window: dict[str, float]) -> dict[str, float]:
-    """Means over the steps of what parts of the model report of themselves."""
-    means = {}
-    for name, total in window.items():
-        if name.startswith(_AUXILIARY):
-            means[name.removeprefix(_AUXILIARY)] = total / window['steps']
-    return means
-
-
-def _speed(window: dict[str, float]) -> float | None:
-    """Target tokens a second."""
-    seconds = window.get('seconds')
-    return window.get('tokens', 0) / seconds if seconds else None
+    Args:
+      scores: of the dev set by step, in order. An equal one is no improvement.
+    """
+    since_best = 0
+    best = -math.inf
+    for score in scores.values():
+        since_best = 0 if score > best else since_best + 1
+        best = max(best, score)
+    return 0 < patience <= since_best

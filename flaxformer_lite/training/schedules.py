@@ -92,6 +92,11 @@ def make(text: str, d_model: int, steps: int) -> optax.Schedule:
     return schedule
 
 
+def goes_by_steps(text: str) -> bool:
+    """Whether the rates of a schedule depend on the steps of the whole training."""
+    return spec.parse(text)[0] == 'cosine'
+
+
 def available() -> list[str]:
     """The names that `make` knows."""
     return [*OURS, *(name for name in vars(optax.schedules) if _OPTAX.fullmatch(name))]
