@@ -8,7 +8,10 @@ with 4,096 tokens takes 640 ms; a hundredth of that is the default.
 """
 
 import argparse
+import contextlib
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +19,7 @@ import numpy as np
 from experiments.command_line import console
 from experiments.data.batches import Batches, Position
 from experiments.data.corpus import Corpus, RaggedArray
-from experiments.data.prefetch import Feed, prefetch
+from experiments.data.prefetch import prefetch
 from experiments.runtime import mesh
 
 
@@ -62,22 +65,22 @@ def made_up(pairs: int) -> Corpus:
 
 
 def simulate(batches: Batches, step: float, windows: int) -> list[float]:
-    """Seconds that each step waits; 0 where its batch is there."""
-    source = prefetch(batches.iterate(Position()))
-    layout = mesh.Layout(mesh.of())
-    ((rows, _),) = batches.shapes
-    feed = Feed({0: source}, lambda items: layout.put([items[0][0]], rows))
+    """Seconds that each step waits for its batch."""
+    devices = mesh.of()
+
+    def placed() -> Iterator[tuple[Any, Position]]:
+        for batch, after in batches.iterate(Position(), devices.own_rows):
+            yield devices.put_rows(batch), after
+
     waits = []
-    position = Position()
-    while position[:2] < (0, windows):
-        is_ready = bool(waits) and feed.is_ready
-        began = time.perf_counter()
-        items, batch = feed.take([0])
-        jax.block_until_ready(batch)
-        waits.append(0.0 if is_ready else time.perf_counter() - began)
-        _, position = items[0]
-        time.sleep(step)
-    feed.close()
+    with contextlib.closing(prefetch(placed())) as source:
+        position = Position()
+        while position[:2] < (0, windows):
+            began = time.perf_counter()
+            batch, position = next(source)
+            jax.block_until_ready(batch)
+            waits.append(time.perf_counter() - began)
+            time.sleep(step)
     return waits
 
 

@@ -1,5 +1,4 @@
-"""The most memory that a training process takes, beside what `describe` says of its
-config.
+"""The most memory that a training process takes, beside what XLA says of its step.
 
     python -m benchmarks.memory
 
@@ -50,11 +49,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         for changes in CONFIGS:
             found = measured(changes, cache)
-            ratio = found['described'] / found['peak']
-            row = [name(changes), *found.values(), f'{ratio:.2f}']
+            row = [name(changes), *found.values()]
             rows.append(row)
             print(*row, file=sys.stderr, flush=True)
-    head = ['config', 'arrays MB', 'described MB', 'peak MB', 'ratio']
+    head = ['config', 'arrays MB', 'to work with MB', 'peak MB']
     print(console.table(head, rows))
 
 
@@ -80,14 +78,12 @@ def measured(changes: dict[str, Any], cache: str) -> dict[str, float]:
 
 
 def work(changes: dict[str, Any]) -> dict[str, float]:
-    """Trains for a few steps with the runner's own parts, then describes the config."""
+    """Trains for a few steps with the runner's own parts."""
     import jax
 
     from configs import wmt_small
     from experiments.command_line.screen import Screen
-    from experiments.command_line.stopping import Stop
     from experiments.config import load
-    from experiments.costs.ledger import ledger
     from experiments.data.batches import Position
     from experiments.runtime import compilation, mesh
     from experiments.training import setup
@@ -97,7 +93,7 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
     load.fill(file)
     file.update_from_flattened_dict(changes)
     config = load.from_config_dict(file)
-    made = setup.prepare(config, NO_RUN, Screen(sys.stderr), Stop())
+    made = setup.prepare(config, NO_RUN, Screen(sys.stderr))
     init = functools.partial(init_state, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = make_train_step(made.model, made.optimizer, label_smoothing=0.1)
@@ -108,12 +104,11 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
     for batch in placed:
         state, metrics = program(state, batch, key)
         jax.block_until_ready(metrics)
-    peak = turns.peak_megabytes()
-    costs = ledger(config)
+    by_xla: Any = program.memory_analysis()
     return {
-        'arrays': sum(costs['bytes'].values()) / 1e6,
-        'described': costs['peak']['process'] / 1e6,
-        'peak': peak,
+        'arrays': by_xla.argument_size_in_bytes / 1e6,
+        'to work with': by_xla.temp_size_in_bytes / 1e6,
+        'peak': turns.peak_megabytes(),
     }
 
 

@@ -100,13 +100,12 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     import jax
 
     from experiments.command_line.screen import Screen
-    from experiments.command_line.stopping import Stop
     from experiments.runtime import compilation, mesh
     from experiments.training import setup
-    from experiments.training.metrics import MetricAccumulator, Progress
+    from experiments.training.metrics import Progress
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
-    work = setup.prepare(_config(args), args.cache, Screen(sys.stderr), Stop())
+    work = setup.prepare(_config(args), args.cache, Screen(sys.stderr))
     init = functools.partial(init_state, work.model, work.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = make_train_step(work.model, work.optimizer, label_smoothing=SMOOTHING)
@@ -116,19 +115,19 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     program = compilation.compiled(jax.jit(step, donate_argnums=0), state, first, key)
     compiling = time.perf_counter() - began
     for count in (WARM_UP, args.steps):
-        figures = MetricAccumulator(Progress())
+        figures = Progress(text='')
         for batch, after in itertools.islice(batches, count):
             state, metrics = program(
                 state, jax.device_put(batch, mesh.of().rows()), key
             )
             figures.add(0, after, metrics)
         figures.settle()
-    progress, peak = figures.progress, turns.peak_megabytes()
-    step_seconds = progress.seconds / args.steps
+    peak = turns.peak_megabytes()
+    step_seconds = figures.seconds / args.steps
     return {
-        'tokens/s': progress.tokens / progress.seconds,
+        'tokens/s': figures.tokens / figures.seconds,
         'peak MB': peak,
-        'tokens a step': progress.tokens / args.steps,
+        'tokens a step': figures.tokens / args.steps,
         'compile s': compiling,
         'input % of step': 100 * _input_seconds(work.batches) / step_seconds,
     }

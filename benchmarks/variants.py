@@ -108,23 +108,22 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     import jax
 
     from experiments.command_line.screen import Screen
-    from experiments.command_line.stopping import Stop
     from experiments.data.batches import Position
     from experiments.data.prefetch import prefetch
     from experiments.evaluation import evaluator
     from experiments.runtime import compilation, mesh
     from experiments.training import result, setup
-    from experiments.training.metrics import MetricAccumulator, Progress
+    from experiments.training.metrics import Progress
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
     compilation.use_cache()
     config = _config(args)
-    made = setup.prepare(config, NO_RUN, Screen(sys.stderr), Stop())
+    made = setup.prepare(config, NO_RUN, Screen(sys.stderr))
     init = functools.partial(init_state, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
     step = make_train_step(made.model, made.optimizer, label_smoothing=0.1)
     jitted = jax.jit(step, donate_argnums=0)
-    programs, figures = {}, MetricAccumulator(Progress())
+    programs, figures = {}, Progress(text='')
     for batch, after in itertools.islice(
         prefetch(made.batches.iterate(Position())), args.steps
     ):
@@ -136,7 +135,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
         state, metrics = programs[shape](state, batch, key)
         figures.add(0, after, metrics)
     figures.settle()
-    progress, peak = figures.progress, turns.peak_megabytes()
+    peak = turns.peak_megabytes()
     with tempfile.TemporaryDirectory() as folder:
         score = evaluator.Evaluator(
             made.model, made.tokenizer, config, Path(folder), made.direction
@@ -144,9 +143,9 @@ def work(args: argparse.Namespace) -> dict[str, float]:
         dev = score.loss(state.variables, made.dev[1])
     return {
         'parameters': result.count_parameters(state.params),
-        'ms a step': 1000 * progress.seconds / args.steps,
-        'tokens/s': progress.tokens / progress.seconds,
-        'tokens': progress.tokens,
+        'ms a step': 1000 * figures.seconds / args.steps,
+        'tokens/s': figures.tokens / figures.seconds,
+        'tokens': figures.tokens,
         'peak MB': peak,
         'dev loss': dev['loss'],
     }

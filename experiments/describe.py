@@ -1,17 +1,25 @@
-"""Prints what training a config costs, without compiling it: parameters, FLOPs, memory.
+"""Prints what training a config costs: parameters, FLOPs, memory.
 
 python -m experiments.describe --config=configs/wmt_base.py --config.model.d_k=16
 """
 
 import json
+import math
+from typing import Any
 
 from experiments.command_line import console, flags
+from experiments.config.schema import ExperimentConfig, without_seeds
 
 
 def main() -> None:
     parser = flags.Parser(__doc__)
     parser.add_argument(
         '--json', action='store_true', help='one object: numbers and bytes'
+    )
+    parser.add_argument(
+        '--compile',
+        action='store_true',
+        help='compile the step for the devices here, to tell the memory it takes',
     )
     args, settings = flags.parse(parser)
     # These import JAX, so they come after the flags: a mistyped flag is answered at
@@ -21,7 +29,41 @@ def main() -> None:
 
     check.check_overrides(settings.config, settings.overrides)
     costs = ledger(settings.config)
+    if args.compile:
+        costs['memory'] = step_memory(settings.config)
     print(json.dumps(costs, indent=2) if args.json else text(costs))
+
+
+def step_memory(config: ExperimentConfig) -> dict[str, int]:
+    """The bytes that a compiled training step takes of each device here, by XLA.
+
+    Returns:
+      arrays: of the state and of a batch.
+      working: what it takes beside them.
+
+    Raises:
+      UserError: the mesh does not fit the devices.
+    """
+    from experiments.config import check
+    from experiments.costs.ledger import batch_shape
+    from experiments.optimizers.optimizer import LONG
+    from experiments.runtime import compilation, mesh
+    from experiments.training import programs
+
+    compilation.use_cache()
+    devices = mesh.of(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    model = check.build_model(config, config.tokenizer.vocab_size)
+    rows, length = batch_shape(config)
+    multiple = config.train.accumulate * devices.row_shards
+    shape = math.ceil(rows / multiple) * multiple, length
+    kind = programs.Kind(without_seeds(config), model, LONG, devices)
+    found: Any = programs.compiled_step(kind, shape).memory_analysis()
+    # The new state takes the place of the old one, which an alias is.
+    beside = found.output_size_in_bytes - found.alias_size_in_bytes
+    return {
+        'arrays': found.argument_size_in_bytes,
+        'working': found.temp_size_in_bytes + beside,
+    }
 
 
 def text(costs: dict[str, dict[str, int]]) -> str:
@@ -56,18 +98,17 @@ def _facts(costs: dict[str, dict[str, int]]) -> dict[str, str]:
         facts['FLOPs again'] = f'{again / 1e12:,.4g} × 10¹² of them twice a batch'
     for name, size in costs['bytes'].items():
         facts[name] = _megabytes(size)
-    facts['arrays of a step'] = _megabytes(sum(costs['bytes'].values()))
     device = dict(costs['device'])
     devices = device.pop('devices')
-    flops_of_device = device.pop('flops')
     if devices > 1:
         held = ', '.join(f'{name} {_megabytes(size)}' for name, size in device.items())
         facts[f'each of {devices}'] = f'{_megabytes(sum(device.values()))}: {held}'
-        facts['FLOPs of each'] = f'{flops_of_device / 1e12:,.4g} × 10¹² a batch'
-    peak = costs['peak']['process'] / 1e6
-    facts['process'] = (
-        f'about {peak:,.0f} MB while it trains on a CPU; decoding may take more'
-    )
+    if 'memory' in costs:
+        arrays, working = costs['memory'].values()
+        facts['a device takes'] = (
+            f'{_megabytes(arrays + working)}: arrays {_megabytes(arrays)}, '
+            f'to work with {_megabytes(working)}'
+        )
     return facts
 
 

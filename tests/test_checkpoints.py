@@ -312,17 +312,14 @@ def test_a_checkpoint_of_an_earlier_version_is_told_and_not_harmed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'error',
+    ('handler', 'error'),
     [
-        OSError(errno.EIO, 'Input/output error'),
-        PermissionError(errno.EACCES, 'Permission denied'),
-        MemoryError(),
-        ValueError("Reading d/x: Too many open files [os_error_code='24']"),
-        jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory'),
+        (ocp.JsonCheckpointHandler, OSError(errno.EIO, 'Input/output error')),
+        (ocp.PyTreeCheckpointHandler, PermissionError(errno.EACCES, 'Permission')),
+        (ocp.PyTreeCheckpointHandler, MemoryError()),
+        (ocp.PyTreeCheckpointHandler, ValueError("x [os_error_code='24']")),
+        (ocp.PyTreeCheckpointHandler, RuntimeError('RESOURCE_EXHAUSTED: no memory')),
     ],
-)
-@pytest.mark.parametrize(
-    'handler', [ocp.PyTreeCheckpointHandler, ocp.JsonCheckpointHandler]
 )
 def test_what_cannot_be_read_now_is_not_damaged(tmp_path, monkeypatch, handler, error):
     save(tmp_path, 10, 20)
@@ -343,8 +340,8 @@ def test_what_cannot_be_read_now_is_not_damaged(tmp_path, monkeypatch, handler, 
 
 def test_a_file_in_the_place_of_all_checkpoints_is_named(tmp_path):
     (tmp_path / 'checkpoints').write_text('')
-    with pytest.raises(UserError, match='checkpoints.*Not a directory'):
-        Checkpoints(tmp_path / 'checkpoints')
+    with pytest.raises(UserError, match='cannot read .*checkpoints: Not a directory'):
+        restore(tmp_path / 'checkpoints')
 
 
 # Means, and readers of a run that trains.

@@ -38,10 +38,10 @@ def alone(function, *arguments):
     return jax.device_get(jax.jit(function)(*arguments))
 
 
-def on_devices(function, whole, divided, axis=0):
+def on_devices(function, whole, divided):
     """What a function of whole and of divided arguments returns, and its program."""
     arguments = [jax.device_put(x, mesh.of().everywhere()) for x in whole]
-    arguments += [jax.device_put(x, mesh.of().rows(axis)) for x in divided]
+    arguments += [jax.device_put(x, mesh.of().rows()) for x in divided]
     jitted = jax.jit(function, out_shardings=mesh.of().everywhere())
     program = compilation.compiled(jitted, *arguments)
     return jax.device_get(program(*arguments)), program
@@ -58,13 +58,13 @@ def assert_none_in_loops(program):
     assert not looped
 
 
-def loss_arguments(*runs, rows=B):
+def loss_arguments(rows=B):
     """A table; hidden states and labels, some of which are padding."""
     rng = np.random.default_rng(0)
-    table_VD = rng.normal(size=(*runs, V, D)).astype(np.float32)
-    hidden_BTD = rng.normal(size=(*runs, rows, T, D)).astype(np.float32)
-    labels_BT = rng.integers(0, V, (*runs, rows, T)).astype(np.int32)
-    labels_BT[..., 3, 2:] = 0  # devices have unequal numbers of tokens
+    table_VD = rng.normal(size=(V, D)).astype(np.float32)
+    hidden_BTD = rng.normal(size=(rows, T, D)).astype(np.float32)
+    labels_BT = rng.integers(0, V, (rows, T)).astype(np.int32)
+    labels_BT[3, 2:] = 0  # devices have unequal numbers of tokens
     return (table_VD,), (hidden_BTD, labels_BT)
 
 
@@ -99,14 +99,6 @@ def test_devices_exchange_the_gradient_of_the_table_once_and_four_sums():
     found = collectives(program)
     assert {each.kind for each in found} == {'all-reduce'}
     assert 4 * V * D <= total_bytes(found) <= 4 * V * D + 4 * 4
-
-
-def test_the_losses_of_several_runs_are_those_of_each_alone():
-    function = jax.vmap(loss_and_gradients())
-    whole, divided = loss_arguments(3)
-    found, program = on_devices(function, whole, divided, axis=1)
-    assert_close(found, alone(function, *whole, *divided), 2e-5)
-    assert_none_in_loops(program)
 
 
 def test_rows_that_devices_cannot_share_evenly_have_the_same_loss():
@@ -213,15 +205,3 @@ def test_training_goes_as_on_one_device(settings):
     found, _ = on_devices(steps, whole, (batch,))
     rounding = 0.1 if 'dtype' in settings else 1e-4
     assert_trained_alike(found, alone(steps, *whole, batch), rounding)
-
-
-@pytest.mark.slow
-def test_several_runs_train_as_on_one_device():
-    _, state = train_step()
-    batch = rows_of_pairs()
-    other = {name: x_BT[::-1] for name, x_BT in batch.items()}
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), batch, other)
-    whole = jax.tree.map(lambda x: jnp.stack([x, x]), state), jax.random.split(KEY)
-    steps = jax.vmap(trained())
-    found, _ = on_devices(steps, whole, (stacked,), axis=1)
-    assert_trained_alike(found, alone(steps, *whole, stacked))

@@ -1,16 +1,21 @@
-"""The cache's folder: where it is, and what is said when it cannot be."""
+"""The cache: where it is, what is said when it cannot be, what it may not change."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
-import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+import small_runs
 
 from experiments.errors import UserError
-from experiments.runtime import cache, compilation, jax_cache
+from experiments.runtime import cache, compilation, mesh
 
 VARIABLES = ('FLAXFORMER_LITE_CACHE', 'XDG_CACHE_HOME', 'HOME')
 
@@ -82,7 +87,8 @@ PROGRAM = """
 import jax, numpy
 from experiments.runtime import compilation
 compilation.use_cache()
-print(jax.jit(lambda x: 2.5 * x + 1)(numpy.ones(3, 'float32')))
+x = jax.numpy.ones(3)
+print(compilation.compiled(jax.jit(lambda x: 2.5 * x + 1), x)(x))
 """
 
 
@@ -96,28 +102,77 @@ def compiled(cache):
     return done.stderr
 
 
-def test_a_damaged_program_is_named_once_and_made_again(tmp_path):
+def test_a_damaged_program_is_named_and_compiled_again(tmp_path):
     assert compiled(tmp_path) == ''
     (program,) = (tmp_path / 'programs').glob('jit__lambda*-cache')
-    content = program.read_bytes()
-    program.write_bytes(content[:-5])  # as a kill leaves it
-    said = compiled(tmp_path)
-    assert 'is damaged (jit__lambda): it is made again' in said
-    assert said.count('\n') == 1
-    assert len(program.read_bytes()) > len(content) - 5
-    assert compiled(tmp_path) == ''
+    for content in (program.read_bytes()[:-5], b''):  # as a kill leaves it
+        program.write_bytes(content)
+        assert "cache entry for 'jit__lambda'" in compiled(tmp_path)
 
 
-def test_a_program_that_cannot_be_read_is_not_removed(tmp_path, monkeypatch, capsys):
-    folder = tmp_path / 'programs'
-    folder.mkdir()
-    (folder / 'jit_f-0-cache').touch()
-    set_to = {}
-    monkeypatch.setattr(jax_cache.jax.config, 'update', set_to.__setitem__)
-    monkeypatch.setattr(warnings, 'showwarning', lambda *_, **__: None)
-    jax_cache.keep(folder)
-    said = "Error reading persistent compilation cache entry for 'jit_f': "
-    warnings.showwarning(said + 'PermissionError: …', UserWarning, 'file', 1)
-    assert list(folder.iterdir()) and capsys.readouterr().err == ''
-    warnings.showwarning(said + 'error: Error -3', UserWarning, 'file', 1)
-    assert not list(folder.iterdir()) and 'damaged (jit_f)' in capsys.readouterr().err
+def test_a_program_is_compiled_once_for_each_shape_whichever_thread_asks():
+    traced = []
+
+    def double(x):
+        traced.append(x.shape)
+        return 2 * x
+
+    program = compilation.Program(jax.jit(double))
+    sizes = [6, 7, 6, 7] * 2
+    with ThreadPoolExecutor(8) as threads:
+        found = threads.map(lambda size: program(jnp.ones(size)), sizes)
+        assert [x.sum() for x in found] == [2 * size for size in sizes]
+    assert sorted(traced) == [(6,), (7,)]
+
+
+def test_what_is_divided_among_devices_is_traced_with_their_mesh_in_context():
+    contexts = []
+
+    def double(x):
+        contexts.append(jax.sharding.get_abstract_mesh())
+        return 2 * x
+
+    for x in (jax.device_put(np.ones(8), mesh.of().rows()), jnp.ones(8)):
+        compilation.compiled(jax.jit(double), x)
+    assert contexts[0] == mesh.of().mesh.abstract_mesh and contexts[1].empty
+
+
+VARIANT = """
+import jax
+from flaxformer_lite.feed_forward.base import FeedForward
+
+class Scaled(FeedForward):
+    def activation(self, h_BTF):
+        return FACTOR * jax.nn.relu(h_BTF)
+"""
+RUN = """
+import runpy
+import flaxformer_lite.feed_forward
+flaxformer_lite.feed_forward.__path__.append('own')
+runpy.run_module('experiments.run', run_name='__main__')
+"""
+
+
+@pytest.mark.slow
+def test_a_variant_of_ones_own_that_is_edited_runs_as_edited(tmp_path):
+    """The same command in a new directory, with a full cache."""
+    (tmp_path / 'own').mkdir()
+    text = small_runs.source(small_runs.write_text(tmp_path, val=4))
+    fields = small_runs.FIELDS | {'data': text, 'model.feed_forward': 'scaled'}
+    fields |= {'train.steps': 2, 'evaluation.sets': 'val'}
+    command = [sys.executable, '-c', RUN, '--config=wmt_small']
+    command += small_runs.flags(fields)
+    path = f'{Path(__file__).parents[1]}{os.pathsep}{os.environ.get("PYTHONPATH", "")}'
+    environment = os.environ | {'FLAXFORMER_LITE_CACHE': str(tmp_path / 'cache')}
+    losses = []
+    for number, factor in enumerate(('1.0', '1.0', '0.0')):
+        (tmp_path / 'own' / 'scaled.py').write_text(VARIANT.replace('FACTOR', factor))
+        subprocess.run(
+            [*command, f'--workdir={number}'],
+            cwd=tmp_path,
+            env=environment | {'PYTHONPATH': path},
+            check=True,
+        )
+        result = json.loads((tmp_path / str(number) / 'result.json').read_text())
+        losses.append(result['evaluations']['val']['loss'])
+    assert losses[0] == losses[1] != losses[2]

@@ -13,15 +13,13 @@ import small_runs
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
-from experiments.command_line.stopping import Stop
 from experiments.config import check
 from experiments.data import sources, tokenizer
 from experiments.data.batches import Position
 from experiments.errors import UserError
 from experiments.runs import directory, initial, metrics_log, trained_run
 from experiments.runtime import cache as cache_folder
-from experiments.training import loop, setup
-from experiments.training.programs import Programs
+from experiments.training import loop, programs, setup
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.loss import loss_sums
@@ -91,7 +89,7 @@ def mean_of(path, steps=(1, 2)):
 
 def prepared(text, path, **changes):
     config = settings(text, **changes)
-    return setup.prepare(config, path, Screen(io.StringIO()), Stop())
+    return setup.prepare(config, path, Screen(io.StringIO()))
 
 
 def snapshot(folder):
@@ -127,10 +125,10 @@ def test_a_killed_run_goes_on_without_its_source(text, source, tmp_path, monkeyp
 
     with monkeypatch.context() as patch:
 
-        def kill(self):
+        def kill(self, *_):
             raise KeyboardInterrupt
 
-        patch.setattr(loop.Trainer, 'run', kill)
+        patch.setattr(loop.Run, '_make_steps', kill)
         with pytest.raises(KeyboardInterrupt):
             small_runs.train(tmp_path / 'killed', *argv)
     shutil.rmtree(copy)
@@ -188,7 +186,7 @@ def test_what_fits_is_taken_where_the_rest_is_ignored(text, source, tmp_path):
     own = prepared(text, tmp_path / 'run', init_ignore=pattern, **changes)
     assert own.initial is not None
     taken = mean_of(source)
-    found = own.initial.variables()
+    found = own.initial.variables
     assert found.keys() == taken.keys()
     for name, x in found.items():
         np.testing.assert_array_equal(x, np.float32(taken[name]), err_msg=name)
@@ -215,7 +213,8 @@ def test_layers_may_be_scanned_on_either_side(text, tmp_path, mesh):
             **mesh,
         )
         key = own.devices.key(0)
-        state = Programs(own).first_state(key)
+        first = programs.first_state(programs.kind_of(own))
+        state = first.make(key, own.initial.variables)
         run = trained_run.open_trained(path)
         separate = own.model.with_separate_layers() if not scanned else own.model
         expected = freezing.paths(init_variables(separate, key))

@@ -51,9 +51,11 @@ def test_devices_that_tell_their_peak_are_believed(monkeypatch):
     assert peak.bytes() == 9
 
 
-def test_a_peak_of_an_earlier_run_of_the_process_is_not_this_ones(monkeypatch):
+def test_a_peak_of_an_earlier_run_of_the_process_is_not_this_ones(
+    monkeypatch, tmp_path
+):
     devices(monkeypatch, 7)
     assert memory.Peak().bytes() is None
     devices(monkeypatch, None)
-    monkeypatch.setattr(memory, '_reset', lambda: False)
+    monkeypatch.setattr(memory, '_RESET', tmp_path / 'none' / 'here')
     assert memory.Peak().bytes() is None

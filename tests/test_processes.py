@@ -3,6 +3,7 @@
 They are two, of two simulated devices each, and exchange their parts by gloo.
 """
 
+import argparse
 import json
 import os
 import random
@@ -18,13 +19,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import small_runs
-from experiments.runtime.processes.place import Place
 
-from experiments import storage
-from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
-from experiments.runtime.processes import group, place
-from experiments.training import setup, whole_run
+from experiments.runtime import processes as group
+from experiments.training import setup
 
 ROOT = Path(__file__).parents[1]
 FIELDS: dict[str, object] = {**small_runs.SHORT}
@@ -43,31 +41,30 @@ MPI = {
     'OMPI_MCA_orte_hnp_uri': '1.0;tcp://10.0.0.1:1',
     'OMPI_COMM_WORLD_SIZE': '4',
     'OMPI_COMM_WORLD_RANK': '2',
+    'OMPI_COMM_WORLD_LOCAL_RANK': '0',
 }
-TPU = {'TPU_WORKER_HOSTNAMES': 'a,b,c,d', 'TPU_WORKER_ID': '3'}
-SLICES = TPU | {'MEGASCALE_NUM_SLICES': '2', 'MEGASCALE_SLICE_ID': '1'}
 
 
 @pytest.mark.parametrize(
     ('environ', 'expected'),
     [
-        ({}, Place()),
-        (SLURM | {'SLURM_STEP_NUM_TASKS': '8'}, Place(8, 5)),
-        (SLURM, Place()),  # a batch script without srun
-        (SLURM | {'SLURM_STEP_NUM_TASKS': '1', 'SLURM_PROCID': '0'}, Place()),
-        (MPI, Place(4, 2)),
-        (TPU, Place(4, 3)),
-        (SLICES, Place(8, 7)),
-        ({'TPU_WORKER_HOSTNAMES': 'localhost'}, Place()),
+        ({}, (None, None)),
+        (SLURM | {'SLURM_STEP_NUM_TASKS': '8'}, (8, 5)),
+        (SLURM, (None, None)),  # a batch script without srun
+        (MPI, (4, 2)),
+        (SLURM | MPI, (4, 2)),
+        ({'KUBERNETES_SERVICE_HOST': '10.0.0.1'}, (None, None)),
     ],
 )
-def test_a_cluster_gives_each_process_its_place(environ, expected):
-    assert place.find(['--config=a'], environ) == expected
+def test_a_cluster_gives_each_process_its_place(environ, expected, monkeypatch):
+    monkeypatch.setattr(os, 'environ', environ)
+    assert group._cluster()[1:3] == expected
 
 
-def test_flags_come_before_the_cluster():
-    flags = ['--coordinator=h:1', '--processes', '3', '--config=a', '--process=2']
-    assert place.find(flags, MPI) == Place(3, 2, 'h:1')
+def arguments(flags):
+    parser = argparse.ArgumentParser()
+    group.add_flags(parser)
+    return parser.parse_args(flags.split())
 
 
 @pytest.mark.parametrize(
@@ -78,55 +75,41 @@ def test_flags_come_before_the_cluster():
             '--coordinator=h --processes=2 --process=0',
             '--coordinator=h: give host:port',
         ),
-        ('--coordinator=h:1 --processes=two --process=0', '--processes=two: .* from 1'),
-        ('--coordinator=h:1 --processes=2 --process=2', '--process=2: .* from 0 to 1'),
-        ('--coordinator=h:1 --processes=2 --process', '--process=: .* from 0 to 1'),
+        ('--coordinator=h:1 --processes=2 --process=2', '--process=2: .*below .*=2'),
     ],
 )
 def test_a_place_that_cannot_be_is_refused(flags, message):
     with pytest.raises(UserError, match=message):
-        place.find(flags.split(), {})
+        group.initialize(arguments(flags))
 
 
 def test_a_process_alone_needs_nobody():
+    group.initialize(arguments(''))
     assert group.count() == 1 and group.is_first()
-    group.start()
-    assert not group.is_connected()
-    assert group.gather('a', [1]) == [[1]]
-    assert group.from_first('a', lambda: 2) == 2
+    assert group.gather([1]) == [[1]]
+    assert group.from_first(lambda: 2) == 2
     group.check_same('text', {'a': 1})
     group.barrier('a')
-    code = (
-        'import sys; from experiments.runtime.processes import endings, group;'
-        'group.start(); assert "jax" not in sys.modules'
-    )
-    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
+    group.leave()
 
 
-def test_drafts_of_another_host_are_left_to_it(tmp_path):
-    mine = tmp_path / f'.a.{storage.HOST}.{2**22 + 1}.tmp'  # larger than any process id
-    others = tmp_path / f'.a.elsewhere.{2**22 + 1}.tmp'
-    for draft in (mine, others):
-        draft.write_text('half')
-    storage.sweep(tmp_path, held=False)
-    assert not mine.exists() and others.exists()
-
-
-@pytest.mark.parametrize('what', ['code', 'config', 'command'])
-def test_processes_that_were_not_started_alike_are_refused(what, tmp_path, monkeypatch):
-    def gather(name, facts):
-        return [facts, facts | {list(facts)[-1]: 'else'} if name == what else facts]
-
-    monkeypatch.setattr(group, 'count', lambda: 2)
-    monkeypatch.setattr(group, 'gather', gather)
-    runs = [whole_run.Run(ExperimentConfig(), tmp_path)]
-    with pytest.raises(UserError, match=f'of 2 has another {what} than .* is "else"'):
-        whole_run._check_same_command(runs, False)
+def test_a_source_that_was_edited_is_other_code(tmp_path, monkeypatch):
+    """`loop.run` compares it as `command`."""
+    folder = tmp_path / 'experiments' / 'runtime'
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(group, '__file__', str(folder / 'processes.py'))
+    sums = []
+    for text in ('x = 1', 'x = 2'):
+        (folder / 'a.py').write_text(text)
+        sums.append(group.code()['sources'])
+    (folder / 'a.py').rename(folder / 'b.py')
+    sums.append(group.code()['sources'])
+    assert len(set(sums)) == 3 and group.code()['sources'] == sums[-1]
 
 
 @pytest.mark.parametrize('changed', ['tokenizer', 'pairs', 'dev', 'sets'])
 def test_every_text_of_a_run_counts_in_what_processes_compare(changed):
-    """`whole_run` compares it as `text`."""
+    """`loop.run` compares it as `text`."""
 
     def digests(**texts):
         tokens = SimpleNamespace(digest=texts.get('tokenizer'))
@@ -134,42 +117,28 @@ def test_every_text_of_a_run_counts_in_what_processes_compare(changed):
         dev = ('dev', [(texts.get('dev'), 'b')])
         sets = {'test': [(texts.get('sets'), 'b')]}
         made = SimpleNamespace(tokenizer=tokens, pairs=pairs, dev=dev, sets=sets)
-        return setup.digests(made)
+        return setup.text_digests(made)
 
     assert digests() == digests()
     assert digests() != digests(**{changed: 'c'})
 
 
-EXCHANGE = """
-import sys
-from experiments.errors import UserError
-from experiments.runtime.processes import endings, group
-with endings.together(sys.argv[1:]):
-    endings.connect()
-    assert group.gather('index', group.index()) == [0, 1]
-    assert group.from_first('word', lambda: f'of {group.index()}') == 'of 0'
-    group.check_same('text', {'a': 1})
-    group.barrier('end')
-    group.check_same('config', {'same': 1, 'index': group.index()})
+START = """
+import argparse, sys, time
+from experiments.runtime import processes
+parser = argparse.ArgumentParser()
+processes.add_flags(parser)
+processes.initialize(parser.parse_args())
+with processes.errors_end_all():
 """
-
-
-def test_two_processes_exchange_and_what_differs_ends_both():
-    both = [
-        start([sys.executable, '-c', EXCHANGE], *flags) for flags in places(number=2)
-    ]
-    (first, out), (second, silence) = map(ended, both)
-    assert first == second == 2
-    assert 'error: process 1 of 2 on' in out and 'another config' in out
-    assert 'index is 1, not 0' in out and 'same is' not in out
-    assert 'error' not in silence
-
-
+EXCHANGE = """
+    assert processes.gather(processes.index()) == [0, 1]
+    assert processes.from_first(lambda: f'of {processes.index()}') == 'of 0'
+    processes.check_same('text', {'a': 1})
+    processes.barrier('end')
+    processes.check_same('config', {'same': 1, 'index': processes.index()})
+"""
 COMES_LATE = """
-import sys, time
-from experiments.runtime.processes import endings, group
-with endings.together(sys.argv[1:]):
-    endings.connect()
     import numpy as np
     from jax.sharding import PartitionSpec
     from experiments.runtime import mesh
@@ -177,109 +146,52 @@ with endings.together(sys.argv[1:]):
     for axis in ('data', 'fsdp'):
         divided = devices.rows().update(spec=PartitionSpec(axis))
         x = mesh.put(np.arange(2.0), divided)
-        if group.is_first():
+        if processes.is_first():
             time.sleep(40)
         print(mesh.fetch(x))
 """
+WAITS = """
+    print('connected', flush=True)
+    time.sleep(0 if processes.index() in (ENDING,) else 3600)
+    print('ends', flush=True)
+"""
+
+
+def begin_each(text, number=2):
+    """Starts processes that run some code once they are connected."""
+    command = [sys.executable, '-c', START + text]
+    return [start(command, *flags) for flags in places(number)]
+
+
+def test_two_processes_exchange_and_what_differs_ends_both():
+    found = [ended(process) for process in begin_each(EXCHANGE)]
+    assert all(status for status, _ in found)
+    told = ''.join(out for _, out in found)
+    assert 'error: process ' in told and 'process 1 of 2 has another config' in told
+    assert 'index is 1, not 0' in told and 'same is' not in told
 
 
 @pytest.mark.slow
 def test_processes_wait_for_one_that_is_late():
     """As one that compiles for longer; gloo waits half a minute to connect."""
-    both = [
-        start([sys.executable, '-c', COMES_LATE], *flags) for flags in places(number=2)
-    ]
-    for status, out in map(ended, both):
+    for status, out in [ended(process) for process in begin_each(COMES_LATE)]:
         assert status == 0, out
         assert re.findall(r'^\[\d.*', out, re.MULTILINE) == ['[0. 1.]'] * 2
 
 
-READS = """
-import sys
-from pathlib import Path
-from experiments.checkpoints.folder import CheckpointFolder
-from experiments.runtime.processes import endings, group
-from experiments.storage import hold
-with endings.together(sys.argv[1:]):
-    endings.connect()
-    folder = CheckpointFolder(Path(sys.argv[1]) / str(group.index()))
-    for steps in ([1], [2], [1, 2], [2, 3]):
-        try:
-            with folder.reading(steps):
-                if 3 in steps and group.is_first():
-                    folder.path(3).rename(folder.path(4))
-                print('reads', steps, flush=True)
-        except hold.Gone:
-            print('gone', steps, flush=True)
-"""
-
-
 @pytest.mark.slow
-def test_what_the_first_cannot_read_none_of_them_reads(tmp_path):
-    """As where a disk shows each what another no longer sees, and has no locks."""
-    for step in (2, 3):
-        (tmp_path / '0' / str(step)).mkdir(parents=True)
-    (tmp_path / '1' / '1').mkdir(parents=True)
-    both = [
-        start([sys.executable, '-c', READS], str(tmp_path), *flags)
-        for flags in places(number=2)
-    ]
-    for status, out in map(ended, both):
-        assert status == 0, out
-        told = re.findall('^(?:reads|gone) .*', out, re.MULTILINE)
-        assert told == [
-            'gone [1]',
-            'reads [2]',
-            'gone [1, 2]',
-            'reads [2, 3]',
-            'gone [2, 3]',
-        ]
-
-
-WAITS = """
-import sys, time
-from experiments.runtime.processes import endings
-with endings.together(sys.argv[1:]):
-    endings.connect()
-    time.sleep(1)
-    print('connected', flush=True)
-    time.sleep(300)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('dies', [0, 1, 2])
-def test_a_death_is_one_line_of_one_process_and_ends_all(dies):
-    """Also where they wait for nothing of each other."""
-    processes = [
-        start([sys.executable, '-c', WAITS], *flags) for flags in places(number=3)
-    ]
+@pytest.mark.parametrize(('dies', 'ending'), [(0, None), (1, None), (0, 1)])
+def test_a_death_ends_all_within_two_minutes(dies, ending):
+    """Also where they wait for nothing of each other, and where one waits to end."""
+    processes = begin_each(WAITS.replace('ENDING', str(ending)), number=3)
     for process in processes:
         wait_for_line(process, 'connected')
+    if ending is not None:
+        wait_for_line(processes[ending], 'ends')
     processes[dies].kill()
-    found = [ended(process) for process in processes]
-    assert [status for status, _ in found] == [
-        -signal.SIGKILL if i == dies else 1 for i in range(3)
-    ]
-    errors = [re.findall('error: .*', out) for _, out in found]
-    told = [error for each in errors for error in each]
-    assert len(told) == 1 and errors[1 if dies == 0 else 0] == told
-    assert re.match(f'error: process {dies} of 3 on .* died; the same command', told[0])
-
-
-@pytest.mark.slow
-def test_one_that_waits_to_end_is_told_of_a_death():
-    waits = WAITS.replace('time.sleep(300)', 'time.sleep(0 if group.index() else 300)')
-    waits = waits.replace('import endings', 'import endings, group')
-    processes = [
-        start([sys.executable, '-c', waits], *flags) for flags in places(number=2)
-    ]
-    for process in processes:
-        wait_for_line(process, 'connected')
-    time.sleep(1)
-    processes[0].kill()
-    _, (status, out) = map(ended, processes)
-    assert status == 1 and 'error: process 0 of 2 on' in out
+    began = time.monotonic()
+    assert all(status for status, _ in map(ended, processes))
+    assert time.monotonic() - began < 120
 
 
 def places(number):
@@ -407,44 +319,17 @@ def test_several_processes_train_as_one_does(begin, alone, tmp_path, number, fie
 
 
 @pytest.mark.slow
-def test_processes_train_seeds_of_their_own(begin, text, tmp_path):
-    fields = FIELDS | {'data': small_runs.source(text), 'train.replicas': 4}
-    small_runs.train(tmp_path / 'one', *small_runs.flags(fields))
-    processes = begin(tmp_path / 'two', **{'train.replicas': 4})
-    (status, out), (other, silence) = map(ended, processes)
-    assert (status, other) == (0, 0), out + silence
-    for seed in range(4):
-        seed_of = f'train.seed={seed}'
-        assert_close(
-            figures(tmp_path / 'two' / seed_of), figures(tmp_path / 'one' / seed_of)
-        )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    'fields',
-    [
-        {'mesh.fsdp': 2, 'mesh.tensor': 2, 'model.scan_layers': True},
-        {'train.replicas': 4},
-    ],
-    ids=str,
-)
-def test_processes_begin_with_what_another_run_has(
-    begin, alone, text, tmp_path, fields
-):
+def test_processes_begin_with_what_another_run_has(begin, alone, text, tmp_path):
     """As one process does, which has all the devices."""
-    fields = fields | {'init_from': alone, 'train.freeze': 'encoder'}
+    fields = {'mesh.fsdp': 2, 'mesh.tensor': 2, 'model.scan_layers': True}
+    fields |= {'init_from': alone, 'train.freeze': 'encoder'}
     every_field = FIELDS | {'data': small_runs.source(text)} | fields
     small_runs.train(tmp_path / 'one', *small_runs.flags(every_field))
     (status, out), (other, silence) = map(ended, begin(tmp_path / 'two', **fields))
     assert (status, other) == (0, 0), out + silence
-    rows = sorted((tmp_path / 'one').rglob('metrics.jsonl'))
-    assert len(rows) == fields.get('train.replicas', 1)
-    for path in (row.parent for row in rows):
-        found = tmp_path / 'two' / path.relative_to(tmp_path / 'one')
-        assert_close(figures(found), figures(path))
-        record = (found / 'init.json').read_bytes()
-        assert record == (path / 'init.json').read_bytes()
+    assert_close(figures(tmp_path / 'two'), figures(tmp_path / 'one'))
+    records = [(tmp_path / name / 'init.json').read_bytes() for name in ('one', 'two')]
+    assert records[0] == records[1]
 
 
 @pytest.mark.slow
@@ -480,7 +365,7 @@ def test_kills_at_random_times_change_no_bit(begin, tmp_path):
         seconds = time.monotonic() - began
     rng = random.Random(0)
     killed, ended_early, run = 0, 0, tmp_path / 'killed 0'
-    while killed < int(os.environ.get('KILLS', '30')):
+    while killed < int(os.environ.get('KILLS', '10')):
         processes = begin(run)
         wait_for_line(processes[0], 'run ')
         time.sleep(rng.uniform(0, seconds))
@@ -492,29 +377,10 @@ def test_kills_at_random_times_change_no_bit(begin, tmp_path):
             ended_early += 1
             run = tmp_path / f'killed {ended_early}'
         else:
-            # jax may notice the death of process 0 before we do, and aborts.
-            statuses = {1} if dies else {1, -signal.SIGABRT}
-            assert dead == -signal.SIGKILL and status in statuses, out
+            assert dead == -signal.SIGKILL and status, out
             killed += 1
     assert [status for status, _ in map(ended, begin(run))] == [0, 0]
     assert parameters(run) == parameters(tmp_path / 'unbroken')
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('dies', [0, 1])
-def test_the_death_of_one_ends_the_other_and_the_same_command_goes_on(
-    begin, alone, tmp_path, dies
-):
-    workdir = tmp_path / 'run'
-    processes = begin(workdir)
-    wait_for_step(workdir, 6)
-    processes[dies].kill()
-    status, out = ended(processes[1 - dies])
-    assert status == 1, out
-    assert re.search(f'error: process {dies} of 2 on .* died; the same', out), out
-    (status, out), (other, _) = map(ended, begin(workdir))
-    assert (status, other) == (0, 0), out
-    assert_close(figures(workdir), figures(alone))
 
 
 # `experiments.run`, for which the disk is full when it writes the checkpoint of step 8.
@@ -539,10 +405,8 @@ def test_a_disk_that_fills_for_one_ends_all_and_the_last_checkpoint_stays(
     workdir = tmp_path / 'run'
     fields = {'mesh.fsdp': 4}  # of which each process has a part to write
     (status, out), (other, silence) = map(ended, begin(workdir, full=full, **fields))
-    assert (status, other) == (2, 2), out + silence
-    errors = [line for line in out.splitlines() if 'error:' in line]
-    assert len(errors) == 1 and 'error:' not in silence
-    assert 'cannot write a checkpoint' in errors[0] and 'stays good' in errors[0]
+    assert status and other, out + silence
+    assert 'cannot write a checkpoint' in out + silence
     (status, out), (other, silence) = map(ended, begin(workdir, **fields))
     assert (status, other) == (0, 0), out + silence
     assert re.search('resuming at step [46]', out)
@@ -554,9 +418,9 @@ def test_one_may_start_late_and_a_second_group_finds_the_run_ended(begin, tmp_pa
     workdir = tmp_path / 'run'
     assert [status for status, _ in map(ended, begin(workdir, late=15))] == [0, 0]
     before = (workdir / 'result.json').read_bytes()
-    (status, out), (other, silence) = map(ended, begin(workdir))
+    (status, out), (other, _) = map(ended, begin(workdir))
     assert (status, other) == (0, 0) and 'finished: step 12' in out
-    assert (workdir / 'result.json').read_bytes() == before and not silence
+    assert (workdir / 'result.json').read_bytes() == before
 
 
 @pytest.mark.slow
@@ -566,15 +430,13 @@ def test_one_may_start_late_and_a_second_group_finds_the_run_ended(begin, tmp_pa
         (({}, {'model__d_ff': 16}), 'has another config .*model.d_ff is 16, not 32'),
         (({'model__num_heads': 3},) * 2, 'num_heads'),
         (({'model__nothing': 1},) * 2, 'the config has no field'),
-        (({'mesh__fsdp': 3},) * 2, 'mesh.fsdp=3 .*does not divide the 4 devices'),
+        (({'mesh__fsdp': 3},) * 2, 'mesh.fsdp=3 .*multiply to the 4 devices'),
         (({'mesh__fsdp': 4, 'model__d_model': 18},) * 2, 'mesh.fsdp=4 divides no'),
     ],
 )
-def test_bad_input_is_one_line_of_the_first(begin, tmp_path, changes, message):
+def test_bad_input_ends_all_and_nothing_is_written(begin, tmp_path, changes, message):
     workdir = tmp_path / 'run'
     (status, out), (other, silence) = map(ended, begin(workdir, changes=changes))
-    assert (status, other) == (2, 2), out + silence
-    errors = [line for line in out.splitlines() if 'error:' in line]
-    assert len(errors) == 1 and 'error:' not in silence
-    assert re.search(message, errors[0])
+    assert status and other, out + silence
+    assert re.search(f'error: .*{message}', out + silence)
     assert not workdir.exists()

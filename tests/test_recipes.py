@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import pages
 import pytest
-from jax._src.clusters import ClusterEnv, cloud_tpu_cluster, cluster
+from jax._src.clusters import cloud_tpu_cluster, cluster
 
 from experiments.command_line import flags
 from experiments.config import check
-from experiments.runtime.processes import place
+from experiments.runtime import processes as group
 
 RECIPES = dict(
     zip(
@@ -89,23 +89,20 @@ def check_command(argv):
     assert (dash_m, module) == ('-m', 'experiments.run')
     parser = flags.Parser('test')
     parser.add_argument('--workdir')
-    place.add_flags(parser)
+    group.add_flags(parser)
     _, settings = flags.parse(parser, rest)
     check.check_config(settings.config)
 
 
 def detected(monkeypatch, environ):
-    """What jax finds in this environment: coordinator, number, index."""
+    """What is found in this environment: coordinator, number, index."""
     with monkeypatch.context() as patch:
         patch.setattr(os, 'environ', environ)
-        unknown = [None] * 5
-        return ClusterEnv.auto_detect_unset_distributed_params(*unknown, 1)[:3]
+        return group._cluster()[:3]
 
 
 def test_slurm_starts_a_process_for_each_gpu(monkeypatch):
     processes = started('slurm', SRUN)
-    places = [place.find(argv, environ) for environ, argv in processes]
-    assert places == [place.Place(16, i) for i in range(16)]
     found = [detected(monkeypatch, environ) for environ, _ in processes]
     assert [(number, i) for _, number, i in found] == [(16, i) for i in range(16)]
     assert len({coordinator for coordinator, _, _ in found}) == 1
@@ -123,7 +120,7 @@ def test_every_host_of_a_tpu_pod_asks_its_metadata(monkeypatch):
         'find_spec',
         lambda name, *package: name == 'libtpu' or find_spec(name, *package),
     )
-    for i, (environ, argv) in enumerate(processes):
+    for i, (environ, _) in enumerate(processes):
         metadata = {
             'agent-worker-number': environ['WORKER'],
             'worker-network-endpoints': 'a:1:127.0.0.1,b:2:127.0.0.2,c:3:c,d:4:d',
@@ -132,9 +129,7 @@ def test_every_host_of_a_tpu_pod_asks_its_metadata(monkeypatch):
         monkeypatch.setattr(
             cloud_tpu_cluster, 'get_metadata', lambda key, m=metadata: (m[key], 200)
         )
-        with monkeypatch.context() as patch:
-            patch.setattr(os, 'environ', environ)
-            assert place.find(argv, environ) == place.Place(4, i)
+        assert detected(monkeypatch, environ)[1:] == (4, i)
     check_command(processes[0].argv)
 
 
@@ -149,6 +144,8 @@ def test_flags_give_each_process_its_place(recipe, number, coordinator):
         if recipe == 'laptop':
             assert '--process=0' in argv
             argv = [x.replace('--process=0', f'--process={i}') for x in argv]
-        expected = place.Place(number, i, coordinator)
-        assert place.find(argv, process.environ) == expected
+        parser = flags.Parser('test')
+        group.add_flags(parser)
+        args, _ = parser.parse_known_args(argv)
+        assert group._flags(args)[:3] == (coordinator, number, i)
     check_command(argv)

@@ -10,7 +10,7 @@ from experiments.reports import arms, page
 from experiments.reports.display import document, themes
 from experiments.reports.inside import sections
 from experiments.reports.inside.attended import Attended
-from experiments.reports.read import read
+from experiments.runs.reading import read_run as read
 
 LENGTH = 60  # tokens
 

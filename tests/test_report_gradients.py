@@ -14,8 +14,8 @@ from experiments.command_line import flags
 from experiments.reports import arms
 from experiments.reports.inside import gradients, pictures
 from experiments.reports.inside.gradients import FirstGradients
-from experiments.reports.read import read
 from experiments.runs import directory
+from experiments.runs.reading import read_run as read
 
 pytestmark = pytest.mark.usefixtures('cache')
 

@@ -14,7 +14,7 @@ from experiments.reports import arms, page
 from experiments.reports.display import paper
 from experiments.reports.inside.gradients import FirstGradients
 from experiments.reports.inside.heads import STATS, Attended, Importance, Inspection
-from experiments.reports.read import read
+from experiments.runs.reading import read_run as read
 
 HOSTILE = '<script>document.title = "taken"</script> & <b>bold</b> </script> {{ 1 }}'
 ROWS = [

@@ -439,7 +439,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
     command(monkeypatch, run, *arguments(text, tmp_path / 'skip', **wild))
     assert 'its update is skipped' in capsys.readouterr().out
     rows = [
-        row for row in metrics_log.read_rows(tmp_path / 'skip') if row['kind'] == 'train'
+        row
+        for row in metrics_log.read_rows(tmp_path / 'skip')
+        if row['kind'] == 'train'
     ]
     assert sum(row['skipped'] for row in rows) == 5
 

@@ -1,4 +1,4 @@
-"""A run's directory: its config, its name, its lock, and what it ran on."""
+"""A run's directory: its config, name and lock, what it ran on, how it failed."""
 
 import json
 import os
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import storage
+from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
-from experiments.runs import directory, environment, lock
+from experiments.runs import directory, environment, failure
 
 CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1, 2)}}
 
@@ -74,24 +74,16 @@ def test_a_run_is_made_and_then_resumed(tmp_path):
 def test_another_config_is_refused_and_each_difference_named(tmp_path):
     with directory.open_run(tmp_path, CONFIG):
         pass
-    before = {f.name: f.read_bytes() for f in tmp_path.iterdir() if f.name != '.lock'}
     sizes = {'d_model': 128, 'd_k': 64, 'sizes': [1, 2]}
     other = {'data': 'text(path="x")', 'model': sizes}
-    with pytest.raises(UserError) as error, directory.open_run(tmp_path, other):
-        pass
+    with pytest.raises(UserError) as error:
+        directory.check_directory(tmp_path, other)
     for difference in (
         'data is "grammar", not "text(path=\\"x\\")"',
         'model.d_k is null, not 64',
     ):
         assert difference in str(error.value)
     assert 'd_model' not in str(error.value)
-    assert {
-        f.name: f.read_bytes() for f in tmp_path.iterdir() if f.name != '.lock'
-    } == before
-    (tmp_path / '.lock').unlink()
-    with pytest.raises(UserError), directory.open_run(tmp_path, other):
-        pass
-    assert not (tmp_path / '.lock').exists()
 
 
 def test_a_config_of_other_fields_is_refused_and_they_are_named(tmp_path):
@@ -99,16 +91,13 @@ def test_a_config_of_other_fields_is_refused_and_they_are_named(tmp_path):
         pass
     other = CONFIG | {'model': {'d_model': 128, 'd_k': None}, 'extra': 1}
     with pytest.raises(UserError, match=r'of other fields \(extra, model\.sizes\)'):
-        with directory.open_run(tmp_path, other):
-            pass
+        directory.check_directory(tmp_path, other)
 
 
 def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / 'file').write_text('mine')
-    with pytest.raises(UserError, match='--workdir'):
-        with directory.open_run(tmp_path / 'file' / 'run', CONFIG):
-            pass
-    assert (tmp_path / 'file').read_text() == 'mine'
+    with pytest.raises(UserError, match='file is not a directory; name .*--workdir'):
+        directory.check_directory(tmp_path / 'file' / 'run', CONFIG)
 
 
 @pytest.fixture
@@ -153,9 +142,6 @@ def test_a_directory_that_cannot_be_a_run_s_is_refused(tmp_path, monkeypatch):
         directory.read_config(strange)
     with pytest.raises(UserError, match='File name too long'):
         directory.check_directory(tmp_path / ('x' * 5000), CONFIG)
-    (tmp_path / 'file').write_text('')
-    with pytest.raises(UserError, match='file is not a directory'):
-        directory.check_directory(tmp_path / 'file' / 'run', CONFIG)
     assert directory.run_name('wmt', {'data': 'text(path="\udcff")'})
 
 
@@ -183,8 +169,9 @@ def test_what_a_kill_left_half_written_goes_at_the_next_start(tmp_path):
         pass
     for folder in ('.', 'tensorboard', 'translations'):
         (tmp_path / folder).mkdir(exist_ok=True)
-        draft = f'.events.1.{storage.HOST}.{os.getpid()}.tmp'
-        (tmp_path / folder / draft).write_text('half')
+        draft = tmp_path / folder / '.events.1.tmp'
+        draft.write_text('half')
+        os.utime(draft, (0, 0))
     with directory.open_run(tmp_path, CONFIG):
         assert not list(tmp_path.rglob('.*.tmp'))
 
@@ -192,7 +179,10 @@ def test_what_a_kill_left_half_written_goes_at_the_next_start(tmp_path):
 @pytest.mark.parametrize('text', ['[]', '{}', 'null', '{"a": ' * 90_000, '"\\ud800"'])
 def test_a_config_of_another_shape_is_one_line(tmp_path, text):
     (tmp_path / 'config.json').write_text(text)
-    for look in (directory.read_config, lambda path: directory.check_directory(path, CONFIG)):
+    for look in (
+        directory.read_config,
+        lambda path: directory.check_directory(path, CONFIG),
+    ):
         with pytest.raises(UserError, match='config.json is not') as error:
             look(tmp_path)
         assert len(str(error.value)) < 200 + len(str(tmp_path))
@@ -215,7 +205,7 @@ def test_what_is_no_run_has_no_config(tmp_path):
         directory.read_config(tmp_path)
 
 
-@pytest.mark.skipif(lock.fcntl is None, reason='this system has no such locks')
+@pytest.mark.skipif(os.name != 'posix', reason='locks as POSIX has them')
 def test_one_process_at_a_time_and_a_kill_lets_go(tmp_path):
     holder = subprocess.Popen(
         [
@@ -339,7 +329,49 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path, name)
     with pytest.raises(
         UserError, match=f'holds {name} and is not the directory of a run'
     ):
-        with directory.open_run(tmp_path, CONFIG):
-            pass
+        directory.check_directory(tmp_path, CONFIG)
     assert (tmp_path / name).read_text() == 'mine'
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+NOT_FINITE = 'loss or gradient not finite at step 1,234 (epoch 0, batch 7); no …'
+
+
+@pytest.mark.parametrize(
+    ('error', 'entry'),
+    [
+        (
+            failure.Diverged(1234, NOT_FINITE),
+            {'status': 'diverged', 'step': 1234, 'message': NOT_FINITE},
+        ),
+        (
+            UserError('the disk is full'),
+            {'status': 'failed', 'step': None, 'message': 'the disk is full'},
+        ),
+        (
+            MemoryError('a\nb'),
+            {'status': 'failed', 'step': None, 'message': 'MemoryError: a b'},
+        ),
+    ],
+)
+def test_an_error_is_recorded_and_raised(tmp_path, error, entry):
+    with pytest.raises(type(error)), failure.recorded(tmp_path):
+        raise error
+    assert failure.read_failure(tmp_path) == entry
+    with failure.recorded(tmp_path):  # a run that goes on has not failed
+        assert failure.read_failure(tmp_path) is None
+    assert failure.read_failure(tmp_path) is None
+
+
+@pytest.mark.parametrize('stop', [Stopped('saved'), KeyboardInterrupt()])
+def test_a_stop_is_no_failure(tmp_path, stop):
+    with pytest.raises(type(stop)), failure.recorded(tmp_path):
+        raise stop
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize('text', ['[]', '{}', '{"status": "well"}'])
+def test_a_file_that_tells_something_else_is_refused(tmp_path, text):
+    (tmp_path / 'failure.json').write_text(text)
+    with pytest.raises(UserError, match='failure.json does not tell.*remove it'):
+        failure.read_failure(tmp_path)

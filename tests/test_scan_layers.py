@@ -13,7 +13,7 @@ from configs import wmt_base
 from experiments.config import check, load
 from experiments.costs import flops
 from experiments.errors import UserError
-from experiments.optimizers import by_layer, optimizer
+from experiments.optimizers import optimizer
 from flaxformer_lite import ablation_masks, generate, record
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.training.loss import loss_and_grads
@@ -219,7 +219,7 @@ def layers(seed):
         *('adam', 'contrib.muon', 'adafactor(min_dim_size_to_factor=2)', 'lamb'),
         *(
             pytest.param(x, marks=pytest.mark.slow)
-            for x in by_layer.ENTRYWISE
+            for x in optimizer.ENTRYWISE
             if x != 'adam'
         ),
     ],
@@ -227,8 +227,8 @@ def layers(seed):
 def test_an_optimizer_moves_stacked_layers_as_it_moves_separate_ones(name):
     separate, _ = optimizer._from_optax(config(name), 10)
     scanned = separate
-    if name not in by_layer.ENTRYWISE:
-        scanned = by_layer.separately(separate, {'encoder': 1})
+    if name not in optimizer.ENTRYWISE:
+        scanned = optimizer.separately(separate, {'encoder': 1})
     params, gradients = layers(0), [layers(1), layers(2)]
     expected = moved(separate, params, gradients)
     found = moved(scanned, *map(stack_layers, (params,)), map(stack_layers, gradients))

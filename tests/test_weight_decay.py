@@ -8,7 +8,7 @@ import pytest
 import tiny
 from flax.traverse_util import flatten_dict
 
-from experiments.optimizers.weight_decay import decays
+from experiments.optimizers.optimizer import decays
 from flaxformer_lite.config import variants
 from flaxformer_lite.training.train_step import init_variables
 

@@ -5,6 +5,7 @@ It holds `state`, the arrays, and `metadata`, JSON with a digest of each array: 
 alone restores a flipped byte without an error.
 """
 
+import contextlib
 import errno
 import functools
 import hashlib
@@ -95,11 +96,14 @@ class Checkpoints:
         self._manager = None if read_only else self._open()
 
     def _open(self) -> ocp.CheckpointManager:
+        if processes.is_first():
+            for folder in self._unfinished():  # what a kill has left
+                storage.remove(folder)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self,
             todelete_subdir=_REMOVED,  # renamed first: a kill leaves no half checkpoint
-            cleanup_tmp_directories=True,
             save_root_metadata=False,
+            lightweight_initialize=True,
             async_options=ocp.AsyncOptions(
                 post_finalization_callback=self._sync,
                 # If one could not be made in the background, it would wait for ever.
@@ -129,9 +133,12 @@ class Checkpoints:
         scored = [(self.scores[step], step) for step in steps if step in self.scores]
         return [step for _, step in sorted(scored, reverse=True)]
 
+    def _unfinished(self) -> list[Path]:
+        return list(self.directory.glob('*.orbax-checkpoint-tmp*'))
+
     def _sync(self) -> None:
         """Orbax calls it when all is written, before the checkpoint gets its name."""
-        for folder in self.directory.glob('*.orbax-checkpoint-tmp*'):
+        for folder in self._unfinished():
             storage.sync(folder)
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
@@ -186,7 +193,8 @@ class Checkpoints:
             self.wait()
         finally:
             if self._manager is not None:
-                self._manager.close()
+                with contextlib.suppress(Exception):  # `wait` has told it
+                    self._manager.close()
 
     def _failure(self, reason: Exception | str) -> UserError:
         good = 'there is none yet'
@@ -344,9 +352,14 @@ class Checkpoints:
             raise
         except Exception as error:
             raise _meaning(folder, error) from error
-        for path, found in digest.array_digests(state).items():
-            if content['digests'][path] != found:
-                raise Damaged(f'{path} is not what was written')
+        # Orbax restores a random key as integers where it finds no description of it.
+        for facts, found in (
+            (content['kinds'], digest.array_kinds(state)),
+            (content['digests'], digest.array_digests(state)),
+        ):
+            for path in found:
+                if found[path] != facts[path]:
+                    raise Damaged(f'{path} is not what was written')
         return Restored(step, state, content['metadata'])
 
 

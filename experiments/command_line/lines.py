@@ -20,42 +20,33 @@ def windows(descriptor: int, most: int) -> Iterator[list[str]]:
     Raises:
       UserError: a line is not UTF-8; those before it were yielded.
     """
+    # Not with a file object: `select` does not see what that has read ahead.
     number = 0
-    for window in _windows(descriptor, most):
+    lines: list[bytes] = []
+    rest = b''
+    ended = False
+    while lines or not ended:
+        while not ended and len(lines) < most and (not lines or _is_ready(descriptor)):
+            block = os.read(descriptor, _BLOCK)
+            ended = not block
+            *whole, rest = (rest + block).split(b'\n')
+            lines += whole
+            if ended and rest:
+                lines.append(rest)
         texts: list[str] = []
-        for line in window:
+        for line in lines[:most]:
             number += 1
             try:
-                texts.append(line.decode('utf-8').rstrip('\r'))
+                texts.append(line.decode().rstrip('\r'))
             except UnicodeDecodeError as error:
                 if texts:
                     yield texts
                 raise UserError(
                     f'standard input, line {number}: not UTF-8 ({error.reason})'
                 ) from None
-        yield texts
-
-
-def _windows(descriptor: int, most: int) -> Iterator[list[bytes]]:
-    # Not with a file object: `select` does not see what that has read ahead.
-    lines: list[bytes] = []
-    rest = bytearray()
-    ended = False
-    while lines or not ended:
-        while not ended and len(lines) < most and (not lines or _is_ready(descriptor)):
-            block = os.read(descriptor, _BLOCK)
-            rest += block
-            ended = not block
-            if b'\n' in block:
-                *whole, last = rest.split(b'\n')
-                lines.extend(map(bytes, whole))
-                rest = last
-        if ended and rest:
-            lines.append(bytes(rest))
-            rest.clear()
-        if lines:
-            yield lines[:most]
-            del lines[:most]
+        del lines[:most]
+        if texts:
+            yield texts
 
 
 def _is_ready(descriptor: int) -> bool:

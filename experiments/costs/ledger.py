@@ -1,5 +1,6 @@
 """What training a config costs, from shapes alone: nothing is compiled or computed."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -9,14 +10,17 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 from jax.interpreters import partial_eval
+from jax.sharding import AbstractMesh
 
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig
-from experiments.costs import flops, share
+from experiments.costs import flops
 from experiments.errors import UserError
 from experiments.optimizers import frozen, optimizer
+from experiments.runtime.mesh import check_divides
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
+from flaxformer_lite.sharding import AXES, state_shardings
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.loss import loss_sums
@@ -41,14 +45,6 @@ PARTS = [
     'logits',
 ]
 
-# Megabytes of a process that trains on a CPU, as `benchmarks/memory.py` measured them.
-RUNTIME = 333  # always
-COMPILING = 125  # more while the step is compiled
-WORKING = 100  # more during a step, beside its arrays
-# What is added to the first two for each thousand operations of the step.
-RUNTIME_BY_SIZE = 42
-COMPILING_BY_SIZE = 36
-
 
 def ledger(
     config: ExperimentConfig, model: Model | None = None
@@ -67,90 +63,76 @@ def ledger(
         What `train.remat` has computed twice counts once here.
       recomputed: FLOPs a token that `train.remat` has computed again in the backward
         pass, beside those.
-      bytes: of the parameters, their gradients, the optimizer's state, and what the
-        forward pass keeps for the backward pass with `train.remat`, before the compiler
-        chooses what to compute again instead.
-      device: the bytes of one device of the mesh, and the number of devices, as
-        `share.of_device`; and `flops`, its products of a batch.
-      peak: bytes, about the most that the process takes while it trains on one CPU
-        device.
+      bytes: of the parameters, their gradients and the optimizer's state.
+      device: the same of one device of the mesh, and the number of devices. Where
+        `mesh.data` is empty, it is as many as the other axes need.
       batch: rows, their length, and tokens: positions of the target.
 
     Raises:
       UserError: a field that cannot be worked with.
     """
     check.check_config(config)
-    rows, length = _shape(config)
+    rows, length = batch_shape(config)
     if model is None:
         model = check.build_model(config, config.tokenizer.vocab_size)
     held = frozen.paths(config, model)
     state = _abstract_state(config, model, held)
-    params = jax.tree.leaves(state.params)
     trained, _ = freezing.split(state.params, held)
-    number = len(jax.tree.leaves(trained))
-    rows_at_once = rows // config.train.accumulate
-    shape = rows_at_once, length
-    plain = _step(model, state.variables, shape, held)
-    jaxpr = plain
+    once = flops_per_token(config, model, state.variables)
+    again = 0
     if config.train.remat != NONE:
         rematerialised = model.with_remat(config.train.remat)
-        jaxpr = _step(rematerialised, state.variables, shape, held)
-    kept = jaxpr.outvars[:-number]
-    gradients = jaxpr.outvars[-number:]
-    step_flops = flops.flops(plain)
-    again = flops.flops(jaxpr).total() - step_flops.total()
+        twice = flops_per_token(config, rematerialised, state.variables)
+        again = twice['total'] - once['total']
     arrays = {
-        'parameters': flops.size(params),
-        'gradients': flops.size(var.aval for var in gradients),
-        'optimizer': flops.size(jax.tree.leaves(state.opt_state)),
-        'activations': flops.kept(jaxpr, kept),
+        'parameters': state.params,
+        'gradients': trained,
+        'optimizer': state.opt_state,
     }
-    flops_per_token = _by_part(step_flops.items(), rows_at_once * length)
-    device = share.of_device(config.mesh, state, arrays, trained)
-    device['flops'] = _flops_of_device(config, state.params, flops_per_token)
+    mesh = AbstractMesh(tuple(vars(config.mesh)[axis] or 1 for axis in AXES), AXES)
+    check_divides(mesh, state.params)
     return {
         'parameters': _by_part(_sizes(state.params)),
         'trained': _by_part(_sizes(trained)),
-        'flops_per_token': flops_per_token,
-        'recomputed': {'flops_per_token': round(again / (rows_at_once * length))},
-        'bytes': arrays,
-        'device': device,
-        'peak': {'process': _peak(arrays, flops.operations(jaxpr))},
+        'flops_per_token': once,
+        'recomputed': {'flops_per_token': again},
+        'bytes': {name: _bytes(tree) for name, tree in arrays.items()},
+        'device': {
+            'devices': mesh.size,
+            **{name: _bytes(tree, mesh) for name, tree in arrays.items()},
+        },
         'batch': {'rows': rows, 'length': length, 'tokens': rows * length},
     }
 
 
-def _flops_of_device(
-    config: ExperimentConfig, params: Any, flops_per_token: dict[str, int]
-) -> int:
-    """Those of a batch that one device of the mesh makes, empty rows included."""
-    rows, length = _shape(config)
-    own_rows = share.rows_of_device(config.mesh, rows, config.train.accumulate)
-    shares = share.of_products(config.mesh, params, _part)
-    # Logits of a tied table are divided as the table is.
-    shares.setdefault('logits', shares['embeddings'])
-    of_a_token = 0.0
-    for part, count in flops_per_token.items():
-        if part != 'total':
-            of_a_token += count * shares.get(part, 1.0)
-    return round(of_a_token * own_rows * length)
+def flops_per_token(
+    config: ExperimentConfig, model: Model, variables: Any
+) -> dict[str, int]:
+    """FLOPs of a training step by part and in all, as `ledger` has them.
 
+    Args:
+      variables: the model's, or their shapes.
 
-def _peak(arrays: dict[str, int], operations: int) -> int:
-    """Bytes of the process at its largest: while compiling the step, or during one.
-
-    Parameters and the optimizer's state are there all the time.
+    Raises:
+      ValueError: there are products in a `while` loop.
     """
-    size = operations / 1000
-    mega = 10**6
-    runtime = (RUNTIME + RUNTIME_BY_SIZE * size) * mega
-    compiling = (COMPILING + COMPILING_BY_SIZE * size) * mega
-    in_a_step = WORKING * mega + arrays['gradients'] + arrays['activations']
-    always = runtime + arrays['parameters'] + arrays['optimizer']
-    return round(always + max(compiling, in_a_step))
+    rows, length = batch_shape(config)
+    shape = rows // config.train.accumulate, length
+    step = _step(model, variables, shape, frozen.paths(config, model))
+    return _by_part(flops.flops(step).items(), math.prod(shape))
 
 
-def _shape(config: ExperimentConfig) -> tuple[int, int]:
+def _bytes(tree: Any, mesh: AbstractMesh | None = None) -> int:
+    """The bytes of some arrays; with a mesh, of the parts of one of its devices."""
+    total = 0
+    shardings = jax.tree.leaves(state_shardings(tree, mesh)) if mesh else None
+    for i, x in enumerate(jax.tree.leaves(tree)):
+        shape = shardings[i].shard_shape(x.shape) if shardings else x.shape
+        total += math.prod(shape) * x.dtype.itemsize
+    return total
+
+
+def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
     """Rows and length of a batch of the longest rows; shorter text has shorter rows."""
     length = config.batch.max_length
     parts = config.train.accumulate
@@ -180,22 +162,20 @@ def _abstract_state(
 def _step(
     model: Model, variables: Any, shape: tuple[int, int], held: frozenset[str]
 ) -> Jaxpr:
-    """Forward and backward pass, which returns what is kept between, then gradients."""
+    """Forward and backward pass, which returns the gradients."""
 
-    def step(variables, batch, key):
+    def gradients(variables, batch, key):
         trained, rest = freezing.split(variables['params'], held)
 
         def loss(trained):
             changed = variables | {'params': freezing.join(trained, rest)}
             return loss_sums(model, changed, batch, dropout_key=key).loss
 
-        value, backward = jax.vjp(loss, trained)
-        # The leaves of the function `backward` are what it keeps of the forward pass.
-        return jax.tree.leaves(backward), backward(jnp.ones_like(value))
+        return jax.grad(loss)(trained)
 
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in BATCH_ARRAYS}
     key = jax.eval_shape(jax.random.key, 0)
-    jaxpr = jax.make_jaxpr(step)(variables, batch, key).jaxpr
+    jaxpr = jax.make_jaxpr(gradients)(variables, batch, key).jaxpr
     if not held:
         return jaxpr
     # A gradient of our own is of all operands; the compiler drops what nobody asks for.
@@ -204,12 +184,10 @@ def _step(
 
 
 def _sizes(tree: Any) -> list[tuple[str, int]]:
-    return [(path, leaf.size) for path, leaf in _paths(tree)]
-
-
-def _paths(tree: Any) -> Iterable[tuple[str, Any]]:
-    for path, leaf in jax.tree.leaves_with_path(tree):
-        yield jax.tree_util.keystr(path, simple=True, separator='/'), leaf
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator='/'), leaf.size)
+        for path, leaf in jax.tree.leaves_with_path(tree)
+    ]
 
 
 def _by_part(counts: Iterable[tuple[str, int]], share: int = 1) -> dict[str, int]:

@@ -1,10 +1,9 @@
 """Any optimizer of optax by a spec: `lion(b1=0.95)`, `contrib.muon`."""
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,25 +11,37 @@ import optax
 
 from experiments.errors import UserError
 from flaxformer_lite.config import spec
+from flaxformer_lite.ranges import (
+    NotNegative,
+    Positive,
+    Range,
+    Rate,
+    Size,
+    check,
+    nearest,
+)
 
 _CONTRIB = 'contrib.'
 # These cannot be had by a name: they want more than a gradient (the loss itself,
 # gradients of single examples, another optimizer), do not go by a schedule, or keep
 # what no checkpoint holds.
-_LEFT_OUT = ('lbfgs', 'contrib.momo', 'contrib.momo_adam', 'contrib.sophia')
-_LEFT_OUT += ('contrib.dpsgd', 'contrib.schedule_free')
-_LEFT_OUT += ('rprop', 'sm3', 'optimistic_adam', 'contrib.cocob')
-_LEFT_OUT += ('contrib.galore',)
+_LEFT_OUT = frozenset(
+    'lbfgs rprop sm3 optimistic_adam contrib.momo contrib.momo_adam contrib.sophia '
+    'contrib.dpsgd contrib.schedule_free contrib.cocob contrib.galore'.split()
+)
 # What weight decay leaves out is the same whatever the optimizer.
 _MASKS = ('mask', 'weight_decay_mask')
 # Which axes of a kernel are its input's and which its output's: what Muon goes by.
 _DIMENSIONS = 'muon_weight_dimension_numbers'
-# What no literal can be.
-_UNNAMEABLE = ('seed', 'base_optimizer', 'clip_value_fn', 'trust_ratio_mask')
-_UNNAMEABLE += ('weight_dimension_numbers', _DIMENSIONS)
+# What is given anyway, or what no literal can be.
+_NOT_GIVEN = frozenset(
+    'learning_rate seed base_optimizer clip_value_fn trust_ratio_mask '
+    f'weight_dimension_numbers {_DIMENSIONS} {" ".join(_MASKS)}'.split()
+)
 # Shares of what was before, which must die out.
-_DECAYS = ('b1', 'b2', 'b3', 'beta', 'beta3', 'betas', 'decay', 'momentum', 'rho')
-_DECAYS += ('adam_b1', 'adam_b2')
+_DECAYS = frozenset(
+    'b1 b2 b3 beta beta3 betas decay momentum rho adam_b1 adam_b2'.split()
+)
 
 
 def names() -> list[str]:
@@ -60,14 +71,12 @@ def find(name: str) -> Callable[..., optax.GradientTransformation]:
       UserError: there is none of this name; the message lists those that are there.
     """
     makers = _makers()
-    if name in makers:
-        return makers[name]
-    wanted = [name, f'{_CONTRIB}{name}']
-    near = [x for w in wanted for x in difflib.get_close_matches(w, makers, n=1)]
-    hint = f'; did you mean {near[0]!r}?' if near else ''
-    raise UserError(
-        f'optimizer.name must be one of {", ".join(makers)}, not {name!r}{hint}'
-    )
+    if name not in makers:
+        raise UserError(
+            f'optimizer.name must be one of {", ".join(makers)}, not {name!r}'
+            f'{nearest(name, makers)}'
+        )
+    return makers[name]
 
 
 def make(
@@ -91,7 +100,7 @@ def make(
     known = inspect.signature(maker).parameters
     takes = {x: p.default for x, p in known.items() if _can_be_given(x, p.default)}
     for argument, value in given.items():
-        _check(name, takes, argument, value)
+        _check_argument(name, takes, argument, value)
     ours: dict[str, Any] = {x: mask for x in _MASKS if x in known}
     if _DIMENSIONS in known:
         ours[_DIMENSIONS] = _dimensions
@@ -117,12 +126,14 @@ def _makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
 
 
 def _can_be_given(name: str, default: Any) -> bool:
-    if name in (*_MASKS, *_UNNAMEABLE, 'learning_rate'):
+    if name in _NOT_GIVEN:
         return False
     return isinstance(default, type) or not callable(default)
 
 
-def _check(name: str, takes: dict[str, Any], argument: str, value: Any) -> None:
+def _check_argument(
+    name: str, takes: dict[str, Any], argument: str, value: Any
+) -> None:
     where = f'optimizer.name={name}({argument}={value!r})'
     if argument == 'learning_rate':
         raise UserError(f'{where}: the learning rate is what optimizer.schedule says')
@@ -130,65 +141,41 @@ def _check(name: str, takes: dict[str, Any], argument: str, value: Any) -> None:
         known = ', '.join(takes) or 'no arguments'
         raise UserError(f'{where}: unknown argument; {name} takes {known}')
     default = takes[argument]
-    kind = _kind(default)
-    if not _is(value, kind):
-        raise UserError(f'{where}: it must be {kind}')
-    for number in value if isinstance(value, tuple) else (value,):
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            continue
-        if not abs(number) <= 1e30:  # so written, NaN is refused too
-            raise UserError(f'{where}: it must be finite and of a sensible size')
-        if argument in _DECAYS and not 0 <= number < 1:
-            raise UserError(f'{where}: it must be at least 0 and below 1')
-        if number < 0 and not isinstance(default, tuple):
-            raise UserError(f'{where}: it must not be below 0')
-        if number == 0 and _must_be_positive(name, argument, default):
-            raise UserError(f'{where}: it must be above 0')
-
-
-def _must_be_positive(name: str, argument: str, default: Any) -> bool:
-    """Counts of something, and what is divided by."""
-    if argument == 'b1' and name.startswith('contrib.schedule_free'):
-        return True
-    counts = isinstance(default, int) and default > 0
-    return counts or (argument == 'eps' and default > 0)
-
-
-def _kind(default: Any) -> str:
-    """What an argument may be, read off its default."""
-    if isinstance(default, bool):
-        return 'True or False'
-    if isinstance(default, int):
-        return 'a whole number'
-    if isinstance(default, float):
-        return 'a number'
+    values = [value]
     if isinstance(default, tuple):
-        return f'{len(default)} values, as {default!r}'
+        if not isinstance(value, tuple) or len(value) != len(default):
+            raise UserError(f'{where}: give {len(default)} values, as {default!r}')
+        values = value
+    try:
+        for one in values:
+            check(argument, _annotation(name, argument, default), one)
+    except ValueError as error:
+        raise UserError(f'{where}: {error}') from None
+
+
+def _annotation(name: str, argument: str, default: Any) -> Any:
+    """What an argument may be, read off its default."""
+    if argument == 'b1' and name.startswith('contrib.schedule_free'):
+        return Annotated[float, Range(above=0, below=1)]  # it is divided by
+    if argument in _DECAYS:
+        return Rate
+    if isinstance(default, bool):
+        return bool
     if isinstance(default, str | type):
-        return 'a name in quotes'
-    return 'a number, or a name in quotes'
-
-
-def _is(value: Any, kind: str) -> bool:
-    if isinstance(value, bool):
-        return kind == 'True or False'
-    number = isinstance(value, int | float)
-    if kind == 'a whole number':
-        return isinstance(value, int)
-    if kind == 'a number':
-        return number
-    if kind == 'a name in quotes':
-        return isinstance(value, str)
-    if kind == 'a number, or a name in quotes':
-        return number or isinstance(value, str)
-    return isinstance(value, tuple) and kind.startswith(f'{len(value)} values')
+        return str
+    if isinstance(default, int):
+        return Size if default else Annotated[int, Range(at_least=0)]
+    if isinstance(default, tuple):
+        return Annotated[float, Range()]
+    if isinstance(default, float):
+        return Positive if argument == 'eps' and default else NotNegative
+    return Annotated[float | str, Range(at_least=0)]
 
 
 def _dimensions(params: Any) -> Any:
     """The axes of dense layers' kernels, which Muon orthogonalises; Adam has the rest.
 
-    Without it optax takes what has two axes for a kernel: it would leave the
-      projections of
+    Without it optax takes what has two axes for a kernel: it would leave projections of
     attention out, whose heads are an axis of their own, and put embeddings in.
     """
 

@@ -1,5 +1,7 @@
 """The optimizer that a config describes (paper §5.3)."""
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -7,10 +9,10 @@ import optax
 
 from experiments.config.schema import ExperimentConfig, OptimizerConfig
 from experiments.errors import UserError
-from experiments.optimizers import by_layer, optax_specs
-from experiments.optimizers.weight_decay import decays
+from experiments.optimizers import optax_specs
 from flaxformer_lite.config import variants
 from flaxformer_lite.init.base import Init
+from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training import schedules
 
@@ -23,11 +25,20 @@ ADAMS = ('b1', 'b2', 'eps', 'weight_decay')
 # rates of an initialisation hold for them. An update that was scaled would also part
 # schedule-free optimizers from the sequences that they keep.
 _OF_ONE_LENGTH = (
-    *('adabelief', 'adam', 'adamax', 'adamaxw', 'adamw', 'amsgrad', 'lion', 'radam'),
-    *('sign_sgd', 'signum', 'yogi'),
-)
+    'adabelief adam adamax adamaxw adamw amsgrad lion radam sign_sgd signum yogi'
+).split()
+# These move each number by its own gradients alone, and so do not see a difference
+# between the matrix of one layer and those of all. A test holds it.
+ENTRYWISE = (
+    'adabelief adadelta adagrad adam adamax adamaxw adamw adan amsgrad lion radam '
+    'rmsprop sgd sign_sgd signum yogi contrib.schedule_free_adamw '
+    'contrib.schedule_free_sgd'
+).split()
+# The matrices of linear maps, and the tables of embeddings and of logits.
+DECAYING = ('kernel', 'embedding', 'source_embedding', 'output')
 
 
+@functools.lru_cache(maxsize=8)
 def make(
     config: ExperimentConfig, model: Model, steps: int = LONG
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
@@ -51,8 +62,8 @@ def make(
     update, schedule = _from_optax(config, steps)
     _check_lr_multipliers(config)
     name, _ = _named(config.optimizer)
-    if model.scans_layers and name not in by_layer.ENTRYWISE:
-        update = by_layer.separately(update, model.layer_periods)
+    if model.scans_layers and name not in ENTRYWISE:
+        update = separately(update, model.layer_periods)
     if config.optimizer.clip:
         update = optax.chain(optax.clip_by_global_norm(config.optimizer.clip), update)
     if _has_lr_multipliers(config):
@@ -65,8 +76,12 @@ def _from_optax(
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """The optimizer that the fields name, and its learning rate."""
     settings = config.optimizer
-    _check(settings)
     name, arguments = _named(settings)
+    if name != 'adamw' and settings.weight_decay:
+        raise UserError(
+            f'optimizer.weight_decay={settings.weight_decay} is for '
+            'optimizer.name=adamw: choose that, or set weight_decay to 0'
+        )
     schedule = make_schedule(config, steps)
     update = optax_specs.make(name, arguments, schedule, decays)
     return update, schedule
@@ -90,6 +105,7 @@ def make_schedule(config: ExperimentConfig, steps: int) -> optax.Schedule:
 def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
     """The optimizer's name and its arguments, of the spec and of the fields."""
     name, arguments = optax_specs.split(settings.name)
+    optax_specs.find(name)
     if name not in BY_FIELDS:
         return name, arguments
     fields = ADAMS if name == 'adamw' else ADAMS[:-1]
@@ -163,11 +179,42 @@ def _scale_by_multipliers(model: Model) -> Any:
     return lambda updates, params: jax.tree_util.tree_map_with_path(scale_leaf, updates)
 
 
-def _check(settings: OptimizerConfig) -> None:
-    name, _ = optax_specs.split(settings.name)
-    optax_specs.find(name)
-    if name != 'adamw' and settings.weight_decay:
-        raise UserError(
-            f'optimizer.weight_decay={settings.weight_decay} is for '
-            'optimizer.name=adamw: choose that, or set weight_decay to 0'
+def decays(params: Any) -> Any:
+    """True for what weight decay draws to 0: `DECAYING`.
+
+    Their entries are many, can overfit, and mean least at 0. All else stays: an entry
+    of a bias or of a norm's scale sets the level of one feature; a table of positions
+    says where tokens stand; and what an attention has of its own may start as the
+    identity, as `bilinear`'s and `talking_heads`' matrices do, where 0 would mean that
+    nothing is attended to.
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, w: path[-1].key in DECAYING, params
+    )
+
+
+def separately(
+    optimizer: optax.GradientTransformation, periods: Mapping[str, int]
+) -> optax.GradientTransformation:
+    """The optimizer that treats each layer's part of a stacked parameter by itself.
+
+    Its updates are those of the same model with separate layers, which `adafactor`,
+    `lamb` or `contrib.muon` choose by whole matrices. Its state is of separate layers;
+    the program grows with their number.
+
+    Args:
+      optimizer: of separate layers.
+      periods: the model's `layer_periods`. Parameters that are not trained are missing
+        here, so that they cannot be read off the others.
+    """
+
+    def init(params):
+        return optimizer.init(unstack_layers(params, periods))
+
+    def update(updates, state, params=None):
+        updates, state = optimizer.update(
+            unstack_layers(updates, periods), state, unstack_layers(params, periods)
         )
+        return stack_layers(updates, periods), state
+
+    return optax.GradientTransformation(init, update)

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from experiments.command_line import console
-from experiments.reports import read, statistics
+from experiments.reports import statistics
 from experiments.reports.arms import Arm, Study
 from experiments.reports.display.tables import Interval, PValue, Table, shown
-from experiments.reports.read import Run
 from experiments.reports.statistics import LEVEL, Difference, Spread
+from experiments.runs import reading
+from experiments.runs.reading import Run
 
 NOTHING_ACROSS_SEEDS = 'one seed: nothing can be said across seeds'
 BOOTSTRAPPED = ('bleu', 'chrf')
@@ -151,8 +152,8 @@ def pairings(study: Study) -> list[Pairing]:
 
 
 def _pairing(study: Study, arm: Arm, run: Run, base: Run) -> Pairing | None:
-    of_arm = read.lines(run, study.measure.set)
-    of_base = read.lines(base, study.measure.set)
+    of_arm = reading.read_translations(run, study.measure.set)
+    of_base = reading.read_translations(base, study.measure.set)
     if of_arm is None or of_base is None or of_arm[:2] != of_base[:2]:
         return None
     _, references, outputs = of_arm

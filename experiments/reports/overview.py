@@ -7,7 +7,7 @@ from typing import Any
 from experiments.reports import statistics
 from experiments.reports.arms import Arm, common_path, differing
 from experiments.reports.display.tables import Table
-from experiments.reports.read import Run
+from experiments.runs.reading import Run
 
 
 def entry(run: Run) -> dict[str, Any]:

@@ -61,8 +61,8 @@ def _write_figure(folder: Path, figure: Figure) -> None:
 
 
 def _title(study: Study) -> str:
-    if study.question is not None:
-        return study.question.text
+    if study.sweep is not None:
+        return study.sweep.question
     return f'{len(study.arms)} arms by {study.measure}'
 
 
@@ -103,9 +103,9 @@ def _compared(study: Study) -> Section:
     if published is not None:
         shown.append(published)
     text = []
-    if study.question is not None:
-        text.append(f'Source: {study.question.source}')
-        text.append(f'What differs here: {study.question.differs}')
+    if study.sweep is not None:
+        text.append(f'Source: {study.sweep.source}')
+        text.append(f'What differs here: {study.sweep.differs}')
     return Section('What was compared', text, shown)
 
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from experiments.data import phenomena
 from experiments.errors import UserError
-from experiments.reports import read
 from experiments.reports.arms import Arm, Study
 from experiments.reports.display.charts import Chart, Line
 from experiments.reports.display.tables import Table
 from experiments.reports.statistics import Spread, spread
+from experiments.runs import reading
 
 LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60)  # words: the last of each range
 FEWEST = 5  # sentences for a score of their own
@@ -58,7 +58,7 @@ def translated(study: Study, name: str) -> Translated | None:
     outputs: dict[str, list[list[str]]] = {}
     for arm in study.arms:
         for run in arm.scored:
-            found = read.lines(run, name)
+            found = reading.read_translations(run, name)
             if found is None:
                 continue
             sources, references, translations = found

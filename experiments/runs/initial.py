@@ -114,22 +114,13 @@ def vocabulary(
         return run.tokenizer if _has_its_tokenizer(config, run) else make()
     if read_record(path)['tokenizer'] != 'init_from':
         return make()
-    file = path / trained_run.TOKENIZER
-    if tokenizer.damage(file):
+    if tokenizer.damage(path / trained_run.TOKENIZER):
         return _open(config).tokenizer
     return trained_run.open_tokenizer(path, config)
 
 
 def _has_its_tokenizer(config: ExperimentConfig, run: TrainedRun) -> bool:
     return config.tokenizer == run.config.tokenizer
-
-
-def check_tokenizer(
-    config: ExperimentConfig, path: Path, vocabulary: Tokenizer
-) -> None:
-    """`tokenizer.check_same`, of a run that has begun where it takes over another."""
-    if not config.init_from or _has_begun(path):
-        tokenizer.check_same(vocabulary, path / trained_run.TOKENIZER)
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -139,24 +130,9 @@ def read_record(path: Path) -> dict[str, Any]:
       UserError: there is no such file, or it is not what was written.
     """
     content = storage.read_json(path / NAME)
-    if not isinstance(content, dict) or not {'tokenizer', 'training_pairs'} <= set(
-        content
-    ):
+    if not isinstance(content, dict) or 'tokenizer' not in content:
         raise UserError(f'{path / NAME} is not what was written: restore it')
     return content
-
-
-def check_text(config: ExperimentConfig, path: Path, digest: str) -> None:
-    """Refuses to go on with other training text than a run was begun with.
-
-    A tokenizer that came from elsewhere does not tell.
-    """
-    if config.init_from and _has_begun(path):
-        if read_record(path)['training_pairs'] != digest:
-            raise UserError(
-                f'the training text is not what {path} was begun with: restore it, or '
-                'begin a new run with another --workdir'
-            )
 
 
 def load(
@@ -224,15 +200,19 @@ def _check_ids(
     kept = sorted(map(fitting.name, by_ids - fit.ignored))
     if not kept:
         return
-    own = dataclasses.asdict(config.tokenizer)
-    theirs = dataclasses.asdict(run.config.tokenizer)
-    given = ', '.join(f'tokenizer.{x}={own[x]}' for x in own if own[x] != theirs[x])
-    its = ', '.join(f'tokenizer.{x}={theirs[x]}' for x in own if own[x] != theirs[x])
     raise UserError(
-        f'{given} makes another tokenizer than that of {config.init_from}, by whose '
-        f'ids the rows of {fitting.listed(kept)} go: give {its} for its tokenizer, or '
-        f'let these begin anew: {fitting.pattern_of(kept)}'
+        f'{_difference(config, run.config)} makes another tokenizer than that of '
+        f'{config.init_from}, by whose ids the rows of {fitting.listed(kept)} go: give '
+        f'{_difference(run.config, config)} for its tokenizer, or let these begin '
+        f'anew: {fitting.pattern_of(kept)}'
     )
+
+
+def _difference(config: ExperimentConfig, other: ExperimentConfig) -> str:
+    """The fields of a config's tokenizer that differ in another: 'tokenizer.kind=…'."""
+    there = dataclasses.asdict(other.tokenizer)
+    here = dataclasses.asdict(config.tokenizer).items()
+    return ', '.join(f'tokenizer.{k}={v}' for k, v in here if there[k] != v)
 
 
 def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:

@@ -12,10 +12,10 @@ from typing import Any
 from experiments import storage
 from experiments.errors import UserError
 from experiments.runs import tensorboard
+from flaxformer_lite.ranges import shown
 
 NAME = 'metrics.jsonl'
 _LARGEST_STEP = 2**63 - 1  # of TensorBoard
-_LARGEST_TIME = 1e15  # seconds
 _REMEDY = ': delete this line'
 
 
@@ -150,32 +150,23 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
         row = storage.parse_json(line)
     except ValueError as error:
         raise UserError(f'{where}: not a row of metrics ({error}){_REMEDY}') from error
-    if not isinstance(row, dict):
+    if not isinstance(row, dict) or not row.keys() >= {'step', 'kind'}:
         raise UserError(f'{where}: not a row of metrics{_REMEDY}')
     for name, value in row.items():
         if not _is_allowed(name, value):
-            raise UserError(
-                f'{where}: {name} cannot be {storage.shown(value)}{_REMEDY}'
-            )
-    for name in ('step', 'kind'):
-        if name not in row:
-            raise UserError(
-                f'{where}: not a row of metrics, for it has no {name}{_REMEDY}'
-            )
+            raise UserError(f'{where}: {name} cannot be {shown(value)}{_REMEDY}')
     return row
 
 
 def _is_allowed(name: str, value: Any) -> bool:
     """Whether a row can have this value: `write` gives it, TensorBoard can show it."""
-    if name == 'kind':
-        return isinstance(value, str)
     if name == 'step':
         return type(value) is int and 0 <= value <= _LARGEST_STEP
-    if name == 'time':
-        return isinstance(value, int | float) and abs(value) <= _LARGEST_TIME
     if isinstance(value, int | float):
-        return abs(value) <= sys.float_info.max
-    return value is None or isinstance(value, str)
+        return name != 'kind' and abs(value) <= sys.float_info.max
+    if name == 'time':
+        return False
+    return isinstance(value, str) or (value is None and name != 'kind')
 
 
 def _line(row: dict[str, Any]) -> str:

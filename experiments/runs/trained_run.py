@@ -129,7 +129,16 @@ def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequenc
     return processes.from_first(steps)
 
 
-@functools.cache  # it traces the whole model, and a run needs it again and again
+@functools.lru_cache(maxsize=4)
+def first_variables(model: Model) -> Any:
+    """`init_variables` of a model, jitted: (key, given) → variables.
+
+    To trace it takes a while, and a run needs its trace in several places.
+    """
+    return jax.jit(functools.partial(init_variables, model))
+
+
+@functools.lru_cache(maxsize=16)
 def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
     """Shapes and dtypes of the model's variables, placed on the devices.
 
@@ -137,7 +146,8 @@ def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
       devices: by default all that there are, each of which has all variables.
     """
     devices = devices or mesh.of()
-    abstract = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
+    key = jax.eval_shape(jax.random.key, 0)
+    abstract = first_variables(model).eval_shape(key, {})
     return mesh.placed(abstract, devices.state(abstract))
 
 

@@ -102,8 +102,13 @@ def _flags(args: argparse.Namespace) -> tuple[str, int, int, None] | None:
 
 def _cluster() -> tuple[Any, ...]:
     """What `jax.distributed.initialize` takes, by what JAX finds of a cluster."""
-    if 'KUBERNETES_SERVICE_HOST' in os.environ:
+    environ = os.environ
+    if 'KUBERNETES_SERVICE_HOST' in environ and 'TPU_WORKER_HOSTNAMES' not in environ:
         return None, None, None, None  # JAX would ask it for rights; there are flags
+    if 'SLURM_JOB_ID' in environ and 'OMPI_COMM_WORLD_SIZE' not in environ:
+        # A batch script that calls no srun is one process, however many are allotted.
+        if environ.get('SLURM_STEP_NUM_TASKS', '1') == '1':
+            return None, None, None, None
     from jax._src.clusters import ClusterEnv  # has no public name
 
     detect = ClusterEnv.auto_detect_unset_distributed_params

@@ -30,7 +30,7 @@ from experiments.runs import (
     failure,
     initial,
     metrics_log,
-    result_file,
+    reading,
     trained_run,
 )
 from experiments.runs.failure import Diverged
@@ -239,10 +239,15 @@ class Run:
         to_restore = eval_params.to_restore(first.abstract)
         restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
         if restored is None:
-            self.progress = Progress()
+            self.progress = Progress(self.setup.pairs.digest)
             self.state = first.make(self._key('init_seed'), self._taken_over())
         else:
             self.progress = Progress(**restored.metadata)
+            if self.progress.text != self.setup.pairs.digest:
+                raise UserError(
+                    f'the training text is not what {self.path} was begun with: '
+                    'restore it, or begin a new run with another --workdir'
+                )
             self.screen.say(f'resuming at step {restored.step:,}')
             self.state = eval_params.restored(restored.state)
         self.step = int(self.state.step)
@@ -396,7 +401,7 @@ def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
     if not processes.is_first():
         return
     with directory.open_run(path, config.to_dict()):
-        screen.say(result.summary(path, result_file.read(path)))
+        screen.say(result.summary(path, reading.read_result(path)))
         file = path / trained_run.TOKENIZER
         if tokenizer.damage(file):
             prepare(config, path, screen).tokenizer.save(file)
@@ -418,5 +423,4 @@ def _write_start(setup: RunSetup, path: Path) -> None:
     setup.tokenizer.save(path / trained_run.TOKENIZER)
     environment.save(path, [device.device_kind for device in jax.devices()])
     if setup.initial is not None:
-        text = {'training_pairs': setup.pairs.digest}
-        storage.write_json(path / initial.NAME, setup.initial.record | text)
+        storage.write_json(path / initial.NAME, setup.initial.record)

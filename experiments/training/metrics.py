@@ -32,6 +32,7 @@ class Progress:
     """How far training is, and its metrics since the last row.
 
     Args:
+      text: digest of the training pairs, among which a position means something.
       position: of the next batch.
       seconds: spent on training steps, without compilation, evaluation and saving.
       tokens: target tokens trained on.
@@ -40,11 +41,13 @@ class Progress:
 
     def __init__(
         self,
+        text: str,
         position: Sequence[int] = (),
         seconds: float = 0.0,
         tokens: int = 0,
         window: Mapping[str, float] = MappingProxyType({}),
     ):
+        self.text = text
         self.position = Position(*position)
         self.seconds = seconds
         self.tokens = tokens
@@ -55,6 +58,7 @@ class Progress:
     def metadata(self) -> dict[str, Any]:
         """The arguments that make it anew; a checkpoint holds them as JSON."""
         return {
+            'text': self.text,
             'position': self.position,
             'seconds': self.seconds,
             'tokens': self.tokens,

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 
 from experiments.config.schema import ExperimentConfig, without_seeds
 from experiments.optimizers import frozen, optimizer
+from experiments.runs import trained_run
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from experiments.training.setup import RunSetup
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import BATCH_ARRAYS
-from flaxformer_lite.training.train_step import TrainState, init_state, make_train_step
+from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 
 class Kind(NamedTuple):
@@ -91,7 +92,8 @@ def first_state(kind: Kind) -> FirstState:
     held = frozen.paths(kind.config, kind.model)
 
     def first_state(key: jax.Array, given: dict[str, jax.Array]) -> TrainState:
-        return init_state(kind.model, update, key, given, held)
+        variables = trained_run.first_variables(kind.model)(key, given)
+        return TrainState.create(variables, update, held)
 
     state = jax.eval_shape(first_state, _abstract_key(kind), {})
     # Where it goes follows from its shapes.

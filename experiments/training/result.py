@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 from experiments.config.schema import ExperimentConfig
-from experiments.costs.ledger import ledger
+from experiments.costs import ledger
 from experiments.errors import UserError
 from experiments.evaluation import scores
+from experiments.runs import trained_run
 from flaxformer_lite.models.base import Model
 
 
@@ -27,7 +28,8 @@ def flops_per_token(config: ExperimentConfig, model: Model) -> int | None:
       config: without its seeds.
     """
     try:
-        return ledger(config, model)['flops_per_token']['total']
+        variables = trained_run.abstract_variables(model)
+        return ledger.flops_per_token(config, model, variables)['total']
     except (UserError, ValueError):
         return None
 

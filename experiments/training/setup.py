@@ -81,7 +81,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     screen.begin('making the tokenizer', quiet=True)
     make = functools.partial(_train_tokenizer, config, screen)
     vocabulary = initial.vocabulary(config, path, origin, make)
-    initial.check_tokenizer(config, path, vocabulary)
+    tokenizer.check_same(vocabulary, path / trained_run.TOKENIZER)
     # Of a short text the tokenizer has fewer pieces than were asked for.
     model = _traced(model, vocabulary, devices)
     taken = initial.load(config, origin, model, vocabulary, devices)
@@ -91,7 +91,6 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
         screen.count(pairs, None, 'pairs')
 
     pairs = corpus.prepare(source, vocabulary, cache.folder(), show_progress)
-    initial.check_text(config, path, pairs.digest)
     batches = _batches(config, pairs, devices)
     _check_positions(model, batches, vocabulary, dev | final)
     steps = count_steps(config, batches)
@@ -142,8 +141,9 @@ def describe(setup: RunSetup, path: Path) -> str:
     sizes = [f'{name} {len(pairs):,}' for name, pairs in setup.sets.items()]
     shapes = ', '.join(f'{rows} × {length}' for rows, length in batches.shapes)
     devices = f'{jax.device_count()} × {jax.devices()[0].device_kind}'
-    axes = setup.devices.describe()
     epochs = setup.steps / batches.batches_per_epoch
+    params = trained_run.abstract_variables(setup.model, setup.devices)['params']
+    trained, _ = freezing.split(params, frozen.paths(setup.config, setup.model))
     return console.facts(
         {
             'run': path,
@@ -152,12 +152,13 @@ def describe(setup: RunSetup, path: Path) -> str:
             f'{setup.pairs.skipped:,} blank)',
             'evaluation sets': ', '.join(sizes),
             'vocabulary': setup.tokenizer.vocab_size,
-            'parameters': _describe_parameters(setup),
             'begins with': setup.config.init_from or 'new parameters',
+            'parameters': f'{count_parameters(params):,} '
+            f'(trained: {count_parameters(trained):,})',
             'batch': f'{shapes}; {batches.target_tokens_per_batch:,.0f} target tokens, '
             f'{batches.padding_share:.1%} padding',
             'steps': f'{setup.steps:,} ({epochs:.1f} epochs)',
-            'devices': f'{devices} ({axes})' if axes else devices,
+            'devices': f'{devices} {setup.devices.describe()}',
         }
     )
 
@@ -212,13 +213,3 @@ def _check_positions(
     for pairs in scored.values():
         tokens = corpus.tokenize(list(pairs), vocabulary)
         translator.check_lengths(model, tokens.lengths().flat)
-
-
-def _describe_parameters(setup: RunSetup) -> str:
-    variables = trained_run.abstract_variables(setup.model, setup.devices)
-    total = count_parameters(variables['params'])
-    held = frozen.paths(setup.config, setup.model)
-    if not held:
-        return f'{total:,}'
-    trained, _ = freezing.split(variables['params'], held)
-    return f'{total:,} (trained: {count_parameters(trained):,})'

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from experiments.reports import scores
 from experiments.reports.arms import Arm, Study
 from experiments.reports.display.charts import Chart, Line
-from experiments.reports.read import Row, Run
+from experiments.runs.reading import Row, Run
 
 _WIDE = 8  # times the least cost: from here on the axis is logarithmic
 Place = Callable[[Run, Row], float | None]

@@ -25,7 +25,7 @@ from experiments.data.batches import Position
 from experiments.errors import UserError
 from experiments.reports.arms import Arm
 from experiments.reports.inside.attended import run_once
-from experiments.reports.read import Run
+from experiments.runs.reading import Run
 from experiments.training import setup
 from experiments.training.programs import Programs
 from experiments.training.setup import Memo

@@ -26,14 +26,14 @@ from typing import Any
 
 from experiments.errors import UserError
 from experiments.evaluation.translator import Translator, check_lengths
-from experiments.reports import arms, read
+from experiments.reports import arms
 from experiments.reports.arms import Study
 from experiments.reports.display import curves
 from experiments.reports.display.charts import Chart, Heatmaps
 from experiments.reports.inside import alignment, attended, heads, pictures
 from experiments.reports.inside.attended import Attended
 from experiments.reports.inside.heads import Importance, Inspection
-from experiments.runs import trained_run
+from experiments.runs import reading, trained_run
 from experiments.runtime import compilation
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 
@@ -170,7 +170,7 @@ class Look:
 
     def study(self) -> Study:
         """The run as a report of one run reads it."""
-        return arms.study([read.read(self.path)], None)
+        return arms.study([reading.read_run(self.path)], None)
 
     def check(self, text: str, name: str = 'text') -> None:
         """Refuses what is no sentence, or too long to be shown.
@@ -217,7 +217,7 @@ class Look:
     @functools.cached_property
     def pairs(self) -> list[tuple[str, str]]:
         """Sources and references of the evaluation set, if it was scored yet."""
-        return read.pairs(self.path, self._set)[: self._most_pairs]
+        return reading.read_pairs(self.path, self._set)[: self._most_pairs]
 
     def attend(self, outputs: Sequence[tuple[str, str]]) -> list[Attended]:
         """The weights for sources and what the decoder writes, in one batch.
