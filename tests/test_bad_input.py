@@ -266,25 +266,6 @@ def test_python_s_warnings_of_a_spec_do_not_stand_beside_the_line():
     assert not caught
 
 
-@pytest.mark.parametrize(
-    ('change', 'message'),
-    [
-        (lambda c: setattr(c, 'model', 3), 'the field model .*: it is a section, of m'),
-        (
-            lambda c: setattr(c.model, 'num_head', 4),
-            'nothing reads .* model.num_head of',
-        ),
-        (lambda c: setattr(c, 'seed', 4), "field seed .* did you mean 'train.seed'"),
-    ],
-)
-def test_a_config_of_other_fields_is_refused(change, message):
-    config = wmt_base.get_config()
-    with config.ignore_type():
-        change(config)
-    with pytest.raises(UserError, match=message):
-        load.from_config_dict(config)
-
-
 def test_a_stored_config_without_a_field_is_refused():
     config = schema.ExperimentConfig().to_dict()
     del config['train']['steps']

@@ -42,8 +42,6 @@ def test_the_documentation_lists_the_fields_as_they_are():
     assert page == table.markdown(), (
         'python -m experiments.config.table >docs/configs.md'
     )
-    for name, field in schema.fields().items():
-        assert f'| `{name}` | `{table.shown(field.default)}` |' in page
 
 
 @pytest.mark.parametrize(
@@ -182,7 +180,7 @@ def test_the_typed_config_is_not_to_be_changed_but_replaced():
             {'model.num_head': 4},
             "field model.num_head .*did you mean 'model.num_heads'",
         ),
-        ({'schema_version': 1}, 'nothing reads the field schema_version'),
+        ({'seed': 4}, "field seed .* did you mean 'train.seed'"),
         (
             {'train': 3},
             'the field train of the config: it is a section, of train.steps',
