@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from experiments.command_line import console
 from experiments.reports import scores
 from experiments.reports.arms import Arm, Study, differing
-from experiments.reports.display.tables import Table
 from experiments.reports.read import Run
+from experiments.reports.tables import Table
 
 # A difference in one of these is a difference in what is asked only where a sweep says
 # so.

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from experiments.command_line import console
 from experiments.reports import read, statistics
 from experiments.reports.arms import Arm, Study
-from experiments.reports.display.tables import Interval, PValue, Table, shown
 from experiments.reports.read import Run
 from experiments.reports.statistics import LEVEL, Difference, Spread
+from experiments.reports.tables import Interval, PValue, Table, shown
 
 NOTHING_ACROSS_SEEDS = 'one seed: nothing can be said across seeds'
 BOOTSTRAPPED = ('bleu', 'chrf')

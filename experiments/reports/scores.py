@@ -4,9 +4,9 @@ from typing import Any
 
 from experiments.reports import statistics
 from experiments.reports.arms import Arm, Study
-from experiments.reports.display.tables import Table
 from experiments.reports.read import Run
 from experiments.reports.statistics import Spread
+from experiments.reports.tables import Table
 
 COSTS = {
     'parameters': 'parameters',

@@ -1,0 +1,331 @@
+"""Figures as Vega-Altair's charts: for a page, a notebook and a paper.
+
+Texts go into charts as data, or as strings of Vega's expressions, never as markup.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
+import numpy as np
+import vl_convert
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow
+# that is too pale for a line, and with a grey for black, which no dark page shows.
+COLOURS = (
+    *('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00'),
+    '#7A7A7A',
+)
+_DASHES = ([1, 0], [6, 3], [2, 2])  # the next for each round of the colours
+_MARK = COLOURS[1]  # of a cell
+_WIDTH, _HEIGHT = 420, 260  # pixels of a chart of lines
+_MAP = 90  # of a head among others
+_CELL = 18  # of a cell with a name beside it
+_LONGEST = 130  # pixels of a name on an axis
+_MANY = 10_000  # from here on numbers on an axis are written 10k
+
+
+class Figure(NamedTuple):
+    """A chart under its names.
+
+    Attributes:
+      name: of its files.
+      title: what stands above it.
+      chart: what is drawn.
+      note: what stands below it.
+    """
+
+    name: str
+    title: str
+    chart: alt.TopLevelMixin
+    note: str = ''
+
+    def spec(self) -> dict[str, Any]:
+        """What Vega-Lite draws, without colours of a page."""
+        spec: dict[str, Any] = self.chart.to_dict()
+        spec.pop('config', None)
+        return spec
+
+
+class Line(NamedTuple):
+    """A line, or points, with a band or bars from `low` to `high` where these are.
+
+    Attributes:
+      name: in the legend.
+      x: numbers, or names of places on the axis.
+      y: as many numbers.
+      low, high: as many numbers; empty for none.
+    """
+
+    name: str
+    x: Sequence[float] | Sequence[str]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+
+
+def _theme(
+    ground: str, ink: str, rule: str, heatmap: list[str], diverging: list[str]
+) -> dict[str, Any]:
+    """Vega-Lite's config; scales of colours begin with the ground, or part there."""
+    words = {'labelColor': ink, 'titleColor': ink, 'labelLimit': _LONGEST}
+    return {
+        'background': ground,
+        'font': 'system-ui, Helvetica, Arial, sans-serif',
+        'axis': {**words, 'gridColor': rule, 'domainColor': rule, 'tickColor': rule},
+        'header': words,
+        'title': {'color': ink},
+        'legend': {**words, 'labelLimit': 360},
+        'view': {'stroke': None},
+        'range': {'heatmap': heatmap, 'diverging': diverging},
+    }
+
+
+# Of a light page, as of a paper, and of a dark one.
+THEMES = {
+    'light': _theme(
+        *('#ffffff', '#1b1f24', '#dde1e6'),
+        ['#f7fbff', '#c6dbef', '#6baed6', '#2171b5', '#08306b'],
+        ['#053061', '#4393c3', '#f7f7f7', '#d6604d', '#67001f'],
+    ),
+    'dark': _theme(
+        *('#14171b', '#e4e7eb', '#343b44'),
+        ['#1b2027', '#1f5f99', '#3f8fcf', '#8cc4f0', '#e3f2fd'],
+        ['#9ecbf2', '#3f8fcf', '#1b2027', '#dd6b4a', '#f8c4ae'],
+    ),
+}
+
+
+def files(figure: Figure) -> dict[str, bytes]:
+    """The figure for a paper, by the ending of its file: 'svg' and 'pdf'."""
+    # A description of each of thousands of cells makes files large.
+    config = {**THEMES['light'], 'aria': False}
+    svg = vl_convert.vegalite_to_svg(figure.spec(), config=config)
+    return {'svg': svg.encode(), 'pdf': vl_convert.svg_to_pdf(svg)}
+
+
+def line_chart(
+    lines: Sequence[Line],
+    x_label: str,
+    y_label: str,
+    style: str = 'band',
+    log_x: bool = False,
+) -> alt.LayerChart:
+    """Lines over one pair of axes.
+
+    Args:
+      lines: at least one.
+      x_label, y_label: of the axes.
+      style: 'band' draws lines in bands, 'bars' points joined by lines with bars, and
+        'points' points that are not joined.
+      log_x: whether the horizontal axis is logarithmic.
+    """
+    shown = alt.selection_point('shown', fields=['line'], bind='legend')
+    near = alt.selection_point('near', on='pointerover', nearest=True, empty=False)
+    base = (
+        alt.Chart(alt.InlineData(values=[_values(line) for line in lines]))
+        .transform_flatten(['x', 'y', 'low', 'high'])
+        .encode(
+            x=_x_axis(lines, x_label, log_x),
+            y=alt.Y('y:Q', title=y_label, scale=alt.Scale(zero=False)),
+            color=alt.Color('line:N', **_look(lines, COLOURS)),
+            strokeDash=alt.StrokeDash('line:N', **_look(lines, _DASHES)),
+            opacity=alt.when(shown).then(alt.value(1)).otherwise(alt.value(0.1)),
+        )
+    )
+    ends = base.encode(y=alt.Y('low:Q', title=y_label), y2='high:Q')
+    layers: list[alt.Chart] = []
+    if any(line.low for line in lines):
+        faint = alt.when(shown).then(alt.value(0.2)).otherwise(alt.value(0.02))
+        band = ends.mark_area().encode(opacity=faint)
+        layers.append(band if style == 'band' else ends.mark_rule())
+    if style != 'points':
+        layers.append(base.mark_line())
+    points = base.mark_point(filled=True, size=60)
+    if style == 'band':
+        seen = alt.when(near).then(alt.value(1)).otherwise(alt.value(0))
+        points = points.encode(opacity=seen)
+    told = [
+        alt.Tooltip('line:N', title='line'),
+        alt.Tooltip(f'x:{_kind(lines)}', title=x_label),
+        alt.Tooltip('y:Q', title=y_label, format='.5~g'),
+    ]
+    layers.append(points.encode(tooltip=told).add_params(near, shown))
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
+
+
+def _values(line: Line) -> dict[str, Any]:
+    """A line as one row of data, which is shorter than a row a point."""
+    columns = {'x': line.x, 'y': line.y}
+    columns |= {'low': line.low or line.y, 'high': line.high or line.y}
+    values: dict[str, Any] = {'line': line.name}
+    for name, column in columns.items():
+        values[name] = [x if isinstance(x, str) else float(f'{x:.5g}') for x in column]
+    return values
+
+
+def _kind(lines: Sequence[Line]) -> str:
+    return 'O' if isinstance(lines[0].x[0], str) else 'Q'
+
+
+def _x_axis(lines: Sequence[Line], label: str, log: bool) -> alt.X:
+    if _kind(lines) == 'O':
+        return alt.X('x:O', title=label, sort=None, axis=alt.Axis(labelAngle=0))
+    largest = max(float(x) for line in lines for x in line.x)
+    axis = alt.Axis(format='~s') if largest >= _MANY else alt.Axis()
+    scale = alt.Scale(type='log' if log else 'linear', zero=False, nice=False)
+    return alt.X('x:Q', title=label, scale=scale, axis=axis)
+
+
+def _look(lines: Sequence[Line], looks: Sequence[Any]) -> dict[str, Any]:
+    """Scale and legend by the lines' order; dashes change where colours are used up."""
+    names = [line.name for line in lines]
+    if looks is COLOURS:
+        values = [COLOURS[i % len(COLOURS)] for i in range(len(names))]
+    else:
+        values = [looks[i // len(COLOURS) % len(looks)] for i in range(len(names))]
+    legend = alt.Legend(
+        orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
+    )
+    return {
+        'scale': alt.Scale(domain=names, range=values),
+        'legend': legend if len(lines) > 1 else None,
+    }
+
+
+def head_maps(
+    layers: Sequence[Sequence[Any]], queries: Sequence[str], keys: Sequence[str]
+) -> alt.VConcatChart:
+    """Weights of all heads, a row a layer; below them, large, the one that is clicked.
+
+    Args:
+      layers: for each layer the weights of each head, rows of queries.
+      queries, keys: the names of rows and columns.
+    """
+    values = []
+    for layer, heads in enumerate(layers):
+        for head, weights_TS in enumerate(heads):
+            place = {'layer': layer, 'head': head}
+            values.append(place | _rows(weights_TS))
+    first = [{'layer': 0, 'head': 0}]
+    picked = alt.selection_point(
+        'picked', fields=['layer', 'head'], value=first, toggle=False
+    )
+    cells = _cells(values, queries, keys).encode(color=_WEIGHT)
+    told = [alt.Tooltip('layer:O'), alt.Tooltip('head:O'), *_TOLD]
+    maps = cells.encode(
+        x=alt.X('key:O', axis=None), y=alt.Y('query:O', axis=None), tooltip=told
+    )
+    maps = maps.properties(width=_MAP, height=_MAP).add_params(picked)
+    grid = maps.facet(row='layer:O', column='head:O', spacing=10)
+    large = cells.transform_filter(picked).encode(
+        **_named_axes(queries, keys, 'from', 'to'), tooltip=told
+    )
+    size = alt.Step(_CELL)
+    return alt.vconcat(grid, large.properties(width=size, height=size))
+
+
+def marked_map(
+    weights_TS: Any,
+    names: tuple[Sequence[str], Sequence[str]],
+    labels: tuple[str, str],
+    marks_T: Sequence[int],
+) -> alt.LayerChart:
+    """Weights under the names of rows and columns, a cell of each row marked.
+
+    Args:
+      weights_TS: rows of numbers from 0 to 1.
+      names: of the rows and of the columns.
+      labels: of the rows' axis and of the columns'.
+      marks_T: for each row the place of a column.
+    """
+    cells = _cells([_rows(weights_TS)], *names).encode(**_named_axes(*names, *labels))
+    marked = cells.transform_filter(f'datum.key == {list(marks_T)}[datum.query]')
+    marked = marked.mark_rect(filled=False, stroke=_MARK, strokeWidth=2)
+    size = alt.Step(_CELL)
+    both = alt.layer(cells.encode(color=_WEIGHT, tooltip=_TOLD), marked)
+    return both.properties(width=size, height=size)
+
+
+_WEIGHT = alt.Color('weight:Q', title=None, scale=alt.Scale(domain=[0, 1]))
+_TOLD = [
+    alt.Tooltip('from:N'),
+    alt.Tooltip('to:N'),
+    alt.Tooltip('weight:Q', format='.3f'),
+]
+
+
+def _rows(weights_TS: Any) -> dict[str, Any]:
+    """Weights as data, in thousandths: all that colours show, and few characters."""
+    thousandths = np.rint(1000 * np.asarray(weights_TS, np.float64)).astype(int)
+    return {'query': list(range(len(thousandths))), 'weight': thousandths.tolist()}
+
+
+def _cells(
+    values: Sequence[dict[str, Any]], queries: Sequence[str], keys: Sequence[str]
+) -> alt.Chart:
+    """A cell for each weight of `_rows`; equal names on an axis stay apart."""
+    return (
+        alt.Chart(alt.InlineData(values=list(values)))
+        .mark_rect()
+        .transform_flatten(['query', 'weight'])
+        .transform_calculate(key=f'sequence({len(keys)})')
+        .transform_flatten(['key', 'weight'])
+        .transform_calculate(
+            'weight',
+            'datum.weight / 1000',
+            **{
+                'from': f'{json.dumps(list(queries))}[datum.query]',
+                'to': f'{json.dumps(list(keys))}[datum.key]',
+            },
+        )
+    )
+
+
+def _named_axes(
+    queries: Sequence[str], keys: Sequence[str], y_label: str, x_label: str
+) -> dict[str, Any]:
+    rows = alt.Axis(labelExpr=f'{json.dumps(list(queries))}[datum.value]')
+    columns = alt.Axis(
+        labelExpr=f'{json.dumps(list(keys))}[datum.value]', labelAngle=-60
+    )
+    return {
+        'x': alt.X('key:O', title=x_label, axis=columns),
+        'y': alt.Y('query:O', title=y_label, axis=rows),
+    }
+
+
+def numbers_of_heads(
+    grids: Mapping[str, Sequence[Sequence[float]]], diverging: bool = False
+) -> alt.HConcatChart:
+    """A number of each head by layer and head, one attention beside another.
+
+    Args:
+      grids: for each attention rows of layers.
+      diverging: whether the colours part at zero; otherwise they begin there.
+    """
+    values = [value for grid in grids.values() for row in grid for value in row]
+    largest = max(map(abs, values), default=0.0) or 1.0
+    scale = alt.Scale(domain=[0, largest])
+    if diverging:
+        scale = alt.Scale(domain=[-largest, largest], domainMid=0)
+    return alt.hconcat(*(_heads(title, grid, scale) for title, grid in grids.items()))
+
+
+def _heads(title: str, grid: Sequence[Sequence[float]], scale: alt.Scale) -> alt.Chart:
+    values = []
+    for layer, row in enumerate(grid):
+        for head, value in enumerate(row):
+            values.append({'layer': layer, 'head': head, 'value': value})
+    return (
+        alt.Chart(alt.InlineData(values=values), title=title)
+        .mark_rect()
+        .encode(
+            x=alt.X('head:O', axis=alt.Axis(labelAngle=0)),
+            y='layer:O',
+            color=alt.Color('value:Q', title=None, scale=scale),
+            tooltip=['layer:O', 'head:O', alt.Tooltip('value:Q', format='.4~g')],
+        )
+        .properties(width=alt.Step(_CELL), height=alt.Step(_CELL))
+    )
