@@ -1,140 +1,74 @@
-"""The figures of a study: curves of training, a field's values, score against cost."""
+"""The figures of a study: curves of training, and score against cost."""
 
-import json
-import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from statistics import fmean
 
 from experiments.reports import scores
-from experiments.reports.arms import Arm, Study
+from experiments.reports.arms import Study
 from experiments.reports.figures import Figure, Line, line_chart
-from experiments.reports.read import Row, Run
+from experiments.reports.read import Run
 from experiments.reports.statistics import Spread
 
 _WIDE = 8  # times the least cost: from here on the axis is logarithmic
-
-
-class Curve(NamedTuple):
-    """What is drawn against the progress of training."""
-
-    title: str
-    label: str  # of the axis
-    kind: str  # of the rows
-    value: str  # in a row
-
-
-CURVES = {
-    'loss': Curve('Training loss', 'loss', 'train', 'loss'),
-    'dev_loss': Curve('Loss of the dev set', 'loss', 'eval', 'loss'),
-    'dev_bleu': Curve('BLEU of the dev set', 'BLEU', 'eval', 'bleu'),
-    'learning_rate': Curve('Learning rate', 'learning rate', 'train', 'learning_rate'),
-    'gradient_norm': Curve('Gradient norm', 'gradient norm', 'train', 'gradient_norm'),
+# Title, label of the axis, kind of the rows and what is drawn of them.
+_CURVES = {
+    'loss': ('Training loss', 'loss', 'train', 'loss'),
+    'dev_loss': ('Loss of the dev set', 'loss', 'eval', 'loss'),
+    'dev_bleu': ('BLEU of the dev set', 'BLEU', 'eval', 'bleu'),
+    'learning_rate': ('Learning rate', 'learning rate', 'train', 'learning_rate'),
+    'gradient_norm': ('Gradient norm', 'gradient norm', 'train', 'gradient_norm'),
 }
-AXES = {
-    'steps': 'steps',
-    'tokens': 'target tokens',
-    'time': 'seconds of training',
+# Where a row stands, and the label of the axis.
+_AXES = {
+    'steps': ('step', 'steps'),
+    'tokens': ('tokens', 'target tokens'),
+    'time': ('seconds', 'seconds of training'),
 }
 
 
 def curves(study: Study) -> dict[str, dict[str, Figure]]:
     """The curves of training by what is drawn and against what, without empty ones."""
     found: dict[str, dict[str, Figure]] = {}
-    for name, curve in CURVES.items():
-        for axis, label in AXES.items():
-            lines = _lines(study, curve, axis)
+    for name, (title, y_label, kind, y) in _CURVES.items():
+        for axis, (x, x_label) in _AXES.items():
+            lines = _lines(study, kind, x, y)
             if lines:
-                chart = line_chart(lines, label, curve.label)
-                figure = Figure(f'{name}_by_{axis}', curve.title, chart)
+                chart = line_chart(lines, x_label, y_label)
+                figure = Figure(f'{name}_by_{axis}', title, chart)
                 found.setdefault(name, {})[axis] = figure
     return found
 
 
-def _lines(study: Study, curve: Curve, axis: str) -> list[Line]:
+def _lines(study: Study, kind: str, x: str, y: str) -> list[Line]:
     """A line with its band for each arm, and one for each run that did not finish."""
-    lines = []
+    runs_by_name = {arm.name: arm.scored for arm in study.arms}
     for arm in study.arms:
-        lines.append(_mean(arm.name, arm.scored, curve, axis))
         for run in arm.runs:
             if not run.finished:
                 name = f'{arm.name}, seed {run.seed} ({run.status})'
-                lines.append(_mean(name, [run], curve, axis))
-    return [line for line in lines if line.x]
-
-
-def _mean(name: str, runs: Sequence[Run], curve: Curve, axis: str) -> Line:
-    """The mean over seeds at the steps that all have, in a band from least to most."""
-    by_step: dict[int, list[tuple[float, float]]] = {}
-    for run in runs:
-        for row in run.dev_rows() if curve.kind == 'eval' else run.rows:
-            x, y = _progress(run, row, axis), row.get(curve.value)
-            if row['kind'] == curve.kind and x is not None and _is_number(y):
-                by_step.setdefault(row['step'], []).append((x, y))
-    shared = [
-        points for _, points in sorted(by_step.items()) if len(points) == len(runs)
-    ]
-    xs = [statistics.fmean(x for x, _ in points) for points in shared]
-    seeds = [[y for _, y in points] for points in shared]
-    means = list(map(statistics.fmean, seeds))
-    if len(runs) < 2:
-        return Line(name, xs, means)
-    return Line(name, xs, means, list(map(min, seeds)), list(map(max, seeds)))
-
-
-def _progress(run: Run, row: Row, axis: str) -> float | None:
-    """Where a row stands: what it says, or the step's share of the run's total."""
-    if axis == 'steps':
-        return row['step']
-    name = {'tokens': 'tokens', 'time': 'seconds'}[axis]
-    if _is_number(row.get(name)):
-        return row[name]
-    total = run.tokens if axis == 'tokens' else run.result.get('train_seconds')
-    last = run.result.get('step')
-    return total * row['step'] / last if total is not None and last else None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float)
-
-
-def by_field(study: Study) -> dict[str, Figure]:
-    """The measure over the values of each field in which arms differ by a number."""
-    measure = str(study.measure)
-    found = {}
-    for field in study.fields:
-        arms = [arm for arm in study.arms if arm.spread(study.measure)]
-        kinds = {type(_value(arm, field)) for arm in arms}
-        if not arms or not kinds <= {int, float}:
-            continue
-        lines = _field_lines(study, arms, field)
-        if lines:
-            word = field.rpartition('.')[2]
-            chart = line_chart(lines, field, measure, style='bars')
-            found[field] = Figure(f'by_{word}', f'{measure} by {word}', chart)
-    return found
-
-
-def _value(arm: Arm, field: str) -> object:
-    return arm.runs[0].config.get(field)
-
-
-def _field_lines(study: Study, arms: Sequence[Arm], field: str) -> list[Line]:
-    """A line for each combination of the other fields that has several values."""
-    others = [name for name in study.fields if name != field]
-    groups: dict[str, dict[float, Spread | None]] = {}
-    for arm in arms:
-        words = []
-        for name in others:
-            words.append(f'{name.rpartition(".")[2]}={json.dumps(_value(arm, name))}')
-        value = float(str(_value(arm, field)))
-        spreads = groups.setdefault(', '.join(words) or str(study.measure), {})
-        spreads[value] = arm.spread(study.measure)
+                runs_by_name[name] = [run]
     lines = []
-    for name, spreads in groups.items():
-        if len(spreads) > 1:
-            values = sorted(spreads)
-            lines.append(with_bars(name, values, [spreads[x] for x in values]))
+    for name, runs in runs_by_name.items():
+        points = [_points(run, kind, x, y) for run in runs]
+        # The mean over seeds at the steps that all have, in a band from least to most.
+        steps = sorted(set.intersection(*map(set, points))) if points else []
+        if not steps:
+            continue
+        xs = [fmean(p[step][0] for p in points) for step in steps]
+        seeds = [[p[step][1] for p in points] for step in steps]
+        band = [list(map(min, seeds)), list(map(max, seeds))] if len(runs) > 1 else []
+        lines.append(Line(name, xs, list(map(fmean, seeds)), *band))
     return lines
+
+
+def _points(run: Run, kind: str, x: str, y: str) -> dict[int, tuple[float, float]]:
+    """Step → what a row of this kind has of x and y."""
+    points = {}
+    for row in run.dev_rows() if kind == 'eval' else run.rows:
+        place = (row.get(x), row.get(y))
+        if row['kind'] == kind and all(isinstance(z, int | float) for z in place):
+            points[row['step']] = place
+    return points
 
 
 def with_bars(
@@ -143,11 +77,10 @@ def with_bars(
     """Means with bars of one standard deviation; none where one is of one seed."""
     there = [spread for spread in spreads if spread is not None]
     means = [spread.mean for spread in there]
-    deviations = [spread.sd for spread in there if spread.sd is not None]
-    if len(deviations) < len(means):
+    if any(spread.sd is None for spread in there):
         return Line(name, x, means)
-    low = [mean - sd for mean, sd in zip(means, deviations, strict=True)]
-    high = [mean + sd for mean, sd in zip(means, deviations, strict=True)]
+    low = [spread.mean - (spread.sd or 0) for spread in there]
+    high = [spread.mean + (spread.sd or 0) for spread in there]
     return Line(name, x, means, low, high)
 
 

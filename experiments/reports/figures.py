@@ -121,38 +121,58 @@ def line_chart(
         'points' points that are not joined.
       log_x: whether the horizontal axis is logarithmic.
     """
+    values = [_values(line) for line in lines]
+    is_named = isinstance(lines[0].x[0], str)
+    x_axis: dict[str, Any] = {'axis': alt.Axis(labelAngle=0), 'sort': None}
+    if not is_named:
+        kind = 'log' if log_x else 'linear'
+        room = 0 if style == 'band' else 20
+        scale = alt.Scale(type=kind, zero=False, nice=False, padding=room)
+        is_long = max(x for line in values for x in line['x']) >= _MANY
+        x_axis = {'scale': scale, 'axis': alt.Axis(format='~s' if is_long else '~g')}
+    legend = None
+    if len(lines) > 1:
+        legend = alt.Legend(
+            orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
+        )
     shown = alt.selection_point('shown', fields=['line'], bind='legend')
-    near = alt.selection_point('near', on='pointerover', nearest=True, empty=False)
     base = (
-        alt.Chart(alt.InlineData(values=[_values(line) for line in lines]))
+        alt.Chart(alt.InlineData(values=values))
         .transform_flatten(['x', 'y', 'low', 'high'])
         .encode(
-            x=_x_axis(lines, x_label, log_x),
+            x=alt.X('x:O' if is_named else 'x:Q', title=x_label, **x_axis),
             y=alt.Y('y:Q', title=y_label, scale=alt.Scale(zero=False)),
-            color=alt.Color('line:N', **_look(lines, COLOURS)),
-            strokeDash=alt.StrokeDash('line:N', **_look(lines, _DASHES)),
-            opacity=alt.when(shown).then(alt.value(1)).otherwise(alt.value(0.1)),
+            color=alt.Color('line:N', scale=_looks(lines, COLOURS, 1), legend=legend),
+            opacity=_where(shown, 1, 0.1),
         )
     )
     ends = base.encode(y=alt.Y('low:Q', title=y_label), y2='high:Q')
-    layers: list[alt.Chart] = []
-    if any(line.low for line in lines):
-        faint = alt.when(shown).then(alt.value(0.2)).otherwise(alt.value(0.02))
-        band = ends.mark_area().encode(opacity=faint)
-        layers.append(band if style == 'band' else ends.mark_rule())
-    if style != 'points':
-        layers.append(base.mark_line())
-    points = base.mark_point(filled=True, size=60)
+    points = base.mark_point(filled=True, size=60, tooltip=True)
+    dashes = alt.StrokeDash('line:N', scale=_looks(lines, _DASHES, len(COLOURS)))
+    layers = [base.mark_line().encode(strokeDash=dashes.legend(legend)), points]
+    if style == 'points':
+        layers = [points]
     if style == 'band':
-        seen = alt.when(near).then(alt.value(1)).otherwise(alt.value(0))
-        points = points.encode(opacity=seen)
-    told = [
-        alt.Tooltip('line:N', title='line'),
-        alt.Tooltip(f'x:{_kind(lines)}', title=x_label),
-        alt.Tooltip('y:Q', title=y_label, format='.5~g'),
-    ]
-    layers.append(points.encode(tooltip=told).add_params(near, shown))
+        near = alt.selection_point('near', on='pointerover', nearest=True, empty=False)
+        layers[-1] = points.encode(opacity=_where(near, 1, 0)).add_params(near)
+    if any(line.low for line in lines):
+        band = ends.mark_area().encode(opacity=_where(shown, 0.2, 0.02))
+        layers.insert(0, band if style == 'band' else ends.mark_rule())
+    layers[-1] = layers[-1].add_params(shown)
     return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
+
+
+def _where(selection: alt.Parameter, there: float, elsewhere: float) -> Any:
+    return alt.when(selection).then(alt.value(there)).otherwise(alt.value(elsewhere))
+
+
+def _looks(lines: Sequence[Line], looks: Sequence[Any], each: int) -> alt.Scale:
+    """The look of each line, by the order of lines; the next one after some lines."""
+    names = [line.name for line in lines]
+    numbers = range(len(names))
+    return alt.Scale(
+        domain=names, range=[looks[i // each % len(looks)] for i in numbers]
+    )
 
 
 def _values(line: Line) -> dict[str, Any]:
@@ -163,35 +183,6 @@ def _values(line: Line) -> dict[str, Any]:
     for name, column in columns.items():
         values[name] = [x if isinstance(x, str) else float(f'{x:.5g}') for x in column]
     return values
-
-
-def _kind(lines: Sequence[Line]) -> str:
-    return 'O' if isinstance(lines[0].x[0], str) else 'Q'
-
-
-def _x_axis(lines: Sequence[Line], label: str, log: bool) -> alt.X:
-    if _kind(lines) == 'O':
-        return alt.X('x:O', title=label, sort=None, axis=alt.Axis(labelAngle=0))
-    largest = max(float(x) for line in lines for x in line.x)
-    axis = alt.Axis(format='~s') if largest >= _MANY else alt.Axis()
-    scale = alt.Scale(type='log' if log else 'linear', zero=False, nice=False)
-    return alt.X('x:Q', title=label, scale=scale, axis=axis)
-
-
-def _look(lines: Sequence[Line], looks: Sequence[Any]) -> dict[str, Any]:
-    """Scale and legend by the lines' order; dashes change where colours are used up."""
-    names = [line.name for line in lines]
-    if looks is COLOURS:
-        values = [COLOURS[i % len(COLOURS)] for i in range(len(names))]
-    else:
-        values = [looks[i // len(COLOURS) % len(looks)] for i in range(len(names))]
-    legend = alt.Legend(
-        orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
-    )
-    return {
-        'scale': alt.Scale(domain=names, range=values),
-        'legend': legend if len(lines) > 1 else None,
-    }
 
 
 def head_maps(

@@ -347,43 +347,28 @@ def attended(
         return introspection.record(model, variables, batch, missing_ok=True).weights
 
     weights = _run_once(attention_weights, variables, batch)
-    found = []
-    for i, (source, output) in enumerate(outputs):
-        read = _pieces(tokenizer, batch['source'][i], batch['source_segments'][i])
-        written = _pieces(tokenizer, batch['inputs'][i], batch['target_segments'][i])
-        sentence = Attended(source, output, {}, {}, {})
-        for kind, layers in weights.items():
-            _add_weights(sentence, kind, [layer[i] for layer in layers], read, written)
-        found.append(sentence)
+    read = _pieces(tokenizer, batch['source'], batch['source_segments'])
+    written = _pieces(tokenizer, batch['inputs'], batch['target_segments'])
+    found = [Attended(source, output, {}, {}, {}) for source, output in outputs]
+    for kind, layers in weights.items():
+        for i, sentence in enumerate(found):
+            own = read[i] if kind == 'encoder' else written[i]
+            if layers[0].shape[2] == len(read[i]) + len(written[i]):
+                own = np.append(read[i], written[i])  # one stack reads both
+            keys = read[i] if kind == pictures.CROSS else own
+            sentence.queries[kind] = own[own != ''].tolist()
+            sentence.keys[kind] = keys[keys != ''].tolist()
+            sentence.weights[kind] = [
+                np.float64(layer[i])[:, own != ''][:, :, keys != ''] for layer in layers
+            ]
     return found
 
 
-def _pieces(tokenizer: Tokenizer, ids: jax.Array, segments: jax.Array) -> list[str]:
-    """How the tokens of a row are written; padding as nothing."""
+def _pieces(tokenizer: Tokenizer, ids: jax.Array, segments: jax.Array) -> np.ndarray:
+    """How tokens are written, row by row; padding as nothing."""
     # The start token may be that of padding.
-    pieces = tokenizer.pieces(np.asarray(ids).tolist())
-    return np.where(np.asarray(segments) > 0, pieces, '').tolist()
-
-
-def _add_weights(
-    sentence: Attended,
-    kind: str,
-    layers: Sequence[np.ndarray],
-    read: list[str],
-    written: list[str],
-) -> None:
-    """Adds one attention's weights, by layer HTS, to those of a sentence."""
-    own = read if kind == 'encoder' else written
-    if layers[0].shape[1] == len(read) + len(written):
-        own = read + written  # one stack reads both
-    keys = read if kind.endswith('cross') else own
-    rows = [i for i, piece in enumerate(own) if piece]
-    columns = [i for i, piece in enumerate(keys) if piece]
-    sentence.queries[kind] = [own[i] for i in rows]
-    sentence.keys[kind] = [keys[i] for i in columns]
-    sentence.weights[kind] = [
-        np.asarray(layer[:, rows][:, :, columns], np.float64) for layer in layers
-    ]
+    rows = [tokenizer.pieces(row) for row in np.asarray(ids).tolist()]
+    return np.where(np.asarray(segments) > 0, np.array(rows), '')
 
 
 def without_weights(model: Model, variables: Any, batch: Batch) -> list[str]:

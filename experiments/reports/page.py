@@ -73,11 +73,7 @@ def write(
             tables=[scores.costs(study)],
             choices=_shown([curves.against_cost(study)]),
         ),
-        Section(
-            'Scores',
-            tables=[scores.scores(study)],
-            choices=[{label: x} for label, x in curves.by_field(study).items()],
-        ),
+        Section('Scores', tables=[scores.scores(study)]),
         *of_training(study),
         *_translations(study),
         *inside,

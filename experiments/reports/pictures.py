@@ -118,7 +118,7 @@ def importance(found: 'Inspection') -> Figure | None:
     """What each head is worth; None where none was switched off."""
     if not found.importance:
         return None
-    grids = {KINDS[kind]: grid for kind, grid in found.importance.items()}
+    grids = {KINDS[x]: found.importance[x] for x in KINDS if x in found.importance}
     text = (
         f'By how much the loss of a token, {found.loss:.4f} nats over {found.pairs} '
         'sentences, rises where a head is switched off.'
