@@ -17,7 +17,7 @@ from experiments.data.published import folder
 from experiments.data.published import tokenizer as published
 from experiments.data.published.opened import Request
 from experiments.errors import UserError
-from experiments.reports.inside import attended
+from experiments.reports import looking
 from flaxformer_lite.config import spec
 from flaxformer_lite.pretrained import load
 from flaxformer_lite.special_tokens import SpecialTokens
@@ -116,7 +116,7 @@ def test_what_sources_end_with_is_in_every_batch(tmp_path):
         is_token = alone['source'] != padding
         np.testing.assert_array_equal(alone['source_segments'], is_token)
         np.testing.assert_array_equal(
-            attended.pairs_batch(tokenizer, pairs)['source'], sources
+            looking.pairs_batch(tokenizer, pairs)['source'], sources
         )
         packed = collate.pairs_batch(tokens, (1, 99), index, 0 * index)
         found = packed['source'][packed['source_segments'] > 0]
@@ -374,7 +374,7 @@ def test_tokens_that_are_no_text_are_shown_by_names(tmp_path):
     for name in ('mbart', 'mbart50', 'nllb', 'm2m100'):
         source, target = golden_of(name)['languages']
         tokenizer = read(name, tmp_path)
-        tokens = attended.pairs_batch(tokenizer, [('ab', 'ab')])
+        tokens = looking.pairs_batch(tokenizer, [('ab', 'ab')])
         rows = [tokens[side][0].tolist() for side in ('source', 'inputs')]
         shown = list(map(tokenizer.pieces, rows))
         assert (source in shown[0], target in shown[1]) == (True, True), shown

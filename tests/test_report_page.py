@@ -171,7 +171,7 @@ def test_a_line_is_the_mean_over_seeds_in_a_band_from_least_to_most(tmp_path):
     ]
     found = page.of_training(arms.study([read(path) for path in paths], None))
     (figure,) = found[0].figures()  # these rows have no tokens and times
-    (line,) = figure.spec()['data']['values']
+    ((line,),) = figure.spec()['datasets'].values()
     assert (line['x'], line['y']) == ([5, 10], [4.5, 2.5])
     assert (line['low'], line['high']) == ([4, 2], [5, 3])
 

@@ -88,7 +88,6 @@ class Question(NamedTuple):
       fields: in which the arms are meant to differ.
       published: arm → what the source says of it, by name.
       differs: in what the published setting differs from this one.
-      first_gradients: whether the gradients at initialisation are asked for.
     """
 
     text: str
@@ -99,7 +98,6 @@ class Question(NamedTuple):
     fields: tuple[str, ...]
     published: Mapping[str, Mapping[str, float]]
     differs: str
-    first_gradients: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,8 +48,6 @@ class Sweep:
       measure: the set and the score that decide: 'test bleu'.
       published: arm → what the source gives for it: {'bleu': 25.8}.
       differs: how the runs differ from the published ones, in data and scale.
-      first_gradients: whether the report measures the gradients of each layer at
-        initialisation.
     """
 
     name: str
@@ -63,7 +61,6 @@ class Sweep:
     measure: str
     published: dict[str, dict[str, float]]
     differs: str
-    first_gradients: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +114,6 @@ def _checked(name: str, values: Any) -> Sweep:
         measure=_text(values, 'measure'),
         published=_published(values.get('published', {})),
         differs=values.get('differs', ''),
-        first_gradients=_truth(values, 'first_gradients'),
     )
     _check_arm('base', sweep.base, sweep)
     for arm in sweep.published:
@@ -150,13 +146,6 @@ def _text(values: Mapping[str, Any], name: str) -> str:
     value = values[name]
     if not isinstance(value, str) or not value.strip():
         raise UserError(f'{name}={shown(value)}: give a text')
-    return value
-
-
-def _truth(values: Mapping[str, Any], name: str) -> bool:
-    value = values.get(name, False)
-    if not isinstance(value, bool):
-        raise UserError(f'{name}={shown(value)}: give True or False')
     return value
 
 
