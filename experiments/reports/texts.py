@@ -17,8 +17,7 @@ from experiments.reports.tables import Table
 
 LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60)  # words: the last of each range
 FEWEST = 5  # sentences for a score of their own
-_SPREAD = 15  # sentences that are shown, evenly spread over a set
-_DIFFERING = 15  # and those in which the arms differ most
+_SHOWN = 15  # sentences of a kind
 
 
 class Part(NamedTuple):
@@ -90,42 +89,36 @@ def marked(output: str, reference: str) -> list[Part]:
 def examples(found: Translated) -> dict[str, list[Sentence]]:
     """Sentences to read: evenly spread over the set, and where arms differ most."""
     total = len(found.sources)
-    step = max(1, total // _SPREAD)
-    chosen = {'Spread evenly over the set': list(range(0, total, step))[:_SPREAD]}
-    if len(found.outputs) > 1:
-        ranges = _disagreement(found)
-        order = sorted(range(total), key=lambda i: (-ranges[i], i))
-        most = [i for i in order[:_DIFFERING] if ranges[i] > 0]
-        if most:
-            chosen['Where the arms differ most, by chrF'] = most
-    return {
-        title: [_sentence(found, i) for i in indices]
-        for title, indices in chosen.items()
-    }
+    chosen = {'Spread evenly over the set': range(0, total, max(1, total // _SHOWN))}
+    apart = _disagreement(found)
+    order = sorted(apart, key=lambda i: -apart[i])
+    chosen['Where the arms differ most, by chrF'] = order
+    shown = {}
+    for title, rows in chosen.items():
+        if rows:
+            shown[title] = [_sentence(found, i) for i in rows[:_SHOWN]]
+    return shown
 
 
 def _sentence(found: Translated, i: int) -> Sentence:
     """With the translation of each arm's first seed."""
     reference = found.references[i]
-    outputs = {arm: seeds[0][i] for arm, seeds in found.outputs.items()}
-    marks = {arm: marked(output, reference) for arm, output in outputs.items()}
+    marks = {arm: marked(x[0][i], reference) for arm, x in found.outputs.items()}
     return Sentence(found.sources[i], reference, marks)
 
 
-def _disagreement(found: Translated) -> list[float]:
-    """Of each sentence, how far apart the chrF of the arms' first seeds is."""
+def _disagreement(found: Translated) -> dict[int, float]:
+    """Sentence → how far apart the chrF of the arms' first seeds is; none of 0."""
     from sacrebleu.metrics.chrf import CHRF
 
     metric = CHRF()
-    apart = []
+    apart = {}
     for i, reference in enumerate(found.references):
         outputs = {seeds[0][i] for seeds in found.outputs.values()}
-        if len(outputs) == 1:
-            apart.append(0.0)
-            continue
-        scores = [metric.sentence_score(x, [reference]).score for x in outputs]
-        apart.append(max(scores) - min(scores))
-    return apart
+        if len(outputs) > 1:
+            scores = [metric.sentence_score(x, [reference]).score for x in outputs]
+            apart[i] = max(scores) - min(scores)
+    return {i: distance for i, distance in apart.items() if distance > 0}
 
 
 def by_length(found: Translated, name: str) -> tuple[Table, Figure] | None:
@@ -181,19 +174,17 @@ def by_phenomenon(study: Study, found: Translated, name: str) -> list[Table]:
         groups,
         _group_scores(found, groups, _bleu),
     )
-    shares = {
-        arm: [score.mean for score in scores if score is not None]
-        for arm, scores in _group_scores(found, groups, _exact).items()
-    }
+    shares = _group_scores(found, groups, _exact)
     exact = _table(
         f'exact_by_phenomenon_{name}',
         f'Sentences that are as the reference, per cent: {name}',
         'phenomenon',
         groups,
-        shares,
+        {arm: [x.mean for x in scores if x] for arm, scores in shares.items()},
     )
-    bleu = dataclasses.replace(bleu, note=note)
-    return [bleu, dataclasses.replace(exact, scores=frozenset())]
+    # Shares are no scores, which have two decimals.
+    exact = dataclasses.replace(exact, scores=frozenset())
+    return [dataclasses.replace(bleu, note=note), exact]
 
 
 def _large(groups: Mapping[str, list[int]]) -> dict[str, list[int]]:
