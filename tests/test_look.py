@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -186,7 +187,8 @@ class Letters:
 def test_padding_is_on_no_axis(architecture):
     model = tiny.model(dropout=0.0, architecture=architecture)
     variables = tiny.all_variables(model)
-    found = looking.attended(model, variables, Letters(), [('abc', 'd'), ('e', 'fgh')])
+    letters: Any = Letters()
+    found = looking.attended(model, variables, letters, [('abc', 'd'), ('e', 'fgh')])
     for sentence in found:
         read = [*sentence.source, '<s>']  # as the end is written here
         written = ['<s>', *sentence.output]

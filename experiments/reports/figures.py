@@ -111,7 +111,7 @@ def line_chart(
     y_label: str,
     style: str = 'band',
     log_x: bool = False,
-) -> alt.LayerChart:
+) -> alt.TopLevelMixin:
     """Lines over one pair of axes.
 
     Args:
@@ -186,8 +186,8 @@ def _values(line: Line) -> dict[str, Any]:
 
 
 def head_maps(
-    layers: Sequence[Sequence[Any]], queries: Sequence[str], keys: Sequence[str]
-) -> alt.VConcatChart:
+    layers: Sequence[Any], queries: Sequence[str], keys: Sequence[str]
+) -> alt.TopLevelMixin:
     """Weights of all heads, a row a layer; below them, large, the one that is clicked.
 
     Args:
@@ -199,7 +199,7 @@ def head_maps(
         for head, weights_TS in enumerate(heads):
             place = {'layer': layer, 'head': head}
             values.append(place | _rows(weights_TS))
-    first = [{'layer': 0, 'head': 0}]
+    first: Any = [{'layer': 0, 'head': 0}]
     picked = alt.selection_point(
         'picked', fields=['layer', 'head'], value=first, toggle=False
     )
@@ -222,7 +222,7 @@ def marked_map(
     names: tuple[Sequence[str], Sequence[str]],
     labels: tuple[str, str],
     marks_T: Sequence[int],
-) -> alt.LayerChart:
+) -> alt.TopLevelMixin:
     """Weights under the names of rows and columns, a cell of each row marked.
 
     Args:
@@ -289,7 +289,7 @@ def _named_axes(
 
 def numbers_of_heads(
     grids: Mapping[str, Sequence[Sequence[float]]], diverging: bool = False
-) -> alt.HConcatChart:
+) -> alt.TopLevelMixin:
     """A number of each head by layer and head, one attention beside another.
 
     Args:

@@ -145,7 +145,7 @@ class Look:
         found = self._translator(self.variables, list(texts))
         return [hypotheses[0].text for hypotheses in found]
 
-    def attention(self, text: str, target: str = '') -> dict[str, alt.VConcatChart]:
+    def attention(self, text: str, target: str = '') -> dict[str, alt.TopLevelMixin]:
         """The weights of all layers and heads, by the name of the attention.
 
         Args:
@@ -160,7 +160,7 @@ class Look:
             raise UserError(f'{self.path}: {self.note}')
         return {x.title: x.chart for x in pictures.weights(sentence, 1)}
 
-    def alignment(self, text: str, target: str = '') -> dict[str, alt.LayerChart]:
+    def alignment(self, text: str, target: str = '') -> dict[str, alt.TopLevelMixin]:
         """Source × translation, of each layer, after the mean of several.
 
         Args:
@@ -176,7 +176,7 @@ class Look:
             raise UserError(f'{self.path}: {pictures.no_alignment(self.note)}')
         return {name: figure.chart for name, figure in found.items()}
 
-    def heads(self) -> dict[str, alt.HConcatChart]:
+    def heads(self) -> dict[str, alt.TopLevelMixin]:
         """Statistics of all heads on pairs of an evaluation set, by their title.
 
         Empty where no attention holds its weights, and where the run has no pairs yet.
@@ -186,7 +186,7 @@ class Look:
         """
         return {x.title: x.chart for x in pictures.statistics(self.inspect([]))}
 
-    def importance(self) -> alt.HConcatChart | None:
+    def importance(self) -> alt.TopLevelMixin | None:
         """What each head is worth.
 
         None where the model has no heads, and where the run has no pairs yet.
@@ -197,7 +197,7 @@ class Look:
         figure = pictures.importance(self.inspect([]))
         return None if figure is None else figure.chart
 
-    def curves(self) -> dict[str, dict[str, alt.LayerChart]]:
+    def curves(self) -> dict[str, dict[str, alt.TopLevelMixin]]:
         """Loss, BLEU, learning rate and gradient norm, each by steps, tokens and time.
 
         Raises:
@@ -358,9 +358,10 @@ def attended(
             keys = read[i] if kind == pictures.CROSS else own
             sentence.queries[kind] = own[own != ''].tolist()
             sentence.keys[kind] = keys[keys != ''].tolist()
-            sentence.weights[kind] = [
-                np.float64(layer[i])[:, own != ''][:, :, keys != ''] for layer in layers
-            ]
+            sentence.weights[kind] = []
+            for layer_BHTS in layers:
+                own_HTS = np.asarray(layer_BHTS[i], np.float64)[:, own != '']
+                sentence.weights[kind].append(own_HTS[:, :, keys != ''])
     return found
 
 

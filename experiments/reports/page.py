@@ -22,6 +22,7 @@ from experiments.reports.figures import Figure
 from experiments.reports.tables import Table
 from experiments.reports.texts import Sentence
 
+_EMBED = 'window.vegaEmbed = vegaEmbed;'  # the page's script calls it
 TEMPLATE = Path(__file__).with_name('page.html.jinja')
 
 
@@ -191,7 +192,7 @@ def html(title: str, sections: Sequence[Section], also: str = '') -> str:
         also=also,
         figures=drawn,
         themes=figures.THEMES,
-        library=vl_convert.javascript_bundle(),
+        library=vl_convert.javascript_bundle(_EMBED),
     )
 
 

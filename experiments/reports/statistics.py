@@ -104,6 +104,7 @@ def paired_bootstrap(
     from sacrebleu.significance import PairedTest
 
     metric = {'bleu': BLEU, 'chrf': CHRF}[score](references=[list(references)])
+    systems: list[tuple[str, Sequence[str]]]
     systems = [('base', list(base)), ('arm', list(outputs))]
     results: Any = PairedTest(systems, {score: metric}, None, 'bs', RESAMPLES)()[1]
     (name,) = results.keys() - {'System'}

@@ -89,7 +89,8 @@ def marked(output: str, reference: str) -> list[Part]:
 def examples(found: Translated) -> dict[str, list[Sentence]]:
     """Sentences to read: evenly spread over the set, and where arms differ most."""
     total = len(found.sources)
-    chosen = {'Spread evenly over the set': range(0, total, max(1, total // _SHOWN))}
+    spread_out = list(range(0, total, max(1, total // _SHOWN)))
+    chosen = {'Spread evenly over the set': spread_out}
     apart = _disagreement(found)
     order = sorted(apart, key=lambda i: -apart[i])
     chosen['Where the arms differ most, by chrF'] = order
