@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from experiments import storage
 from experiments.command_line import flags, packages
 from experiments.errors import UserError
-from experiments.reports import arms, overview, read, tables
-from experiments.reports.arms import Question, Study
-from experiments.reports.read import Run
-from experiments.runs import directory
+from experiments.reports import arms, overview, tables
+from experiments.reports.arms import Study
+from experiments.runs import directory, reading
+from experiments.runs.reading import Run
 from experiments.sweeps import schema
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def read_run(path: Path) -> dict[str, Any]:
     Raises:
       UserError: this is not the directory of a run, or a file of it cannot be read.
     """
-    return overview.entry(read.read(path))
+    return overview.entry(reading.read_run(path))
 
 
 def as_table(runs: Sequence[Run]) -> str:
@@ -51,18 +51,17 @@ def main() -> None:
         _refuse_without_out(args)
     else:
         _check_out(args.out)
-    question = None if args.sweep is None else _question(args.sweep)
+    sweep = None if args.sweep is None else schema.load(args.sweep)
     paths = list(map(Path, args.runs))
-    if question is not None and not paths:
-        cells = [path for seeds in question.cells.values() for path in seeds.values()]
-        paths = [path for path in cells if storage.exists(path)]
-    runs, notes = _read_runs(paths)
+    if sweep is not None and not paths:
+        paths = [run.path for run in sweep.runs if storage.exists(run.path)]
+    runs, notes = _read_runs(paths, with_texts=args.out is not None)
     for note in notes:
         print(note, file=sys.stderr)
     if not runs:
         raise UserError('there is no run to report')
     if args.out is not None:
-        _write(args, arms.study(runs, question, args.base, args.measure), notes)
+        _write(args, arms.study(runs, sweep, args.base, args.measure), notes)
     elif args.json:
         print(storage.json_text([overview.entry(run) for run in runs]), end='')
     elif args.csv:
@@ -126,32 +125,20 @@ def _check_out(folder: Path) -> None:
         raise UserError(f'--out={folder} is not a folder: give another')
 
 
-def _question(path: Path) -> Question:
-    """What a sweep's file asks."""
-    sweep = schema.load(path)
-    cells: dict[str, dict[int, Path]] = {name: {} for name in sweep.arms}
-    for cell in schema.cells(sweep):
-        cells[cell.arm][cell.seed] = cell.path
-    fields = dict.fromkeys(field for arm in sweep.arms.values() for field in arm)
-    return Question(
-        text=sweep.question,
-        source=sweep.source,
-        base=sweep.base,
-        measure=sweep.measure,
-        cells=cells,
-        fields=tuple(fields),
-        published=sweep.published,
-        differs=sweep.differs,
-    )
+def _read_runs(paths: Iterable[Path], with_texts: bool) -> tuple[list[Run], list[str]]:
+    """What is known of each run, and a line for each that is none or is damaged.
 
-
-def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """What is known of each run, and a line for each that is none."""
+    Args:
+      with_texts: whether a run is left out for its translations too.
+    """
     runs = []
     notes = []
     for path in paths:
         try:
-            runs.append(read.read(path))
+            run = reading.read_run(path)
+            for name in run.evaluations if with_texts else ():
+                reading.read_translations(run, name)
+            runs.append(run)
         except UserError as error:
             notes.append(f'left out: {error}')
     return runs, notes
@@ -179,13 +166,13 @@ def _write(args: Any, study: Study, notes: list[str]) -> None:
 def _look_inside(args: Any, study: Study) -> list['Section']:
     """The attention of the run that was asked for, or else of the best arm's first."""
     if args.attention_of is not None:
-        run = read.read(args.attention_of)
+        run = reading.read_run(args.attention_of)
     else:
         scored = study.ranked()[0].scored
         if not scored:
             raise UserError('no run has finished')
         run = scored[0]
-    found = read.lines(run, study.measure.set)
+    found = reading.read_translations(run, study.measure.set)
     if found is None:
         raise UserError(f'{run.path} has no translations of {study.measure.set}')
     sources, _, outputs = found

@@ -9,44 +9,39 @@ import argparse
 import contextlib
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
-from statistics import fmean
-from typing import Any, NoReturn
+from typing import Any
 
-from experiments.command_line import console, flags
+from experiments.command_line import flags
 from experiments.command_line.screen import Output, Screen
 from experiments.command_line.stopping import Stop, Stopped
+from experiments.errors import UserError
+from experiments.runs import directory, reading
 from experiments.runtime import malloc
-from experiments.sweeps import launch, outcome, schema
-from experiments.sweeps.progress import Progress
-from experiments.sweeps.schema import Cell, Sweep
+from experiments.sweeps import progress, schema, workers
+from experiments.sweeps.schema import Sweep
 
 
 def main() -> None:
     args = _parser().parse_args()
     sweep = schema.load(args.config)
-    cells = schema.cells(sweep)
     stop = Stop()
-    with (
-        contextlib.redirect_stdout(Output(sys.stdout)),
-        stop.listening(),
-        contextlib.closing(Screen()) as screen,
-    ):
+    with contextlib.redirect_stdout(Output(sys.stdout)), stop.listening():
         try:
-            stop.wait_for(lambda: _check(cells, here=args.workers == 1))
+            if args.worker is not None:
+                index, number = args.worker
+                workers.make_runs(sweep.runs, index, number, stop)
+                return
+            stop.wait_for(lambda: _check_runs(sweep))
             if args.dry_run:
-                print(stop.wait_for(lambda: _plan(sweep, cells, args.workers)))
-                return
-            if args.launcher == 'slurm':
-                print(_submit(sweep, cells, args))
-                return
-            errors = _make(sweep, cells, args.workers, screen, stop)
+                print(progress.heading(sweep), progress.plan(sweep), sep='\n')
+            elif args.launcher == 'slurm':
+                _queue(sweep, args)
+            else:
+                _make_here(sweep, args, stop)
         except Stopped as stopped:
-            screen.close()
-            _leave(str(stopped), stop)
-    print(_summary(sweep, cells))
-    _exit(cells, errors)
+            saved = f' and {stopped}' if str(stopped) else ''
+            print(f'stopped{saved}; the same command goes on from there')
+            stop.leave()
 
 
 def _parser() -> flags.Parser:
@@ -77,6 +72,8 @@ def _parser() -> flags.Parser:
         metavar='NAME=VALUE',
         help="submitit's parameters: partition=gpu time=240 gpus_per_node=1",
     )
+    # What makes this process one of the workers: its number, and how many there are.
+    parser.add_argument('--worker', type=_worker, help=argparse.SUPPRESS)
     return parser
 
 
@@ -93,112 +90,72 @@ def _parameter(text: str) -> tuple[str, Any]:
     return name, int(value) if value.isdecimal() else value
 
 
-def _check(cells: Sequence[Cell], here: bool) -> None:
+def _worker(text: str) -> tuple[int, int]:
+    index, _, number = text.partition('/')
+    return int(index), _positive(number)
+
+
+def _check_runs(sweep: Sweep) -> None:
+    """Refuses runs that cannot be, and directories that hold something else."""
     import jax
 
-    from experiments.sweeps import check
+    from experiments.config import check
 
-    if not here:
-        # The workers' GPUs are not this process's to take.
-        jax.config.update('jax_platforms', 'cpu')
-    check.check_cells(cells)
-
-
-def _plan(sweep: Sweep, cells: Sequence[Cell], workers: int) -> str:
-    from experiments.sweeps import estimate
-
-    costs, how = estimate.costs(cells)
-    seconds = estimate.seconds_left(cells, costs)
-    time_left = console.duration(seconds / workers)
-    return '\n'.join(
-        [
-            _heading(sweep, cells),
-            estimate.table(cells, costs),
-            how,
-            f'left: about {time_left} with {workers} of --workers, if they do not '
-            'slow each other down',
-        ]
-    )
+    jax.config.update('jax_platforms', 'cpu')  # the GPUs are the workers' to take
+    checked = set()
+    for run in sweep.runs:
+        directory.check(run.path, run.config.to_dict())
+        if run.arm in checked:
+            continue
+        checked.add(run.arm)
+        try:
+            check.check_overrides(run.config, run.overrides)
+            check.check(run.config)
+            check.build_model(run.config, run.config.tokenizer.vocab_size)
+        except UserError as error:
+            raise UserError(f'arm {run.arm!r}: {error}') from None
 
 
-def _heading(sweep: Sweep, cells: Sequence[Cell]) -> str:
-    return console.facts(
-        {
-            'sweep': sweep.name,
-            'question': sweep.question,
-            'source': sweep.source,
-            'runs': f'{len(cells)}: {len(sweep.arms)} arms × {len(sweep.seeds)} seeds',
-            'base': sweep.base,
-            'measure': sweep.measure,
-        }
-    )
+def _queue(sweep: Sweep, args: Any) -> None:
+    ids = workers.queue(args.config, args.workers, sweep.name, dict(args.slurm))
+    folder = workers.log_folder(sweep.name)
+    print(f'queued as {ids}; logs: {folder}/; --dry_run shows which runs are finished')
 
 
-def _submit(sweep: Sweep, cells: Sequence[Cell], args: Any) -> str:
-    folder = launch.log_folder(sweep.name)
-    team = launch.workers(cells, args.workers, time.time(), here=False)
-    ids = launch.slurm(team, folder, sweep.name, dict(args.slurm))
-    return (
-        f'queued as {", ".join(ids)}; logs: {folder}/; --dry_run shows which runs are '
-        'finished'
-    )
+def _make_here(sweep: Sweep, args: Any, stop: Stop) -> None:
+    """Has workers make all runs on this machine; exit status 1 if one fails.
 
-
-def _make(
-    sweep: Sweep, cells: Sequence[Cell], workers: int, screen: Screen, stop: Stop
-) -> dict[str, str]:
-    """Makes all runs here; returns the errors of those that could not be begun."""
-    folder = launch.log_folder(sweep.name)
-    screen.say(_heading(sweep, cells))
-    screen.say(f'logs: {folder}/')
-    began = time.time()
-    team = launch.workers(cells, workers, began, here=True)
-    progress = Progress(cells, sweep.measure, screen, began)
-    if workers == 1:
-        return launch.in_process(team[0], folder / 'worker.log', progress, stop)
-    return launch.local(team, folder, progress, stop)
-
-
-def _summary(sweep: Sweep, cells: Sequence[Cell]) -> str:
-    """A row for each arm: how its runs ended, and the mean of what is measured."""
-    rows = []
-    for arm in sweep.arms:
-        own = [cell for cell in cells if cell.arm == arm]
-        rows.append([arm, _ends(own), _mean_score(own, sweep.measure)])
-    scores = [sweep.measure] if sweep.measure.endswith(('bleu', 'chrf')) else []
-    return console.table(['arm', 'runs', sweep.measure], rows, scores)
-
-
-def _ends(cells: Sequence[Cell]) -> str:
-    """How many runs ended in which way: '2 finished, 1 diverged'."""
-    counts = Counter(outcome.of(cell.path).status for cell in cells)
-    return ', '.join(f'{count} {status}' for status, count in counts.items())
-
-
-def _mean_score(cells: Sequence[Cell], measure: str) -> float | None:
-    """Of the runs that have one."""
-    found = [outcome.score(cell, measure) for cell in cells]
-    known = [score for score in found if score is not None]
-    return fmean(known) if known else None
-
-
-def _exit(cells: Sequence[Cell], errors: dict[str, str]) -> None:
-    """Ends with status 1 where not every run has finished."""
-    for path, error in errors.items():
-        print(f'{path}: {error}', file=sys.stderr)
-    for cell in cells:
-        status, message = outcome.of(cell.path)
-        if status != outcome.FINISHED and str(cell.path) not in errors:
-            print(f'{cell.path}: {status} {message}'.rstrip(), file=sys.stderr)
-            errors[str(cell.path)] = status
-    if errors:
+    Raises:
+      Stopped: a stop was asked for; all workers have saved what they had.
+    """
+    folder = workers.log_folder(sweep.name)
+    with contextlib.closing(Screen()) as screen:
+        screen.say(progress.heading(sweep))
+        screen.say(f'logs: {folder}/')
+        shown = progress.Progress(sweep, screen)
+        processes = workers.start_here(args.config, args.workers, folder)
+        asked = False
+        while any(process.poll() is None for process in processes.values()):
+            time.sleep(0.5)
+            shown.update()
+            if stop.asked and not asked:
+                asked = True
+                for process in processes.values():
+                    process.terminate()
+        shown.update()
+    stop.check()
+    print(progress.summary(sweep))
+    failed = [log for log, process in processes.items() if process.returncode]
+    for log in failed:
+        print(f'{log}: this worker has ended before its time', file=sys.stderr)
+    for run in sweep.runs:
+        status, message = workers.read_outcome(run.path)
+        if status != reading.FINISHED:
+            failed.append(run.path)
+            reason = message or f'{folder}/ has what was printed'
+            print(f'{run.path}: {status}: {reason}', file=sys.stderr)
+    if failed:
         sys.exit(1)
-
-
-def _leave(saved: str, stop: Stop) -> NoReturn:
-    saved = f' and {saved}' if saved else ''
-    print(f'stopped{saved}; the same command goes on from there')
-    stop.leave()
 
 
 if __name__ == '__main__':

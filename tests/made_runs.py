@@ -4,7 +4,10 @@ import json
 
 from experiments import storage
 from experiments.config.flat import nest
-from experiments.runs import directory, metrics_log
+from experiments.config.schema import ExperimentConfig
+from experiments.reports import arms
+from experiments.runs import directory, metrics_log, reading
+from experiments.sweeps.schema import PlannedRun, Sweep
 
 CONFIG = {
     'data': 'text(path="none")',
@@ -77,3 +80,40 @@ def fail(path, status='diverged', step=7, message='the loss is not finite'):
     failure = {'status': status, 'step': step, 'message': message}
     (path / 'failure.json').write_text(json.dumps(failure))
     return path
+
+
+def heads(folder, bleus):
+    """Runs by number of heads: {4: (30.0, 31.0)} has two seeds."""
+    paths = []
+    for number, values in bleus.items():
+        for seed, bleu in enumerate(values):
+            path = folder / f'run,heads={number},train.seed={seed}'
+            fields = {'model__num_heads': number, 'train__seed': seed}
+            paths.append(make(path, bleu, **fields))
+    return paths
+
+
+def sweep(folder):
+    """A sweep of the runs of `heads`: of two seeds with 4 and 8, of one with 16."""
+    runs = []
+    for arm, number, seeds in (('few', 4, 2), ('many', 8, 2), ('most', 16, 1)):
+        for seed in range(seeds):
+            path = folder / f'run,heads={number},train.seed={seed}'
+            runs.append(PlannedRun(arm, seed, {}, path, ExperimentConfig()))
+    return Sweep(
+        name='heads',
+        question='How many heads?',
+        source='Vaswani et al. 2017',
+        config='none.py',
+        arms=dict.fromkeys(('few', 'many', 'most'), {'model.num_heads': 4}),
+        base='few',
+        measure='test bleu',
+        published={'few': {'bleu': 25.5, 'parameters': 65e6}, 'many': {'bleu': 25.8}},
+        differs='grammar, not WMT14',
+        runs=tuple(runs),
+    )
+
+
+def study(paths, of_sweep=None, **options):
+    """What a report of the runs in some directories is made of."""
+    return arms.study([reading.read_run(path) for path in paths], of_sweep, **options)

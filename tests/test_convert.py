@@ -29,8 +29,8 @@ from experiments.data.tokenising.pool import Pool
 from experiments.errors import UserError
 from experiments.evaluation import translation_files
 from experiments.evaluation.translator import Translator
-from experiments.reports import overview, read
-from experiments.runs import directory, trained_run
+from experiments.reports import overview
+from experiments.runs import directory, reading, trained_run
 
 # Compiling takes a second each: these differ in what a search is told.
 MOST_TELLING = ('marian', 'mbart')
@@ -257,23 +257,23 @@ def test_it_stays_as_it_is_and_another_run_has_its_config(runs):
     for config in (trained.config, settings.config):
         with pytest.raises(UserError, match='give --config.init_from=.*/t5, and anoth'):
             directory.check(path, config.to_dict())
-    entry = overview.entry(read.read(path))
+    entry = overview.entry(reading.read_run(path))
     assert (entry['status'], entry['step'], entry['steps']) == ('converted', 0, None)
 
 
 def test_a_report_has_the_scores_that_evaluate_has_written(tmp_path, runs):
     path = tmp_path / 'run'
     shutil.copytree(runs / 't5', path)
-    assert overview.entry(read.read(path))['evaluations'] == {}
+    assert overview.entry(reading.read_run(path))['evaluations'] == {}
     for name, bleu in (('val', 3.25), ('test', 4.5)):
         file = translation_files.outputs_path(path, name, converted.STEP)
         scores = {'bleu': bleu, 'bleu_signature': 'x', 'set': name, 'step': 0}
         storage.write_json(file.with_suffix('.json'), scores)
-    text = report.as_table([read.read(path)])
+    text = report.as_table([reading.read_run(path)])
     assert re.search('test bleu +val bleu', text) and re.search('4.50 +3.25', text)
     storage.write_json(file.with_suffix('.json'), {'bleu': 'high'})
     with pytest.raises(UserError, match='test.step=0.json holds no scores, for bleu'):
-        read.read(path)
+        reading.read_run(path)
 
 
 def test_a_config_that_is_no_runs_is_refused(tmp_path):

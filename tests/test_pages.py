@@ -140,7 +140,7 @@ def check_read(found):
         check.check_overrides(settings.config, settings.overrides)
         check.build_model(settings.config, 100)
     elif hasattr(found, 'dry_run'):
-        schema.cells(schema.load(found.config))
+        schema.load(found.config)
     elif getattr(found, 'sweep', None):
         schema.load(found.sweep)
 

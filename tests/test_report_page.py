@@ -17,9 +17,9 @@ from made_runs import REFERENCES, SOURCES, fail, make, translate
 from experiments.reports import arms, figures, page, pictures, tables
 from experiments.reports.figures import Figure, Line
 from experiments.reports.looking import STATS, Attended, Inspection
-from experiments.reports.read import read
 from experiments.reports.statistics import Difference, Spread
 from experiments.reports.tables import Interval, PValue, Table
+from experiments.runs.reading import read_run
 
 HOSTILE = '<script>document.title = "taken"</script> & <b>bold</b> </script> {{ 1 }}'
 ROWS = [
@@ -74,7 +74,7 @@ def inspection():
 @pytest.fixture(scope='module')
 def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp('runs')
-    return arms.study([read(path) for path in runs(folder)], None)
+    return arms.study([read_run(path) for path in runs(folder)], None)
 
 
 @pytest.fixture(scope='module')
@@ -169,7 +169,7 @@ def test_a_line_is_the_mean_over_seeds_in_a_band_from_least_to_most(tmp_path):
         make(tmp_path / str(seed), 30.0, rows=rows[seed], train__seed=seed)
         for seed in (0, 1)
     ]
-    found = page.of_training(arms.study([read(path) for path in paths], None))
+    found = page.of_training(arms.study([read_run(path) for path in paths], None))
     (figure,) = found[0].figures()  # these rows have no tokens and times
     ((line,),) = figure.spec()['datasets'].values()
     assert (line['x'], line['y']) == ([5, 10], [4.5, 2.5])

@@ -8,7 +8,8 @@ from experiments.data import phenomena
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.reports import arms, texts
-from experiments.reports.read import lines, read
+from experiments.runs.reading import read_run as read
+from experiments.runs.reading import read_translations as lines
 
 
 def parts(output, reference):

@@ -1,8 +1,5 @@
 """A sweep's file: what it says, the runs it stands for, and what is refused by name."""
 
-import json
-import textwrap
-
 import pytest
 
 from experiments.command_line import flags
@@ -26,7 +23,8 @@ FIELDS = {
 }
 
 
-def written(folder, **changes):
+def write_sweep(folder, **changes):
+    """A file with `FIELDS` and changes to them, `...` for none."""
     fields = {k: v for k, v in (FIELDS | changes).items() if v is not ...}
     file = folder / 'heads.py'
     file.write_text(f'def get_config():\n    return {fields!r}\n', encoding='utf-8')
@@ -34,9 +32,8 @@ def written(folder, **changes):
 
 
 def test_a_sweep_is_what_its_file_says(tmp_path):
-    sweep = schema.load(written(tmp_path, published={'base': {'bleu': 25.8}}))
-    assert sweep.name == 'heads'
-    assert sweep.question == 'How many heads?'
+    sweep = schema.load(write_sweep(tmp_path, published={'base': {'bleu': 25.8}}))
+    assert (sweep.name, sweep.question) == ('heads', 'How many heads?')
     assert sweep.arms['heads=2'] == {'model.num_heads': 2}
     assert sweep.seeds == (0, 3)
     assert sweep.published == {'base': {'bleu': 25.8}}
@@ -44,83 +41,57 @@ def test_a_sweep_is_what_its_file_says(tmp_path):
 
 
 def test_a_config_dict_and_nested_overrides_say_the_same(tmp_path):
-    file = tmp_path / 'heads.py'
     nested = FIELDS | {
         'overrides': {'train': {'steps': 30}},
         'arms': {'base': {}, 'heads=2': {'model': {'num_heads': 2}}},
     }
-    code = f"""
-        from ml_collections import ConfigDict
-
-        def get_config():
-            return ConfigDict({nested!r})
-        """
-    file.write_text(textwrap.dedent(code), encoding='utf-8')
+    file = tmp_path / 'heads.py'
+    file.write_text(
+        'from ml_collections import ConfigDict\n'
+        f'def get_config():\n    return ConfigDict({nested!r})\n'
+    )
     sweep = schema.load(file)
     assert sweep.overrides == {'train.steps': 30}
     assert sweep.arms == {'base': {}, 'heads=2': {'model.num_heads': 2}}
 
 
-def test_a_cell_is_the_run_that_the_command_line_makes(tmp_path):
-    cells = schema.cells(schema.load(written(tmp_path)))
-    assert [(cell.arm, cell.seed) for cell in cells] == [
+def test_its_runs_are_those_that_the_command_line_makes(tmp_path):
+    runs = schema.load(write_sweep(tmp_path)).runs
+    assert [(run.arm, run.seed) for run in runs] == [
         *[('base', 0), ('base', 3)],
         *[('heads=2', 0), ('heads=2', 3)],
         *[('rate', 0), ('rate', 3)],
     ]
-    common = ['--config=configs/wmt_small.py', '--config.train.steps=30']
-    rate = [
-        '--config.optimizer.schedule=cosine(peak=1e-3)',
-        '--config.optimizer.clip=1',
-    ]
-    for cell, arguments in (
-        (cells[0], []),
-        (cells[1], ['--config.train.seed=3']),
-        (cells[2], ['--config.model.num_heads=2']),
-        (cells[5], [*rate, '--config.train.seed=3']),
-    ):
-        _, settings = flags.parse(flags.Parser(None), [*common, *arguments])
-        name = directory.run_name(settings.name, settings.overrides)
-        assert str(cell.path) == f'runs/{name}'
-        assert cell.overrides == settings.overrides
-        assert cell.config == settings.config
-    assert cells[0].path.name == 'wmt_small,train.steps=30'
-    assert cells[5].config.train.seed == 3
-    assert json.dumps(cells[5].overrides['optimizer.clip']) == '1.0'
+    argv = ['--config=configs/wmt_small.py', '--config.train.steps=30']
+    rate = '--config.optimizer.schedule=cosine(peak=1e-3)'
+    argv += [rate, '--config.optimizer.clip=1', '--config.train.seed=3']
+    _, settings = flags.parse(flags.Parser(None), argv)
+    assert runs[5].overrides == settings.overrides
+    assert runs[5].config == settings.config
+    name = directory.run_name(settings.name, settings.overrides)
+    assert str(runs[5].path) == f'runs/{name}'
+    assert runs[0].path.name == 'wmt_small,train.steps=30'
 
 
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'arms': {}}, 'arms={}: give a dictionary'),
+        ({'arms': {}}, 'arms is missing'),
         ({'arms': {'': {}}}, "arms: '' cannot be the name of an arm"),
-        ({'arms': {'a': 3}}, r"arms\['a'\]=3: give a dictionary of fields"),
-        ({'arms': {'base': {'model.d_k': None}}}, 'model.d_k=None is no text, number'),
+        ({'arms': {'a': 3}}, r"arms\['a'\] must be of type dict, not 3"),
+        ({'arms': {'base': {'model.d_k': None}}}, 'model.d_k must be of type str'),
         ({'overrides': {'train.seed': 3}}, 'train.seed=3: give it in seeds'),
-        ({'base': 'bass'}, "base: there is no arm 'bass'.*'base'"),
-        ({'published': {'bass': {}}}, "published: there is no arm 'bass'"),
-        ({'published': {'base': {'blue': 1.0}}}, "'blue' is none of bleu"),
-        ({'published': {'base': {'bleu': '1'}}}, "bleu='1': give a number"),
-        ({'measure': 'bleu'}, "measure='bleu' is not the name of a set and one of"),
-        ({'measure': 'test blue'}, "measure='test blue' is not"),
-        ({'seeds': []}, r'seeds=\[\]: give whole numbers'),
-        ({'seeds': [1, 1]}, 'one is there twice'),
-        ({'seeds': [True]}, 'give whole numbers'),
-        ({'question': ' '}, "question=' ': give a text"),
+        ({'base': 'bass'}, "there is no arm 'bass'.*'base'"),
+        ({'published': {'bass': {}}}, "there is no arm 'bass'"),
+        ({'published': {'base': {'blue': 1.0}}}, "must be one of bleu.*'blue'"),
+        ({'published': {'base': {'bleu': '1'}}}, "bleu must be of type float, not '1'"),
+        ({'measure': 'test blue'}, "measure='test blue' is not the name of a set and"),
+        ({'seeds': []}, r'seeds=\(\): give whole numbers'),
+        ({'seeds': [-1]}, 'seeds must be at least 0'),
+        ({'question': 3}, 'question must be of type str, not 3'),
         ({'question': ...}, 'question is missing'),
         ({'qestion': 'a'}, "no field 'qestion'.*question"),
-        ({'differs': 3}, 'differs=3: give a text'),
-    ],
-)
-def test_what_cannot_be_a_sweep_is_refused(tmp_path, changes, message):
-    with pytest.raises(UserError, match=message) as error:
-        schema.load(written(tmp_path, **changes))
-    assert 'heads.py: ' in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ('changes', 'message'),
-    [
+        ({'seeds': [1, 1]}, "'base' and 'base' are the same run"),
         (
             {'arms': {'base': {}, 'four': {'model.num_heads': 4}}},
             "arms 'base' and 'four' are the same run, runs/wmt_small,train.steps=30",
@@ -129,29 +100,24 @@ def test_what_cannot_be_a_sweep_is_refused(tmp_path, changes, message):
             {'arms': {'base': {'model.nun_heads': 2}}},
             "arm 'base': the config has no field 'model.nun_heads'.*num_heads",
         ),
-        (
-            {'arms': {'base': {'model.num_heads': 'two'}}},
-            "arm 'base': .*model.num_heads",
-        ),
-        (
-            {'arms': {'base': {'model.num_heads': 0}}},
-            "arm 'base': model.num_heads must",
-        ),
+        ({'arms': {'base': {'model.num_heads': 0}}}, "arm 'base': model.num_heads"),
         ({'config': 'configs/none.py'}, 'configs/none.py: no such file'),
     ],
 )
-def test_runs_that_cannot_be_are_refused(tmp_path, changes, message):
-    with pytest.raises(UserError, match=message):
-        schema.cells(schema.load(written(tmp_path, **changes)))
+def test_what_cannot_be_is_refused_by_name(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        schema.load(write_sweep(tmp_path, **changes))
+    assert 'heads' in str(error.value)  # the sweep's
 
 
 def test_what_is_no_file_of_a_sweep_is_refused(tmp_path):
     file = tmp_path / 'heads.py'
-    file.write_text('def get_config():\n    return 1 / 0\n', encoding='utf-8')
-    with pytest.raises(UserError, match='heads.py:2: ZeroDivisionError'):
-        schema.load(file)
-    file.write_text('x = 3\n', encoding='utf-8')
-    with pytest.raises(UserError, match='get_config.. that returns a dictionary'):
-        schema.load(file)
+    for text, message in (
+        ('def get_config():\n    return 1 / 0\n', 'heads.py:2: ZeroDivisionError'),
+        ('x = 3\n', 'get_config.. that returns a dictionary'),
+    ):
+        file.write_text(text, encoding='utf-8')
+        with pytest.raises(UserError, match=message):
+            schema.load(file)
     with pytest.raises(UserError, match='no such file; the project has'):
         schema.load(tmp_path / 'none.py')

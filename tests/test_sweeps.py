@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 
 import pytest
 
@@ -17,31 +16,25 @@ from flaxformer_lite.config import variants
 NAMES = flags.available(schema.FOLDER)
 
 
-def first_cells(name):
+def first_runs(name):
     """The runs of a sweep's arms with their first seed, by arm."""
-    cells = schema.cells(schema.load(name))
-    return {cell.arm: cell for cell in reversed(cells)}
+    return {run.arm: run for run in reversed(schema.load(name).runs)}
 
 
-def parameters(config, vocab_size=None):
-    model = check.build_model(config, vocab_size or config.tokenizer.vocab_size)
+def parameters(config):
+    model = check.build_model(config, config.tokenizer.vocab_size)
     return count_parameters(trained_run.abstract_variables(model)['params'])
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_every_arm_can_be_built_and_has_a_directory_of_its_own(name):
-    sweep = schema.load(name)
-    cells = schema.cells(sweep)
-    assert len({cell.path for cell in cells}) == len(sweep.arms) * len(sweep.seeds)
-    # A reader learns how long it takes, here or on the paper's machines.
-    text = ' '.join((schema.FOLDER / f'{name}.py').read_text('utf-8').split())
-    assert re.search('two cores it takes about|took|GPUs', text)
-    for cell in first_cells(name).values():
-        check.check(cell.config)
-        check.check_overrides(cell.config, cell.overrides)
-        check.build_model(cell.config, cell.config.tokenizer.vocab_size)
-        chosen = [text.strip() for text in cell.config.evaluation.sets.split(',')]
-        assert chosen == [''] or sweep.measure.split()[0] in chosen
+def test_every_arm_can_be_built_and_scores_what_decides(name):
+    measure = schema.load(name).measure
+    for run in first_runs(name).values():
+        check.check(run.config)
+        check.check_overrides(run.config, run.overrides)
+        check.build_model(run.config, run.config.tokenizer.vocab_size)
+        chosen = [text.strip() for text in run.config.evaluation.sets.split(',')]
+        assert chosen == [''] or measure.split()[0] in chosen
 
 
 def closed_form(model, vocab_size):
@@ -58,22 +51,22 @@ def closed_form(model, vocab_size):
 
 @pytest.mark.slow
 def test_table_3_has_the_papers_parameters():
-    cells = first_cells('table3')
-    for arm, cell in cells.items():
-        counted = parameters(cell.config)
-        assert counted == closed_form(cell.config.model, 37_000), arm
-    base = parameters(cells['base'].config)
-    assert base - parameters(cells['B d_k=16'].config) == 7_077_888
-    assert base - parameters(cells['B d_k=32'].config) == 4_718_592
+    runs = first_runs('table3')
+    for arm, run in runs.items():
+        counted = parameters(run.config)
+        assert counted == closed_form(run.config.model, 37_000), arm
+    base = parameters(runs['base'].config)
+    assert base - parameters(runs['B d_k=16'].config) == 7_077_888
+    assert base - parameters(runs['B d_k=32'].config) == 4_718_592
 
 
 def test_table_3_has_the_published_millions_at_the_vocabularies_they_tell_of():
-    cells = first_cells('table3')
+    runs = first_runs('table3')
     found = {}
     for arm, numbers in table3.published().items():
         if 'parameters' in numbers:
             vocab_size = 36_000 if arm == 'big' else 41_100
-            counted = closed_form(cells[arm].config.model, vocab_size)
+            counted = closed_form(runs[arm].config.model, vocab_size)
             found[arm] = (round(counted / 1e6), numbers['parameters'] / 1e6)
     assert len(found) == 11
     for counted, published in found.values():
@@ -81,9 +74,9 @@ def test_table_3_has_the_published_millions_at_the_vocabularies_they_tell_of():
 
 
 def test_the_small_table_3_has_the_papers_rows_scaled():
-    paper = first_cells('table3').values()
-    small = first_cells('table3_small').values()
-    assert [a for a in table3.ARMS] == [cell.arm for cell in paper][::-1]
+    paper = first_runs('table3').values()
+    small = first_runs('table3_small').values()
+    assert [a for a in table3.ARMS] == [run.arm for run in paper][::-1]
     for large, little in zip(paper, small, strict=True):
         a, b = large.config.model, little.config.model
         sizes = dataclasses.asdict(b) | {
@@ -107,13 +100,13 @@ def test_positions_are_all_that_there_are():
 
 
 def test_recurrent_models_have_the_transformers_parameters():
-    counts = {arm: parameters(c.config) for arm, c in first_cells('recurrence').items()}
+    counts = {arm: parameters(c.config) for arm, c in first_runs('recurrence').items()}
     for arm, count in counts.items():
         assert math.isclose(count, counts['Transformer, rate 6e-3'], rel_tol=0.02), arm
 
 
 def test_redllm_and_decllm_have_equal_parameters():
-    counts = {parameters(c.config) for c in first_cells('redllm_small').values()}
+    counts = {parameters(c.config) for c in first_runs('redllm_small').values()}
     assert max(counts) - min(counts) < 0.001 * min(counts)
 
 
@@ -122,8 +115,8 @@ def test_depths_have_equal_sums():
 
 
 def test_wider_arms_differ_in_width_alone():
-    cells = first_cells('width')
-    for arm, cell in cells.items():
-        model = cell.config.model
+    runs = first_runs('width')
+    for arm, run in runs.items():
+        model = run.config.model
         assert model.d_ff == 4 * model.d_model, arm
         assert model.d_k is None  # grows with d_model

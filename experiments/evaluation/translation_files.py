@@ -8,21 +8,9 @@ from pathlib import Path
 
 from experiments import storage
 from experiments.evaluation.sets import Pairs
+from experiments.runs.reading import outputs_path
 
 _EXAMPLES = 3  # of a set's translations that are shown
-
-
-def outputs_path(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
-    """Where a run keeps a set's translations; their scores are beside them, as `.json`.
-
-    Args:
-      path: the run's directory.
-      name: the set's.
-      step: the checkpoint's, or the last of several.
-      mean_of: how many checkpoints were averaged to translate.
-    """
-    mean = f',mean_of={mean_of}' if mean_of > 1 else ''
-    return path / 'translations' / f'{name}.step={step}{mean}.txt'
 
 
 def write(

@@ -2,24 +2,19 @@
 
 import dataclasses
 import json
+import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.errors import UserError
 from experiments.reports import statistics
-from experiments.reports.read import SEEDS, Run
 from experiments.reports.statistics import Spread
+from experiments.runs.reading import HIGHER_IS_BETTER, SCORES, SEEDS, Run
+from experiments.sweeps.schema import Sweep
 
-HIGHER_IS_BETTER = {
-    'bleu': True,
-    'chrf': True,
-    'accuracy': True,
-    'loss': False,
-    'perplexity': False,
-}
 _LONGEST_NAME = 60
 
 
@@ -31,7 +26,7 @@ class Measure(NamedTuple):
 
     @property
     def higher_is_better(self) -> bool:
-        return HIGHER_IS_BETTER[self.score]
+        return self.score in HIGHER_IS_BETTER
 
     def __str__(self) -> str:
         return f'{self.set} {self.score}'
@@ -52,52 +47,20 @@ class Arm:
     @property
     def scored(self) -> list[Run]:
         """The runs whose scores count: finished, and each with seeds of its own."""
-        kept: dict[tuple[Any, ...], Run] = {}
+        by_seeds: dict[tuple[Any, ...], Run] = {}
         for run in self.runs:
             if run.finished:
-                kept.setdefault(run.seeds, run)
-        return list(kept.values())
+                by_seeds.setdefault(run.seeds, run)
+        return list(by_seeds.values())
 
     def values(self, measure: Measure) -> list[float]:
         """The scores of its finished runs."""
-        found = []
-        for run in self.scored:
-            value = run.evaluations.get(measure.set, {}).get(measure.score)
-            if value is not None:
-                found.append(value)
-        return found
+        scores = [run.evaluations.get(measure.set, {}) for run in self.scored]
+        values = [score.get(measure.score) for score in scores]
+        return [value for value in values if value is not None]
 
     def spread(self, measure: Measure) -> Spread | None:
         return statistics.spread(self.values(measure))
-
-    def mean(self, entry: str) -> Spread | None:
-        """The mean of an entry of its runs' results, such as 'parameters'."""
-        values = [run.result.get(entry) for run in self.scored]
-        return statistics.spread([value for value in values if value is not None])
-
-
-class Question(NamedTuple):
-    """What a sweep asks. Without one, the runs that are there are compared.
-
-    Attributes:
-      text: the question.
-      source: who asked it first.
-      base: the arm to compare with.
-      measure: what decides, such as 'test bleu'.
-      cells: arm → seed → the directory of that run.
-      fields: in which the arms are meant to differ.
-      published: arm → what the source says of it, by name.
-      differs: in what the published setting differs from this one.
-    """
-
-    text: str
-    source: str
-    base: str
-    measure: str
-    cells: Mapping[str, Mapping[int, Path]]
-    fields: tuple[str, ...]
-    published: Mapping[str, Mapping[str, float]]
-    differs: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,13 +71,13 @@ class Study:
       arms: in the order given.
       base: the arm to compare with.
       measure: what decides.
-      question: of the sweep, if there is one.
+      sweep: what was asked; without one, the runs that are there are compared.
     """
 
     arms: tuple[Arm, ...]
     base: Arm
     measure: Measure
-    question: Question | None = None
+    sweep: Sweep | None = None
 
     @property
     def fields(self) -> list[str]:
@@ -123,40 +86,35 @@ class Study:
 
     def ranked(self) -> list[Arm]:
         """The arms, best first; those without a score come last."""
-        sign = -1 if self.measure.higher_is_better else 1
+        best = -1 if self.measure.higher_is_better else 1
 
-        def key(arm: Arm) -> tuple[bool, float]:
-            found = arm.spread(self.measure)
-            return found is None, 0.0 if found is None else sign * found.mean
+        def rank(arm: Arm) -> float:
+            spread = arm.spread(self.measure)
+            return math.inf if spread is None else best * spread.mean
 
-        return sorted(self.arms, key=key)
+        return sorted(self.arms, key=rank)
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
     """The fields, seeds left out, that are not the same in all runs."""
     names = dict.fromkeys(field for run in runs for field in run.config)
-    found = []
+    differ = []
     for field in names:
         values = {json.dumps(run.config.get(field)) for run in runs}
         if len(values) > 1 and field not in SEEDS:
-            found.append(field)
-    return found
+            differ.append(field)
+    return differ
 
 
 def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
     """The arms that runs form, in the order of their first runs."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(_key(run), []).append(run)
-    members = list(groups.values())
-    names = _names(members, differing(runs))
-    return tuple(map(Arm, names, map(tuple, members)))
-
-
-def _key(run: Run) -> str:
-    """Equal for runs that differ in seeds only."""
-    values = {k: v for k, v in run.config.items() if k not in SEEDS and v is not None}
-    return json.dumps(values, sort_keys=True)
+        fields = {k: v for k, v in run.config.items() if k not in SEEDS}
+        there = {k: v for k, v in fields.items() if v is not None}
+        groups.setdefault(json.dumps(there, sort_keys=True), []).append(run)
+    members = [tuple(found) for found in groups.values()]
+    return tuple(map(Arm, _names(members, differing(runs)), members))
 
 
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
@@ -192,38 +150,40 @@ def common_path(runs: Sequence[Run]) -> str:
     return name if os.path.basename(name) else paths[0]
 
 
-def of_question(question: Question, runs: Sequence[Run]) -> tuple[Arm, ...]:
-    """The arms of a sweep, those without runs too; runs are told by their names."""
-    by_name = {run.path.resolve().name: run for run in runs}
-    arms = []
-    for name, cells in question.cells.items():
-        there = [by_name.get(path.name) for path in cells.values()]
-        arms.append(Arm(name, tuple(run for run in there if run is not None)))
-    return tuple(arms)
-
-
 def study(
-    runs: Sequence[Run], question: Question | None, base: str = '', measure: str = ''
+    runs: Sequence[Run], sweep: Sweep | None, base: str = '', measure: str = ''
 ) -> Study:
     """What a report of these runs is made of.
 
     Args:
       runs: at least one.
-      question: of a sweep.
+      sweep: whose runs they are, if they are of one.
       base: the name of an arm, or the directory of one of its runs; empty: the
-        question's, or else the first arm.
-      measure: a set and a score, 'test bleu'; empty: the question's, or else the BLEU
-        of `test`, or of the first set.
+        sweep's, or else the first arm.
+      measure: a set and a score, 'test bleu'; empty: the sweep's, or else the BLEU of
+        `test`, or of the first set.
 
     Raises:
       UserError: there is no such arm or measure.
     """
-    arms = group(runs) if question is None else of_question(question, runs)
-    if question is not None:
-        base = base or question.base
-        measure = measure or question.measure
-    found = _base(arms, base)
-    return Study(arms, found, _measure(runs, measure), question)
+    if sweep is None:
+        arms = group(runs)
+    else:
+        arms = _arms_of_sweep(sweep, runs)
+        base = base or sweep.base
+        measure = measure or sweep.measure
+    return Study(arms, _base(arms, base), _measure(runs, measure), sweep)
+
+
+def _arms_of_sweep(sweep: Sweep, runs: Sequence[Run]) -> tuple[Arm, ...]:
+    """All arms of a sweep, those without runs too; runs are told by their names."""
+    arm_by_name = {planned.path.name: planned.arm for planned in sweep.runs}
+    members: dict[str, list[Run]] = {arm: [] for arm in sweep.arms}
+    for run in runs:
+        name = run.path.resolve().name
+        if name in arm_by_name:
+            members[arm_by_name[name]].append(run)
+    return tuple(Arm(name, tuple(there)) for name, there in members.items())
 
 
 def _base(arms: Sequence[Arm], name: str) -> Arm:
@@ -242,14 +202,10 @@ def _measure(runs: Sequence[Run], text: str) -> Measure:
     if not text:
         return Measure('test' if 'test' in sets or not sets else sets[0], 'bleu')
     name, _, score = text.rpartition(' ')
-    if score not in HIGHER_IS_BETTER or not name:
-        scores = ', '.join(HIGHER_IS_BETTER)
+    if score not in SCORES or not name or (sets and name not in sets):
+        known = ', '.join(sets)
         raise UserError(
-            f'--measure={text!r} must be a set and a score, as in '
-            f"--measure='test bleu'; the scores are {scores}"
-        )
-    if sets and name not in sets:
-        raise UserError(
-            f'--measure={text!r}: no run has a set {name!r}; there is {", ".join(sets)}'
+            f"--measure={text!r} must be a set and a score, such as 'test bleu'; the "
+            f'sets are {known}, the scores {", ".join(SCORES)}'
         )
     return Measure(name, score)

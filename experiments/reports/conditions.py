@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from experiments.command_line import console
 from experiments.reports import scores
 from experiments.reports.arms import Arm, Study, differing
-from experiments.reports.read import Run
 from experiments.reports.tables import Table
+from experiments.runs import reading
+from experiments.runs.reading import Run
 
 # A difference in one of these is a difference in what is asked only where a sweep says
 # so.
@@ -75,12 +76,11 @@ def warnings(study: Study) -> list[str]:
 def _lacking(study: Study) -> list[str]:
     """Runs of the sweep that are not there; seeds that other arms have."""
     lines = []
-    if study.question is not None:
-        for arm in study.arms:
-            there = {run.path.resolve().name for run in arm.runs}
-            for seed, path in study.question.cells[arm.name].items():
-                if path.name not in there:
-                    lines.append(f'Missing: {arm.name}, seed {seed} ({path}).')
+    if study.sweep is not None:
+        there = {run.path.resolve().name for arm in study.arms for run in arm.runs}
+        for run in study.sweep.runs:
+            if run.path.name not in there:
+                lines.append(f'Missing: {run.arm}, seed {run.seed} ({run.path}).')
         return lines
     seeds = dict.fromkeys(run.seed for arm in study.arms for run in arm.runs)
     for arm in study.arms:
@@ -102,11 +102,10 @@ def _not_finished(study: Study) -> list[str]:
                 continue
             step = console.cell(run.result.get('step'))
             words = {
-                'diverged': 'diverged: its loss or gradient was no longer finite',
-                'failed': 'failed',
-                'unfinished': 'has not finished',
-                'converted': 'is a converted checkpoint',
-            }[run.status]
+                reading.DIVERGED: 'diverged: its loss or gradient was no longer finite',
+                reading.FAILED: 'failed',
+                reading.CONVERTED: 'is a converted checkpoint',
+            }.get(run.status, 'has not finished')
             reason = f' ({run.message})' if run.message else ''
             lines.append(
                 f'{arm.name}, seed {run.seed} {words}, at step {step}{reason}; it is '
@@ -130,7 +129,7 @@ def _twice(study: Study) -> list[str]:
 
 def _beyond_the_question(study: Study) -> list[str]:
     """Fields in which arms differ beside those that are asked for."""
-    asked = None if study.question is None else set(study.question.fields)
+    asked = None if study.sweep is None else study.sweep.fields
     lines = []
     for arm in study.arms:
         fields = differing([*study.base.runs, *arm.runs])

@@ -6,8 +6,8 @@ from statistics import fmean
 from experiments.reports import scores
 from experiments.reports.arms import Study
 from experiments.reports.figures import Figure, Line, line_chart
-from experiments.reports.read import Run
 from experiments.reports.statistics import Spread
+from experiments.runs.reading import Run
 
 _WIDE = 8  # times the least cost: from here on the axis is logarithmic
 # Title, label of the axis, kind of the rows and what is drawn of them.

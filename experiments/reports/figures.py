@@ -267,19 +267,24 @@ def _cells(
             'weight',
             'datum.weight / 1000',
             **{
-                'from': f'{json.dumps(list(queries))}[datum.query]',
-                'to': f'{json.dumps(list(keys))}[datum.key]',
+                'from': f'{_texts(queries)}[datum.query]',
+                'to': f'{_texts(keys)}[datum.key]',
             },
         )
     )
 
 
+def _texts(names: Sequence[str]) -> str:
+    """A list of texts as Vega's expressions have it, in which none is markup or code."""
+    return json.dumps(list(names), ensure_ascii=False)
+
+
 def _named_axes(
     queries: Sequence[str], keys: Sequence[str], y_label: str, x_label: str
 ) -> dict[str, Any]:
-    rows = alt.Axis(labelExpr=f'{json.dumps(list(queries))}[datum.value]')
+    rows = alt.Axis(labelExpr=f'{_texts(queries)}[datum.value]')
     columns = alt.Axis(
-        labelExpr=f'{json.dumps(list(keys))}[datum.value]', labelAngle=-60
+        labelExpr=f'{_texts(keys)}[datum.value]', labelAngle=-60
     )
     return {
         'x': alt.X('key:O', title=x_label, axis=columns),

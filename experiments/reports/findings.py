@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from experiments.command_line import console
-from experiments.reports import read
 from experiments.reports.arms import Arm, Study
 from experiments.reports.statistics import (
     LEVEL,
@@ -16,6 +15,7 @@ from experiments.reports.statistics import (
     welch,
 )
 from experiments.reports.tables import Interval, PValue, Table, shown
+from experiments.runs import reading
 
 NOTHING_ACROSS_SEEDS = 'one seed: nothing can be said across seeds'
 BOOTSTRAPPED = ('bleu', 'chrf')
@@ -145,8 +145,8 @@ def bootstrap(study: Study) -> Table | None:
         for run in arm.scored:
             if arm is study.base or run.seeds not in bases:
                 continue
-            of_arm = read.lines(run, study.measure.set)
-            of_base = read.lines(bases[run.seeds], study.measure.set)
+            of_arm = reading.read_translations(run, study.measure.set)
+            of_base = reading.read_translations(bases[run.seeds], study.measure.set)
             if of_arm is None or of_base is None or of_arm[:2] != of_base[:2]:
                 continue
             test = paired_bootstrap(score, of_base[2], of_arm[2], references=of_arm[1])

@@ -28,9 +28,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError
 from experiments.evaluation.translator import Translator, check_lengths
-from experiments.reports import arms, curves, pictures, read
+from experiments.reports import arms, curves, pictures
 from experiments.reports.arms import Study
-from experiments.runs import trained_run
+from experiments.runs import reading, trained_run
 from experiments.runtime import compilation, mesh
 from flaxformer_lite import introspection
 from flaxformer_lite.layers.scanned_stack import unstack_layers
@@ -210,7 +210,7 @@ class Look:
 
     def study(self) -> Study:
         """The run as a report of one run reads it."""
-        return arms.study([read.read(self.path)], None)
+        return arms.study([reading.read_run(self.path)], None)
 
     def check_text(self, text: str, name: str = 'text') -> None:
         """Refuses what is no sentence, or too long to be shown.
@@ -256,7 +256,7 @@ class Look:
     @functools.cached_property
     def pairs(self) -> list[tuple[str, str]]:
         """Sources and references of the evaluation set, if it was scored yet."""
-        return read.pairs(self.path, self._set)[: self._most_pairs]
+        return reading.read_pairs(self.path, self._set)[: self._most_pairs]
 
     def attend(self, outputs: Sequence[tuple[str, str]]) -> list[Attended]:
         """The weights for sources and what the decoder writes, in one batch.

@@ -6,8 +6,8 @@ from typing import Any
 
 from experiments.reports import statistics
 from experiments.reports.arms import Arm, common_path, differing
-from experiments.reports.read import Run
 from experiments.reports.tables import Table
+from experiments.runs.reading import Run
 
 
 def entry(run: Run) -> dict[str, Any]:

@@ -87,8 +87,8 @@ def write(
             for form, data in figures.files(figure).items():
                 storage.write(folder / 'figures' / f'{figure.name}.{form}', data)
     title = f'{len(study.arms)} arms by {study.measure}'
-    if study.question is not None:
-        title = study.question.text
+    if study.sweep is not None:
+        title = study.sweep.question
     storage.write(folder / 'report.md', markdown(title, sections))
     also = 'They are in the folder figures/.'
     storage.write(folder / 'index.html', html(title, sections, also))
@@ -115,9 +115,9 @@ def _compared(study: Study) -> Section:
     published = scores.published(study)
     if published is not None:
         section.tables.append(published)
-    if study.question is not None:
-        section.text.append(f'Source: {study.question.source}')
-        section.text.append(f'What differs here: {study.question.differs}')
+    if study.sweep is not None:
+        section.text.append(f'Source: {study.sweep.source}')
+        section.text.append(f'What differs here: {study.sweep.differs}')
     return section
 
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from experiments.data import phenomena
 from experiments.errors import UserError
-from experiments.reports import read
 from experiments.reports.arms import Study
 from experiments.reports.curves import with_bars
 from experiments.reports.figures import Figure, line_chart
 from experiments.reports.statistics import Spread, spread
 from experiments.reports.tables import Table
+from experiments.runs import reading
 
 LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60)  # words: the last of each range
 FEWEST = 5  # sentences for a score of their own
@@ -59,7 +59,7 @@ def translated(study: Study, name: str) -> Translated | None:
     outputs: dict[str, list[list[str]]] = {}
     for arm in study.arms:
         for run in arm.scored:
-            found = read.lines(run, name)
+            found = reading.read_translations(run, name)
             if found is None:
                 continue
             sources, references, translations = found

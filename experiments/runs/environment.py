@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import storage
-from experiments.errors import UserError
+from experiments.runs import reading
 from experiments.runtime.processor import facts
 
 PACKAGES = (
@@ -27,23 +27,18 @@ def describe(devices: Sequence[str]) -> dict[str, Any]:
         'python': platform.python_version(),
         'packages': {name: _version(name) for name in PACKAGES},
         'platform': platform.platform(),
-        'processor': processor(),
+        'processor': _processor(),
         'devices': {kind: devices.count(kind) for kind in devices},
         'git': _git_commit(),
     }
 
 
-def processor() -> dict[str, Any]:
-    """The processor's name, and its vector extensions, by which sums are rounded.
-
-    The extensions are known on Linux only.
-    """
+def _processor() -> dict[str, Any]:
+    """The processor's name, and its vector extensions, which Linux alone tells."""
     cpu = facts()
-    names = (cpu.get('model name'), platform.processor(), platform.machine())
-    name = next(filter(None, names), '')
+    name = cpu.get('model name') or platform.processor() or platform.machine()
     flags = [*cpu.get('flags', '').split(), *cpu.get('Features', '').split()]
-    vectors = sorted(filter(VECTORS.fullmatch, flags))
-    return {'name': name, 'vectors': vectors}
+    return {'name': name, 'vectors': sorted(filter(VECTORS.fullmatch, flags))}
 
 
 def save(path: Path, devices: Sequence[str]) -> None:
@@ -53,30 +48,16 @@ def save(path: Path, devices: Sequence[str]) -> None:
     first, under `earlier`.
 
     Raises:
-      UserError: the file cannot be written, or what is there cannot be read.
+      UserError: the file cannot be written, or what is there is damaged.
     """
-    file = path / 'environment.json'
     now = describe(devices)
-    earlier = []
-    if storage.exists(file):
-        before = _read(file)
-        earlier = before.pop('earlier', [])
-        if before != now:
-            earlier.append(before)
+    before = reading.read_environment(path)
+    earlier = before.pop('earlier', [])
+    if before and before != now:
+        earlier.append(before)
     if earlier:
         now['earlier'] = earlier
-    storage.write_json(file, now)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    before = storage.read_json(file)
-    earlier = before.get('earlier', []) if isinstance(before, dict) else None
-    if not isinstance(earlier, list):
-        raise UserError(
-            f'{file} does not tell what a run ran on: move it away, and a new one is '
-            'written'
-        )
-    return before
+    storage.write_json(path / reading.ENVIRONMENT, now)
 
 
 def _version(package: str) -> str | None:
@@ -91,18 +72,14 @@ def _git_commit() -> dict[str, Any] | None:
     # This file may be installed inside another project's checkout, so ask about itself.
     if _git('ls-files', '--error-unmatch', Path(__file__).name) is None:
         return None
-    return {
-        'commit': _git('rev-parse', 'HEAD'),
-        'changed': bool(_git('status', '--porcelain')),
-    }
+    changed = bool(_git('status', '--porcelain'))
+    return {'commit': _git('rev-parse', 'HEAD'), 'changed': changed}
 
 
 def _git(*arguments: str) -> str | None:
     command = ['git', '-C', str(Path(__file__).parent), *arguments]
     try:
-        result = subprocess.run(
-            command, capture_output=True, encoding='utf-8', errors='replace', timeout=20
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        output = subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=20)
+    except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip() if result.returncode == 0 else None
+    return output.decode(errors='replace').strip()

@@ -1,140 +1,140 @@
-"""How far a sweep is, as its runs' directories tell, and the time that is left."""
+"""What a sweep shows: what would run, what has ended, and what came out."""
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
-from experiments.sweeps import outcome
-from experiments.sweeps.schema import Cell
+from experiments.errors import UserError
+from experiments.runs import metrics_log, reading
+from experiments.sweeps import workers
+from experiments.sweeps.schema import PlannedRun, Sweep
 
-_EVERY = 1.0  # seconds between two looks at the directories
+
+def heading(sweep: Sweep) -> str:
+    """The sweep's facts, a line each."""
+    return console.facts(
+        {
+            'sweep': sweep.name,
+            'question': sweep.question,
+            'source': sweep.source,
+            'runs': f'{len(sweep.runs)}: {len(sweep.arms)} arms × '
+            f'{len(sweep.seeds)} seeds',
+            'base': sweep.base,
+            'measure': sweep.measure,
+        }
+    )
+
+
+def plan(sweep: Sweep) -> str:
+    """A row for each run: what it is, what it costs, and where.
+
+    Its time is the mean of those runs of its arm that have finished.
+    """
+    from experiments.costs.ledger import ledger
+
+    rows = []
+    for arm in sweep.arms:
+        runs = [run for run in sweep.runs if run.arm == arm]
+        book = ledger(runs[0].config)
+        tokens = book['batch']['tokens'] * runs[0].config.train.steps
+        flops = f'{tokens * book["flops_per_token"]["total"]:.2e}'
+        seconds = _mean([_result(run).get('train_seconds') for run in runs])
+        took = None if seconds is None else console.duration(seconds)
+        for run in runs:
+            status = workers.read_outcome(run.path).status
+            parameters = book['parameters']['total']
+            rows.append([arm, run.seed, status, parameters, flops, took, run.path])
+    names = ['arm', 'seed', 'status', 'parameters', 'FLOPs', 'time', 'directory']
+    return console.table(names, rows)
+
+
+def summary(sweep: Sweep) -> str:
+    """A row for each arm: how its runs ended, and the mean of what is measured."""
+    rows = []
+    for arm in sweep.arms:
+        runs = [run for run in sweep.runs if run.arm == arm]
+        counts = Counter(workers.read_outcome(run.path).status for run in runs)
+        ends = ', '.join(f'{count} {status}' for status, count in counts.items())
+        rows.append([arm, ends, _mean([_score(run, sweep.measure) for run in runs])])
+    decimals = [sweep.measure] if sweep.measure.endswith(('bleu', 'chrf')) else []
+    return console.table(['arm', 'runs', sweep.measure], rows, decimals)
 
 
 class Progress:
     """Looks at the runs' directories, and shows what has changed.
 
-    The time left is that of the steps left at the pace since the sweep began. A step of
-    an arm of which a run has finished weighs as much as it took there; a step of the
-    other arms weighs the mean.
-
     Args:
-      cells: the sweep's runs.
-      measure: the set and the score that are shown of a finished run.
+      sweep: whose runs they are.
       screen: where.
-      began: when the sweep did, in seconds since 1970. What failed before is open.
-      clock: gives seconds.
     """
 
-    def __init__(
-        self,
-        cells: Sequence[Cell],
-        measure: str,
-        screen: Screen,
-        began: float,
-        clock: Callable[[], float] = time.monotonic,
-    ):
-        self._cells = cells
-        self._measure = measure
+    def __init__(self, sweep: Sweep, screen: Screen):
+        self._sweep = sweep
         self._screen = screen
-        self._began = began
-        self._clock = clock
-        self._start = clock()
+        self._began = time.time()
         self._ended: set[Path] = set()
-        self._new()
-        self._first_steps = self._steps()
         screen.begin('sweep', quiet=True)
-        if self._ended:
-            screen.say(f'{len(self._ended)} of {len(cells)} runs have ended before')
+        if self._newly_ended():
+            before = f'{len(self._ended)} of {len(sweep.runs)}'
+            screen.say(f'{before} runs have ended before')
 
     def update(self) -> None:
-        """Says which runs have ended since the last time, and shows the time left."""
-        new = self._new()
-        steps = self._steps()
-        left = self._time_left(steps)
-        runs = len(self._cells)
-        before = len(self._ended) - len(new)
-        for number, cell in enumerate(new, before + 1):
-            self._screen.say(f'[{number}/{runs}] {self._line(cell)}  {left} left')
-        unit = f'steps; {len(self._ended)}/{runs} runs; {left} left'
-        total = sum(cell.config.train.steps for cell in self._cells)
-        self._screen.count(sum(steps), total, unit)
+        """Says which runs have ended since the last time, and counts the steps."""
+        runs = self._sweep.runs
+        number = len(self._ended)
+        for run in self._newly_ended():
+            number += 1
+            self._screen.say(f'[{number}/{len(runs)}] {self._line(run)}')
+        total = sum(run.config.train.steps for run in runs)
+        unit = f'steps; {number}/{len(runs)} runs'
+        self._screen.count(sum(map(self._steps, runs)), total, unit)
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Updates from time to time, in a thread, and once more at the end."""
-        ended = threading.Event()
+    def _newly_ended(self) -> list[PlannedRun]:
+        left = [run for run in self._sweep.runs if run.path not in self._ended]
+        ended = [run for run in left if not workers.is_open(run.path, self._began)]
+        self._ended.update(run.path for run in ended)
+        return ended
 
-        def watch() -> None:
-            while not ended.wait(_EVERY):
-                self.update()
-
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
+    def _steps(self, run: PlannedRun) -> int:
+        """The steps of a run that are done; all, where it has ended."""
+        if run.path in self._ended:
+            return run.config.train.steps
         try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-        self.update()
+            rows = metrics_log.read(run.path)
+        except UserError:
+            return 0
+        return rows[-1]['step'] if rows else 0
 
-    def wait(self, seconds: float = _EVERY) -> None:
-        """Updates after some time, for who waits for other processes."""
-        time.sleep(seconds)
-        self.update()
-
-    def _new(self) -> list[Cell]:
-        """The runs that have ended since the last look."""
-        new = []
-        for cell in self._cells:
-            if cell.path in self._ended:
-                continue
-            if not outcome.is_open(cell.path, self._began):
-                self._ended.add(cell.path)
-                new.append(cell)
-        return new
-
-    def _steps(self) -> list[int]:
-        """The steps of each run that are done; all, where it has ended."""
-        steps = []
-        for cell in self._cells:
-            if cell.path in self._ended:
-                steps.append(cell.config.train.steps)
-            else:
-                steps.append(outcome.steps_done(cell.path))
-        return steps
-
-    def _time_left(self, steps: Sequence[int]) -> str:
-        weights = _weights(self._cells)
-        done = left = 0.0
-        for cell, now, first in zip(self._cells, steps, self._first_steps, strict=True):
-            done += weights[cell.arm] * (now - first)
-            left += weights[cell.arm] * (cell.config.train.steps - now)
-        if done <= 0:
-            return '?'
-        return console.duration((self._clock() - self._start) * left / done)
-
-    def _line(self, cell: Cell) -> str:
-        """`heads=4, seed 1: test bleu 41.20`."""
-        status, message = outcome.of(cell.path)
-        score = outcome.score(cell, self._measure)
-        found = f'{self._measure} {console.cell(score)}'
-        if status != outcome.FINISHED:
-            found = f'{status}: {message}'
-        return f'{cell.arm}, seed {cell.seed}: {found}'
+    def _line(self, run: PlannedRun) -> str:
+        """`heads=4, seed 1: test bleu 41.20, 3:05 of training`."""
+        status, message = workers.read_outcome(run.path)
+        found = f'{status}: {message}'
+        if status == reading.FINISHED:
+            score = console.cell(_score(run, self._sweep.measure))
+            took = console.duration(_result(run)['train_seconds'])
+            found = f'{self._sweep.measure} {score}, {took} of training'
+        return f'{run.arm}, seed {run.seed}: {found}'
 
 
-def _weights(cells: Sequence[Cell]) -> dict[str, float]:
-    """What a step of each arm weighs: its seconds, as far as they are known."""
-    seconds: dict[str, list[float]] = {cell.arm: [] for cell in cells}
-    for cell in cells:
-        known = outcome.seconds_a_step(cell.path)
-        if known is not None:
-            seconds[cell.arm].append(known)
-    means = {arm: fmean(values) for arm, values in seconds.items() if values}
-    mean = fmean(means.values()) if means else 1.0
-    return {arm: means.get(arm, mean) for arm in seconds}
+def _result(run: PlannedRun) -> dict[str, Any]:
+    """The result of a run; empty where it has none that can be read."""
+    if workers.read_outcome(run.path).status != reading.FINISHED:
+        return {}
+    return reading.read_result(run.path)
+
+
+def _score(run: PlannedRun, measure: str) -> float | None:
+    """The score of a finished run that a sweep's measure names, `'test bleu'`."""
+    name, kind = measure.split()
+    return _result(run).get('evaluations', {}).get(name, {}).get(kind)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -2,9 +2,10 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+import typing
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -13,59 +14,20 @@ from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.runs import directory
-from flaxformer_lite.ranges import nearest, shown
+from experiments.runs.reading import SCORES
+from flaxformer_lite import ranges
+from flaxformer_lite.ranges import Choices, Range, nearest, shown
 
 FOLDER = flags.PROJECT / 'configs' / 'sweeps'
 RUNS = Path('runs')
 SEED = 'train.seed'
-# The scores of a set that may decide, and whether more is better.
-SCORES = {
-    'bleu': True,
-    'chrf': True,
-    'accuracy': True,
-    'loss': False,
-    'perplexity': False,
-}
-# What a paper may have published of an arm, beside scores.
-PUBLISHED = (*SCORES, 'parameters')
-_REQUIRED = ('question', 'source', 'config', 'arms', 'base', 'measure')
+# What a paper may have published of an arm.
+PUBLISHED = Choices(*SCORES, 'parameters')
 _MEASURE = re.compile(rf'\S+ ({"|".join(SCORES)})')
 
 
-@dataclasses.dataclass(frozen=True)
-class Sweep:
-    """What a sweep's file says.
-
-    Attributes:
-      name: the file's, without .py.
-      question: one sentence.
-      source: where the question or the published numbers are from.
-      config: the config file that all arms start from.
-      overrides: of all arms, by field: {'train.steps': 600}.
-      arms: name → overrides of its own.
-      seeds: each arm is run with each.
-      base: the arm that the others are compared with.
-      measure: the set and the score that decide: 'test bleu'.
-      published: arm → what the source gives for it: {'bleu': 25.8}.
-      differs: how the runs differ from the published ones, in data and scale.
-    """
-
-    name: str
-    question: str
-    source: str
-    config: str
-    overrides: dict[str, Any]
-    arms: dict[str, dict[str, Any]]
-    seeds: tuple[int, ...]
-    base: str
-    measure: str
-    published: dict[str, dict[str, float]]
-    differs: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """One run of a sweep.
+class PlannedRun(NamedTuple):
+    """A run of a sweep: the one that `experiments.run` makes with the same overrides.
 
     Attributes:
       arm: its name.
@@ -82,174 +44,156 @@ class Cell:
     config: ExperimentConfig
 
 
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """What a sweep's file says.
+
+    Attributes:
+      name: the file's, without .py.
+      question: one sentence.
+      source: where the question or the published numbers are from.
+      config: the config file that all arms start from.
+      arms: name → overrides of its own, by field: {'train.steps': 600}.
+      base: the arm that the others are compared with.
+      measure: the set and the score that decide: 'test bleu'.
+      overrides: of all arms.
+      seeds: each arm is run with each.
+      published: arm → what the source gives for it: {'bleu': 25.8}.
+      differs: how the runs differ from the published ones, in data and scale.
+      runs: those that follow from all this, arm by arm.
+    """
+
+    name: str
+    question: str
+    source: str
+    config: str
+    arms: dict[str, dict[str, Any]]
+    base: str
+    measure: str
+    overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seeds: tuple[int, ...] = (0,)
+    published: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    differs: str = ''
+    runs: tuple[PlannedRun, ...] = ()
+
+    @property
+    def fields(self) -> set[str]:
+        """In which the arms are meant to differ."""
+        return {field for overrides in self.arms.values() for field in overrides}
+
+
+# What a file may say, and what it must.
+FIELDS = {
+    field.name: field
+    for field in dataclasses.fields(Sweep)
+    if field.name not in ('name', 'runs')
+}
+_REQUIRED = ('question', 'source', 'config', 'arms', 'base', 'measure')
+
+
 def load(path: str | Path) -> Sweep:
     """The sweep of a file; it is looked for here, in the project and in its sweeps.
 
     Raises:
-      UserError: there is no such file, it fails, or what it says cannot be a sweep.
+      UserError: there is no such file, it fails, what it says cannot be a sweep, an
+        arm's field or its value cannot be, or two arms are the same run.
     """
     file = flags.find(str(path), (flags.PROJECT, FOLDER))
     values = flags.evaluate(file)
     if isinstance(values, ConfigDict):
         values = values.to_dict()
     try:
-        return _checked(file.stem, values)
-    except UserError as error:
+        if not isinstance(values, dict):
+            raise UserError('give it a function get_config() that returns a dictionary')
+        sweep = _sweep(file.stem, values)
+    except (UserError, ValueError) as error:
         raise UserError(f'{file}: {error}') from None
+    return dataclasses.replace(sweep, runs=tuple(_planned_runs(sweep)))
 
 
-def _checked(name: str, values: Any) -> Sweep:
-    if not isinstance(values, Mapping):
-        raise UserError('give it a function get_config() that returns a dictionary')
-    _check_names(values)
-    sweep = Sweep(
-        name=name,
-        question=_text(values, 'question'),
-        source=_text(values, 'source'),
-        config=_text(values, 'config'),
-        overrides=_overrides('overrides', values.get('overrides', {})),
-        arms=_arms(values['arms']),
-        seeds=_seeds(values.get('seeds', (0,))),
-        base=_text(values, 'base'),
-        measure=_text(values, 'measure'),
-        published=_published(values.get('published', {})),
-        differs=values.get('differs', ''),
-    )
-    _check_arm('base', sweep.base, sweep)
-    for arm in sweep.published:
-        _check_arm('published', arm, sweep)
+def _sweep(name: str, values: dict[str, Any]) -> Sweep:
+    """Raises UserError or ValueError for what cannot be a sweep."""
+    if isinstance(values.get('seeds'), list):
+        values = values | {'seeds': tuple(values['seeds'])}
+    _check_types(values)
+    arms = {
+        arm: _flat_overrides(f'arms[{arm!r}]', overrides)
+        for arm, overrides in values['arms'].items()
+    }
+    common = _flat_overrides('overrides', values.get('overrides', {}))
+    sweep = Sweep(**values | {'name': name, 'arms': arms, 'overrides': common})
+    _check_arms(sweep)
+    if not sweep.seeds:
+        raise UserError('seeds=(): give whole numbers from 0, (0, 1, 2)')
+    for seed in sweep.seeds:
+        ranges.check('seeds', Annotated[int, Range(at_least=0)], seed)
     if not _MEASURE.fullmatch(sweep.measure):
         raise UserError(
             f'measure={shown(sweep.measure)} is not the name of a set and one of '
             f"{', '.join(SCORES)}, such as 'test bleu'"
         )
+    for arm, numbers in sweep.published.items():
+        ranges.check(f'published[{arm!r}]', dict, numbers)
+        for entry, number in numbers.items():
+            ranges.check(f'published[{arm!r}]', Annotated[str, PUBLISHED], entry)
+            ranges.check(f'published[{arm!r}]: {entry}', float, number)
     return sweep
 
 
-def _check_names(values: Mapping[str, Any]) -> None:
-    """Refuses what is no field of a sweep, and a sweep that lacks one."""
-    known = [field.name for field in dataclasses.fields(Sweep) if field.name != 'name']
-    for name in values:
-        if name not in known:
+def _check_types(values: Mapping[str, Any]) -> None:
+    """Refuses what is no field of a sweep, what is missing, and other types."""
+    for name, value in values.items():
+        if name not in FIELDS:
             raise UserError(
-                f'a sweep has no field {shown(name)}{nearest(str(name), known)}; it '
-                f'has {", ".join(known)}'
+                f'a sweep has no field {shown(name)}{nearest(str(name), FIELDS)}; it '
+                f'has {", ".join(FIELDS)}'
             )
+        kind = FIELDS[name].type
+        ranges.check(name, typing.get_origin(kind) or kind, value)
     for name in _REQUIRED:
-        if name not in values:
+        if not values.get(name):
             raise UserError(f'{name} is missing: give it')
-    if not isinstance(values.get('differs', ''), str):
-        raise UserError(f'differs={shown(values["differs"])}: give a text')
 
 
-def _text(values: Mapping[str, Any], name: str) -> str:
-    value = values[name]
-    if not isinstance(value, str) or not value.strip():
-        raise UserError(f'{name}={shown(value)}: give a text')
-    return value
-
-
-def _overrides(name: str, values: Any) -> dict[str, Any]:
+def _flat_overrides(name: str, values: Any) -> dict[str, Any]:
     """Overrides by dotted field, of a dictionary that may be nested."""
-    if not isinstance(values, Mapping):
-        raise UserError(
-            f'{name}={shown(values)}: give a dictionary of fields and values'
-        )
-    flat = flatten(values)
-    for field, value in flat.items():
-        if not isinstance(value, str | int | float):
-            raise UserError(
-                f'{name}: {field}={shown(value)} is no text, number or truth value; '
-                'leave it out for the default'
-            )
-        if field == SEED:
-            raise UserError(f'{name}: {SEED}={value}: give it in seeds')
-    return flat
+    ranges.check(name, dict, values)
+    overrides = flatten(values)
+    for field, value in overrides.items():
+        ranges.check(f'{name}: {field}', str | int | float | bool, value)
+    if SEED in overrides:
+        raise UserError(f'{name}: {SEED}={overrides[SEED]}: give it in seeds')
+    return overrides
 
 
-def _arms(values: Any) -> dict[str, dict[str, Any]]:
-    if not isinstance(values, Mapping) or not values:
-        raise UserError(
-            f'arms={shown(values)}: give a dictionary of names and overrides'
-        )
-    arms = {}
-    for name, overrides in values.items():
-        is_text = isinstance(name, str) and name.isprintable()
-        if not is_text or name != name.strip() or not name:
-            raise UserError(f'arms: {shown(name)} cannot be the name of an arm')
-        arms[name] = _overrides(f'arms[{name!r}]', overrides)
-    return arms
-
-
-def _seeds(values: Any) -> tuple[int, ...]:
-    is_list = isinstance(values, list | tuple) and values
-    if not is_list or not all(type(seed) is int and seed >= 0 for seed in values):
-        raise UserError(f'seeds={shown(values)}: give whole numbers from 0, (0, 1, 2)')
-    if len(set(values)) < len(values):
-        raise UserError(f'seeds={shown(values)}: one is there twice')
-    return tuple(values)
-
-
-def _published(values: Any) -> dict[str, dict[str, float]]:
-    if not isinstance(values, Mapping):
-        raise UserError(
-            f'published={shown(values)}: give a dictionary of arms and numbers'
-        )
-    for arm, numbers in values.items():
-        if not isinstance(numbers, Mapping):
-            raise UserError(f'published[{arm!r}]={shown(numbers)}: give a dictionary')
-        for name, number in numbers.items():
-            if name not in PUBLISHED:
-                raise UserError(
-                    f'published[{arm!r}]: {shown(name)} is none of '
-                    f'{", ".join(PUBLISHED)}'
-                )
-            if type(number) not in (int, float):
-                raise UserError(
-                    f'published[{arm!r}]: {name}={shown(number)}: give a number'
-                )
-    return {arm: dict(numbers) for arm, numbers in values.items()}
-
-
-def _check_arm(field: str, arm: str, sweep: Sweep) -> None:
-    if arm not in sweep.arms:
-        raise UserError(
-            f'{field}: there is no arm {arm!r}{nearest(arm, sweep.arms)}; there is '
-            f'{", ".join(sweep.arms)}'
-        )
-
-
-def cells(sweep: Sweep) -> list[Cell]:
-    """The runs of a sweep, arm by arm.
-
-    Each is the run, in the directory, that `experiments.run` makes with the same
-    config file and overrides.
-
-    Raises:
-      UserError: an arm's field does not exist or its value cannot be, or two arms are
-        the same run.
-    """
-    found: dict[Path, Cell] = {}
+def _check_arms(sweep: Sweep) -> None:
     for arm in sweep.arms:
-        settings = _settings(sweep, arm)
+        if not isinstance(arm, str) or not arm.isprintable() or not arm.strip():
+            raise UserError(f'arms: {shown(arm)} cannot be the name of an arm')
+    for arm in (sweep.base, *sweep.published):
+        if arm not in sweep.arms:
+            raise UserError(
+                f'there is no arm {arm!r}{nearest(str(arm), sweep.arms)}; there is '
+                f'{", ".join(sweep.arms)}'
+            )
+
+
+def _planned_runs(sweep: Sweep) -> Iterable[PlannedRun]:
+    runs: dict[Path, PlannedRun] = {}
+    for arm, own in sweep.arms.items():
         for seed in sweep.seeds:
-            of_seed = settings.with_seed(seed)
-            path = RUNS / directory.run_name(of_seed.name, of_seed.overrides)
-            cell = Cell(arm, seed, of_seed.overrides, path, of_seed.config)
-            twin = found.setdefault(path, cell)
-            if twin is not cell:
+            overrides = {**sweep.overrides, **own, SEED: seed}
+            argv = [f'--config.{field}={value}' for field, value in overrides.items()]
+            try:
+                settings = flags.settings(sweep.config, argv)
+            except UserError as error:
+                raise UserError(f'sweep {sweep.name}, arm {arm!r}: {error}') from None
+            path = RUNS / directory.run_name(settings.name, settings.overrides)
+            run = PlannedRun(arm, seed, settings.overrides, path, settings.config)
+            if path in runs:
                 raise UserError(
-                    f'sweep {sweep.name}: the arms {twin.arm!r} and {arm!r} are the '
-                    f'same run, {path}: leave one out'
+                    f'sweep {sweep.name}: the arms {runs[path].arm!r} and {arm!r} are '
+                    f'the same run, {path}: leave one out'
                 )
-    return list(found.values())
-
-
-def _settings(sweep: Sweep, arm: str) -> flags.Settings:
-    """Those of an arm, whatever its seed."""
-    overrides = {**sweep.overrides, **sweep.arms[arm]}
-    argv = [f'--config.{field}={value}' for field, value in overrides.items()]
-    try:
-        return flags.settings(sweep.config, argv)
-    except UserError as error:
-        raise UserError(f'sweep {sweep.name}, arm {arm!r}: {error}') from None
+            runs[path] = run
+    return runs.values()

@@ -17,7 +17,7 @@ from experiments.config import check
 from experiments.config.flat import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
-from experiments.runs import directory, failure, result_file
+from experiments.runs import directory, failure, reading
 from experiments.runtime import kept
 from experiments.runtime.processes import endings, group
 from experiments.training import extension, loop, result, setup, start
@@ -121,7 +121,7 @@ def _show(member: Run, screen: Screen, stop: Stop) -> None:
     if not group.is_first():
         return
     with directory.open_run(member.path, member.config.to_dict()):
-        screen.say(result.summary(member.path, result_file.read(member.path)))
+        screen.say(result.summary(member.path, reading.read_result(member.path)))
         mend = functools.partial(
             start.mend_tokenizer, member.config, member.path, screen
         )

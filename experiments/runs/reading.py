@@ -1,0 +1,308 @@
+"""What became of a run, read from the files of its directory; nothing is written.
+
+A file that is damaged is a UserError of one line with its path.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments import storage
+from experiments.config.flat import flatten
+from experiments.errors import UserError
+from experiments.runs import directory, failure, lock, metrics_log
+from flaxformer_lite import ranges
+
+NOT_BEGUN = 'not begun'
+RUNNING = 'running'  # a process uses the directory
+STOPPED = 'stopped'  # the same command goes on with it
+FINISHED = 'finished'
+DIVERGED = failure.DIVERGED
+FAILED = failure.FAILED
+CONVERTED = 'converted'  # it was never trained here
+SCORES = ('bleu', 'chrf', 'loss', 'perplexity', 'accuracy')  # of a set
+HIGHER_IS_BETTER = ('bleu', 'chrf', 'accuracy')
+# The fields in which the runs of one arm may differ.
+SEEDS = ('train.seed', 'train.init_seed', 'train.data_seed', 'train.dropout_seed')
+ENVIRONMENT = 'environment.json'
+Row = dict[str, Any]
+
+# What the entries of a file are. A number that is not finite is null in JSON.
+_NUMBER = float | None
+RESULT_ENTRIES = {
+    'step': int,
+    'parameters': int,
+    'train_seconds': float,
+    'tokens_per_second': float,
+    'evaluations': dict,
+    'averaged_steps': list,
+    'flops_per_token': _NUMBER,
+    'peak_memory_bytes': _NUMBER,
+}
+_REQUIRED = tuple(RESULT_ENTRIES)[:5]  # the others were not always there
+_SCORE_ENTRIES: dict[str, Any] = dict.fromkeys(SCORES, _NUMBER)
+_SCORE_ENTRIES |= {'direction': str, 'sentences': int}
+_SCORE_ENTRIES |= {'bleu_signature': str, 'chrf_signature': str}
+_ENVIRONMENT_ENTRIES = dict(packages=dict, devices=dict, git=dict | None, earlier=list)
+_NO_RESULT = (
+    '{} is not the result of a run, for {}: restore it, or remove it and start the run '
+    'again to have it scored anew'
+)
+_NO_SCORES = '{} holds no scores, for {}: score them again by experiments.evaluate'
+_NO_ENVIRONMENT = (
+    '{} does not tell what a run ran on, for {}: move it away, and a new one is written'
+)
+
+
+class Outcome(NamedTuple):
+    """What became of a run, in one of the words above, and the error that ended it."""
+
+    status: str
+    message: str = ''
+
+
+class Translations(NamedTuple):
+    """A set as a run translates it, line by line."""
+
+    sources: list[str]
+    references: list[str]
+    outputs: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What is known of a run.
+
+    Attributes:
+      path: its directory.
+      config: its fields, flat.
+      status: as `Outcome`.
+      message: of the error that ended it, if one did.
+      result: its `result.json`, or the part of it that the metrics give so far.
+      rows: of its metrics.
+      environment: its `environment.json`; empty where there is none.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    status: str
+    message: str
+    result: dict[str, Any]
+    rows: list[Row]
+    environment: dict[str, Any]
+
+    @property
+    def finished(self) -> bool:
+        return self.status == FINISHED
+
+    @property
+    def seeds(self) -> tuple[Any, ...]:
+        """The seeds in use, each its own or `train.seed`: equal for equal runs."""
+        first, *others = [self.config.get(field) for field in SEEDS]
+        return (first, *(first if seed is None else seed for seed in others))
+
+    @property
+    def seed(self) -> str:
+        """Its seeds in words: `3`, or `3, data_seed 5`."""
+        first = self.seeds[0]
+        words = [str(first)]
+        for field, seed in zip(SEEDS, self.seeds, strict=True):
+            if seed != first:
+                words.append(f'{field.removeprefix("train.")} {seed}')
+        return ', '.join(words)
+
+    @property
+    def tokens(self) -> float | None:
+        """Target tokens that it was trained on; None where only the end would tell."""
+        speed = self.result.get('tokens_per_second')
+        seconds = self.result.get('train_seconds')
+        if speed is None or seconds is None:
+            return None
+        return speed * seconds
+
+    @property
+    def evaluations(self) -> dict[str, dict[str, Any]]:
+        """Scores by set."""
+        return self.result['evaluations']
+
+    def dev_rows(self) -> list[Row]:
+        """The rows of the dev set, which is the one that is evaluated first."""
+        rows = [row for row in self.rows if row['kind'] == 'eval']
+        return [row for row in rows if row.get('set') == rows[0].get('set')]
+
+
+def read_run(path: Path) -> Run:
+    """What is known of the run in a directory, finished or not.
+
+    Raises:
+      UserError: this is not the directory of a run, or a file of it is damaged.
+    """
+    config = flatten(directory.read_config(path))
+    rows = metrics_log.read(path)
+    status, message = read_outcome(path)
+    if status == FINISHED:
+        result = read_result(path)
+    else:
+        result = _result_so_far(rows)
+    if directory.is_converted(config):
+        status = CONVERTED
+        result['evaluations'] = _scores_beside_translations(path, result['step'])
+    return Run(path, config, status, message, result, rows, read_environment(path))
+
+
+def read_outcome(path: Path) -> Outcome:
+    """What became of the run in a directory, which need not be there.
+
+    Raises:
+      UserError: its result or its failure is damaged.
+    """
+    if storage.exists(path / directory.RESULT):
+        read_result(path)
+        return Outcome(FINISHED)
+    entry = failure.read(path)
+    if entry is not None:
+        return Outcome(entry['status'], str(entry.get('message', '')))
+    if not lock.is_free(path):
+        return Outcome(RUNNING)
+    has_begun = storage.exists(path / directory.CONFIG)
+    return Outcome(STOPPED if has_begun else NOT_BEGUN)
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """The result of the run in a directory.
+
+    Raises:
+      UserError: the file cannot be read, or is not the result of a run.
+    """
+    file = path / directory.RESULT
+    result = storage.read_json(file)
+    _check_entries(file, result, RESULT_ENTRIES, _NO_RESULT, _REQUIRED)
+    if not all(isinstance(step, int) for step in result.get('averaged_steps', ())):
+        raise UserError(_NO_RESULT.format(file, 'averaged_steps are no steps'))
+    for scores in result['evaluations'].values():
+        _check_entries(file, scores, _SCORE_ENTRIES, _NO_RESULT, _SCORE_ENTRIES)
+    return result
+
+
+def read_environment(path: Path) -> dict[str, Any]:
+    """The `environment.json` of a run's directory; empty where there is none.
+
+    Raises:
+      UserError: it is damaged.
+    """
+    file = path / ENVIRONMENT
+    if not storage.exists(file):
+        return {}
+    environment = storage.read_json(file)
+    _check_entries(file, environment, _ENVIRONMENT_ENTRIES, _NO_ENVIRONMENT)
+    return environment
+
+
+def _check_entries(
+    file: Path,
+    values: Any,
+    kinds: Mapping[str, Any],
+    message: str,
+    required: Collection[str] = (),
+) -> None:
+    """Refuses what is no JSON object, lacks an entry, or has one of another type.
+
+    The error's message has places for the file and the reason.
+    """
+    try:
+        if not isinstance(values, dict):
+            raise ValueError(f'it is {type(values).__name__}')
+        for name, kind in kinds.items():
+            if name in values:
+                ranges.check(name, kind, values[name])
+            elif name in required:
+                raise ValueError(f'{name} is missing')
+    except ValueError as error:
+        raise UserError(message.format(file, error)) from None
+
+
+def _result_so_far(rows: Sequence[Row]) -> dict[str, Any]:
+    """The part of a result that the metrics of an unfinished run give."""
+    step = rows[-1]['step'] if rows else 0
+    result: dict[str, Any] = {'step': step, 'evaluations': {}}
+    for row in rows:
+        if row['kind'] == 'train' and 'tokens_per_second' in row:
+            result['tokens_per_second'] = row['tokens_per_second']
+        if row['kind'] == 'eval' and 'set' in row:
+            result['evaluations'][row['set']] = row
+    return result
+
+
+def _scores_beside_translations(path: Path, step: int) -> dict[str, Any]:
+    """Scores by set, of a run that nothing but `experiments.evaluate` has scored."""
+    pattern = outputs_path(path, '*', step).with_suffix('.json')
+    found = {}
+    for file in sorted(pattern.parent.glob(pattern.name)):
+        scores = storage.read_json(file)
+        _check_entries(file, scores, _SCORE_ENTRIES, _NO_SCORES)
+        found[file.name.partition('.step=')[0]] = scores
+    return found
+
+
+def outputs_path(path: Path, name: str, step: int, mean_of: int = 1) -> Path:
+    """Where a run has a set's translations; their scores are beside them, as `.json`.
+
+    They are by the checkpoint of a step, or by the mean of several up to it.
+    """
+    mean = f',mean_of={mean_of}' if mean_of > 1 else ''
+    return path / 'translations' / f'{name}.step={step}{mean}.txt'
+
+
+def read_translations(run: Run, name: str) -> Translations | None:
+    """The final translations of a set; None if they are not there.
+
+    Raises:
+      UserError: a file cannot be read, or they have not as many lines each.
+    """
+    steps = run.result.get('averaged_steps')
+    pairs = read_pairs(run.path, name)
+    if not steps or not pairs:
+        return None
+    file = outputs_path(run.path, name, max(steps), len(steps))
+    if not storage.exists(file):
+        return None
+    sources, references = map(list, zip(*pairs, strict=True))
+    return Translations(sources, references, _read_lines(file, len(sources)))
+
+
+def read_pairs(path: Path, name: str = '') -> list[tuple[str, str]]:
+    """Sources and references of a set that the run was scored on; [] before that.
+
+    Args:
+      path: the run's directory.
+      name: of the set; empty: `test`, or else the first one.
+
+    Raises:
+      UserError: a file cannot be read, or they have not as many lines each.
+    """
+    folder = path / 'translations'
+    if not name:
+        files = sorted(folder.glob('*.source.txt'))
+        sets = [file.name.removesuffix('.source.txt') for file in files]
+        name = 'test' if 'test' in sets else next(iter(sets), '')
+    source = folder / f'{name}.source.txt'
+    reference = folder / f'{name}.reference.txt'
+    if not storage.exists(source) or not storage.exists(reference):
+        return []
+    sources = _read_lines(source)
+    return list(zip(sources, _read_lines(reference, len(sources)), strict=True))
+
+
+def _read_lines(path: Path, number: int | None = None) -> list[str]:
+    """The lines of a file; UserError where it has not as many as the sources."""
+    try:
+        lines = path.read_text(encoding='utf-8').split('\n')[:-1]
+    except (OSError, UnicodeError) as error:
+        raise UserError(f'cannot read {path}: {error}') from error
+    if number is not None and len(lines) != number:
+        raise UserError(
+            f'{path} has not as many lines as the sources beside it: score the run '
+            'again with experiments.evaluate'
+        )
+    return lines

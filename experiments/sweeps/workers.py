@@ -1,0 +1,237 @@
+"""The workers of a sweep: processes which make the runs that nobody else makes.
+
+A worker is the command of the sweep with `--worker`. It walks over all runs, so workers
+need no scheduler: wherever they run, the locks of the runs' directories keep them
+apart.
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.command_line.screen import Screen
+from experiments.command_line.stopping import Stop, Stopped
+from experiments.errors import UserError, line
+from experiments.runs import failure, lock, reading
+from experiments.runs.reading import Outcome
+from experiments.sweeps.schema import RUNS, PlannedRun
+
+_DAY = 24 * 60  # minutes that a job of Slurm may take, if nothing else is said
+_TIME_TO_SAVE = 80.0  # seconds, of the 90 that Slurm gives
+
+
+def make_runs(runs: Sequence[PlannedRun], index: int, workers: int, stop: Stop) -> None:
+    """Makes the open runs, one after another; what they print is on stdout.
+
+    An error of a run stops no other.
+
+    Args:
+      index: the worker's number, from 0. Each begins at a place of its own.
+
+    Raises:
+      Stopped: a stop was asked for.
+    """
+    began = time.time()
+    start = len(runs) * index // workers
+    for run in (*runs[start:], *runs[:start]):
+        stop.check()
+        if is_open(run.path, began) and lock.is_free(run.path):
+            print(f'{run.arm}, seed {run.seed}: {run.path}', flush=True)
+            _make_run(run, stop)
+
+
+def _make_run(run: PlannedRun, stop: Stop) -> None:
+    from experiments.training import whole_run
+
+    try:
+        with contextlib.closing(Screen()) as screen:
+            member = whole_run.Run(run.config, run.path)
+            whole_run.run([member], run.overrides, screen, stop)
+    except (Stopped, KeyboardInterrupt):
+        raise
+    except lock.InUse:
+        pass  # another worker has begun it at this moment
+    except UserError as error:
+        print('error:', line(error), flush=True)
+    except Exception:
+        traceback.print_exc(file=sys.stdout)
+
+
+def read_outcome(path: Path) -> Outcome:
+    """The outcome of the run in a directory; files that cannot be read have failed."""
+    try:
+        return reading.read_outcome(path)
+    except UserError as error:
+        return Outcome(reading.FAILED, str(error))
+
+
+def is_open(path: Path, began: float) -> bool:
+    """Whether a worker that began at a time has still to make the run of a directory.
+
+    What has diverged would diverge again. What has failed is tried once more: the disk
+    may no longer be full.
+    """
+    status = read_outcome(path).status
+    file = path / failure.NAME
+    if status == reading.FAILED and file.exists():
+        return file.stat().st_mtime < began
+    return status not in (reading.FINISHED, reading.DIVERGED)
+
+
+def log_folder(name: str) -> Path:
+    """Where a sweep's workers write what they say; no run has such a name."""
+    return RUNS / '.sweeps' / name
+
+
+def _command(config: str, index: int, workers: int) -> list[str]:
+    module = [sys.executable, '-m', 'experiments.sweep']
+    return [*module, f'--config={config}', f'--worker={index}/{workers}']
+
+
+def start_here(
+    config: str, workers: int, folder: Path
+) -> dict[Path, 'subprocess.Popen[bytes]']:
+    """Starts workers on this machine, which divide its cores or its GPUs.
+
+    Args:
+      config: the sweep's file.
+      workers: how many.
+      folder: gets what they print.
+
+    Returns:
+      The processes by their logs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    processes = {}
+    for index in range(workers):
+        log = folder / f'worker{index}.log'
+        with open(log, 'ab') as file:
+            processes[log] = subprocess.Popen(
+                _command(config, index, workers),
+                env=os.environ | _environment(index, workers),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                process_group=0,  # Ctrl-C is passed on by who waits for them
+            )
+        _use_share_of_cores(processes[log].pid, index, workers)
+    return processes
+
+
+def _use_share_of_cores(process: int, index: int, workers: int) -> None:
+    """Keeps a process to its share of the cores, before it starts threads."""
+    if not hasattr(os, 'sched_setaffinity'):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    first = len(cores) * index // workers
+    last = len(cores) * (index + 1) // workers
+    if first < last:
+        os.sched_setaffinity(process, cores[first:last])
+
+
+def _environment(index: int, workers: int) -> dict[str, str]:
+    """What gives each of several workers a GPU, without touching one here."""
+    gpus = os.environ.get('CUDA_VISIBLE_DEVICES', '').split(',')
+    if not gpus[0] and shutil.which('nvidia-smi'):
+        listed = subprocess.run(['nvidia-smi', '-L'], capture_output=True).stdout
+        gpus = [str(number) for number in range(listed.count(b'GPU '))]
+    if workers == 1 or not any(gpus):
+        return {}
+    environment = {'CUDA_VISIBLE_DEVICES': gpus[index % len(gpus)]}
+    if len(gpus) < workers:
+        # Else the first on a GPU takes most of its memory at once.
+        environment['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
+    return environment
+
+
+@dataclasses.dataclass
+class SlurmWorker:
+    """A worker in a job of Slurm, as submitit calls it.
+
+    Attributes:
+      command: what is to run.
+      process: which runs it, from the call on.
+    """
+
+    command: list[str]
+    process: 'subprocess.Popen[bytes] | None' = None
+
+    def __call__(self) -> int:
+        before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        # The worker inherits that it ignores the signal, which goes to all of a job.
+        self.process = subprocess.Popen(self.command)
+        signal.signal(signal.SIGUSR2, before)
+        while self.process.poll() is None:
+            time.sleep(0.5)
+        return self.process.returncode
+
+    def checkpoint(self) -> Any:
+        """Has the run saved; submitit asks for it when the job is preempted.
+
+        Returns:
+          What goes on in this worker's place when the job is queued again.
+        """
+        from submitit.helpers import DelayedSubmission
+
+        until = time.monotonic() + _TIME_TO_SAVE
+        if self.process is not None:
+            self.process.terminate()
+            while self.process.poll() is None and time.monotonic() < until:
+                time.sleep(0.1)
+        return DelayedSubmission(SlurmWorker(self.command))
+
+
+def queue(config: str, workers: int, name: str, settings: dict[str, Any]) -> str:
+    """Queues the workers as one job array of Slurm, and does not wait for them.
+
+    A worker that is preempted, or whose time is over, saves its run, is queued again
+    and goes on.
+
+    Args:
+      config: the sweep's file.
+      workers: how many.
+      name: the sweep's.
+      settings: submitit's for Slurm: `{'partition': 'gpu', 'gpus_per_node': 1}`.
+
+    Returns:
+      The jobs' ids.
+
+    Raises:
+      UserError: there is no submitit or no Slurm here, a setting does not exist, or
+        Slurm refuses the job.
+    """
+    try:
+        import submitit
+    except ImportError:
+        raise UserError(
+            "--launcher=slurm needs submitit: pip install -e '.[sweep]', or leave it "
+            'out'
+        ) from None
+    if not shutil.which('sbatch') or not shutil.which('srun'):
+        raise UserError(
+            '--launcher=slurm: there is no sbatch and srun here; start it where jobs '
+            'are submitted, or leave --launcher out'
+        )
+    executor = submitit.SlurmExecutor(folder=log_folder(name), max_num_timeout=1000)
+    defaults = {'time': _DAY, 'job_name': name, 'stderr_to_stdout': True}
+    commands = [_command(config, index, workers) for index in range(workers)]
+    try:
+        executor.update_parameters(
+            **defaults | settings, additional_parameters={'requeue': True}
+        )
+        with executor.batch():
+            jobs = [executor.submit(SlurmWorker(command)) for command in commands]
+    except (ValueError, TypeError) as error:
+        raise UserError(f'--slurm: {error}') from None
+    except Exception as error:
+        raise UserError(f'Slurm refuses the job: {error}') from None
+    return ', '.join(job.job_id for job in jobs)

@@ -1,0 +1,301 @@
+"""A sweep's workers, what it shows, and the whole of it as the command line runs it."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import small_runs
+from test_sweep_schema import write_sweep
+
+from experiments import sweep
+from experiments.command_line.screen import Screen
+from experiments.command_line.stopping import Stop
+from experiments.costs.ledger import ledger
+from experiments.errors import UserError
+from experiments.runs import lock, metrics_log
+from experiments.sweeps import progress, schema, workers
+from experiments.training import whole_run
+
+ROOT = Path(__file__).parents[1]
+DIVERGED = {'status': 'diverged', 'step': 3, 'message': 'not finite'}
+FAILED = {'status': 'failed', 'step': None, 'message': 'the disk is full'}
+
+pytestmark = pytest.mark.usefixtures('cache')
+
+
+def write(path, name, value):
+    path.mkdir(parents=True, exist_ok=True)
+    (path / name).write_text(json.dumps(value), encoding='utf-8')
+
+
+def finish(path):
+    scores = dict(direction='en-de', sentences=4, bleu_signature='', chrf_signature='')
+    scores |= dict.fromkeys(('loss', 'perplexity', 'accuracy', 'bleu', 'chrf'), 12.5)
+    result = dict(step=100, parameters=9, train_seconds=50.0, tokens_per_second=3)
+    write(path, 'result.json', result | {'evaluations': {'test': scores}})
+
+
+def fail(path, failure, long_ago=False):
+    """Writes a failure of before the sweep began, or of after that."""
+    write(path, 'failure.json', failure)
+    when = 0 if long_ago else time.time() + 100
+    os.utime(path / 'failure.json', (when, when))
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch):
+    """A sweep of six small runs, of which none has begun."""
+    monkeypatch.chdir(tmp_path)
+    sizes = {'model.d_model': 16, 'model.num_heads': 2, 'train.steps': 100}
+    arms = {name: {'model.d_ff': 16 * i} for i, name in enumerate('abcdef', 1)}
+    return schema.load(
+        write_sweep(tmp_path, overrides=sizes, arms=arms, base='a', seeds=[0])
+    )
+
+
+@pytest.fixture
+def made(monkeypatch, planned):
+    """The arms of the runs that were made, by a stub of the code that trains."""
+    arms = {run.path: run.arm for run in planned.runs}
+    made = []
+
+    def run(runs, overrides, screen, stop):
+        made.append(arms[runs[0].path])
+        finish(runs[0].path)
+
+    monkeypatch.setattr(whole_run, 'run', run)
+    return made
+
+
+def test_each_worker_begins_at_its_own_place_and_helps_with_the_rest(planned, made):
+    workers.make_runs(planned.runs, 1, 3, Stop())
+    assert ''.join(made) == 'cdefab'
+    made.clear()
+    workers.make_runs(planned.runs, 0, 3, Stop())
+    assert made == []  # all are finished
+
+
+def test_what_has_ended_or_is_in_use_is_left_alone(planned, made):
+    a, b, c, d, e, _ = [run.path for run in planned.runs]
+    finish(a)
+    fail(b, DIVERGED, long_ago=True)
+    fail(c, FAILED)  # by another worker of this sweep
+    fail(d, FAILED, long_ago=True)  # is tried again
+    with lock.locked(e, optional=False):
+        workers.make_runs(planned.runs, 0, 1, Stop())
+    assert ''.join(made) == 'df'
+
+
+@pytest.mark.parametrize(
+    'error', [UserError('no text'), ZeroDivisionError('by zero'), lock.InUse('now')]
+)
+def test_an_error_stops_no_other_run(planned, made, monkeypatch, error, capsys):
+    make = whole_run.run
+
+    def fail(runs, *arguments):
+        if runs[0].path == planned.runs[1].path:
+            raise error
+        make(runs, *arguments)
+
+    monkeypatch.setattr(whole_run, 'run', fail)
+    workers.make_runs(planned.runs, 0, 1, Stop())
+    assert ''.join(made) == 'acdef'
+    is_said = str(error) in capsys.readouterr().out
+    assert is_said == (type(error) is not lock.InUse)
+
+
+def test_progress_says_what_has_ended_and_how_long_it_took(planned):
+    out = io.StringIO()
+    first, second, third, *_ = [run.path for run in planned.runs]
+    finish(first)
+    shown = progress.Progress(planned, Screen(out))
+    finish(second)
+    fail(third, DIVERGED)
+    shown.update()
+    shown.update()
+    assert out.getvalue().splitlines() == [
+        '1 of 6 runs have ended before',
+        '[2/6] b, seed 0: test bleu 12.5, 0:50 of training',
+        '[3/6] c, seed 0: diverged: not finite',
+    ]
+    assert [line.split() for line in progress.summary(planned).splitlines()[2:5]] == [
+        ['a', '1', 'finished', '12.50'],
+        ['b', '1', 'finished', '12.50'],
+        ['c', '1', 'diverged', '-'],
+    ]
+
+
+def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
+    finish(planned.runs[0].path)
+    first, second, *_ = progress.plan(planned).splitlines()[2:]
+    book = ledger(planned.runs[0].config)
+    flops = 100 * book['flops_per_token']['total'] * book['batch']['tokens']
+    costs = [f'{book["parameters"]["total"]:,}', f'{flops:.2e}', '0:50']
+    path = str(planned.runs[0].path)
+    assert first.split() == ['a', '0', 'finished', *costs, path]
+    assert second.split()[2:4] == ['not', 'begun'] and second.split()[-2] == '-'
+
+
+def test_slurm_gets_an_array_that_is_queued_again(tmp_path, monkeypatch):
+    pytest.importorskip('submitit')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('PATH', f'{tmp_path}:/bin:/usr/bin')
+    with pytest.raises(UserError, match='there is no sbatch and srun here'):
+        workers.queue('heads.py', 3, 'heads', {})
+    script = tmp_path / 'script'
+    submits = f'cp "$1" {script}\necho Submitted batch job 77'
+    for program, text in (('srun', 'exit 1'), ('sbatch', submits)):
+        (tmp_path / program).write_text(f'#!/bin/sh\n{text}\n', encoding='utf-8')
+        (tmp_path / program).chmod(0o700)
+    for name in ('partitoin', 'gpus'):
+        with pytest.raises(UserError, match=f'--slurm: .*{name}'):
+            workers.queue('heads.py', 3, 'heads', {name: 'gpu'})
+    assert not script.exists()
+    settings = {'partition': 'gpu', 'time': 90, 'gpus_per_node': 1}
+    assert workers.queue('heads.py', 3, 'heads', settings) == '77_0, 77_1, 77_2'
+    lines = script.read_text('utf-8').splitlines()
+    options = 'array=0-2%3 job-name=heads partition=gpu time=90 gpus-per-node=1'
+    for option in (*options.split(), 'requeue', 'signal=USR2@90', 'open-mode=append'):
+        assert f'#SBATCH --{option}' in lines
+
+
+def test_a_preempted_job_saves_is_queued_again_and_goes_on(tmp_path):
+    submitit = pytest.importorskip('submitit')
+    log, script = tmp_path / 'log', tmp_path / 'worker.py'
+    script.write_text(
+        'import os, pathlib, signal, sys, time\n'
+        f'log = pathlib.Path({str(log)!r})\n'
+        'if log.exists(): sys.exit(log.write_text(f"{log.read_text()}, went on"))\n'
+        'signal.signal(signal.SIGTERM, lambda *_: sys.exit(log.write_text("saved")))\n'
+        'os.kill(os.getpid(), signal.SIGUSR2)\n'  # as Slurm does to all of a job
+        'os.kill(os.getppid(), signal.SIGUSR2)\n'
+        'time.sleep(60)\n'
+    )
+    worker = workers.SlurmWorker([sys.executable, str(script)])
+    job = submitit.LocalExecutor(folder=tmp_path / 'jobs').submit(worker)
+    job.result()
+    assert log.read_text() == 'saved, went on'
+    assert 'Requeued job' in job.stdout()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with parallel text."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('PYTHONPATH', f'{ROOT}:{os.environ.get("PYTHONPATH", "")}')
+    (tmp_path / 'text').mkdir()
+    small_runs.write_text(tmp_path / 'text', val=4)
+    return tmp_path
+
+
+def write_small(folder, arms, **overrides):
+    fields = small_runs.SHORT | {'data': small_runs.source('text')}
+    fields |= {'evaluation.every': 0} | overrides
+    return write_sweep(
+        folder, overrides=fields, arms=arms, base='base', measure='val loss'
+    )
+
+
+def run_sweep(monkeypatch, file, *arguments):
+    """The exit status of the command, which begins in this process."""
+    monkeypatch.setattr(sys, 'argv', ['sweep', f'--config={file}', *arguments])
+    try:
+        sweep.main()
+    except SystemExit as ended:
+        return ended.code
+    return 0
+
+
+@pytest.mark.slow
+def test_the_runs_are_the_command_lines_and_an_arm_that_fails_stops_none(
+    folder, monkeypatch, capsys
+):
+    arms = {
+        'base': {},
+        'diverges': {'optimizer.schedule': 'constant_schedule(value=1e30)'},
+        'fails': {'model.positions': 'learned(max_length=3)'},
+    }
+    file = write_small(folder, arms)
+    assert run_sweep(monkeypatch, file) == 1
+    out, err = capsys.readouterr()
+    assert '[1/6] base, seed 0: val loss ' in out
+    assert '[3/6] diverges, seed 0: diverged: loss or gradient not finite' in out
+    assert [line.split()[:3] for line in out.splitlines()[-3:]] == [
+        ['base', '2', 'finished'],
+        ['diverges', '2', 'diverged'],
+        ['fails', '2', 'not'],
+    ]
+    assert err.count('not begun: runs/.sweeps/heads/ has what was printed') == 2
+    log = (folder / 'runs/.sweeps/heads/worker0.log').read_text('utf-8')
+    assert 'error: ' in log and 'positions of the model have places for 3' in log
+    runs = schema.load(file).runs
+    arguments = small_runs.flags(runs[0].overrides)
+    small_runs.train(folder / 'alone', *arguments)
+    sums = []
+    for path in (folder / 'alone', runs[0].path, runs[1].path):
+        result = json.loads((path / 'result.json').read_text('utf-8'))
+        sums.append((result['parameters_sha256'], str(result['evaluations'])))
+    assert sums[0] == sums[1] and sums[1][0] != sums[2][0]
+    # What has ended stays as it is.
+    before = (runs[0].path / 'result.json').stat().st_mtime_ns
+    assert run_sweep(monkeypatch, file) == 1
+    out, _ = capsys.readouterr()
+    assert '4 of 6 runs have ended before' in out and '[' not in out
+    assert (runs[0].path / 'result.json').stat().st_mtime_ns == before
+
+
+def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
+    file = write_small(folder, {'base': {}, 'heads=4': {'model.num_heads': 4}})
+    assert run_sweep(monkeypatch, file, '--dry_run') == 0
+    out, _ = capsys.readouterr()
+    for run in schema.load(file).runs:
+        assert str(run.path) in out
+    assert 'How many heads?' in out
+    assert not (folder / 'runs').exists()
+
+
+@pytest.mark.parametrize(
+    ('arm', 'argument', 'message'),
+    [
+        ({'model.attention': 'sofmax'}, '--workers=2', "arm 'base': .*softmax"),
+        ({'model.norm': 'rms', 'model.residual': 'rezero'}, '--workers=1', 'norm=rms'),
+        ({}, '--workers=0', '--workers'),
+        ({}, '--launcher=pbs', '--launcher'),
+        ({}, '--slurm=partition', '--slurm'),
+    ],
+)
+def test_what_cannot_be_is_said_first(folder, monkeypatch, arm, argument, message):
+    file = write_small(folder, {'base': arm})
+    with pytest.raises(UserError, match=message):
+        run_sweep(monkeypatch, file, argument)
+    assert not (folder / 'runs').exists()
+
+
+@pytest.mark.slow
+def test_local_workers_share_the_runs_stop_and_go_on(folder, monkeypatch, capsys):
+    file = write_small(folder, {'base': {}}, **{'train.steps': 400})
+    paths = [folder / run.path for run in schema.load(file).runs]
+    command = [sys.executable, '-m', 'experiments.sweep', f'--config={file}']
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen([*command, '--workers=2'], cwd=folder, **pipes)
+    end = time.monotonic() + 300
+    while not all(metrics_log.read(path) for path in paths):
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, out
+    assert 'the same command goes on from there' in out
+    for path in paths:
+        assert not (path / 'result.json').exists()
+        assert list((path / 'checkpoints').glob('[0-9]*')), 'nothing was saved'
+    assert run_sweep(monkeypatch, file, '--workers=2') == 0
+    assert '[2/2]' in capsys.readouterr().out
+    for path in paths:
+        assert json.loads((path / 'result.json').read_text('utf-8'))['step'] == 400
