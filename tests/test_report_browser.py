@@ -85,10 +85,14 @@ def test_the_page_is_no_wider_than_the_screen(tab, file, request):
 
 def test_a_value_is_told_where_it_is_pointed_at(tab, report):
     open_page(tab, report)
-    chart = tab.locator('[data-figure="loss_by_steps"] canvas')
+    chart = tab.locator('[data-figure="loss_by_steps"]')
     chart.scroll_into_view_if_needed()
-    box = chart.bounding_box()
-    tab.mouse.move(box['x'] + box['width'] / 2, box['y'] + 100, steps=4)
+    x, y = chart.evaluate(
+        'plot => [["x", 10], ["y", 7.0]].map(([axis, value], i) => '
+        'plot.view.origin()[i] + plot.view.scale(axis)(value))'
+    )
+    box = chart.locator('canvas').bounding_box()
+    tab.mouse.move(box['x'] + x, box['y'] + y, steps=4)
     told = tab.locator('#vg-tooltip-element.visible')
     told.get_by_text('num_heads=').wait_for()
 
@@ -107,7 +111,7 @@ def test_a_head_that_is_clicked_is_shown_large(tab, report):
     picked = 'plot => plot.view.data("picked_store").map(x => x.values)'
     assert maps.evaluate(picked) == [[0, 0]]
     box = maps.locator('canvas').bounding_box()
-    tab.mouse.click(box['x'] + 190, box['y'] + 190)
+    tab.mouse.click(box['x'] + 300, box['y'] + 190)
     tab.wait_for_function(
         f'JSON.stringify(({picked})(document.querySelector('
         '"[data-figure=attention_1_encoder]"))) === "[[1,1]]"'

@@ -153,8 +153,9 @@ def line_chart(
     if style == 'points':
         layers = [points]
     if style == 'band':
-        near = alt.selection_point('near', on='pointerover', nearest=True, empty=False)
-        layers[-1] = points.encode(opacity=_where(near, 1, 0)).add_params(near)
+        # They are not seen, and answer the pointer near a line.
+        unseen = base.mark_point(filled=True, size=250, tooltip=True)
+        layers[-1] = unseen.encode(opacity=alt.value(0))
     if any(line.low for line in lines):
         band = ends.mark_area().encode(opacity=_where(shown, 0.2, 0.02))
         layers.insert(0, band if style == 'band' else ends.mark_rule())
@@ -275,7 +276,7 @@ def _cells(
 
 
 def _texts(names: Sequence[str]) -> str:
-    """A list of texts as Vega's expressions have it, in which none is markup or code."""
+    """A list of texts as Vega's expressions have it, in which none is code."""
     return json.dumps(list(names), ensure_ascii=False)
 
 
@@ -283,9 +284,7 @@ def _named_axes(
     queries: Sequence[str], keys: Sequence[str], y_label: str, x_label: str
 ) -> dict[str, Any]:
     rows = alt.Axis(labelExpr=f'{_texts(queries)}[datum.value]')
-    columns = alt.Axis(
-        labelExpr=f'{_texts(keys)}[datum.value]', labelAngle=-60
-    )
+    columns = alt.Axis(labelExpr=f'{_texts(keys)}[datum.value]', labelAngle=-60)
     return {
         'x': alt.X('key:O', title=x_label, axis=columns),
         'y': alt.Y('query:O', title=y_label, axis=rows),
