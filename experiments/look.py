@@ -56,7 +56,7 @@ def page_of_run(run: 'Look', sources: Sequence[str], targets: Sequence[str]) -> 
     from experiments.reports import page, pictures, scores, texts
 
     own = run.translate_all(sources)
-    translations = page.Section('Translations', doubts=_doubts(run, sources))
+    translations = page.Section('Translations')
     if any(targets):
         translations.text.append(
             'Attention and alignment are of the given target. Marked in the own '
@@ -78,20 +78,6 @@ def page_of_run(run: 'Look', sources: Sequence[str], targets: Sequence[str]) -> 
         *page.of_training(study),
     ]
     return page.html(str(run.path), sections)
-
-
-def _doubts(run: 'Look', sources: Sequence[str]) -> list[str]:
-    """A line for each sentence that is longer than any that the run was trained on."""
-    most = run.trained.config.batch.max_length
-    doubts = []
-    for number, source in enumerate(sources, 1):
-        count = run.count_tokens(source)
-        if count > most:
-            doubts.append(
-                f'Sentence {number} has {count} tokens with its end; the run was '
-                f'trained on none of more than {most} (batch.max_length).'
-            )
-    return doubts
 
 
 def _parser() -> flags.Parser:

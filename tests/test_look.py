@@ -78,12 +78,6 @@ def test_the_page_has_all_that_is_known_of_the_run(page, trained):
 
 
 @pytest.mark.slow
-def test_the_page_needs_no_other_file(page):
-    links = [v for name, v in Reader(page).attributes if name in ('src', 'href')]
-    assert links and all(link.startswith(('#', 'data:')) for link in links)
-
-
-@pytest.mark.slow
 def test_an_alignment_is_the_mean_over_heads_of_the_weights_that_write_a_piece(run):
     tokenizer = run.trained.tokenizer
     batch = looking.pairs_batch(tokenizer, [(TEXT, TARGET)])

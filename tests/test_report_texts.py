@@ -9,7 +9,6 @@ from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.reports import arms, texts
 from experiments.runs.reading import read_run as read
-from experiments.runs.reading import read_translations as lines
 
 
 def parts(output, reference):
@@ -51,12 +50,6 @@ def test_arms_of_other_sentences_are_left_out(tmp_path):
         'num_heads=4': 2
     }
     assert texts.translated(study(one), 'val') is None
-
-
-def test_files_of_unequal_length_are_an_error(tmp_path):
-    path = make(tmp_path / 'a', 30.0, outputs=REFERENCES[:2])
-    with pytest.raises(UserError, match='not as many lines'):
-        lines(read(path), 'test')
 
 
 def test_sentences_that_divide_the_arms_come_first(tmp_path):

@@ -43,9 +43,7 @@ class Figure(NamedTuple):
 
     def spec(self) -> dict[str, Any]:
         """What Vega-Lite draws, without colours of a page."""
-        spec: dict[str, Any] = self.chart.to_dict()
-        spec.pop('config', None)
-        return spec
+        return {**self.chart.to_dict(), 'config': {}}
 
 
 class Line(NamedTuple):

@@ -97,7 +97,8 @@ def open_run(path: Path | str, pairs: int = PAIRS, of: str = '') -> 'Look':
       of: the name of that set; empty: `test`, or else the first that was scored.
 
     Raises:
-      UserError: as `trained_run.open_trained`; or no checkpoint can be read.
+      UserError: as `trained_run.open_trained`; or no checkpoint, or a file of the
+        pairs, can be read.
     """
     compilation.keep_programs()
     return Look(Path(path), pairs, of)
@@ -111,6 +112,7 @@ class Look:
       trained: its config, tokenizer, model (with separate layers) and checkpoints.
       variables: the mean of the checkpoints that its config wants scored.
       steps: of these checkpoints.
+      pairs: sources and references of the evaluation set, if it was scored yet.
     """
 
     def __init__(self, path: Path, pairs: int, of: str):
@@ -122,8 +124,7 @@ class Look:
         # What is looked at are single layers, also of a model that scans them.
         self.trained = trained._replace(model=trained.model.with_separate_layers())
         self.variables = unstack_layers(variables)
-        self._most_pairs = pairs
-        self._set = of
+        self.pairs = reading.read_pairs(path, of)[:pairs]
 
     def translate(self, text: str) -> str:
         """The run's own translation, decoded as its config says.
@@ -180,9 +181,6 @@ class Look:
         """Statistics of all heads on pairs of an evaluation set, by their title.
 
         Empty where no attention holds its weights, and where the run has no pairs yet.
-
-        Raises:
-          UserError: the run's pairs cannot be read.
         """
         return {x.title: x.chart for x in pictures.statistics(self.inspect([]))}
 
@@ -190,9 +188,6 @@ class Look:
         """What each head is worth.
 
         None where the model has no heads, and where the run has no pairs yet.
-
-        Raises:
-          UserError: the run's pairs cannot be read.
         """
         figure = pictures.importance(self.inspect([]))
         return None if figure is None else figure.chart
@@ -231,16 +226,12 @@ class Look:
         if not text.strip():
             raise UserError(f'{name}={text!r} is blank: give a sentence')
         count = self.count_tokens(text)
-        model_most = self.trained.model.max_length or MOST_TOKENS
-        most = min(MOST_TOKENS, model_most)
+        most = min(MOST_TOKENS, self.trained.model.max_length or MOST_TOKENS)
         if count > most:
             shown = text if len(text) <= 60 else f'{text[:60]}…'
-            reason = 'can be shown'
-            if model_most < MOST_TOKENS:
-                reason = 'the model has positions for'
             raise UserError(
                 f'{name}={shown!r} has {count} tokens with its end, more than the '
-                f'{most} that {reason}: give a shorter one'
+                f'{most} that can be shown: give a shorter one'
             )
 
     def count_tokens(self, text: str) -> int:
@@ -252,11 +243,6 @@ class Look:
         """Which attentions do not hold their weights; empty if all do."""
         batch = pairs_batch(self.trained.tokenizer, [('', '')])
         return pictures.note(without_weights(self.trained.model, self.variables, batch))
-
-    @functools.cached_property
-    def pairs(self) -> list[tuple[str, str]]:
-        """Sources and references of the evaluation set, if it was scored yet."""
-        return reading.read_pairs(self.path, self._set)[: self._most_pairs]
 
     def attend(self, outputs: Sequence[tuple[str, str]]) -> list[Attended]:
         """The weights for sources and what the decoder writes, in one batch.
@@ -277,7 +263,7 @@ class Look:
           outputs: the sentences to show, each with what the decoder writes.
 
         Raises:
-          UserError: as `attend`; or the run's pairs cannot be read.
+          UserError: as `attend`.
         """
         importance, loss, stats = self._heads
         return Inspection(

@@ -69,11 +69,7 @@ def write(
     sections = [
         _answer(study, notes),
         _compared(study),
-        Section(
-            'Cost',
-            tables=[scores.costs(study)],
-            choices=_shown([curves.against_cost(study)]),
-        ),
+        _cost(study),
         Section('Scores', tables=[scores.scores(study)]),
         *of_training(study),
         *_translations(study),
@@ -94,9 +90,10 @@ def write(
     storage.write(folder / 'index.html', html(title, sections, also))
 
 
-def _shown(choices: Sequence[dict[str, Figure]]) -> list[dict[str, Figure]]:
-    """The groups of figures that have any."""
-    return [choice for choice in choices if choice]
+def _cost(study: Study) -> Section:
+    section = Section('Cost', tables=[scores.costs(study)])
+    section.choices += filter(None, [curves.against_cost(study)])
+    return section
 
 
 def _answer(study: Study, notes: Sequence[str]) -> Section:
@@ -163,7 +160,7 @@ def _translations(study: Study) -> list[Section]:
             )
             sentences = texts.examples(translated)
             examples = [Section('Translations', [text], sentences=sentences)]
-    where.choices = _shown([charts])
+    where.choices += filter(None, [charts])
     return [where, *examples] if where.tables or where.more else examples
 
 
