@@ -7,7 +7,6 @@ import textwrap
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 import tiny
 from flax.traverse_util import flatten_dict
@@ -78,23 +77,9 @@ def test_the_big_model_has_its_parameters():
     assert round(parameters / 1e6, 2) == 214.17
 
 
-def test_narrower_keys_take_exactly_their_weights():
-    base = table_3()
-    assert base - table_3(d_k=16) == 7_077_888
-    assert base - table_3(d_k=32) == 4_718_592
-    assert table_3(d_k=16) == table_3(d_v=16)
-
-
 @pytest.mark.parametrize(('residual', 'norms'), [('post_norm', 0), ('pre_norm', 2)])
 def test_only_pre_norm_has_a_norm_after_the_last_layer(residual, norms):
     assert table_3(residual=residual) == closed_form() + norms * 2 * 512
-
-
-@pytest.mark.parametrize(
-    ('tie', 'matrices'), [('all', 1), ('decoder', 2), ('source_target', 2), ('none', 3)]
-)
-def test_ties(tie, matrices):
-    assert table_3(tie=tie) == closed_form() + (matrices - 1) * VOCAB * 512
 
 
 def test_learned_positions_have_a_table_for_each_stack():
@@ -108,36 +93,6 @@ def test_an_empty_d_k_is_the_share_of_a_head():
     # Every part is the same. Only mu_p asks whether d_k grows with d_model.
     assert 'd_k_derived=True' in derived
     assert derived.replace('d_k_derived=True', 'd_k_derived=False') == given
-
-
-def test_no_share_is_needed_where_widths_are_given():
-    assert count(tiny.model(d_model=10, num_heads=3)) > 0
-
-
-@pytest.mark.parametrize('residual', ['post_norm', 'pre_norm'])
-def test_equal_configs_build_equal_models_that_are_traced_once(residual):
-    one, two = tiny.model(residual=residual), tiny.model(residual=residual)
-    assert one == two and hash(one) == hash(two) and one is not two
-    assert one != tiny.model(residual=residual, d_ff=17)
-    traces = 0
-
-    def size(model):
-        nonlocal traces
-        traces += 1
-        return jnp.zeros(model.d_model)
-
-    size = jax.jit(size, static_argnums=0)
-    size(one), size(two)
-    assert traces == 1
-
-
-@pytest.mark.parametrize('which', ['decoder', 'cross'])
-def test_each_attention_is_its_own_or_as_the_encoders(which):
-    assert tiny.model(**{f'{which}_attention': 'softmax'}) == tiny.model()
-    with pytest.raises(
-        ValueError, match=f"model.{which}_attention: 'sofmax' is not one of"
-    ):
-        tiny.model(**{f'{which}_attention': 'sofmax'})
 
 
 @pytest.mark.parametrize('kind', ['norm', 'residual', 'feed_forward'])
@@ -217,20 +172,7 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
     ('overrides', 'message'),
     [
         (dict(num_heads=0), 'model.num_heads must be at least 1 and at most .*, not 0'),
-        (dict(d_model=0), 'model.d_model must be at least 1 and at most .*, not 0'),
-        (
-            dict(num_layers=0),
-            'model.num_layers must be at least 1 and at most .*, not 0',
-        ),
-        (dict(d_ff=-4), 'model.d_ff must be at least 1 and at most .*, not -4'),
-        (dict(d_k=0), 'model.d_k must be at least 1 and at most .*, not 0'),
-        (dict(d_v=-1), 'model.d_v must be at least 1 and at most .*, not -1'),
-        (dict(dropout=-0.1), 'model.dropout must be at least 0 and below 1, not -0.1'),
         (dict(dropout=1.0), 'model.dropout must be at least 0 and below 1, not 1.0'),
-        (
-            dict(dropout=float('nan')),
-            'model.dropout must be at least 0 and below 1, not nan',
-        ),
         (
             dict(num_heads=5, d_v=None),
             'model.d_model=12 cannot be divided .* model.num_heads=5',
@@ -241,24 +183,8 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
             'model.decoder_positions: d_k must be even for',
         ),
         (
-            dict(num_kv_heads=0),
-            'model.num_kv_heads must be at least 1 and at most .*, not 0',
-        ),
-        (
             dict(num_heads=4, num_kv_heads=3),
             'model.num_kv_heads=3 does not divide .*num_heads=4',
-        ),
-        (
-            dict(head_dropout=1.0),
-            'model.head_dropout must be at least 0 and below 1, not 1.0',
-        ),
-        (
-            dict(layer_drop=-0.5),
-            'model.layer_drop must be at least 0 and below 1, not -0.5',
-        ),
-        (
-            dict(dropout_kind='words'),
-            'model.dropout_kind must be one of elements, tokens',
         ),
         (
             dict(cross_positions='alibi'),
@@ -267,10 +193,6 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
         (
             dict(attention='local(window=0)'),
             'model.attention: window must be at least 1, not 0',
-        ),
-        (
-            dict(attention='blockwise(block=0)'),
-            'model.attention: block must be at least 1, not 0',
         ),
         (
             dict(projections=False),
@@ -316,26 +238,9 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
             dict(merged_attention=True, positions='shaw'),
             'model.positions=shaw adds to scores by distances, .* choose rotary',
         ),
-        (dict(init='mu_p(base=0)'), 'model.init: base must be at least 1, not 0'),
-        (
-            dict(norm='layer(epsilon="x")'),
-            "model.norm: .*epsilon must be of type float, not 'x'",
-        ),
-        (
-            dict(feed_forward='mixture(experts=4.0)'),
-            'experts must be of type int, not 4.0',
-        ),
-        (
-            dict(attention='softmax(scale="x")'),
-            "scale must be of type bool or float, not 'x'",
-        ),
         (
             dict(architecture='recurrent(core_attention="softmax")'),
             "unknown argument 'core_attention'; recurrent takes cell",
-        ),
-        (
-            dict(positions='t5(buckets=2)'),
-            'model.positions: buckets must be at least 4, not 2',
         ),
         (
             dict(positions='t5(max_distance=16)'),
@@ -347,36 +252,18 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
             'prefix_lm, rec',
         ),
         (
-            dict(init='xavie'),
-            "model.init: 'xavie' is not one of .* did you mean 'xavier'",
-        ),
-        (
             dict(tie='four'),
             'model.tie must be one of all, decoder, source_target, none, not',
-        ),
-        (
-            dict(dtype='float16'),
-            "model.dtype must be one of float32, bfloat16, not 'float16'",
         ),
         (
             dict(attention='sofmax'),
             "model.attention: 'sofmax' .* did you mean 'softmax'",
         ),
-        (dict(positions='rotatry'), "model.positions: 'rotatry' is not one of"),
         (
             dict(positions='learned(size=3)'),
             "model.positions: unknown argument 'size'",
         ),
         (dict(positions='learned('), 'model.positions: .* is not a spec'),
-        (dict(norm='batchnorm'), "model.norm: 'batchnorm' is not one of"),
-        (
-            dict(residual='prenorm'),
-            "model.residual: 'prenorm' .* did you mean 'pre_norm'",
-        ),
-        (
-            dict(feed_forward='relu(d_f=3)'),
-            "model.feed_forward: unknown argument 'd_f'",
-        ),
     ],
 )
 def test_what_cannot_be_built_is_refused_by_the_name_of_its_field(overrides, message):
@@ -455,18 +342,6 @@ def test_one_new_file_is_a_variant_with_weights_of_its_own_in_every_place(
 def test_any_object_with_the_fields_is_a_config():
     config = ConfigDict(wmt_base.get_config().model)
     assert build.model(config, 9) == build.model(wmt_base.get_config().model, 9)
-
-
-def test_widths_of_heads_reach_the_matrices():
-    p = tiny.parameters(tiny.model())
-    layer = p['decoder']['layer_1']
-    for attention in (layer['self_attention'], layer['cross_attention']):
-        shapes = {name: x['kernel'].shape for name, x in attention.items()}
-        d, h, k, u = 12, 2, 4, 3
-        assert shapes == dict(
-            query=(d, h, k), key=(d, h, k), value=(d, h, u), out_proj=(h, u, d)
-        )
-    np.testing.assert_array_equal(layer['feed_forward']['up']['kernel'].shape, (12, 16))
 
 
 @pytest.mark.parametrize('decoder_layers', [None, 2])

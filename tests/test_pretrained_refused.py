@@ -9,10 +9,8 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
 from published import (
@@ -21,7 +19,6 @@ from published import (
     change_config,
     change_weights,
     split_weights,
-    weights_of,
 )
 
 import flaxformer_lite
@@ -341,20 +338,3 @@ def test_a_model_that_a_family_cannot_have_is_refused_by_its_field():
         load.family_of('marian').write(described._replace(config=config), ())
     with pytest.raises(ValueError, match='Bart cannot have this model: there is'):
         flaxformer_lite.to_pretrained(described, variables, 'bart')
-
-
-@pytest.mark.slow
-def test_the_command_of_the_message_converts_pickled_weights(marian):
-    torch = pytest.importorskip('torch')
-    pytest.importorskip('transformers')
-    _, expected = flaxformer_lite.from_pretrained(marian)
-    weights = {name: torch.from_numpy(x) for name, x in weights_of(marian).items()}
-    torch.save(weights, marian / 'pytorch_model.bin')
-    (marian / folder.WEIGHTS).unlink()
-    _, _, rest = refusal(marian).partition('`')
-    command = rest.partition('`')[0]
-    assert command.startswith('python -c ')
-    subprocess.run(command.replace('python', sys.executable, 1), shell=True, check=True)
-    _, found = flaxformer_lite.from_pretrained(marian)
-    same = jax.tree.map(np.array_equal, found, expected)
-    assert all(jax.tree.leaves(same))

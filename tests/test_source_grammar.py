@@ -265,29 +265,17 @@ def test_conjugation(row):
     assert made == forms.split()
 
 
-def test_modal_and_irregular_present():
-    assert MODALS['can'].german.present == (
-        'kann',
-        'kannst',
-        'kann',
-        'können',
-        'können',
-    )
-    assert MODALS['have to'].german.present == (
-        'muss',
-        'musst',
-        'muss',
-        'müssen',
-        'müssen',
-    )
-    assert CLAUSE_VERBS['know'].german.present == (
-        'weiß',
-        'weißt',
-        'weiß',
-        'wissen',
-        'wissen',
-    )
-    assert VERBS['like'].german.present == ('mag', 'magst', 'mag', 'mögen', 'mögen')
+@pytest.mark.parametrize(
+    ('verb', 'forms'),
+    [
+        (MODALS['can'], 'kann kannst kann können können'),
+        (MODALS['have to'], 'muss musst muss müssen müssen'),
+        (CLAUSE_VERBS['know'], 'weiß weißt weiß wissen wissen'),
+        (VERBS['like'], 'mag magst mag mögen mögen'),
+    ],
+)
+def test_modal_and_irregular_present(verb, forms):
+    assert verb.german.present == tuple(forms.split())
 
 
 @pytest.mark.parametrize(
