@@ -292,22 +292,3 @@ def test_a_decoder_of_other_sizes_is_recorded_by_them():
         name: (layers, heads) for name, (layers, heads, *_) in sizes.items()
     }
     assert stats['decoder']['gradient_norm'].shape == (2,)
-
-
-def test_a_decoder_of_other_sizes_has_a_mask_for_each_of_its_heads_and_layers():
-    m = model(**tiny.UNEQUAL)
-    masks = flatten_dict(flaxformer_lite.ablation_masks(m), sep='/')
-    assert {name: x.shape for name, x in masks.items()} == {
-        'encoder/layer_0/self_attention/heads': (2,),
-        'encoder/layer_drop_0/keep': (),
-        'decoder/layer_0/self_attention/heads': (4,),
-        'decoder/layer_0/cross_attention/heads': (6,),
-        'decoder/layer_drop_0/keep': (),
-        'decoder/layer_1/self_attention/heads': (4,),
-        'decoder/layer_1/cross_attention/heads': (6,),
-        'decoder/layer_drop_1/keep': (),
-    }
-    # The last head of the last layer is a head of its own there.
-    unmasked = logits(m, tiny.all_variables(m))
-    masked = logits(m, off(m, 'decoder', 'layer_1', 'cross_attention', 'heads', 5))
-    assert np.abs(masked - unmasked).max() > 1e-3
