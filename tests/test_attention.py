@@ -209,28 +209,18 @@ def test_no_temperature_takes_the_likeliest_and_shares_evenly_among_ties():
 
 
 def test_dropout_of_weights_is_each_weights_own():
-    attention, weights = Softmax(dropout=0.5), np.eye(64)[None, :, None]
-    q, mask = np.zeros((1, 64, 1, 2)), np.ones((1, 1, 64, 64), bool)
-    kv = keys_values(np.zeros((1, 64, 1, 2)), weights)
-    arguments = dict(positions_BT=jnp.arange(64)[None], mask_BHTS=jnp.asarray(mask))
+    """Of each sentence, head, query and key."""
+    values = np.tile(np.eye(64)[None, :, None], (2, 1, 3, 1))
+    zeros = np.zeros((2, 64, 3, 2))
+    kv = keys_values(zeros, values)
+    mask = jnp.ones((1, 1, 64, 64), bool)
+    arguments = dict(positions_BT=jnp.arange(64)[None], mask_BHTS=mask)
     rngs = {'dropout': jax.random.key(0)}
-    y = np.asarray(apply(attention, {}, jnp.asarray(q), kv, **arguments, rngs=rngs))[
-        0, :, 0
-    ]
+    y = apply(Softmax(dropout=0.5), {}, jnp.asarray(zeros), kv, **arguments, rngs=rngs)
+    y = np.asarray(y)
     assert set(np.unique(y)) == {0.0, 2 / 64}
-    assert abs((y == 0).mean() - 0.5) < 5 * 0.5 / 64
-    assert len(np.unique(y == 0, axis=0)) == 64
-
-
-def test_dropout_of_weights_is_each_sentences_and_each_heads_own():
-    ones = np.ones((2, 64, 3, 1))
-    mask = np.eye(64, dtype=bool)[None, None]
-    rngs = {'dropout': jax.random.key(0)}
-    arguments = dict(positions_BT=jnp.arange(64)[None], mask_BHTS=jnp.asarray(mask))
-    kv = keys_values(ones, ones)
-    y = apply(Softmax(dropout=0.5), {}, jnp.asarray(ones), kv, **arguments, rngs=rngs)
-    masks = np.asarray(y)[..., 0].transpose(0, 2, 1).reshape(6, 64)
-    assert len(np.unique(masks, axis=0)) == 6
+    assert abs((y == 0).mean() - 0.5) < 5 * 0.5 / np.sqrt(y.size)
+    assert len(np.unique(y.reshape(-1, 64) == 0, axis=0)) == 2 * 64 * 3
 
 
 @pytest.mark.parametrize('name', ['bilinear', 'talking_heads'])
@@ -300,7 +290,7 @@ def linear64(q, key, value):
 # φ(x) = exp(x) where x < 0: exp(x) − 1 is −1 from −17 on, and exp(x) is no float32 from
 # −104 on.
 BELOW = pytest.mark.parametrize(
-    ('q_level', 'key_level'), [(-20, 0), (0, -20), (-20, -20), (-50, -50), (-120, -200)]
+    ('q_level', 'key_level'), [(-20, 0), (0, -20), (-120, -200)]
 )
 
 

@@ -31,16 +31,6 @@ class SlotsState(struct.PyTreeNode):
         return self.replace(token_BS=token_BS)
 
 
-class ParentsState(struct.PyTreeNode):
-    """What a recurrent network would keep: one state a hypothesis, from parent to
-    child."""
-
-    h_BNC: jax.Array
-
-    def allocate(self, hypotheses, tokens):
-        return self
-
-
 class NoState(struct.PyTreeNode):
     """Of a model whose logits never change."""
 
@@ -100,19 +90,6 @@ class Toy:
             return logits_BNV, state.replace(token_BS=token_BS)
 
         return step, SlotsState(S, jnp.zeros((len(sentences), 0), jnp.int32))
-
-    def by_parents(self, sentences, beams):
-        """As a recurrent network would: a state is handed on from parent to child."""
-        S, D, E = (
-            jnp.asarray(x, jnp.float32) for x in (self.S[sentences], self.D, self.E)
-        )
-
-        def step(token_BN, state, beam):
-            h_BNC = jnp.take_along_axis(state.h_BNC, beam.parent_BN[..., None], 1)
-            h_BNC = h_BNC + D[beam.step][None, None] * E[token_BN]
-            return self.logits(h_BNC), ParentsState(h_BNC)
-
-        return step, ParentsState(jnp.repeat(S[:, None], beams, 1))
 
 
 def run(search, model, limits, **settings):
@@ -184,12 +161,11 @@ def by_beam(toy, sentence, limit, beams, alpha):
 
 
 @pytest.mark.parametrize('alpha', [0.0, 0.6, 1.5, 3.0])
-@pytest.mark.parametrize('cache', [Toy.by_slots, Toy.by_parents])
-def test_a_wide_beam_finds_the_best_of_all_sentences(alpha, cache):
+def test_a_wide_beam_finds_the_best_of_all_sentences(alpha):
     toy, limits, n_best = Toy(), [5, 3, 1, 0, 4, 5], 6
     tokens, scores, exists = run(
         decoding.beam,
-        cache(toy, np.arange(6), EVERYTHING),
+        toy.by_slots(np.arange(6), EVERYTHING),
         limits,
         beams=EVERYTHING,
         alpha=alpha,
@@ -220,10 +196,9 @@ def test_a_wide_beam_finds_the_best_of_all_sentences(alpha, cache):
         pytest.param(Toy(sentences=200, eos_bias=1.5), 2.0, id='early ends'),
     ],
 )
-@pytest.mark.parametrize('cache', [Toy.by_slots, Toy.by_parents])
-def test_a_narrow_beam_is_the_textbooks(toy, alpha, cache):
+def test_a_narrow_beam_is_the_textbooks(toy, alpha):
     limits = [2 + i % 4 for i in range(len(toy.S))]
-    model = cache(toy, np.arange(len(limits)), 3)
+    model = toy.by_slots(np.arange(len(limits)), 3)
     tokens, scores, _ = run(decoding.beam, model, limits, beams=3, alpha=alpha)
     for sentence, limit in enumerate(limits):
         expected, score = by_beam(toy, sentence, limit, beams=3, alpha=alpha)
@@ -234,11 +209,10 @@ def test_a_narrow_beam_is_the_textbooks(toy, alpha, cache):
 # Of many sentences, those that have ended leave the batch, and the others go on without
 # them.
 @pytest.mark.parametrize('sentences', [6, 70])
-@pytest.mark.parametrize('cache', [Toy.by_slots, Toy.by_parents])
-def test_greedy_takes_the_likeliest_token_each_time(cache, sentences):
+def test_greedy_takes_the_likeliest_token_each_time(sentences):
     toy = Toy(sentences=sentences, eos_bias=1.0)
     limits = [[5, 3, 1, 4, 2, 5][i % 6] for i in range(sentences)]
-    model = cache(toy, np.arange(sentences), 1)
+    model = toy.by_slots(np.arange(sentences), 1)
     tokens, scores, exists = run(decoding.greedy, model, limits)
     assert exists.all()
     for sentence, limit in enumerate(limits):
@@ -296,15 +270,6 @@ def test_logits_that_are_not_numbers_give_no_result(name):
     np.testing.assert_array_equal(scores, -np.inf)
 
 
-@pytest.mark.parametrize('name', ['greedy', 'beam', 'sample'])
-def test_a_limit_beyond_the_buffers_is_their_length(name):
-    toy = Toy(eos_bias=-30.0)
-    at_length = search_rows(name, toy, range(6), [LENGTH] * 6)
-    beyond = search_rows(name, toy, range(6), [LENGTH + 9] * 6)
-    for one, other in zip(at_length, beyond, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 SEARCHES = {
     'greedy': (decoding.greedy, 1, {}),
     'beam': (decoding.beam, 3, dict(beams=3)),
@@ -334,19 +299,12 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(name):
     assert not beside[2][[0, 2]].any()
 
 
-@pytest.mark.parametrize(
-    'name',
-    [
-        'beam',
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ('greedy', 'sample')),
-    ],
-)
-def test_room_is_made_as_sentences_grow(name, monkeypatch):
+def test_room_is_made_as_sentences_grow(monkeypatch):
     toy, limits = Toy(eos_bias=-12.0), [40, 7, 33, 32, 1, 20]
-    at_once = search_rows(name, toy, range(6), limits, length=40)
+    at_once = search_rows('beam', toy, range(6), limits, length=40)
     monkeypatch.setattr(search_loop, 'FIRST_ROOM', 2)
     monkeypatch.setattr(search_loop, 'GROWTH', 2)
-    by_and_by = search_rows(name, toy, range(6), limits, length=40)
+    by_and_by = search_rows('beam', toy, range(6), limits, length=40)
     np.testing.assert_array_equal(at_once[0], by_and_by[0])
     np.testing.assert_allclose(at_once[1], by_and_by[1], rtol=1e-5)
     lengths = [len(cut(t)) for t in at_once[0][:, 0]]
@@ -478,7 +436,6 @@ def drawn(**settings):
     # freedom.
     [
         (dict(), 18.47),
-        pytest.param(dict(temperature=0.5), 18.47, marks=pytest.mark.slow),
         (dict(temperature=2.0, top_k=3), 13.82),
     ],
 )
