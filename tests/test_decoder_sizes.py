@@ -181,10 +181,6 @@ def test_mu_ps_rate_of_a_query_goes_by_its_own_attentions_width(overrides, rates
             'model.d_model=12 cannot be divided among model.decoder_num_heads=5',
         ),
         (
-            dict(cross_num_heads=5, d_k=None),
-            'model.d_model=12 cannot be divided among model.cross_num_heads=5',
-        ),
-        (
             dict(num_kv_heads=2, decoder_num_heads=3),
             'model.num_kv_heads=2 does not divide model.decoder_num_heads=3',
         ),
