@@ -476,25 +476,3 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients(name):
     assert all(np.isfinite(g).all() for g in gradients)
     np.testing.assert_array_equal(gradients[0][:, 1], 0.0)
     np.testing.assert_array_equal(gradients[2][:, 2], 0.0)
-
-
-@every
-def test_the_order_of_keys_does_not_matter_but_by_their_positions(name):
-    attention = spec.make('flaxformer_lite.attention', name)
-    q, key, value = (random(1, 5, 2, 4, seed=i) for i in range(3))
-    mask = np.random.default_rng(3).random((1, 1, 5, 5)) < 0.7
-    order = np.array([3, 0, 4, 1, 2])
-    inputs = jnp.asarray(q, jnp.float32)
-    positions_BT = jnp.arange(5)[None]
-
-    def run(order):
-        kv = keys_values(key[:, order], value[:, order]).replace(
-            positions_BS=jnp.asarray(order)[None]
-        )
-        arguments = dict(
-            positions_BT=positions_BT, mask_BHTS=jnp.asarray(mask[..., order])
-        )
-        p = variables(attention, inputs, kv, **arguments)
-        return apply(attention, p, inputs, kv, **arguments)
-
-    np.testing.assert_allclose(run(np.arange(5)), run(order), atol=1e-5)

@@ -1,7 +1,7 @@
 """The decoder's own depth and sizes, and those of its attention to the source.
 
 That such models decode, pack and are trained as others is among the contracts of
-test_transformer; what they record and mask, in test_introspection.
+test_contracts; what they record and mask, in test_introspection.
 """
 
 import dataclasses

@@ -97,21 +97,6 @@ def test_what_is_kept_grows_and_what_is_computed_again_shrinks_with_the_policy()
     assert all(x == flops[0] for x in flops)
 
 
-def test_computed_again_is_the_forward_pass_of_the_layers_but_for_the_sources_keys():
-    """The decoder's keys and values of the source are made outside of its layers, and
-    what nobody reads is not computed again: each layer's last product."""
-    sizes = tiny.SIZES
-    d_model, heads = sizes['d_model'], sizes['num_heads']
-    d_k, d_v, d_ff = sizes['d_k'], sizes['d_v'], sizes['d_ff']
-    queries, keys_values = d_model * heads * d_k, d_model * heads * (d_k + d_v)
-    pairs, out = 8 * heads * (d_k + d_v), heads * d_v * d_model
-    to_itself = queries + keys_values + pairs + out
-    encoder = to_itself + 2 * d_model * d_ff
-    decoder = encoder + to_itself - keys_values
-    found = costs('blocks')['recomputed']['flops_per_token']
-    assert found == 2 * sizes['num_layers'] * (encoder + decoder)
-
-
 def test_each_layer_keeps_its_input_alone():
     def kept(num_layers):
         made = costs('blocks', num_layers=num_layers, architecture='decoder_only')

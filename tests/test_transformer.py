@@ -1,4 +1,4 @@
-"""The model as a whole: what is written out of it; test_pretrained has others' numbers."""
+"""The model as a whole: what is said of it in numbers."""
 
 import functools
 
