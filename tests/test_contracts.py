@@ -68,9 +68,7 @@ every_variant = pytest.mark.parametrize('overrides', list(every_case()))
 def test_contracts_hold_for_every_file(overrides):
     model = tiny.model(**dict(num_layers=1) | overrides)
     found = contracts.examine(model, tiny.all_variables(model))
-    contracts.check(found)
-    for path, gradient in found.gradients.items():
-        assert np.abs(gradient).max() > 0, f'{path} is not used'
+    contracts.check(found, all_counts=True)
     assert model == tiny.model(**dict(num_layers=1) | overrides)
 
 
