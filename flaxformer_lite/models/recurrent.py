@@ -165,8 +165,6 @@ class Recurrent(Model, kw_only=True):
         return jnp.tanh(self.merge(h_BNU)), (_CellStates(states),)
 
 
-# Traced once for all layers that read as much.
-@nn.jit
 class _BothDirections(nn.Module):
     """Reads each sentence of a row forwards and backwards → float32 BSU, U = 2 D."""
 
