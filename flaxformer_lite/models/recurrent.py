@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax.core import lift
 from flax import struct
 
 from flaxformer_lite.kv_cache import KeyValues, gather_beams, tile_beams
@@ -239,7 +240,8 @@ def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
     scan = nn.scan(
         step,
         variable_broadcast='params',
-        variable_axes={'intermediates': 1},
+        # Out alone: what parts of the layer gave before the scan has no such axis.
+        variable_axes={'intermediates': lift.Out(1)},
         split_rngs={'params': False, 'dropout': True},
         in_axes=1,
         out_axes=1,
