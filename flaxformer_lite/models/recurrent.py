@@ -6,8 +6,8 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.core import lift
 from flax import struct
+from flax.core import lift
 
 from flaxformer_lite.kv_cache import KeyValues, gather_beams, tile_beams
 from flaxformer_lite.layers.dropout import Dropout
