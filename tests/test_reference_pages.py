@@ -1,10 +1,8 @@
 """docs/errors.md, run_directory.md, api.md and table3.md say what the code says."""
 
 import ast
-import dataclasses
 import re
 
-import jax.numpy as jnp
 import pages
 import pytest
 
