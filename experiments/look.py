@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import storage
-from experiments.command_line import flags, packages
+from experiments.command_line import flags
 from experiments.errors import UserError
 
 _NEEDED = ('scipy', 'plotly', 'jinja2')
@@ -20,7 +20,7 @@ _ENDINGS = ('.html', '.htm')
 
 def main() -> None:
     args = _parser().parse_args()
-    packages.check('experiments.look', _NEEDED, 'report')
+    flags.require_packages('experiments.look', _NEEDED, 'report')
     targets = _targets(args)
     _check_out(args.out)
     # These import JAX, so they come after the flags: a mistake is answered at once.

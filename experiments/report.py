@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import storage
-from experiments.command_line import flags, packages
+from experiments.command_line import flags
 from experiments.errors import UserError
 from experiments.reports import arms, overview
 from experiments.reports.arms import Study
@@ -120,7 +120,7 @@ def _refuse_without_out(args: Any) -> None:
 def _check_out(folder: Path) -> None:
     """Refuses what a report cannot be written to, and says which packages it needs."""
     without = 'without --out the table needs none of them'
-    packages.check('--out', _NEEDED, 'report', without)
+    flags.require_packages('--out', _NEEDED, 'report', without)
     if storage.exists(folder / directory.CONFIG):
         raise UserError(f'--out={folder} is the directory of a run: give another')
     if storage.exists(folder) and not folder.is_dir():

@@ -90,7 +90,7 @@ def test_fields_that_a_page_names_take_the_values_beside_them(page):
         if value:
             given = {'evaluation.average': 1, name: value}
             settings = flags.settings('wmt_base', small_runs.flags(given))
-            check.check(settings.config)
+            check.check_config(settings.config)
             check.build_model(settings.config, 100)
 
 

@@ -91,7 +91,7 @@ def check_command(argv):
     parser.add_argument('--workdir')
     group.add_flags(parser)
     _, settings = flags.parse(parser, rest)
-    check.check(settings.config)
+    check.check_config(settings.config)
 
 
 def detected(monkeypatch, environ):

@@ -10,7 +10,7 @@ import tiny
 from jax._src.ad_checkpoint import saved_residuals
 
 from configs import wmt_base
-from experiments.config import check, typed
+from experiments.config import check, load
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
 from flaxformer_lite import remat
@@ -96,7 +96,7 @@ def test_parameters_and_decoding_do_not_know_of_it():
 
 def config(**model):
     config = wmt_base.get_config()
-    typed.fill(config)
+    load.fill(config)
     config.tokenizer.vocab_size = tiny.VOCAB
     config.batch.tokens, config.batch.max_length = 64, 8
     config.model.update(tiny.SIZES | model)
@@ -106,7 +106,7 @@ def config(**model):
 def costs(choice, **model):
     settings = config(**model)
     settings.train.remat = choice
-    return ledger(typed.from_config_dict(settings))
+    return ledger(load.from_config_dict(settings))
 
 
 def kept_bytes(choice, **overrides):
@@ -176,9 +176,9 @@ def test_what_cannot_be_is_refused_by_name():
     settings.train.remat = 'blocks'
     refused = 'train.remat=blocks .* model.architecture=recurrent has none'
     with pytest.raises(UserError, match=refused):
-        check.build_model(typed.from_config_dict(settings), tiny.VOCAB)
+        check.build_model(load.from_config_dict(settings), tiny.VOCAB)
     settings.train.remat = 'all'
     with pytest.raises(
         UserError, match=f"train.remat must be one of {names}, not 'all'"
     ):
-        typed.from_config_dict(settings)
+        load.from_config_dict(settings)

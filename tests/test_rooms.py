@@ -9,14 +9,12 @@ ROOT = Path(__file__).parents[1]
 # The lowest first. A module that is named here apart from its room has a place of its
 # own.
 ORDER = (
-    'command_line',
     'runtime',
     'data',
     'config',
     'optimizers',
     'config.check',
-    'command_line.usage',
-    'command_line.flags',
+    'command_line',
     'checkpoints',
     'runs',
     'evaluation',

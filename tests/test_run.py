@@ -17,7 +17,7 @@ import small_runs
 
 from experiments import evaluate, report, run, storage, translate
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.config import typed
+from experiments.config import load
 from experiments.costs.ledger import ledger
 from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
@@ -107,7 +107,7 @@ def test_a_run_leaves_what_it_is_asked_for(whole):
         'finished',
     ):
         assert words in out
-    book = ledger(typed.from_dict(directory.read_config(workdir)))
+    book = ledger(load.from_dict(directory.read_config(workdir)))
     assert end['flops_per_token'] == book['flops_per_token']['total']
     assert end['peak_memory_bytes'] > 10**8
     rows = figures(workdir)

@@ -10,7 +10,7 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments.config import check, typed
+from experiments.config import check, load
 from experiments.costs import flops
 from experiments.errors import UserError
 from experiments.optimizers import optimizer
@@ -188,11 +188,11 @@ def test_what_is_inside_is_that_of_separate_layers():
 
 def config(name='adam'):
     settings = wmt_base.get_config()
-    typed.fill(settings)
+    load.fill(settings)
     settings.model.update(tiny.SIZES | {'scan_layers': True})
     settings.optimizer.name = name
     settings.optimizer.schedule = 'constant_schedule(value=0.1)'
-    return typed.from_config_dict(settings)
+    return load.from_config_dict(settings)
 
 
 def moved(update, params, gradients):
@@ -237,10 +237,10 @@ def test_an_optimizer_moves_stacked_layers_as_it_moves_separate_ones(name):
 
 def test_the_field_changes_nothing_in_a_recurrent_model_and_is_refused():
     settings = wmt_base.get_config()
-    typed.fill(settings)
+    load.fill(settings)
     settings.model.architecture, settings.model.scan_layers = 'recurrent', True
     refused = (
         'model.scan_layers=True changes nothing where model.architecture=recurrent'
     )
     with pytest.raises(UserError, match=refused):
-        check.check_overrides(typed.from_config_dict(settings), ['model.scan_layers'])
+        check.check_overrides(load.from_config_dict(settings), ['model.scan_layers'])

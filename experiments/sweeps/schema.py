@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from ml_collections import ConfigDict
 
 from experiments.command_line import flags
-from experiments.config.flat import flatten
+from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.runs import directory

@@ -18,9 +18,9 @@ from flax.traverse_util import flatten_dict
 
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stop
-from experiments.config import typed
-from experiments.config.derived import seed
-from experiments.config.flat import nest
+from experiments.config import load
+from experiments.config.load import nest
+from experiments.config.schema import seed
 from experiments.data.batches import Position
 from experiments.errors import UserError
 from experiments.reports.arms import Arm
@@ -85,7 +85,7 @@ def _beginning(run: Run) -> dict[str, Any]:
 def _of_run(run: Run, memo: Memo) -> dict[str, list[float]]:
     """Stack → the norm of each layer, of a run's first parameters and first batch."""
     try:
-        config = typed.from_dict(nest(run.config))
+        config = load.from_dict(nest(run.config))
     except UserError as error:
         raise UserError(f'{run.path}: {error}') from None
     run_setup = setup.prepare(config, run.path, Screen(io.StringIO()), Stop(), memo)
