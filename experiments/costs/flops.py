@@ -30,7 +30,8 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
         if name == 'broadcast_in_dim' and isinstance(eqn.invars[0], core.Literal):
             filled.update(eqn.outvars)
         if name == 'dot_general':
-            if eqn.outvars[0].aval.ndim and filled.isdisjoint(eqn.invars):
+            aval: Any = eqn.outvars[0].aval
+            if aval.ndim and filled.isdisjoint(eqn.invars):
                 total[here] += _product(eqn)
             continue
         parts = [flops(inner, here) for inner in core.jaxprs_in_params(eqn.params)]

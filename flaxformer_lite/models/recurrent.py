@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
-from flax.core import lift
+from flax.typing import Out
 
 from flaxformer_lite.kv_cache import KeyValues, gather_beams, tile_beams
 from flaxformer_lite.layers.dropout import Dropout
@@ -241,7 +241,7 @@ def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
         step,
         variable_broadcast='params',
         # Out alone: what parts of the layer gave before the scan has no such axis.
-        variable_axes={'intermediates': lift.Out(1)},
+        variable_axes={'intermediates': Out(1)},
         split_rngs={'params': False, 'dropout': True},
         in_axes=1,
         out_axes=1,
