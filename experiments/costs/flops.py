@@ -30,8 +30,7 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
         if name == 'broadcast_in_dim' and isinstance(eqn.invars[0], core.Literal):
             filled.update(eqn.outvars)
         if name == 'dot_general':
-            aval: Any = eqn.outvars[0].aval
-            if aval.ndim and filled.isdisjoint(eqn.invars):
+            if filled.isdisjoint(eqn.invars):
                 total[here] += _product(eqn)
             continue
         parts = [flops(inner, here) for inner in core.jaxprs_in_params(eqn.params)]
@@ -49,6 +48,8 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
 
 
 def _product(eqn: Any) -> int:
+    if not eqn.outvars[0].aval.ndim:
+        return 0
     (contracted, _), _ = eqn.params['dimension_numbers']
     shape = eqn.invars[0].aval.shape
     return 2 * eqn.outvars[0].aval.size * prod(shape[axis] for axis in contracted)

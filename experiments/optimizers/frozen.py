@@ -39,8 +39,9 @@ def _paths(pattern: str, model: Model) -> frozenset[str]:
     }
     where = f'train.freeze={shown(pattern)}'
     if not any(found.values()):
+        first, *_, last = found
         raise UserError(
-            f'{where} is in the path of no parameter: these are {_some(list(found))}'
+            f'{where} is in the path of no parameter: these are {first}, …, {last}'
         )
     if all(found.values()):
         raise UserError(f'{where} is in the path of every parameter: none would train')
@@ -74,8 +75,3 @@ def _parameter_paths(model: Model) -> list[str]:
     except ValueError as error:
         raise UserError(str(error)) from None
     return sorted(freezing.paths(variables['params']))
-
-
-def _some(paths: list[str]) -> str:
-    """The first and the last of some paths."""
-    return ', '.join(paths) if len(paths) < 4 else f'{paths[0]}, …, {paths[-1]}'

@@ -60,7 +60,6 @@ def make(
       UserError: as `check`.
     """
     update, schedule = _from_optax(config, steps)
-    _check_lr_multipliers(config)
     name, _ = _named(config.optimizer)
     if model.scans_layers and name not in ENTRYWISE:
         update = separately(update, model.layer_periods)
@@ -82,24 +81,14 @@ def _from_optax(
             f'optimizer.weight_decay={settings.weight_decay} is for '
             'optimizer.name=adamw: choose that, or set weight_decay to 0'
         )
-    schedule = make_schedule(config, steps)
-    update = optax_specs.make(name, arguments, schedule, decays)
-    return update, schedule
-
-
-def make_schedule(config: ExperimentConfig, steps: int) -> optax.Schedule:
-    """The learning rate of a config by the count of updates, for so many steps.
-
-    Raises:
-      UserError: the schedule cannot be made.
-    """
-    spec = config.optimizer.schedule
+    if _has_lr_multipliers(config):
+        _check_lr_multipliers(config, name)
     try:
-        schedule = schedules.make(spec, config.model.d_model, steps)
+        schedule = schedules.make(settings.schedule, config.model.d_model, steps)
         jax.eval_shape(schedule, 0)  # an argument of the wrong type is met only here
     except (ValueError, TypeError) as error:
         raise UserError(f'optimizer.schedule: {error}') from None
-    return schedule
+    return optax_specs.make(name, arguments, schedule, decays), schedule
 
 
 def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
@@ -138,14 +127,10 @@ def check(config: ExperimentConfig) -> None:
       UserError: names the field of `optimizer`, its value and what it may be.
     """
     _from_optax(config, LONG)
-    _check_lr_multipliers(config)
 
 
-def _check_lr_multipliers(config: ExperimentConfig) -> None:
+def _check_lr_multipliers(config: ExperimentConfig, name: str) -> None:
     """Refuses optimizers and schedules that the initialisation's rates do not fit."""
-    if not _has_lr_multipliers(config):
-        return
-    name, _ = optax_specs.split(config.optimizer.name)
     if name not in _OF_ONE_LENGTH:
         raise UserError(
             f'optimizer.name={name}: the learning rates that '

@@ -28,9 +28,9 @@ class DeviceMesh:
         """Among how many devices the rows of a batch are divided."""
         return math.prod(self.mesh.shape[axis] for axis in ROW_AXES)
 
-    def rows(self, axis: int = 0) -> NamedSharding:
-        """The axis of a batch's rows is divided; others are not."""
-        return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, ROW_AXES))
+    def rows(self) -> NamedSharding:
+        """The rows of a batch are divided, which are its first axis."""
+        return NamedSharding(self.mesh, PartitionSpec(ROW_AXES))
 
     def everywhere(self) -> NamedSharding:
         """The whole array is on every device."""
@@ -59,18 +59,13 @@ class DeviceMesh:
 
     def key(self, seed: int) -> jax.Array:
         """A random key, on every device."""
-        everywhere = self.everywhere()
-        words = np.asarray(jax.random.key_data(jax.random.key(seed)))
-        # A key itself cannot be put on devices of other processes.
-        as_key = jax.jit(jax.random.wrap_key_data, out_shardings=everywhere)
-        return as_key(put(words, everywhere))
+        # Made there, for it cannot be put on devices of other processes.
+        return jax.jit(jax.random.key, out_shardings=self.everywhere())(seed)
 
     def describe(self) -> str:
         """`data 2 × fsdp 4`, of the axes that divide anything."""
-        divided = [
-            f'{axis} {size}' for axis, size in self.mesh.shape.items() if size > 1
-        ]
-        return ' × '.join(divided)
+        sizes = self.mesh.shape.items()
+        return ' × '.join(f'{axis} {size}' for axis, size in sizes if size > 1)
 
 
 @functools.lru_cache(maxsize=64)

@@ -25,7 +25,6 @@ _CONNECT_SECONDS = 300  # in which all processes have to be started
 _HEARTBEAT_SECONDS = 20  # JAX notices a death after one to two of these
 _FOREVER = (1 << 31) - 1  # milliseconds: a wait ends by a death, and not by time
 _PREFIX = 'flaxformer_lite'  # of keys: JAX and Orbax have theirs at the same service
-_LIBRARIES = ('flax', 'jax', 'jaxlib', 'numpy', 'optax')
 
 _client: Any = None  # of JAX's service, by which several processes know of each other
 _count = 1
@@ -191,8 +190,8 @@ def code() -> dict[str, str]:
         for file in sorted((project / package).rglob('*.py')):
             digest.update(f'{file.relative_to(project)}\0'.encode())
             digest.update(file.read_bytes())
-    libraries = {name: version(name) for name in _LIBRARIES}
-    return {'sources': digest.hexdigest(), **libraries}
+    libraries = ('flax', 'jax', 'jaxlib', 'numpy', 'optax')
+    return {'sources': digest.hexdigest()} | {x: version(x) for x in libraries}
 
 
 def stops_at(step: int) -> bool:
