@@ -131,14 +131,17 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
         screen.say(f'logs: {folder}/')
         shown = progress.Progress(sweep, screen)
         processes = workers.start_here(config, number, folder)
-        is_passed_on = False
-        while any(process.poll() is None for process in processes.values()):
-            time.sleep(0.5)
-            shown.update()
-            if stop() and not is_passed_on:
-                is_passed_on = True
-                for process in processes.values():
-                    process.terminate()
+        try:
+            while None in [process.poll() for process in processes.values()]:
+                if stop():
+                    break
+                time.sleep(0.5)
+                shown.update()
+        finally:
+            for process in processes.values():
+                process.terminate()
+            for process in processes.values():
+                process.wait()
         shown.update()
     print(progress.summary(sweep))
     failed = [log for log, process in processes.items() if process.returncode]
