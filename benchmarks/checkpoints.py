@@ -76,6 +76,17 @@ def state(megabytes: int, step: int) -> Any:
     return {name: tree(key) for name, key in zip(names, keys, strict=True)}
 
 
+def shapes(megabytes: int) -> Any:
+    """Those of a state, on the first device."""
+    import jax
+
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
+        jax.eval_shape(lambda: state(megabytes, 1)),
+    )
+
+
 def save(args: argparse.Namespace) -> dict[str, Any]:
     """Saves several, one after another."""
     import jax
@@ -106,7 +117,7 @@ def restore(args: argparse.Namespace) -> dict[str, Any]:
     from experiments.checkpoints.checkpoints import Checkpoints
 
     checkpoints = Checkpoints(args.folder, read_only=True)
-    abstract = jax.eval_shape(lambda: state(args.megabytes, 1))
+    abstract = shapes(args.megabytes)
     jax.block_until_ready(state(1, 1))  # the compiler's own memory is not measured
     return measured(lambda: checkpoints.restore(abstract), abstract, resident())
 
@@ -118,12 +129,8 @@ def average(args: argparse.Namespace) -> dict[str, Any]:
     from experiments.checkpoints.checkpoints import Checkpoints
 
     checkpoints = Checkpoints(args.folder, read_only=True)
-    abstract = jax.eval_shape(lambda: state(args.megabytes, 1))
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    params = {
-        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)
-        for name, leaf in abstract['params'].items()
-    }
+    abstract = shapes(args.megabytes)
+    params = abstract['params']
     steps = list(range(1, args.number + 1))
     jax.block_until_ready(state(1, 1))
 

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import math
 import os
 import platform
 import shutil
@@ -29,11 +28,12 @@ class InUse(UserError):
 
 
 @contextlib.contextmanager
-def _as_user_error(action: str, path: Path) -> Iterator[None]:
+def as_user_error(action: str, path: Path) -> Iterator[None]:
+    """Says what the system refuses: "cannot read …/config.json: Permission denied"."""
     try:
         yield
-    except OSError as error:
-        reason = error.strerror or error
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, 'strerror', None) or error
         raise UserError(f'cannot {action} {path}: {reason}') from error
 
 
@@ -46,12 +46,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f'.{path.name}.{uuid.uuid4().hex}.tmp')
     try:
-        with _as_user_error('write', path):
+        with as_user_error('write', path):
             path.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
             sync(temporary)
             os.replace(temporary, path)
-            sync_names(path.parent)
     finally:
         remove(temporary)
 
@@ -75,34 +74,19 @@ def write(path: Path, data: str | bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes readable JSON, equal bytes for equal values; raises UserError."""
-    try:
-        data = json_text(value).encode()
-    except UnicodeEncodeError as error:
-        text = repr(error.object)
-        raise UserError(f'cannot write {path}: {text} is not UTF-8') from error
-    write(path, data)
+    """Writes readable JSON as `replacing` does, equal bytes for equal values."""
+    write(path, json_text(value))
 
 
 def json_text(value: Any) -> str:
     """Readable JSON of a value, with null for a number that is not finite."""
-    value = _finite(value)
-    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + '\n'
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return value
+    finite = json.loads(json.dumps(value), parse_constant=lambda name: None)
+    return json.dumps(finite, indent=2, sort_keys=True, ensure_ascii=False) + '\n'
 
 
 def read_json(path: Path) -> Any:
     """The value of a JSON file; raises UserError if it cannot be read or is no JSON."""
-    with _as_user_error('read', path):
+    with as_user_error('read', path):
         data = path.read_bytes()
     try:
         return parse_json(data)
@@ -126,7 +110,7 @@ def parse_json(data: bytes) -> Any:
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hex; raises UserError if it cannot be read."""
-    with _as_user_error('read', path), path.open('rb') as file:
+    with as_user_error('read', path), path.open('rb') as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
@@ -140,7 +124,7 @@ def read_sums(sums: Path) -> dict[str, str]:
     """Name → sum of the files of a list; of none where there is no list."""
     if not exists(sums):
         return {}
-    with _as_user_error('read', sums):
+    with as_user_error('read', sums):
         lines = sums.read_bytes().decode(errors='replace').splitlines()
     return {line[_SUM + 2 :]: line[:_SUM] for line in lines}
 
@@ -153,7 +137,7 @@ def damage(sums: Path) -> str:
     expected = read_sums(sums)
     for name, total in expected.items():
         path = sums.with_name(name)
-        if not path.is_file():
+        if not exists(path):
             return f'{name} is missing'
         if sha256(path) != total:
             return f'{name} is not what was written'
@@ -163,13 +147,9 @@ def damage(sums: Path) -> str:
 def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
     """Makes a folder of a cache where it is not there or not what was written.
 
-    Of several processes one makes it while the others wait.
-
-    Args:
-      make: writes the files into the folder that it is given.
-
-    Raises:
-      UserError: the folder cannot be read or written.
+    Of several processes one makes it while the others wait. `make` writes the files
+    into the folder that it is given. Raises UserError if the folder cannot be read or
+    written.
     """
     if not damage(folder / SUMS):
         return
@@ -197,7 +177,7 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
       InUse: another process has it, and is not waited for.
       UserError: the file cannot be written.
     """
-    with _as_user_error('write', file):
+    with as_user_error('write', file):
         file.parent.mkdir(parents=True, exist_ok=True)
         opened = file.open('a+', encoding='utf-8')
     with opened:
@@ -236,7 +216,7 @@ def _lock(file: IO[str], wait: bool) -> bool:
 
 def exists(path: Path) -> bool:
     """Whether there is a file or folder; raises UserError if the system cannot say."""
-    with _as_user_error('read', path):
+    with as_user_error('read', path):
         try:
             path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -266,20 +246,11 @@ def remove(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Makes sure that a file, or all of a folder, is on disk."""
-    if path.is_dir():
-        for entry in path.iterdir():
-            sync(entry)
-        sync_names(path)
-    else:
-        with path.open('rb+') as file:
-            os.fsync(file.fileno())
-
-
-def sync_names(folder: Path) -> None:
-    """Makes sure that a folder's list of names is on disk; Windows has no way to."""
-    if os.name == 'posix':
-        descriptor = os.open(folder, os.O_RDONLY)
+    """Makes sure that a file, or a folder with all in it, survives a power cut."""
+    if os.name != 'posix':
+        return  # Windows has no way to for folders
+    for entry in [*path.rglob('*'), path]:
+        descriptor = os.open(entry, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from flaxformer_lite import decoding
+import flaxformer_lite.decoding as decoding
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows
 from flaxformer_lite.special_tokens import SpecialTokens
@@ -21,10 +21,13 @@ Strategy = Literal['greedy', 'beam', 'sample']
 STRATEGIES = ('greedy', 'beam', 'sample')
 
 
-class _Settings(NamedTuple):
-    """All settings of `generate` that are not arrays."""
+class Settings(NamedTuple):
+    """What `decode_rows` is told beside arrays: `generate` has the same.
 
-    strategy: Strategy
+    `length` is the most tokens of any target; learned positions limit it.
+    """
+
+    strategy: str
     length: int
     special_tokens: SpecialTokens
     forced_first: int | None
@@ -83,16 +86,14 @@ def generate(
     check_variables(variables)
     special_tokens = _special_tokens(model, bos, eos)
     padding = special_tokens.padding
-    source_BS = pad_rows(source, 'source', padding)
+    source_BS = pad_rows(source, 'source', padding, model.vocab_size)
     source_length_B = (source_BS != padding).sum(-1)
     _check(model, source_length_B, strategy, key)
     _check_first(model, special_tokens, forced_first, max_length)
     longest = source_BS.shape[1] + EXTRA_LENGTH if max_length is None else max_length
     if longest < 1:
         raise ValueError(f'max_length must be at least 1, not {max_length}')
-    if model.max_length is not None:
-        longest = min(longest, model.max_length)
-    settings = _Settings(
+    settings = Settings(
         strategy,
         longest,
         special_tokens,
@@ -108,7 +109,7 @@ def generate(
     max_len_B = jnp.where(source_length_B > 0, max_len_B, 0).astype(jnp.int32)
     if key is None:
         key = jax.random.key(0)
-    return _generate(model, settings, variables, source_BS, max_len_B, key)
+    return _generate(model, settings, variables, key, source_BS, max_len_B)
 
 
 def _special_tokens(model, bos, eos):
@@ -154,22 +155,49 @@ def _check(model, source_length_B, strategy, key):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _generate(model, settings, variables, source_BS, max_len_B, key):
+def _generate(model, settings, variables, key, source_BS, max_len_B):
     # By a row's number in the whole batch.
     rows_B = jnp.arange(len(source_BS))
-    keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, rows_B)
+    return decode_rows(model, settings, variables, key, source_BS, max_len_B, rows_B)
+
+
+def decode_rows(
+    model: Any,
+    settings: Settings,
+    variables: Any,
+    key: jax.Array,
+    source_BS: jax.Array,
+    max_len_B: jax.Array,
+    numbers_B: jax.Array,
+) -> decoding.DecodeResult:
+    """What `generate` computes, to be traced by one who compiles it.
+
+    Args:
+      model: the model, or an `Ensemble`.
+      settings: what is no array.
+      variables: what `model.apply` takes.
+      key: of 'sample'.
+      source_BS: int32, with end tokens and padding.
+      max_len_B: int32, the most tokens of each target, its end token counted; 0 for a
+        row of nothing.
+      numbers_B: int32; what a row draws depends on the key and its number alone.
+    """
+    keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers_B)
     decode = functools.partial(_decode, model, settings)
     return map_rows(decode, (variables,), (source_BS, max_len_B, keys_B))
 
 
 def _decode(model, settings, variables, source_BS, max_len_B, keys_B):
+    length = settings.length
+    if model.max_length is not None:
+        length = min(length, model.max_length)
     inputs = decoding.DecodeInputs(
         functools.partial(model.apply, variables, method='decode_step'),
         model.apply(variables, source_BS, method='prefill'),
         max_len_B,
         settings.special_tokens.start,
         settings.special_tokens.end,
-        settings.length,
+        length,
         settings.special_tokens.padding,
         settings.forced_first,
     )

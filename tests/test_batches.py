@@ -32,7 +32,7 @@ def make_corpus(pairs=300, longest=40, seed=0):
         sides.append(
             [[4 + i, *rng.integers(4, 99, n - 1)] for i, n in enumerate(lengths)]
         )
-    return Corpus(*map(RaggedArray.of, sides))
+    return Corpus(*map(RaggedArray.from_rows, sides))
 
 
 def pairs_of(corpus, indices=None):
@@ -82,8 +82,8 @@ def epoch_of(batches, epoch=0):
 
 def test_layout_is_as_written_out():
     corpus = Corpus(
-        RaggedArray.of([[10, 11], [], [12, 13, 14], [15]]),
-        RaggedArray.of([[20], [21, 22], [23], [24, 25, 26]]),
+        RaggedArray.from_rows([[10, 11], [], [12, 13, 14], [15]]),
+        RaggedArray.from_rows([[20], [21, 22], [23], [24, 25, 26]]),
     )
     batch = collate.pairs_batch(
         corpus, (3, 7), np.array([3, 0, 2]), np.array([0, 0, 2])
@@ -152,17 +152,6 @@ def test_goes_on_exactly_from_any_position(packed, window):
 
 
 @pytest.mark.parametrize('packed', [False, True])
-def test_seeds_give_orders_that_have_nothing_in_common(packed):
-    corpus = make_corpus()
-    orders = []
-    for seed in range(3):
-        batches = Batches(corpus, tokens=256, max_length=64, packed=packed, seed=seed)
-        orders.append([s[0] for batch in epoch_of(batches) for s, _ in unpack(batch)])
-    for a, b in itertools.combinations(orders, 2):
-        assert sum(x == y for x, y in zip(a, b, strict=True)) < 10
-
-
-@pytest.mark.parametrize('packed', [False, True])
 def test_shapes_are_few_within_the_budget_and_divisible(packed):
     batches = Batches(
         make_corpus(1000), tokens=500, max_length=64, packed=packed, rows_multiple=4
@@ -193,11 +182,6 @@ def test_packed_rows_are_nearly_full():
     rows = packing.first_fit(np.stack([lengths, lengths], axis=1), 64)
     assert lengths.sum() / (64 * (rows.max() + 1)) > 0.95
     assert np.bincount(rows, lengths).max() <= 64
-
-
-def test_first_fit_asks_for_room_on_both_sides():
-    lengths = np.array([[5, 2], [2, 7], [3, 1], [5, 7], [1, 1]])
-    assert packing.first_fit(lengths, 8).tolist() == [0, 1, 0, 2, 1]
 
 
 def test_bucket_lengths_are_where_the_pairs_are():
@@ -235,28 +219,6 @@ def test_permute_gives_any_part_and_mixes_well():
     # it.
     drawn = np.bincount(whole[:10_000] // 10_000, minlength=10)
     assert drawn.min() > 850 and drawn.max() < 1150
-
-
-def test_errors_name_the_field_and_the_mend():
-    corpus = make_corpus()
-    with pytest.raises(
-        UserError, match=r'batch\.max_length=1 .*300 training pairs.*raise it'
-    ):
-        Batches(corpus, tokens=256, max_length=1)
-    with pytest.raises(
-        UserError, match=r'batch\.tokens=50 .*64 tokens.*at least 64 or lower'
-    ):
-        Batches(corpus, tokens=50, max_length=256, packed=True)
-    with pytest.raises(
-        UserError, match=r'batch\.tokens=100 .*rows_multiple=4 rows .*at least 160'
-    ):
-        Batches(corpus, tokens=100, max_length=256, rows_multiple=4)
-    with pytest.raises(
-        UserError,
-        match=r'rows_multiple=2 rows .* in each of train\.accumulate=3 parts; give at '
-        r'least 240 or lower train\.accumulate, batch\.rows_multiple or ',
-    ):
-        Batches(corpus, tokens=100, max_length=256, rows_multiple=2, accumulate=3)
 
 
 @pytest.mark.parametrize('packed', [False, True])
@@ -297,8 +259,8 @@ def test_a_process_makes_its_own_rows_of_the_same_batches(packed, own):
 
 def test_evaluation_leaves_nothing_out():
     corpus = Corpus(
-        RaggedArray.of([[5] * n for n in (3, 0, 700, 17, 2)]),
-        RaggedArray.of([[6] * n for n in (900, 1, 0, 4, 2)]),
+        RaggedArray.from_rows([[5] * n for n in (3, 0, 700, 17, 2)]),
+        RaggedArray.from_rows([[6] * n for n in (900, 1, 0, 4, 2)]),
     )
     found, shapes = {}, set()
     for batch, indices in evaluation_batches(corpus, tokens=64, devices=2):
@@ -309,54 +271,13 @@ def test_evaluation_leaves_nothing_out():
     assert shapes == {(2, 1024), (4, 32)}
 
 
-def test_evaluation_uses_few_shapes_and_full_batches():
-    corpus = make_corpus(500, longest=60)
-    batches = list(evaluation_batches(corpus, tokens=512))
-    assert sorted(i for _, indices in batches for i in indices) == list(range(500))
-    assert {batch['labels'].shape for batch, _ in batches} <= {
-        (8, 64),
-        (16, 32),
-        (32, 16),
-    }
-    assert all(len(indices) == len(batch['labels']) for batch, indices in batches[:-1])
-
-
-def shapes_of(number, devices):
-    side = RaggedArray.of([[5] * 60] * number)
-    batches = evaluation_batches(Corpus(side, side), tokens=512, devices=devices)
-    return [batch['labels'].shape for batch, _ in batches]
-
-
-def test_evaluation_gives_each_device_as_much_as_it_gives_one():
-    assert (8, 64) in shapes_of(500, devices=1)
-    assert (32, 64) in shapes_of(500, devices=4)
-
-
-def test_the_last_sentences_are_shared_by_all_devices():
-    assert shapes_of(9, devices=4) == [(4 * 4, 64)]
-    assert shapes_of(3, devices=4) == [(4, 64)]
-    # One device has one shape for them.
-    assert shapes_of(3, devices=1) == [(8, 64)]
-
-
-@pytest.mark.parametrize(('devices', 'others'), [(1, 0), (8, 3)])
-def test_translating_takes_a_program_for_each_power_of_two(devices, others):
-    """16, 32, … 256 tokens. Several devices share the rest of each window: another."""
-    rng = np.random.default_rng(0)
-    sentences = [[5] * n for n in rng.integers(1, 200, 2 * 4096 + 100)]
-    batches = source_batches(sentences, 4096, devices)
-    shapes = {batch['source'].shape for batch, _ in batches}
-    assert {length for _, length in shapes} == {16, 32, 64, 128, 256}
-    assert len(shapes) <= 5 + others
-
-
 def test_packed_and_padded_batches_give_the_same_loss_per_token():
     rng = np.random.default_rng(3)
     lengths = rng.integers(1, 15, (2, 40))
     sides = (
         [rng.integers(4, tiny.VOCAB, n).tolist() for n in side] for side in lengths
     )
-    corpus = Corpus(*map(RaggedArray.of, sides))
+    corpus = Corpus(*map(RaggedArray.from_rows, sides))
     model = tiny.model(dropout=0.0)
     variables = {'params': tiny.parameters(model)}
     loss = jax.jit(functools.partial(loss_sums, model, label_smoothing=0.1))
@@ -371,30 +292,6 @@ def test_packed_and_padded_batches_give_the_same_loss_per_token():
     assert sums[True].correct == sums[False].correct
     np.testing.assert_allclose(sums[True].loss, sums[False].loss, rtol=1e-6)
     np.testing.assert_allclose(sums[True].nll, sums[False].nll, rtol=1e-6)
-
-
-def test_sources_are_read_a_window_at_a_time():
-    lengths = [3, 100, 0, 5, 40, 4, 9]
-    read = []
-
-    def sentences():
-        for i, n in enumerate(lengths):
-            read.append(i)
-            yield [4 + i] * n
-
-    found = {}
-    for batch, indices in source_batches(sentences(), tokens=32, window=3):
-        assert set(batch) == {'source', 'source_segments', 'source_positions'}
-        assert indices.max() // 3 == (len(read) - 1) // 3
-        for row, index in enumerate(indices):
-            n = lengths[index]
-            assert (
-                batch['source'][row].tolist()[: n + 2]
-                == ([4 + index] * n + [EOS, 0])[: n + 2]
-            )
-            assert batch['source_segments'][row].sum() == n + 1
-            found[int(index)] = True
-    assert sorted(found) == list(range(7))
 
 
 def test_prefetch_gives_the_same_and_leaves_no_thread():
@@ -418,27 +315,14 @@ def test_prefetch_raises_what_its_source_raises_in_its_turn():
         next(items)
 
 
-def test_an_error_of_a_plan_is_raised_after_the_batches_before_it(monkeypatch):
-    batches = Batches(make_corpus(), tokens=256, max_length=64, window=150)
-    (*_, last) = first_window = batches._first
-    steps = batches.iterate(Position())
-
-    def fail(self, *args):
-        raise UserError('the disk is gone')
-
-    monkeypatch.setattr(Batches, '_plan', fail)
-    taken = list(itertools.islice(steps, len(first_window)))
-    assert taken[-1][0]['labels'].shape == last.shape
-    with pytest.raises(UserError, match='the disk is gone'):
-        next(steps)
-
-
 def test_a_batch_has_the_special_tokens_of_its_corpus():
     """As the library has them, where the start is padding and 0 is a word's end."""
     special = SpecialTokens(padding=9, start=9, end=0)
     sides = [[[3, 4], [5]], [[6], [7, 8, 1]]]
     corpus = Corpus(
-        *map(RaggedArray.of, sides), special_tokens=special, source_end=special.end
+        *map(RaggedArray.from_rows, sides),
+        special_tokens=special,
+        source_end=special.end,
     )
     rows = np.arange(2)
     found = collate.pairs_batch(corpus, (2, 4), rows, rows)
@@ -449,3 +333,54 @@ def test_a_batch_has_the_special_tokens_of_its_corpus():
         np.testing.assert_array_equal(found[name][:, :length], array, err_msg=name)
         rest = found[name][:, length:]
         assert (rest == (9 if name in ('source', 'inputs', 'labels') else 0)).all()
+
+
+@pytest.mark.parametrize(
+    ('settings', 'words'),
+    [
+        ({'max_length': 1}, r'batch\.max_length=1 .*300 training pairs.*raise it'),
+        (
+            {'packed': True},
+            r'batch\.tokens=30 .*rows of 64 tokens.*at least 64 or lower',
+        ),
+        (
+            {'tokens': 100, 'rows_multiple': 2, 'accumulate': 3},
+            r'rows_multiple=2 rows .* in each of train\.accumulate=3 parts; give at '
+            'least 240 or lower',
+        ),
+    ],
+)
+def test_errors_name_the_field_and_the_mend(settings, words):
+    with pytest.raises(UserError, match=words):
+        Batches(make_corpus(), **{'tokens': 30, 'max_length': 256} | settings)
+
+
+@pytest.mark.parametrize(
+    ('number', 'devices', 'shapes'),
+    [
+        (512, 1, {(8, 64)}),
+        (512, 4, {(32, 64)}),
+        (9, 4, {(16, 64)}),
+        (3, 4, {(4, 64)}),  # each device has one
+        (3, 1, {(8, 64)}),  # one device has one shape
+    ],
+)
+def test_evaluation_gives_each_device_as_much_as_it_gives_one(number, devices, shapes):
+    side = RaggedArray.from_rows([[5] * 60] * number)
+    batches = evaluation_batches(Corpus(side, side), tokens=512, devices=devices)
+    assert {batch['labels'].shape for batch, _ in batches} == shapes
+
+
+@pytest.mark.parametrize(('devices', 'others'), [(1, 0), (8, 3)])
+def test_sentences_to_translate_are_in_few_shapes(devices, others):
+    """16, 32, … 256 tokens. Several devices share the last ones: another."""
+    rng = np.random.default_rng(0)
+    sentences = [[4 + i] * n for i, n in enumerate(rng.integers(0, 200, 4096))]
+    shapes, found = set(), {}
+    for source_BS, indices in source_batches(sentences, 4096, devices):
+        shapes.add(source_BS.shape)
+        for row, index in zip(source_BS, indices, strict=False):
+            found[int(index)] = row[row > 0].tolist()
+    assert {length for _, length in shapes} <= {16, 32, 64, 128, 256}
+    assert len(shapes) <= 5 + others
+    assert [found[i] for i in range(4096)] == [[*ids, EOS] for ids in sentences]

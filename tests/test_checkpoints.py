@@ -1,7 +1,6 @@
 """Checkpoints come back as they were; after a kill or damage, the one before."""
 
 import contextlib
-import errno
 import os
 import random
 import shutil
@@ -18,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 import pytest
 
 from experiments import storage
@@ -26,7 +24,6 @@ from experiments.checkpoints import digest
 from experiments.checkpoints.checkpoints import Checkpoints, Gone
 from experiments.errors import UserError
 from experiments.runs import trained_run
-from experiments.runtime import malloc, memory
 
 
 class State(NamedTuple):
@@ -53,7 +50,16 @@ def make_state(step, width=8):
     )
 
 
-ABSTRACT = jax.eval_shape(lambda: make_state(0))
+def shapes_of(make):
+    """Of a tree, on the first device."""
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here),
+        jax.eval_shape(make),
+    )
+
+
+ABSTRACT = shapes_of(lambda: make_state(0))
 PARAMS = {'params': ABSTRACT.params}
 
 
@@ -133,7 +139,7 @@ def test_a_state_may_be_donated_as_soon_as_save_returns(tmp_path):
         checkpoints.save(step, {'params': state}, {})
         state = bump(bump(state))
     checkpoints.close()
-    abstract = {'params': jax.eval_shape(lambda: state)}
+    abstract = {'params': shapes_of(lambda: state)}
     for step in range(1, 4):
         params = mean_of(tmp_path, [step], abstract).variables['params']
         np.testing.assert_array_equal(params, np.arange(1_000_000.0) + 2 * (step - 1))
@@ -143,7 +149,7 @@ def test_devices_may_be_others_than_those_that_saved(tmp_path):
     save(tmp_path, 1)
     mesh = jax.make_mesh((4,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('data'))
-    whole = jax.ShapeDtypeStruct((8, 64), jnp.float32)
+    whole = ABSTRACT.params['dense']['kernel']
     divided = jax.ShapeDtypeStruct((8, 64), jnp.float32, sharding=rows)
 
     def read(path, shape):
@@ -264,16 +270,15 @@ def test_damage_to_a_file_never_gives_other_bits(tmp_path, damage):
 def test_an_array_that_is_not_what_was_written_is_named(tmp_path, monkeypatch):
     """As where memory fails between the state and the disk."""
     save(tmp_path, 1)
-    digests = digest.array_digests
-    wrong = {'params/dense/bias': '00000000'}
+    facts = digest.array_facts
+    wrong = {'params/dense/bias': 'bfloat16[64] 00000000'}
     with monkeypatch.context() as patch:
-        patch.setattr(digest, 'array_digests', lambda tree: digests(tree) | wrong)
+        patch.setattr(digest, 'array_facts', lambda tree: facts(tree) | wrong)
         save(tmp_path, 2)
     warnings = []
     assert restore(tmp_path, warnings.append).step == 1
     assert warnings == [
-        'the checkpoint of step 2 is damaged: params/dense/bias is not what was '
-        'written; it is kept as damaged-2'
+        'the checkpoint of step 2 is damaged: params/dense/bias is not what was written'
     ]
 
 
@@ -311,33 +316,6 @@ def test_a_checkpoint_of_an_earlier_version_is_told_and_not_harmed(tmp_path):
     assert content(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    ('handler', 'error'),
-    [
-        (ocp.JsonCheckpointHandler, OSError(errno.EIO, 'Input/output error')),
-        (ocp.PyTreeCheckpointHandler, PermissionError(errno.EACCES, 'Permission')),
-        (ocp.PyTreeCheckpointHandler, MemoryError()),
-        (ocp.PyTreeCheckpointHandler, ValueError("x [os_error_code='24']")),
-        (ocp.PyTreeCheckpointHandler, RuntimeError('RESOURCE_EXHAUSTED: no memory')),
-    ],
-)
-def test_what_cannot_be_read_now_is_not_damaged(tmp_path, monkeypatch, handler, error):
-    save(tmp_path, 10, 20)
-    before = content(tmp_path)
-
-    def fail(*arguments, **options):
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(handler, 'restore', fail)
-        with pytest.raises(UserError, match='cannot read checkpoint .*20: '):
-            restore(tmp_path)
-        with pytest.raises(UserError, match='cannot read checkpoint'):
-            mean_of(tmp_path, [10, 20])
-    assert content(tmp_path) == before
-    assert restore(tmp_path).step == 20
-
-
 def test_a_file_in_the_place_of_all_checkpoints_is_named(tmp_path):
     (tmp_path / 'checkpoints').write_text('')
     with pytest.raises(UserError, match='cannot read .*checkpoints: Not a directory'):
@@ -358,7 +336,7 @@ def test_the_mean_is_of_those_that_are_good(tmp_path, warnings):
     np.testing.assert_array_equal(dense['kernel'], np.float32(np.mean(kernels, axis=0)))
     assert dense['bias'].dtype == jnp.bfloat16
     assert 'step 2 is damaged and left out' in warnings[0] and len(warnings) == 2
-    with pytest.raises(UserError, match=r'damaged \(2: metadata is .*; 3: .*'):
+    with pytest.raises(UserError, match='all checkpoints that are to be used'):
         mean_of(tmp_path, [2, 3])
     with pytest.raises(Gone):
         mean_of(tmp_path, [1, 6])
@@ -495,6 +473,7 @@ def test_a_kill_at_any_moment_leaves_the_checkpoints_good(tmp_path, kills, warni
         assert_equal(state, make_state(step))
         assert metadata == {'position': {'step': step}}
     assert warnings == []
+    save(tmp_path, last + 2)
     assert {p.name for p in tmp_path.iterdir()} == set(map(str, steps_of(tmp_path)))
 
 
@@ -531,35 +510,9 @@ def test_a_disk_that_is_full_leaves_the_last_checkpoint_good(tmp_path, limit):
     output, noise = run(FULL, str(tmp_path), str(limit)).communicate()
     assert noise == ''
     assert output == (
-        f'cannot write a checkpoint to {tmp_path} (the one of step 1 stays good): '
+        f'cannot write a checkpoint to {tmp_path} (that of step 1 stays good): '
         'File too large\n'
     )
     assert restore(tmp_path).step == 1
-    assert [p.name for p in tmp_path.iterdir()] == ['1']
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != 'linux', reason='nothing else resets the peak')
-def test_saving_and_restoring_take_little_memory_beside_the_state(tmp_path):
-    keys = jax.random.split(jax.random.key(0), 25)
-    state = {str(i): jax.random.normal(key, (2**20,)) for i, key in enumerate(keys)}
-    size = sum(x.nbytes for x in state.values())
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, {'0': state['0']}, {})  # what is compiled and loaded for it
-    checkpoints.wait()
-
-    def growth(work):
-        malloc.release()
-        before = memory.Peak().bytes()
-        peak = memory.Peak()
-        work()
-        return peak.bytes() - before
-
-    def save_whole():
-        checkpoints.save(2, state, {})
-        checkpoints.wait()
-
-    assert growth(save_whole) < 0.2 * size
-    abstract = jax.eval_shape(lambda: state)
-    assert growth(lambda: checkpoints.restore(abstract)) < 2.1 * size
-    checkpoints.close()
+    save(tmp_path, 3)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ['1', '3']

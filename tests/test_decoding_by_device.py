@@ -9,8 +9,6 @@ import tiny
 from collectives import collectives
 
 from experiments.config.schema import EvaluationConfig
-from experiments.data.collate import source_batch
-from experiments.data.corpus import RaggedArray
 from experiments.evaluation import translator
 from experiments.runtime import compilation, mesh
 from flaxformer_lite.generation import generate
@@ -65,23 +63,13 @@ def test_a_search_on_devices_finds_what_that_on_one_finds(settings):
     assert len(set(lengths.max(1))) > 1  # the devices' loops are of unequal length
 
 
-@pytest.mark.parametrize(
-    ('decode', 'n_best'),
-    [
-        ('beam', 1),
-        pytest.param('greedy', 1, marks=pytest.mark.slow),
-        pytest.param('sample', 2, marks=pytest.mark.slow),
-    ],
-)
-def test_the_program_of_translations_exchanges_nothing(decode, n_best):
-    settings = EvaluationConfig(decode=decode, beams=3, extra_length=5)
-    program = translator._search(MODEL, settings, n_best, mesh.of(), None)
-    source = RaggedArray.of([ids[:-1] for ids in sources()])
-    shape = ROWS, LONGEST
-    batch = source_batch(source, shape, np.arange(ROWS), np.arange(ROWS))
+def test_the_program_of_translations_exchanges_nothing():
+    settings = EvaluationConfig(beams=3, extra_length=5)
+    search = translator._search(MODEL, settings, 1, mesh.of(), None)
     numbers_B = np.arange(ROWS, dtype=np.int32)
     limit_B = np.full(ROWS, LONGEST, np.int32)
     whole = tiny.all_variables(MODEL), jax.random.key(0)
     whole = jax.device_put(whole, mesh.of().everywhere())
-    rows = jax.device_put((batch['source'], limit_B, numbers_B), mesh.of().rows())
-    assert not collectives(program.compiled(*whole, *rows))
+    arrays = tiny.padded(sources()), limit_B, numbers_B
+    rows = jax.device_put(arrays, mesh.of().rows())
+    assert not collectives(compilation.compiled(search._function, *whole, *rows))

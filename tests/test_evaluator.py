@@ -1,4 +1,4 @@
-"""What was scored once in a process is not scored again; progress is reported."""
+"""Sets and their scores: what they are called, what is scored, what is told."""
 
 from types import SimpleNamespace
 
@@ -6,8 +6,11 @@ import pytest
 
 from experiments import storage
 from experiments.config.schema import ExperimentConfig
+from experiments.errors import UserError
+from experiments.evaluation import sets
 from experiments.evaluation.evaluator import Evaluator
 from experiments.evaluation.scores import table
+from experiments.evaluation.translation_files import outputs_path
 from experiments.evaluation.translator import Hypothesis
 
 PAIRS = [('a b', 'x y'), ('c', 'z')]
@@ -71,3 +74,52 @@ def test_a_table_shows_scores_with_two_decimals(evaluator):
     result = evaluator(1.0, 'val', PAIRS, 6) | {'perplexity': 1.0, 'accuracy': 1.0}
     row = table({'val': result | {'bleu': 8.685e-61, 'chrf': 12.345}})
     assert row.split('\n')[2].split()[-3:] == ['0.00', '12.35', 'en-de']
+
+
+GOOD = [
+    *('val', 'test_2016_flickr', 'news.2014', 'a b', 'Größe', '-x', 'console'),
+    'x' * sets.LONGEST,
+]
+
+
+@pytest.mark.parametrize(
+    ('name', 'wrong'),
+    [
+        ('', 'it is empty'),
+        ('../out', "it holds '.'"),
+        ('a\\b', r"it holds '\\\\'"),
+        ('a\nb', r"it holds '\\n'"),
+        ('a:b', "it holds ':'"),
+        ('.hidden', "it holds '.'"),
+        ('\udcff', 'it holds'),
+        ('ä' * 76, 'longer than 150 bytes'),
+    ],
+)
+def test_a_name_that_is_no_file_s_is_refused(name, wrong):
+    with pytest.raises(UserError, match=wrong):
+        sets.check_names(['val', name])
+
+
+@pytest.mark.parametrize('two', [('val', 'VAL'), ('ä', 'a\u0308'), ('Ä', 'ä')])
+def test_names_that_are_not_kept_apart_are_refused(two):
+    with pytest.raises(UserError, match='would have the same files'):
+        sets.check_names(two)
+
+
+def test_files_of_other_names_can_be_written(tmp_path):
+    sets.check_names(GOOD)
+    for name in GOOD:
+        storage.write(outputs_path(tmp_path, name, 10**9, 1000), 'a\n')
+    assert len(list((tmp_path / 'translations').iterdir())) == len(GOOD)
+
+
+def test_sets_are_chosen_by_their_names():
+    available = {'val': [('a', 'b')], 'a/b': [('a', 'b')], 'none': []}
+    assert set(sets.chosen(available, 'val, val', '--set')) == {'val'}
+    for names, words in (
+        ('a/b', "'a/b' cannot be the name of a file"),
+        ('none', "--set: the set 'none' holds no sentences"),
+        ('no', "--set: there is no set 'no'; there is val, a/b, none"),
+    ):
+        with pytest.raises(UserError, match=words):
+            sets.chosen(available, names, '--set')

@@ -162,6 +162,16 @@ def test_a_command_has_flags_and_fields_that_there_are(
             check_read(read(argv, monkeypatch))
 
 
+PATH = re.compile(r'\b(?:flaxformer_lite|experiments|configs|tests|docs)/[\w/.-]+\.\w+')
+
+
+@pytest.mark.parametrize('page', pages.PAGES)
+def test_a_page_names_files_that_are_there(page):
+    example = 'flaxformer_lite/attention/euclidean.py'  # which the reader writes
+    for path in set(PATH.findall(pages.text(page))) - {example}:
+        assert (pages.ROOT / path).exists(), path
+
+
 @pytest.mark.parametrize('page', pages.PAGES)
 def test_a_page_installs_extras_that_there_are(page):
     project = tomllib.loads((pages.ROOT / 'pyproject.toml').read_text('utf-8'))

@@ -11,7 +11,6 @@ import numpy as np
 import optax
 import pytest
 import tiny
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer_lite import decoding
 from flaxformer_lite.layers.dense import Dense
@@ -121,13 +120,6 @@ def test_no_two_matrices_begin_alike():
     matrices = [x for x in jax.tree.leaves(start().params) if x.ndim > 1]
     for one, other in itertools.combinations(matrices, 2):
         assert one.shape != other.shape or (one != other).all()
-
-
-def test_embeddings_begin_with_a_variance_of_one_over_d():
-    for name in ('embedding', 'source_embedding', 'output'):
-        table = start().params[name]
-        # 156 numbers tell their deviation to 6 %.
-        np.testing.assert_allclose(np.std(table) * np.sqrt(12), 1.0, atol=0.25)
 
 
 def test_dropout_follows_its_own_key_and_the_step():
@@ -247,68 +239,12 @@ def test_the_norm_is_that_before_clipping_and_any_optimizer_will_do():
     np.testing.assert_allclose(moved, 1e-3, rtol=1e-3)
 
 
-def test_the_new_state_is_written_in_the_place_of_the_old():
-    class Wide(Words):
-        def init(self, key, *tokens, **settings):
-            variables = super().init(key, *tokens, **settings)
-            return {'params': variables['params'] | {'wide': jnp.ones(2**18)}}
-
-        def apply(self, variables, *inputs, **settings):
-            (h, table, bias), written = super().apply(variables, *inputs, **settings)
-            return (h * variables['params']['wide'].mean(), table, bias), written
-
-    adam = tiny.adam(RATE)
-    state = init_state(Wide(), adam, jax.random.key(0))
-    step = jax.jit(make_train_step(Wide(), adam), donate_argnums=0)
-    memory = step.lower(state, batch(), jax.random.key(1)).compile().memory_analysis()
-    # A gradient of that size, and no copy of a moment.
-    assert memory.temp_size_in_bytes < 1.5 * state.params['wide'].nbytes
-    assert memory.alias_size_in_bytes > 3 * state.params['wide'].nbytes
-
-
 def test_a_batch_of_padding_moves_nothing():
     before, after, metrics = words(
         optax.sgd(1.0), jax.tree.map(jnp.zeros_like, batch())
     )
     same(copy(after.params), copy(before.params))
     assert metrics.sums.tokens == 0 and after.skipped == 0
-
-
-# What follows from other tokens of the batch follows from those of other devices too.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    'overrides',
-    [{}, {'norm': 'batch', 'feed_forward': 'mixture(capacity=1.0)'}],
-    ids=['base', 'across tokens'],
-)
-def test_several_devices_do_as_one_does(overrides):
-    """With dropout: what is drawn must not depend on where it is drawn."""
-    step, _ = make(**overrides)
-
-    def start():
-        return compiled_init(**overrides)(jax.random.key(0))
-
-    key, alone = jax.random.key(1), start()
-    mesh = Mesh(np.array(jax.devices()), 'batch')
-    assert mesh.size == 4
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    state = jax.device_put(start(), everywhere)
-    rows = jax.device_put(batch(), NamedSharding(mesh, PartitionSpec('batch')))
-    for i in range(2):
-        alone, alone_metrics = step(alone, batch(), key)
-        state, metrics = step(state, rows, jax.device_put(key, everywhere))
-        close(copy(metrics), copy(alone_metrics), 1e-4)
-        if i == 0:
-            close(
-                tiny.first_gradient(copy(state)), tiny.first_gradient(copy(alone)), 1e-6
-            )
-    assert all(
-        x.sharding.is_equivalent_to(everywhere, x.ndim) for x in jax.tree.leaves(state)
-    )
-    # Adam makes a step of the rate of the least gradient, with its rounding: 5 % of two
-    # steps.
-    close(copy(state.params), copy(alone.params), 0.05 * 2 * RATE)
-    close(copy(state.batch_stats), copy(alone.batch_stats), 1e-5)
 
 
 def test_parts_that_do_not_divide_the_rows_are_refused():
@@ -399,27 +335,13 @@ def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
     assert np.abs(gates[0]['kernel'] - gates[1]['kernel']).max() > 1e-2
 
 
-# In the default tests: norms before and after a sublayer.
 @pytest.mark.parametrize(
     'residual',
-    [
-        'sandwich',
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ('parallel', 'post_norm', 'pre_norm', 'deepnorm', 'layer_scale')
-        ),
-    ],
+    ['sandwich', pytest.param('pre_norm', marks=pytest.mark.slow)],
 )
 def test_more_padding_teaches_nothing_else(residual):
-    """What goes by all tokens of a batch goes by none of its padding, in every
-    place."""
-    parallel = residual == 'parallel'
-    settings = (
-        dict(residual='pre_norm', parallel=True)
-        if parallel
-        else dict(residual=residual)
-    )
-    m = model(norm='batch', feed_forward='mixture', dropout=0.0, **settings)
+    """What goes by all tokens of a batch goes by none of its padding."""
+    m = model(norm='batch', feed_forward='mixture', dropout=0.0, residual=residual)
     rows = batch()
     wide = {name: jnp.pad(x, ((0, 2), (0, 3))) for name, x in rows.items()}
     learn = jax.jit(functools.partial(loss_and_grads, m, tiny.all_variables(m)))

@@ -14,15 +14,11 @@ def average(trees: Iterable[Any]) -> Any:
 
     One tree is in memory at a time, beside the sums, which are float64. (A TPU computes
     these by pairs of float32.) The result has the leaves' own dtypes and shardings.
-
-    Raises:
-      ValueError: a leaf is not floating point.
     """
-    sums = None
-    dtypes = None
+    sums = dtypes = None
     number = 0
     for tree in trees:
-        dtypes = jax.tree.map(_float_dtype, tree)
+        dtypes = jax.tree.map(lambda x: x.dtype, tree)
         with jax.enable_x64(True):
             if sums is None:
                 sums = jax.tree.map(_float64, tree)
@@ -33,8 +29,7 @@ def average(trees: Iterable[Any]) -> Any:
         number += 1
         del tree
     with jax.enable_x64(True):
-        divide = partial(_divide, number=np.float64(number))
-        return jax.tree.map(divide, sums, dtypes)
+        return jax.tree.map(partial(_divide, np.float64(number)), sums, dtypes)
 
 
 @jax.jit
@@ -48,14 +43,6 @@ def _add(total: jax.Array, x: jax.Array) -> jax.Array:
 
 
 # The number is an argument: XLA would multiply by the reciprocal of a constant.
-@partial(jax.jit, static_argnums=1)
-def _divide(total: jax.Array, dtype: Any, number: Any) -> jax.Array:
+@partial(jax.jit, static_argnums=2)
+def _divide(number: Any, total: jax.Array, dtype: Any) -> jax.Array:
     return (total / number).astype(dtype)
-
-
-def _float_dtype(leaf: Any) -> Any:
-    if not jnp.issubdtype(leaf.dtype, jnp.floating):
-        raise ValueError(
-            f'only floating-point numbers have a mean here, not {leaf.dtype}'
-        )
-    return leaf.dtype

@@ -6,7 +6,6 @@ alone restores a flipped byte without an error.
 """
 
 import contextlib
-import errno
 import functools
 import hashlib
 import json
@@ -14,11 +13,10 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
@@ -27,17 +25,14 @@ from experiments.checkpoints import averaging, digest
 from experiments.errors import UserError
 from experiments.runtime import processes
 
-_STEP = re.compile('0|[1-9][0-9]*')
 _REMOVED = 'removed'  # the folder of those that are being removed
 _EARLIER_FORM = 'record.json'  # the file that a checkpoint of version 0.1 has
-_LONGEST = 200  # characters of a failure's text
-_SYSTEM_ERROR = re.compile(r"os_error_code='(\d+)'")  # in a text of TensorStore's
-# What a message of the devices has in it, and none of damaged data has.
-_OF_DEVICES = ('RESOURCE_EXHAUSTED', 'DEADLINE_EXCEEDED', 'UNAVAILABLE')
+_SYSTEM_ERROR = re.compile(r"os_error_code='(\d+)'")  # in TensorStore's long texts
+_LONGEST = 200  # characters of another text
 
 
 class Damaged(Exception):
-    """A checkpoint is not what was written."""
+    """A checkpoint cannot be read, or is not what was written."""
 
 
 class Gone(Exception):
@@ -93,12 +88,12 @@ class Checkpoints:
         self._keep_best = keep_best
         self._is_due = is_due
         _silence_orbax()
-        self._manager = None if read_only else self._open()
+        self._read_only = read_only
+        self._manager: ocp.CheckpointManager | None = None
 
     def _open(self) -> ocp.CheckpointManager:
-        if processes.is_first():
-            for folder in self._unfinished():  # what a kill has left
-                storage.remove(folder)
+        for folder in self._unfinished():  # what a kill has left
+            storage.remove(folder)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self,
             todelete_subdir=_REMOVED,  # renamed first: a kill leaves no half checkpoint
@@ -115,13 +110,10 @@ class Checkpoints:
             'state': ocp.PyTreeCheckpointHandler(use_compression=False),
             'metadata': ocp.JsonCheckpointHandler(),
         }
-        try:
-            return _Manager(self.directory, options=options, item_handlers=handlers)
-        except OSError as error:
-            raise self._failure(error) from error
+        return _Manager(self.directory, options=options, item_handlers=handlers)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context) -> list[bool]:
-        """Which checkpoints stay: Orbax's `PreservationPolicy`."""
+        """Which checkpoints stay: Orbax asks it, as a `PreservationPolicy`."""
         del context
         steps = [checkpoint.step for checkpoint in checkpoints]
         due = [step for step in steps if self._is_due(step)]
@@ -142,35 +134,29 @@ class Checkpoints:
             storage.sync(folder)
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
-        """Begins to save a state with its metadata, at a step later than all others.
+        """Begins to save a state, a tree of arrays, at a step later than all others.
 
-        It returns when the state may be donated; the writing goes on then.
-
-        Args:
-          state: a tree of arrays.
-          metadata: what JSON can hold.
+        It returns when the state may be donated; the writing goes on then. `metadata`
+        is what JSON can hold.
 
         Raises:
           UserError: this checkpoint, or the one before it, cannot be written.
         """
-        assert self._manager is not None, 'opened to read only'
+        assert not self._read_only
         self.wait()
         content = {
             'metadata': metadata,
             'due': self._is_due(step),
-            'kinds': digest.array_kinds(state),
-            'digests': digest.array_digests(state),
+            'arrays': digest.array_facts(state),
         }
         items = ocp.args.Composite(
             state=ocp.args.PyTreeSave(state),
             metadata=ocp.args.JsonSave({**content, 'sha256': _seal(content)}),
         )
-        try:
-            saved = self._manager.save(step, args=items)
-        except Exception as error:
-            raise self._failure(error) from error
-        if not saved:
-            raise self._failure(f'step {step} is not later than those there')
+        with self._failures_told():
+            self._manager = self._manager or self._open()
+            if not self._manager.save(step, args=items):
+                raise ValueError(f'step {step} is not later than those there')
 
     def wait(self) -> None:
         """Returns when the checkpoint that was begun is complete.
@@ -178,13 +164,9 @@ class Checkpoints:
         Raises:
           UserError: it cannot be written.
         """
-        if self._manager is None:
-            return
-        try:
-            self._manager.wait_until_finished()
-        except Exception as error:
-            raise self._failure(error) from error
-        if processes.is_first():
+        if self._manager is not None:
+            with self._failures_told():
+                self._manager.wait_until_finished()
             storage.remove(self.directory / _REMOVED)
 
     def close(self) -> None:
@@ -196,16 +178,17 @@ class Checkpoints:
                 with contextlib.suppress(Exception):  # `wait` has told it
                     self._manager.close()
 
-    def _failure(self, reason: Exception | str) -> UserError:
-        good = 'there is none yet'
-        steps = self.steps()
-        if steps:
-            good = f'the one of step {steps[-1]} stays good'
-        if isinstance(reason, Exception):
-            reason = _reason(reason) or _line(reason)
-        return UserError(
-            f'cannot write a checkpoint to {self.directory} ({good}): {reason}'
-        )
+    @contextlib.contextmanager
+    def _failures_told(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            steps = self.steps()
+            good = f'that of step {steps[-1]} stays good' if steps else 'there is none'
+            raise UserError(
+                f'cannot write a checkpoint to {self.directory} ({good}): '
+                f'{_reason(error)}'
+            ) from error
 
     def steps(self) -> list[int]:
         """The steps of all whole checkpoints, in order.
@@ -213,15 +196,12 @@ class Checkpoints:
         Raises:
           UserError: the folder cannot be read now.
         """
-        try:
-            names = os.listdir(self.directory)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise UserError(
-                f'cannot read {self.directory}: {error.strerror}'
-            ) from error
-        return sorted(int(name) for name in names if _STEP.fullmatch(name))
+        with storage.as_user_error('read', self.directory):
+            try:
+                names = os.listdir(self.directory)
+            except FileNotFoundError:
+                return []
+        return sorted(int(name) for name in names if re.fullmatch('[0-9]+', name))
 
     def last_steps(self, number: int) -> list[int]:
         """The latest steps that were due, in order.
@@ -232,22 +212,22 @@ class Checkpoints:
         due = [step for step in steps if self._was_due(step)]
         return due[-number:] or steps[-1:]
 
-    def best_steps(self, number: int) -> list[int]:
-        """The steps of the highest scores, best first; of equal scores the latest."""
-        return self._best(self.steps())[:number]
-
     def _was_due(self, step: int) -> bool:
         try:
             return _read_content(self.directory / str(step))['due']
-        except (OSError, Damaged):
+        except (Damaged, OSError):
             return True  # it turns out when it is read
+
+    def best_steps(self, number: int) -> list[int]:
+        """The steps of the highest scores, best first; of equal scores the latest."""
+        return self._best(self.steps())[:number]
 
     def restore(
         self, abstract_state: Any, warn: Callable[[str], None] = print
     ) -> Restored | None:
         """The latest undamaged checkpoint, or None where there is none yet.
 
-        Later ones, which are damaged, are renamed.
+        Later ones, which are damaged, are renamed to `damaged-<step>`.
 
         Args:
           abstract_state: a tree of shapes and dtypes, whose shardings say where the
@@ -256,44 +236,35 @@ class Checkpoints:
 
         Raises:
           UserError: all are damaged, or they are of another model or an earlier
-            version; or one cannot be read now, and may be good.
+            version.
         """
         self.wait()
-        damaged: dict[int, str] = {}
+        damaged: list[int] = []
         for step in reversed(processes.from_first(self.steps)):
             try:
                 restored = self._read(step, abstract_state)
             except Damaged as error:
-                # Not the error: it would keep the damaged state in memory.
-                damaged[step] = str(error)
-                continue
-            self._set_aside(damaged, warn)
-            return restored
-        if not damaged:
-            return None
-        for step, reason in damaged.items():
-            warn(f'the checkpoint of step {step} is damaged: {reason}')
-        raise UserError(
-            f'all checkpoints in {self.directory} are damaged; '
-            'move that folder away to begin the run again'
-        )
+                warn(f'the checkpoint of step {step} is damaged: {error}')
+                damaged.append(step)
+            else:
+                self._set_aside(damaged)
+                return restored
+        if damaged:
+            raise UserError(
+                f'all checkpoints in {self.directory} are damaged; '
+                'move that folder away to begin the run again'
+            )
+        return None
 
-    def _set_aside(self, damaged: dict[int, str], warn: Callable[[str], None]) -> None:
+    def _set_aside(self, steps: Iterable[int]) -> None:
         """Renames damaged checkpoints, so that they are no step's."""
-        if not damaged:
-            return
-        for step, reason in damaged.items():
-            name = f'damaged-{step}'
-            if processes.is_first():
-                storage.remove(self.directory / name)
-                os.replace(self.directory / str(step), self.directory / name)
-                warn(
-                    f'the checkpoint of step {step} is damaged: {reason}; '
-                    f'it is kept as {name}'
-                )
+        if processes.is_first():
+            for step in steps:
+                aside = self.directory / f'damaged-{step}'
+                while aside.exists():  # of an earlier time
+                    aside = aside.with_name(f'{aside.name}+')
+                os.replace(self.directory / str(step), aside)
         processes.barrier('damaged')
-        if self._manager is not None:
-            self._manager.reload()
 
     def average(
         self,
@@ -311,55 +282,57 @@ class Checkpoints:
           warn: is told of each damaged checkpoint, which is left out.
 
         Raises:
-          UserError: none is good, one is of another model, or one cannot be read now.
+          UserError: none is good, or one is of another model or an earlier version.
           Gone: one was removed before it could be read.
         """
-        damaged: dict[int, str] = {}
+        good: list[int] = []
 
         def undamaged() -> Iterator[Any]:
             for step in steps:
                 try:
-                    yield self._read(step, abstract).state
+                    variables = self._read(step, abstract).state
                 except Damaged as error:
-                    damaged[step] = str(error)
+                    text = f'the checkpoint of step {step} is damaged and left out'
+                    warn(f'{text}: {error}')
+                else:
+                    good.append(step)
+                    yield variables
 
-        variables = averaging.average(undamaged())
-        if variables is None:
-            reasons = '; '.join(f'{step}: {reason}' for step, reason in damaged.items())
+        mean = averaging.average(undamaged())
+        if not good:
             raise UserError(
                 f'all checkpoints that are to be used, in {self.directory}, are '
-                f'damaged ({reasons}): restore one from a copy, or train again in '
-                'another --workdir'
+                'damaged: restore one from a copy, or train again in another --workdir'
             )
-        for step, reason in damaged.items():
-            warn(f'the checkpoint of step {step} is damaged and left out: {reason}')
-        good = [step for step in steps if step not in damaged]
-        return Mean(variables, good, list(damaged))
+        return Mean(mean, good, [step for step in steps if step not in good])
 
     def _read(self, step: int, abstract: Any) -> Restored:
         """Reads `abstract`, the state or part of it, and verifies what was read.
 
         Raises:
           Damaged, Gone: as they say.
-          UserError: it is of another model, or cannot be read now.
+          UserError: it is of another model or an earlier version.
         """
         folder = self.directory / str(step)
+        reason = state = content = None
         try:
             content = _read_content(folder)
-            _compare_kinds(folder, content['kinds'], abstract)
+            _compare_kinds(folder, content['arrays'], abstract)
             state = _restore_arrays(folder / 'state', abstract)
-        except (UserError, Damaged):
+        except UserError:
             raise
         except Exception as error:
-            raise _meaning(folder, error) from error
+            if not folder.exists():
+                raise Gone from error
+            reason = _reason(error)
+        # Each process reads its devices' part: what one cannot read, none uses.
+        reasons = [text for text in processes.gather(reason) if text is not None]
+        if reasons or content is None:
+            raise Damaged(reasons[0])
         # Orbax restores a random key as integers where it finds no description of it.
-        for facts, found in (
-            (content['kinds'], digest.array_kinds(state)),
-            (content['digests'], digest.array_digests(state)),
-        ):
-            for path in found:
-                if found[path] != facts[path]:
-                    raise Damaged(f'{path} is not what was written')
+        for path, facts in digest.array_facts(state).items():
+            if facts != content['arrays'][path]:
+                raise Damaged(f'{path} is not what was written')
         return Restored(step, state, content['metadata'])
 
 
@@ -369,20 +342,18 @@ def _read_content(folder: Path) -> dict[str, Any]:
     Raises:
       Damaged: it is not what was written.
       UserError: an earlier version wrote it.
-      OSError: it cannot be read now.
+      OSError: it cannot be read.
     """
     if (folder / _EARLIER_FORM).exists():
         raise UserError(
             f'checkpoint {folder} is of an earlier version, which alone can read it: '
             'use that one, or train again in another --workdir'
         )
-    handler = ocp.JsonCheckpointHandler()
-    try:
-        content = dict(handler.restore(epath.Path(folder / 'metadata')))
+    data = (folder / 'metadata' / 'metadata').read_bytes()
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        content = json.loads(data)
         if content.pop('sha256') == _seal(content):
             return content
-    except (ValueError, KeyError, TypeError):
-        pass
     raise Damaged('metadata is not what was written')
 
 
@@ -390,9 +361,9 @@ def _seal(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _compare_kinds(folder: Path, kinds: Mapping[str, str], abstract: Any) -> None:
+def _compare_kinds(folder: Path, arrays: Mapping[str, str], abstract: Any) -> None:
     for path, here in digest.array_kinds(abstract).items():
-        there = kinds.get(path, 'missing')
+        there = arrays.get(path, 'missing 0').rpartition(' ')[0]
         if there != here:
             raise UserError(
                 f'checkpoint {folder} is of another model: {path} is {there}, not '
@@ -401,66 +372,30 @@ def _compare_kinds(folder: Path, kinds: Mapping[str, str], abstract: Any) -> Non
 
 
 def _restore_arrays(folder: Path, abstract: Any) -> Any:
-    # Where no sharding is given Orbax uses the one that was saved, whose devices may be
-    # missing here.
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    abstract = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding or here),
-        abstract,
-    )
     restore_args = ocp.checkpoint_utils.construct_restore_args(abstract)
     args = ocp.args.PyTreeRestore(
         abstract, restore_args=restore_args, partial_restore=True
     )
-    handler = ocp.PyTreeCheckpointHandler()
-    try:
+    with contextlib.closing(ocp.PyTreeCheckpointHandler()) as handler:
         return handler.restore(epath.Path(folder), args=args)
-    finally:
-        handler.close()
 
 
-def _meaning(folder: Path, error: BaseException) -> Exception:
-    """What it means that a checkpoint could not be read."""
-    if not folder.exists():
-        return Gone()
-    reason = _reason(error)
-    if reason is None:
-        return Damaged(_line(error))
-    return UserError(
-        f'cannot read checkpoint {folder}: {reason}. Nothing was changed; start again '
-        'when it can be read'
-    )
-
-
-def _reason(error: BaseException | None) -> str | None:
-    """What the system or a device says of an error; None if it is not of these.
-
-    A file that is missing is damage.
-    """
-    while error is not None:
-        text = str(error)
-        number = error.errno if isinstance(error, OSError) else None
-        if found := _SYSTEM_ERROR.search(text):
-            number = int(found[1])
-        if number in (errno.ENOENT, errno.ENOTDIR):
-            return None
-        if number is not None:
-            return os.strerror(number)
-        if isinstance(error, MemoryError) or any(x in text for x in _OF_DEVICES):
-            return _line(error)
-        error = error.__cause__ or error.__context__
-    return None
-
-
-def _line(error: BaseException) -> str:
-    text = ' '.join(str(error).split()) or type(error).__name__
-    return text if len(text) <= _LONGEST else f'{text[:_LONGEST]}…'
+def _reason(error: BaseException) -> str:
+    """What an error says, on one line."""
+    text = getattr(error, 'strerror', None) or str(error) or type(error).__name__
+    of_system = _SYSTEM_ERROR.search(text)
+    if of_system:
+        return os.strerror(int(of_system[1]))
+    line = ' '.join(text.split())
+    return line if len(line) <= _LONGEST else f'{line[:_LONGEST]}…'
 
 
 @functools.cache
 def _silence_orbax() -> None:
     """Keeps Orbax's threads from printing: what matters is raised as an error."""
     logging.getLogger('absl').addFilter(lambda line: 'orbax' not in line.pathname)
+    late = 'exception was never retrieved'
+    logging.getLogger('asyncio').addFilter(lambda line: late not in line.getMessage())
     printing = sys.unraisablehook
 
     def print_others(unraisable: Any) -> None:

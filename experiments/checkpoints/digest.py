@@ -37,13 +37,16 @@ def array_kinds(tree: Any) -> dict[str, str]:
     return {path: f'{x.dtype}{list(x.shape)}' for path, x in leaves.items()}
 
 
-def array_digests(tree: Any) -> dict[str, str]:
-    """Path → digest, eight hexadecimal digits, of each leaf of a tree of arrays.
+def array_facts(tree: Any) -> dict[str, str]:
+    """Path → dtype, shape and digest of each array: `'float32[512] 1a2b3c4d'`.
 
     Where processes share the arrays, all have to call it, and all get the same.
     """
-    # One by one: a CPU's program holds the words of a leaf before it adds them up.
-    return {path: f'{int(_digest(x)):08x}' for path, x in leaves_by_path(tree).items()}
+    facts = array_kinds(tree)
+    for path, leaf in leaves_by_path(tree).items():
+        # One by one: a CPU's program holds the words of a leaf before it adds them up.
+        facts[path] += f' {int(_digest(leaf)):08x}'
+    return facts
 
 
 @jax.jit

@@ -1,5 +1,6 @@
 """How the variables that were saved of one model fit another."""
 
+import itertools
 import re
 from collections.abc import Collection
 from typing import NamedTuple
@@ -100,5 +101,4 @@ def pattern_of(names: list[str]) -> str:
 
 def _prefixes(text: str) -> list[str]:
     """`a/b/c` → `['a', 'a/b', 'a/b/c']`."""
-    parts = text.split('/')
-    return ['/'.join(parts[:end]) for end in range(1, len(parts) + 1)]
+    return list(itertools.accumulate(text.split('/'), '{}/{}'.format))

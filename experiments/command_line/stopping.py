@@ -16,11 +16,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _GRACE = 1.0  # seconds in which the last line is printed
 
 # Without a reference to both ends, Python closes them and nothing is heard.
 _sockets: tuple[socket.socket, socket.socket] | None = None
-_numbers: set[int] = set()  # of the signals that are listened to
 _received: int | None = None  # the signal that asked for a stop
 _someone_asks = False
 _line: Callable[[], str] = str
@@ -33,25 +33,21 @@ class Stopped(Exception):
     """
 
 
-def watch(*others: int) -> None:
-    """From now on SIGTERM and Ctrl-C end the process, or ask for a stop (`asked`).
-
-    Args:
-      others: more signals that do.
-    """
+def watch() -> None:
+    """From now on SIGTERM and Ctrl-C end the process, or ask for a stop (`asked`)."""
     global _sockets
-    _numbers.update((signal.SIGTERM, signal.SIGINT, *others))
-    if _sockets is None:
-        _sockets = socket.socketpair()
-        receiver, sender = _sockets
-        sender.setblocking(False)
-        signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
-        threading.Thread(target=_hear, args=[receiver], daemon=True).start()
-        if hasattr(os, 'register_at_fork'):  # not on Windows, which has no fork
-            os.register_at_fork(after_in_child=_unwatch)
-    for number in _numbers:
+    if _sockets is not None:
+        return
+    _sockets = socket.socketpair()
+    receiver, sender = _sockets
+    sender.setblocking(False)
+    signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    for number in _SIGNALS:
         # Python tells the socket only of signals that have a handler.
         signal.signal(number, lambda number, frame: None)
+    threading.Thread(target=_hear, args=[receiver], daemon=True).start()
+    if hasattr(os, 'register_at_fork'):  # not on Windows, which has no fork
+        os.register_at_fork(after_in_child=_unwatch)
 
 
 def at_end(line: Callable[[], str]) -> None:
@@ -96,11 +92,6 @@ def at_once() -> Iterator[None]:
         _someone_asks = before
 
 
-def received() -> int | None:
-    """The signal that asked for a stop."""
-    return _received
-
-
 def end(line: Callable[[], str] | None = None) -> NoReturn:
     """Prints the last line, and ends the process with the signal's status.
 
@@ -128,7 +119,7 @@ def _hear(receiver: socket.socket) -> None:
     global _received
     while True:
         number = receiver.recv(1)[0]
-        if number not in _numbers:
+        if number not in _SIGNALS:
             continue
         is_second = _received is not None
         if not is_second:
@@ -142,5 +133,5 @@ def _hear(receiver: socket.socket) -> None:
 def _unwatch() -> None:
     """A forked process shares the socket: its signals are not to end this one."""
     signal.set_wakeup_fd(-1)
-    for number in _numbers:
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)

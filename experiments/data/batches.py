@@ -104,17 +104,25 @@ class Batches:
             lengths = packing.bucket_lengths(counts, tokens, self._windows, max_length)
         multiple = rows_multiple * accumulate
         if tokens < lengths[-1] * multiple:
+            least = lengths[-1] * multiple
             raise UserError(
-                _too_few(tokens, lengths[-1], rows_multiple, accumulate, max_length)
+                f'batch.tokens={tokens} is less than batch.rows_multiple='
+                f'{rows_multiple} rows of {lengths[-1]} tokens in each of '
+                f'train.accumulate={accumulate} parts; give at least {least} or lower '
+                f'one of these or batch.max_length={max_length}'
             )
-        self.planned_shapes = []
-        for length in lengths:
-            rows = tokens // length // multiple * multiple
-            self.planned_shapes.append((rows, length))
+        self.planned_shapes = [
+            (tokens // length // multiple * multiple, length) for length in lengths
+        ]
         self._rows_multiple = accumulate * devices
         self.shapes = [self._filled(shape) for shape in self.planned_shapes]
         self._first = self._plan(0, 0)
-        self._measure()
+        positions = sum(math.prod(plan.shape) for plan in self._first)
+        pairs = np.concatenate([plan.pairs for plan in self._first] or [[]]).astype(int)
+        sources, targets = corpus.lengths(pairs).sum(axis=0).tolist()
+        self.padding_share = 1 - (sources + targets) / max(1, 2 * positions)
+        self.target_tokens_per_batch = targets / max(1, len(self._first))
+        self.batches_per_epoch = len(self._first) * self._windows
 
     def iterate(
         self, position: Position, own_rows: Callable[[int], np.ndarray] = np.arange
@@ -145,22 +153,6 @@ class Batches:
         if window + 1 < self._windows:
             return Position(epoch, window + 1)
         return Position(epoch + 1)
-
-    def _measure(self) -> None:
-        """Counts padding, tokens and batches in the first window."""
-        positions = 0
-        source_tokens = 0
-        target_tokens = 0
-        for plan in self._first:
-            rows, length = plan.shape
-            positions += rows * length
-            source, target = self._corpus.lengths(plan.pairs).sum(axis=0).tolist()
-            source_tokens += source
-            target_tokens += target
-        tokens = source_tokens + target_tokens
-        self.padding_share = 1 - tokens / max(1, 2 * positions)
-        self.target_tokens_per_batch = target_tokens / max(1, len(self._first))
-        self.batches_per_epoch = len(self._first) * self._windows
 
     def _plans(self, epoch: int, window: int) -> list[_Plan]:
         """The batches of a window; those of the very first are kept in memory."""
@@ -210,22 +202,6 @@ class Batches:
             part = slice(start, end)
             plans.append(_Plan(shape, pairs[part], rows[part] - first_row))
         return plans
-
-
-def _too_few(
-    tokens: int, length: int, rows_multiple: int, accumulate: int, max_length: int
-) -> str:
-    """The message where a batch cannot hold as many rows as it must."""
-    rows = f'batch.rows_multiple={rows_multiple} rows of {length} tokens'
-    lower = f'batch.rows_multiple or batch.max_length={max_length}'
-    if accumulate > 1:
-        rows += f' in each of train.accumulate={accumulate} parts'
-        lower = f'train.accumulate, {lower}'
-    least = length * rows_multiple * accumulate
-    return (
-        f'batch.tokens={tokens} is less than {rows}; give at least {least} or lower '
-        f'{lower}'
-    )
 
 
 def _count_lengths(corpus: Corpus, most: int) -> np.ndarray:

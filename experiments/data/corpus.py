@@ -5,7 +5,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class RaggedArray:
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, rows: list[list[int]], dtype: str = 'uint32') -> 'RaggedArray':
+    def from_rows(cls, rows: list[list[int]], dtype: str = 'uint32') -> 'RaggedArray':
         tokens = np.fromiter(itertools.chain.from_iterable(rows), dtype)
         return cls(tokens, np.cumsum([0, *map(len, rows)], dtype=np.int64))
 
@@ -83,8 +83,8 @@ def tokenize(pairs: Pairs, tokenizer: Tokenizer) -> Corpus:
     sources = tokenizer.encode([source for source, _ in pairs])
     targets = tokenizer.encode_target([target for _, target in pairs])
     return Corpus(
-        source=RaggedArray.of(sources, dtype),
-        target=RaggedArray.of(targets, dtype),
+        source=RaggedArray.from_rows(sources, dtype),
+        target=RaggedArray.from_rows(targets, dtype),
         special_tokens=tokenizer.special_tokens,
         source_end=tokenizer.source_end,
     )
@@ -98,9 +98,9 @@ def prepare(
 ) -> Corpus:
     """The training pairs, without those that have a blank side.
 
-    They are streamed into files under `cache`, in memory that does not grow with the
-    text; files that are there for this text and tokenizer, undamaged, are used again.
-    Where several processes ask for the same text, one makes it and the others wait.
+    They are streamed into files under `cache`; files that are there for this text and
+    tokenizer, undamaged, are used again. Where several processes ask for the same
+    text, one makes it and the others wait.
 
     Args:
       progress: is told from time to time how many pairs are done.
@@ -126,51 +126,32 @@ def _write(
 ) -> None:
     dtype = _id_dtype(tokenizer)
     done = 0
-    written = 0
-    with _Writer(folder / 'source') as source, _Writer(folder / 'target') as target:
-        for chunk in chunks(pairs, _CHUNK):
-            source_ids = tokenizer.encode([text for text, _ in chunk])
-            target_ids = tokenizer.encode_target([text for _, text in chunk])
-            full = [
-                both for both in zip(source_ids, target_ids, strict=True) if all(both)
-            ]
-            source.add(RaggedArray.of([ids for ids, _ in full], dtype))
-            target.add(RaggedArray.of([ids for _, ids in full], dtype))
-            written += len(full)
-            done += len(chunk)
-            if progress is not None:
-                progress(done)
-    if not written:
+    skipped = 0
+    lengths: dict[str, list[np.ndarray]] = {'source': [], 'target': []}
+    for chunk in chunks(pairs, _CHUNK):
+        sources = tokenizer.encode([source for source, _ in chunk])
+        targets = tokenizer.encode_target([target for _, target in chunk])
+        full = [both for both in zip(sources, targets, strict=True) if all(both)]
+        for i, side in enumerate(lengths):
+            rows = RaggedArray.from_rows([both[i] for both in full], dtype)
+            with (folder / f'{side}.tokens').open('ab') as file:
+                file.write(rows.tokens.tobytes())
+            lengths[side].append(rows.lengths())
+        done += len(chunk)
+        skipped += len(chunk) - len(full)
+        if progress is not None:
+            progress(done)
+    for side, parts in lengths.items():
+        offsets = np.cumsum(np.concatenate([[0], *parts]), dtype=np.int64)
+        offsets.tofile(folder / f'{side}.offsets')
+    if done == skipped:
         raise UserError('data: no training pair has text on both sides')
-    about = {'dtype': dtype, 'skipped': done - written}
-    storage.write_json(folder / _ABOUT, about)
+    storage.write_json(folder / _ABOUT, {'dtype': dtype, 'skipped': skipped})
 
 
 def _id_dtype(tokenizer: Tokenizer) -> str:
     """The smallest dtype for the ids of a tokenizer."""
     return 'uint16' if tokenizer.vocab_size <= 1 << 16 else 'uint32'
-
-
-class _Writer:
-    """Appends rows to the two files of a RaggedArray."""
-
-    def __init__(self, stem: Path):
-        self._end = 0
-        self._tokens = stem.with_suffix('.tokens').open('wb')
-        self._offsets = stem.with_suffix('.offsets').open('wb')
-        self._offsets.write(np.zeros(1, np.int64).tobytes())
-
-    def __enter__(self) -> '_Writer':
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._tokens.close()
-        self._offsets.close()
-
-    def add(self, ragged: RaggedArray) -> None:
-        self._tokens.write(ragged.tokens.tobytes())
-        self._offsets.write((ragged.offsets[1:] + self._end).tobytes())
-        self._end += len(ragged.tokens)
 
 
 def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:

@@ -21,7 +21,7 @@ from experiments.data.grammar.syntax import (
 from experiments.data.sources.grammar import Grammar
 
 
-class Place(NamedTuple):
+class PlacedClause(NamedTuple):
     """A clause, and where it stands in its sentence.
 
     Attributes:
@@ -35,26 +35,26 @@ class Place(NamedTuple):
     mood: str
 
 
-Test = Callable[[Place], bool]
+Test = Callable[[PlacedClause], bool]
 
 
-def clauses(tree: Sentence) -> Iterator[Place]:
+def clauses(tree: Sentence) -> Iterator[PlacedClause]:
     """Every clause of a sentence, those inside of others too."""
     for clause in tree.clauses:
-        yield from _within(Place(clause, 'main', tree.mood))
+        yield from _within(PlacedClause(clause, 'main', tree.mood))
 
 
-def _within(place: Place) -> Iterator[Place]:
+def _within(place: PlacedClause) -> Iterator[PlacedClause]:
     yield place
     for nominal, _ in place.clause.phrases():
         for phrase in _noun_phrases(nominal):
             if phrase.relative:
-                yield from _within(Place(phrase.relative, 'relative', ''))
+                yield from _within(PlacedClause(phrase.relative, 'relative', ''))
     for part in (place.clause.lead, place.clause.tail):
         if part:
             is_infinitive = part.conjunction in INFINITIVES
             kind = 'infinitive' if is_infinitive else 'subordinate'
-            yield from _within(Place(part.clause, kind, ''))
+            yield from _within(PlacedClause(part.clause, kind, ''))
 
 
 def _noun_phrases(nominal: Nominal | None) -> Iterator[NounPhrase]:
@@ -68,7 +68,7 @@ def _noun_phrases(nominal: Nominal | None) -> Iterator[NounPhrase]:
             yield from _noun_phrases(nominal.owner)
 
 
-def _phrases(place: Place) -> list[tuple[NounPhrase, str]]:
+def _phrases(place: PlacedClause) -> list[tuple[NounPhrase, str]]:
     """The noun phrases of a clause, with their German case; owners left out."""
     found = []
     for nominal, case in place.clause.phrases():
@@ -85,7 +85,7 @@ def _auxiliary_perfect(clause: Clause) -> bool:
     return (clause.tense == 'perfect' or is_past) and not clause.modal
 
 
-def _is_apart(place: Place) -> bool:
+def _is_apart(place: PlacedClause) -> bool:
     """A separable verb whose prefix stands at the end: 'Er ruft … an'."""
     clause = place.clause
     if not clause.verb.german.prefix or place.kind != 'main':
@@ -94,21 +94,21 @@ def _is_apart(place: Place) -> bool:
     return place.mood == 'request' or not is_whole
 
 
-def _is_whole(place: Place) -> bool:
+def _is_whole(place: PlacedClause) -> bool:
     return bool(place.clause.verb.german.prefix) and not _is_apart(place)
 
 
-def _described_subject(place: Place) -> bool:
+def _described_subject(place: PlacedClause) -> bool:
     subject = place.clause.subject
     return isinstance(subject, NounPhrase) and subject.relative is not None
 
 
-def _has_possessive(place: Place) -> bool:
+def _has_possessive(place: PlacedClause) -> bool:
     phrases = [phrase for phrase, _ in _phrases(place)]
     return any(phrase.determiner.english in POSSESSIVES for phrase in phrases)
 
 
-def _has_pronoun_of_a_thing(place: Place) -> bool:
+def _has_pronoun_of_a_thing(place: PlacedClause) -> bool:
     """'it' is er, sie or es, by the noun that is meant."""
     nominals = [nominal for nominal, _ in place.clause.phrases()]
     return any(isinstance(x, Pronoun) and x.english == 'it' for x in nominals)
@@ -155,7 +155,7 @@ def _is_inverted(clause: Clause) -> bool:
     return clause.front != 'subject' or clause.lead is not None
 
 
-def of(tree: Sentence) -> list[str]:
+def phenomena_of(tree: Sentence) -> list[str]:
     """The phenomena that a sentence holds."""
     places = list(clauses(tree))
     return [name for name, test in PHENOMENA.items() if any(map(test, places))]
@@ -185,6 +185,6 @@ def rows(
         return {}
     found: dict[str, list[int]] = {phenomenon: [] for phenomenon in PHENOMENA}
     for i, tree in enumerate(source.trees()[name]):
-        for phenomenon in of(tree):
+        for phenomenon in phenomena_of(tree):
             found[phenomenon].append(i)
     return found

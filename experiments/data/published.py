@@ -27,6 +27,7 @@ _POINTER = b'version https://git-lfs'
 _OPTIONAL = ('tokenizer_file', 'tokenizer_config_file', 'target_vocab_file')
 _SHOWN = 3  # languages that an error names
 _COPY = 'copy its files from where the checkpoint was published'
+_MEND = 'restore it from a copy, or convert the checkpoint again'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +50,9 @@ class PublishedTokenizer:
 
     @property
     def model(self) -> bytes:
-        """What tells all of it but the content of its files: JSON."""
-        fields = {
-            'sums': dict(self.sums),
-            'vocab_size': self.vocab_size,
-            'special_tokens': dataclasses.asdict(self.config_tokens),
-            'languages': self.languages,
-        }
+        """All fields but the folder, as JSON."""
+        fields = dataclasses.asdict(self) | {'sums': dict(self.sums)}
+        del fields['folder']
         return storage.json_text(fields).encode()
 
     @property
@@ -67,20 +64,23 @@ class PublishedTokenizer:
 
     @functools.cached_property
     def theirs(self) -> Any:
+        """Transformers' tokenizer."""
         return _open(self.folder, self.languages)
 
     @functools.cached_property
-    def _around_source(self) -> tuple[list[int], list[int]]:
+    def around_source(self) -> tuple[list[int], list[int]]:
+        """The tokens before and behind each source."""
         return _around(self.theirs, 'text')
 
     @functools.cached_property
-    def _around_target(self) -> tuple[list[int], list[int]]:
+    def around_target(self) -> tuple[list[int], list[int]]:
+        """The tokens before and behind each target, as Transformers has it."""
         return _around(self.theirs, 'text_target')
 
     @property
     def special_tokens(self) -> SpecialTokens:
         """The model's. Where a language stands behind targets, they start with it."""
-        _, behind = self._around_target
+        _, behind = self.around_target
         if behind and behind[-1] != self.config_tokens.end:
             return dataclasses.replace(self.config_tokens, start=behind[-1])
         return self.config_tokens
@@ -88,58 +88,51 @@ class PublishedTokenizer:
     @property
     def source_end(self) -> int | None:
         """The token that each source ends with; None for none."""
-        _, behind = self._around_source
+        _, behind = self.around_source
         return behind[-1] if behind else None
 
     @property
     def forced_first(self) -> int | None:
         """The token that each target begins with; None for any."""
-        before, _ = self._around_target
-        if not before or before[-1] == self.special_tokens.start:
-            return None
-        return before[-1]
+        before, _ = self.around_target
+        first = before[-1] if before else None
+        return None if first == self.special_tokens.start else first
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The tokens of each source, without `source_end`; a blank text has none."""
-        before, behind = self._around_source
-        return self._encode('text', texts, before, behind[:-1])
+        before, behind = self.around_source
+        return [before + row + behind[:-1] if row else [] for row in self._rows(texts)]
 
     def encode_target(self, texts: list[str]) -> list[list[int]]:
         """The tokens of each target, without start and end token."""
         before = [] if self.forced_first is None else [self.forced_first]
-        return self._encode('text_target', texts, before, [])
+        rows = self._rows(texts, 'text_target')
+        return [before + row if row else [] for row in rows]
 
-    def _encode(
-        self, side: str, texts: list[str], before: list[int], behind: list[int]
-    ) -> list[list[int]]:
+    def _rows(self, texts: list[str], side: str = 'text') -> list[list[int]]:
         if not texts:
             return []
         rows = self.theirs(**{side: texts}, add_special_tokens=False).input_ids
-        return [
-            [*before, *row, *behind] if text.strip() else []
-            for text, row in zip(texts, rows, strict=True)
-        ]
+        both = zip(texts, rows, strict=True)
+        return [row if text.strip() else [] for text, row in both]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
         """The text of each row up to its end token; what is no piece is left out."""
-        end = self.special_tokens.end
-        rows = []
-        for row in ids:
-            text = list(itertools.takewhile(lambda i: i != end, map(int, row)))
-            rows.append([i for i in text if i < len(self.theirs)])
-        return self.theirs.batch_decode(rows, skip_special_tokens=True)
+        end, most = self.special_tokens.end, len(self.theirs)
+        rows = [itertools.takewhile(lambda i: i != end, map(int, row)) for row in ids]
+        pieces = [[i for i in row if i < most] for row in rows]
+        return self.theirs.batch_decode(pieces, skip_special_tokens=True)
 
     def pieces(self, ids: list[int]) -> list[str]:
         """How each token is written; one that is no piece by its number."""
         pieces = self.theirs.convert_ids_to_tokens([int(i) for i in ids])
-        shown = zip(ids, pieces, strict=True)
-        return [f'<{i}>' if piece is None else piece for i, piece in shown]
+        return [piece or f'<{i}>' for i, piece in zip(ids, pieces, strict=True)]
 
     def save(self, path: Path) -> None:
-        """Writes the list of its files, and copies them to a folder beside it."""
+        """Copies its files to a folder beside the path, which gets their sums."""
         folder = path.with_name(_FOLDER)
-        for name, _ in self.sums:
-            if folder != self.folder:
+        if folder != self.folder:
+            for name, _ in self.sums:
                 storage.write(folder / name, (self.folder / name).read_bytes())
         tokenizer.write_model(path, self.model)
 
@@ -163,18 +156,22 @@ def load(
       UserError: a package or a file is missing, a file is damaged, or it does not fit
         the model; a language is not given, or is not one of the checkpoint's.
     """
-    paths = {path for kind in _FILES for path in folder.glob(kind)}
-    sums = []
-    for path in sorted(paths):
-        if not path.name.endswith(_WEIGHTS_INDEX):
-            _check_content(path)
-            sums.append((path.name, storage.sha256(path)))
+    sums = {}
+    for path in itertools.chain.from_iterable(map(folder.glob, _FILES)):
+        if path.name.endswith(_WEIGHTS_INDEX):
+            continue
+        if path.read_bytes().startswith(_POINTER):
+            raise UserError(
+                f'{path} is a pointer of Git LFS in place of the file: run git lfs '
+                f'pull in {folder}'
+            )
+        sums[path.name] = storage.sha256(path)
     languages = (source, target)
     _check_languages(folder, languages)
-    found = PublishedTokenizer(
-        folder, tuple(sums), vocab_size, special_tokens, languages
-    )
-    _check_fits(found)
+    in_order = tuple(sorted(sums.items()))
+    found = PublishedTokenizer(folder, in_order, vocab_size, special_tokens, languages)
+    _check_files(found)
+    _check_tokens(found)
     return found
 
 
@@ -184,26 +181,22 @@ def load_saved(path: Path) -> PublishedTokenizer:
     Raises:
       UserError: it is not there, or is not what was saved.
     """
-    mend = 'restore it from a copy, or convert the checkpoint again'
     wrong = tokenizer.damage(path)
     if wrong:
-        raise UserError(f'{path} is damaged ({wrong}): {mend}')
+        raise UserError(f'{path} is damaged ({wrong}): {_MEND}')
     fields = storage.read_json(path)
-    try:
-        found = PublishedTokenizer(
-            path.with_name(_FOLDER),
-            tuple(fields['sums'].items()),
-            fields['vocab_size'],
-            SpecialTokens(**fields['special_tokens']),
-            tuple(fields['languages']),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise UserError(f'{path} is no list of a tokenizer’s files: {mend}') from None
+    found = PublishedTokenizer(
+        path.with_name(_FOLDER),
+        tuple(fields['sums'].items()),
+        fields['vocab_size'],
+        SpecialTokens(**fields['config_tokens']),
+        tuple(fields['languages']),
+    )
     for name, sha256 in found.sums:
         file = found.folder / name
         if not storage.exists(file) or storage.sha256(file) != sha256:
             raise UserError(
-                f'{found.folder} is damaged ({name} is not what was written): {mend}'
+                f'{found.folder} is damaged ({name} is not what was written): {_MEND}'
             )
     return found
 
@@ -244,16 +237,6 @@ def _around(theirs: Any, side: str) -> tuple[list[int], list[int]]:
     return whole[:start], whole[start + len(plain) :]
 
 
-def _check_content(path: Path) -> None:
-    with path.open('rb') as file:
-        begin = file.read(len(_POINTER))
-    if begin == _POINTER:
-        raise UserError(
-            f'{path} is a pointer of Git LFS in place of the file: run git lfs pull '
-            f'in {path.parent}'
-        )
-
-
 def _check_languages(folder: Path, languages: tuple[str, str]) -> None:
     """Refuses languages that a checkpoint does not have, or none where it has some."""
     theirs = _open(folder)
@@ -265,7 +248,7 @@ def _check_languages(folder: Path, languages: tuple[str, str]) -> None:
             )
         return
     tokens = [token for token in theirs.all_special_tokens if not token.startswith('<')]
-    codes = [token.strip('_') for token in tokens]
+    codes = [token.strip('_') for token in tokens]  # M2M100's are like __en__
     many = f'the {len(codes)} languages of {folder}'
     for flag, code in zip(('source', 'target'), languages, strict=True):
         if not code:
@@ -280,39 +263,32 @@ def _check_languages(folder: Path, languages: tuple[str, str]) -> None:
             )
 
 
-def _check_fits(found: PublishedTokenizer) -> None:
-    """Refuses a tokenizer that lacks a file, or has other tokens than the model."""
-    theirs, folder, rows = found.theirs, found.folder, found.vocab_size
-    for name in _needed(theirs, folder):
-        if not storage.exists(folder / name):
-            raise UserError(f'{folder} holds no {name}: {_COPY}')
-    of_config = {
-        'pad_token_id': found.config_tokens.padding,
-        'eos_token_id': found.config_tokens.end,
-    }
-    for name, token in of_config.items():
-        own = getattr(theirs, name)
-        if own != token:
-            raise UserError(
-                f'{folder} has a tokenizer with {name}={own}, and its config.json has '
-                f'{token}: they are of two checkpoints'
-            )
-    pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
-    around = [*found._around_source, *found._around_target]
-    last = max(pieces.union(*around))
-    if last >= rows:
-        raise UserError(
-            f'{folder} has a tokenizer with token {last}, and the model {rows} rows: '
-            'they are of two checkpoints'
-        )
-
-
-def _needed(theirs: Any, folder: Path) -> list[str]:
-    """The files without which Transformers makes up an empty vocabulary."""
-    names = theirs.vocab_files_names
+def _check_files(found: PublishedTokenizer) -> None:
+    """Refuses a missing file, in whose place Transformers has an empty vocabulary."""
+    names = found.theirs.vocab_files_names
     needed = [name for key, name in names.items() if key not in _OPTIONAL]
-    if 'tokenizer_file' not in names:
-        return needed
-    if storage.exists(folder / names['tokenizer_file']):
-        return []
-    return needed or ['tokenizer.model']
+    there = dict(found.sums)
+    if 'tokenizer_file' in names:
+        whole = names['tokenizer_file'] in there
+        needed = [] if whole else needed or ['tokenizer.model']
+    for name in needed:
+        if name not in there:
+            raise UserError(f'{found.folder} holds no {name}: {_COPY}')
+
+
+def _check_tokens(found: PublishedTokenizer) -> None:
+    """Refuses a tokenizer whose tokens are not the model's."""
+    theirs, special = found.theirs, found.config_tokens
+    if (theirs.pad_token_id, theirs.eos_token_id) != (special.padding, special.end):
+        raise UserError(
+            f'{found.folder} has a tokenizer with pad_token_id={theirs.pad_token_id} '
+            f'and eos_token_id={theirs.eos_token_id}, and its config has '
+            f'{special.padding} and {special.end}: they are of two checkpoints'
+        )
+    pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
+    last = max(pieces.union(*found.around_source, *found.around_target))
+    if last >= found.vocab_size:
+        raise UserError(
+            f'{found.folder} has a tokenizer with token {last}, and the model '
+            f'{found.vocab_size} rows: they are of two checkpoints'
+        )

@@ -7,7 +7,7 @@ import io
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -251,35 +251,30 @@ def train(
     folder = cache / f'tokenizer-{hashlib.sha256(key.encode()).hexdigest()[:32]}'
 
     def make(draft: Path) -> None:
-        pairs = _counted(data.train(), progress) if progress else data.train()
-        (draft / _MODEL).write_bytes(_train(_sample(pairs, _SAMPLE), vocab_size))
+        pairs = _sample(data.train(), _SAMPLE, progress)
+        (draft / _MODEL).write_bytes(_train(pairs, vocab_size))
 
     storage.cache_folder(folder, make)
     return _parse(folder / _MODEL)
 
 
-def _counted(
-    pairs: Iterable[tuple[str, str]], progress: Callable[[int], None]
-) -> Iterator[tuple[str, str]]:
-    count = 0
-    for count, pair in enumerate(pairs, 1):
-        yield pair
-        if count % _COUNTED == 0:
-            progress(count)
-    progress(count)
-
-
-def _sample(pairs: Iterable[tuple[str, str]], limit: int) -> list[tuple[str, str]]:
+def _sample(
+    pairs: Iterable[tuple[str, str]],
+    limit: int,
+    progress: Callable[[int], None] | None = None,
+) -> list[tuple[str, str]]:
     """Every pair, or every second, fourth, …, so that at most `limit` remain."""
-    kept = []
+    sample = []
     stride = 1
     for i, pair in enumerate(pairs):
+        if progress is not None and i % _COUNTED == 0:
+            progress(i)
         if i % stride == 0:
-            kept.append(pair)
-            if len(kept) > limit:
-                kept = kept[::2]
+            sample.append(pair)
+            if len(sample) > limit:
+                sample = sample[::2]
                 stride *= 2
-    return kept
+    return sample
 
 
 def _train(pairs: list[tuple[str, str]], vocab_size: int) -> bytes:

@@ -1,12 +1,12 @@
 """Batches of what is scored or translated: each pair or sentence once, by length."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from experiments.data import packing
 from experiments.data.collate import Batch, pairs_batch, source_batch
-from experiments.data.corpus import Corpus, RaggedArray, chunks
+from experiments.data.corpus import Corpus, RaggedArray
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS
 
 
@@ -30,36 +30,27 @@ def evaluation_batches(
 
 
 def source_batches(
-    sentences: Iterable[list[int]],
+    sentences: list[list[int]],
     tokens: int,
     devices: int = 1,
-    window: int = 4096,
     padding: int = DEFAULT_TOKENS.padding,
     end: int | None = DEFAULT_TOKENS.end,
-) -> Iterator[tuple[Batch, np.ndarray]]:
-    """The source side of sentences to translate, each once, however long it is.
-
-    Only `window` sentences are read ahead and sorted by length; all batches of a window
-    come before those of the next.
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Sentences to translate, each once, however long it is.
 
     Args:
       sentences: tokens, without the end.
       tokens: positions of a batch for each device, at most, unless a sentence has more.
       devices: how many divide the rows of a batch.
-      window: how many sentences are sorted together.
       padding: what rows are filled up with.
       end: what each sentence ends with; None for nothing.
 
     Yields:
-      The source side of a batch, and the indices of the sentences in its first rows;
-      rows after those are empty.
+      source_BS of a batch, and the indices of the sentences in its first rows; rows
+      after those are empty.
     """
-    first = 0
-    for chunk in chunks(sentences, window):
-        source = RaggedArray.of(chunk)
-        lengths = source.lengths() + 1
-        for shape, index in packing.by_length(lengths, tokens, devices):
-            rows = np.arange(len(index))
-            batch = source_batch(source, shape, index, rows, padding, end)
-            yield batch, first + index
-        first += len(chunk)
+    source = RaggedArray.from_rows(sentences)
+    for shape, index in packing.by_length(source.lengths() + 1, tokens, devices):
+        rows = np.arange(len(index))
+        batch = source_batch(source, shape, index, rows, padding, end)
+        yield batch['source'], index

@@ -1,9 +1,8 @@
 """Scores a model on whole sets: loss, and BLEU and chrF of its translations."""
 
-import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
 
 # Is told a set's name, how many of its sentences are translated, and how many it has.
-# What it raises ends the evaluation.
 OnProgress = Callable[[str, int, int], None]
 _LARGEST_EXPONENT = 700  # exp of more is not a float
 
@@ -93,7 +91,12 @@ class Evaluator:
         Sources and references are saved beside them, as `translation_files` says.
         """
         sources, references = translation_files.lines_of(pairs)
-        outputs = self._outputs(variables, name, sources)
+
+        def on_progress(done: int) -> None:
+            self._on_progress(name, done, len(sources))
+
+        hypotheses = self._translate(variables, sources, on_progress=on_progress)
+        outputs = [best_first[0].text for best_first in hypotheses]
         result = {
             'direction': self._direction,
             'sentences': len(pairs),
@@ -101,24 +104,18 @@ class Evaluator:
             **scores.bleu_and_chrf(outputs, references),
         }
         file = translation_files.outputs_path(self._path, name, step, mean_of)
-        if processes.is_first():
-            with self._saving():
+        try:
+            if processes.is_first():
                 translation_files.write(file, name, sources, references, outputs)
-                storage.write_json(
-                    file.with_suffix('.json'), result | {'set': name, 'step': step}
-                )
+                about = result | {'set': name, 'step': step}
+                storage.write_json(file.with_suffix('.json'), about)
+        except UserError as error:
+            if self._warn is None:
+                raise
+            self._warn(f'translations and scores are not saved: {error}')
         if mean_of == 1:
             self._known[name, step] = result
         return result
-
-    def _outputs(self, variables: Any, name: str, sources: list[str]) -> list[str]:
-        """The best translation of each source."""
-
-        def on_progress(done: int) -> None:
-            self._on_progress(name, done, len(sources))
-
-        hypotheses = self._translate(variables, sources, on_progress=on_progress)
-        return [best_first[0].text for best_first in hypotheses]
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
         """Loss, perplexity and token accuracy over all pairs.
@@ -142,16 +139,6 @@ class Evaluator:
             'perplexity': math.exp(min(loss, _LARGEST_EXPONENT)),
             'accuracy': float(total.correct / total.tokens),
         }
-
-    @contextlib.contextmanager
-    def _saving(self) -> Iterator[None]:
-        """Where nothing can be saved, tells `warn` so; without it, that is an error."""
-        try:
-            yield
-        except UserError as error:
-            if self._warn is None:
-                raise
-            self._warn(f'translations and scores are not saved: {error}')
 
 
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it

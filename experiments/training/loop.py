@@ -67,8 +67,9 @@ def run(
       Stopped: a stop was asked for while training; the state is saved.
     """
     fields = config.to_dict()
-    command = {'--workdir': str(path.absolute()), **flatten(fields)}
-    processes.check_same('command', processes.code() | command)
+    if processes.count() > 1:
+        command = {'--workdir': str(path.absolute()), **flatten(fields)}
+        processes.check_same('command', processes.code() | command)
     directory.check_directory(path, fields)
     if directory.has_ended(path, fields):
         _show_result(config, path, screen)

@@ -13,7 +13,7 @@ from experiments.command_line import console
 from experiments.command_line.screen import Screen
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig, seed
-from experiments.data import corpus, set_names, sources, tokenizer
+from experiments.data import corpus, sources, tokenizer
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
 from experiments.data.tokenizer import Tokenizer
@@ -77,7 +77,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     available = source.evaluation()
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
-    set_names.check(dev | final)
+    sets.check_names(dev | final)
     screen.begin('making the tokenizer', quiet=True)
     make = functools.partial(_train_tokenizer, config, screen)
     vocabulary = initial.vocabulary(config, path, origin, make)

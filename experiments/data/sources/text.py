@@ -4,11 +4,11 @@ import contextlib
 import dataclasses
 import gzip
 import hashlib
+import io
 import unicodedata
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from experiments.data.sources import check_arguments
 from experiments.errors import UserError
@@ -124,9 +124,11 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
-    opener = gzip.open if path.suffix == '.gz' else open
-    with _reading(path), opener(path, 'rb') as file:
+def _open(path: Path) -> Iterator[io.BufferedIOBase]:
+    with (
+        _reading(path),
+        gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file,
+    ):
         yield file
 
 

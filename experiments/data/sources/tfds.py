@@ -16,6 +16,7 @@ from typing import Any
 from experiments.data.sources import check_arguments
 from experiments.errors import UserError
 
+_DATA = 'https://storage.googleapis.com/tfds-data'
 _CHUNK = 1024  # examples read at once, in half the time of one after another
 
 
@@ -126,9 +127,7 @@ class Tfds:
             return tfds.builder(
                 self.name, data_dir=self.data_dir, file_format='array_record'
             )
-        except (
-            Exception
-        ) as error:  # TFDS raises errors of many kinds for a wrong name or version
+        except Exception as error:  # of many kinds, for a wrong name or version
             raise UserError(
                 f'data: tfds(name={self.name!r}): {_line(error)}'
             ) from error
@@ -142,9 +141,7 @@ class Tfds:
             )
         try:
             builder.download_and_prepare()
-        except (
-            Exception
-        ) as error:  # of whatever kind: the download, the archive, the disk
+        except Exception as error:  # the download, the archive, the disk
             raise UserError(
                 f'data: {self.name} could not be prepared: {_line(error)}; to see why, '
                 f'run {self._command()} (many archives need: pip install tensorflow)'
@@ -219,17 +216,14 @@ def _overlap(a: Any, b: Any) -> bool:
 
 def _line(error: Exception) -> str:
     """TFDS's message on one short line, without the arguments that it repeats."""
-    said = re.sub(
-        r'^Failed to construct dataset .*?}": ', '', str(error) or repr(error)
-    )
+    said = str(error) or repr(error)
+    said = re.sub(r'^Failed to construct dataset .*?}": ', '', said)
     return textwrap.shorten(said, 250, placeholder=' …')
 
 
 def _online() -> bool:
     try:
-        urllib.request.urlopen(
-            'https://storage.googleapis.com/tfds-data', timeout=5
-        ).close()
+        urllib.request.urlopen(_DATA, timeout=5).close()
     except urllib.error.HTTPError:
         return True  # an answer, whatever it says
     except OSError:

@@ -1,0 +1,228 @@
+"""Files are written whole or not at all; caches mend themselves; one has the lock."""
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from experiments import storage
+from experiments.errors import UserError
+
+
+def test_a_file_is_written_whole_and_its_folders_made(tmp_path):
+    path = tmp_path / 'a' / 'b.txt'
+    storage.write(path, 'grün\r\n')
+    assert path.read_bytes() == b'gr\xc3\xbcn\r\n'
+    storage.write(path, b'\x00')
+    assert path.read_bytes() == b'\x00'
+    assert [p.name for p in path.parent.iterdir()] == ['b.txt']
+
+
+def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / 'file'
+    storage.write(path, 'old')
+    with pytest.raises(ZeroDivisionError):
+        with storage.replacing(path) as temporary:
+            temporary.write_text('new')
+            raise ZeroDivisionError
+    assert path.read_text() == 'old'
+    assert [p.name for p in tmp_path.iterdir()] == ['file']
+
+
+def test_a_folder_appears_with_all_that_is_in_it(tmp_path):
+    with storage.replacing(tmp_path / 'cache') as temporary:
+        (temporary / 'inner').mkdir(parents=True)
+        (temporary / 'inner' / 'a').write_text('a')
+        assert not (tmp_path / 'cache').exists()
+    assert (tmp_path / 'cache' / 'inner' / 'a').read_text() == 'a'
+    with pytest.raises(UserError, match='cannot write .*cache'):
+        with storage.replacing(tmp_path / 'cache') as temporary:
+            temporary.mkdir()
+    assert [p.name for p in tmp_path.iterdir()] == ['cache']
+
+
+def test_a_new_file_is_as_open_to_others_as_the_user_s_mask_says(tmp_path):
+    storage.write(tmp_path / 'ours', 'x')
+    (tmp_path / 'plain').write_text('x')
+    assert (tmp_path / 'ours').stat().st_mode == (tmp_path / 'plain').stat().st_mode
+
+
+def test_a_place_that_cannot_be_written_to_is_a_user_error(tmp_path):
+    (tmp_path / 'file').write_text('mine')
+    with pytest.raises(UserError, match='cannot write .*file/inner'):
+        storage.write(tmp_path / 'file' / 'inner', 'x')
+    assert (tmp_path / 'file').read_text() == 'mine'
+
+
+@pytest.mark.skipif(os.name != 'posix', reason='limits as POSIX has them')
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    import resource
+
+    path = tmp_path / 'file'
+    storage.write(path, 'old')
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(UserError, match='cannot write .*file: File too large'):
+            storage.write(path, 'x' * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == 'old'
+    assert [p.name for p in tmp_path.iterdir()] == ['file']
+
+
+def test_json_is_readable_and_the_same_for_equal_values(tmp_path):
+    path = tmp_path / 'a.json'
+    storage.write_json(path, {'b': [1, None], 'a': 'ä'})
+    assert path.read_text(encoding='utf-8') == (
+        '{\n  "a": "ä",\n  "b": [\n    1,\n    null\n  ]\n}\n'
+    )
+    assert storage.read_json(path) == {'a': 'ä', 'b': [1, None]}
+    for data in (b'\xff', b'[' * 100_000, b'"\\ud800"'):
+        path.write_bytes(data)
+        with pytest.raises(UserError, match='a.json is not JSON'):
+            storage.read_json(path)
+    with pytest.raises(UserError, match='cannot read .*none.json: No such file'):
+        storage.read_json(tmp_path / 'none.json')
+
+
+def test_a_number_that_is_not_finite_is_null(tmp_path):
+    path = tmp_path / 'a.json'
+    storage.write_json(path, {'a': float('nan'), 'b': [float('inf'), (-math.inf, 1.5)]})
+    assert json.loads(path.read_text(), parse_constant=pytest.fail) == {
+        'a': None,
+        'b': [None, [None, 1.5]],
+    }
+
+
+def test_text_that_is_not_utf8_is_not_written(tmp_path):
+    with pytest.raises(UserError, match=r'cannot write .*a.json: .*utf-8'):
+        storage.write_json(tmp_path / 'a.json', {'a': 'x\udcff'})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whether_there_is_a_file_may_not_be_known(tmp_path):
+    assert storage.exists(tmp_path) and not storage.exists(tmp_path / 'a')
+    (tmp_path / 'file').write_text('')
+    assert not storage.exists(tmp_path / 'file' / 'a')
+    with pytest.raises(UserError, match='File name too long'):
+        storage.exists(tmp_path / ('x' * 5000))
+
+
+def test_what_killed_processes_have_left_is_removed(tmp_path):
+    code = (
+        'import os, pathlib, sys\nfrom experiments import storage\n'
+        'with storage.replacing(pathlib.Path(sys.argv[1]) / "folder") as draft:\n'
+        '    draft.mkdir()\n    (draft / "a").write_text("half")\n    os._exit(1)'
+    )
+    subprocess.run([sys.executable, '-c', code, str(tmp_path)])
+    (tmp_path / 'a.tmp').write_text('of others')
+    assert len(list(tmp_path.iterdir())) == 2
+    storage.remove_leftovers(tmp_path, older_than=3600)
+    assert len(list(tmp_path.iterdir())) == 2
+    storage.remove_leftovers(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ['a.tmp']
+    storage.remove_leftovers(tmp_path / 'missing')
+
+
+# Caches.
+
+
+def make_cache(folder):
+    (folder / 'a').write_bytes(b'abc')
+    (folder / 'b').write_bytes(b'')
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ('name', 'harm'),
+    [
+        *(('a', flip), ('a', cut), ('a', Path.unlink)),
+        *((storage.SUMS, flip), (storage.SUMS, Path.unlink)),
+    ],
+)
+def test_a_damaged_folder_of_a_cache_is_named_and_made_again(
+    tmp_path, capsys, name, harm
+):
+    folder = tmp_path / 'cache'
+    storage.cache_folder(folder, make_cache)
+    storage.cache_folder(folder, pytest.fail)  # what is whole is not made again
+    assert capsys.readouterr().err == ''
+    harm(folder / name)
+    storage.cache_folder(folder, make_cache)
+    said = capsys.readouterr().err
+    assert str(folder) in said and said.count('\n') == 1
+    assert (folder / 'a').read_bytes() == b'abc'
+    assert storage.damage(folder / storage.SUMS) == ''
+    check = ['sha256sum', '--check', '--strict', '--quiet', storage.SUMS]
+    subprocess.run(check, cwd=folder, check=True)
+
+
+def test_what_cannot_be_read_is_not_made_again(tmp_path):
+    storage.cache_folder(tmp_path / 'cache', make_cache)
+    (tmp_path / 'cache' / 'a').unlink()
+    (tmp_path / 'cache' / 'a').mkdir()  # reading it fails, as without permission
+    with pytest.raises(UserError, match='cannot read .*a: Is a directory'):
+        storage.cache_folder(tmp_path / 'cache', pytest.fail)
+
+
+def test_of_several_that_want_a_folder_one_makes_it(tmp_path):
+    made = []
+
+    def make(folder):
+        made.append(folder)
+        make_cache(folder)
+
+    wanting = [
+        threading.Thread(target=storage.cache_folder, args=(tmp_path / 'cache', make))
+        for _ in range(8)
+    ]
+    for thread in wanting:
+        thread.start()
+    for thread in wanting:
+        thread.join()
+    assert len(made) == 1
+
+
+# The lock.
+
+
+def test_one_process_at_a_time_has_a_lock(tmp_path):
+    file = tmp_path / 'run' / '.lock'
+    assert storage.is_free(file)
+    with storage.locked(file):
+        assert not storage.is_free(file)
+        message = f'run is in use by process {os.getpid()} on .*--workdir'
+        with pytest.raises(storage.InUse, match=message):
+            with storage.locked(file):
+                pass
+    assert storage.is_free(file)
+    code = 'import sys; from experiments import storage; from pathlib import Path\n'
+    code += 'with storage.locked(Path(sys.argv[1])): print(flush=True); input()'
+    command = [sys.executable, '-c', code, str(file)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        other.stdout.readline()
+        assert not storage.is_free(file)
+        other.kill()  # the system takes its lock away
+    with storage.locked(file, wait=True), contextlib.suppress(ValueError):
+        raise ValueError
+    with pytest.raises(UserError, match='cannot write .*inner'):
+        with storage.locked(file / 'inner'):
+            pass
