@@ -326,14 +326,17 @@ def test_from_a_published_checkpoint_to_one_that_is_trained_on(
         *('--config.batch.tokens=256', '--config.batch.max_length=16'),
         *('--config.checkpoint.every=10', '--config.evaluation.every=1000'),
         *('--config.evaluation.decode=greedy', '--config.evaluation.extra_length=3'),
-        *('--config.optimizer.schedule=cosine(peak=1e-3)', f'--workdir={path}'),
+        *(
+            '--config.optimizer.schedule=constant_schedule(value=1e-3)',
+            f'--workdir={path}',
+        ),
     ]
     killed_at_a_checkpoint(path, [*settings, '--config.train.steps=60'])
     command(monkeypatch, run, *settings, '--config.train.steps=60')
     printed = capsys.readouterr().out
     assert 'resuming at step ' in printed
     assert json.loads((path / 'init.json').read_text('utf-8'))['ended']
-    command(monkeypatch, run, *settings, '--config.train.steps=64', '--extend')
+    command(monkeypatch, run, *settings, '--config.train.steps=64')
     trained = trained_run.open_trained(path)
     assert trained.checkpoints.steps()[-1] == 64
     assert trained.tokenizer == trained_run.open_trained(theirs).tokenizer
