@@ -79,7 +79,8 @@ OTHERS = {
     'output_bias': (False, True),
     'norm_embeddings': (False, True),
     'scale_logits': (False, True),
-    'logit_cap': (None, 5.0),
+    # Wide, so that logits are about as large as what they are computed of.
+    'logit_cap': (None, 50.0),
     'num_kv_heads': (None, 1),
     'parallel': (False, True),
     'continuous_positions': (False, True),
