@@ -29,9 +29,9 @@ def main() -> None:
     _check_out(args.out)
     # These import JAX, so they come after the flags: a mistake is answered at once.
     from experiments.reports import looking
-    from experiments.runtime import malloc
+    from experiments.runtime import memory
 
-    malloc.keep()
+    memory.keep_freed()
     run = looking.open_run(args.workdir, args.pairs)
     for text in args.text:
         run.check_text(text, '--text')

@@ -15,7 +15,7 @@ from experiments.command_line import flags, stopping
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.runs import directory
-from experiments.runtime import malloc, processes
+from experiments.runtime import memory, processes
 
 
 def main() -> None:
@@ -84,5 +84,5 @@ def _newest_step(path: Path) -> int:
 
 
 if __name__ == '__main__':
-    malloc.use_huge_pages()
+    memory.use_huge_pages()
     flags.main(main)

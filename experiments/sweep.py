@@ -16,7 +16,7 @@ from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
 from experiments.runs import directory, reading
-from experiments.runtime import malloc
+from experiments.runtime import memory
 from experiments.sweeps import progress, schema, workers
 from experiments.sweeps.schema import Sweep
 
@@ -158,5 +158,5 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
 
 
 if __name__ == '__main__':
-    malloc.use_huge_pages()
+    memory.use_huge_pages()
     flags.main(main)

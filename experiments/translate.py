@@ -21,7 +21,7 @@ from experiments.evaluation import translator
 from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import trained_run
 from experiments.runs.trained_run import TrainedRun
-from experiments.runtime import compilation, malloc
+from experiments.runtime import compilation, memory
 from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
 # Flags that stand for the fields of these names in a config's `evaluation`.
@@ -33,7 +33,7 @@ def main() -> None:
     schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
     compilation.use_cache()
-    malloc.keep()
+    memory.keep_freed()
     runs = _open_runs(args.workdir)
     settings = _settings(runs[0].config, args)
     _check_n_best(args.n_best, settings)

@@ -18,7 +18,7 @@ from experiments.data import sources, tokenizer
 from experiments.data.batches import Position
 from experiments.errors import UserError
 from experiments.runs import directory, initial, metrics_log, trained_run
-from experiments.runtime import cache as cache_folder
+from experiments.runtime import compilation
 from experiments.training import loop, programs, setup
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.training import freezing
@@ -55,7 +55,7 @@ def make_source(path, text, steps=(1, 2), **changes):
     """The directory of a run, made without training: random parameters at each step."""
     config = settings(text, evaluation__average=2, checkpoint__keep=2, **changes)
     words = tokenizer.train(
-        sources.load(config.data), config.tokenizer.vocab_size, cache_folder.folder()
+        sources.load(config.data), config.tokenizer.vocab_size, compilation.use_cache()
     )
     model = check.build_model(config, words.vocab_size)
     make = jax.jit(lambda key: init_variables(model, key))
@@ -106,7 +106,7 @@ def result(path):
 
 
 def last_params(path):
-    checkpoints = Checkpoints(path / trained_run.CHECKPOINTS, read_only=True)
+    checkpoints = Checkpoints(path / trained_run.CHECKPOINTS)
     run = trained_run.open_trained(path)
     abstract = trained_run.abstract_variables(run.model)
     loaded = checkpoints.average(checkpoints.last_steps(1), abstract).variables

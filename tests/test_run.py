@@ -432,7 +432,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
     # A rate that throws the weights out of range: the step after it overflows.
     wild = dict(optimizer__schedule='constant_schedule(value=1e30)', train__steps=6)
     with pytest.raises(
-        UserError, match=r'not finite at step 2 \(epoch 0, batch 1\); no checkpoint'
+        UserError, match=r'not finite at step 2 \(epoch 0, batch 1\): lower the rate'
     ):
         command(monkeypatch, run, *arguments(text, tmp_path / 'stop', **wild))
     wild |= dict(train__on_nonfinite='skip', evaluation__sets='val')

@@ -334,7 +334,7 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path, name)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-NOT_FINITE = 'loss or gradient not finite at step 1,234 (epoch 0, batch 7); no …'
+NOT_FINITE = 'loss or gradient not finite at step 1,234 (epoch 0, batch 7): lower …'
 
 
 @pytest.mark.parametrize(

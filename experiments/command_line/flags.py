@@ -50,7 +50,7 @@ class Settings(NamedTuple):
         overrides = {**self.overrides, 'train.seed': seed}
         if seed == self.file['train.seed']:
             del overrides['train.seed']
-        config = schema.with_seed(self.config, seed)
+        config = schema.with_train(self.config, seed=seed)
         return self._replace(config=config, overrides=overrides)
 
 

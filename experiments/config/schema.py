@@ -5,9 +5,9 @@ Checks, errors, `--help` and the documentation's table are made from the annotat
 `load.ADDED`.
 """
 
+import contextlib
 import dataclasses
 import functools
-import re
 import typing
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -277,13 +277,13 @@ def seed(config: ExperimentConfig, name: str) -> int:
 
 def without_seeds(config: ExperimentConfig) -> ExperimentConfig:
     """The config with its seeds as they are by default."""
-    seeds: Any = dict(seed=0, init_seed=None, data_seed=None, dropout_seed=None)
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, **seeds))
+    seeds = dict.fromkeys(('init_seed', 'data_seed', 'dropout_seed'))
+    return with_train(config, seed=0, **seeds)
 
 
-def with_seed(config: ExperimentConfig, value: int) -> ExperimentConfig:
-    """The config with another `train.seed`."""
-    train = dataclasses.replace(config.train, seed=value)
+def with_train(config: ExperimentConfig, **fields: Any) -> ExperimentConfig:
+    """The config with other values of some fields of `train`."""
+    train = dataclasses.replace(config.train, **fields)
     return dataclasses.replace(config, train=train)
 
 
@@ -304,10 +304,11 @@ def profiled_steps(config: ExperimentConfig) -> tuple[int, int] | None:
     text = config.train.profile
     if not text:
         return None
-    steps = re.fullmatch('([0-9]{1,9}):([0-9]{1,9})', text)
-    if steps is None or not 1 <= int(steps[1]) <= int(steps[2]):
-        raise UserError(
-            f'train.profile={ranges.shown(text)}: give the first and the last step, '
-            "such as '10:13'"
-        )
-    return int(steps[1]), int(steps[2])
+    first, _, last = text.partition(':')
+    with contextlib.suppress(ValueError):
+        if 1 <= int(first) <= int(last):
+            return int(first), int(last)
+    raise UserError(
+        f'train.profile={ranges.shown(text)}: give the first and the last step, such '
+        "as '10:13'"
+    )

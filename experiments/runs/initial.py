@@ -62,7 +62,7 @@ def _has_begun(path: Path) -> bool:
     checkpoints = path / trained_run.CHECKPOINTS
 
     def look() -> bool:
-        return bool(Checkpoints(checkpoints, read_only=True).steps())
+        return bool(Checkpoints(checkpoints).steps())
 
     return processes.from_first(look)
 
