@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from made_runs import nest
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
@@ -13,7 +14,7 @@ from configs import wmt_base, wmt_base_bf16, wmt_big, wmt_big_bf16, wmt_small
 from experiments import report
 from experiments.command_line import flags
 from experiments.config import check, load, schema, table
-from experiments.config.load import flatten, nest
+from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.runs import directory, trained_run

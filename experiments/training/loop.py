@@ -71,8 +71,8 @@ def run(
     if directory.asks_for_more(path, fields):
         _check_may_go_on(config)
     setup = prepare(config, path, screen)
+    # It waits for all: each has seen the directory as it was.
     processes.check_same('text', {'its digest': setup.pairs.digest})
-    processes.barrier('prepared')  # all have seen the directory as it was
     with contextlib.ExitStack() as opened:
         if processes.is_first():
             opened.enter_context(directory.open_run(path, fields))
