@@ -62,7 +62,7 @@ class Progress:
             'position': self.position,
             'seconds': self.seconds,
             'tokens': self.tokens,
-            'window': self._window,
+            'window': dict(self._window),  # which is written while this one grows
         }
 
     def start_clock(self) -> None:
