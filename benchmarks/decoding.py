@@ -152,13 +152,13 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     """The translator that the runner uses."""
     from flax import traverse_util
 
-    from experiments.config import typed
+    from experiments.config import load
     from experiments.evaluation import translator
     from experiments.runtime import compilation, malloc
 
     compilation.use_cache()
     malloc.keep()  # as `translate` does
-    stored = typed.from_dict(directory.read_config(args.workdir)).evaluation
+    stored = load.from_dict(directory.read_config(args.workdir)).evaluation
     settings = dataclasses.replace(
         stored,
         decode='greedy' if args.beams == 1 else 'beam',

@@ -83,16 +83,16 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
 
     from configs import wmt_small
     from experiments.command_line.screen import Screen
-    from experiments.config import typed
+    from experiments.config import load
     from experiments.data.batches import Position
     from experiments.runtime import compilation, mesh
     from experiments.training import setup
     from flaxformer_lite.training.train_step import init_state, make_train_step
 
     file = wmt_small.get_config()
-    typed.fill(file)
+    load.fill(file)
     file.update_from_flattened_dict(changes)
-    config = typed.from_config_dict(file)
+    config = load.from_config_dict(file)
     made = setup.prepare(config, NO_RUN, Screen(sys.stderr))
     init = functools.partial(init_state, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)

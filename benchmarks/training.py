@@ -135,7 +135,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
 
 def _config(args: argparse.Namespace) -> Any:
     from configs import wmt_base
-    from experiments.config import typed
+    from experiments.config import load
 
     config = wmt_base.get_config()
     config.data, config.tokenizer.vocab_size = args.data, VOCABULARY
@@ -143,7 +143,7 @@ def _config(args: argparse.Namespace) -> Any:
     config.model.update(
         SIZES, d_model=args.d_model, d_ff=4 * args.d_model, dtype=args.dtype
     )
-    return typed.from_config_dict(config)
+    return load.from_config_dict(config)
 
 
 def _input_seconds(batches: Batches, count: int = 50) -> float:

@@ -94,13 +94,13 @@ def variants(only: str = '') -> list[dict[str, Any]]:
 
 def _config(args: argparse.Namespace) -> Any:
     from configs import wmt_small
-    from experiments.config import typed
+    from experiments.config import load
 
     config = wmt_small.get_config()
     config.data, config.train.steps = args.data, args.steps
     config.optimizer.schedule = 'cosine(peak=2e-3, warmup=0.15)'
     config.model.update(args.variant)
-    return typed.from_config_dict(config)
+    return load.from_config_dict(config)
 
 
 def work(args: argparse.Namespace) -> dict[str, float]:

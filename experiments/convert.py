@@ -42,13 +42,10 @@ def _parser() -> flags.Parser:
         help='of a checkpoint: config.json, weights, tokenizer; with --to of a run',
     )
     made = parser.add_argument_group('a checkpoint becomes a run')
-    made.add_argument(
-        '--workdir', type=flags.directory, help='of the run, which must not exist'
-    )
+    made.add_argument('--workdir', type=Path, help='of the run, which must not exist')
     made.add_argument(
         '--data',
-        help='what evaluate scores it on, as in a config (default: '
-        f'{ExperimentConfig().data})',
+        help=f'what evaluate scores it on (default: {ExperimentConfig().data})',
     )
     made.add_argument('--source', help='language of sources, where it is a token')
     made.add_argument('--target', help='language of targets, where it is a token')
@@ -68,13 +65,13 @@ def _make_run(args: argparse.Namespace) -> None:
     from experiments.conversion import converted
     from experiments.training.result import count_parameters
 
-    conversion = converted.read(
+    conversion = converted.read_checkpoint(
         args.folder,
         args.data or ExperimentConfig().data,
         args.source or '',
         args.target or '',
     )
-    variables = converted.write(conversion, args.workdir)
+    variables = converted.write_run(conversion, args.workdir)
     facts = {
         'run': args.workdir,
         'family': conversion.model_type,

@@ -8,8 +8,7 @@ import math
 from typing import Any
 
 from experiments.command_line import console, flags
-from experiments.config.derived import without_seeds
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import ExperimentConfig, without_seeds
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """The error whose message is for the user: printed on one line, without a traceback."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 LONGEST = 1000  # characters of a line
 
@@ -10,6 +12,15 @@ class UserError(Exception):
 
     The message names the field or file, its value, and what to do.
     """
+
+
+@contextmanager
+def user_errors(before: str = '') -> Iterator[None]:
+    """What the library refuses becomes a UserError, with some words before its own."""
+    try:
+        yield
+    except (ValueError, ModuleNotFoundError) as error:
+        raise UserError(f'{before}{error}') from None
 
 
 def warn(message: str) -> None:

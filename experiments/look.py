@@ -7,34 +7,77 @@ and head, alignments, what each head is worth, and the curves of training.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments import storage
-from experiments.command_line import flags, packages
+from experiments.command_line import flags
 from experiments.errors import UserError
 
-_NEEDED = ('scipy', 'plotly', 'jinja2')
+if TYPE_CHECKING:
+    from experiments.reports.looking import Look
+
+NEEDED = ('scipy', 'altair', 'vl_convert', 'jinja2')
 _ENDINGS = ('.html', '.htm')
 
 
 def main() -> None:
     args = _parser().parse_args()
-    packages.check('experiments.look', _NEEDED, 'report')
+    flags.require_packages('experiments.look', NEEDED, 'report')
     targets = _targets(args)
     _check_out(args.out)
     # These import JAX, so they come after the flags: a mistake is answered at once.
-    from experiments.reports.inside import looking, run_page
+    from experiments.reports import looking
     from experiments.runtime import malloc
 
     malloc.keep()
     run = looking.open_run(args.workdir, args.pairs)
     for text in args.text:
-        run.check(text, '--text')
+        run.check_text(text, '--text')
     for target in filter(None, targets):
-        run.check(target, '--target')
-    storage.write(args.out, run_page.html(run, args.text, targets))
+        run.check_text(target, '--target')
+    storage.write(args.out, page_of_run(run, args.text, targets))
     print(args.out)
+
+
+def page_of_run(run: 'Look', sources: Sequence[str], targets: Sequence[str]) -> str:
+    """The page of a run and of sentences that it translates.
+
+    Args:
+      run: of which it is.
+      sources: the sentences.
+      targets: what the decoder writes of each, for its attention; empty: the run's own
+        translation.
+
+    Raises:
+      UserError: a sentence or a file of the run cannot be read.
+    """
+    from experiments.reports import page, pictures, scores, texts
+
+    own = run.translate_all(sources)
+    translations = page.Section('Translations')
+    if any(targets):
+        translations.text.append(
+            'Attention and alignment are of the given target. Marked in the own '
+            'translation: what the target does not have, and what of it is missing.'
+        )
+    sentences = []
+    for source, target, found in zip(sources, targets, own, strict=True):
+        shown = {'own translation': texts.marked(found, target or found)}
+        if target:
+            shown['given target'] = texts.marked(target, target)
+        sentences.append(texts.Sentence(source, '', shown))
+    translations.sentences[''] = sentences
+    written = [target or found for target, found in zip(targets, own, strict=True)]
+    study = run.study()
+    sections = [
+        translations,
+        *pictures.sections(run.inspect(list(zip(sources, written, strict=True)))),
+        page.Section('Scores', tables=[scores.scores(study)]),
+        *page.of_training(study),
+    ]
+    return page.html(str(run.path), sections)
 
 
 def _parser() -> flags.Parser:

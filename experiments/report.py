@@ -15,20 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import storage
-from experiments.command_line import flags, packages
+from experiments.command_line import flags
 from experiments.errors import UserError
-from experiments.reports import arms, overview
+from experiments.reports import arms, overview, tables
 from experiments.reports.arms import Study
-from experiments.reports.display import tables
 from experiments.runs import directory, reading
 from experiments.runs.reading import Run
 from experiments.sweeps import schema
 
 if TYPE_CHECKING:
-    from experiments.reports.inside.gradients import FirstGradients
-    from experiments.reports.inside.heads import Inspection
+    from experiments.reports.page import Section
 
-_NEEDED = ('scipy', 'matplotlib', 'plotly', 'jinja2')  # by --out
+NEEDED = ('scipy', 'altair', 'vl_convert', 'jinja2')  # by --out
 _LONGEST = 14  # words of a sentence whose attention is shown
 
 
@@ -120,7 +118,7 @@ def _refuse_without_out(args: Any) -> None:
 def _check_out(folder: Path) -> None:
     """Refuses what a report cannot be written to, and says which packages it needs."""
     without = 'without --out the table needs none of them'
-    packages.check('--out', _NEEDED, 'report', without)
+    flags.require_packages('--out', NEEDED, 'report', without)
     if storage.exists(folder / directory.CONFIG):
         raise UserError(f'--out={folder} is the directory of a run: give another')
     if storage.exists(folder) and not folder.is_dir():
@@ -155,30 +153,17 @@ def _write_csv(table: dict[str, list[Any]]) -> None:
 def _write(args: Any, study: Study, notes: list[str]) -> None:
     from experiments.reports import page
 
-    inspection = None
+    inside: list[Section] = []
     if args.attention:
         try:
-            inspection = _inspect(args, study)
+            inside = _look_inside(args, study)
         except UserError as error:
             notes.append(f'Attention is not shown: {error}')
-    page.write(study, args.out, inspection, _first_gradients(study, notes), notes)
+    page.write(study, args.out, inside, notes)
     print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
 
 
-def _first_gradients(study: Study, notes: list[str]) -> list['FirstGradients']:
-    """The gradients at initialisation, where a sweep asks for them."""
-    if study.sweep is None or not study.sweep.first_gradients:
-        return []
-    from experiments.reports.inside import gradients
-
-    try:
-        return gradients.measure(study.arms)
-    except UserError as error:
-        notes.append(f'Gradients at initialisation are not shown: {error}')
-        return []
-
-
-def _inspect(args: Any, study: Study) -> 'Inspection':
+def _look_inside(args: Any, study: Study) -> list['Section']:
     """The attention of the run that was asked for, or else of the best arm's first."""
     if args.attention_of is not None:
         run = reading.read_run(args.attention_of)
@@ -193,10 +178,10 @@ def _inspect(args: Any, study: Study) -> 'Inspection':
     sources, _, outputs = found
     short = [i for i, text in enumerate(sources) if len(text.split()) <= _LONGEST]
     chosen = short[:: max(1, len(short) // args.attention)][: args.attention]
-    from experiments.reports.inside import looking
+    from experiments.reports import looking, pictures
 
     look = looking.open_run(run.path, of=study.measure.set)
-    return look.inspect([(sources[i], outputs[i]) for i in chosen])
+    return pictures.sections(look.inspect([(sources[i], outputs[i]) for i in chosen]))
 
 
 if __name__ == '__main__':

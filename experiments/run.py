@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from experiments.command_line import flags, stopping
-from experiments.command_line.screen import Output, Screen
+from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.runs import directory
 from experiments.runtime import malloc, processes
@@ -38,7 +38,7 @@ def _run(settings: flags.Settings, path: Path) -> None:
     """Trains, or shows the result of a run that has ended."""
     with (
         _standard_output() as out,
-        contextlib.redirect_stdout(Output(out)),
+        contextlib.redirect_stdout(out),
         contextlib.closing(Screen()) as screen,
     ):
         stopping.at_end(lambda: _last_line(path, screen))

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from experiments.command_line import flags, stopping
-from experiments.command_line.screen import Output, Screen
+from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
 from experiments.runs import directory, reading
@@ -25,19 +25,18 @@ def main() -> None:
     args = _parser().parse_args()
     sweep = schema.load(args.config)
     stopping.at_end(lambda: 'stopped; the same command goes on from there')
-    with contextlib.redirect_stdout(Output(sys.stdout)):
-        if args.worker is not None:
-            _work(sweep, *args.worker)
-            return
-        _check_runs(sweep)
-        if args.dry_run:
-            print(progress.heading(sweep), progress.plan(sweep), sep='\n')
-        elif args.launcher == 'slurm':
-            ids = workers.queue(args.config, args.workers, sweep.name, dict(args.slurm))
-            logs = workers.log_folder(sweep.name)
-            print(f'queued as {ids}; logs: {logs}/; --dry_run shows what has finished')
-        else:
-            _make_here(sweep, args.config, args.workers)
+    if args.worker is not None:
+        _work(sweep, *args.worker)
+        return
+    _check_runs(sweep)
+    if args.dry_run:
+        print(progress.heading(sweep), progress.plan(sweep), sep='\n')
+    elif args.launcher == 'slurm':
+        ids = workers.queue(args.config, args.workers, sweep.name, dict(args.slurm))
+        logs = workers.log_folder(sweep.name)
+        print(f'queued as {ids}; logs: {logs}/; --dry_run shows what has finished')
+    else:
+        _make_here(sweep, args.config, args.workers)
 
 
 def _parser() -> flags.Parser:
@@ -106,7 +105,7 @@ def _check_runs(sweep: Sweep) -> None:
         checked.add(run.arm)
         try:
             check.check_overrides(run.config, run.overrides)
-            check.check(run.config)
+            check.check_config(run.config)
             check.build_model(run.config, run.config.tokenizer.vocab_size)
         except UserError as error:
             raise UserError(f'arm {run.arm!r}: {error}') from None
@@ -132,14 +131,17 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
         screen.say(f'logs: {folder}/')
         shown = progress.Progress(sweep, screen)
         processes = workers.start_here(config, number, folder)
-        is_passed_on = False
-        while any(process.poll() is None for process in processes.values()):
-            time.sleep(0.5)
-            shown.update()
-            if stop() and not is_passed_on:
-                is_passed_on = True
-                for process in processes.values():
-                    process.terminate()
+        try:
+            while None in [process.poll() for process in processes.values()]:
+                if stop():
+                    break
+                time.sleep(0.5)
+                shown.update()
+        finally:
+            for process in processes.values():
+                process.terminate()
+            for process in processes.values():
+                process.wait()
         shown.update()
     print(progress.summary(sweep))
     failed = [log for log, process in processes.items() if process.returncode]

@@ -102,7 +102,7 @@ def _settings(config: ExperimentConfig, args: Any) -> EvaluationConfig:
             given[name] = value
     settings = dataclasses.replace(config.evaluation, **given)
     changed = dataclasses.replace(config, evaluation=settings)
-    check.check(changed)
+    check.check_config(changed)
     check.check_overrides(changed, (f'evaluation.{name}' for name in given))
     return settings
 

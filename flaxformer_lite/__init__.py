@@ -4,32 +4,12 @@
 trained on; `init_state` and `make_train_step` train it; `generate` decodes.
 `from_pretrained` reads a published checkpoint.
 """
+# ruff: noqa: F403, F405 (type checkers follow the star)
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flaxformer_lite.public import (
-        Record,
-        TrainState,
-        ablation_masks,
-        attention_stats,
-        build,
-        decoding,
-        describe_pretrained,
-        ensemble,
-        ensemble_variables,
-        from_pretrained,
-        generate,
-        init_state,
-        loss_sums,
-        make_batch,
-        make_train_step,
-        ops,
-        record,
-        schedules,
-        sharding,
-        to_pretrained,
-    )
+    from flaxformer_lite.public import *
 
 __version__ = '0.2.0'
 

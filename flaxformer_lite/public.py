@@ -1,48 +1,25 @@
-"""What `import flaxformer_lite` offers by name; see the package's own docstring."""
+"""What `import flaxformer_lite` offers by name; see the package's own docstring.
 
-from flaxformer_lite import decoding, ops, sharding
-from flaxformer_lite.config import build
-from flaxformer_lite.ensembling import ensemble, ensemble_variables
-from flaxformer_lite.generation import generate
-from flaxformer_lite.introspection import (
-    Record,
-    ablation_masks,
-    attention_stats,
-    record,
-)
-from flaxformer_lite.pretrained.load import (
-    describe_pretrained,
-    from_pretrained,
-    to_pretrained,
-)
-from flaxformer_lite.training import schedules
-from flaxformer_lite.training.batch import make_batch
-from flaxformer_lite.training.loss import loss_sums
-from flaxformer_lite.training.train_step import (
-    TrainState,
-    init_state,
-    make_train_step,
-)
+A name that is imported as itself is exported, for type checkers.
+"""
 
-__all__ = [
-    'Record',
-    'TrainState',
-    'ablation_masks',
-    'attention_stats',
-    'build',
-    'decoding',
-    'describe_pretrained',
-    'ensemble',
-    'ensemble_variables',
-    'from_pretrained',
-    'generate',
-    'init_state',
-    'loss_sums',
-    'make_batch',
-    'make_train_step',
-    'ops',
-    'record',
-    'schedules',
-    'sharding',
-    'to_pretrained',
-]
+from flaxformer_lite import decoding as decoding
+from flaxformer_lite import ops as ops
+from flaxformer_lite import sharding as sharding
+from flaxformer_lite.config import build as build
+from flaxformer_lite.ensembling import ensemble as ensemble
+from flaxformer_lite.ensembling import ensemble_variables as ensemble_variables
+from flaxformer_lite.generation import generate as generate
+from flaxformer_lite.introspection import Record as Record
+from flaxformer_lite.introspection import ablation_masks as ablation_masks
+from flaxformer_lite.introspection import attention_stats as attention_stats
+from flaxformer_lite.introspection import record as record
+from flaxformer_lite.pretrained.load import describe_pretrained as describe_pretrained
+from flaxformer_lite.pretrained.load import from_pretrained as from_pretrained
+from flaxformer_lite.pretrained.load import to_pretrained as to_pretrained
+from flaxformer_lite.training import schedules as schedules
+from flaxformer_lite.training.batch import make_batch as make_batch
+from flaxformer_lite.training.loss import loss_sums as loss_sums
+from flaxformer_lite.training.train_step import TrainState as TrainState
+from flaxformer_lite.training.train_step import init_state as init_state
+from flaxformer_lite.training.train_step import make_train_step as make_train_step

@@ -3,7 +3,7 @@
 import json
 
 from experiments import storage
-from experiments.config.flat import nest
+from experiments.config.load import nest
 from experiments.config.schema import ExperimentConfig
 from experiments.reports import arms
 from experiments.runs import directory, metrics_log, reading

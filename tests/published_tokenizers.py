@@ -28,4 +28,6 @@ def checkpoint(name: str, path: Path) -> Path:
 def read(name: str, path: Path) -> Conversion:
     """Such a folder, ready to be converted."""
     languages = golden_of(name)['languages']
-    return converted.read(checkpoint(name, path), 'grammar(pairs=100)', *languages)
+    return converted.read_checkpoint(
+        checkpoint(name, path), 'grammar(pairs=100)', *languages
+    )

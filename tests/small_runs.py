@@ -1,12 +1,23 @@
-"""A run that trains in seconds: its text, its config, and how it is started here."""
+"""A run that trains in seconds: its text, its config, and how it is started here.
 
+    python small_runs.py -m experiments.run …
+
+runs one command of a page in short: training is a few steps of a small model; what
+needs data or machines that are not here is described, or shown by --dry_run. Everything
+else is as the page has it.
+"""
+
+import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from experiments import run
+from experiments.command_line import flags as command_flags
 from experiments.data.sources.grammar import Grammar
+from experiments.runs import directory
 
 FIELDS = {
     'tokenizer.vocab_size': 200,
@@ -62,3 +73,54 @@ def train(path: Path, *arguments: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, 'argv', argv)
         run.main()
+
+
+OF_A_PAGE = FIELDS | {
+    'data': 'grammar(pairs=150)',
+    'batch.max_length': 64,
+    'batch.packed': True,
+    'train.log_every': 1,
+    'evaluation.every': 2,
+    'evaluation.sets': 'val',
+    'evaluation.average': 1,
+    'evaluation.decode': 'greedy',
+    'checkpoint.every': 2,
+}
+# What is small whatever the page says.
+ALWAYS = ('batch.tokens', 'tokenizer.vocab_size', 'evaluation.every', 'model.dtype')
+
+
+def shrunk(argv: list[str]) -> list[str]:
+    """The arguments of Python for a command in short."""
+    module = argv[1]
+    if module == 'experiments.run' and '--help' not in argv:
+        return _shrunk_run(argv)
+    if module == 'experiments.sweep' and 'my_sweep' not in ' '.join(argv):
+        return [*argv, '--dry_run'] if '--dry_run' not in argv else argv
+    return argv
+
+
+def _shrunk_run(argv: list[str]) -> list[str]:
+    given = dict(re.findall(r'--config\.([\w.]+)=(.*)', '\n'.join(argv)))
+    config = next(x for x in argv if x.startswith('--config='))
+    overrides = [x for x in argv if x.startswith('--config.')]
+    settings = command_flags.settings(config.partition('=')[2], overrides)
+    if settings.config.data.startswith('tfds'):
+        return ['-m', 'experiments.describe', config, *overrides]
+    fields = OF_A_PAGE | {k: v for k, v in given.items() if k not in ALWAYS}
+    if config.endswith('.json'):  # whose model is one that is there
+        of_model = ('model.', 'tokenizer.')
+        fields = {k: v for k, v in fields.items() if not k.startswith(of_model)}
+    # A run that is to go on further has more of them.
+    fields['train.steps'] = 4 if settings.config.train.steps <= 1_300 else 6
+    if 'train.profile' in fields:
+        fields['train.profile'] = '2:3'
+    name = directory.run_name(settings.name, settings.overrides)
+    workdir = [x for x in argv if x.startswith('--workdir')]
+    workdir = workdir or [f'--workdir={Path("runs") / name}']
+    others = [x for x in argv[2:] if not x.startswith(('--config', '--workdir'))]
+    return ['-m', 'experiments.run', config, *flags(fields), *workdir, *others]
+
+
+if __name__ == '__main__':
+    os.execv(sys.executable, [sys.executable, *shrunk(sys.argv[1:])])

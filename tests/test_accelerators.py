@@ -13,8 +13,8 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments.config import typed
-from experiments.config.derived import without_seeds
+from experiments.config import load
+from experiments.config.schema import without_seeds
 from experiments.runtime import compilation, mesh
 from experiments.training import programs
 from flaxformer_lite.attention.flash import Flash
@@ -100,7 +100,7 @@ def test_the_runners_step_overwrites_the_state_on_each_device():
     config.model.update(tiny.SIZES | {'num_layers': 1})
     made = tiny.model(num_layers=1)
     kind = programs.Kind(
-        without_seeds(typed.from_config_dict(config)), made, 10, mesh.of()
+        without_seeds(load.from_config_dict(config)), made, 10, mesh.of()
     )
     program = programs.compiled_step(kind, (jax.device_count(), LENGTH))
     state = programs.first_state(kind).abstract

@@ -115,11 +115,6 @@ def test_a_cell_is_flaxs(name, theirs):
         np.testing.assert_allclose(one, other, atol=0.05)
 
 
-def test_recurrent_knows_its_cells():
-    with pytest.raises(ValueError, match="cell must be one of gru, lstm, not 'rnn'"):
-        tiny.parameters(tiny.model(architecture='recurrent(cell="rnn")'))
-
-
 def test_a_decoder_only_goes_on_from_its_source():
     """What stands in the source might as well stand in the target."""
     model = tiny.model(architecture='decoder_only')
@@ -254,14 +249,7 @@ def test_unused_fields_and_no_others_change_nothing(architecture):
     [
         *(dict(residual=name) for name in variants.names('residual')),
         dict(residual='rezero', decoder_residual='pre_norm'),
-        dict(residual='rezero', decoder_residual='pre_norm', decoder_norm='rms'),
         dict(residual='pre_norm', decoder_residual='none'),
-        dict(residual='rezero', decoder_residual='none'),
-        dict(
-            architecture='decoder_only',
-            residual='rezero',
-            decoder_residual='pre_norm',
-        ),
     ],
     ids=str,
 )

@@ -13,44 +13,6 @@ from flaxformer_lite.kv_cache import BeamState, KeyValues
 from flaxformer_lite.positions.shaw import Shaw
 from flaxformer_lite.sizes import Sizes
 
-# A worked example, to eight digits: three tokens, one head, d_k = 3.
-X = np.array([[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
-Q = X @ [[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]]
-K = X @ [[0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]]
-V = X @ [[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]]
-UNSCALED = (
-    [
-        [0.06337894, 0.46831053, 0.46831053],
-        [6.03e-06, 0.98200786, 0.0179861],
-        [0.00029539, 0.8805369, 0.11916771],
-    ],
-    [
-        [1.93662106, 6.68310531, 1.59506841],
-        [1.99999397, 7.9639916, 0.05397641],
-        [1.99970461, 7.75989225, 0.35838929],
-    ],
-)
-SCALED = (
-    [
-        [0.1361258, 0.4319371, 0.4319371],
-        [0.00089045, 0.90884265, 0.09026691],
-        [0.00744489, 0.75470758, 0.23784753],
-    ],
-    [
-        [1.8638742, 6.31937101, 1.7041887],
-        [1.99910955, 7.8141235, 0.27347206],
-        [1.99255511, 7.47963559, 0.73587726],
-    ],
-)
-CAUSAL = (
-    [[1, 0, 0], [0.0009788, 0.9990212, 0], [0.00744489, 0.75470758, 0.23784753]],
-    [
-        [1, 2, 3],
-        [1.9990212, 7.9941272, 0.0029364],
-        [1.99255511, 7.47963559, 0.73587726],
-    ],
-)
-
 
 def keys_values(key_BSHK, value_BSHU, dtype=jnp.float32):
     index_1S = jnp.arange(key_BSHK.shape[1])[None]
@@ -99,23 +61,6 @@ def random(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape)
 
 
-@pytest.mark.parametrize(
-    ('scale', 'mask', 'expected'),
-    [
-        (np.sqrt(3), np.ones((3, 3), bool), UNSCALED),
-        (1.0, np.ones((3, 3), bool), SCALED),
-        (1.0, np.tri(3, dtype=bool), CAUSAL),
-    ],
-    ids=['unscaled', 'scaled', 'causal'],
-)
-def test_the_worked_example(scale, mask, expected):
-    weights, outputs = expected
-    np.testing.assert_allclose(
-        one_head(scale * Q, K, np.eye(3), mask), weights, atol=2e-7
-    )
-    np.testing.assert_allclose(one_head(scale * Q, K, V, mask), outputs, atol=1e-6)
-
-
 def test_is_its_formula_where_no_two_sizes_agree():
     b, t, s, h, k, u = 2, 3, 5, 4, 7, 6
     q, key, value = (
@@ -143,17 +88,6 @@ def test_equals_jax_nn():
     mask |= np.eye(6, dtype=bool)
     expected = jax.nn.dot_product_attention(q, key, value, mask=mask)
     np.testing.assert_allclose(attend(q, key, value, mask), expected, atol=1e-5)
-
-
-def test_weights_of_every_query_sum_to_one():
-    # Fails for a softmax over queries and for one that is scaled after it.
-    y = attend(
-        random(2, 3, 1, 4),
-        random(2, 7, 1, 4),
-        np.ones((2, 7, 1, 1)),
-        np.ones((1, 1, 1, 7), bool),
-    )
-    np.testing.assert_allclose(y, 1.0, atol=1e-6)
 
 
 def test_a_mask_takes_scores_away_rather_than_making_them_zero():
@@ -275,28 +209,18 @@ def test_no_temperature_takes_the_likeliest_and_shares_evenly_among_ties():
 
 
 def test_dropout_of_weights_is_each_weights_own():
-    attention, weights = Softmax(dropout=0.5), np.eye(64)[None, :, None]
-    q, mask = np.zeros((1, 64, 1, 2)), np.ones((1, 1, 64, 64), bool)
-    kv = keys_values(np.zeros((1, 64, 1, 2)), weights)
-    arguments = dict(positions_BT=jnp.arange(64)[None], mask_BHTS=jnp.asarray(mask))
+    """Of each sentence, head, query and key."""
+    values = np.tile(np.eye(64)[None, :, None], (2, 1, 3, 1))
+    zeros = np.zeros((2, 64, 3, 2))
+    kv = keys_values(zeros, values)
+    mask = jnp.ones((1, 1, 64, 64), bool)
+    arguments = dict(positions_BT=jnp.arange(64)[None], mask_BHTS=mask)
     rngs = {'dropout': jax.random.key(0)}
-    y = np.asarray(apply(attention, {}, jnp.asarray(q), kv, **arguments, rngs=rngs))[
-        0, :, 0
-    ]
+    y = apply(Softmax(dropout=0.5), {}, jnp.asarray(zeros), kv, **arguments, rngs=rngs)
+    y = np.asarray(y)
     assert set(np.unique(y)) == {0.0, 2 / 64}
-    assert abs((y == 0).mean() - 0.5) < 5 * 0.5 / 64
-    assert len(np.unique(y == 0, axis=0)) == 64
-
-
-def test_dropout_of_weights_is_each_sentences_and_each_heads_own():
-    ones = np.ones((2, 64, 3, 1))
-    mask = np.eye(64, dtype=bool)[None, None]
-    rngs = {'dropout': jax.random.key(0)}
-    arguments = dict(positions_BT=jnp.arange(64)[None], mask_BHTS=jnp.asarray(mask))
-    kv = keys_values(ones, ones)
-    y = apply(Softmax(dropout=0.5), {}, jnp.asarray(ones), kv, **arguments, rngs=rngs)
-    masks = np.asarray(y)[..., 0].transpose(0, 2, 1).reshape(6, 64)
-    assert len(np.unique(masks, axis=0)) == 6
+    assert abs((y == 0).mean() - 0.5) < 5 * 0.5 / np.sqrt(y.size)
+    assert len(np.unique(y.reshape(-1, 64) == 0, axis=0)) == 2 * 64 * 3
 
 
 @pytest.mark.parametrize('name', ['bilinear', 'talking_heads'])
@@ -366,7 +290,7 @@ def linear64(q, key, value):
 # φ(x) = exp(x) where x < 0: exp(x) − 1 is −1 from −17 on, and exp(x) is no float32 from
 # −104 on.
 BELOW = pytest.mark.parametrize(
-    ('q_level', 'key_level'), [(-20, 0), (0, -20), (-20, -20), (-50, -50), (-120, -200)]
+    ('q_level', 'key_level'), [(-20, 0), (0, -20), (-120, -200)]
 )
 
 
@@ -445,13 +369,6 @@ def test_what_holds_no_scores_refuses_positions_that_act_on_them(name):
     )
     with pytest.raises(ValueError, match=f'{name} attention holds no scores'):
         attention.apply({}, q, kv, **arguments)
-
-
-@pytest.mark.parametrize('field', ['temperature', 'cap'])
-@pytest.mark.parametrize('value', [-1.0, float('nan')])
-def test_softmax_refuses_what_is_no_temperature_or_cap(field, value):
-    with pytest.raises(ValueError, match=f'{field} must be at least 0, not {value}'):
-        Softmax(**{field: value})
 
 
 @pytest.mark.parametrize(
@@ -559,25 +476,3 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients(name):
     assert all(np.isfinite(g).all() for g in gradients)
     np.testing.assert_array_equal(gradients[0][:, 1], 0.0)
     np.testing.assert_array_equal(gradients[2][:, 2], 0.0)
-
-
-@every
-def test_the_order_of_keys_does_not_matter_but_by_their_positions(name):
-    attention = spec.make('flaxformer_lite.attention', name)
-    q, key, value = (random(1, 5, 2, 4, seed=i) for i in range(3))
-    mask = np.random.default_rng(3).random((1, 1, 5, 5)) < 0.7
-    order = np.array([3, 0, 4, 1, 2])
-    inputs = jnp.asarray(q, jnp.float32)
-    positions_BT = jnp.arange(5)[None]
-
-    def run(order):
-        kv = keys_values(key[:, order], value[:, order]).replace(
-            positions_BS=jnp.asarray(order)[None]
-        )
-        arguments = dict(
-            positions_BT=positions_BT, mask_BHTS=jnp.asarray(mask[..., order])
-        )
-        p = variables(attention, inputs, kv, **arguments)
-        return apply(attention, p, inputs, kv, **arguments)
-
-    np.testing.assert_allclose(run(np.arange(5)), run(order), atol=1e-5)

@@ -45,7 +45,7 @@ class Runs:
         path = self._folder / name
         if name in published_tokenizers.NAMES and not path.exists():
             theirs = self._make_folder('theirs') / name
-            converted.write(published_tokenizers.read(name, theirs), path)
+            converted.write_run(published_tokenizers.read(name, theirs), path)
         return path
 
 
@@ -159,18 +159,18 @@ def test_a_folder_that_is_no_whole_checkpoint_is_refused(t5, monkeypatch, capsys
 
 
 def test_a_kill_leaves_nothing_half_made(t5, tmp_path, monkeypatch):
-    conversion = converted.read(t5, 'grammar')
+    conversion = converted.read_checkpoint(t5, 'grammar')
 
     def killed(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         # The last that is written.
-        patch.setattr(converted.upgrade, 'to_store', killed)
+        patch.setattr(converted.load, 'to_store', killed)
         with pytest.raises(KeyboardInterrupt):
-            converted.write(conversion, tmp_path / 'run')
+            converted.write_run(conversion, tmp_path / 'run')
     assert list(tmp_path.iterdir()) == [t5]
-    converted.write(conversion, tmp_path / 'run')
+    converted.write_run(conversion, tmp_path / 'run')
     trained_run.open_trained(tmp_path / 'run')
 
 
@@ -220,18 +220,6 @@ def test_a_report_has_the_scores_that_evaluate_has_written(tmp_path, runs):
         reading.read_run(path)
 
 
-def test_a_config_that_is_no_runs_is_refused(tmp_path):
-    file = tmp_path / 'config.json'
-    for content, words in (
-        ('[]', 'is not the config of a run'),
-        ('{"schema_version": 99}', f'{file}: its schema_version is 99'),
-        ('{', 'is not JSON'),
-    ):
-        file.write_text(content, encoding='utf-8')
-        with pytest.raises(UserError, match=words):
-            flags.settings(str(file), [])
-
-
 def written_again(name, runs, folder, monkeypatch):
     """Converted and written, and how it was published; the arrays are the same."""
     theirs = published_tokenizers.checkpoint(name, folder / 'theirs')
@@ -263,7 +251,7 @@ def test_what_was_published_is_written_again(runs, tmp_path, monkeypatch, capsys
     assert [settings['src_lang'], settings['tgt_lang']] == ['cs_CZ', 'ar_AR']
     assert generation['forced_bos_token_id'] == 13
 
-    again = converted.read(out, 'grammar', 'cs_CZ', 'ar_AR').tokenizer
+    again = converted.read_checkpoint(out, 'grammar', 'cs_CZ', 'ar_AR').tokenizer
     trained = trained_run.open_trained(runs / 'mbart50').tokenizer
     texts = published_tokenizers.golden_of('mbart50')['texts']
     assert again.encode(texts) == trained.encode(texts)
@@ -276,7 +264,7 @@ def test_what_no_run_of_ours_becomes_is_written_where_it_came_from(
     """M2M100's padding is token 1, and BART's pieces are bytes."""
     out, theirs = written_again(name, runs, tmp_path, monkeypatch)
     languages = published_tokenizers.golden_of(name)['languages']
-    again = converted.read(out, 'grammar', *languages).tokenizer
+    again = converted.read_checkpoint(out, 'grammar', *languages).tokenizer
     trained = trained_run.open_trained(runs / name).tokenizer
     texts = published_tokenizers.golden_of(name)['texts']
     assert again.encode(texts) == trained.encode(texts)
@@ -338,14 +326,17 @@ def test_from_a_published_checkpoint_to_one_that_is_trained_on(
         *('--config.batch.tokens=256', '--config.batch.max_length=16'),
         *('--config.checkpoint.every=10', '--config.evaluation.every=1000'),
         *('--config.evaluation.decode=greedy', '--config.evaluation.extra_length=3'),
-        *('--config.optimizer.schedule=cosine(peak=1e-3)', f'--workdir={path}'),
+        *(
+            '--config.optimizer.schedule=constant_schedule(value=1e-3)',
+            f'--workdir={path}',
+        ),
     ]
     killed_at_a_checkpoint(path, [*settings, '--config.train.steps=60'])
     command(monkeypatch, run, *settings, '--config.train.steps=60')
     printed = capsys.readouterr().out
     assert 'resuming at step ' in printed
     assert json.loads((path / 'init.json').read_text('utf-8'))['ended']
-    command(monkeypatch, run, *settings, '--config.train.steps=64', '--extend')
+    command(monkeypatch, run, *settings, '--config.train.steps=64')
     trained = trained_run.open_trained(path)
     assert trained.checkpoints.steps()[-1] == 64
     assert trained.tokenizer == trained_run.open_trained(theirs).tokenizer

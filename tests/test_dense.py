@@ -63,26 +63,3 @@ def test_bfloat16_rounds_the_operands_and_keeps_float32_parameters():
     y = apply(dense, {'params': p}, x)
     assert y.dtype == jnp.float32
     np.testing.assert_allclose(y, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ('dtype', 'rtol'), [(jnp.float32, 1e-5), (jnp.bfloat16, 2**-8)]
-)
-@pytest.mark.parametrize(
-    'shape', [(6, 7, 8), (5, 9, 4), (1, 1, 1), (512, 64, 96), (333, 130, 65)]
-)
-def test_gradients_are_products_with_the_incoming_gradient(shape, dtype, rtol):
-    n, d, f = shape
-    x = random(n, d).astype(dtype)
-    w = random(d, f, seed=1).astype(dtype)
-    g = random(n, f, seed=2)
-    dx, dw = jax.jit(lambda x, w, g: jax.vjp(matmul, x, w)[1](g))(x, w, g)
-    assert dx.dtype == dw.dtype == dtype
-    x = float64(x.astype(jnp.float32))
-    w = float64(w.astype(jnp.float32))
-    g = float64(g.astype(dtype).astype(jnp.float32))
-    for gradient, expected in ((dx, g @ w.T), (dw, x.T @ g)):
-        gradient = gradient.astype(jnp.float32)
-        np.testing.assert_allclose(
-            gradient, expected, rtol=rtol, atol=rtol * np.abs(expected).max()
-        )

@@ -12,7 +12,7 @@ import pytest
 
 from configs import wmt_base
 from experiments import describe
-from experiments.config import typed
+from experiments.config import load
 from experiments.costs import flops
 from experiments.costs import ledger as costs_ledger
 from experiments.errors import UserError
@@ -25,12 +25,12 @@ V, D, N, H, K, U, F, L = 11, 16, 2, 2, 3, 5, 24, 8
 
 def ledger(config):
     """The costs of a `ConfigDict`."""
-    return costs_ledger.ledger(typed.from_config_dict(config))
+    return costs_ledger.ledger(load.from_config_dict(config))
 
 
 def small(**model):
     config = wmt_base.get_config()
-    typed.fill(config)
+    load.fill(config)
     config.tokenizer.vocab_size = V
     config.batch.tokens, config.batch.max_length = 6 * L, L
     config.model.update(
@@ -284,7 +284,7 @@ def test_the_memory_of_a_step_is_what_xla_says_of_the_devices_here():
         config = small(num_heads=4, num_layers=1)
         config.batch.tokens = rows * L
         config.mesh.fsdp = 2
-        return describe.step_memory(typed.from_config_dict(config))
+        return describe.step_memory(load.from_config_dict(config))
 
     few, many = memory(8), memory(64)
     # Of each row its four arrays of int32, and their segments and positions.

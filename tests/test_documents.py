@@ -52,13 +52,6 @@ def test_the_readme_names_each_field_of_a_model():
     assert {field.name for field in fields(ModelConfig)} <= set(named)
 
 
-def test_the_guide_of_attention_includes_the_example_of_the_readme():
-    guide = (ROOT / 'docs/guides/own_attention.md').read_text('utf-8')
-    assert '<!-- include README.md: Add your own attention -->' in guide
-    assert README.count('"""Attention to what is near') == 1
-    assert 'Attention to what is near' not in guide + CONTRIBUTING
-
-
 def test_contributing_names_the_folders_of_variants():
     rows = re.findall(r'^\| `(\w+)` \|', CONTRIBUTING, re.MULTILINE)
     assert set(rows) == set(variants.FOLDERS.values())
@@ -90,7 +83,7 @@ def test_fields_that_a_page_names_take_the_values_beside_them(page):
         if value:
             given = {'evaluation.average': 1, name: value}
             settings = flags.settings('wmt_base', small_runs.flags(given))
-            check.check(settings.config)
+            check.check_config(settings.config)
             check.build_model(settings.config, 100)
 
 
@@ -122,7 +115,3 @@ def test_a_result_is_whole_and_its_sweep_is_there(folder):
     arms = set(sweeps.load(ROOT / sweep).arms)
     with open(folder / 'tables' / 'answer.csv', encoding='utf-8') as file:
         assert {row['arm'] for row in csv.DictReader(file)} == arms
-
-
-def test_there_are_results():
-    assert RESULTS

@@ -14,23 +14,22 @@ from experiments.errors import UserError
 def formats(monkeypatch):
     """Formats that write a file, that refuse, and that fail while they write."""
 
-    def good(trained):
-        return lambda folder: (folder / 'model').write_text('whole', 'utf-8')
+    def good(trained, folder):
+        (folder / 'model').write_text('whole', 'utf-8')
 
-    def refuses(trained):
+    def refuses(trained, folder, quantization):
         raise UserError('model.norm=scale is not known')
 
-    def fails(trained):
-        def write(folder):
-            (folder / 'model').write_text('half', 'utf-8')
-            raise UserError('no space')
+    def fails(trained, folder):
+        (folder / 'model').write_text('half', 'utf-8')
+        raise UserError('no space')
 
-        return write
-
-    found = {'huggingface': good, 'ctranslate2': refuses, 'stablehlo': fails}
-    monkeypatch.setattr(export, 'FORMATS', found)
+    monkeypatch.setattr(export.huggingface, 'write', good)
+    monkeypatch.setattr(export.to_ctranslate2, 'write', refuses)
+    monkeypatch.setattr(export.stablehlo, 'write', fails)
+    monkeypatch.setattr(export.flags, 'require_packages', lambda *_: None)
     monkeypatch.setattr(
-        export.trained, 'read', lambda path: Trained(None, None, None, None)
+        export, 'read_trained', lambda path: Trained(None, None, None, None)
     )
 
 
@@ -54,34 +53,27 @@ def test_an_empty_folder_is_filled_and_another_one_is_never_touched(
     out.mkdir()
     convert_to(monkeypatch, '--to=huggingface', f'--out={out}')
     (out / 'model').write_text('mine', 'utf-8')
-    with pytest.raises(UserError, match='is there already: give a new folder'):
-        convert_to(monkeypatch, '--to=huggingface', f'--out={out}')
-    with pytest.raises(UserError, match='is there already: give a new folder'):
-        convert_to(monkeypatch, '--to=huggingface', f'--out={out / "model"}')
+    for path in (out, out / 'model'):
+        with pytest.raises(UserError, match='is there already: give a new folder'):
+            convert_to(monkeypatch, '--to=huggingface', f'--out={path}')
     assert (out / 'model').read_text('utf-8') == 'mine'
 
 
 @pytest.mark.parametrize(
-    ('to', 'words'), [('ctranslate2', 'model.norm=scale'), ('stablehlo', 'no space')]
+    ('arguments', 'words'),
+    [
+        (['--to=ctranslate2'], 'model.norm=scale'),
+        (['--to=stablehlo'], 'no space'),
+        (
+            ['--to=huggingface', '--quantization=int8'],
+            '--quantization=int8 is for --to=ctranslate2',
+        ),
+    ],
 )
-def test_what_fails_leaves_nothing(tmp_path, formats, monkeypatch, to, words):
+def test_what_fails_leaves_nothing(tmp_path, formats, monkeypatch, arguments, words):
     with pytest.raises(UserError, match=words):
-        convert_to(monkeypatch, f'--to={to}', f'--out={tmp_path / "out"}')
+        convert_to(monkeypatch, *arguments, f'--out={tmp_path / "out"}')
     assert not list(tmp_path.iterdir())
-
-
-def test_quantization_is_of_one_format(tmp_path, formats, monkeypatch):
-    with pytest.raises(UserError, match='--quantization=int8 is for --to=ctranslate2'):
-        convert_to(
-            monkeypatch,
-            '--to=huggingface',
-            f'--out={tmp_path / "out"}',
-            '--quantization=int8',
-        )
-
-
-def test_the_command_offers_every_format():
-    assert sorted(convert.FORMATS) == sorted(export.FORMATS)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ Where CTranslate2 is installed, the slow tests open the folder with it.
 """
 
 import dataclasses
-import types
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +12,13 @@ import pytest
 
 import flaxformer_lite
 from experiments.config.schema import ExperimentConfig
-from experiments.conversion.to_ctranslate2 import attention, fields, model, scores
+from experiments.conversion import rewrite, to_ctranslate2
 from experiments.conversion.trained import Trained
 from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
-from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.config import build
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.sizes import Sizes
 from tests import tiny
 
 SIZES = dict(d_model=24, num_layers=1, decoder_num_layers=2, num_heads=2, d_ff=40)
@@ -29,17 +26,17 @@ LONGEST = 41
 # No two sizes that could stand for each other are equal.
 UNEQUAL = dict(
     d_k=6,
-    d_v=9,
+    d_v=6,
     num_heads=4,
     num_kv_heads=2,
     decoder_num_heads=6,
     decoder_num_kv_heads=3,
     decoder_d_k=8,
-    decoder_d_v=5,
+    decoder_d_v=8,
     decoder_d_ff=28,
     cross_num_kv_heads=2,
-    cross_d_k=3,
-    cross_d_v=7,
+    cross_d_k=4,
+    cross_d_v=4,
 )
 CASES = {
     'post_norm': dict(),
@@ -63,20 +60,11 @@ CASES = {
         scale_logits=True,
         **UNEQUAL,
     ),
-    'alibi': dict(positions='none', decoder_positions='alibi', **UNEQUAL),
-    'each_its_own': dict(positions='t5', decoder_positions='rotary', cross_d_v=5),
-    'sandwich': dict(
-        residual='sandwich', norm='rms(offset=1.0)', decoder_feed_forward='silu'
+    'each_its_own': dict(positions='t5', decoder_positions='rotary'),
+    'offset': dict(
+        norm='rms(offset=1.0)', residual='pre_norm', decoder_feed_forward='silu'
     ),
-    'sandwich_post_norm': dict(residual='sandwich', decoder_residual='post_norm'),
     'multi_query': dict(num_kv_heads=1, attention='softmax(scale=0.3)'),
-    'head_norm': dict(
-        attention='softmax(query_key_norm=True, query_key_offset=1.0)',
-        cross_attention='softmax',
-        positions='rotary',
-        d_k=8,
-        d_v=6,
-    ),
     'widths': dict(
         decoder_d_model=36,
         tie='decoder',
@@ -92,16 +80,15 @@ CASES = {
         (dict(attention='cosine'), 'model.attention=cosine: there it is softmax'),
         (dict(attention='softmax(cap=3.0)'), 'softmax has no cap there'),
         (dict(cross_attention='relu'), 'model.cross_attention=relu'),
-        (dict(positions='alibi'), 'model.positions=alibi: only a decoder has it'),
+        (dict(decoder_positions='alibi'), 'model.decoder_positions=alibi: there it is'),
         (dict(positions='t5(per_layer=True)'), 't5 has no per_layer there'),
         (dict(cross_positions='rotary'), 'model.cross_positions=rotary: attention to'),
         (dict(continuous_positions=True), 'model.continuous_positions=True: the'),
         (dict(norm='batch'), 'model.norm=batch: there it is layer, rms'),
         (dict(decoder_norm='rms'), 'model.decoder_norm=rms: there it is that of'),
         (dict(residual='post_norm(final=True)'), 'post_norm has no final there'),
-        (dict(residual='deepnorm'), 'model.residual=deepnorm'),
+        (dict(residual='sandwich'), 'model.residual=sandwich: there it is post_norm, '),
         (dict(decoder_feed_forward='squared_relu'), 'model.decoder_feed_forward='),
-        (dict(attention='[softmax, local]'), 'softmax, local]: the layers of a stack'),
         (dict(merged_attention=True), 'model.merged_attention=True: what is merged'),
         (dict(parallel=True), 'model.parallel=True: blocks side by side'),
         (dict(projections=False), 'model.projections=False: an attention has four'),
@@ -109,55 +96,28 @@ CASES = {
         (dict(architecture='recurrent'), 'model.architecture=recurrent: a translator'),
         (dict(logit_cap=30.0), 'model.logit_cap=30.0: the bias that keeps'),
         (
-            dict(attention='softmax(query_key_norm=True)', norm='rms(epsilon=1e-05)'),
-            'with model.norm=rms(epsilon=1e-05) these norms',
+            dict(attention='softmax(query_key_norm=True)'),
+            'softmax has no query_key_norm',
         ),
-        (
-            dict(attention='softmax(query_key_norm=True)', d_k=4),
-            'heads of d_k=4 are as wide as d_v=12 there',
-        ),
-        (
-            dict(cross_attention='softmax(query_key_norm=True)'),
-            'the norms of attention to the source are of all heads together',
-        ),
+        (dict(cross_d_k=4), 'heads of model.d_k=4 and model.d_v=12, as the cross has'),
     ],
 )
 def test_what_is_not_computed_is_refused_by_its_field(given, words):
     with pytest.raises(UserError) as caught:
-        fields.check(ModelConfig.of(SIZES | given))
-    assert str(caught.value).startswith('--to=ctranslate2 cannot have model.')
+        to_ctranslate2.check_model(ModelConfig.of(SIZES | given))
+    assert str(caught.value).startswith('--to=ctranslate2 cannot have ')
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize('name', CASES)
 def test_what_is_computed_is_not_refused(name):
-    fields.check(ModelConfig.of(SIZES | CASES[name]))
+    to_ctranslate2.check_model(ModelConfig.of(SIZES | CASES[name]))
 
 
-@pytest.mark.parametrize(('d_k', 'd_v'), [(3, 5), (5, 3)])
-def test_heads_of_one_width_give_the_same_products(d_k, d_v):
-    """Scores and results of the matrices that are written, in float64."""
-    sizes = Sizes(d_model=7, num_heads=2, num_kv_heads=2, d_k=d_k, d_v=d_v)
-    draw = np.random.default_rng(0).standard_normal
-    query, key = draw((7, 2, d_k)), draw((7, 2, d_k))
-    value, out = draw((7, 2, d_v)), draw((2, d_v, 7))
-    kernels = {'query': query, 'key': key, 'value': value, 'out_proj': out}
-    ours = {name: {'kernel': kernel} for name, kernel in kernels.items()}
-    linear = [types.SimpleNamespace(weight=None) for _ in range(3)]
-    theirs = types.SimpleNamespace(linear=linear)
-    attention.fill(theirs, ours, sizes, Softmax())
-
-    assert theirs.head_dim == 5
-    assert theirs.queries_scale == np.float32(d_k**-0.5)
-    x_TD = draw((4, 7))
-    q_THK = (x_TD @ linear[0].weight.T).reshape(4, 2, 5)
-    k_THK, v_THK = (x_TD @ linear[1].weight.T).reshape(4, 2, 2, 5).swapaxes(0, 1)
-    scores_HTS = np.einsum('thk,shk->hts', q_THK, k_THK)
-    expected = np.einsum('td,dhk,se,ehk->hts', x_TD, query, x_TD, key)
-    np.testing.assert_allclose(scores_HTS, expected, atol=1e-12)
-    found = v_THK.reshape(4, 10) @ linear[2].weight.T
-    expected = np.einsum('td,dhu,hue->te', x_TD, value, out)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+def test_layers_that_are_not_alike_are_refused_by_their_field():
+    config = ModelConfig.of(SIZES | dict(attention='[softmax, local]'))
+    with pytest.raises(UserError, match='softmax, local.: the layers of a stack are'):
+        rewrite.plain(build.model(config, 9), config, {})
 
 
 @pytest.fixture(scope='module')
@@ -179,7 +139,7 @@ def trained(vocabulary, **given):
 
 def opened(package, ours, folder, quantization=None):
     folder.mkdir()
-    model.prepare(ours, quantization)(folder)
+    to_ctranslate2.write(ours, folder, quantization)
     return package.Translator(str(folder), device='cpu', intra_threads=1)
 
 
@@ -191,7 +151,7 @@ def test_what_gives_other_scores_is_refused(tmp_path, vocabulary):
     given = dataclasses.replace(ours.config.model, positions='rotary(scale=1.1)')
     other = ours._replace(config=dataclasses.replace(ours.config, model=given))
     with pytest.raises(UserError, match='of CTranslate2 .* differ from those of this'):
-        scores.check(tmp_path / 'out', other)
+        to_ctranslate2.check_scores(tmp_path / 'out', other)
 
 
 def sentences(vocabulary, lengths):

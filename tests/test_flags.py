@@ -10,7 +10,7 @@ import pytest
 
 from experiments.command_line import flags
 from experiments.config import schema
-from experiments.config.flat import flatten
+from experiments.config.load import flatten
 from experiments.errors import UserError
 from flaxformer_lite.config import variants
 
@@ -106,23 +106,15 @@ def test_the_last_of_two_overrides_counts(file):
     [
         (
             '--config.model.num_head=4',
-            "no field 'model.num_head'; did you mean 'model.num_heads'?",
+            "field model.num_head of the config; did you mean 'model.num_heads'?",
         ),
         ('--config.num_heads=4', "did you mean 'model.num_heads'?"),
-        (
-            '--config.model=4',
-            "no field 'model': it is a section, of model.architecture, ",
-        ),
-        ('--config.model.=4', "no field 'model.'"),
-        ('--config.=4', "no field ''"),
-        ('--config.', "no field ''"),
-        ('--noconfig.', "no field ''"),
-        ('--noconfig.model', "no field 'model': it is a section"),
+        ('--config.model=4', 'field model of the config: it is a section, of model.ar'),
+        ('--config.model.=4', 'field model. of'),
+        ('--config.', 'field  of the config'),
+        ('--noconfig.model', 'field model of the config: it is a section'),
         ('--noconfig', "no flag --noconfig; did you mean '--config'"),
-        (
-            '--noconfig.model.num_heads',
-            'no switch; give --config.model.num_heads=value',
-        ),
+        ('--noconfig.model.num_heads', "Unknown .* 'noconfig.model.num_heads'. Did"),
         (
             '--config.model.num_heads=-4',
             'model.num_heads must be at least 1 and at most 65536, not -4',
@@ -133,7 +125,7 @@ def test_the_last_of_two_overrides_counts(file):
         ),
         ('--Foo=3', 'there is no flag --Foo$'),
         ('-x', 'there is no flag -x$'),
-        ('--config.model.foo=3', "no field 'model.foo'$"),
+        ('--config.model.foo=3', 'field model.foo of the config$'),
         ('--config.model.num_heads=abc', "--config.model.num_heads=abc: .*int.*'abc'"),
         ('--config.model.num_heads=4.5', '--config.model.num_heads=4.5: .*int'),
         ('--config.model.num_heads=true', '--config.model.num_heads=true: .*int'),
@@ -207,25 +199,16 @@ def test_help_names_configs_fields_and_variants(given, capsys):
     out = capsys.readouterr().out
     assert exit.value.code == 0
     assert 'configs: wmt_base, wmt_base_bf16, wmt_big, wmt_big_bf16, ' in out
-    rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     described = ' '.join(out.split())
     values = flatten(parse('wmt_small' if given else 'wmt_base').config.to_dict())
     for name, field in schema.fields().items():
-        assert name in rows
-        assert f'{field.help} [' in described
-        value = values[name]
-        shown = '(empty)' if value in (None, '') else value
-        assert f'{name} {shown} · ' in described
-    assert (
-        'which embeddings share one matrix [all, decoder, source_target, none]'
-        in described
-    )
-    assert 'pieces of the vocabulary [int, at least 5]' in described
+        shown = '(empty)' if values[name] in (None, '') else values[name]
+        assert f'{name} {shown} · {field.help} [' in described
+    assert 'share one matrix [all, decoder, source_target, none]' in described
     words = set(out.replace(',', ' ').split())
     for kind in variants.FOLDERS:
-        bare = {word.split('(')[0] for word in words}
-        assert set(variants.names(kind)) <= bare
-    assert {'learned(max_length', 'layer(epsilon)', 'grammar(seed', 'cosine'} <= words
+        assert set(variants.names(kind)) <= words
+    assert {'grammar', 'text', 'tfds'} <= words
     assert max(map(len, out.splitlines())) <= 88
 
 
@@ -233,12 +216,8 @@ def test_help_names_configs_fields_and_variants(given, capsys):
     ('arguments', 'message'),
     [
         (['--config='], '--config=: no such file'),
-        (['--config=.'], '--config=.: no such file'),
-        (['--config=/'], '--config=/: no such file'),
-        (['--config=~nosuchuser'], '--config=~nosuchuser: no such file'),
         (['--config=~nosuchuser/x'], '--config=~nosuchuser/x: no such file'),
-        (['--config=' + 'x' * 300], 'x: File name too long'),
-        (['--config=' + 'x/' * 5000], 'File name too long'),
+        (['--config=' + 'x/' * 5000], 'no such file'),
         (['--config=a\0b'], 'no such file'),
         (['--config'], 'argument --config: expected one argument'),
         (['--config', '--help'], 'argument --config: expected one argument'),
@@ -248,15 +227,6 @@ def test_help_names_configs_fields_and_variants(given, capsys):
 def test_a_path_that_names_no_config_is_refused(arguments, message):
     with pytest.raises(UserError, match=re.escape(message)):
         flags.parse(flags.Parser('test'), arguments)
-
-
-def test_a_config_that_cannot_be_looked_at_is_refused(file, monkeypatch):
-    def denied(path):
-        raise PermissionError(13, 'Permission denied')
-
-    monkeypatch.setattr(flags.Path, 'is_file', denied)
-    with pytest.raises(UserError, match='small.py: Permission denied'):
-        parse(file)
 
 
 def test_a_mistake_is_one_line_and_a_status(capsys):
@@ -269,16 +239,18 @@ def test_a_mistake_is_one_line_and_a_status(capsys):
     assert capsys.readouterr() == ('', 'error: num_heads=0: must be at least 1\n')
 
 
-def test_the_command_line_is_read_without_jax():
+@pytest.mark.parametrize('command', ['run', 'report', 'sweep', 'convert', 'describe'])
+def test_flags_and_help_are_read_without_jax(command):
     code = (
-        'import sys, experiments.report; from experiments.command_line import flags\n'
-        'flags.parse(flags.Parser(""), ["--config=wmt_small"])\n'
-        'print("jax" in sys.modules)'
+        f'import sys, experiments.{command} as command\n'
+        'sys.argv = ["command", "--help"]\n'
+        'try:\n    command.main()\n'
+        'except SystemExit:\n    print("jax" in sys.modules)'
     )
     output = subprocess.run(
         [sys.executable, '-c', code], capture_output=True, check=True
     )
-    assert output.stdout.split() == [b'False']
+    assert output.stdout.split()[-1] == b'False'
 
 
 @pytest.mark.skipif(os.name != 'posix', reason='pipes end otherwise')
@@ -297,28 +269,20 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         assert process.wait() == 1
 
 
-def test_a_flag_given_twice_and_what_is_no_directory_are_refused():
+def test_a_directory_is_a_path_on_a_disk(monkeypatch):
     parser = flags.Parser('test')
     parser.add_argument('--workdir', type=Path)
-    parser.add_argument('--set', default='')
-    parser.add_argument('--each', action='append')
-    for arguments in (['--workdir=a', '--workdir=a'], ['--set=', '--set', 'b']):
-        name = arguments[0].split('=')[0]
-        with pytest.raises(UserError, match=f'argument {name}: is given twice'):
-            parser.parse_args(arguments)
     with pytest.raises(UserError, match='argument --workdir: is empty'):
         parser.parse_args(['--workdir='])
     with pytest.raises(UserError, match='--workdir: gs://b/x is an address, not'):
         parser.parse_args(['--workdir=gs://b/x'])
-    for _ in range(2):  # what was parsed before counts for nothing
-        args = parser.parse_args(['--workdir=a', '--set=b', '--each=1', '--each=2'])
-    assert (args.workdir, args.set, args.each) == (Path('a'), 'b', ['1', '2'])
-
-
-def test_a_directory_may_begin_with_the_home_directory(monkeypatch):
-    parser = flags.Parser('test')
-    parser.add_argument('--workdir', type=Path)
     monkeypatch.setenv('HOME', '/home/reader')
     assert parser.parse_args(['--workdir=~/x']).workdir == Path('/home/reader/x')
-    with pytest.raises(UserError, match='--workdir: ~nosuchuser/x: .*the whole path'):
-        parser.parse_args(['--workdir=~nosuchuser/x'])
+
+
+def test_a_package_that_is_missing_is_named_with_its_extra():
+    flags.require_packages('--to=x', ['json'], 'export')
+    with pytest.raises(
+        UserError, match=r'--to=x needs nowhere: pip install -e "\.\[ex'
+    ):
+        flags.require_packages('--to=x', ['json', 'nowhere'], 'export')

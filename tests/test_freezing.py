@@ -10,7 +10,7 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments.config import check, typed
+from experiments.config import check, load
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
 from experiments.optimizers import eval_params, frozen, optimizer
@@ -24,14 +24,14 @@ from flaxformer_lite.training.train_step import (
 
 def config(**fields):
     found = wmt_base.get_config()
-    typed.fill(found)
+    load.fill(found)
     found.model.update(tiny.SIZES)
     found.tokenizer.vocab_size = tiny.VOCAB
     found.batch.tokens, found.batch.max_length = 32, 8
     for name, value in fields.items():
         section, _, key = name.partition('__')
         found[section][key] = value
-    return typed.from_config_dict(found)
+    return load.from_config_dict(found)
 
 
 def build(settings):

@@ -6,7 +6,7 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments.config import typed
+from experiments.config import load
 from experiments.errors import UserError
 from experiments.optimizers import optimizer
 from flaxformer_lite.config import build, spec
@@ -120,7 +120,7 @@ def test_mu_ps_rates_at_twice_the_base(path, derived, given):
 def test_mu_p_refuses_a_schedule_that_goes_by_d_model():
     config = wmt_base.get_config()
     config.model.init = 'mu_p'
-    config = typed.from_config_dict(config)
+    config = load.from_config_dict(config)
     with pytest.raises(
         UserError, match=r'optimizer.schedule=noam.* model.init=mu_p .*cosine'
     ):
@@ -135,7 +135,7 @@ def change_of_logits(init, width):
     )
     config.model.update(sizes)
     config.optimizer.schedule = 'constant_schedule(value=0.01)'
-    config = typed.from_config_dict(config)
+    config = load.from_config_dict(config)
     model = build.model(config.model, tiny.VOCAB)
     update, _ = optimizer.make(config, model)
     state = init_state(model, update, jax.random.key(0))

@@ -68,21 +68,6 @@ def test_the_first_layer_is_the_formulas():
     np.testing.assert_allclose(found.heads['encoder'][0], heads, atol=2e-5)
 
 
-def test_everything_is_there_by_layer_and_kind():
-    found = record(model(), tiny.all_variables(model()), batch())
-    rows = batch()
-    s, t = rows['source'].shape[1], rows['inputs'].shape[1]
-    sizes = {'encoder': (s, s), 'decoder': (t, t), 'decoder cross': (t, s)}
-    assert found.weights.keys() == found.heads.keys() == sizes.keys()
-    for kind, size in sizes.items():
-        assert [w.shape for w in found.weights[kind]] == [(4, 2, *size)] * 2
-        assert [y.shape for y in found.heads[kind]] == [(4, size[0], 2, 3)] * 2
-    assert {k: [n.shape for n in v] for k, v in found.norms.items()} == {
-        'encoder': [(4, s)] * 3,
-        'decoder': [(4, t)] * 3,
-    }
-
-
 def test_heads_that_share_keys_have_weights_of_their_own():
     """A model whose heads share keys is one that has the same keys for each head."""
     shared = model(num_heads=4, num_kv_heads=2)
@@ -267,15 +252,6 @@ def test_a_mask_acts_while_decoding_too():
     np.testing.assert_allclose(found, tiny.apply(m, variables, source, word), atol=1e-5)
 
 
-def test_each_layer_has_masks_of_its_own():
-    on = flaxformer_lite.ablation_masks(model())
-    on['encoder']['layer_0']['self_attention']['heads'] *= 0
-    on['encoder']['layer_drop_0']['keep'] *= 0
-    rest = {k: v for k, v in flatten_dict(on, sep='/').items() if '_0' not in k}
-    assert all((v == 1).all() for v in rest.values())
-    assert (on['encoder']['layer_1']['self_attention']['heads'] == 1).all()
-
-
 def test_what_falls_on_padding_is_seen():
     w = jnp.asarray([[[[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.9, 0.1, 0.0]]]])
     pos, valid = jnp.asarray([[0, 1, 0]]), jnp.asarray([[True, True, False]])
@@ -316,22 +292,3 @@ def test_a_decoder_of_other_sizes_is_recorded_by_them():
         name: (layers, heads) for name, (layers, heads, *_) in sizes.items()
     }
     assert stats['decoder']['gradient_norm'].shape == (2,)
-
-
-def test_a_decoder_of_other_sizes_has_a_mask_for_each_of_its_heads_and_layers():
-    m = model(**tiny.UNEQUAL)
-    masks = flatten_dict(flaxformer_lite.ablation_masks(m), sep='/')
-    assert {name: x.shape for name, x in masks.items()} == {
-        'encoder/layer_0/self_attention/heads': (2,),
-        'encoder/layer_drop_0/keep': (),
-        'decoder/layer_0/self_attention/heads': (4,),
-        'decoder/layer_0/cross_attention/heads': (6,),
-        'decoder/layer_drop_0/keep': (),
-        'decoder/layer_1/self_attention/heads': (4,),
-        'decoder/layer_1/cross_attention/heads': (6,),
-        'decoder/layer_drop_1/keep': (),
-    }
-    # The last head of the last layer is a head of its own there.
-    unmasked = logits(m, tiny.all_variables(m))
-    masked = logits(m, off(m, 'decoder', 'layer_1', 'cross_attention', 'heads', 5))
-    assert np.abs(masked - unmasked).max() > 1e-3

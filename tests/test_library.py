@@ -12,7 +12,7 @@ import tiny
 
 import flaxformer_lite
 from configs import wmt_base
-from flaxformer_lite import decoding, public
+from flaxformer_lite import decoding
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import BATCH_ARRAYS
@@ -22,12 +22,6 @@ ROOT = Path(__file__).parents[1]
 
 def test_the_defaults_are_the_papers_base_model():
     assert ModelConfig.of(wmt_base.get_config().model) == ModelConfig()
-
-
-def test_no_public_name_is_hidden_by_a_module_of_that_name():
-    # Importing a module sets it as an attribute of its package.
-    for name in flaxformer_lite.__all__:
-        assert getattr(flaxformer_lite, name) is getattr(public, name), name
 
 
 def test_a_config_says_what_differs_from_the_default():

@@ -1,32 +1,25 @@
 """`experiments.look`, and the object that notebooks look into a run with."""
 
-import json
 import os
 import re
 import sys
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 import small_runs
 import tiny
-from test_report_page import Reader
+from test_report_page import Reader, drawn
 
 from experiments import look
 from experiments.errors import UserError
-from experiments.reports.display import interactive
-from experiments.reports.display.charts import Chart, Heatmaps
-from experiments.reports.inside import (
-    alignment,
-    attended,
-    heads,
-    looking,
-    pictures,
-    sections,
-)
-from experiments.reports.inside.attended import Attended
-from experiments.reports.inside.heads import Importance, Inspection
+from experiments.reports import looking, pictures
+from experiments.reports.looking import Attended, Inspection
 from flaxformer_lite import introspection
+from flaxformer_lite.special_tokens import SpecialTokens
+from flaxformer_lite.training.loss import loss_sums
 
 TEXT = 'The <b>cat</b> sleeps here.'
 TARGET = 'Die Katze schläft hier.'
@@ -69,14 +62,12 @@ def page(trained, tmp_path_factory):
 @pytest.mark.slow
 def test_the_page_has_all_that_is_known_of_the_run(page, trained):
     reader = Reader(page)
-    titles = re.findall('<h2>(.*)</h2>', page)
+    titles = re.findall('<h2>(.*)</h2>', page[: page.index('<script')])
     assert titles == ['Translations', 'Attention', 'Heads', 'Scores', 'Curves']
     assert str(trained) in reader.text
     assert TEXT in reader.text and TARGET in reader.text
     assert 'b' not in reader.tags
-    found = re.search('id="figures">(.*?)</script>', page)
-    assert found is not None
-    figures = json.loads(found[1])
+    figures = drawn(page)
     for kind in ('encoder', 'decoder', 'decoder_cross'):
         assert {f'attention_1_{kind}', f'attention_2_{kind}'} <= figures.keys()
     for layer in ('mean_of_all_layers', 'layer_0', 'layer_1'):
@@ -87,82 +78,124 @@ def test_the_page_has_all_that_is_known_of_the_run(page, trained):
 
 
 @pytest.mark.slow
-def test_the_page_needs_no_other_file(page):
-    links = [v for name, v in Reader(page).attributes if name in ('src', 'href')]
-    assert links and all(link.startswith(('#', 'data:')) for link in links)
-
-
-@pytest.mark.slow
 def test_an_alignment_is_the_mean_over_heads_of_the_weights_that_write_a_piece(run):
     tokenizer = run.trained.tokenizer
-    batch = attended.pairs_batch(tokenizer, [(TEXT, TARGET)])
+    batch = looking.pairs_batch(tokenizer, [(TEXT, TARGET)])
     record = jax.jit(introspection.record, static_argnums=0)
     seen = record(run.trained.model, run.variables, batch).weights['decoder cross']
     layers_LTS = np.stack([np.asarray(layer, np.float64)[0].mean(0) for layer in seen])
-    found = run.alignment(TEXT, TARGET)
-    wanted = {'mean of all layers': layers_LTS.mean(0)}
-    wanted |= {f'layer {i}': layer for i, layer in enumerate(layers_LTS)}
-    assert list(found) == list(wanted)
+    (sentence,) = run.attend([(TEXT, TARGET)])
+    found = pictures.alignments(sentence)
+    assert list(found) == ['mean of all layers', 'layer 0', 'layer 1']
+    for weights_TS, wanted in zip(
+        found.values(), [layers_LTS.mean(0), *layers_LTS], strict=True
+    ):
+        np.testing.assert_allclose(weights_TS, wanted, atol=1e-5)
+    figure = str(run.alignment(TEXT, TARGET)['layer 0'].to_dict())
     written = tokenizer.pieces(tokenizer.encode([TARGET])[0])
-    read = tokenizer.pieces(tokenizer.encode([TEXT])[0])
-    for name, weights_TS in wanted.items():
-        ((heatmap,),) = found[name].maps
-        assert heatmap.rows == [*written, '</s>']
-        assert heatmap.columns == [*read, '</s>']
-        np.testing.assert_allclose(heatmap.values, weights_TS, atol=5.1e-4)
-        # The program that shows them may round another way than the one here.
-        largest_T = weights_TS[range(len(weights_TS)), heatmap.marks]
-        np.testing.assert_allclose(largest_T, weights_TS.max(1), rtol=1e-4)
+    assert all(piece in figure for piece in [*written, '</s>'])
 
 
 def test_the_mark_is_the_first_of_the_largest_weights():
-    sentence = Attended('s', 'o', {}, {}, {})
-    sentence.queries['decoder cross'] = ['<s>', 'x']
-    sentence.keys['decoder cross'] = ['a', 'b', 'c']
+    queries, keys = {'decoder cross': ['<s>', 'x']}, {'decoder cross': ['a', 'b', 'c']}
     two_heads = [[[0.2, 0.8, 0], [1, 0, 0]], [[0.6, 0.2, 0.2], [0.4, 0.1, 0.5]]]
-    sentence.weights['decoder cross'] = [two_heads]
-    (only,) = alignment.align(sentence).items()
-    assert only[0] == 'layer 0'
-    assert only[1].written == ['x', '</s>']
-    np.testing.assert_allclose(only[1].weights_TS, [[0.4, 0.5, 0.1], [0.7, 0.05, 0.25]])
-    assert only[1].most_T.tolist() == [1, 0]
+    weights = {'decoder cross': [np.array(two_heads)]}
+    sentence = Attended('s', 'o', queries, keys, weights)
+    ((name, figure),) = pictures.alignment_figures(sentence, 1).items()
+    assert name == 'layer 0'
+    text = str(figure.spec())
+    assert "'weight': [[400, 500, 100], [700, 50, 250]]" in text
+    assert 'datum.key == [1, 0][datum.query]' in text
+    assert '["x", "</s>"][datum.value]' in text
 
 
 @pytest.mark.slow
-def test_a_notebook_has_each_figure_as_plotlys(run):
+def test_a_notebook_has_each_figure_as_a_chart(run):
     assert isinstance(run.translate(TEXT), str)
-    attention = run.attention(TEXT)
-    assert list(attention) == list(pictures.KINDS.values())
-    large = attention['attention to the source'].one(1, 0)
-    assert large.maps[0][0].title.endswith(': layer 1, head 0')
-    assert isinstance(run.importance(), Heatmaps)
-    assert len(run.heads()) == len(heads.STATS)
-    loss = run.curves()['loss']['steps']
-    assert isinstance(loss, Chart)
-    for figure in (large, *run.alignment(TEXT).values(), run.importance(), loss):
-        drawn = interactive.figure(figure)
-        assert type(drawn).__module__.startswith('plotly.graph_objs')
-        assert drawn.layout.template.layout.paper_bgcolor == '#ffffff'
-    dark = interactive.figure(loss, dark=True)
-    assert dark.layout.template.layout.paper_bgcolor != '#ffffff'
+    charts = [*run.attention(TEXT).values(), *run.alignment(TEXT).values()]
+    charts += [run.importance(), *run.heads().values()]
+    charts.append(run.curves()['loss']['steps'])
+    assert list(run.attention(TEXT)) == list(pictures.KINDS.values())
+    assert len(run.heads()) == len(looking.STATS)
+    assert all('$schema' in chart.to_dict() for chart in charts)
 
 
 @pytest.mark.slow
 def test_what_is_given_is_what_the_decoder_writes(run):
-    decoder = run.attention(TEXT, TARGET)['decoder self-attention']
+    (sentence,) = run.attend([(TEXT, TARGET)])
     tokenizer = run.trained.tokenizer
     pieces = tokenizer.pieces(tokenizer.encode([TARGET])[0])
-    assert decoder.maps[0][0].rows == ['<s>', *pieces]
+    assert sentence.queries['decoder'] == ['<s>', *pieces]
 
 
 @pytest.mark.slow
-def test_a_run_without_pairs_shows_the_rest(run, trained):
+def test_a_run_without_pairs_shows_the_rest(trained):
     bare = looking.open_run(trained, pairs=0)
     assert bare.importance() is None and bare.heads() == {}
-    attention, of_heads = sections.of_run(bare.inspect([('a', 'b')]))
+    attention, of_heads = pictures.sections(bare.inspect([('a', 'b')]))
     assert attention.choices
     assert not of_heads.choices
     assert 'no pairs of an evaluation set' in of_heads.text[0]
+
+
+def test_a_head_that_is_switched_off_is_one_whose_projection_is_zero():
+    model = tiny.model(dropout=0.0)
+    batch = tiny.batch([[pair] for pair in tiny.PAIRS])
+    variables = tiny.all_variables(model)
+    found, with_all = looking.head_importance(model, variables, batch)
+
+    @jax.jit
+    def loss(variables):
+        sums = loss_sums(model, variables, batch)
+        return sums.loss / sums.tokens
+
+    assert with_all == pytest.approx(float(loss(variables)), rel=1e-5)
+    assert found.keys() == pictures.KINDS.keys()
+    for kind, grid in found.items():
+        stack, _, cross = kind.partition(' ')
+        attention = 'cross_attention' if cross else 'self_attention'
+        for (layer, head), rise in np.ndenumerate(grid):
+            changed = jax.tree.map(lambda x: x, variables)
+            block = changed['params'][stack][f'layer_{layer}'][attention]
+            kernel = block['out_proj']['kernel']
+            block['out_proj']['kernel'] = kernel.at[head].set(0.0)
+            assert rise == pytest.approx(float(loss(changed)) - with_all, abs=1e-5)
+
+
+class Letters:
+    """A tokenizer whose tokens are letters from a to i."""
+
+    special_tokens = SpecialTokens()
+    source_end = special_tokens.end
+
+    def encode(self, texts):
+        return [[ord(letter) - ord('a') + 4 for letter in text] for text in texts]
+
+    encode_target = encode
+
+    def pieces(self, ids):
+        return [chr(i - 4 + ord('a')) if i > 3 else '<s>' for i in ids]
+
+
+@pytest.mark.parametrize('architecture', ['encoder_decoder', 'decoder_only'])
+def test_padding_is_on_no_axis(architecture):
+    model = tiny.model(dropout=0.0, architecture=architecture)
+    variables = tiny.all_variables(model)
+    letters: Any = Letters()
+    found = looking.attended(model, variables, letters, [('abc', 'd'), ('e', 'fgh')])
+    for sentence in found:
+        read = [*sentence.source, '<s>']  # as the end is written here
+        written = ['<s>', *sentence.output]
+        own = {'encoder': read, 'decoder': written, 'decoder cross': written}
+        if architecture == 'decoder_only':
+            own = {'decoder': read + written}
+        assert sentence.queries == own
+        for kind, layers in sentence.weights.items():
+            keys = read if kind == 'decoder cross' else own[kind]
+            assert sentence.keys[kind] == keys
+            for layer_HTS in layers:
+                assert layer_HTS.shape == (2, len(own[kind]), len(keys))
+                np.testing.assert_allclose(layer_HTS.sum(-1), 1, rtol=1e-5)
 
 
 SOFTMAX = {'decoder_attention': 'softmax', 'cross_attention': 'softmax'}
@@ -198,16 +231,15 @@ def test_what_holds_no_weights_is_said_and_the_rest_is_shown(case):
     model = tiny.model(dropout=0.0, **config)
     batch = tiny.batch([[pair] for pair in tiny.PAIRS])
     variables = tiny.all_variables(model)
-    assert attended.without_weights(model, variables, batch) == without
-    stats = heads.head_stats(model, variables, batch)
+    assert looking.without_weights(model, variables, batch) == without
+    stats = looking.head_stats(model, variables, batch)
     assert stats and not set(without) & stats.keys()
     pieces = {kind: ['a'] for kind in stats}
-    weights = {kind: [[[[1.0]]]] for kind in stats}
-    inspection = Inspection(
-        *('run', [1], [Attended('s', 'o', pieces, pieces, weights)], stats),
-        *(Importance({}, {}), 1.0, 3, pictures.note(without)),
-    )
-    attention, of_heads = sections.of_run(inspection)
+    weights = {kind: [np.ones((1, 1, 1))] for kind in stats}
+    sentence = Attended('s', 'o', pieces, pieces, weights)
+    note = pictures.note(without)
+    inspection = Inspection(Path('run'), [1], [sentence], stats, {}, 1.0, 3, note)
+    attention, of_heads = pictures.sections(inspection)
     assert len(attention.choices) == (2 if 'decoder cross' in stats else 1)
     assert of_heads.choices
     if line is not None:

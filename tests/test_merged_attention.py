@@ -1,7 +1,7 @@
 """One attention of the decoder to itself and to the source (T5Gemma 2, 2512.14856).
 
 That decoding with a cache gives what it gives at once is among the contracts of
-test_transformer; masks are in test_masks, refusals in test_build.
+test_contracts; masks are in test_masks, refusals in test_build.
 """
 
 import functools

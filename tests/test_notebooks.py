@@ -104,11 +104,3 @@ def test_what_it_links_to_is_there(name):
     text = '\n'.join(source(cell) for cell in cells(name, 'markdown'))
     for target in re.findall(r'\]\((?!https?:)(.*?)\)', text):
         assert (ROOT / 'notebooks' / target.partition('#')[0]).exists(), target
-
-
-@every_notebook
-def test_its_plain_cells_are_python(name):
-    """Those with a command of the shell or of the notebook aside."""
-    for cell in cells(name, 'code'):
-        if not re.search(r'^\s*[!%]', source(cell), re.MULTILINE):
-            ast.parse(source(cell))

@@ -212,14 +212,19 @@ def ties(vocab, seed):
     return x_BV
 
 
-@pytest.mark.parametrize('vocab', [10, 127, 128, 640, 1000, 1280])
-@pytest.mark.parametrize('k', [1, 2, 8])
+@pytest.mark.parametrize('vocab', [10, 128, 1000])
+@pytest.mark.parametrize('k', [1, 8])
 def test_tuned_top_k_is_the_reference(vocab, k):
     x_BV = jnp.asarray(ties(vocab, vocab + k) + 0.0, F32)
     tuned = jax.jit(top_k.tuned, static_argnums=(1, 2))
     expected = jax.jit(top_k.reference, static_argnums=1)(x_BV, k)
     for block in (7, top_k.BLOCK):
         np.testing.assert_array_equal(tuned(x_BV, k, block), expected)
+    # The largest first, and of equal ones, also of both zeros, the first.
+    x_BV = ties(vocab, vocab + k)
+    expected = np.argsort(-x_BV, axis=-1, kind='stable')[:, :k]
+    largest = jax.jit(top_k.top_k_indices, static_argnums=1)
+    np.testing.assert_array_equal(largest(jnp.asarray(x_BV, F32), k), expected)
 
 
 @pytest.mark.parametrize('shape', [(1, 5), (7, 1), (300, 1000)])
@@ -228,17 +233,6 @@ def test_tuned_rows_is_the_reference(shape):
     expected = np.float32(np.float64(x_ND).sum(0))
     for version in (rows.reference, rows.on_cpu):
         assert_equal(jax.jit(version)(x_ND), expected, TOLERANCE[F32])
-
-
-@pytest.mark.parametrize('vocab', [10, 127, 128, 640, 1000, 1280])
-@pytest.mark.parametrize('k', [1, 2, 8])
-def test_the_largest_come_by_value_and_equals_by_index(vocab, k):
-    x_BV = ties(vocab, vocab + k)
-    expected = np.argsort(-x_BV, axis=-1, kind='stable')[:, :k]
-    largest = jax.jit(top_k.top_k_indices, static_argnums=1)
-    np.testing.assert_array_equal(largest(jnp.asarray(x_BV, F32), k), expected)
-    with ops.use_reference():
-        np.testing.assert_array_equal(largest(jnp.asarray(x_BV, F32), k), expected)
 
 
 def lowered(function, platform, *arguments):

@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from configs import wmt_base
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.config import check, typed
+from experiments.config import check, load
 from experiments.errors import UserError
 from experiments.optimizers import optax_specs, optimizer
 from flaxformer_lite.config import build, variants
@@ -29,7 +29,7 @@ def config(**settings):
     result.model.d_model = D_MODEL
     result.optimizer.schedule = f'noam(warmup={WARMUP})'
     result.optimizer.update(settings)
-    return typed.from_config_dict(result)
+    return load.from_config_dict(result)
 
 
 def make(config, steps=100):

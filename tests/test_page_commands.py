@@ -18,8 +18,8 @@ WITH_COMMANDS = [
     for page in pages.PAGES
     if page.startswith(('README', 'docs')) and pages.commands(page)
 ]
-SHRUNK = pages.ROOT / 'tests' / 'shrunk.py'
-# In a page's commands, pip does nothing and Python is `shrunk.py`.
+SHRUNK = pages.ROOT / 'tests' / 'small_runs.py'
+# In a page's commands, pip does nothing and Python is `small_runs.py`.
 SHELL = f'pip() {{ :; }}; python() {{ "{sys.executable}" "{SHRUNK}" "$@"; }}; '
 # What a page cannot have run before, for it takes hours.
 NOT_HERE = (

@@ -13,7 +13,7 @@ import pages
 import pytest
 
 from experiments.command_line import flags
-from experiments.config import check, upgrade
+from experiments.config import check, load
 from experiments.config.schema import ExperimentConfig, TokenizerConfig
 from experiments.errors import UserError
 from experiments.sweeps import schema
@@ -96,7 +96,7 @@ def folder(tmp_path, monkeypatch):
     converted = tmp_path / 'runs/opus-mt-en-de/config.json'
     converted.parent.mkdir()
     config = ExperimentConfig(tokenizer=TokenizerConfig(100, kind='published'))
-    converted.write_text(json.dumps(upgrade.to_store(config.to_dict())), 'utf-8')
+    converted.write_text(json.dumps(load.to_store(config.to_dict())), 'utf-8')
     for page in pages.PAGES:
         for name, code in pages.files(page).items():
             (tmp_path / name).write_text(code, encoding='utf-8')
@@ -136,7 +136,7 @@ def check_read(found):
         settings = found[1]
         if settings.overrides.get('model.attention') == 'euclidean':
             return  # which the page has the reader write
-        check.check(settings.config)
+        check.check_config(settings.config)
         check.check_overrides(settings.config, settings.overrides)
         check.build_model(settings.config, 100)
     elif hasattr(found, 'dry_run'):
@@ -160,6 +160,16 @@ def test_a_command_has_flags_and_fields_that_there_are(
                 check_read(read(argv, monkeypatch))
         else:
             check_read(read(argv, monkeypatch))
+
+
+PATH = re.compile(r'\b(?:flaxformer_lite|experiments|configs|tests|docs)/[\w/.-]+\.\w+')
+
+
+@pytest.mark.parametrize('page', pages.PAGES)
+def test_a_page_names_files_that_are_there(page):
+    example = 'flaxformer_lite/attention/euclidean.py'  # which the reader writes
+    for path in set(PATH.findall(pages.text(page))) - {example}:
+        assert (pages.ROOT / path).exists(), path
 
 
 @pytest.mark.parametrize('page', pages.PAGES)

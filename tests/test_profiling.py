@@ -43,4 +43,4 @@ def test_a_profile_is_written_and_changes_nothing(tmp_path, capsys):
 def test_steps_that_are_none_are_refused(profile):
     settings = flags.settings('wmt_small', [f'--config.train.profile={profile}'])
     with pytest.raises(UserError, match='train.profile=.*the first and the last step'):
-        check.check(settings.config)
+        check.check_config(settings.config)

@@ -1,20 +1,25 @@
 """A report as files: complete, escaped, without JAX where it is not asked for."""
 
+import csv
 import html.parser
+import io
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_runs import REFERENCES, SOURCES, fail, make, translate
 
-from experiments.reports import arms, page
-from experiments.reports.display import paper
-from experiments.reports.inside.gradients import FirstGradients
-from experiments.reports.inside.heads import STATS, Attended, Importance, Inspection
-from experiments.runs.reading import read_run as read
+from experiments.reports import arms, figures, page, pictures, tables
+from experiments.reports.figures import Figure, Line
+from experiments.reports.looking import STATS, Attended, Inspection
+from experiments.reports.statistics import Difference, Spread
+from experiments.reports.tables import Interval, PValue, Table
+from experiments.runs.reading import read_run
 
 HOSTILE = '<script>document.title = "taken"</script> & <b>bold</b> </script> {{ 1 }}'
 ROWS = [
@@ -22,11 +27,15 @@ ROWS = [
     for step in (5, 10, 15, 20)
     for row in (
         (
-            step,
-            'train',
-            dict(loss=9.0 - step / 5, learning_rate=0.1, gradient_norm=1.0),
+            *(step, 'train'),
+            dict(loss=9.0 - step / 5, learning_rate=0.1, gradient_norm=1.0)
+            | dict(tokens=50 * step, seconds=step / 2),
         ),
-        (step, 'eval', dict(set='test', loss=8.0 - step / 5, bleu=float(step))),
+        (
+            *(step, 'eval'),
+            dict(set='test', loss=8.0 - step / 5, bleu=float(step))
+            | dict(tokens=50 * step, seconds=step / 2),
+        ),
     )
 ]
 
@@ -50,36 +59,29 @@ def runs(folder):
 
 def inspection():
     """Two heads in each of two layers, and a sentence of them."""
-    weights = [[[[0.25, 0.75], [1.0, 0.0]]] * 2] * 2
+    weights = [np.array([[[0.25, 0.75], [1.0, 0.0]]] * 2)] * 2
     pieces = ['▁a', HOSTILE]
     kinds = ('encoder', 'decoder cross')
     axes = dict.fromkeys(kinds, pieces)
     sentence = Attended(HOSTILE, 'out', axes, axes, dict.fromkeys(kinds, weights))
-    grid = [[0.1, 0.2], [0.3, 0.4]]
+    grid = [[0.1, 0.2], [0.4, 0.3]]
     stats = {'encoder': dict.fromkeys(STATS, grid)}
-    importance = Importance({'encoder': grid}, {'encoder': grid})
-    return Inspection(Path('run'), [20], [sentence], stats, importance, 1.0, 3, '')
-
-
-def first_gradients():
-    return [FirstGradients('h=4', {'decoder': [[1.0, 2.0], [1.5, 2.5]]})]
+    return Inspection(
+        Path('run'), [20], [sentence], stats, {'encoder': grid}, 1.0, 3, ''
+    )
 
 
 @pytest.fixture(scope='module')
 def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp('runs')
-    return arms.study([read(path) for path in runs(folder)], None)
+    return arms.study([read_run(path) for path in runs(folder)], None)
 
 
 @pytest.fixture(scope='module')
 def report(study, tmp_path_factory):
     folder = tmp_path_factory.mktemp('report')
-    left_out = ['left out: <i>nothing</i>']
-    with pytest.MonkeyPatch.context() as patch:
-        # To embed fonts as the others of a paper's takes half of the time of drawing;
-        # that figures do is for test_report_display to see.
-        patch.setitem(paper._STYLE, 'pdf.fonttype', 3)
-        page.write(study, folder, inspection(), first_gradients(), left_out)
+    inside = pictures.sections(inspection())
+    page.write(study, folder, inside, ['left out: <i>nothing</i>'])
     return folder
 
 
@@ -102,35 +104,42 @@ class Reader(html.parser.HTMLParser):
             self.text += data
 
 
+def drawn(text):
+    """The figures of a page by their names."""
+    found = re.search('id="figures">(.*?)</script>', text)
+    assert found is not None
+    return json.loads(found[1])
+
+
 def test_everything_is_there(report):
     names = {str(path.relative_to(report)) for path in report.rglob('*.*')}
     assert {'index.html', 'report.md'} <= names
-    names_of_tables = ('answer', 'bootstrap', 'compared', 'cost', 'scores', 'heads')
-    for table in (*names_of_tables, 'first_gradients'):
+    for table in ('answer', 'bootstrap', 'compared', 'cost', 'scores', 'heads'):
         assert {f'tables/{table}.csv', f'tables/{table}.tex'} <= names
-    figures = ['by_num_heads', 'heads_importance', 'attention_1_encoder']
-    figures += ['first_gradients_decoder', 'attention_1_decoder_cross']
-    figures += ['alignment_1_mean_of_all_layers', 'alignment_1_layer_1']
-    figures += [
+    shown = {'heads_importance', 'attention_1_encoder', 'attention_1_decoder_cross'}
+    shown |= {'alignment_1_mean_of_all_layers', 'alignment_1_layer_1'}
+    shown |= {
         f'{curve}_by_{axis}'
         for curve in ('loss', 'dev_loss', 'dev_bleu', 'learning_rate', 'gradient_norm')
         for axis in ('steps', 'tokens', 'time')
-    ]
-    for figure in figures:
+    }
+    for figure in shown:
         assert {f'figures/{figure}.svg', f'figures/{figure}.pdf'} <= names
+    assert shown <= drawn((report / 'index.html').read_text('utf-8')).keys()
 
 
 def test_what_a_sentence_holds_is_text(report):
     reader = Reader((report / 'index.html').read_text('utf-8'))
-    assert reader.tags.count('script') == 5
+    assert reader.tags.count('script') == 4
     assert 'b' not in reader.tags and 'i' not in reader.tags
     assert HOSTILE in reader.text
     assert 'left out: <i>nothing</i>' in reader.text
 
 
-def test_the_page_needs_no_other_file(report):
-    reader = Reader((report / 'index.html').read_text('utf-8'))
-    links = [v for name, v in reader.attributes if name in ('src', 'href')]
+def test_the_page_is_small_and_needs_no_other_file(report):
+    text = (report / 'index.html').read_text('utf-8')
+    assert len(text) < 1_200_000  # of which the script is 900,000
+    links = [v for name, v in Reader(text).attributes if name in ('src', 'href')]
     assert links and all(link.startswith(('#', 'data:')) for link in links)
 
 
@@ -139,18 +148,53 @@ def test_markdown_tells_the_same(report):
     assert 'Best by test bleu: num\\_heads=8, 36.00 ± 1.00 (3 seeds).' in text
     assert 'seed 9 diverged' in text
     assert '<script>' not in text
-    figures = [path.name for path in (report / 'figures').glob('*.svg')]
-    for name in figures:
-        assert f'](figures/{name})' in text
+    for path in (report / 'figures').glob('*.svg'):
+        assert f'](figures/{path.name})' in text
 
 
 def test_the_same_runs_give_the_same_page(study, report, tmp_path, monkeypatch):
-    monkeypatch.setattr(page.paper, 'draw', lambda figure: {})
-    page.write(
-        study, tmp_path, inspection(), first_gradients(), ['left out: <i>nothing</i>']
-    )
+    monkeypatch.setattr(figures, 'files', lambda figure: {})
+    inside = pictures.sections(inspection())
+    page.write(study, tmp_path, inside, ['left out: <i>nothing</i>'])
     for name in ('index.html', 'report.md', 'tables/heads.csv'):
         assert (tmp_path / name).read_bytes() == (report / name).read_bytes()
+
+
+def test_a_line_is_the_mean_over_seeds_in_a_band_from_least_to_most(tmp_path):
+    rows = [
+        [(step, 'train', {'loss': loss}) for step, loss in losses]
+        for losses in ([(5, 4.0), (10, 3.0)], [(5, 5.0), (10, 2.0), (15, 1.0)])
+    ]
+    paths = [
+        make(tmp_path / str(seed), 30.0, rows=rows[seed], train__seed=seed)
+        for seed in (0, 1)
+    ]
+    found = page.of_training(arms.study([read_run(path) for path in paths], None))
+    (figure,) = found[0].figures()  # these rows have no tokens and times
+    ((line,),) = figure.spec()['datasets'].values()
+    assert (line['x'], line['y']) == ([5, 10], [4.5, 2.5])
+    assert (line['low'], line['high']) == ([4, 2], [5, 3])
+
+
+def test_names_and_weights_are_in_the_file_as_text_and_colours():
+    lines = [Line(f'arm {i}', [10.0**i], [i], [i - 1], [i + 1]) for i in range(9)]
+    chart = figures.line_chart(lines, 'cost', HOSTILE, style='points', log_x=True)
+    files = figures.files(Figure('points', 'a', chart))
+    assert all(f'>arm {i}<' in files['svg'].decode() for i in range(9))
+    assert HOSTILE not in files['svg'].decode()
+    assert files['pdf'].startswith(b'%PDF')
+    looks = chart.to_dict()['layer'][0]['encoding']['color']['scale']
+    assert looks['domain'] == [f'arm {i}' for i in range(9)]
+    maps = figures.marked_map([[0.2, 0.8]], (['x'], ['a', 'a']), ('to', 'from'), [1])
+    svg = figures.files(Figure('maps', 'a', maps))['svg'].decode()
+    assert len(re.findall('>a<', svg)) == 2  # equal names stay apart
+    assert svg.count(f'stroke="{figures.COLOURS[1]}"') == 1
+
+
+def test_heads_are_listed_by_what_they_are_worth():
+    rows = pictures.table(inspection()).rows
+    heads = [(row[1], row[2], row[3]) for row in rows]
+    assert heads == [(1, 0, 0.4), (1, 1, 0.3), (0, 1, 0.2), (0, 0, 0.1)]
 
 
 def command(*arguments, code='pass', **options):
@@ -174,7 +218,7 @@ def test_without_attention_a_report_loads_no_jax(tmp_path):
 def test_the_table_needs_no_package_of_a_report(tmp_path):
     paths = runs(tmp_path)
     without = 'import importlib.util as u; find = u.find_spec; '
-    without += 'missing = ("scipy", "matplotlib", "plotly", "jinja2"); '
+    without += 'missing = ("scipy", "altair", "vl_convert", "jinja2"); '
     without += 'u.find_spec = lambda name: None if name in missing else find(name); '
     without += 'sys.modules.update(dict.fromkeys(missing))'
     done = command(*paths, code=without)
@@ -183,7 +227,7 @@ def test_the_table_needs_no_package_of_a_report(tmp_path):
     done = command(*paths, f'--out={tmp_path / "out"}', code=without)
     assert done.returncode == 2
     assert done.stderr == (
-        'error: --out needs scipy, matplotlib, plotly, jinja2: pip install -e '
+        'error: --out needs scipy, altair, vl_convert, jinja2: pip install -e '
         '".[report]"; without --out the table needs none of them\n'
     )
 
@@ -224,3 +268,51 @@ def test_attention_that_cannot_be_read_is_a_line_of_the_report(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert 'Attention is not shown: ' in (out / 'report.md').read_text('utf-8')
+
+
+MARKUP = '<b>a</b> & | *b* `c` [d](e) \\ $f$ 100% _'
+TABLE = Table(
+    'a',
+    'A table',
+    ('arm', 'bleu', 'difference', '95 %', 'p', 'seeds'),
+    (
+        ('one', Spread(30.126, 0.5, 3), Difference(-1.5, None, None, None))
+        + (Interval(-2.0, 0.25), PValue(0.0004), 3),
+        (MARKUP, Spread(31.0, None, 1), None, None, None, None),
+    ),
+    frozenset(('bleu', 'difference', '95 %')),
+)
+
+
+def test_values_are_shown_as_papers_print_them():
+    assert TABLE.cells()[0] == [
+        *('one', '30.13 ± 0.50', '−1.50', '−2.00 to +0.25', '< 0.001', '3')
+    ]
+    assert TABLE.cells()[1][1:] == ['31.00', '-', '-', '-', '-']
+    assert tables.shown(PValue(0.04321)) == '0.043'
+
+
+def test_csv_holds_the_numbers_themselves():
+    one, other = csv.DictReader(io.StringIO(tables.as_csv(TABLE)))
+    assert one == {
+        **{'arm': 'one', 'bleu': '30.126', 'bleu sd': '0.5', 'bleu seeds': '3'},
+        **{'difference': '-1.5', '95 % low': '-2.0', '95 % high': '0.25'},
+        **{'p': '0.0004', 'seeds': '3'},
+    }
+    assert other['arm'] == MARKUP
+    assert other['bleu sd'] == ''
+
+
+def test_latex_uses_booktabs_and_escapes():
+    text = tables.latex(TABLE)
+    assert r'\toprule' in text
+    assert r'30.13 $\pm$ 0.50' in text
+    assert r'$-$1.50' in text
+    assert r'100\%' in text and r'\$f\$' in text and r'\& |' in text
+    assert not re.search(r'[^\\]%', text)
+
+
+def test_markdown_shows_markup_as_text():
+    row = tables.markdown(TABLE).splitlines()[-1]
+    assert '&lt;b&gt;a&lt;/b&gt; &amp; \\| \\*b\\* \\`c\\` \\[d\\](e)' in row
+    assert len(re.findall(r'(?<!\\)\|', row)) == len(TABLE.columns) + 1

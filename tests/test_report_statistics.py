@@ -36,19 +36,6 @@ def test_welch_is_the_formula():
     assert found.p == pytest.approx(2 * stats.t.sf(difference / error, freedom))
 
 
-def test_an_interval_holds_zero_where_p_is_above_a_twentieth():
-    rng = np.random.default_rng(0)
-    verdicts = set()
-    for _ in range(200):
-        a = rng.normal(0.8, 1.0, 3).tolist()
-        b = rng.normal(0.0, 2.0, 4).tolist()
-        found = statistics.welch(a, b)
-        is_significant = found.p < 0.05
-        assert is_significant == (not found.low <= 0 <= found.high)
-        verdicts.add(is_significant)
-    assert verdicts == {True, False}
-
-
 @pytest.mark.parametrize(
     ('values', 'base'),
     [([1.0], [2.0, 3.0]), ([1.0, 2.0], [2.0]), ([1.0, 1.0], [2.0, 2.0])],
@@ -100,18 +87,14 @@ def spoiled(every):
 
 
 def test_the_paired_bootstrap_scores_as_sacrebleu_does():
-    systems = {'few': spoiled(12), 'base': spoiled(2)}  # a system may be called so
-    found = statistics.paired_bootstrap('bleu', spoiled(3), systems, REFERENCES)
-    for name, outputs in systems.items():
-        score = sacrebleu.corpus_bleu(outputs, [REFERENCES]).score
-        assert found[name].score == pytest.approx(score)
+    found = statistics.paired_bootstrap('bleu', spoiled(3), spoiled(12), REFERENCES)
+    score = sacrebleu.corpus_bleu(spoiled(12), [REFERENCES]).score
+    assert found.score == pytest.approx(score)
     base = sacrebleu.corpus_bleu(spoiled(3), [REFERENCES]).score
-    assert found['few'].base_score == pytest.approx(base)
+    assert found.base_score == pytest.approx(base)
 
 
 def test_the_paired_bootstrap_tells_a_difference_from_none():
     for outputs, p in ((spoiled(3), 1.0), (REFERENCES, 1 / (statistics.RESAMPLES + 1))):
-        found = statistics.paired_bootstrap(
-            'bleu', spoiled(3), {'a': outputs}, REFERENCES
-        )
-        assert found['a'].p == pytest.approx(p)
+        found = statistics.paired_bootstrap('bleu', spoiled(3), outputs, REFERENCES)
+        assert found.p == pytest.approx(p)

@@ -17,7 +17,7 @@ import small_runs
 
 from experiments import evaluate, report, run, storage, translate
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.config import typed
+from experiments.config import load
 from experiments.costs.ledger import ledger
 from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
@@ -107,7 +107,7 @@ def test_a_run_leaves_what_it_is_asked_for(whole):
         'finished',
     ):
         assert words in out
-    book = ledger(typed.from_dict(directory.read_config(workdir)))
+    book = ledger(load.from_dict(directory.read_config(workdir)))
     assert end['flops_per_token'] == book['flops_per_token']['total']
     assert end['peak_memory_bytes'] > 10**8
     rows = figures(workdir)
@@ -492,7 +492,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
             'evaluation.average=2 .*checkpoint.keep_best=0',
         ),
         (dict(model__dtype='float16'), 'model.dtype must be one of float32, bfloat16'),
-        (dict(model__layers=3), "no field 'model.layers'; did you mean"),
+        (dict(model__layers=3), 'field model.layers of the config; did you mean'),
         (dict(train__steps='many'), 'train.steps'),
         (dict(train__steps=0), 'train.steps=0 and train.epochs=0'),
         (

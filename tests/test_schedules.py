@@ -18,22 +18,6 @@ def test_noam_is_the_papers_formula_and_its_first_step_is_one(d_model, warmup, f
         np.testing.assert_allclose(rate(count), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(('d_model', 'peak'), [(512, 6.99e-4), (1024, 4.94e-4)])
-def test_noam_peaks_at_the_end_of_the_warm_up(d_model, peak):
-    rate = schedules.noam(d_model)
-    np.testing.assert_allclose(rate(3999), peak, rtol=1e-3)
-    assert rate(3998) < rate(3999) > rate(4000)
-
-
-@pytest.mark.parametrize(
-    ('warmup', 'message'),
-    [(0, 'at least 1, not 0'), (float('nan'), 'of type int, not')],
-)
-def test_noam_needs_a_warm_up(warmup, message):
-    with pytest.raises(ValueError, match=f'warmup must be {message}'):
-        schedules.noam(512, warmup=warmup)
-
-
 def test_schedules_are_made_by_name():
     ours = schedules.make('noam(warmup=10, factor=2.0)', 64, 100)
     np.testing.assert_allclose(ours(5), schedules.noam(64, 10, 2.0)(5))
@@ -73,18 +57,11 @@ def test_every_update_of_cosine_teaches_and_one_has_the_peak(steps, warmup):
             '.*cosine_decay_schedule',
         ),
         ('noam(warm=3)', 'noam.*warm'),
-        ('noam(warmup="x")', "warmup must be of type int, not 'x'"),
         ('noam(d_model=3)', "unknown argument 'd_model'; noam takes warmup, factor"),
         ('cosine_decay_schedule(init_value=0.1)', 'cosine_decay_schedule.*decay_steps'),
-        (
-            'cosine(peak=0.1, warmup=100)',
-            'warmup must be at least 0 and below 1, not 100',
-        ),
         ('noam(', 'not a spec'),
         ('_schedule', 'not one of'),
         ('constant_schedule(value=None)', 'gives no number for a rate'),
-        ('constant_schedule(value=True)', 'gives no number for a rate'),
-        ('constant_schedule(value=(1, 2))', 'gives no number for a rate'),
         ('constant_schedule(value="x")', 'constant_schedule'),
         ('constant_schedule(value=1e999)', 'value must be finite, not inf'),
         ('sgdr_schedule(cosine_kwargs=[{"peak_value": -1e999}])', 'must be finite'),
@@ -93,10 +70,6 @@ def test_every_update_of_cosine_teaches_and_one_has_the_peak(steps, warmup):
             'cosine_decay_schedule(init_value=1.0, decay_steps=100000000000000000000)',
             'decay_steps must be within',
         ),
-        ('noam(factor=-1)', 'factor must be above 0, not -1'),
-        ('noam(factor=1e39)', 'factor must be above 0 and finite in float32'),
-        ('cosine(peak=-1)', 'peak must be above 0, not -1'),
-        ('cosine(peak=0)', 'peak must be above 0, not 0'),
     ],
 )
 def test_a_schedule_that_cannot_be_made_is_refused_by_name(text, message):
@@ -130,13 +103,9 @@ def test_a_schedule_of_negative_or_infinite_rates_is_refused(text, message):
         'noam',
         'cosine(peak=0.1)',
         'constant_schedule(value=0)',
-        'constant_schedule(value=1)',
+        # Below 0 by rounding alone.
+        'linear_schedule(init_value=1.0, end_value=-1.0, transition_steps=2000)',
     ],
 )
 def test_a_schedule_of_good_rates_passes(text):
     schedules.check_rates(text, 64, 1000)
-
-
-def test_a_rate_below_0_by_rounding_alone_passes():
-    text = 'linear_schedule(init_value=1.0, end_value=-1.0, transition_steps=1000)'
-    schedules.check_rates(text, 64, 500)

@@ -2,8 +2,6 @@
 
 import base64
 import importlib.util
-import subprocess
-import sys
 
 import pages
 import pytest
@@ -63,19 +61,3 @@ def test_a_part_of_the_readme_is_found_by_its_heading():
     assert section(readme, 'One') == 'Text.\n\n### Below'
     with pytest.raises(ValueError, match="no section 'Three'"):
         section(readme, 'Three')
-
-
-@pytest.mark.slow
-def test_the_site_is_built_and_asks_no_other_host_for_anything(tmp_path):
-    subprocess.run(
-        [sys.executable, '-m', 'mkdocs', 'build', '--strict', '-d', tmp_path],
-        cwd=pages.ROOT,
-        check=True,
-    )
-    built = sorted(tmp_path.rglob('*.html'))
-    assert len(built) > 25
-    for page in built:
-        html = page.read_text('utf-8')
-        for needle in ('src="http', 'rel="stylesheet" href="http', '\\(', 'arithmatex'):
-            assert needle not in html, (page, needle)
-    assert '<math' in (tmp_path / 'variants/attention.html').read_text('utf-8')

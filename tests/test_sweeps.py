@@ -30,7 +30,7 @@ def parameters(config):
 def test_every_arm_can_be_built_and_scores_what_decides(name):
     measure = schema.load(name).measure
     for run in first_runs(name).values():
-        check.check(run.config)
+        check.check_config(run.config)
         check.check_overrides(run.config, run.overrides)
         check.build_model(run.config, run.config.tokenizer.vocab_size)
         chosen = [text.strip() for text in run.config.evaluation.sets.split(',')]

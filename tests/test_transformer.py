@@ -1,9 +1,6 @@
-"""What every variant must hold to, for each file that is found, and the model as a
-whole."""
+"""The model as a whole: what is said of it in numbers."""
 
 import functools
-import re
-from pathlib import Path as File
 
 import jax
 import jax.numpy as jnp
@@ -12,127 +9,16 @@ import pytest
 import tiny
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
-from jax.extend import core
 
 import flaxformer_lite
 from flaxformer_lite import decoding
-from flaxformer_lite.config import variants
-from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.decoding import search
 from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.layers.blocks import DecoderBlock, ParallelBlock
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.residual.pre_norm import PreNorm
-from flaxformer_lite.training.batch import source_and_inputs
 from flaxformer_lite.training.loss import loss_sums
-from flaxformer_lite.training.train_step import (
-    TrainState,
-    init_variables,
-    make_train_step,
-)
-
-# Slow tests, for these differ from their like by a function of each number, or of each
-# position, which tests of their own compare with its formula.
-ALIKE = {
-    'attention': ('relu',),
-    'feed_forward': ('gated_tanh', 'geglu', 'gelu', 'linear', 'silu', 'squared_relu'),
-    'norm': ('identity', 'scale'),
-    'positions': ('sinusoidal_t2t',),
-    'residual': ('layer_scale', 'none', 'sandwich'),
-}
-
-
-def every_case():
-    """The base, and each file of each kind against the base of the other kinds."""
-    base = ModelConfig()
-    yield pytest.param({}, id='base')
-    for field in variants.fields():
-        # Those of one attention are the same files; how matrices begin has laws of its
-        # own.
-        if not field.startswith(('decoder_', 'cross_', 'init')):
-            for name in tiny.here(field):
-                if name != getattr(base, field):
-                    marks = pytest.mark.slow if name in ALIKE.get(field, ()) else []
-                    yield pytest.param({field: name}, id=f'{field}={name}', marks=marks)
-
-    for overrides in (
-        dict(num_kv_heads=1),
-        dict(projections=False, d_k=None, d_v=None, positions='rotary'),
-        dict(parallel=True),
-        dict(tiny.UNEQUAL, decoder_d_model=10, tie='decoder'),
-    ):
-        yield pytest.param(overrides, id=name_of(overrides))
-    # In the default tests, test_combinations draws others like these.
-    for overrides in COMBINATIONS:
-        yield pytest.param(overrides, id=name_of(overrides), marks=pytest.mark.slow)
-
-
-COMBINATIONS = (
-    # One window over the target, and all of the source.
-    dict(
-        merged_attention=True,
-        continuous_positions=True,
-        attention='local(window=2)',
-        positions='rotary',
-    ),
-    dict(merged_attention=True, attention='linear', num_kv_heads=1),
-    dict(merged_attention=True, parallel=True, positions='t5', residual='rezero'),
-    dict(merged_attention=True, positions='t5(per_layer=True)', num_kv_heads=1),
-    dict(continuous_positions=True, cross_positions='rotary', positions='learned'),
-    dict(architecture='prefix_lm', positions='t5', tie='decoder'),
-    dict(num_layers=2, attention='[local(window=2), linear]', norm='[layer, rms]'),
-    dict(architecture='recurrent(cell="lstm")', tie='decoder'),
-    dict(architecture='decoder_only', attention='linear', tie='none'),
-    dict(architecture='decoder_only', positions='t5', num_kv_heads=1),
-    dict(decoder_attention='linear', decoder_positions='none', cross_attention='local'),
-    dict(init='mu_p(base=6)'),
-    dict(scale_embeddings=False),
-    dict(cross_positions='rotary', cross_attention='additive', d_k=6),
-    dict(attention='local(window=2)', cross_attention='softmax'),
-    dict(attention='softmax(scale=False, temperature=2.0, cap=5.0)'),
-    dict(residual='pre_norm', norm='scale', positions='t5(buckets=4, max_distance=4)'),
-    dict(
-        tiny.UNEQUAL,
-        attention='talking_heads',
-        positions='t5',
-        residual='deepnorm',
-        parallel=True,
-    ),
-    dict(
-        tiny.UNEQUAL,
-        residual='pre_norm',
-        decoder_attention='linear',
-        positions='shaw',
-        decoder_positions='rotary',
-        cross_positions='shaw',
-    ),
-    dict(
-        attention='softmax(query_key_norm=True, cap=5.0)',
-        attention_bias=True,
-        norm_embeddings=True,
-        output_bias=True,
-        scale_logits=True,
-        logit_cap=3.0,
-        tie='source_target',
-    ),
-    dict(projections=False, d_k=None, d_v=None, decoder_num_heads=3, cross_d_v=5),
-)
-
-
-def name_of(overrides):
-    """`'parallel=True'`; the decoder's own sizes are one word."""
-    words = [
-        f'{field}={value}'
-        for field, value in overrides.items()
-        if tiny.UNEQUAL.get(field) != value
-    ]
-    if tiny.UNEQUAL.items() <= overrides.items():
-        words.insert(0, 'unequal')
-    return ', '.join(words)
-
-
-every_variant = pytest.mark.parametrize('overrides', list(every_case()))
 
 
 def made(**overrides):
@@ -140,309 +26,9 @@ def made(**overrides):
     return model, tiny.all_variables(model)
 
 
-def one_layer(overrides, dtype='float32'):
-    """The model with as few layers as show what a test is about.
-
-    Its parameters are float32, and the same, whatever its dtype.
-    """
-    model, p = made(**dict(num_layers=1) | overrides)
-    if dtype != 'float32':
-        model = tiny.model(**dict(num_layers=1, dtype=dtype) | overrides)
-    return model, p
-
-
-# One batch shows most of it: a sentence a row, all of them packed in one, a row of
-# nothing, and rows that differ from the first of them in one token each.
-SINGLE, PACKED, SAME = [0, 1, 2], 3, 5
-LENGTH = 6
-
-
-def all_sorts():
-    pair = [4, 5, 1], [4, 5, 6, 7, 8, 1]
-    batch = tiny.batch(
-        [*([p] for p in tiny.PAIRS), tiny.PAIRS, [], *[[pair]] * (1 + LENGTH)]
-    )
-    position = jnp.arange(LENGTH)
-    batch['inputs'] = batch['inputs'].at[SAME + 1 + position, position].set(9)
-    return batch
-
-
-def outputs(model, variables, batch):
-    return model.apply(variables, *source_and_inputs(batch))
-
-
-def sum_of_nll(logits_BTV, labels_BT):
-    """The sum of −log p of the labels; 0 is no label."""
-    log_p_BTV = jax.nn.log_softmax(logits_BTV)
-    nll_BT = -jnp.take_along_axis(log_p_BTV, labels_BT[..., None], axis=-1)[..., 0]
-    return jnp.sum(jnp.where(labels_BT != 0, nll_BT, 0.0))
-
-
-def of_each_variant(function):
-    """What is made once of a variant and looked at by several tests."""
-    cached = functools.cache(lambda variant: function(dict(variant)))
-    return functools.wraps(function)(lambda variant: cached(tuple(variant.items())))
-
-
-def traced_gradient(overrides, dtype):
-    """Of the sum of −log p, for all sorts of rows, and logits; and what it is of."""
-    model, p = one_layer(overrides, dtype)
-
-    def loss(params, batch):
-        logits = outputs(model, p | {'params': params}, batch)
-        return sum_of_nll(logits, batch['labels']), logits
-
-    arguments = p['params'], all_sorts()
-    return jax.jit(jax.grad(loss, has_aux=True)).trace(*arguments), arguments
-
-
-def run(traced, arguments):
-    gradients, logits = traced.lower().compile()(*arguments)
-    return flatten_dict(gradients, sep='/'), logits
-
-
-@of_each_variant
-def in_float32(overrides):
-    """A variant's gradients and logits."""
-    return run(*traced_gradient(overrides, 'float32'))
-
-
-@of_each_variant
-def traced_in_bfloat16(overrides):
-    """To compile it takes several times as long."""
-    return traced_gradient(overrides, 'bfloat16')
-
-
-@of_each_variant
-def in_bfloat16(overrides):
-    return run(*traced_in_bfloat16(overrides))
-
-
-def logits_of(overrides):
-    return in_float32(overrides)[1]
-
-
-def same(found, expected, overrides):
-    """Equal but for float32's rounding; where no norm keeps logits small, some 30 of
-    theirs."""
-    unbounded = (
-        overrides.get('norm') == 'identity' or overrides.get('residual') == 'none'
-    )
-    atol = 4e-6 * float(np.abs(expected).max()) if unbounded else 1e-5
-    np.testing.assert_allclose(found, expected, atol=atol)
-
-
-LONGEST = 5  # source
-
-
-def sixteen_rows(model, p, source, inputs):
-    """Logits. Of one shape, so that all who ask share a program."""
-    assert source.shape == (16, LONGEST) and inputs.shape == (16, 4)
-    return tiny.apply(model, p, source, inputs)
-
-
-@every_variant
-def test_one_token_at_a_time_is_as_all_at_once(overrides):
-    """Two hypotheses a sentence that part and die, as a beam's do, against whole
-    targets."""
-    model, p = one_layer(overrides)
-    source = tiny.padded([[4, 5, 6, 1], [7, 1]], LONGEST)
-    (t, b, n), rng = (4, 2, 2), np.random.default_rng(0)
-    tokens = rng.integers(3, tiny.VOCAB, (t, b, n), dtype=np.int32)
-    tokens[0] = 2
-    parents = np.int32(
-        [[[0, 0], [0, 0]], [[0, 1], [0, 1]], [[1, 1], [0, 1]], [[0, 1], [1, 0]]]
-    )
-    # The slots of each hypothesis' past, and the tokens that stand there.
-    visible, past = np.zeros((t, b, n, t * n), bool), np.zeros((t, b, n, t), np.int32)
-    for i, j, k in np.ndindex(t, b, n):
-        if i:
-            visible[i, j, k] = visible[i - 1, j, parents[i, j, k]]
-            past[i, j, k] = past[i - 1, j, parents[i, j, k]]
-        visible[i, j, k, i * n + k] = True
-        past[i, j, k, i] = tokens[i, j, k]
-
-    @jax.jit
-    def step_by_step():
-        state = model.apply(p, source, method='prefill')
-
-        def step(state, now):
-            token_BN, beam = now
-            found, state = model.apply(p, token_BN, state, beam, method='decode_step')
-            return state, found
-
-        beams = BeamState(jnp.arange(t), jnp.asarray(parents), jnp.asarray(visible))
-        return jax.lax.scan(step, state.allocate(n, t), (tokens, beams))[1]
-
-    every_source = jnp.tile(jnp.repeat(source, n, 0), (t, 1))
-    whole = sixteen_rows(model, p, every_source, past.reshape(-1, t))
-    whole = whole.reshape(t, b, n, t, -1)
-    found = step_by_step()
-    assert found.shape == (t, b, n, tiny.VOCAB) and found.dtype == jnp.float32
-    for i in range(t):
-        same(found[i], whole[i, :, :, i], overrides)
-
-
-@every_variant
-def test_logits_see_their_own_token_and_none_after_it(overrides):
-    rows = np.asarray(logits_of(overrides))[SAME:, :LENGTH]
-    difference = np.abs(rows[1:] - rows[0]).max(-1)  # [changed token, position]
-    assert (np.diag(difference) > 1e-3).all()
-    np.testing.assert_allclose(np.tril(difference, -1), 0.0, atol=1e-5)
-
-
-@every_variant
-def test_a_sentence_is_the_same_alone_in_a_padded_batch_and_packed(overrides):
-    out, start = logits_of(overrides), 0
-    model, p = one_layer(overrides)
-    for row, (_, labels) in zip(SINGLE, tiny.PAIRS, strict=True):
-        packed = out[PACKED, start : start + len(labels)]
-        start += len(labels)
-        same(out[row, : len(labels)], packed, overrides)
-    # And one of them without a place of padding, nor a word about segments.
-    source, labels = tiny.PAIRS[0]
-    inputs = [2, *labels[:-1]]
-    alone = sixteen_rows(model, p, tiny.padded([source] * 16), np.int32([inputs] * 16))
-    same(out[0, : len(labels)], alone[0], overrides)
-
-
-def check_gradients(gradients):
-    for name, g in gradients.items():
-        assert g.dtype == jnp.float32, name
-        assert np.isfinite(g).all(), name
-        assert np.abs(g).max() > 0, f'{name} is not used'
-
-
-@every_variant
-def test_every_parameter_has_a_finite_gradient(overrides):
-    gradients, logits = in_float32(overrides)
-    assert np.isfinite(logits).all()
-    check_gradients(gradients)
-
-
-def every_case_to_compile():
-    """In the default tests few: a trace says most of the others."""
-    few = 'base', 'attention=linear', 'feed_forward=mixture'
-    for case in every_case():
-        marks = case.marks if case.id in few else pytest.mark.slow
-        yield pytest.param(*case.values, id=case.id, marks=marks)
-
-
-some_variants = pytest.mark.parametrize('overrides', list(every_case_to_compile()))
-
-
-@some_variants
-def test_every_parameter_has_a_finite_gradient_in_bfloat16(overrides):
-    gradients, logits = in_bfloat16(overrides)
-    assert np.isfinite(logits).all()
-    check_gradients(gradients)
-
-
-@some_variants
-def test_bfloat16_rounds_operands_and_leaves_logits_float32(overrides):
-    exact, out = logits_of(overrides), in_bfloat16(overrides)[1]
-    assert out.dtype == exact.dtype == jnp.float32
-    assert (out != out.astype(jnp.bfloat16)).any(), 'logits were rounded'
-    error = np.abs(out - exact)[SAME].max() / np.std(exact[SAME])
-    # 8 bits of fraction, and some ten roundings between tokens and logits.
-    assert 0 < error < 10 * 2**-8 * 4
-
-
-def every_equation(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in core.jaxprs_in_params(equation.params):
-            yield from every_equation(inner)
-
-
-# What has maps of its own, in float32.
-FLOAT32_MAPS = {
-    'architecture': ('recurrent',),
-    'attention': ('additive', 'bilinear', 'linear', 'talking_heads'),
-    'feed_forward': ('mixture',),
-    'positions': ('shaw',),
-}
-
-
-def has_float32_maps(overrides):
-    for field, value in overrides.items():
-        kind = re.sub('^(decoder|cross)_', '', field)
-        if str(value).partition('(')[0] in FLOAT32_MAPS.get(kind, ()):
-            return True
-    return False
-
-
-def check_products(jaxpr, maps_in_float32=False):
-    """Summed and returned in float32, though their operands are bfloat16."""
-    products = [e for e in every_equation(jaxpr) if e.primitive.name == 'dot_general']
-    assert {e.outvars[0].aval.dtype for e in products} == {jnp.dtype('float32')}
-    operands = {str(x.aval.dtype) for e in products for x in e.invars}
-    assert 'bfloat16' in operands
-    assert ('float32' in operands) == maps_in_float32
-
-
-def every_case_with_products():
-    """Norms and residual connections multiply no matrices: slow."""
-    for case in every_case():
-        is_without = set(case.values[0]) & {'norm', 'residual'}
-        marks = pytest.mark.slow if is_without else case.marks
-        yield pytest.param(*case.values, id=case.id, marks=marks)
-
-
-@pytest.mark.parametrize('overrides', list(every_case_with_products()))
-def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
-    """Forward and backward."""
-    traced, _ = traced_in_bfloat16(overrides)
-    check_products(traced.jaxpr.jaxpr, has_float32_maps(overrides))
-    gradients, logits = traced.out_info
-    assert {x.dtype for x in jax.tree.leaves(gradients)} == {jnp.dtype('float32')}
-    assert logits.dtype == jnp.float32
-
-
-def test_products_of_the_loss_are_summed_and_returned_in_float32():
-    model, p = one_layer({}, 'bfloat16')
-
-    def loss(params):
-        return loss_sums(model, p | {'params': params}, all_sorts()).loss
-
-    check_products(jax.make_jaxpr(jax.grad(loss))(p['params']).jaxpr)
-
-
-@every_variant
-def test_layers_have_weights_of_their_own(overrides):
-    # The first layers of a recurrent network read vectors of another width.
-    last = 2 if 'architecture' in overrides else 1
-    depths = dict(num_layers=last + 1)
-    if 'decoder_num_layers' in overrides:
-        depths['decoder_num_layers'] = last + 1
-    model = tiny.model(**overrides | depths)
-    init = functools.partial(init_variables, model, jax.random.key(0))
-    tree = flatten_dict(jax.eval_shape(init)['params'], sep='/')
-
-    def of_layer(i):
-        """The shapes of a layer, with `*` for its number; all others are not there."""
-        number = re.compile(f'(?<=layer_|coder_|.cell_){i}(?=/)')
-        return {
-            number.sub('*', name): x.shape
-            for name, x in tree.items()
-            if number.search(name)
-        }
-
-    assert of_layer(last)
-    assert of_layer(last) == of_layer(last - 1)
-    # All else stands at the top, or belongs to a stack by its name.
-    rest = {
-        name.split('/')[1]
-        for name in tree
-        if re.match('(en|de)coder/(?!.*_[012]/)', name)
-    }
-    assert rest <= {'positions', 'embedding_norm', 'final', 'cross_attention'}
-
-
-@every_variant
-def test_equal_configs_build_equal_models(overrides):
-    one, two = tiny.model(**overrides), tiny.model(**overrides)
-    assert one == two and hash(one) == hash(two)
+def one_layer(overrides):
+    """The model with as few layers as show what a test is about."""
+    return made(**dict(num_layers=1) | overrides)
 
 
 def changed(p, pattern, change):
@@ -501,17 +87,7 @@ def test_the_loss_reads_inputs_and_not_the_labels_it_predicts():
         np.testing.assert_allclose(found.nll, nll, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    'architecture',
-    [
-        'encoder_decoder',
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in variants.names('architecture')
-            if name != 'encoder_decoder'
-        ),
-    ],
-)
+@pytest.mark.parametrize('architecture', ['encoder_decoder', 'prefix_lm'])
 def test_a_start_token_may_have_the_number_of_padding(architecture):
     """T5's has. Start token 0 with the vector that 2 has is start token 2."""
     model, p = one_layer(dict(architecture=architecture, tie='none'))
@@ -664,30 +240,8 @@ def test_a_sentence_translates_the_same_alone_and_in_any_batch():
     np.testing.assert_allclose(scores[:3], expected, rtol=1e-4)
 
 
-PYTORCH = {
-    'post_norm': dict(residual='post_norm', feed_forward='relu', tie='all'),
-    'pre_norm': dict(residual='pre_norm', feed_forward='gelu', tie='none'),
-    'pytorch': dict(
-        residual='post_norm(final=True)',
-        tie='none',
-        attention_bias=True,
-        output_bias=True,
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    'overrides',
-    [
-        {},
-        pytest.param({'attention': 'linear'}, marks=pytest.mark.slow),
-        # Its state has one size for good.
-        pytest.param({'architecture': 'recurrent'}, marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
-def test_a_cache_may_grow_again_and_again(overrides, monkeypatch):
-    model, p = one_layer(overrides)
+def test_a_cache_may_grow_again_and_again(monkeypatch):
+    model, p = one_layer({})
     source = tiny.padded([s for s, _ in tiny.PAIRS])
 
     def translated(first_room):
@@ -702,55 +256,6 @@ def test_a_cache_may_grow_again_and_again(overrides, monkeypatch):
 
     monkeypatch.setattr(search, 'GROWTH', 2)
     jax.tree.map(np.testing.assert_array_equal, translated(2), translated(8))
-
-
-# What the parameters of an attention are called in the files of goldens.
-GOLDEN_NAMES = {'attention': 'self_attention', 'merge': 'out_proj'}
-
-
-def our_name(path):
-    return '/'.join(GOLDEN_NAMES.get(name, name) for name in path.split('/'))
-
-
-@pytest.mark.parametrize(
-    'name',
-    ['post_norm', pytest.param('pre_norm', marks=pytest.mark.slow), 'pytorch'],
-)
-def test_equals_pytorchs_transformer(name):
-    """Logits, loss, every gradient, and the parameters after a step of Adam:
-    goldens/make.py."""
-    with np.load(File(__file__).parent / 'goldens' / f'{name}.npz') as file:
-        arrays = {our_name(path): jnp.asarray(x) for path, x in file.items()}
-    golden = unflatten_dict(arrays, sep='/')
-    model = tiny.model(**PYTORCH[name], d_model=8, d_k=4, d_v=4, dropout=0.0)
-    params, batch = golden['params'], golden['batch']
-    real = np.asarray(batch['labels'] != 0)
-
-    logits = tiny.apply(model, {'params': params}, batch['source'], batch['inputs'])
-    np.testing.assert_allclose(logits[real], golden['logits'][real], atol=1e-5)
-
-    optimizer = tiny.adam(1e-3)
-    state = TrainState(jnp.int32(0), params, optimizer.init(params), jnp.int32(0))
-    step = jax.jit(make_train_step(model, optimizer, label_smoothing=0.1))
-    state, metrics = step(state, batch, jax.random.key(0))
-    loss = metrics.sums.loss / metrics.sums.tokens
-    np.testing.assert_allclose(loss, golden['loss'], rtol=1e-6)
-    close(tiny.first_gradient(state), golden['gradients'], atol=1e-6)
-
-    # Adam makes a whole step of the least gradient, and of its rounding: those say
-    # nothing.
-    def clear(tree):
-        keep = lambda x, g: np.where(np.abs(g) > 1e-5, x, 0.0)  # noqa: E731
-        return jax.tree.map(keep, tree, golden['gradients'])
-
-    close(clear(state.params), clear(golden['adam']), atol=2e-5)
-
-
-def close(ours, theirs, atol):
-    ours, theirs = flatten_dict(ours, sep='/'), flatten_dict(theirs, sep='/')
-    assert set(ours) == set(theirs)
-    for path, x in theirs.items():
-        np.testing.assert_allclose(ours[path], x, atol=atol, err_msg=path)
 
 
 class Times(nn.Module):

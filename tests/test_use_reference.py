@@ -4,24 +4,22 @@ Derivatives are compared with differences of the loss, or of its gradient, at fo
 points along a line: (f(−2h) − 8 f(−h) + 8 f(h) − f(2h)) / 12h, whose error is of order
 h⁴. All arrays are float32, so that the points must not be near: rounding gives an error
 of some 10⁻⁷ |f| / h. The step h was chosen by measurement. The relative errors of the
-slope, the Hessian-vector product and the Hessian are
+slope and the Hessian-vector product are
 
-    h = 0.005   7·10⁻⁴   2·10⁻⁴   4·10⁻⁴   by rounding
-    h = 0.1     2·10⁻⁵   2·10⁻⁵   5·10⁻⁵
-    h = 0.4     2·10⁻⁴   3·10⁻³   1·10⁻²   by the points' distance
+    h = 0.005   7·10⁻⁴   2·10⁻⁴   by rounding
+    h = 0.1     2·10⁻⁵   2·10⁻⁵
+    h = 0.4     2·10⁻⁴   3·10⁻³   by the points' distance
 
-The tolerance is six times the largest at h = 0.1. The model is smooth: its feed-forward
-network is GELU's, and there is no dropout.
+The tolerance is fifteen times the largest at h = 0.1. The model is smooth: its
+feed-forward network is GELU's, and there is no dropout.
 """
 
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from flax import traverse_util
 
 from flaxformer_lite.layers.dropout import keep_mask
 from flaxformer_lite.ops import random_bits, use_reference
@@ -31,12 +29,6 @@ STEP = 0.1
 TOLERANCE = 3e-4
 MODEL = tiny.model(feed_forward='gelu', num_layers=1, dropout=0.0)
 BATCH = tiny.batch([[pair] for pair in tiny.PAIRS])
-# Of each kind of layer, something: a bias, a norm's scale and a matrix.
-SUBSET = (
-    'encoder/layer_0/feed_forward/up/bias',
-    'decoder/layer_0/residual_1/norm/scale',
-    'decoder/layer_0/cross_attention/query/kernel',
-)
 
 
 def mean_loss(params, dropout_key=None, model=MODEL):
@@ -107,23 +99,12 @@ def test_no_tuned_version_is_left():
     assert not any(name in reference for name in (*tuning, 'custom_'))
 
 
-def test_the_loss_and_its_gradient_stay_the_same(params):
-    both = jax.value_and_grad(mean_loss)
-    tuned = jax.jit(both)(params)
-    with use_reference():
-        reference = jax.jit(both)(params)
-    assert_near(tuned, reference)
-
-
 def test_without_it_forward_mode_is_refused(params, direction):
     with pytest.raises(TypeError, match='forward-mode autodiff .* custom_vjp'):
         jax.jvp(mean_loss, (params,), (direction,))
 
 
-@pytest.mark.parametrize(
-    'first', ['tuned', pytest.param('reference', marks=pytest.mark.slow)]
-)
-def test_a_compiled_function_follows_the_switch(first):
+def test_a_compiled_function_follows_the_switch():
     """What was traced on one side of the switch is traced anew on the other.
 
     It is seen in the program, and in what the compiled function returns: the references
@@ -139,7 +120,7 @@ def test_a_compiled_function_follows_the_switch(first):
         assert ('custom_vjp' in program) == (version == 'tuned')
         losses[version].add(float(loss(*arguments)))
 
-    for version in (first, *losses, *losses):
+    for version in (*losses, *losses):
         if version == 'tuned':
             run(version)
         else:
@@ -194,23 +175,3 @@ def test_a_hessian_vector_product_is_that_of_differences(params, direction, grad
         found = product(params, direction)
         expected = differences(gradient, params, direction)
     assert_near(found, expected)
-
-
-@pytest.mark.slow
-def test_the_hessian_is_that_of_differences(params):
-    flat_params = traverse_util.flatten_dict(params, sep='/')
-    some = {path: flat_params[path] for path in SUBSET}
-    vector, unravel = jax.flatten_util.ravel_pytree(some)
-
-    def loss(vector):
-        changed = flat_params | unravel(vector)
-        return mean_loss(traverse_util.unflatten_dict(changed, sep='/'))
-
-    with use_reference():
-        hessian = jax.jit(jax.hessian(loss))(vector)
-        gradients = jax.jit(jax.vmap(jax.grad(loss)))
-        units = jnp.eye(len(vector))
-        everywhere = jnp.broadcast_to(vector, units.shape)
-        expected = differences(gradients, everywhere, units)
-    assert_near(hessian, expected)
-    np.testing.assert_allclose(hessian, hessian.T, atol=1e-5 * np.abs(hessian).max())

@@ -37,7 +37,6 @@ def get_config() -> dict:
         seeds=(0, 1, 2),
         base='post_norm, 2 layers, warm-up',
         measure='test bleu',
-        first_gradients=True,
         differs=(
             'A model of width 64 on sentences of a grammar, for 600 steps; the papers '
             'train on IWSLT14 and WMT.'

@@ -394,6 +394,8 @@ def _reason(error: BaseException) -> str:
 def _silence_orbax() -> None:
     """Keeps Orbax's threads from printing: what matters is raised as an error."""
     logging.getLogger('absl').addFilter(lambda line: 'orbax' not in line.pathname)
+    late = 'exception was never retrieved'
+    logging.getLogger('asyncio').addFilter(lambda line: late not in line.getMessage())
     printing = sys.unraisablehook
 
     def print_others(unraisable: Any) -> None:

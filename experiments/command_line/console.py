@@ -1,6 +1,6 @@
 """How facts, numbers and tables are printed."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 
@@ -22,19 +22,13 @@ def table(
     columns = []
     for name, *values in zip(names, *rows, strict=True):
         form = score if name in scores else cell
-        columns.append(_column(name, values, form))
+        cells = [form(value) for value in values]
+        width = max(map(len, [name, *cells]))
+        side = '>' if any(map(_is_number, values)) else '<'
+        column = [f'{text:{side}{width}}' for text in (name, '-' * width, *cells)]
+        columns.append(column)
     lines = zip(*columns, strict=True)
     return '\n'.join('  '.join(line).rstrip() for line in lines)
-
-
-def _column(name: str, values: Sequence[Any], form: Callable[[Any], str]) -> list[str]:
-    """Name, dashes and values, all of one width."""
-    cells = [form(value) for value in values]
-    width = max(map(len, [name, *cells]))
-    lines = [name, '-' * width, *cells]
-    if any(map(_is_number, values)):
-        return [line.rjust(width) for line in lines]
-    return [line.ljust(width) for line in lines]
 
 
 def cell(value: Any) -> str:
@@ -43,9 +37,7 @@ def cell(value: Any) -> str:
         return '-'
     if isinstance(value, float):
         return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.4g}'
-    if _is_number(value):
-        return f'{value:,}'
-    return str(value)
+    return f'{value:,}' if _is_number(value) else str(value)
 
 
 def score(value: Any) -> str:

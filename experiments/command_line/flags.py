@@ -1,6 +1,7 @@
 """The command line: a config file, overrides `--config.a.b=value`, one-line errors."""
 
 import argparse
+import importlib.util
 import io
 import os
 import re
@@ -15,9 +16,8 @@ from absl import flags
 from ml_collections import config_dict, config_flags
 
 from experiments.command_line import stopping, usage
-from experiments.config import derived, typed, upgrade
-from experiments.config.flat import flatten
-from experiments.config.schema import ExperimentConfig
+from experiments.config import load, schema
+from experiments.config.load import flatten
 from experiments.errors import UserError, line
 from flaxformer_lite.ranges import nearest
 
@@ -28,7 +28,6 @@ CONFIG_HELP = (
     '--config.model.num_heads=8 changes one of its fields'
 )
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
-_ADDRESS = re.compile('[A-Za-z][A-Za-z0-9+.-]*://')  # gs://bucket, s3://bucket
 
 
 class Settings(NamedTuple):
@@ -41,7 +40,7 @@ class Settings(NamedTuple):
       file: every field as the file has it.
     """
 
-    config: ExperimentConfig
+    config: schema.ExperimentConfig
     name: str
     overrides: dict[str, Any]
     file: dict[str, Any]
@@ -51,40 +50,22 @@ class Settings(NamedTuple):
         overrides = {**self.overrides, 'train.seed': seed}
         if seed == self.file['train.seed']:
             del overrides['train.seed']
-        config = derived.with_seed(self.config, seed)
-        return Settings(config, self.name, overrides, self.file)
+        config = schema.with_seed(self.config, seed)
+        return self._replace(config=config, overrides=overrides)
 
 
 def directory(text: str) -> Path:
     """The type of a flag that names one: an empty name is not the one here."""
     if not text:
         raise argparse.ArgumentTypeError('is empty; to name the directory here, give .')
-    if _ADDRESS.match(text):
+    if '://' in text:
         # As a path, gs://bucket would be a folder here that is called `gs:`.
         raise argparse.ArgumentTypeError(
             f'{text} is an address, not the path of a directory: locks, renaming and '
             'syncing need a disk, so give a path on one that is mounted, and copy what '
             'is there to a bucket'
         )
-    try:
-        return Path(text).expanduser()  # a shell leaves the ~ of --workdir=~/x
-    except RuntimeError as error:
-        reason = str(error).rstrip('.')
-        raise argparse.ArgumentTypeError(
-            f'{text}: {reason}; give the whole path'
-        ) from None
-
-
-class Once(argparse._StoreAction):
-    """Refuses a flag that is given twice, of which one would be dropped."""
-
-    _seen: argparse.Namespace | None = None
-
-    def __call__(self, parser, namespace, values, option_string=None):
-        if self._seen is namespace:
-            raise argparse.ArgumentError(self, 'is given twice')
-        self._seen = namespace
-        super().__call__(parser, namespace, values, option_string)
+    return Path(os.path.expanduser(text))  # a shell leaves the ~ of --workdir=~/x
 
 
 class Parser(argparse.ArgumentParser):
@@ -96,8 +77,6 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        for name in (None, 'store'):
-            self.register('action', name, Once)
         self.register('type', Path, directory)
 
     def error(self, message: str) -> NoReturn:
@@ -147,9 +126,13 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
     if {'-h', '--help'} & set(argv):
         parser.epilog = _help(argv)
     args, overrides = parser.parse_known_args(argv)
+    known = [f'--{name}' for name in vars(args)]
     for flag in overrides:
         if re.match('--?[a-zA-Z]', flag) and not OVERRIDE.match(flag):
-            _refuse(flag.split('=')[0], [f'--{name}' for name in vars(args)])
+            flag = flag.split('=')[0]
+            raise UserError(
+                f'there is no flag {flag}{nearest(flag.split(".")[0], known)}'
+            )
     return args, settings(args.config, overrides)
 
 
@@ -165,17 +148,12 @@ def settings(path: str, overrides: Sequence[str]) -> Settings:
     _override(config, overrides)
     after = flatten(config.to_dict())
     changed = {k: v for k, v in after.items() if v != before[k]}
-    typed_config = typed.from_dict(config.to_dict())
-    return Settings(typed_config, _name(file), changed, before)
+    return Settings(load.from_dict(config.to_dict()), _name(file), changed, before)
 
 
 def _name(file: Path) -> str:
-    return file.absolute().parent.name if _is_of_run(file) else file.stem
-
-
-def _is_of_run(file: Path) -> bool:
-    """Whether it is the config.json of a run's directory, and no Python file."""
-    return file.suffix == '.json'
+    """The config's; of a run's config.json, the name of the run's directory."""
+    return file.absolute().parent.name if file.suffix == '.json' else file.stem
 
 
 def _help(argv: Sequence[str]) -> str:
@@ -183,13 +161,7 @@ def _help(argv: Sequence[str]) -> str:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--config', nargs='?')
     file = find(parser.parse_known_args(argv)[0].config or 'wmt_base')
-    config = typed.from_dict(_load(file).to_dict())
-    return usage.text(_name(file), config, available())
-
-
-def _refuse(flag: str, known: list[str]) -> NoReturn:
-    hint = nearest(flag.split('.')[0], known)
-    raise UserError(f'there is no flag {flag}{hint}')
+    return usage.text(_name(file), flatten(_load(file).to_dict()), available())
 
 
 def available(folder: Path = FOLDERS[-1]) -> list[str]:
@@ -206,38 +178,33 @@ def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
     Raises:
       UserError: there is no such file.
     """
-    for place in (Path(), *folders):
-        for file in (place / path, place / f'{path}.py'):
-            if _is_file(file, path):
+    for folder in (Path(), *folders):
+        for file in (folder / path, folder / f'{path}.py'):
+            if os.path.isfile(file):
                 return file
     there = ', '.join(available(folders[-1]))
     raise UserError(f'--config={path}: no such file; the project has {there}')
-
-
-def _is_file(file: Path, path: str) -> bool:
-    try:
-        return file.is_file()
-    except OSError as error:  # a name too long, or a folder without permission
-        raise UserError(f'--config={path}: {error.strerror}') from None
 
 
 def evaluate(file: Path) -> Any:
     """What the function get_config() of a file returns; None where it has none.
 
     Raises:
-      UserError: the file fails.
+      UserError: the file fails; names the last of its lines that did.
     """
     try:
         return runpy.run_path(str(file)).get('get_config', lambda: None)()
     except Exception as error:
-        raise UserError(
-            f'{_where(error, file)}: {type(error).__name__}: {error}'
-        ) from error
+        where = str(file)
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == str(file):
+                where = f'{file}:{frame.lineno}'
+        raise UserError(f'{where}: {type(error).__name__}: {error}') from error
 
 
 def _load(file: Path) -> config_dict.ConfigDict:
-    if _is_of_run(file):
-        config = config_dict.ConfigDict(upgrade.read(file))
+    if file.suffix == '.json':
+        config = config_dict.ConfigDict(load.read_stored(file))
     else:
         config = evaluate(file)
     if not isinstance(config, config_dict.ConfigDict):
@@ -245,30 +212,17 @@ def _load(file: Path) -> config_dict.ConfigDict:
             f'{file}: give it a function get_config() that returns a ConfigDict'
         )
     try:
-        typed.fill(config)
+        load.fill(config)
     except UserError as error:
         raise UserError(f'{file}: {error}') from None
     return config.lock()
 
 
-def _where(error: Exception, file: Path) -> str:
-    """The config's own line that failed, also where a library raised the error."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [
-        f'{file}:{frame.lineno}' for frame in frames if frame.filename == str(file)
-    ]
-    return lines[-1] if lines else str(file)
-
-
 def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
     """Puts `['--config.a.b=value', …]` in the config, each as its field's type."""
-    fields = flatten(config.to_dict())
-    for flag, key in [(m[0], m[1]) for m in map(OVERRIDE.match, overrides) if m]:
-        if key not in fields:
-            raise UserError(f'the config has no field {key!r}{typed.hint(key)}')
-        if 'noconfig' in flag and not isinstance(fields[key], bool):
-            raise UserError(f'{flag}: {key} is no switch; give --config.{key}=value')
-    values, argv = flags.FlagValues(), ['', *overrides]
+    load.check_names(m[1] for m in map(OVERRIDE.match, overrides) if m)
+    values = flags.FlagValues()
+    argv = ['', *overrides]
     try:
         config_flags.DEFINE_config_dict(
             'config', config, flag_values=values, sys_argv=argv
@@ -278,3 +232,25 @@ def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
         raise UserError(str(error).removeprefix('flag ')) from error
     if stray:
         raise UserError(f'{stray[0]!r} belongs to no flag')
+
+
+def require_packages(
+    what: str, names: Sequence[str], extra: str, instead: str = ''
+) -> None:
+    """Refuses to begin without packages of an extra of the project.
+
+    Args:
+      what: what needs them, such as a flag.
+      names: what they are imported as.
+      extra: which installs them.
+      instead: what can be done without them.
+
+    Raises:
+      UserError: one is not installed.
+    """
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f'{what} needs {", ".join(missing)}: pip install -e ".[{extra}]"'
+            + (f'; {instead}' if instead else '')
+        )

@@ -1,23 +1,23 @@
 """The fields of an experiment's config: type, default, range and meaning of each.
 
 Checks, errors, `--help` and the documentation's table are made from the annotations:
-`Annotated[type, Range or Choices, help]`. Whoever adds, renames or removes a field also
-appends a `Change` to `upgrade.CHANGES`.
+`Annotated[type, Range or Choices, help]`. Whoever adds a field also appends to
+`load.ADDED`.
 """
 
 import dataclasses
 import functools
+import re
 import typing
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
 from flaxformer_lite import ranges
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.ranges import Choices, Epsilon, NotNegative, Range, Rate, Size
 from flaxformer_lite.remat import Remat
 
 Count = Annotated[int, Range(at_least=0)]
-Length = Annotated[int, Range(at_least=1, at_most=2**20)]
 Seed = Annotated[int, Range(at_least=0, below=2**32)]
 SeedOrEmpty = Annotated[int | None, Range(at_least=0, below=2**32)]
 
@@ -28,25 +28,19 @@ def check_value(name: str, annotation: Any, value: Any) -> None:
     Raises:
       UserError: names it, its value and what it may be.
     """
-    try:
+    with user_errors():
         ranges.check(name, annotation, value)
-    except ValueError as error:
-        raise UserError(str(error)) from None
 
 
 class Section:
-    """A part of the config, which refuses values out of range when it is made.
+    """A part of the config, of which `check_value` looks at each field."""
 
-    Raises:
-      UserError: names the field, its value and what it may be.
-    """
-
-    NAME: ClassVar[str]
+    NAME: ClassVar[str] = ''
 
     def __post_init__(self):
         # Sections are dataclasses, which this base by itself is not.
         for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
-            name = f'{self.NAME}.{field.name}'
+            name = f'{self.NAME}.{field.name}'.lstrip('.')
             check_value(name, field.type, getattr(self, field.name))
 
 
@@ -183,7 +177,9 @@ class EvaluationConfig(Section):
         float, Range(at_least=0, at_most=10), 'length penalty of a beam search; 0: none'
     ] = 0.6
     extra_length: Annotated[
-        Length, 'tokens that a translation may have more than its source'
+        int,
+        Range(at_least=1, at_most=2**20),
+        'tokens that a translation may have more than its source',
     ] = 50
     # Below, logits over it are more than a float32 can be; 0 is what greedy decoding
     # is.
@@ -215,7 +211,7 @@ class CheckpointConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExperimentConfig:
+class ExperimentConfig(Section):
     """All of an experiment; the defaults are the paper's base model and training."""
 
     data: Annotated[
@@ -241,50 +237,77 @@ class ExperimentConfig:
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
-    def __post_init__(self):
-        for name, field in fields().items():
-            if '.' not in name:  # sections check their own
-                check_value(name, field.kind, getattr(self, name))
-
     def to_dict(self) -> dict[str, Any]:
         """Every field, nested."""
         return dataclasses.asdict(self)
 
 
 class Field(NamedTuple):
-    """What is known of a field.
+    """What is known of a field."""
 
-    Attributes:
-      kind: its annotation, by which values are checked.
-      default: its value where a config file leaves it out.
-      help: one line of what it means.
-    """
-
-    kind: Any
+    kind: Any  # its annotation, by which values are checked
     default: Any
-    help: str
+    help: str  # one line of what it means
 
 
 @functools.cache
 def fields() -> dict[str, Field]:
     """All fields by their names, such as `train.steps`, in the schema's order."""
     found = {}
-    for field in dataclasses.fields(ExperimentConfig):
-        if not dataclasses.is_dataclass(field.type):
-            found[field.name] = _field(field)
-            continue
-        for inner in dataclasses.fields(field.type):
-            found[f'{field.name}.{inner.name}'] = _field(inner)
+    for section, kind in {'': ExperimentConfig, **sections()}.items():
+        for field in dataclasses.fields(kind):
+            if not dataclasses.is_dataclass(field.type):
+                *_, meaning = typing.get_args(field.type)
+                name = f'{section}.{field.name}'.lstrip('.')
+                found[name] = Field(field.type, field.default, meaning)
     return found
 
 
-def sections() -> list[str]:
-    """The names of the parts that have fields of their own."""
+def sections() -> dict[str, Any]:
+    """The classes of the parts that have fields of their own, by name."""
     every = dataclasses.fields(ExperimentConfig)
-    return [field.name for field in every if dataclasses.is_dataclass(field.type)]
+    return {x.name: x.type for x in every if dataclasses.is_dataclass(x.type)}
 
 
-def _field(field: dataclasses.Field) -> Field:
-    notes = typing.get_args(field.type)[1:]
-    words = [note for note in notes if isinstance(note, str)]
-    return Field(field.type, field.default, words[-1] if words else '')
+def seed(config: ExperimentConfig, name: str) -> int:
+    """One of `train`'s seeds: its own value, or `train.seed` where it is empty."""
+    own = getattr(config.train, name)
+    return config.train.seed if own is None else own
+
+
+def without_seeds(config: ExperimentConfig) -> ExperimentConfig:
+    """The config with its seeds as they are by default."""
+    seeds: Any = dict(seed=0, init_seed=None, data_seed=None, dropout_seed=None)
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **seeds))
+
+
+def with_seed(config: ExperimentConfig, value: int) -> ExperimentConfig:
+    """The config with another `train.seed`."""
+    train = dataclasses.replace(config.train, seed=value)
+    return dataclasses.replace(config, train=train)
+
+
+def takes_best(config: ExperimentConfig) -> bool:
+    """Whether the best checkpoints are averaged and scored at the end, not the last.
+
+    Where training stops early they are, whatever `evaluation.average_of` says.
+    """
+    return config.evaluation.average_of == 'best' or config.train.patience > 0
+
+
+def profiled_steps(config: ExperimentConfig) -> tuple[int, int] | None:
+    """The first and the last step of `train.profile`; None for none.
+
+    Raises:
+      UserError: it does not name them.
+    """
+    text = config.train.profile
+    if not text:
+        return None
+    steps = re.fullmatch('([0-9]{1,9}):([0-9]{1,9})', text)
+    if steps is None or not 1 <= int(steps[1]) <= int(steps[2]):
+        raise UserError(
+            f'train.profile={ranges.shown(text)}: give the first and the last step, '
+            "such as '10:13'"
+        )
+    return int(steps[1]), int(steps[2])

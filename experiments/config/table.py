@@ -25,15 +25,15 @@ values in a config, and the variants that they may name.
 def allowed(kind: Any) -> str:
     """What a field may be by its annotation: `int, at least 1; or empty`."""
     limit = ranges.limit_of(kind)
-    names = [x.__name__ for x in ranges.types_of(kind) if x is not type(None)]
-    words = ' or '.join(names)
+    kinds = ranges.types_of(kind)
+    words = ' or '.join(x.__name__ for x in kinds if x is not type(None))
     if isinstance(limit, Choices):
         words = ', '.join(limit.words)
     if isinstance(limit, Pattern):
         words = 'a regular expression; or empty'
     if isinstance(limit, Range):
         words = f'{words}, {limit.words()}'
-    if type(None) in ranges.types_of(kind):
+    if type(None) in kinds:
         words = f'{words}; or empty'
     return words
 
@@ -50,16 +50,12 @@ def markdown() -> str:
         if section:
             lines += [f'## `{section}`', '']
         lines += ['| field | default | may be | meaning |', '|---|---|---|---|']
-        for name, field in schema.fields().items():
+        for name, (kind, default, meaning) in schema.fields().items():
             if name.rpartition('.')[0] == section:
-                lines.append(_row(name, field))
+                default = f'`{shown(default)}`'
+                lines.append(f'| `{name}` | {default} | {allowed(kind)} | {meaning} |')
         lines.append('')
     return '\n'.join(lines)
-
-
-def _row(name: str, field: schema.Field) -> str:
-    cells = [f'`{name}`', f'`{shown(field.default)}`', allowed(field.kind), field.help]
-    return f'| {" | ".join(cells)} |'
 
 
 if __name__ == '__main__':

@@ -1,15 +1,14 @@
 """A published checkpoint as the directory of a run, which is whole or not there."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
+import flaxformer_lite
 from experiments import storage
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.config import check, upgrade
+from experiments.config import check, load
 from experiments.config.schema import (
     CheckpointConfig,
     EvaluationConfig,
@@ -18,9 +17,9 @@ from experiments.config.schema import (
 )
 from experiments.data import published
 from experiments.data.published import PublishedTokenizer
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
 from experiments.runs import directory, environment, trained_run
-from flaxformer_lite.pretrained import folder, load
+from flaxformer_lite.pretrained import folder
 
 STEP = 0  # of its checkpoint: it has made no step here
 
@@ -41,7 +40,9 @@ class Conversion(NamedTuple):
     tokenizer: PublishedTokenizer
 
 
-def read(path: Path, data: str, source: str = '', target: str = '') -> Conversion:
+def read_checkpoint(
+    path: Path, data: str, source: str = '', target: str = ''
+) -> Conversion:
     """A checkpoint's config and tokenizer; no array is read.
 
     Args:
@@ -52,64 +53,44 @@ def read(path: Path, data: str, source: str = '', target: str = '') -> Conversio
     Raises:
       UserError: it cannot be converted; names the file or the field.
     """
-    with _naming():
+    with user_errors():
         theirs = folder.read_config(path)
-        described = load.describe_pretrained(path)
-    model_type = str(theirs['model_type'])
+        model, vocab_size, special_tokens = flaxformer_lite.describe_pretrained(path)
     config = ExperimentConfig(
         data=data,
-        tokenizer=TokenizerConfig(described.vocab_size, kind='published'),
-        model=described.config,
+        tokenizer=TokenizerConfig(vocab_size, kind='published'),
+        model=model,
         evaluation=EvaluationConfig(average=1),
         checkpoint=CheckpointConfig(keep=1),
     )
-    check.check(config)
-    check.build_model(config, described.vocab_size, described.special_tokens)
-    tokenizer = published.load(
-        path, described.vocab_size, described.special_tokens, source, target
-    )
-    return Conversion(path, model_type, config, tokenizer)
+    check.check_config(config)
+    check.build_model(config, vocab_size, special_tokens)
+    tokenizer = published.load(path, vocab_size, special_tokens, source, target)
+    return Conversion(path, str(theirs['model_type']), config, tokenizer)
 
 
-def write(conversion: Conversion, path: Path) -> Any:
+def write_run(conversion: Conversion, path: Path) -> Any:
     """Writes the directory of the run, and returns its variables.
 
     Raises:
       UserError: something is there; the arrays are damaged or not those of the config;
         it cannot be written. Then nothing is there that was not before.
     """
-    config = conversion.config
-    _check_empty(path)
-    stored = config.to_dict()
+    if storage.exists(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise UserError(
+            f'{path} is there and no empty directory: name another with --workdir'
+        )
+    stored = conversion.config.to_dict()
     directory.check_directory(path, stored)
     storage.remove_leftovers(path.absolute().parent, older_than=24 * 3600)
-    with _naming():
-        _, variables = load.from_pretrained(conversion.folder)
+    with user_errors():
+        _, variables = flaxformer_lite.from_pretrained(conversion.folder)
     with storage.replacing(path) as draft:
         draft.mkdir()
         conversion.tokenizer.save(draft / trained_run.TOKENIZER)
         environment.save(draft, [device.device_kind for device in jax.devices()])
         checkpoints = Checkpoints(draft / trained_run.CHECKPOINTS)
-        metadata = {'converted': conversion.model_type}
-        checkpoints.save(STEP, variables, metadata)
+        checkpoints.save(STEP, variables, {'converted': conversion.model_type})
         checkpoints.close()
-        storage.write_json(draft / directory.CONFIG, upgrade.to_store(stored))
+        storage.write_json(draft / directory.CONFIG, load.to_store(stored))
     return variables
-
-
-def _check_empty(path: Path) -> None:
-    if not storage.exists(path):
-        return
-    if not path.is_dir() or any(path.iterdir()):
-        raise UserError(
-            f'{path} is there and no empty directory: name another with --workdir'
-        )
-
-
-@contextmanager
-def _naming() -> Iterator[None]:
-    """What the library refuses, as the user's error."""
-    try:
-        yield
-    except (ValueError, ModuleNotFoundError) as error:
-        raise UserError(str(error)) from None

@@ -4,8 +4,7 @@ The family is chosen by its tables (`flaxformer_lite/families`), read in the dir
 from us to them, after the model is put in the family's words (`rewrite`).
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,15 +12,12 @@ import jax
 import numpy as np
 
 from experiments import storage
-from experiments.command_line import packages
 from experiments.conversion import rewrite, tokenizer_json
 from experiments.conversion.rewrite import Expressed
-from experiments.conversion.trained import Trained
-from experiments.errors import UserError
+from experiments.conversion.trained import Trained, draw_tokens
+from experiments.errors import UserError, user_errors
 from flaxformer_lite.config import build, spec
-from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.families._entries import Choice, Spec
-from flaxformer_lite.families.base import Described, Entry, Family
+from flaxformer_lite.families.base import Described, Family
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.pretrained import load
 
@@ -33,7 +29,7 @@ _TOLERANCE, _SHARE = 1e-4, 1e-4
 _GENERATED = 512
 
 
-class Found(NamedTuple):
+class FamilyModel(NamedTuple):
     """A model as a family has it.
 
     Attributes:
@@ -47,28 +43,24 @@ class Found(NamedTuple):
     variables: Any
 
 
-def prepare(trained: Trained) -> Callable[[Path], None]:
-    """What writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` open.
+def write(trained: Trained, folder: Path) -> None:
+    """Writes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` open.
 
     Raises:
-      UserError: a package is missing, or no family computes this model; names a field.
+      UserError: no family computes this model; names a field.
     """
-    packages.check('--to=huggingface', ['safetensors'], 'export')
-    found = find(trained)
+    found = find_family(trained)
     _check_logits(trained, found)
-    try:
+    with user_errors('--to=huggingface: '):
         config, arrays = load.to_pretrained(
             found.described, found.variables, found.family.model_types[0]
         )
-    except ValueError as error:
-        raise UserError(f'--to=huggingface: {error}') from None
+    tokenizer_json.write(trained.tokenizer, folder)
     documents = {
         'config.json': _config(config, trained),
         'generation_config.json': _generation(trained),
-        **tokenizer_json.files_of(trained.tokenizer),
     }
-
-    return lambda folder: save(folder, documents, arrays)
+    save(folder, documents, arrays)
 
 
 def save(
@@ -78,7 +70,7 @@ def save(
     from safetensors.numpy import save_file
 
     for name, value in documents.items():
-        (folder / name).write_text(storage.json_text(value), encoding='utf-8')
+        storage.write_json(folder / name, value)
     contiguous = {
         name: np.ascontiguousarray(x) for name, x in jax.device_get(arrays).items()
     }
@@ -86,108 +78,62 @@ def save(
     save_file(contiguous, folder / 'model.safetensors', metadata=metadata)
 
 
-def find(trained: Trained) -> Found:
-    """The model as the family has it that can; of several, the nearest.
+def find_family(trained: Trained) -> FamilyModel:
+    """The model as the first family has it that can.
 
     Raises:
-      UserError: none can; says what the nearest does not know, and names the field.
+      UserError: none can; names a field of each that stands in the way.
     """
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     refused = []
-    for family in _by_nearness(own):
-        model = rewrite.towards(own, family.fields)
-        described = Described(
-            model.config, trained.model.vocab_size, trained.model.special_tokens
-        )
+    for name in spec.available(_FAMILIES):
+        family: Any = spec.find(_FAMILIES, name)
         try:
-            theirs = family.write(described, _names(family, model))
-            described = family.read(theirs, _names(family, model))
+            return _in_words_of(family, own, trained.model)
         except ValueError as error:
-            refused.append(error)
-            continue
-        model = Expressed(described.config, model.variables)
-        model = rewrite.with_biases(model, described.vocab_size)
-        return Found(family, described, model.variables)
-    family = _by_nearness(own)[0]
-    unknown = _unknown(own, family)
-    if unknown:
-        raise UserError(f'--to=huggingface: {family.__name__} cannot have {unknown[0]}')
-    raise UserError(f'--to=huggingface: {refused[0]}')
+            refused.append(str(error))
+    # Of several families without the same field, one says so.
+    by_field = {}
+    for reason in refused:
+        if 'cannot have model.' in reason:
+            by_field.setdefault(reason.split('=')[0].split()[-1], reason)
+    reasons = list(by_field.values()) or refused
+    raise UserError(f'--to=huggingface: {"; ".join(reasons)}')
 
 
-def _by_nearness(own: Expressed) -> list[type[Family]]:
-    """All families, those first whose tables have the most of the config's values."""
-    families = [spec.find(_FAMILIES, name) for name in spec.available(_FAMILIES)]
-    return sorted(families, key=lambda family: len(_unknown(own, family)))
+def _in_words_of(family: type[Family], own: Expressed, model: Model) -> FamilyModel:
+    """A model as a family has it; raises ValueError where it cannot."""
+    given = rewrite.towards(own, family.fields)
+    # Names of arrays decide what a config means: T5's own output matrix.
+    names = [family.arrays.get(name, name) for name in given.variables['params']]
+    described = Described(given.config, model.vocab_size, model.special_tokens)
+    described = family.read(family.write(described, names), names)
+    given = given._replace(config=described.config)
+    given = rewrite.with_biases(given, described.vocab_size)
+    return FamilyModel(family, described, given.variables)
 
 
-def _unknown(own: Expressed, family: type[Family]) -> list[str]:
-    """What a family's tables do not have, in words."""
-    config = rewrite.towards(own, family.fields).config
-    words = []
-    for field, entry in family.fields.items():
-        value = getattr(config, field)
-        known = _known(entry)
-        compared = value
-        if isinstance(entry, Spec):
-            compared = _name(config, field)
-        if known and compared not in known:
-            there = ' or '.join(map(str, known))
-            words.append(f'model.{field}={value}: there it is {there}')
-    return words
-
-
-def _name(config: ModelConfig, field: str) -> str:
-    """The variant that a field names, or the plain field where it is empty."""
-    role, _, plain = field.partition('_')
-    if role in ('decoder', 'cross'):
-        return spec.parse(config.value(plain, role))[0]
-    return spec.parse(getattr(config, field))[0]
-
-
-def _known(entry: Any) -> list[Any]:
-    """The values that a table's entry has; of specs, the names; nothing for any."""
-    if isinstance(entry, Spec):
-        inner = entry.entry
-        texts = [inner] if isinstance(inner, str) else inner.values.values()
-        return sorted({spec.parse(text)[0] for text in texts})
-    if isinstance(entry, Choice):
-        return list(entry.values.values())
-    return [] if isinstance(entry, Entry) else [entry]
-
-
-def _names(family: type[Family], model: Expressed) -> list[str]:
-    """Names of arrays that decide what a config means: T5's own output matrix."""
-    return [family.arrays.get(name, name) for name in model.variables['params']]
-
-
-def _check_logits(trained: Trained, found: Found) -> None:
+def _check_logits(trained: Trained, found: FamilyModel) -> None:
     """Refuses a family whose logits are others, on sentences that are drawn.
 
     Layer normalisation has another ε in PyTorch, which is nothing beside a variance of
     one, and something beside a small one.
     """
-    if trained.model.dense.kernel_init.logit_scale != 1:
-        raise UserError(
-            f'--to=huggingface: {found.family.__name__} has no factor of the logits, '
-            f'as model.init={trained.config.model.init} gives them'
-        )
-    vocab_size = trained.model.vocab_size
-    draw = np.random.default_rng(0).integers
-    lowest = max(dataclasses.astuple(trained.model.special_tokens)) + 1
-    lowest = min(lowest, vocab_size - 1)
-    source, inputs = draw(lowest, vocab_size, (2, 4, 16), np.int32)
+    source, inputs = draw_tokens(trained, (4, 16)), draw_tokens(trained, (4, 15))
     theirs = build.model(*found.described)
     ours = _logits(trained.model, trained.variables, source, inputs)
     other = _logits(theirs, found.variables, source, inputs)
     difference = float(abs(ours - other).max())
-    if not difference <= max(_TOLERANCE, _SHARE * float(abs(ours).max())):
-        raise UserError(
-            f'--to=huggingface: {found.family.__name__} has '
-            f'model.norm={found.described.config.norm} in place of '
-            f'model.norm={trained.config.model.norm}, by which the logits of this '
-            f'model differ by {difference:.1g}: train with that norm'
-        )
+    if difference <= max(_TOLERANCE, _SHARE * float(abs(ours).max())):
+        return
+    field = 'norm'
+    if trained.model.dense.kernel_init.logit_scale != 1:
+        field = 'init'  # has a factor of the logits
+    value = getattr(trained.config.model, field)
+    raise UserError(
+        f'--to=huggingface: {found.family.__name__} cannot have model.{field}={value}: '
+        f'the logits of this model differ by {difference:.1g} there'
+    )
 
 
 def _logits(model: Model, variables: Any, source: Any, inputs: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ on disk once. What goes from step to step is a list of arrays.
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ import numpy as np
 from jax import export
 
 from experiments import storage
-from experiments.command_line import packages
 from experiments.conversion.trained import Trained
 from experiments.errors import UserError
 from flaxformer_lite.config import build, variants
@@ -26,81 +25,45 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
 
 PLATFORMS = ('cpu', 'cuda', 'tpu')
-ENCODE, STEP = 'encode.stablehlo', 'step.stablehlo'
-PARAMETERS, MANIFEST, TOKENIZER = 'parameters.npz', 'manifest.json', 'tokenizer.model'
 # Of a source, its end token counted: a length of 1 broadcasts, and others do not.
 SHORTEST = 2
 _MANIFEST = {
     'encode': '(parameters, source int32[b, s]) -> state',
     'step': '(parameters, token int32[b], position int32[], state) -> (logits, state)',
     'source': f'each row ends with the end token; then padding; s >= {SHORTEST}',
+    'platforms': PLATFORMS,
 }
 
 
-class Programs(NamedTuple):
-    """What is exported of a model.
-
-    Attributes:
-      encode: (parameters, source_BS) → state.
-      step: (parameters, token_B, position, state) → (logits_BV, state).
-    """
-
-    encode: export.Exported
-    step: export.Exported
-
-
-class _Traced(NamedTuple):
-    """Both functions, and the shapes that they take."""
-
-    encode: Callable[..., Any]
-    step: Callable[..., Any]
-    of_encode: tuple[Any, ...]
-    of_step: tuple[Any, ...]
-
-
-def prepare(trained: Trained) -> Callable[[Path], None]:
-    """What writes programs, parameters, tokenizer and a manifest to a folder.
+def write(trained: Trained, folder: Path) -> None:
+    """Writes programs, parameters, tokenizer and a manifest.
 
     Raises:
-      UserError: a package is missing, or a field of the model needs lengths that are
-        known.
+      UserError: a field of the model needs lengths that are known.
     """
-    packages.check('--to=stablehlo', ['flatbuffers'], 'export')
+    model = trained.model
+    # How many more tokens than its source a target may have.
     extra_length = trained.config.evaluation.extra_length
-    _check(trained.config.model, trained.model, extra_length)
-    programs = export_model(trained.model, extra_length)
-
-    def write(folder: Path) -> None:
-        (folder / ENCODE).write_bytes(programs.encode.serialize())
-        (folder / STEP).write_bytes(programs.step.serialize())
-        arrays: dict[str, Any] = jax.device_get(flatten(trained.variables))
-        np.savez(folder / PARAMETERS, **arrays)
-        (folder / TOKENIZER).write_bytes(trained.tokenizer.model)
-        manifest = storage.json_text(_manifest(trained.model, extra_length))
-        (folder / MANIFEST).write_text(manifest, encoding='utf-8')
-
-    return write
-
-
-def export_model(model: Model, extra_length: int) -> Programs:
-    """Both programs, for any number of sentences of any length, on every platform.
-
-    Args:
-      model: a model that decodes.
-      extra_length: how many more tokens than its source a target may have.
-    """
-    traced = _trace(model, extra_length)
-    programs = []
-    for function, shapes in (
-        (traced.encode, traced.of_encode),
-        (traced.step, traced.of_step),
-    ):
+    _check_lengths(trained.config.model, model, extra_length)
+    functions = _functions(model, extra_length)
+    for name, (function, shapes) in functions.items():
         exporter = export.export(jax.jit(function), platforms=PLATFORMS)
-        programs.append(exporter(*shapes))
-    return Programs(*programs)
+        program = exporter(*shapes).serialize()
+        (folder / f'{name}.stablehlo').write_bytes(program)
+    arrays: dict[str, Any] = jax.device_get(_by_path(trained.variables))
+    np.savez(folder / 'parameters.npz', **arrays)
+    (folder / 'tokenizer.model').write_bytes(trained.tokenizer.model)
+    manifest = _MANIFEST | {
+        'vocab_size': model.vocab_size,
+        'special_tokens': dataclasses.asdict(model.special_tokens),
+        # Positions from 0; the caches have room for so many more than the source has.
+        'extra_length': extra_length,
+        'max_length': model.max_length,
+    }
+    storage.write_json(folder / 'manifest.json', manifest)
 
 
-def flatten(variables: Any) -> dict[str, Any]:
+def _by_path(variables: Any) -> dict[str, Any]:
     """The variables by their paths, such as params/encoder/layer_0/…"""
     return {
         jax.tree_util.keystr(path, simple=True, separator='/'): x
@@ -108,15 +71,18 @@ def flatten(variables: Any) -> dict[str, Any]:
     }
 
 
-def _trace(model: Model, extra_length: int) -> _Traced:
+def _functions(
+    model: Model, extra_length: int
+) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """What is exported, by name: each function, and the shapes that it takes."""
     variables = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
-    parameters = flatten(variables)
-    names, tree = list(parameters), jax.tree.structure(variables)
+    parameters = _by_path(variables)
+    tree = jax.tree.structure(variables)
     batch, length = export.symbolic_shape('b, s', constraints=[f's >= {SHORTEST}'])
     room = length + extra_length
 
-    def restore(parameters):
-        return jax.tree.unflatten(tree, [parameters[name] for name in names])
+    def restore(given):
+        return jax.tree.unflatten(tree, [given[name] for name in parameters])
 
     def start(parameters, source_BS):
         state: Any = model.apply(restore(parameters), source_BS, method='prefill')
@@ -145,26 +111,24 @@ def _trace(model: Model, extra_length: int) -> _Traced:
     leaves, state_tree = jax.tree.flatten(state)
     of_step = (parameters, token_B, position, leaves)
     jax.eval_shape(step, *of_step)
-    return _Traced(encode, step, (parameters, source_BS), of_step)
+    return {'encode': (encode, (parameters, source_BS)), 'step': (step, of_step)}
 
 
-def _check(config: ModelConfig, model: Model, extra_length: int) -> None:
+def _check_lengths(config: ModelConfig, model: Model, extra_length: int) -> None:
     """Refuses a model that computes with lengths, by the field that makes it do so."""
     problem = _problem(model, extra_length)
     if not problem:
         return
     for field in variants.fields():
-        default = getattr(ModelConfig, field)
-        if getattr(config, field) == default:
+        value, default = getattr(config, field), getattr(ModelConfig, field)
+        if value == default:
             continue
         other = dataclasses.replace(config, **{field: default})
         try:
-            variants.check(other)
             without = build.model(other, model.vocab_size, model.special_tokens)
         except ValueError:
             continue
         if not _problem(without, extra_length):
-            value = getattr(config, field)
             raise UserError(
                 f'model.{field}={value}: a program for sentences of any length cannot '
                 f'be made of it, and can with model.{field}={default}'
@@ -175,20 +139,7 @@ def _check(config: ModelConfig, model: Model, extra_length: int) -> None:
 def _problem(model: Model, extra_length: int) -> str:
     """Why the model cannot be traced with lengths that are not known; '' if it can."""
     try:
-        _trace(model, extra_length)
+        _functions(model, extra_length)
     except (jax.errors.InconclusiveDimensionOperation, TypeError, ValueError) as error:
         return str(error).splitlines()[0]
     return ''
-
-
-def _manifest(model: Model, extra_length: int) -> dict[str, Any]:
-    """What a program has to know that runs the others."""
-    return {
-        **_MANIFEST,
-        'platforms': PLATFORMS,
-        'vocab_size': model.vocab_size,
-        'special_tokens': dataclasses.asdict(model.special_tokens),
-        # Positions from 0; the caches have room for so many more than the source has.
-        'extra_length': extra_length,
-        'max_length': model.max_length,
-    }

@@ -71,7 +71,7 @@ def ledger(
     Raises:
       UserError: a field that cannot be worked with.
     """
-    check.check(config)
+    check.check_config(config)
     rows, length = batch_shape(config)
     if model is None:
         model = check.build_model(config, config.tokenizer.vocab_size)

@@ -1,11 +1,11 @@
 """What was compared, and what keeps a comparison from being fair."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from experiments.command_line import console
 from experiments.reports import scores
 from experiments.reports.arms import Arm, Study, differing
-from experiments.reports.display.tables import Table
+from experiments.reports.tables import Table
 from experiments.runs import reading
 from experiments.runs.reading import Run
 
@@ -20,61 +20,45 @@ _EQUAL_COST = 0.02  # share by which parameters or tokens may differ unmentioned
 
 def facts(study: Study) -> Table:
     """What all arms have in common, and in what they differ."""
+    arms_of: dict[str, dict[str, dict[str, None]]] = {}  # fact → value → arms
+    for arm in study.arms:
+        for run in arm.runs:
+            for name, value in _facts(run, study).items():
+                arms_of.setdefault(name, {}).setdefault(value, {})[arm.name] = None
     rows = []
-    for name, fact in _facts(study).items():
-        by_value: dict[str, list[str]] = {}
-        for arm in study.arms:
-            for run in arm.runs:
-                arms = by_value.setdefault(fact(run), [])
-                if arm.name not in arms:
-                    arms.append(arm.name)
-        for value, arms in by_value.items():
-            here = 'all' if len(by_value) == 1 else '; '.join(arms)
-            rows.append((name, value, here))
-    return Table(
-        'compared', 'What was compared', ('what', 'value', 'arms'), tuple(rows)
-    )
+    for name, values in arms_of.items():
+        for value, arms in values.items():
+            rows.append((name, value, 'all' if len(values) == 1 else '; '.join(arms)))
+    columns = ('what', 'value', 'arms')
+    return Table('compared', 'What was compared', columns, tuple(rows))
 
 
-def _facts(study: Study) -> dict[str, Callable[[Run], str]]:
-    name = study.measure.set
-
-    def score(key: str) -> Callable[[Run], str]:
-        return lambda run: console.cell(run.evaluations.get(name, {}).get(key))
-
-    signatures = ('bleu', 'chrf')
-    signature = study.measure.score if study.measure.score in signatures else 'bleu'
-    return {
-        'data': lambda run: str(run.config.get('data')),
-        'direction': score('direction'),
-        f'sentences of {name}': score('sentences'),
-        'signature': score(f'{signature}_signature'),
-        'steps': lambda run: console.cell(run.result.get('step')),
-        'target tokens seen': _tokens,
-        'commit': commit,
-        'devices': _devices,
-        'jax': lambda run: str(run.environment.get('packages', {}).get('jax', '-')),
+def _facts(run: Run, study: Study) -> dict[str, str]:
+    measure = study.measure
+    scored = run.evaluations.get(measure.set, {})
+    signature = 'chrf' if measure.score == 'chrf' else 'bleu'
+    devices = run.environment.get('devices', {})
+    known = {
+        'data': run.config.get('data'),
+        'direction': scored.get('direction'),
+        f'sentences of {measure.set}': scored.get('sentences'),
+        'signature': scored.get(f'{signature}_signature'),
+        'steps': run.result.get('step'),
+        'target tokens seen': run.tokens and f'{run.tokens / 1e6:.3g} million',
+        'commit': _commit(run),
+        'devices': ', '.join(f'{n} × {kind}' for kind, n in devices.items()) or None,
+        'jax': run.environment.get('packages', {}).get('jax'),
     }
+    return {name: console.cell(value) for name, value in known.items()}
 
 
-def _tokens(run: Run) -> str:
-    if run.tokens is None:
-        return '-'
-    return f'{run.tokens / 1e6:.3g} million'
-
-
-def commit(run: Run) -> str:
+def _commit(run: Run) -> str:
     """The commit that a run was made with, and whether files were changed."""
     git = run.environment.get('git')
     if not git:
         return 'not known'
     changed = ' with changes' if git.get('changed') else ''
     return f'{str(git.get("commit"))[:10]}{changed}'
-
-
-def _devices(run: Run) -> str:
-    devices = run.environment.get('devices', {})
-    return ', '.join(f'{count} × {kind}' for kind, count in devices.items()) or '-'
 
 
 def warnings(study: Study) -> list[str]:
@@ -176,7 +160,6 @@ def _values(fields: Sequence[str], arm: Arm, base: Arm) -> str:
 
 def _unequal_results(study: Study) -> list[str]:
     """Signatures, directions and commits that are not the same everywhere."""
-    facts = _facts(study)
     runs = [run for arm in study.arms for run in arm.scored]
     consequence = {
         'signature': 'these scores cannot be compared',
@@ -186,10 +169,10 @@ def _unequal_results(study: Study) -> list[str]:
         'devices': 'roundings differ, and times cannot be compared',
         'jax': 'roundings differ, and times cannot be compared',
     }
+    known = [_facts(run, study) for run in runs]
     lines = []
     for name, words in consequence.items():
-        values = list(dict.fromkeys(facts[name](run) for run in runs))
-        if len(values) > 1:
+        if len({values[name] for values in known}) > 1:
             lines.append(f'Not the same {name} in all runs: {words}.')
     changed = [run for run in runs if (run.environment.get('git') or {}).get('changed')]
     if changed:

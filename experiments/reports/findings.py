@@ -1,15 +1,21 @@
 """The answer of a report: arms ranked, and whether their differences can be chance."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from experiments.command_line import console
-from experiments.reports import statistics
 from experiments.reports.arms import Arm, Study
-from experiments.reports.display.tables import Interval, PValue, Table, shown
-from experiments.reports.statistics import LEVEL, Difference, Spread
+from experiments.reports.statistics import (
+    LEVEL,
+    RESAMPLES,
+    Difference,
+    Spread,
+    holm,
+    paired_bootstrap,
+    welch,
+)
+from experiments.reports.tables import Interval, PValue, Table, shown
 from experiments.runs import reading
-from experiments.runs.reading import Run
 
 NOTHING_ACROSS_SEEDS = 'one seed: nothing can be said across seeds'
 BOOTSTRAPPED = ('bleu', 'chrf')
@@ -39,8 +45,8 @@ def comparisons(study: Study) -> list[Comparison]:
     for arm in arms:
         values = arm.values(study.measure)
         comparable = arm is not study.base and values and base
-        differences.append(statistics.welch(values, base) if comparable else None)
-    corrected = statistics.holm([d.p if d else None for d in differences])
+        differences.append(welch(values, base) if comparable else None)
+    corrected = holm([d.p if d else None for d in differences])
     found = []
     for arm, difference, p in zip(arms, differences, corrected, strict=True):
         found.append(Comparison(arm, arm.spread(study.measure), difference, p))
@@ -74,20 +80,22 @@ def sentence(study: Study, comparison: Comparison) -> str:
     side = 'above' if difference.value >= 0 else 'below'
     amount = shown(abs(difference.value), is_score(study))
     text = f'{arm.name} is {amount} {side} {study.base.name}'
-    if difference.p is None or difference.low is None or difference.high is None:
+    if difference.p is None or corrected is None:
         return f'{text}: {verdict(study, comparison)}.'
-    interval = shown(Interval(difference.low, difference.high), is_score(study))
-    significant = corrected is not None and corrected < LEVEL
-    return (
-        f'{text} (95 % interval {interval}; p {_p(difference.p)}, '
-        f'corrected p {_p(corrected)}): '
-        f'{"" if significant else "not "}significant.'
-    )
+    numbers = [f'95 % interval {shown(_interval(difference), is_score(study))}']
+    for name, p in (('p', difference.p), ('corrected p', corrected)):
+        value = shown(PValue(p))
+        sign = '' if value.startswith('<') else '= '
+        numbers.append(f'{name} {sign}{value}')
+    interval, *ps = numbers
+    words = 'significant' if corrected < LEVEL else 'not significant'
+    return f'{text} ({interval}; {", ".join(ps)}): {words}.'
 
 
-def _p(value: float | None) -> str:
-    text = shown(None if value is None else PValue(value))
-    return text if text.startswith('<') else f'= {text}'
+def _interval(difference: Difference | None) -> Interval | None:
+    if difference is None or difference.low is None or difference.high is None:
+        return None
+    return Interval(difference.low, difference.high)
 
 
 def is_score(study: Study) -> bool:
@@ -101,14 +109,11 @@ def ranking(study: Study, found: Sequence[Comparison]) -> Table:
     rows = []
     for comparison in found:
         arm, mean, difference, corrected = comparison
-        interval = None
-        if difference and difference.low is not None and difference.high is not None:
-            interval = Interval(difference.low, difference.high)
-        seeds = mean.n if mean else 0
         p = PValue(difference.p) if difference and difference.p is not None else None
-        holm = None if corrected is None else PValue(corrected)
+        of_all = None if corrected is None else PValue(corrected)
+        numbers = (mean, difference, _interval(difference), p, of_all)
         words = verdict(study, comparison)
-        rows.append((arm.name, seeds, mean, difference, interval, p, holm, words))
+        rows.append((arm.name, mean.n if mean else 0, *numbers, words))
     names = ('arm', 'seeds', measure, 'difference', '95 % interval')
     note = (
         f'{measure}: mean ± standard deviation over seeds. Difference: from the base, '
@@ -122,44 +127,6 @@ def ranking(study: Study, found: Sequence[Comparison]) -> Table:
     return Table('answer', 'Arms, the best first', columns, tuple(rows), scores, note)
 
 
-class Pairing(NamedTuple):
-    """Translations of the same sentences by an arm and by the base, of one seed."""
-
-    arm: Arm
-    seed: str
-    outputs: list[str]
-    base: list[str]
-    references: list[str]
-
-
-def pairings(study: Study) -> list[Pairing]:
-    """What can be compared sentence by sentence: seeds that arm and base both have.
-
-    Raises:
-      UserError: translations cannot be read.
-    """
-    bases = {run.seeds: run for run in study.base.scored}
-    found = []
-    for arm in study.arms:
-        for run in arm.scored:
-            base = bases.get(run.seeds)
-            if base is None or arm is study.base:
-                continue
-            pairing = _pairing(study, arm, run, base)
-            if pairing is not None:
-                found.append(pairing)
-    return found
-
-
-def _pairing(study: Study, arm: Arm, run: Run, base: Run) -> Pairing | None:
-    of_arm = reading.read_translations(run, study.measure.set)
-    of_base = reading.read_translations(base, study.measure.set)
-    if of_arm is None or of_base is None or of_arm[:2] != of_base[:2]:
-        return None
-    _, references, outputs = of_arm
-    return Pairing(arm, run.seed, outputs, of_base[2], references)
-
-
 def bootstrap(study: Study) -> Table | None:
     """The paired bootstrap of each arm and seed against the base's run of that seed.
 
@@ -170,26 +137,32 @@ def bootstrap(study: Study) -> Table | None:
       UserError: translations cannot be read.
     """
     score = study.measure.score
-    pairs = pairings(study) if score in BOOTSTRAPPED else []
-    if not pairs:
+    if score not in BOOTSTRAPPED:
         return None
+    bases = {run.seeds: run for run in study.base.scored}
     tests = []
-    for pairing in pairs:
-        result = statistics.paired_bootstrap(
-            score, pairing.base, {'arm': pairing.outputs}, pairing.references
-        )
-        tests.append(result['arm'])
-    corrected = statistics.holm([test.p for test in tests])
-    rows: list[tuple[Any, ...]] = []
-    for pairing, test, holm in zip(pairs, tests, corrected, strict=True):
+    for arm in study.arms:
+        for run in arm.scored:
+            if arm is study.base or run.seeds not in bases:
+                continue
+            of_arm = reading.read_translations(run, study.measure.set)
+            of_base = reading.read_translations(bases[run.seeds], study.measure.set)
+            if of_arm is None or of_base is None or of_arm[:2] != of_base[:2]:
+                continue
+            test = paired_bootstrap(score, of_base[2], of_arm[2], references=of_arm[1])
+            tests.append((arm.name, run.seed, test))
+    if not tests:
+        return None
+    corrected = holm([test.p for _, _, test in tests])
+    rows = []
+    for (arm, seed, test), p in zip(tests, corrected, strict=True):
         difference = Difference(test.score - test.base_score, None, None, None)
-        ps = (PValue(test.p), PValue(holm or 0.0))
-        row = (pairing.arm.name, pairing.seed, test.base_score, test.score)
-        rows.append((*row, difference, *ps))
+        ps = (PValue(test.p), PValue(p or 0.0))
+        rows.append((arm, seed, test.base_score, test.score, difference, *ps))
     names = ('arm', 'seed', f'base {score}', score, 'difference', 'p', 'p corrected')
     note = (
         f'Set {study.measure.set}, the run of an arm against the run of the base with '
-        f"the same seed: sacreBLEU's paired bootstrap, {statistics.RESAMPLES:,} "
+        f"the same seed: sacreBLEU's paired bootstrap, {RESAMPLES:,} "
         'resamples of its sentences. It asks whether other sentences would say the '
         'same of these two runs; of other seeds it says nothing. Corrected: by '
         "Holm's method for all rows."

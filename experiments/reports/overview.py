@@ -1,41 +1,35 @@
 """Runs at a glance: a row an arm for a terminal, a row a run for CSV."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments.reports import statistics
 from experiments.reports.arms import Arm, common_path, differing
-from experiments.reports.display.tables import Table
+from experiments.reports.tables import Table
 from experiments.runs.reading import Run
 
 
 def entry(run: Run) -> dict[str, Any]:
     """What is known of a run, for JSON."""
+    losses = [row.get('loss') for row in run.dev_rows()]
+    # None where epochs end the run, or it is not trained.
+    steps = None if run.status == 'converted' else run.config.get('train.steps')
     known = {
         'run': str(run.path),
         'status': run.status,
         'step': run.result.get('step'),
-        'steps': _steps(run),
+        'steps': steps or None,
         'config': run.config,
         'parameters': run.result.get('parameters'),
         'tokens_per_second': run.result.get('tokens_per_second'),
-        'dev_loss': _dev_loss(run),
+        'dev_loss': losses[-1] if losses else None,
         'evaluations': run.evaluations,
     }
     return known | ({'message': run.message} if run.message else {})
 
 
-def _steps(run: Run) -> int | None:
-    """How many there are to be; None where epochs end the run, or it is not trained."""
-    if run.status == 'converted':
-        return None
-    return run.config.get('train.steps') or None
-
-
-def _dev_loss(run: Run) -> float | None:
-    losses = [row.get('loss') for row in run.dev_rows()]
-    return losses[-1] if losses else None
+_COSTS = ('parameters', 'tokens_per_second', 'dev_loss')
 
 
 def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
@@ -51,18 +45,21 @@ def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
         values = [run.config.get(field) for run in runs]
         if any(value != values[0] for value in values):
             result[field] = values
-    for name in ('parameters', 'tokens_per_second', 'dev_loss'):
+    for name in _COSTS:
         result[name] = [known[name] for known in entries]
     for name in _union(run.evaluations for run in runs):
-        scores = [run.evaluations.get(name, {}) for run in runs]
         for score in ('bleu', 'bleu_signature'):
-            result[f'{name} {score}'] = [values.get(score) for values in scores]
+            result[f'{name} {score}'] = [_score(run, name, score) for run in runs]
     return result
 
 
 def _union(dictionaries: Iterable[dict[str, Any]]) -> list[str]:
     """The keys of all, each once, in the order of their first appearance."""
     return list(dict.fromkeys(key for dictionary in dictionaries for key in dictionary))
+
+
+def _score(run: Run, name: str, score: str) -> Any:
+    return run.evaluations.get(name, {}).get(score)
 
 
 def table(arms: Sequence[Arm]) -> Table:
@@ -73,48 +70,42 @@ def table(arms: Sequence[Arm]) -> Table:
     runs = [run for arm in arms for run in arm.runs]
     fields = differing(runs)
     sets = _union(run.evaluations for run in runs)
-    scores = [f'{name} bleu' for name in sets]
     rows = []
     for arm in arms:
         counted = arm.scored or list(arm.runs)
-        row = _state(arm, counted)
-        row += [arm.runs[0].config.get(field) for field in fields]
-        for name in ('parameters', 'tokens_per_second', 'dev_loss'):
-            row.append(_mean([entry(run)[name] for run in counted]))
-        for name in sets:
-            evaluations = [run.evaluations.get(name, {}) for run in counted]
-            row.append(_mean([values.get('bleu') for values in evaluations]))
-        rows.append(tuple(row))
-    names = ('run', 'seeds', 'status', 'step', 'steps', *fields)
-    costs = ('parameters', 'tokens_per_second', 'dev_loss')
-    return Table(
-        'runs', 'Runs', (*names, *costs, *scores), tuple(rows), frozenset(scores)
-    )
+        known = [entry(run) for run in counted]
+        numbers = [[of_run[name] for of_run in known] for name in _COSTS]
+        numbers += [[_score(run, name, 'bleu') for run in counted] for name in sets]
+        rows.append(
+            (
+                common_path(arm.runs),
+                len(counted),
+                _statuses(arm),
+                _span([of_run['step'] for of_run in known]),
+                known[0]['steps'],
+                *(arm.runs[0].config.get(field) for field in fields),
+                *map(_mean, numbers),
+            )
+        )
+    scores = [f'{name} bleu' for name in sets]
+    names = ('run', 'seeds', 'status', 'step', 'steps', *fields, *_COSTS, *scores)
+    return Table('runs', 'Runs', names, tuple(rows), frozenset(scores))
 
 
-def _state(arm: Arm, counted: Sequence[Run]) -> list[Any]:
-    """Where an arm's runs are, how many are counted, and how far they have come."""
-    known = [entry(run) for run in counted]
-    path = common_path(arm.runs)
-    status = _statuses([run.status for run in arm.runs])
-    step = _span({run['step'] for run in known if run['step'] is not None})
-    return [path, len(counted), status, step, known[0]['steps']]
-
-
-def _statuses(statuses: Sequence[str]) -> str:
+def _statuses(arm: Arm) -> str:
     """How runs ended: 'finished', or '2 finished, 1 diverged'."""
-    counts = Counter(statuses)
+    counts = Counter(run.status for run in arm.runs)
     if len(counts) == 1:
-        return statuses[0]
+        return arm.runs[0].status
     return ', '.join(f'{count} {status}' for status, count in counts.items())
 
 
-def _span(steps: Collection[int]) -> Any:
+def _span(steps: Sequence[int | None]) -> Any:
     """The one step that all have come to, or the first and the last of several."""
-    if not steps:
-        return None
-    first, last = min(steps), max(steps)
-    return first if first == last else f'{first:,}–{last:,}'
+    there = {step for step in steps if step is not None}
+    if len(there) < 2:
+        return max(there, default=None)
+    return f'{min(there):,}–{max(there):,}'
 
 
 def _mean(values: Sequence[float | None]) -> Any:
@@ -127,18 +118,14 @@ def _mean(values: Sequence[float | None]) -> Any:
 
 def signatures(runs: Sequence[Run]) -> list[str]:
     """The signature of all BLEU scores, or which runs have which."""
-    runs_by_signature: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for run in runs:
-        scores = run.evaluations.values()
-        for signature in {score.get('bleu_signature') for score in scores}:
-            if signature is None:
-                continue
-            runs_by_signature.setdefault(signature, []).append(str(run.path))
-    if len(runs_by_signature) <= 1:
-        return [f'bleu: {signature}' for signature in runs_by_signature]
+        for scores in run.evaluations.values():
+            if scores.get('bleu_signature') is not None:
+                found.setdefault(scores['bleu_signature'], {})[str(run.path)] = None
+    if len(found) <= 1:
+        return [f'bleu: {signature}' for signature in found]
     lines = [
         'Not all of these BLEU scores can be compared, for their signatures differ:'
     ]
-    for signature, names in sorted(runs_by_signature.items()):
-        lines.append(f'{signature}: {", ".join(names)}')
-    return lines
+    return lines + [f'{name}: {", ".join(found[name])}' for name in sorted(found)]

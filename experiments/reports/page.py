@@ -1,171 +1,227 @@
-"""Puts a report together: index.html, report.md, tables and figures, in one folder."""
+"""A report: sections of text, tables and figures, as a page and as files."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import jinja2
+import vl_convert
 
 from experiments import storage
-from experiments.reports import conditions, findings, scores, texts
+from experiments.reports import (
+    conditions,
+    curves,
+    figures,
+    findings,
+    scores,
+    tables,
+    texts,
+)
 from experiments.reports.arms import Study
-from experiments.reports.display import curves, document, paper, tables
-from experiments.reports.display.charts import Figure
-from experiments.reports.display.document import Section
-from experiments.reports.display.tables import Table
-from experiments.reports.inside import pictures, sections
+from experiments.reports.figures import Figure
+from experiments.reports.tables import Table
+from experiments.reports.texts import Sentence
 
-if TYPE_CHECKING:
-    from experiments.reports.inside.gradients import FirstGradients
-    from experiments.reports.inside.heads import Inspection
+_EMBED = 'window.vegaEmbed = vegaEmbed;'  # the page's script calls it
+TEMPLATE = Path(__file__).with_name('page.html.jinja')
 
-_ALSO = 'They are in the folder figures/.'  # where there is no JavaScript
+
+@dataclasses.dataclass
+class Section:
+    """A part of the report.
+
+    Attributes:
+      title: its heading.
+      text: paragraphs.
+      tables: below them.
+      choices: groups of figures of which one is shown at a time: a label for each.
+      sentences: translations to read, by heading.
+      doubts: what a reader must know before believing the rest.
+      more: further tables, which a page shows when asked.
+    """
+
+    title: str
+    text: list[str] = dataclasses.field(default_factory=list)
+    tables: list[Table] = dataclasses.field(default_factory=list)
+    choices: list[dict[str, Figure]] = dataclasses.field(default_factory=list)
+    sentences: dict[str, list[Sentence]] = dataclasses.field(default_factory=dict)
+    doubts: list[str] = dataclasses.field(default_factory=list)
+    more: list[Table] = dataclasses.field(default_factory=list)
+
+    def figures(self) -> list[Figure]:
+        return [figure for choice in self.choices for figure in choice.values()]
 
 
 def write(
-    study: Study,
-    folder: Path,
-    inspection: 'Inspection | None',
-    gradients: Sequence['FirstGradients'],
-    notes: Sequence[str],
+    study: Study, folder: Path, inside: Sequence[Section], notes: Sequence[str]
 ) -> None:
     """Writes a report.
 
     Args:
       study: what is compared.
       folder: is made where it is not there.
-      inspection: of a run's attention, if it was looked into.
-      gradients: of the arms at initialisation, if they were measured.
+      inside: sections of a run that was looked into.
       notes: what else a reader must know, such as runs that cannot be read.
 
     Raises:
       UserError: a file cannot be written, or translations cannot be read.
     """
-    shown = _sections(study, inspection, gradients, notes)
-    for section in shown:
-        for table in [*section.tables, *section.more]:
-            _write_table(folder / 'tables', table)
-        for figure in section.figures():
-            _write_figure(folder / 'figures', figure)
-    title = _title(study)
-    storage.write(folder / 'report.md', document.markdown(title, shown))
-    storage.write(folder / 'index.html', document.html(title, shown, _ALSO))
-
-
-def _write_table(folder: Path, table: Table) -> None:
-    storage.write(folder / f'{table.name}.csv', tables.as_csv(table))
-    storage.write(folder / f'{table.name}.tex', tables.latex(table))
-
-
-def _write_figure(folder: Path, figure: Figure) -> None:
-    for form, data in paper.draw(figure).items():
-        storage.write(folder / f'{figure.name}.{form}', data)
-
-
-def _title(study: Study) -> str:
-    if study.sweep is not None:
-        return study.sweep.question
-    return f'{len(study.arms)} arms by {study.measure}'
-
-
-def _sections(
-    study: Study,
-    inspection: 'Inspection | None',
-    gradients: Sequence['FirstGradients'],
-    notes: Sequence[str],
-) -> list[Section]:
-    found = [
+    sections = [
         _answer(study, notes),
         _compared(study),
         _cost(study),
-        _scores(study),
-        sections.curves(study),
-        _first_gradients(gradients),
+        Section('Scores', tables=[scores.scores(study)]),
+        *of_training(study),
         *_translations(study),
+        *inside,
     ]
-    if inspection is not None:
-        found += sections.of_run(inspection)
-    return [section for section in found if section is not None]
+    for section in sections:
+        for table in [*section.tables, *section.more]:
+            storage.write(folder / f'tables/{table.name}.csv', tables.as_csv(table))
+            storage.write(folder / f'tables/{table.name}.tex', tables.latex(table))
+        for figure in section.figures():
+            for form, data in figures.files(figure).items():
+                storage.write(folder / 'figures' / f'{figure.name}.{form}', data)
+    title = f'{len(study.arms)} arms by {study.measure}'
+    if study.sweep is not None:
+        title = study.sweep.question
+    storage.write(folder / 'report.md', markdown(title, sections))
+    also = 'They are in the folder figures/.'
+    storage.write(folder / 'index.html', html(title, sections, also))
+
+
+def _cost(study: Study) -> Section:
+    section = Section('Cost', tables=[scores.costs(study)])
+    section.choices += filter(None, [curves.against_cost(study)])
+    return section
 
 
 def _answer(study: Study, notes: Sequence[str]) -> Section:
     compared = findings.comparisons(study)
-    text = findings.answer(study, compared)
-    shown = [findings.ranking(study, compared)]
-    bootstrap = findings.bootstrap(study)
-    if bootstrap is not None:
-        shown.append(bootstrap)
-    doubts = [*conditions.warnings(study), *notes]
-    return Section('Answer', text, shown, doubts=doubts)
+    shown = [findings.ranking(study, compared), findings.bootstrap(study)]
+    return Section(
+        'Answer',
+        findings.answer(study, compared),
+        [table for table in shown if table is not None],
+        doubts=[*conditions.warnings(study), *notes],
+    )
 
 
 def _compared(study: Study) -> Section:
-    shown = [conditions.facts(study)]
+    section = Section('What was compared', tables=[conditions.facts(study)])
     published = scores.published(study)
     if published is not None:
-        shown.append(published)
-    text = []
+        section.tables.append(published)
     if study.sweep is not None:
-        text.append(f'Source: {study.sweep.source}')
-        text.append(f'What differs here: {study.sweep.differs}')
-    return Section('What was compared', text, shown)
+        section.text.append(f'Source: {study.sweep.source}')
+        section.text.append(f'What differs here: {study.sweep.differs}')
+    return section
 
 
-def _cost(study: Study) -> Section:
-    charts = curves.against_cost(study)
-    labels = {scores.COSTS[entry]: chart for entry, chart in charts.items()}
-    choices: list[dict[str, Figure]] = [{**labels}] if labels else []
-    return Section('Cost', [], [scores.costs(study)], choices)
-
-
-def _scores(study: Study) -> Section:
-    choices: list[dict[str, Figure]] = []
-    for chart in curves.fields(study):
-        choices.append({chart.x_label: chart})
-    return Section('Scores', [], [scores.scores(study)], choices)
-
-
-def _first_gradients(found: Sequence['FirstGradients']) -> Section | None:
-    if not found:
-        return None
+def of_training(study: Study) -> list[Section]:
+    """The curves of training; none where no run has any."""
+    choices = []
+    for by_axis in curves.curves(study).values():
+        choices.append({f'against {axis}': figure for axis, figure in by_axis.items()})
     text = (
-        "The norm of the gradient of each layer's last feed-forward matrix before the "
-        'first step, on the first batch and without dropout: mean over seeds. An arm '
-        'that begins as another does, and differs in its optimizer alone, is left out. '
-        'For the last layer Xiong et al. (2020, theorem 1) bound it by the order of '
-        'd √(ln d) with post-norm, whatever the depth L, and of d √(ln d / L) with '
-        'pre-norm.'
+        "Tokens and time of a row are its share of the run's, by steps, where the row "
+        'does not tell them.'
     )
-    charts = {figure.title: figure for figure in pictures.first_gradients(found)}
-    table = pictures.last_gradients(found)
-    return Section('Gradients at initialisation', [text], [table], [{**charts}])
+    if any(len(arm.runs) > 1 for arm in study.arms):
+        text = (
+            'A line is the mean over seeds at the steps that all of an arm have; the '
+            f'band goes from the lowest seed to the highest. {text}'
+        )
+    return [Section('Curves', [text], choices=choices)] if choices else []
 
 
 def _translations(study: Study) -> list[Section]:
+    """Scores by length and phenomenon of all sets, and sentences of the one."""
+    where = Section('Where the score comes from')
+    examples: list[Section] = []
+    charts: dict[str, Figure] = {}
     runs = [run for arm in study.arms for run in arm.scored]
     sets = dict.fromkeys(name for run in runs for name in run.evaluations)
-    where = Section('Where the score comes from')
-    charts: dict[str, Figure] = {}
-    read = None
     for name in sorted(sets, key=lambda name: name != study.measure.set):
-        found = texts.translated(study, name)
-        if found is None:
+        translated = texts.translated(study, name)
+        if translated is None:
             continue
-        shown = where.more
-        if name == study.measure.set:
-            read = found
-            shown = where.tables
-        by_length = texts.by_length(found, name)
+        decides = name == study.measure.set
+        shown = where.tables if decides else where.more
+        by_length = texts.by_length(translated, name)
         if by_length is not None:
             shown.append(by_length[0])
             charts[name] = by_length[1]
-        shown += texts.by_phenomenon(study, found, name)
-    if charts:
-        where.choices.append(charts)
-    sections = [where] if where.tables or where.more else []
-    if read is not None:
-        text = (
-            f'Set {study.measure.set}; of each arm, its first seed. Marked: what the '
-            'reference does not have, and what of the reference is missing.'
-        )
-        examples = texts.examples(read)
-        sections.append(Section('Translations', [text], sentences=examples))
-    return sections
+        shown += texts.by_phenomenon(study, translated, name)
+        if decides:
+            text = (
+                f'Set {name}; of each arm, its first seed. Marked: what the reference '
+                'does not have, and what of the reference is missing.'
+            )
+            sentences = texts.examples(translated)
+            examples = [Section('Translations', [text], sentences=sentences)]
+    where.choices += filter(None, [charts])
+    return [where, *examples] if where.tables or where.more else examples
+
+
+def html(title: str, sections: Sequence[Section], also: str = '') -> str:
+    """The page, with all that it needs inside; every text is escaped.
+
+    Args:
+      title: of the page.
+      sections: of at least one figure together.
+      also: where the figures are for those who have no JavaScript.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATE.parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    drawn = {}
+    for section in sections:
+        for figure in section.figures():
+            drawn[figure.name] = {'title': figure.title, 'spec': figure.spec()}
+    return environment.get_template(TEMPLATE.name).render(
+        title=title,
+        sections=sections,
+        also=also,
+        figures=drawn,
+        themes=figures.THEMES,
+        library=vl_convert.javascript_bundle(_EMBED),
+    )
+
+
+def markdown(title: str, sections: Sequence[Section]) -> str:
+    """The same as Markdown, with the figures beside it."""
+    escape = tables.escape_markdown
+    blocks = [f'# {escape(title)}']
+    for section in sections:
+        blocks.append(f'## {escape(section.title)}')
+        blocks += map(escape, section.text)
+        if section.doubts:
+            blocks.append('\n'.join(f'- {escape(line)}' for line in section.doubts))
+        for table in [*section.tables, *section.more]:
+            blocks.append(f'### {escape(table.title)}')
+            blocks.append(tables.markdown(table))
+            blocks.append(escape(table.note))
+        for figure in section.figures():
+            blocks.append(f'![{escape(figure.title)}](figures/{figure.name}.svg)')
+            blocks.append(escape(figure.note))
+        for heading, sentences in section.sentences.items():
+            blocks.append(f'### {escape(heading)}')
+            blocks += map(_sentence_markdown, sentences)
+    return '\n\n'.join(filter(None, blocks)) + '\n'
+
+
+def _sentence_markdown(sentence: Sentence) -> str:
+    escape = tables.escape_markdown
+    lines = [f'- {escape(sentence.source)}', f'  - *{escape(sentence.reference)}*']
+    for arm, parts in sentence.translations.items():
+        words = []
+        for part in parts:
+            form = {'': '{}', 'added': '**{}**', 'missing': '~~{}~~'}[part.mark]
+            words.append(form.format(escape(part.text)))
+        lines.append(f'  - {escape(arm)}: {" ".join(words)}')
+    return '\n'.join(lines)

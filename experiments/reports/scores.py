@@ -4,8 +4,8 @@ from typing import Any
 
 from experiments.reports import statistics
 from experiments.reports.arms import Arm, Measure, Study
-from experiments.reports.display.tables import Table
 from experiments.reports.statistics import Spread
+from experiments.reports.tables import Table
 from experiments.runs.reading import SCORES, Run
 
 COSTS = {

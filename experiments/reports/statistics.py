@@ -6,7 +6,7 @@ one base are corrected by Holm's method (Holm 1979).
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 LEVEL = 0.05
@@ -72,10 +72,10 @@ def welch(values: Sequence[float], base: Sequence[float]) -> Difference:
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """The p-values corrected for their number; those that are None do not count."""
-    there = [(p, i) for i, p in enumerate(p_values) if p is not None]
+    there = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     largest = 0.0
-    for rank, (p, i) in enumerate(sorted(there)):
+    for rank, (p, i) in enumerate(there):
         largest = max(largest, min(1.0, p * (len(there) - rank)))
         corrected[i] = largest
     return corrected
@@ -90,17 +90,13 @@ class Bootstrap(NamedTuple):
 
 
 def paired_bootstrap(
-    score: str,
-    base: Sequence[str],
-    systems: Mapping[str, Sequence[str]],
-    references: Sequence[str],
-) -> dict[str, Bootstrap]:
-    """sacreBLEU's paired bootstrap test of each system against the base.
+    score: str, base: Sequence[str], outputs: Sequence[str], references: Sequence[str]
+) -> Bootstrap:
+    """sacreBLEU's paired bootstrap test of translations against the base's.
 
     Args:
       score: 'bleu' or 'chrf'.
-      base: the base's translations.
-      systems: translations of the same sentences, by name.
+      base, outputs: translations of the same sentences.
       references: of the sentences.
     """
     from sacrebleu.metrics.bleu import BLEU
@@ -108,17 +104,11 @@ def paired_bootstrap(
     from sacrebleu.significance import PairedTest
 
     metric = {'bleu': BLEU, 'chrf': CHRF}[score](references=[list(references)])
-    # Named by numbers: sacreBLEU takes any text, and a system may be called like the
-    # base.
-    named: list[tuple[str, Sequence[str]]] = [('base', list(base))]
-    named += [(str(i), list(outputs)) for i, outputs in enumerate(systems.values())]
-    test = PairedTest(named, {score: metric}, None, 'bs', RESAMPLES)
-    results: Any = test()[1]
+    systems: list[tuple[str, Sequence[str]]]
+    systems = [('base', list(base)), ('arm', list(outputs))]
+    results: Any = PairedTest(systems, {score: metric}, None, 'bs', RESAMPLES)()[1]
     (name,) = results.keys() - {'System'}
-    first, *others = results[name]
-    found = {}
-    for (system, outputs), result in zip(systems.items(), others, strict=True):
-        # Where no resample shows any difference, sacreBLEU gives the least p, not 1.
-        p = 1.0 if list(outputs) == list(base) else result.p_value
-        found[system] = Bootstrap(first.score, result.score, p)
-    return found
+    of_base, of_arm = results[name]
+    # Where no resample shows any difference, sacreBLEU gives the least p, not 1.
+    p = 1.0 if list(outputs) == list(base) else of_arm.p_value
+    return Bootstrap(of_base.score, of_arm.score, p)

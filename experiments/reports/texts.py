@@ -1,22 +1,23 @@
 """Translations side by side, and where the scores come from: lengths and phenomena."""
 
+import dataclasses
 import difflib
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from experiments.data import phenomena
 from experiments.errors import UserError
-from experiments.reports.arms import Arm, Study
-from experiments.reports.display.charts import Chart, Line
-from experiments.reports.display.tables import Table
+from experiments.reports.arms import Study
+from experiments.reports.curves import with_bars
+from experiments.reports.figures import Figure, line_chart
 from experiments.reports.statistics import Spread, spread
+from experiments.reports.tables import Table
 from experiments.runs import reading
 
 LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60)  # words: the last of each range
 FEWEST = 5  # sentences for a score of their own
-_SPREAD = 15  # sentences that are shown, evenly spread over a set
-_DIFFERING = 15  # and those in which the arms differ most
+_SHOWN = 15  # sentences of a kind
 
 
 class Part(NamedTuple):
@@ -88,45 +89,40 @@ def marked(output: str, reference: str) -> list[Part]:
 def examples(found: Translated) -> dict[str, list[Sentence]]:
     """Sentences to read: evenly spread over the set, and where arms differ most."""
     total = len(found.sources)
-    step = max(1, total // _SPREAD)
-    chosen = {'Spread evenly over the set': list(range(0, total, step))[:_SPREAD]}
-    if len(found.outputs) > 1:
-        ranges = _disagreement(found)
-        order = sorted(range(total), key=lambda i: (-ranges[i], i))
-        most = [i for i in order[:_DIFFERING] if ranges[i] > 0]
-        if most:
-            chosen['Where the arms differ most, by chrF'] = most
-    return {
-        title: [_sentence(found, i) for i in indices]
-        for title, indices in chosen.items()
-    }
+    spread_out = list(range(0, total, max(1, total // _SHOWN)))
+    chosen = {'Spread evenly over the set': spread_out}
+    apart = _disagreement(found)
+    order = sorted(apart, key=lambda i: -apart[i])
+    chosen['Where the arms differ most, by chrF'] = order
+    shown = {}
+    for title, rows in chosen.items():
+        if rows:
+            shown[title] = [_sentence(found, i) for i in rows[:_SHOWN]]
+    return shown
 
 
 def _sentence(found: Translated, i: int) -> Sentence:
     """With the translation of each arm's first seed."""
     reference = found.references[i]
-    outputs = {arm: seeds[0][i] for arm, seeds in found.outputs.items()}
-    marks = {arm: marked(output, reference) for arm, output in outputs.items()}
+    marks = {arm: marked(x[0][i], reference) for arm, x in found.outputs.items()}
     return Sentence(found.sources[i], reference, marks)
 
 
-def _disagreement(found: Translated) -> list[float]:
-    """Of each sentence, how far apart the chrF of the arms' first seeds is."""
+def _disagreement(found: Translated) -> dict[int, float]:
+    """Sentence → how far apart the chrF of the arms' first seeds is; none of 0."""
     from sacrebleu.metrics.chrf import CHRF
 
     metric = CHRF()
-    apart = []
+    apart = {}
     for i, reference in enumerate(found.references):
         outputs = {seeds[0][i] for seeds in found.outputs.values()}
-        if len(outputs) == 1:
-            apart.append(0.0)
-            continue
-        scores = [metric.sentence_score(x, [reference]).score for x in outputs]
-        apart.append(max(scores) - min(scores))
-    return apart
+        if len(outputs) > 1:
+            scores = [metric.sentence_score(x, [reference]).score for x in outputs]
+            apart[i] = max(scores) - min(scores)
+    return {i: distance for i, distance in apart.items() if distance > 0}
 
 
-def by_length(found: Translated, name: str) -> tuple[Table, Chart] | None:
+def by_length(found: Translated, name: str) -> tuple[Table, Figure] | None:
     """BLEU by the length of the reference; None where all lengths are much alike.
 
     Args:
@@ -136,72 +132,95 @@ def by_length(found: Translated, name: str) -> tuple[Table, Chart] | None:
     lengths = [len(reference.split()) for reference in found.references]
     low = 1
     for high in (*LENGTHS, max([*lengths, LENGTHS[-1]]) + 1):
-        rows = [i for i, length in enumerate(lengths) if low <= length <= high]
-        if len(rows) >= FEWEST:
-            label = f'{low}–{high}' if high <= LENGTHS[-1] else f'from {low}'
-            groups[label] = rows
+        label = f'{low}–{high}' if high <= LENGTHS[-1] else f'from {low}'
+        groups[label] = [i for i, length in enumerate(lengths) if low <= length <= high]
         low = high + 1
+    groups = _large(groups)
     if len(groups) < 2:
         return None
-    scores = _group_scores(found, groups)
-    table = _table(
-        f'by_length_{name}',
-        f'BLEU by length: {name}',
-        'words of the reference',
+    words = 'words of the reference'
+    title = f'BLEU by length: {name}'
+    bleu = _group_scores(found, groups, _bleu)
+    table = _table(f'by_length_{name}', title, words, groups, bleu)
+    lines = []
+    for arm, scores in bleu.items():
+        lines.append(with_bars(arm, list(groups), scores))
+    chart = line_chart(lines, words, 'BLEU', style='bars')
+    return table, Figure(f'bleu_by_length_{name}', title, chart)
+
+
+def by_phenomenon(study: Study, found: Translated, name: str) -> list[Table]:
+    """BLEU and exact translations by what the grammar put into a sentence.
+
+    Returns:
+      Two tables; none where the text is not the grammar's.
+    """
+    best = study.ranked()[0]
+    data = str(best.runs[0].config.get('data')) if best.runs else ''
+    pairs = list(zip(found.sources, found.references, strict=True))
+    try:
+        groups = _large(phenomena.rows(data, name, pairs))
+    except UserError:
+        return []
+    if not groups:
+        return []
+    note = (
+        'BLEU of the sentences that hold the phenomenon, as the grammar that made '
+        'them says; a sentence holds several.'
+    )
+    bleu = _table(
+        f'by_phenomenon_{name}',
+        f'BLEU by phenomenon: {name}',
+        'phenomenon',
         groups,
-        scores,
+        _group_scores(found, groups, _bleu),
     )
-    lines = [_line(arm, spreads) for arm, spreads in scores.items()]
-    chart = Chart(
-        f'bleu_by_length_{name}',
-        f'BLEU by length: {name}',
-        'words of the reference',
-        'BLEU',
-        tuple(lines),
-        style='bars',
+    shares = _group_scores(found, groups, _exact)
+    exact = _table(
+        f'exact_by_phenomenon_{name}',
+        f'Sentences that are as the reference, per cent: {name}',
+        'phenomenon',
+        groups,
+        {arm: [x.mean for x in scores if x] for arm, scores in shares.items()},
     )
-    return table, chart
+    # Shares are no scores, which have two decimals.
+    exact = dataclasses.replace(exact, scores=frozenset())
+    return [dataclasses.replace(bleu, note=note), exact]
 
 
-def _line(arm: str, spreads: Mapping[str, Spread]) -> Line:
-    """Means with bars of one standard deviation, where there are several seeds."""
-    means = [found.mean for found in spreads.values()]
-    if any(found.sd is None for found in spreads.values()):
-        return Line(arm, list(spreads), means)
-    low = [found.mean - (found.sd or 0) for found in spreads.values()]
-    high = [found.mean + (found.sd or 0) for found in spreads.values()]
-    return Line(arm, list(spreads), means, low, high)
+def _large(groups: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """The groups that are large enough for a score of their own."""
+    return {name: rows for name, rows in groups.items() if len(rows) >= FEWEST}
 
 
 def _group_scores(
-    found: Translated, groups: Mapping[str, Sequence[int]]
-) -> dict[str, dict[str, Spread]]:
-    """Arm → group → BLEU of the group's sentences, over seeds."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    metric = BLEU()
-    scores: dict[str, dict[str, Spread]] = {}
+    found: Translated,
+    groups: Mapping[str, Sequence[int]],
+    score: Callable[[Sequence[str], Sequence[str]], float],
+) -> dict[str, list[Spread | None]]:
+    """Arm → the score of each group's sentences, over seeds."""
+    scores: dict[str, list[Spread | None]] = {}
     for arm, seeds in found.outputs.items():
-        scores[arm] = {}
-        for group, rows in groups.items():
-            references = [[found.references[i] for i in rows]]
+        scores[arm] = []
+        for rows in groups.values():
+            references = [found.references[i] for i in rows]
             values = [
-                metric.corpus_score([outputs[i] for i in rows], references).score
-                for outputs in seeds
+                score([outputs[i] for i in rows], references) for outputs in seeds
             ]
-            result = spread(values)
-            if result is not None:
-                scores[arm][group] = result
+            scores[arm].append(spread(values))
     return scores
 
 
-def _exact(found: Translated, arm: str, rows: Sequence[int]) -> float:
-    """The share of sentences that are as the reference, over all seeds, in per cent."""
-    shares = []
-    for outputs in found.outputs[arm]:
-        right = [outputs[i] == found.references[i] for i in rows]
-        shares.append(100 * statistics.fmean(right))
-    return statistics.fmean(shares)
+def _bleu(outputs: Sequence[str], references: Sequence[str]) -> float:
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU().corpus_score(outputs, [references]).score
+
+
+def _exact(outputs: Sequence[str], references: Sequence[str]) -> float:
+    """The share of sentences that are as the reference, in per cent."""
+    same = [one == other for one, other in zip(outputs, references, strict=True)]
+    return 100 * statistics.fmean(same)
 
 
 def _table(
@@ -209,53 +228,10 @@ def _table(
     title: str,
     first: str,
     groups: Mapping[str, Sequence[int]],
-    scores: Mapping[str, Mapping[str, Spread]],
-    note: str = '',
+    scores: Mapping[str, Sequence[Any]],
 ) -> Table:
-    rows = []
-    for group, members in groups.items():
-        rows.append((group, len(members), *(scores[arm][group] for arm in scores)))
+    """A row a group: its size, and a column for each arm."""
+    sizes = [len(rows) for rows in groups.values()]
+    rows = zip(groups, sizes, *scores.values(), strict=True)
     columns = (first, 'sentences', *scores)
-    return Table(name, title, columns, tuple(rows), frozenset(scores), note)
-
-
-def by_phenomenon(study: Study, found: Translated, name: str) -> tuple[Table, ...]:
-    """BLEU and exact translations by what the grammar put into a sentence.
-
-    Returns:
-      Two tables; none where the text is not the grammar's.
-    """
-    arms: Sequence[Arm] = study.ranked()
-    data = str(arms[0].runs[0].config.get('data')) if arms[0].runs else ''
-    pairs = list(zip(found.sources, found.references, strict=True))
-    try:
-        groups = phenomena.rows(data, name, pairs)
-    except UserError:
-        return ()
-    groups = {k: rows for k, rows in groups.items() if len(rows) >= FEWEST}
-    if not groups:
-        return ()
-    scores = _group_scores(found, groups)
-    note = (
-        'BLEU of the sentences that hold the phenomenon, as the grammar that made '
-        'them says; a sentence holds several.'
-    )
-    title = f'BLEU by phenomenon: {name}'
-    first = 'phenomenon'
-    bleu = _table(f'by_phenomenon_{name}', title, first, groups, scores, note)
-    shares = {
-        arm: {group: _exact(found, arm, rows) for group, rows in groups.items()}
-        for arm in found.outputs
-    }
-    exact_rows = []
-    for group, members in groups.items():
-        exact_rows.append(
-            (group, len(members), *(shares[arm][group] for arm in shares))
-        )
-    exact = Table(
-        f'exact_by_phenomenon_{name}',
-        f'Sentences that are as the reference, per cent: {name}',
-        (first, 'sentences', *shares),
-        tuple(exact_rows),
-    )
-    return bleu, exact
+    return Table(name, title, columns, tuple(rows), frozenset(scores))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import storage
-from experiments.config import upgrade
-from experiments.config.flat import flatten
+from experiments.config import load
+from experiments.config.load import flatten
 from experiments.errors import UserError
 
 LONGEST_NAME = 100
@@ -100,7 +100,7 @@ def open_run(path: Path, config: Mapping[str, Any]) -> Iterator[bool]:
             storage.remove_leftovers(path / 'translations', older_than=_LONG)
             storage.remove(path / RESULT)
         if not resumes or asks_for_more(path, config):
-            storage.write_json(path / CONFIG, upgrade.to_store(config))
+            storage.write_json(path / CONFIG, load.to_store(config))
         yield resumes
 
 
@@ -130,7 +130,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(
             f'{path} is not the directory of a run: it holds no config.json'
         )
-    return upgrade.read(file)
+    return load.read_stored(file)
 
 
 def is_converted(config: Mapping[str, Any]) -> bool:

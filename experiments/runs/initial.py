@@ -17,8 +17,7 @@ from experiments import storage
 from experiments.checkpoints import digest, fitting
 from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.checkpoints.fitting import Fit
-from experiments.config.derived import takes_best
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizer
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments import storage
-from experiments.config.flat import flatten
+from experiments.config.load import flatten
 from experiments.errors import UserError
 from experiments.runs import directory, failure, metrics_log
 from flaxformer_lite import ranges

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
-from experiments.config import check, typed
-from experiments.config.derived import takes_best
-from experiments.config.schema import ExperimentConfig
+from experiments.config import check, load
+from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import published, tokenizer
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError, warn
@@ -80,8 +79,8 @@ def _config(path: Path) -> ExperimentConfig:
     """The run's config, checked as the config of a new run is."""
     stored = directory.read_config(path)
     try:
-        config = typed.from_dict(stored)
-        check.check(config)
+        config = load.from_dict(stored)
+        check.check_config(config)
     except UserError as error:
         raise UserError(f'{path / directory.CONFIG}: {error}') from None
     return config

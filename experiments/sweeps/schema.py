@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from ml_collections import ConfigDict
 
 from experiments.command_line import flags
-from experiments.config.flat import flatten
+from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.runs import directory
@@ -60,8 +60,6 @@ class Sweep:
       seeds: each arm is run with each.
       published: arm → what the source gives for it: {'bleu': 25.8}.
       differs: how the runs differ from the published ones, in data and scale.
-      first_gradients: whether the report measures the gradients of each layer at
-        initialisation.
       runs: those that follow from all this, arm by arm.
     """
 
@@ -76,7 +74,6 @@ class Sweep:
     seeds: tuple[int, ...] = (0,)
     published: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     differs: str = ''
-    first_gradients: bool = False
     runs: tuple[PlannedRun, ...] = ()
 
     @property

@@ -15,9 +15,8 @@ from experiments.command_line import stopping
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.config import check
-from experiments.config.derived import profiled_steps, seed
-from experiments.config.flat import flatten
-from experiments.config.schema import ExperimentConfig
+from experiments.config.load import flatten
+from experiments.config.schema import ExperimentConfig, profiled_steps, seed
 from experiments.data import tokenizer
 from experiments.data.batches import Position
 from experiments.data.prefetch import prefetch

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from experiments.config.derived import without_seeds
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import ExperimentConfig, without_seeds
 from experiments.optimizers import frozen, optimizer
 from experiments.runs import trained_run
 from experiments.runtime import compilation, mesh

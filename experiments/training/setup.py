@@ -12,8 +12,7 @@ import optax
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
 from experiments.config import check
-from experiments.config.derived import seed
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import corpus, sources, tokenizer
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
@@ -67,7 +66,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     """
     cache.folder()  # that there can be none is said before anything is done
     compilation.use_cache()
-    check.check(config)
+    check.check_config(config)
     optimizer.check_rates(config)
     origin = initial.source(config, path)
     devices = mesh.of(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)

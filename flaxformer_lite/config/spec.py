@@ -107,7 +107,8 @@ def find(package: str, name: str) -> type:
     """The one public class that `<package>/<name>.py` defines.
 
     Raises:
-      ValueError: there is no such file; the message lists those that are there.
+      ValueError: there is no such file, and the message lists those that are there; or
+        it does not define one public class.
     """
     check_name(package, name)
     module = importlib.import_module(f'{package}.{name}')
@@ -116,8 +117,14 @@ def find(package: str, name: str) -> type:
         for k, v in vars(module).items()
         if isinstance(v, type) and not k.startswith('_')
     ]
-    (cls,) = [c for c in public if c.__module__ == module.__name__]
-    return cls
+    classes = [c for c in public if c.__module__ == module.__name__]
+    if len(classes) != 1:
+        names = ', '.join(c.__name__ for c in classes) or 'none'
+        raise ValueError(
+            f'{package}.{name} must define one public class, and defines {names}: '
+            'begin the names of the others with _'
+        )
+    return classes[0]
 
 
 def parameters(function: Callable[..., Any]) -> dict[str, Any]:

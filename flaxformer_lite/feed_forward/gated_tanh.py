@@ -1,20 +1,14 @@
-"""The gated tanh network of AlgoPerf's WMT workload (Dahl et al. 2023, GLUTanH)."""
+"""The gated tanh network of AlgoPerf's WMT workload (Dahl et al. 2023, `glu`)."""
 
 import jax.numpy as jnp
-from flax import linen as nn
 
-from flaxformer_lite.feed_forward.base import FeedForward
+from flaxformer_lite.feed_forward.base import Gated
 
 
-class GatedTanh(FeedForward):
-    """h = tanh(x W₁ + b₁); (h ⊙ (h V + c)) W₂ + b₂.
+class GatedTanh(Gated):
+    """(tanh(x W + b) ⊙ (x V + c)) W₂ + b₂: a gated network with biases."""
 
-    The gate reads h, which is d_ff wide, and not x, as in the GLU variants of Shazeer
-    (2020): V is d_ff × d_ff.
-    """
+    bias: bool = True
 
-    @nn.compact
-    def __call__(self, x_BTD):
-        h_BTF = jnp.tanh(self.matrix(self.width, 'up')(x_BTD))
-        gate_BTF = self.matrix(self.width, 'gate')(h_BTF)
-        return self.project_down(h_BTF * gate_BTF, x_BTD.shape[-1])
+    def activation(self, h_BTF):
+        return jnp.tanh(h_BTF)

@@ -85,9 +85,6 @@ class Block(nn.Module):
         raise NotImplementedError
 
 
-# Traced once for all layers of a stack, which differ in their arrays alone: the time to
-# build, describe or compile a model hardly grows with its depth.
-@nn.jit
 class EncoderBlock(Block):
     """Figure 1, left: self-attention, feed-forward; causal, it is a decoder alone.
 
@@ -108,7 +105,6 @@ class EncoderBlock(Block):
         return x_BTD, cache
 
 
-@nn.jit
 class DecoderBlock(Block, kw_only=True):
     """Figure 1, right: masked self-attention, attention to the source, feed-forward."""
 
@@ -133,7 +129,6 @@ class DecoderBlock(Block, kw_only=True):
         return x_BTD, cache
 
 
-@nn.jit
 class ParallelBlock(Block, kw_only=True):
     """All sublayers read the same h, and their sum joins the stream once.
 

@@ -122,5 +122,4 @@ class LSTM(Cell):
         return (c, h), h
 
 
-# Traced once for all layers that read as much.
-CELLS = {'gru': nn.jit(GRU), 'lstm': nn.jit(LSTM)}
+CELLS = {'gru': GRU, 'lstm': LSTM}

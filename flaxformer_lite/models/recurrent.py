@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
+from flax.typing import Out
 
 from flaxformer_lite.kv_cache import KeyValues, gather_beams, tile_beams
 from flaxformer_lite.layers.dropout import Dropout
@@ -165,8 +166,6 @@ class Recurrent(Model, kw_only=True):
         return jnp.tanh(self.merge(h_BNU)), (_CellStates(states),)
 
 
-# Traced once for all layers that read as much.
-@nn.jit
 class _BothDirections(nn.Module):
     """Reads each sentence of a row forwards and backwards → float32 BSU, U = 2 D."""
 
@@ -241,7 +240,8 @@ def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
     scan = nn.scan(
         step,
         variable_broadcast='params',
-        variable_axes={'intermediates': 1},
+        # Out alone: what parts of the layer gave before the scan has no such axis.
+        variable_axes={'intermediates': Out(1)},
         split_rngs={'params': False, 'dropout': True},
         in_axes=1,
         out_axes=1,

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from flaxformer_lite.masks import TokenBatch
 
@@ -29,7 +30,11 @@ Sentences = Sequence[Sequence[int]] | jax.Array
 
 
 def make_batch(
-    source: Sentences, target: Sentences, bos: int = 2, padding: int = 0
+    source: Sentences,
+    target: Sentences,
+    bos: int = 2,
+    padding: int = 0,
+    vocab_size: int | None = None,
 ) -> dict[str, jax.Array]:
     """The arrays of `BATCH_ARRAYS` for pairs of sentences, one pair a row.
 
@@ -39,16 +44,19 @@ def make_batch(
       bos: the start token, which stands before each target in `inputs`.
       padding: the token that is none; what a model takes for it, its `special_tokens`
         say, and what it starts with.
+      vocab_size: the model's. A token beyond it is refused here; in a compiled step it
+        could only give NaN. None to check nothing.
 
     Returns:
       int32 arrays: the source's are (rows, longest source), the others (rows, longest
       target).
 
     Raises:
-      ValueError: these are no rows of tokens, or not as many sources as targets.
+      ValueError: these are no rows of tokens of the vocabulary, or not as many sources
+        as targets.
     """
-    source_BS = pad_rows(source, 'source', padding)
-    labels_BT = pad_rows(target, 'target', padding)
+    source_BS = pad_rows(source, 'source', padding, vocab_size)
+    labels_BT = pad_rows(target, 'target', padding, vocab_size)
     if len(source_BS) != len(labels_BT):
         raise ValueError(
             f'there must be a target for each source: {len(source_BS)} sources and '
@@ -70,7 +78,17 @@ def make_batch(
 
 
 def source_and_inputs(batch: Batch) -> tuple[TokenBatch, TokenBatch]:
-    """What a model is called with."""
+    """What a model is called with.
+
+    Raises:
+      ValueError: an array of `BATCH_ARRAYS` is missing.
+    """
+    missing = [name for name in BATCH_ARRAYS if name not in batch]
+    if missing:
+        raise ValueError(
+            f'a batch without {", ".join(missing)}: make_batch makes all of its '
+            'arrays of sources and targets'
+        )
     source = TokenBatch(
         batch['source'], batch['source_segments'], batch['source_positions']
     )
@@ -80,17 +98,33 @@ def source_and_inputs(batch: Batch) -> tuple[TokenBatch, TokenBatch]:
     return source, inputs
 
 
-def pad_rows(sentences: Sentences, name: str, padding: int = 0) -> jax.Array:
+def pad_rows(
+    sentences: Sentences, name: str, padding: int = 0, vocab_size: int | None = None
+) -> jax.Array:
     """Sentences as one int32 array (rows, length), filled up with padding.
 
     Args:
       sentences: lists of tokens, or such an array.
       name: what messages call them.
       padding: the token that is none.
+      vocab_size: what every token is below; None to check nothing.
 
     Raises:
-      ValueError: these are no rows of tokens.
+      ValueError: these are no rows of tokens of the vocabulary.
     """
+    rows_BT = _padded(sentences, name, padding)
+    # The tokens of traced arrays are not known.
+    if vocab_size is not None and rows_BT.size and not isinstance(rows_BT, Tracer):
+        largest = int(rows_BT.max())
+        if largest >= vocab_size:
+            raise ValueError(
+                f'{name} holds token {largest}: a vocabulary of {vocab_size} ends at '
+                f'{vocab_size - 1}'
+            )
+    return rows_BT
+
+
+def _padded(sentences: Sentences, name: str, padding: int) -> jax.Array:
     if hasattr(sentences, 'ndim'):
         array: Any = sentences
         is_integer = jnp.issubdtype(array.dtype, jnp.integer)

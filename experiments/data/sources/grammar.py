@@ -25,13 +25,12 @@ SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
 
 @dataclass(frozen=True)
 class Grammar(Checked):
-    """Pairs drawn from `_grammar`, all distinct, in English and in German.
+    """Pairs drawn from the grammar of `data/grammar/`, all distinct, in both languages.
 
     Evaluation sets: `val` and `test` are drawn like the training pairs; `long` joins
-      and nests the
-    same constructions to sentences longer than any of these; each sentence of
-    `compositional` has a word in a construction in which training never shows it
-    (`_grammar.held_out`).
+    and nests the same constructions to sentences longer than any of these; each
+    sentence of `compositional` has a word in a construction in which training never
+    shows it (`grammar/held_out.py`).
 
     Attributes:
       seed: other seeds draw other sentences; the pairs held out of training are the

@@ -51,11 +51,8 @@ class Table:
 
     def cells(self) -> list[list[str]]:
         """The values as text."""
-        rows = []
-        for row in self.rows:
-            pairs = zip(self.columns, row, strict=True)
-            rows.append([shown(value, name in self.scores) for name, value in pairs])
-        return rows
+        are_scores = [name in self.scores for name in self.columns]
+        return [list(map(shown, row, are_scores)) for row in self.rows]
 
     def alignment(self) -> list[str]:
         """'right' for columns of numbers, 'left' for others."""
@@ -89,9 +86,8 @@ def _signed(value: float, is_score: bool) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, Spread | Interval | Difference):
-        return True
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    kinds = int | float | Spread | Interval | Difference
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def text(table: Table) -> str:
@@ -133,32 +129,27 @@ def _tabulated(
     return '\n'.join(line.rstrip() for line in lines.splitlines())
 
 
+# What CSV has of a value, by the end of the column's name.
+_PARTS = {
+    Spread: {'': 'mean', ' sd': 'sd', ' seeds': 'n'},
+    Interval: {' low': 'low', ' high': 'high'},
+    Difference: {'': 'value'},
+}
+
+
 def as_csv(table: Table) -> str:
     """The numbers as they are, a mean's deviation and number of seeds beside it."""
-    names: list[str] = []
-    columns: list[list[Any]] = []
+    columns: dict[str, list[Any]] = {}
     for i, name in enumerate(table.columns):
-        parts = _parts(name, [row[i] for row in table.rows])
-        names += parts
-        columns += parts.values()
+        values = [row[i] for row in table.rows]
+        kinds = [kind for kind in map(type, values) if kind in _PARTS]
+        if not kinds:
+            columns[name] = values
+            continue
+        for end, part in _PARTS[kinds[0]].items():
+            columns[name + end] = [getattr(value, part, None) for value in values]
     output = io.StringIO()
     writer = csv.writer(output, lineterminator='\n')
-    writer.writerow(names)
-    writer.writerows(zip(*columns, strict=True))
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     return output.getvalue()
-
-
-def _parts(name: str, values: Sequence[Any]) -> dict[str, list[Any]]:
-    """The columns of numbers that a column of values makes."""
-    if any(isinstance(value, Spread) for value in values):
-        ends = {'': 'mean', ' sd': 'sd', ' seeds': 'n'}
-    elif any(isinstance(value, Interval) for value in values):
-        ends = {' low': 'low', ' high': 'high'}
-    elif any(isinstance(value, Difference) for value in values):
-        ends = {'': 'value'}
-    else:
-        return {name: list(values)}
-    parts = {}
-    for end, attribute in ends.items():
-        parts[name + end] = [getattr(value, attribute, None) for value in values]
-    return parts

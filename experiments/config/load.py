@@ -1,0 +1,156 @@
+"""A config file, or what a run has stored of its config, as an `ExperimentConfig`.
+
+A config file returns a `ConfigDict`, which may leave fields out. `fill` gives it the
+schema's defaults, so that every field can be overridden on the command line.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from experiments import storage
+from experiments.config.schema import ExperimentConfig, Field, fields, sections
+from experiments.errors import UserError, user_errors
+from flaxformer_lite import ranges
+
+VERSION_FIELD = 'schema_version'
+# Of what the first release stores; what was stored before it cannot be read.
+FIRST_VERSION = 8
+# For each later version the fields that it adds, with the values that mean what the
+# version before it did: {'train.new': 0}. Whoever adds a field appends to it.
+ADDED: list[dict[str, Any]] = []
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
+    """`{'model': {'d_ff': 8}}` → `{'model.d_ff': 8}`."""
+    flat = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f'{prefix}{key}.')
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten`."""
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        *sections, key = name.split('.')
+        part = nested
+        for section in sections:
+            part = part.setdefault(section, {})
+        part[key] = value
+    return nested
+
+
+def fill(config: ConfigDict) -> None:
+    """Gives a config file's `ConfigDict` the fields that it leaves out.
+
+    Each field then also has the schema's type, by which an override is read: a whole
+    number becomes a float where one is meant, and a None a placeholder.
+
+    Raises:
+      UserError: a field that the schema does not have.
+    """
+    check_names(flatten(config.to_dict()))
+    with config.unlocked():
+        for name, field in fields().items():
+            section, _, key = name.rpartition('.')
+            part: Any = config
+            if section:
+                if section not in config:
+                    config[section] = ConfigDict()
+                part = config[section]
+            _fill_field(part, key, field)
+
+
+def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
+    kind = ranges.types_of(field.kind)[0]
+    value: Any = field.default
+    if key in part:
+        value = part[key]
+        is_whole = type(value) is int and kind is float
+        is_untyped_none = value is None and part.get_type(key) is type(None)
+        if not is_whole and not is_untyped_none:
+            return
+        del part[key]
+    if value is None:
+        part[key] = placeholder(kind)
+    else:
+        part[key] = float(value) if kind is float else value
+
+
+def from_config_dict(config: ConfigDict) -> ExperimentConfig:
+    """The typed config of a `ConfigDict`, whose missing fields have their defaults.
+
+    Raises:
+      UserError: a field that does not exist or a value that cannot be, by name.
+    """
+    filled = ConfigDict(config.to_dict())
+    fill(filled)
+    return from_dict(filled.to_dict())
+
+
+def from_dict(config: Mapping[str, Any]) -> ExperimentConfig:
+    """The typed config of a nested dictionary in which every field stands.
+
+    Raises:
+      UserError: a field that is missing or does not exist, or a value that cannot be.
+    """
+    values = flatten(config)
+    check_names(values)
+    for name in fields():
+        if name not in values:
+            raise UserError(f'the config has no field {name}: it is not of this schema')
+    parts: dict[str, Any] = dict(config)
+    with user_errors():  # of the model's, which the library raises
+        for name, section in sections().items():
+            parts[name] = section(**config[name])
+    return ExperimentConfig(**parts)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuses names of fields that are not in the schema.
+
+    Raises:
+      UserError: names the field, and which may have been meant.
+    """
+    for name in names:
+        if name in fields():
+            continue
+        own = [field for field in fields() if field.startswith(f'{name}.')]
+        hint = ranges.nearest(name, fields())
+        if own:
+            hint = f': it is a section, of {", ".join(own)}'
+        raise UserError(f'nothing reads the field {name} of the config{hint}')
+
+
+def to_store(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored of a config: its fields, and the schema's version."""
+    return {VERSION_FIELD: FIRST_VERSION + len(ADDED), **config}
+
+
+def read_stored(file: Path) -> dict[str, Any]:
+    """The config that a run has stored, nested, with every field of this version.
+
+    Raises:
+      UserError: it is none, or of a version that cannot be read; names the file.
+    """
+    config = storage.read_json(file)
+    if not isinstance(config, dict) or not config:
+        raise UserError(f'{file} is not the config of a run')
+    version = config.pop(VERSION_FIELD, None)
+    latest = FIRST_VERSION + len(ADDED)
+    if type(version) is not int or not FIRST_VERSION <= version <= latest:
+        raise UserError(
+            f'{file}: its {VERSION_FIELD} is {ranges.shown(version)}, and this code '
+            f'reads those from {FIRST_VERSION} to {latest}: use the commit that its '
+            'environment.json names'
+        )
+    for added in ADDED[version - FIRST_VERSION :]:
+        config = nest({**added, **flatten(config)})
+    return config

@@ -1,1 +1,0 @@
-"""Tables and figures of a report: what they show, and how they are drawn."""

@@ -1,1 +1,0 @@
-"""Looks into models: attention and heads of a trained run, gradients of new ones."""

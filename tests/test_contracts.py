@@ -1,0 +1,291 @@
+"""The contracts on each file that is found, and on combinations that are drawn."""
+
+import functools
+import os
+import random
+import re
+
+import contracts
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.extend import core
+
+from flaxformer_lite import remat
+from flaxformer_lite.config import variants
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
+from flaxformer_lite.ops import use_reference
+from flaxformer_lite.training.loss import loss_sums
+from flaxformer_lite.training.train_step import init_variables
+
+# Slow tests, for these differ from their like by a function of each number, or of each
+# position, which tests of their own compare with its formula.
+ALIKE = {
+    'attention': ('relu',),
+    'feed_forward': ('gated_tanh', 'geglu', 'gelu', 'linear', 'silu', 'squared_relu'),
+    'norm': ('identity', 'scale'),
+    'positions': ('sinusoidal_t2t',),
+    'residual': ('layer_scale', 'none', 'sandwich'),
+}
+
+
+def every_case():
+    """The base, and each file of each kind against the base of the other kinds.
+
+    What is no attention is looked at in a decoder alone, which takes half the time.
+    """
+    base = ModelConfig()
+    yield pytest.param({}, id='base')
+    for field in variants.fields():
+        # Those of one attention are the same files; how matrices begin has laws of its
+        # own.
+        if field.startswith(('decoder_', 'cross_', 'init')):
+            continue
+        for name in tiny.here(field):
+            if name != getattr(base, field):
+                marks = pytest.mark.slow if name in ALIKE.get(field, ()) else []
+                fields = {field: name}
+                if field not in ('attention', 'architecture'):
+                    fields['architecture'] = 'decoder_only'
+                yield pytest.param(fields, id=f'{field}={name}', marks=marks)
+    yield pytest.param(
+        dict(projections=False, d_k=None, d_v=None, positions='rotary'),
+        id='no projections',
+    )
+    yield pytest.param(
+        dict(tiny.UNEQUAL, decoder_d_model=10, tie='decoder'), id='unequal stacks'
+    )
+
+
+every_variant = pytest.mark.parametrize('overrides', list(every_case()))
+
+
+@every_variant
+def test_contracts_hold_for_every_file(overrides):
+    model = tiny.model(**dict(num_layers=1) | overrides)
+    found = contracts.examine(model, tiny.all_variables(model))
+    contracts.check(found, all_counts=True)
+    assert model == tiny.model(**dict(num_layers=1) | overrides)
+
+
+OTHERS = {
+    'num_layers': (1, 2),
+    'tie': ('all', 'decoder', 'source_target', 'none'),
+    'attention_bias': (False, True),
+    'output_bias': (False, True),
+    'norm_embeddings': (False, True),
+    'scale_logits': (False, True),
+    # Wide, so that logits are about as large as what they are computed of.
+    'logit_cap': (None, 50.0),
+    'num_kv_heads': (None, 1),
+    'parallel': (False, True),
+    'continuous_positions': (False, True),
+    'merged_attention': (False, False, True),
+    'decoder_d_model': (None, None, 10),
+    'scale_embeddings': (False, True),
+    'dtype': ('float32', 'bfloat16'),
+    'd_v': (3, 4),
+    'decoder_num_layers': (None, 2),
+    'decoder_num_heads': (None, 1, 4),
+    'decoder_num_kv_heads': (None, 1, 2),
+    'decoder_d_k': (None, 6),
+    'decoder_d_v': (None, 5),
+    'decoder_d_ff': (None, 20),
+    'cross_num_heads': (None, 1, 6),
+    'cross_num_kv_heads': (None, 1, 2),
+    'cross_d_k': (None, 8),
+    'cross_d_v': (None, 2),
+}
+# All that may be refused of what is drawn here: each a whole message.
+REFUSALS = (
+    r"model\.cross_positions='(alibi|learned|sinusoidal|sinusoidal_t2t|t5)' does "
+    'nothing in cross-attention: choose what acts on queries and keys, such as rotary '
+    'or shaw, or none',
+    '(linear|blockwise|flash) attention holds no scores for these positions to act on: '
+    'choose positions that act on embeddings, queries and keys, or attention=softmax',
+    r'model\.tie=(all|source_target) shares embeddings of source and target, which '
+    r'have model\.d_model=12 and model\.decoder_d_model=10: set model\.tie to decoder '
+    'or none',
+    r'model\.merged_attention=True shares its matrices between source and target, '
+    r'which have model\.d_model=12 and model\.decoder_d_model=10: make them equal',
+    r'model\.(decoder_)?positions=shaw adds to scores by distances, which keys of the '
+    r'source have none of with model\.merged_attention=True: choose .*',
+    r'model\.\w*num_kv_heads=2 does not divide model\.\w*num_heads=1',
+    r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of '
+    '8, not .*',
+)
+NUMBER = 100
+FIRST = 3  # of them, which the default run takes
+SEED = int(os.environ.get('COMBINATIONS_SEED', random.randrange(10**6)))
+
+
+@functools.cache
+def choices():
+    return {field: tiny.here(field) for field in variants.fields()} | OTHERS
+
+
+def combination(number):
+    """The first of a random series that can be built; what cannot is refused as
+    documented."""
+    rng = random.Random(f'{SEED}/{number}')
+    while True:
+        drawn = {field: rng.choice(values) for field, values in choices().items()}
+        try:
+            model = tiny.model(**drawn)
+            return drawn, model, tiny.all_variables(model)
+        except ValueError as error:
+            documented = any(re.fullmatch(text, str(error)) for text in REFUSALS)
+            assert documented, f'{named(number, drawn)}: {error}'
+
+
+def named(number, drawn):
+    """What a failure must print, so that it can be had again."""
+    base = ModelConfig()
+    changed = {field: x for field, x in drawn.items() if x != getattr(base, field)}
+    return f'COMBINATIONS_SEED={SEED}, number {number}: {changed}'
+
+
+def scanned(drawn, model, variables):
+    """The same layers as a loop."""
+    other = tiny.model(**drawn, scan_layers=True)
+    stacked = stack_layers(variables, other.layer_periods)
+    found = contracts.examine(other, stacked)
+    gradients = unstack_layers({'params': unflatten_dict(found.gradients, sep='/')})
+    return found._replace(gradients=flatten_dict(gradients['params'], sep='/'))
+
+
+def rematerialised(drawn, model, variables):
+    """Layers that the backward pass computes again; a recurrent network has none."""
+    choice = random.Random(named(0, drawn)).choice([remat.BLOCKS, *remat.POLICIES])
+    if drawn['architecture'] == 'recurrent':
+        choice = remat.NONE
+    return contracts.examine(model.with_remat(choice), variables)
+
+
+def on_references(drawn, model, variables):
+    """Every operation by its plain formula."""
+    with use_reference():
+        return contracts.examine(model, variables)
+
+
+FORMS = (scanned, rematerialised, on_references)
+
+
+@pytest.mark.parametrize(
+    'number',
+    [
+        pytest.param(i, marks=[pytest.mark.slow] if i >= FIRST else [])
+        for i in range(NUMBER)
+    ],
+)
+def test_contracts_hold_for_any_combination_and_any_form_of_it(number):
+    drawn, model, variables = combination(number)
+    print(named(number, drawn))  # pytest shows it on failure
+    found = contracts.examine(model, variables)
+    contracts.check(found, drawn['dtype'])
+    form = FORMS[number % len(FORMS)]
+    print(form.__name__)
+    contracts.check_same(form(drawn, model, variables), found, drawn['dtype'])
+
+
+# What has maps of its own, in float32.
+FLOAT32_MAPS = {
+    'architecture': ('recurrent',),
+    'attention': ('additive', 'bilinear', 'linear', 'talking_heads'),
+    'feed_forward': ('mixture',),
+    'positions': ('shaw',),
+}
+
+
+def every_equation(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from every_equation(inner)
+
+
+def check_products(jaxpr, maps_in_float32=False):
+    """Summed and returned in float32, though their operands are bfloat16."""
+    products = [e for e in every_equation(jaxpr) if e.primitive.name == 'dot_general']
+    assert {e.outvars[0].aval.dtype for e in products} == {jnp.dtype('float32')}
+    operands = {str(x.aval.dtype) for e in products for x in e.invars}
+    assert 'bfloat16' in operands
+    assert ('float32' in operands) == maps_in_float32
+
+
+def in_bfloat16(overrides):
+    """The model, and its parameters, which are float32."""
+    fields = dict(num_layers=1) | overrides
+    variables = tiny.all_variables(tiny.model(**fields))
+    return tiny.model(**fields, dtype='bfloat16'), variables
+
+
+# Norms and residual connections multiply no matrices.
+WITH_PRODUCTS = [
+    x for x in every_case() if not {'norm', 'residual'} & x.values[0].keys()
+]
+
+
+@pytest.mark.parametrize('overrides', WITH_PRODUCTS)
+def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
+    """Forward and backward."""
+    model, variables = in_bfloat16(overrides)
+    loss = functools.partial(contracts.loss, model, variables)
+    gradient = jax.grad(loss, has_aux=True)
+    traced = jax.make_jaxpr(gradient)(variables['params'], contracts.all_rows())
+    has_float32_maps = any(
+        value in FLOAT32_MAPS.get(field, ()) for field, value in overrides.items()
+    )
+    check_products(traced.jaxpr, has_float32_maps)
+
+
+def test_products_of_the_loss_are_summed_and_returned_in_float32():
+    model, variables = in_bfloat16({})
+
+    def loss(params):
+        return loss_sums(model, {'params': params}, contracts.all_rows()).loss
+
+    check_products(jax.make_jaxpr(jax.grad(loss))(variables['params']).jaxpr)
+
+
+@pytest.mark.parametrize(
+    'overrides', [{}, {'attention': 'linear'}, {'feed_forward': 'mixture'}], ids=str
+)
+def test_bfloat16_rounds_operands_and_leaves_logits_float32(overrides):
+    model, variables = in_bfloat16(overrides)
+    found = contracts.examine(model, variables)
+    exact = contracts.examine(tiny.model(num_layers=1, **overrides), variables)
+    assert (found.whole != np.float32(jnp.bfloat16(found.whole))).any()
+    row = contracts.SAME
+    error = np.abs(found.whole - exact.whole)[row].max() / np.std(exact.whole[row])
+    # 8 bits of fraction, and some ten roundings between tokens and logits.
+    assert 0 < error < 10 * 2**-8 * 4
+
+
+@every_variant
+def test_layers_have_weights_of_their_own(overrides):
+    # The first layers of a recurrent network read vectors of another width.
+    last = 2 if overrides.get('architecture') == 'recurrent' else 1
+    depths = dict(num_layers=last + 1)
+    if 'decoder_num_layers' in overrides:
+        depths['decoder_num_layers'] = last + 1
+    model = tiny.model(**overrides | depths)
+    init = functools.partial(init_variables, model, jax.random.key(0))
+    tree = flatten_dict(jax.eval_shape(init)['params'], sep='/')
+
+    def of_layer(i):
+        """The shapes of a layer, with `*` for its number; all others are not there."""
+        number = re.compile(f'(?<=layer_|coder_|.cell_){i}(?=/)')
+        found = {name: x.shape for name, x in tree.items() if number.search(name)}
+        return {number.sub('*', name): shape for name, shape in found.items()}
+
+    assert of_layer(last)
+    assert of_layer(last) == of_layer(last - 1)
+    # All else stands at the top, or belongs to a stack by its name.
+    of_stacks = [x for x in tree if re.match('(en|de)coder/(?!.*_[012]/)', x)]
+    rest = {name.split('/')[1] for name in of_stacks}
+    assert rest <= {'positions', 'embedding_norm', 'final', 'cross_attention'}

@@ -1,0 +1,104 @@
+"""Flax's own means of looking and changing work, in any order, and leave nothing."""
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax import traverse_util
+
+from flaxformer_lite import introspection, make_batch
+from flaxformer_lite.config import build
+from flaxformer_lite.feed_forward.base import FeedForward
+
+BATCH = make_batch([[4, 5, 6, 1], [7, 1]], [[5, 4, 1], [8, 9, 1]])
+
+
+@pytest.fixture(scope='module', params=['encoder_decoder', 'recurrent'])
+def made(request):
+    """A model, and variables of which none is 0."""
+    sizes = {'d_model': 8, 'num_layers': 1, 'num_heads': 2}
+    if request.param != 'recurrent':
+        sizes |= {'d_ff': 16}
+    model = build.model({'architecture': request.param, **sizes}, 12)
+    variables = model.init(jax.random.key(0), BATCH['source'], BATCH['inputs'])
+    return model, jax.tree.map(lambda x: x + 0.1, variables)
+
+
+def logits(model, variables, **options):
+    return model.apply(variables, BATCH['source'], BATCH['inputs'], **options)
+
+
+def halve(of, args, kwargs, context):
+    """Halves the result of each feed-forward network, or of each embedding."""
+    y = of(*args, **kwargs)
+    is_call = context.method_name == '__call__'
+    if is_call and isinstance(context.module, FeedForward | nn.Embed):
+        return y / 2
+    return y
+
+
+def halved_down(variables):
+    """The variables with which a plain call gives what `halve` makes of the others."""
+    flat = traverse_util.flatten_dict(variables)
+    changed = {
+        path: x / 2 if 'feed_forward' in path and 'down' in path else x
+        for path, x in flat.items()
+    }
+    return traverse_util.unflatten_dict(changed)
+
+
+def plain(model, variables):
+    return logits(model, variables)
+
+
+def patched(model, variables):
+    with nn.intercept_methods(halve):
+        return logits(model, variables)
+
+
+def captured(model, variables):
+    y, written = logits(
+        model, variables, capture_intermediates=True, mutable=['intermediates']
+    )
+    assert '__call__' in str(jax.tree.map(lambda x: 0, written))
+    return y
+
+
+def recorded(model, variables):
+    found = introspection.record(model, variables, BATCH)
+    return found.weights['decoder cross'][0]
+
+
+LOOKS = {look.__name__: look for look in (plain, patched, captured, recorded)}
+
+
+def in_every_order(names):
+    """A sequence in which each name follows each, itself included."""
+    for i, name in enumerate(names):
+        yield from (name, name)
+        for other in names[i + 1 :]:
+            yield from (other, name)
+
+
+def test_hooks_give_the_same_in_any_order(made):
+    """What each gives after any other is what it gives when nothing came before it."""
+    alone = {}
+    for name, look in LOOKS.items():
+        jax.clear_caches()
+        alone[name] = look(*made)
+    for name in in_every_order(list(LOOKS)):
+        again = LOOKS[name](*made)
+        np.testing.assert_array_equal(again, alone[name], err_msg=name)
+    np.testing.assert_array_equal(alone['captured'], alone['plain'])
+
+
+def test_an_interceptor_reaches_into_blocks_and_a_plain_call_forgets_it():
+    sizes = dict(d_model=8, num_layers=1, num_heads=2, d_ff=16, residual='pre_norm')
+    model = build.model(sizes, 12)
+    variables = model.init(jax.random.key(0), BATCH['source'], BATCH['inputs'])
+    before = plain(model, variables)
+    changed = patched(model, variables)
+    expected = plain(model, halved_down(variables))
+    np.testing.assert_allclose(changed, expected, atol=1e-5)
+    assert np.abs(changed - before).max() > 1e-3
+    np.testing.assert_array_equal(plain(model, variables), before)
