@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig
 from experiments.costs import flops
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
 from experiments.optimizers import frozen, optimizer
 from experiments.runtime.mesh import check_divides
 from flaxformer_lite.models.base import Model
@@ -151,13 +151,11 @@ def _abstract_state(
     config: ExperimentConfig, model: Model, held: frozenset[str]
 ) -> TrainState:
     """The shapes of the state that training begins with."""
-    try:
+    with user_errors():
         update, _ = optimizer.make(config, model)
         return jax.eval_shape(
             lambda: init_state(model, update, jax.random.key(0), frozen=held)
         )
-    except ValueError as error:
-        raise UserError(str(error)) from None
 
 
 def _step(

@@ -303,8 +303,8 @@ class Run:
             learning_rate=float(learning_rate),
             **row,
         )
-        speed = row['tokens_per_second']
-        self.screen.metrics(self.step, loss=row['loss'], tokens_per_second=speed)
+        shown = {name: row[name] for name in ('loss', 'tokens_per_second')}
+        self.screen.metrics(self.step, **shown)
 
     def _save(self) -> None:
         """Begins to save the state, to which the rows so far belong."""

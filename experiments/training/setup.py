@@ -16,7 +16,7 @@ from experiments.data import corpus, sources, tokenizer
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
 from experiments.data.tokenizer import Tokenizer
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
 from experiments.evaluation import sets, translator
 from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer
@@ -161,10 +161,8 @@ def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
     """The model of a vocabulary, once it was traced: it can run on the devices."""
     tokens = vocabulary.special_tokens
     model = model.clone(vocab_size=vocabulary.vocab_size, special_tokens=tokens)
-    try:
+    with user_errors():
         variables = trained_run.abstract_variables(model, devices)
-    except ValueError as error:
-        raise UserError(str(error)) from None
     mesh.check_divides(devices.mesh, variables)
     return model
 
