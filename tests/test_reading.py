@@ -36,17 +36,11 @@ ENVIRONMENT = ' does not tell what a run ran on, for .*: move it away'
         ('result.json', '{', ' is not JSON'),
         ('result.json', '[]', RESULT),
         ('result.json', '{"evaluations": {}}', 'step is missing'),
-        ('result.json', {'step': '7'}, 'step must be of type int'),
-        ('result.json', {'averaged_steps': ['7']}, 'averaged_steps'),
-        ('result.json', {'train_seconds': True}, 'train_seconds must be of type'),
         ('result.json', {'evaluations': {'test': 3}}, RESULT),
         ('result.json', {'evaluations': {'test': {}}}, 'bleu is missing'),
-        ('result.json', {'flops_per_token': 'many'}, 'flops_per_token must be'),
-        ('metrics.jsonl', '{"step": -1, "kind": "train"}\n', ROW),
+        ('metrics.jsonl', '{"kind": "train"}\n', ROW),
         ('failure.json', '["diverged"]', ' does not tell how a run failed: remove it'),
         ('environment.json', '[]', ENVIRONMENT),
-        ('environment.json', '{"packages": []}', ENVIRONMENT),
-        ('environment.json', '{"earlier": {}}', ENVIRONMENT),
     ],
 )
 def test_a_damaged_file_is_one_line_with_its_path(tmp_path, name, content, words):

@@ -281,12 +281,6 @@ def without_seeds(config: ExperimentConfig) -> ExperimentConfig:
     return dataclasses.replace(config, train=dataclasses.replace(config.train, **seeds))
 
 
-def with_seed(config: ExperimentConfig, value: int) -> ExperimentConfig:
-    """The config with another `train.seed`."""
-    train = dataclasses.replace(config.train, seed=value)
-    return dataclasses.replace(config, train=train)
-
-
 def takes_best(config: ExperimentConfig) -> bool:
     """Whether the best checkpoints are averaged and scored at the end, not the last.
 

@@ -9,17 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
 from flaxformer_lite.config import spec
-from flaxformer_lite.ranges import (
-    NotNegative,
-    Positive,
-    Range,
-    Rate,
-    Size,
-    check,
-    nearest,
-)
+from flaxformer_lite.ranges import NotNegative, Range, Rate, check, nearest
 
 _CONTRIB = 'contrib.'
 # These cannot be had by a name: they want more than a gradient (the loss itself,
@@ -57,10 +49,8 @@ def split(text: str) -> tuple[str, dict[str, Any]]:
     """
     text = text.strip()
     prefix = _CONTRIB if text.startswith(_CONTRIB) else ''
-    try:
+    with user_errors('optimizer.name: '):
         name, arguments = spec.parse(text.removeprefix(prefix))
-    except ValueError as error:
-        raise UserError(f'optimizer.name: {error}') from None
     return prefix + name, arguments
 
 
@@ -135,8 +125,6 @@ def _check_argument(
     name: str, takes: dict[str, Any], argument: str, value: Any
 ) -> None:
     where = f'optimizer.name={name}({argument}={value!r})'
-    if argument == 'learning_rate':
-        raise UserError(f'{where}: the learning rate is what optimizer.schedule says')
     if argument not in takes:
         known = ', '.join(takes) or 'no arguments'
         raise UserError(f'{where}: unknown argument; {name} takes {known}')
@@ -148,15 +136,13 @@ def _check_argument(
         values = value
     try:
         for one in values:
-            check(argument, _annotation(name, argument, default), one)
+            check(argument, _annotation(argument, default), one)
     except ValueError as error:
         raise UserError(f'{where}: {error}') from None
 
 
-def _annotation(name: str, argument: str, default: Any) -> Any:
+def _annotation(argument: str, default: Any) -> Any:
     """What an argument may be, read off its default."""
-    if argument == 'b1' and name.startswith('contrib.schedule_free'):
-        return Annotated[float, Range(above=0, below=1)]  # it is divided by
     if argument in _DECAYS:
         return Rate
     if isinstance(default, bool):
@@ -164,11 +150,11 @@ def _annotation(name: str, argument: str, default: Any) -> Any:
     if isinstance(default, str | type):
         return str
     if isinstance(default, int):
-        return Size if default else Annotated[int, Range(at_least=0)]
+        return Annotated[int, Range(at_least=0)]
     if isinstance(default, tuple):
         return Annotated[float, Range()]
     if isinstance(default, float):
-        return Positive if argument == 'eps' and default else NotNegative
+        return NotNegative
     return Annotated[float | str, Range(at_least=0)]
 
 

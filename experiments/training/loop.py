@@ -34,7 +34,7 @@ from experiments.runs import (
     trained_run,
 )
 from experiments.runs.failure import Diverged
-from experiments.runs.metrics_log import MetricsLog, NoMetricsLog
+from experiments.runs.metrics_log import MetricsLog
 from experiments.runtime import malloc, memory, processes
 from experiments.runtime.profiling import StepProfiler
 from experiments.training import programs, result
@@ -119,7 +119,7 @@ class Run:
         self.scores: dict[int, float] = {}
         self._kind = programs.kind_of(setup)
         self._peak = memory.Peak()
-        self._log: MetricsLog | NoMetricsLog = NoMetricsLog()
+        self._log = MetricsLog(None)
         self._checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
             self.config.checkpoint.keep,
