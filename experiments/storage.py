@@ -82,23 +82,9 @@ def read_json(path: Path) -> Any:
     with as_user_error('read', path):
         data = path.read_bytes()
     try:
-        return parse_json(data)
+        return json.loads(data)
     except ValueError as error:
         raise UserError(f'{path} is not JSON: {error}') from error
-
-
-def parse_json(data: bytes) -> Any:
-    """The value of UTF-8 JSON, which can be written as such again.
-
-    Raises:
-      ValueError: it is not JSON, or nested too deep, or holds half a surrogate pair.
-    """
-    try:
-        value = json.loads(data.decode())
-        json.dumps(value, ensure_ascii=False).encode()
-    except RecursionError:
-        raise ValueError('nested too deep') from None
-    return value
 
 
 def sha256(path: Path) -> str:

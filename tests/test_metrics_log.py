@@ -81,8 +81,6 @@ def test_a_resumed_run_keeps_the_rows_up_to_its_checkpoint(tmp_path):
     [
         ('{"step": "1", "kind": "train"}', 'line 2: not a row of metrics'),
         ('{"step": 1, "kind": []}', 'line 2: not a row of metrics'),
-        ('{"step": 1, "kind": "\\ud800"}', 'line 2: not a row of metrics'),
-        ('[' * 100_000, 'line 2: not a row of metrics .nested too deep'),
         ('nonsense', 'line 2: not a row of metrics'),
         ('[]', 'line 2: not a row of metrics'),
         ('{"kind": "train"}', 'line 2: not a row of metrics'),

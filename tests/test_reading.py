@@ -39,7 +39,7 @@ ENVIRONMENT = ' does not tell what a run ran on, for .*: move it away'
         ('result.json', {'evaluations': {'test': 3}}, RESULT),
         ('result.json', {'evaluations': {'test': {}}}, 'bleu is missing'),
         ('metrics.jsonl', '{"kind": "train"}\n', ROW),
-        ('failure.json', '["diverged"]', ' does not tell how a run failed: remove it'),
+        ('failure.json', '{', ' is not JSON'),
         ('environment.json', '[]', ENVIRONMENT),
     ],
 )

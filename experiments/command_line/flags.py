@@ -39,13 +39,11 @@ class Settings(NamedTuple):
       config: with the overrides in it.
       name: the config file's, without .py; of a run's config.json, the run's.
       overrides: what differs from the file: {'model.num_heads': 8}.
-      file: every field as the file has it.
     """
 
     config: schema.ExperimentConfig
     name: str
     overrides: dict[str, Any]
-    file: dict[str, Any]
 
 
 def directory(text: str) -> Path:
@@ -138,7 +136,7 @@ def settings(path: str, overrides: Sequence[str]) -> Settings:
     _override(config, overrides)
     after = flatten(config.to_dict())
     changed = {k: v for k, v in after.items() if v != before[k]}
-    return Settings(load.from_dict(config.to_dict()), _name(file), changed, before)
+    return Settings(load.from_dict(config.to_dict()), _name(file), changed)
 
 
 def _name(file: Path) -> str:

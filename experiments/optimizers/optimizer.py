@@ -94,7 +94,6 @@ def _from_optax(
 def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
     """The optimizer's name and its arguments, of the spec and of the fields."""
     name, arguments = optax_specs.split(settings.name)
-    optax_specs.find(name)
     if name not in BY_FIELDS:
         return name, arguments
     fields = ADAMS if name == 'adamw' else ADAMS[:-1]

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +74,13 @@ def has_ended(path: Path, config: Mapping[str, Any]) -> bool:
 def open_run(path: Path, config: Mapping[str, Any]) -> Iterator[bool]:
     """Locks a run's directory for this process; yields whether the run already existed.
 
-    The directory of a run that has ended may be read-only. Where `config` asks for more
-    steps, the result goes.
+    Where `config` asks for more steps, the result goes.
 
     Raises:
       UserError: as `check_directory`, which it calls once no other process can begin
         there; or another process uses it.
     """
-    is_writable = not storage.obstacle(path)
-    with storage.locked(path / LOCK) if is_writable else nullcontext():
+    with storage.locked(path / LOCK):
         check_directory(path, config)
         resumes = storage.exists(path / CONFIG)
         if not has_ended(path, config):
@@ -102,9 +100,7 @@ def asks_for_more(path: Path, config: Mapping[str, Any]) -> bool:
     here = flatten(config)
     if _different_fields(there, here) != [STEPS]:
         return False
-    before = there.get(STEPS)
-    now = here.get(STEPS)
-    return isinstance(before, int) and isinstance(now, int) and 0 < before < now
+    return 0 < there[STEPS] < here[STEPS]
 
 
 def read_config(path: Path) -> dict[str, Any]:

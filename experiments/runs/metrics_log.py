@@ -112,7 +112,7 @@ def dev_scores(path: Path) -> dict[int, float]:
 
 def _row(line: bytes, where: str) -> dict[str, Any]:
     try:
-        row = storage.parse_json(line)
+        row = json.loads(line)
         if not isinstance(row['step'], int) or not isinstance(row['kind'], str):
             raise TypeError('step is a whole number, kind a text')
     except (ValueError, KeyError, TypeError) as error:
