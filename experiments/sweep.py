@@ -92,12 +92,9 @@ def _check_runs(sweep: Sweep) -> None:
     from experiments.config import check
 
     jax.config.update('jax_platforms', 'cpu')  # the GPUs are the workers' to take
-    checked = set()
     for run in sweep.runs:
         directory.check_directory(run.path, run.config.to_dict())
-        if run.arm in checked:
-            continue
-        checked.add(run.arm)
+    for run in {run.arm: run for run in sweep.runs}.values():
         try:
             check.check_overrides(run.config, run.overrides)
             check.check_config(run.config)

@@ -51,22 +51,14 @@ def source(config: ExperimentConfig, path: Path) -> TrainedRun | None:
     """
     if not config.init_from or _has_begun(path):
         return None
-    return _open(config)
+    with _named(config):
+        return trained_run.open_trained(_folder(config))
 
 
 def _has_begun(path: Path) -> bool:
     """Whether a run has a checkpoint: the first is that of the parameters it took."""
-    checkpoints = path / trained_run.CHECKPOINTS
-
-    def look() -> bool:
-        return bool(Checkpoints(checkpoints, read_only=True).steps())
-
-    return processes.from_first(look)
-
-
-def _open(config: ExperimentConfig) -> TrainedRun:
-    with _named(config):
-        return trained_run.open_trained(_folder(config))
+    checkpoints = Checkpoints(path / trained_run.CHECKPOINTS, read_only=True)
+    return processes.from_first(lambda: bool(checkpoints.steps()))
 
 
 def _folder(config: ExperimentConfig) -> Path:

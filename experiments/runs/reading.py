@@ -237,14 +237,11 @@ def read_translations(run: Run, name: str) -> Translations | None:
       UserError: a file cannot be read, or they have not as many lines each.
     """
     steps = run.result.get('averaged_steps')
-    pairs = read_pairs(run.path, name)
-    if not steps or not pairs:
+    if not steps:
         return None
-    file = outputs_path(run.path, name, max(steps), len(steps))
-    if not storage.exists(file):
-        return None
-    sources, references = map(list, zip(*pairs, strict=True))
-    return Translations(sources, references, _read_lines(file, len(sources)))
+    outputs = outputs_path(run.path, name, max(steps), len(steps))
+    columns = _read_columns([*_pair_files(run.path, name), outputs])
+    return Translations(*columns) if columns else None
 
 
 def read_pairs(path: Path, name: str = '') -> list[tuple[str, str]]:
@@ -257,28 +254,30 @@ def read_pairs(path: Path, name: str = '') -> list[tuple[str, str]]:
     Raises:
       UserError: a file cannot be read, or they have not as many lines each.
     """
-    folder = path / 'translations'
     if not name:
-        files = sorted(folder.glob('*.source.txt'))
+        files = sorted((path / 'translations').glob('*.source.txt'))
         sets = [file.name.removesuffix('.source.txt') for file in files]
         name = 'test' if 'test' in sets else next(iter(sets), '')
-    source = folder / f'{name}.source.txt'
-    reference = folder / f'{name}.reference.txt'
-    if not storage.exists(source) or not storage.exists(reference):
+    columns = _read_columns(_pair_files(path, name))
+    return list(zip(*columns, strict=True))
+
+
+def _pair_files(path: Path, name: str) -> list[Path]:
+    folder = path / 'translations'
+    return [folder / f'{name}.source.txt', folder / f'{name}.reference.txt']
+
+
+def _read_columns(files: Sequence[Path]) -> list[list[str]]:
+    """The lines of files that translate each other; [] where one is not there."""
+    if not all(map(storage.exists, files)):
         return []
-    sources = _read_lines(source)
-    return list(zip(sources, _read_lines(reference, len(sources)), strict=True))
-
-
-def _read_lines(path: Path, number: int | None = None) -> list[str]:
-    """The lines of a file; UserError where it has not as many as the sources."""
-    try:
-        lines = path.read_text(encoding='utf-8').split('\n')[:-1]
-    except (OSError, UnicodeError) as error:
-        raise UserError(f'cannot read {path}: {error}') from error
-    if number is not None and len(lines) != number:
-        raise UserError(
-            f'{path} has not as many lines as the sources beside it: score the run '
-            'again with experiments.evaluate'
-        )
-    return lines
+    columns = []
+    for file in files:
+        with storage.as_user_error('read', file):
+            columns.append(file.read_text(encoding='utf-8').split('\n')[:-1])
+        if len(columns[-1]) != len(columns[0]):
+            raise UserError(
+                f'{file} has not as many lines as the sources beside it: score the run '
+                'again with experiments.evaluate'
+            )
+    return columns
