@@ -48,7 +48,7 @@ def _run(settings: flags.Settings, path: Path) -> None:
         try:
             loop.run(settings.config, path, settings.overrides, screen)
         except Stopped as stopped:
-            text = _saved(str(stopped))
+            text = f'stopped and {stopped}; the same command goes on from there'
             screen.close()
             processes.leave()
             stopping.end(lambda: text)
@@ -71,10 +71,6 @@ def _last_line(path: Path, screen: Screen) -> str:
         )
     goes_on = f'goes on from step {step:,}' if step else 'begins again'
     return f'stopped while {screen.phase}; nothing was lost: the same command {goes_on}'
-
-
-def _saved(where: str) -> str:
-    return f'stopped and {where}; the same command goes on from there'
 
 
 def _newest_step(path: Path) -> int:

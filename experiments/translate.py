@@ -8,12 +8,13 @@ their probabilities, and the first run's config says how to decode.
 """
 
 import dataclasses
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line import flags, lines
+from experiments.command_line import flags
 from experiments.config import check, schema
 from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.errors import UserError
@@ -24,6 +25,7 @@ from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import compilation, memory
 from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
+_BLOCK = 1 << 20  # bytes to read at once, which only files give
 # Flags that stand for the fields of these names in a config's `evaluation`.
 _FIELDS = ('beams', 'alpha', 'decode', 'temperature', 'top_k', 'top_p')
 
@@ -44,7 +46,7 @@ def main() -> None:
         model, runs[0].tokenizer, settings, seed=args.seed, n_best=args.n_best
     )
     number = 0
-    for texts in lines.windows(sys.stdin.fileno(), translator.WINDOW):
+    for texts in line_windows(sys.stdin.fileno(), translator.WINDOW):
         for hypotheses in translate(variables, texts, number):
             _show(hypotheses, args.n_best, args.scores)
         # Who sent a line may wait for the answer before sending the next one.
@@ -133,6 +135,35 @@ def _model(runs: Sequence[TrainedRun]) -> tuple[Any, Any]:
         return runs[0].model, variables[0]
     model = ensemble([run.model for run in runs])
     return model, ensemble_variables(variables)
+
+
+def line_windows(descriptor: int, most: int) -> Iterator[list[str]]:
+    """The lines of a file, a pipe or a terminal: each time those that have arrived.
+
+    Each time there are at most `most`. Only \\n ends a line; what follows the last \\n
+    is one, too. They are UTF-8 whatever the locale.
+
+    Raises:
+      UserError: a line is not UTF-8.
+    """
+    number = 0
+    rest = b''
+    # Not by a file object, which would wait until a block is full.
+    while block := os.read(descriptor, _BLOCK):
+        *lines, rest = (rest + block).split(b'\n')
+        texts = [_decoded(line, number + i) for i, line in enumerate(lines, 1)]
+        number += len(texts)
+        for first in range(0, len(texts), most):
+            yield texts[first : first + most]
+    if rest:
+        yield [_decoded(rest, number + 1)]
+
+
+def _decoded(line: bytes, number: int) -> str:
+    try:
+        return line.decode().rstrip('\r')
+    except UnicodeDecodeError:
+        raise UserError(f'standard input, line {number}: not UTF-8') from None
 
 
 def _show(hypotheses: Sequence[Hypothesis], n_best: int, scores: bool) -> None:

@@ -267,18 +267,18 @@ def test_a_source_that_cannot_be_read_is_refused(text, tmp_path, make, message):
     [
         (
             {'model__num_layers': 2},
-            r'is of another model; not there: decoder/layer_1, encoder/layer_1\. .*'
-            r"--config.init_ignore='\^\(decoder/layer_1\|encoder/layer_1\)\(/\|\$\)'",
+            r'is of another model; not there: decoder/layer_1/.* and \d+ more\. .*'
+            '--config.init_ignore=…',
         ),
-        ({'model__norm': 'rms'}, r'left over: decoder/final/norm/bias, '),
+        ({'model__norm': 'rms'}, 'left over: decoder/final/norm/bias, '),
         ({'model__d_ff': 48}, 'of another shape: decoder/layer_0/feed_forward/down/k'),
         ({'init_ignore': 'nothing'}, "init_ignore='nothing' is in the path of no"),
         ({'init_ignore': '.'}, "init_ignore='.' leaves nothing to take"),
         ({'init_average': 3}, 'init_average=3 and .* holds 2 to average'),
         (
             {'tokenizer__vocab_size': 150},
-            'tokenizer.vocab_size=150 makes another tokenizer .* rows of embedding go: '
-            r"give tokenizer.vocab_size=200 .*--config.init_ignore='\^\(embedding\)",
+            'the fields of tokenizer make another one .* rows of embedding go: '
+            r"give those of .*--config.init_ignore='\^\(embedding\)",
         ),
     ],
     ids=str,

@@ -74,24 +74,17 @@ def test_a_run_is_made_and_then_resumed(tmp_path):
 def test_another_config_is_refused_and_each_difference_named(tmp_path):
     with directory.open_run(tmp_path, CONFIG):
         pass
-    sizes = {'d_model': 128, 'd_k': 64, 'sizes': [1, 2]}
+    sizes = {'d_model': 128, 'd_k': 64, 'sizes': [1, 2], 'new': 1}
     other = {'data': 'text(path="x")', 'model': sizes}
     with pytest.raises(UserError) as error:
         directory.check_directory(tmp_path, other)
     for difference in (
         'data is "grammar", not "text(path=\\"x\\")"',
         'model.d_k is null, not 64',
+        'model.new is null, not 1',
     ):
         assert difference in str(error.value)
     assert 'd_model' not in str(error.value)
-
-
-def test_a_config_of_other_fields_is_refused_and_they_are_named(tmp_path):
-    with directory.open_run(tmp_path, CONFIG):
-        pass
-    other = CONFIG | {'model': {'d_model': 128, 'd_k': None}, 'extra': 1}
-    with pytest.raises(UserError, match=r'of other fields \(extra, model\.sizes\)'):
-        directory.check_directory(tmp_path, other)
 
 
 def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
@@ -133,50 +126,15 @@ def test_a_protected_directory_is_refused_before_anything_is_done(nobody):
     assert list(nobody.iterdir()) == []
 
 
-def test_a_directory_that_cannot_be_a_run_s_is_refused(tmp_path, monkeypatch):
-    strange = Path(os.fsdecode(os.fsencode(tmp_path) + b'/\xff'))
-    with pytest.raises(UserError, match=r'udcff has a name that is not UTF-8') as error:
-        directory.check_directory(strange, CONFIG)
-    assert str(error.value).isascii()
-    with pytest.raises(UserError, match='not UTF-8'):
-        directory.read_config(strange)
-    with pytest.raises(UserError, match='File name too long'):
-        directory.check_directory(tmp_path / ('x' * 5000), CONFIG)
-    assert directory.run_name('wmt', {'data': 'text(path="\udcff")'})
-
-
-def test_a_run_that_has_ended_is_held_where_nothing_can_be_written(nobody):
-    with directory.open_run(nobody, CONFIG):
-        (nobody / 'result.json').write_text('{}')
-    (nobody / '.lock').unlink()
-    nobody.chmod(0o500)
-    with directory.open_run(nobody, CONFIG) as resumes:
-        assert resumes
-    with pytest.raises(UserError, match='a run of another config'):
-        with directory.open_run(nobody, CONFIG | {'data': 'text'}):
-            pass
-    nobody.chmod(0o700)
-    (nobody / 'result.json').unlink()
-    nobody.chmod(0o500)
-    with pytest.raises(UserError, match='no permission to write'):
-        with directory.open_run(nobody, CONFIG):
-            pass
-    nobody.chmod(0o700)
-
-
 def test_what_a_kill_left_half_written_goes_at_the_next_start(tmp_path):
     with directory.open_run(tmp_path, CONFIG):
         pass
-    for folder in ('.', 'tensorboard', 'translations'):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        draft = tmp_path / folder / '.events.1.tmp'
-        draft.write_text('half')
-        os.utime(draft, (0, 0))
+    (tmp_path / '.config.json.1.tmp').write_text('half')
     with directory.open_run(tmp_path, CONFIG):
         assert not list(tmp_path.rglob('.*.tmp'))
 
 
-@pytest.mark.parametrize('text', ['[]', '{}', 'null', '{"a": ' * 90_000, '"\\ud800"'])
+@pytest.mark.parametrize('text', ['[]', '{}', 'null'])
 def test_a_config_of_another_shape_is_one_line(tmp_path, text):
     (tmp_path / 'config.json').write_text(text)
     for look in (
@@ -189,7 +147,7 @@ def test_a_config_of_another_shape_is_one_line(tmp_path, text):
     assert [path.name for path in tmp_path.iterdir()] == ['config.json']
 
 
-@pytest.mark.parametrize('text', ['[]', 'null', '3', '{"earlier": {}}', '{'])
+@pytest.mark.parametrize('text', ['[]', 'null', '{'])
 def test_an_environment_of_another_shape_is_one_line(tmp_path, text):
     (tmp_path / 'environment.json').write_text(text)
     with pytest.raises(UserError, match='environment.json '):
@@ -316,13 +274,7 @@ def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     'name',
-    [
-        'result.json',
-        'metrics.jsonl',
-        'tensorboard',
-        'tokenizer.model',
-        'environment.json',
-    ],
+    ['result.json', 'metrics.jsonl', 'tokenizer.model', 'checkpoints'],
 )
 def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path, name):
     (tmp_path / name).write_text('mine')
@@ -368,10 +320,3 @@ def test_a_stop_is_no_failure(tmp_path, stop):
     with pytest.raises(type(stop)), failure.recorded(tmp_path):
         raise stop
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize('text', ['[]', '{}', '{"status": "well"}'])
-def test_a_file_that_tells_something_else_is_refused(tmp_path, text):
-    (tmp_path / 'failure.json').write_text(text)
-    with pytest.raises(UserError, match='failure.json does not tell.*remove it'):
-        failure.read_failure(tmp_path)

@@ -84,10 +84,9 @@ def test_json_is_readable_and_the_same_for_equal_values(tmp_path):
         '{\n  "a": "ä",\n  "b": [\n    1,\n    null\n  ]\n}\n'
     )
     assert storage.read_json(path) == {'a': 'ä', 'b': [1, None]}
-    for data in (b'\xff', b'[' * 100_000, b'"\\ud800"'):
-        path.write_bytes(data)
-        with pytest.raises(UserError, match='a.json is not JSON'):
-            storage.read_json(path)
+    path.write_bytes(b'\xff')
+    with pytest.raises(UserError, match='a.json is not JSON'):
+        storage.read_json(path)
     with pytest.raises(UserError, match='cannot read .*none.json: No such file'):
         storage.read_json(tmp_path / 'none.json')
 
@@ -123,8 +122,6 @@ def test_what_killed_processes_have_left_is_removed(tmp_path):
     )
     subprocess.run([sys.executable, '-c', code, str(tmp_path)])
     (tmp_path / 'a.tmp').write_text('of others')
-    assert len(list(tmp_path.iterdir())) == 2
-    storage.remove_leftovers(tmp_path, older_than=3600)
     assert len(list(tmp_path.iterdir())) == 2
     storage.remove_leftovers(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ['a.tmp']

@@ -277,14 +277,8 @@ def seed(config: ExperimentConfig, name: str) -> int:
 
 def without_seeds(config: ExperimentConfig) -> ExperimentConfig:
     """The config with its seeds as they are by default."""
-    seeds = dict.fromkeys(('init_seed', 'data_seed', 'dropout_seed'))
-    return with_train(config, seed=0, **seeds)
-
-
-def with_train(config: ExperimentConfig, **fields: Any) -> ExperimentConfig:
-    """The config with other values of some fields of `train`."""
-    train = dataclasses.replace(config.train, **fields)
-    return dataclasses.replace(config, train=train)
+    seeds: Any = dict(seed=0, init_seed=None, data_seed=None, dropout_seed=None)
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **seeds))
 
 
 def takes_best(config: ExperimentConfig) -> bool:

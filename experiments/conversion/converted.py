@@ -82,7 +82,6 @@ def write_run(conversion: Conversion, path: Path) -> Any:
         )
     stored = conversion.config.to_dict()
     directory.check_directory(path, stored)
-    storage.remove_leftovers(path.absolute().parent, older_than=24 * 3600)
     with user_errors():
         _, variables = flaxformer_lite.from_pretrained(conversion.folder)
     with storage.replacing(path) as draft:

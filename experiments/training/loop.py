@@ -33,7 +33,7 @@ from experiments.runs import (
     trained_run,
 )
 from experiments.runs.failure import Diverged
-from experiments.runs.metrics_log import MetricsLog, NoMetricsLog
+from experiments.runs.metrics_log import MetricsLog
 from experiments.runtime import memory, processes
 from experiments.training import programs, result
 from experiments.training.metrics import Progress, stops_early
@@ -115,7 +115,7 @@ class Run:
         self._kind = programs.kind_of(setup)
         self._peak = memory.Peak()
         self._trace = contextlib.ExitStack()
-        self._log: MetricsLog | NoMetricsLog = NoMetricsLog()
+        self._log = MetricsLog(None)
         self._checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
             self.config.checkpoint.keep,
