@@ -139,8 +139,8 @@ def _model(runs: Sequence[TrainedRun]) -> tuple[Any, Any]:
 def line_windows(descriptor: int) -> Iterator[list[str]]:
     """The lines of a file, a pipe or a terminal: each time those that have arrived.
 
-    Only \\n ends a line; what follows the last \\n
-    is one, too. They are UTF-8 whatever the locale.
+    Only a line feed ends a line; what follows the last one is one, too. They are UTF-8
+    whatever the locale.
 
     Raises:
       UserError: a line is not UTF-8; those before it were yielded.
