@@ -18,7 +18,6 @@ from experiments.command_line import flags
 from experiments.config import check, schema
 from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.errors import UserError
-from experiments.evaluation import translator
 from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import trained_run
 from experiments.runs.trained_run import TrainedRun
@@ -46,7 +45,7 @@ def main() -> None:
         model, runs[0].tokenizer, settings, seed=args.seed, n_best=args.n_best
     )
     number = 0
-    for texts in line_windows(sys.stdin.fileno(), translator.WINDOW):
+    for texts in line_windows(sys.stdin.fileno()):
         for hypotheses in translate(variables, texts, number):
             _show(hypotheses, args.n_best, args.scores)
         # Who sent a line may wait for the answer before sending the next one.
@@ -137,33 +136,38 @@ def _model(runs: Sequence[TrainedRun]) -> tuple[Any, Any]:
     return model, ensemble_variables(variables)
 
 
-def line_windows(descriptor: int, most: int) -> Iterator[list[str]]:
+def line_windows(descriptor: int) -> Iterator[list[str]]:
     """The lines of a file, a pipe or a terminal: each time those that have arrived.
 
-    Each time there are at most `most`. Only \\n ends a line; what follows the last \\n
-    is one, too. They are UTF-8 whatever the locale.
+    Only a line feed ends a line; what follows the last one is one, too. They are UTF-8
+    whatever the locale.
 
     Raises:
-      UserError: a line is not UTF-8.
+      UserError: a line is not UTF-8; those before it were yielded.
     """
     number = 0
     rest = b''
     # Not by a file object, which would wait until a block is full.
     while block := os.read(descriptor, _BLOCK):
         *lines, rest = (rest + block).split(b'\n')
-        texts = [_decoded(line, number + i) for i, line in enumerate(lines, 1)]
-        number += len(texts)
-        for first in range(0, len(texts), most):
-            yield texts[first : first + most]
+        yield from _decoded(lines, number)
+        number += len(lines)
     if rest:
-        yield [_decoded(rest, number + 1)]
+        yield from _decoded([rest], number)
 
 
-def _decoded(line: bytes, number: int) -> str:
-    try:
-        return line.decode().rstrip('\r')
-    except UnicodeDecodeError:
-        raise UserError(f'standard input, line {number}: not UTF-8') from None
+def _decoded(lines: Sequence[bytes], before: int) -> Iterator[list[str]]:
+    """The lines as one list of texts; those before one that is not UTF-8."""
+    texts = []
+    for line in lines:
+        try:
+            texts.append(line.decode().rstrip('\r'))
+        except UnicodeDecodeError:
+            yield texts
+            where = f'standard input, line {before + len(texts) + 1}'
+            raise UserError(f'{where}: not UTF-8') from None
+    if texts:
+        yield texts
 
 
 def _show(hypotheses: Sequence[Hypothesis], n_best: int, scores: bool) -> None:

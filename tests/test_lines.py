@@ -13,7 +13,7 @@ from experiments.evaluation import translator
 
 def test_a_line_comes_while_the_pipe_stays_open():
     reading, writing = os.pipe()
-    windows = translate.line_windows(reading, 100)
+    windows = translate.line_windows(reading)
     os.write(writing, b'one\n')
     assert next(windows) == ['one']
     os.write(writing, b'two\nthree\nhal')
@@ -27,20 +27,20 @@ def test_a_line_comes_while_the_pipe_stays_open():
 
 
 @pytest.mark.parametrize('end', ['', '\n'])
-def test_a_file_comes_in_whole_windows(tmp_path, end):
+def test_a_file_comes_whole(tmp_path, end):
     file = tmp_path / 'text'
     all_lines = [f'line {i} ' + 'x' * (i % 90) for i in range(4_999)] + ['', 'last']
     file.write_bytes(('\r\n'.join(all_lines) + end).encode())
     with open(file, 'rb') as stream:
-        found = list(translate.line_windows(stream.fileno(), 2_000))
-    assert max(map(len, found)) == 2_000
+        found = list(translate.line_windows(stream.fileno()))
     assert sum(found, []) == all_lines
 
 
-def test_what_is_not_utf_8_is_named(tmp_path):
+def test_what_is_not_utf_8_is_named_after_the_lines_before_it(tmp_path):
     (tmp_path / 'text').write_bytes('ä\u2028b\nc\n'.encode() + b'\xff\nd\n')
     with open(tmp_path / 'text', 'rb') as stream:
-        windows = translate.line_windows(stream.fileno(), 10)
+        windows = translate.line_windows(stream.fileno())
+        assert next(windows) == ['ä\u2028b', 'c']
         with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
             next(windows)
 
