@@ -23,8 +23,7 @@ from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.evaluation.scores import bleu_and_chrf
-from experiments.evaluation.sets import chosen
-from experiments.evaluation.translation_files import lines_of
+from experiments.evaluation.sets import chosen, lines_of
 from experiments.runs import directory, metrics_log, trained_run
 
 ROOT = Path(__file__).parent.parent

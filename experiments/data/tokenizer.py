@@ -9,13 +9,13 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import sentencepiece
 
 from experiments import storage
 from experiments.data.sources import Source
-from experiments.errors import UserError
+from experiments.errors import UserError, warn
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
@@ -110,9 +110,9 @@ class TrainedTokenizer:
     """
 
     model: bytes
-    special_tokens: ClassVar[SpecialTokens] = DEFAULT_TOKENS
-    source_end: ClassVar[int] = EOS
-    forced_first: ClassVar[None] = None
+    special_tokens: SpecialTokens = DEFAULT_TOKENS
+    source_end: int = EOS
+    forced_first: None = None
 
     @functools.cached_property
     def _processor(self) -> sentencepiece.SentencePieceProcessor:
@@ -197,6 +197,8 @@ def check_same(tokenizer: Tokenizer, path: Path) -> None:
             'tokenizer differs. Restore the text, or begin a new run with another '
             '--workdir'
         )
+    if damage(path):
+        warn(f'{path} is damaged ({damage(path)}): it is written anew')
 
 
 def _sums(path: Path) -> Path:
