@@ -26,7 +26,14 @@ from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
 _BLOCK = 1 << 20  # bytes to read at once, which only files give
 # Flags that stand for the fields of these names in a config's `evaluation`.
-_FIELDS = ('beams', 'alpha', 'decode', 'temperature', 'top_k', 'top_p')
+_FIELDS = {
+    'beams': int,
+    'alpha': float,
+    'temperature': float,
+    'top_k': int,
+    'top_p': float,
+    'decode': str,
+}
 
 
 def main() -> None:
@@ -68,16 +75,10 @@ def _parser() -> flags.Parser:
     parser.add_argument(
         '--scores', action='store_true', help='put "score<TAB>" before each'
     )
-    parser.add_argument(
-        '--beams', type=int, help='instead of the config’s evaluation.beams'
-    )
-    parser.add_argument('--alpha', type=float, help='instead of evaluation.alpha')
-    parser.add_argument(
-        '--decode', choices=('beam', 'greedy', 'sample'), help='likewise'
-    )
-    parser.add_argument('--temperature', type=float, help='of sampling, likewise')
-    parser.add_argument('--top_k', type=int, help='of sampling, likewise')
-    parser.add_argument('--top_p', type=float, help='of sampling, likewise')
+    for name, kind in _FIELDS.items():
+        parser.add_argument(
+            f'--{name}', type=kind, help=f'instead of the config’s evaluation.{name}'
+        )
     parser.add_argument('--seed', type=int, default=0, help='of sampling')
     return parser
 
@@ -110,16 +111,10 @@ def _settings(config: ExperimentConfig, args: Any) -> EvaluationConfig:
 
 def _check_n_best(n_best: int, settings: EvaluationConfig) -> None:
     """Refuses more translations of a line than the search finds."""
-    if n_best < 1:
-        raise UserError(f'--n_best={n_best} must be at least 1')
-    if settings.decode == 'beam' and n_best > settings.beams:
+    most = {'beam': settings.beams, 'greedy': 1}.get(settings.decode, n_best)
+    if not 1 <= n_best <= most:
         raise UserError(
-            f'--n_best={n_best} must be from 1 to the {settings.beams} that are '
-            'searched for: raise --beams'
-        )
-    if settings.decode == 'greedy' and n_best > 1:
-        raise UserError(
-            f'--n_best={n_best}: greedy decoding finds 1; use --decode=beam or '
+            f'--n_best={n_best} must be from 1 to {most}: raise --beams, or use '
             '--decode=sample'
         )
 

@@ -8,7 +8,6 @@ import pytest
 
 from experiments import translate
 from experiments.errors import UserError
-from experiments.evaluation import translator
 
 
 def test_a_line_comes_while_the_pipe_stays_open():
@@ -56,26 +55,4 @@ def test_streams_are_utf8_whatever_the_locale():
         capture_output=True,
     )
     assert (done.returncode, done.stderr) == (0, b'')
-    assert done.stdout == '☃ name\\udcff of a file\n'.encode()
-
-
-class Stub:
-    """A model with room for so many tokens, and a tokenizer of letters."""
-
-    max_length = 4
-    forced_first = None
-
-    def encode(self, texts):
-        return [list(map(ord, text)) for text in texts]
-
-
-def test_texts_before_one_that_is_too_long_are_translated(monkeypatch):
-    monkeypatch.setattr(
-        translator.Translator,
-        '_window',
-        lambda self, variables, sentences, first, tell: [(first, s) for s in sentences],
-    )
-    found = translator.Translator(Stub(), Stub(), None)(None, ['abc', 'a', 'abcd', ''])
-    assert [next(found), next(found)] == [(0, [97, 98, 99]), (0, [97])]
-    with pytest.raises(UserError, match='a sentence has 5 tokens'):
-        next(found)
+    assert done.stdout == 'Straße ☃ name\\udcff of a file\n'.encode()

@@ -23,8 +23,7 @@ from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.evaluation.scores import bleu_and_chrf
-from experiments.evaluation.sets import chosen
-from experiments.evaluation.translation_files import lines_of
+from experiments.evaluation.sets import chosen, lines_of
 from experiments.runs import directory, metrics_log, trained_run
 
 ROOT = Path(__file__).parent.parent
@@ -350,8 +349,8 @@ def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
         scores = [float(x.split('\t')[0]) for x in found]
         assert scores == sorted(scores, reverse=True)
     for decode, message in (
-        ('greedy', 'finds 1; use --decode=beam'),
-        ('beam', '2 that'),
+        ('greedy', 'from 1 to 1: raise'),
+        ('beam', 'from 1 to 2: raise'),
     ):
         with pytest.raises(UserError, match=message):
             translated(

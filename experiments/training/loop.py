@@ -20,7 +20,7 @@ from experiments.data import tokenizer
 from experiments.data.batches import Position
 from experiments.data.prefetch import prefetch
 from experiments.errors import UserError
-from experiments.evaluation import scores, translation_files
+from experiments.evaluation import scores, sets
 from experiments.evaluation.evaluator import Evaluator
 from experiments.optimizers import eval_params
 from experiments.runs import (
@@ -329,7 +329,7 @@ class Run:
         self.scores[self.step] = found['bleu']
         self.screen.say(scores.summary(name, self.step, found))
         if processes.is_first():
-            shown = translation_files.examples(self.path, name, self.step, pairs)
+            shown = sets.examples(self.path, name, self.step, pairs)
             self.screen.say(shown)
 
     def score(self) -> None:

@@ -73,7 +73,6 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     available = source.evaluation()
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
-    sets.check_names(dev | final)
     screen.begin('making the tokenizer', quiet=True)
     make = functools.partial(_train_tokenizer, config, cache, screen)
     vocabulary = initial.vocabulary(config, path, origin, make)
