@@ -4,8 +4,7 @@ import dataclasses
 import json
 import math
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,12 +54,33 @@ class Arm:
 
     def values(self, measure: Measure) -> list[float]:
         """The scores of its finished runs."""
-        scores = [run.evaluations.get(measure.set, {}) for run in self.scored]
-        values = [score.get(measure.score) for score in scores]
-        return [value for value in values if value is not None]
+        sets = [run.evaluations.get(measure.set, {}) for run in self.scored]
+        return [x[measure.score] for x in sets if x.get(measure.score) is not None]
 
     def spread(self, measure: Measure) -> Spread | None:
         return statistics.spread(self.values(measure))
+
+    def cost(self, entry: str) -> Spread | None:
+        """The mean of a cost of its finished runs; None where it is not known.
+
+        Args:
+          entry: of a result, or 'tokens', or 'training_flops'.
+        """
+        values = [_cost(run, entry) for run in self.scored]
+        return statistics.spread([value for value in values if value is not None])
+
+
+def _cost(run: Run, entry: str) -> float | None:
+    if entry == 'tokens':
+        return run.tokens
+    if entry != 'training_flops':
+        return run.result.get(entry)
+    # FLOPs of a position of a batch, times the positions of all batches.
+    flops = run.result.get('flops_per_token')
+    tokens = run.config.get('batch.tokens')
+    if flops is None or tokens is None:
+        return None
+    return flops * tokens * run.result['step']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +99,6 @@ class Study:
     measure: Measure
     sweep: Sweep | None = None
 
-    @property
-    def fields(self) -> list[str]:
-        """The fields in which runs of different arms differ."""
-        return differing([run for arm in self.arms for run in arm.runs])
-
     def ranked(self) -> list[Arm]:
         """The arms, best first; those without a score come last."""
         best = -1 if self.measure.higher_is_better else 1
@@ -95,13 +110,13 @@ class Study:
         return sorted(self.arms, key=rank)
 
 
-def differing(runs: Sequence[Run]) -> list[str]:
-    """The fields, seeds left out, that are not the same in all runs."""
+def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str]:
+    """The fields, some left out, that are not the same in all runs."""
     names = dict.fromkeys(field for run in runs for field in run.config)
     differ = []
     for field in names:
         values = {json.dumps(run.config.get(field)) for run in runs}
-        if len(values) > 1 and field not in SEEDS:
+        if len(values) > 1 and field not in without:
             differ.append(field)
     return differ
 
@@ -119,18 +134,15 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
 
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
     """Each arm's differing fields and their values; or else its directory's name."""
-    last_words = Counter(field.rpartition('.')[2] for field in fields)
+    last_words = [field.rpartition('.')[2] for field in fields]
+    if len(set(last_words)) < len(fields):
+        last_words = list(fields)
     names = []
     for runs in groups:
-        settings = []
-        for field in fields:
-            word = field.rpartition('.')[2]
-            shown = word if last_words[word] == 1 else field
-            value = runs[0].config.get(field)
-            settings.append(f'{shown}={"(empty)" if value is None else value}')
+        values = [runs[0].config.get(field) for field in fields]
+        settings = [f'{x}={y}' for x, y in zip(last_words, values, strict=True)]
         names.append(', '.join(settings))
-    are_short = all(0 < len(name) <= _LONGEST_NAME for name in names)
-    if are_short and len(set(names)) == len(names):
+    if all(0 < len(name) <= _LONGEST_NAME for name in names):
         return names
     paths = [common_path(runs) for runs in groups]
     short = [Path(path).name or path for path in paths]
@@ -158,8 +170,7 @@ def study(
     Args:
       runs: at least one.
       sweep: whose runs they are, if they are of one.
-      base: the name of an arm, or the directory of one of its runs; empty: the
-        sweep's, or else the first arm.
+      base: the name of an arm; empty: the sweep's, or else the first arm.
       measure: a set and a score, 'test bleu'; empty: the sweep's, or else the BLEU of
         `test`, or of the first set.
 
@@ -190,8 +201,7 @@ def _base(arms: Sequence[Arm], name: str) -> Arm:
     if not name:
         return arms[0]
     for arm in arms:
-        paths = {str(run.path) for run in arm.runs}
-        if name == arm.name or os.path.normpath(name) in paths:
+        if arm.name == name:
             return arm
     names = '; '.join(arm.name for arm in arms)
     raise UserError(f'--base={name}: there is no such arm; there is {names}')
