@@ -119,7 +119,6 @@ def test_diverged_failed_and_unfinished_runs_are_named_and_in_no_mean(tmp_path):
     [
         ('train__steps', 40, 'more than the question asks: train.steps is 40, not 20'),
         ('data', 'other', 'more than the question asks: data is other, not'),
-        ('model__residual', 'none', 'cannot be told apart'),
     ],
 )
 def test_more_than_one_difference_is_said(tmp_path, field, value, words):

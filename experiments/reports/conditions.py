@@ -1,7 +1,5 @@
 """What was compared, and what keeps a comparison from being fair."""
 
-from collections.abc import Sequence
-
 from experiments.command_line import console
 from experiments.reports.arms import Arm, Study, differing
 from experiments.reports.tables import Table
@@ -23,15 +21,15 @@ _COSTS = {
 
 def facts(study: Study) -> Table:
     """What all arms have in common, and in what they differ."""
-    arms_of: dict[str, dict[str, dict[str, None]]] = {}  # fact → value → arms
-    for arm in study.arms:
-        for run in arm.runs:
-            for name, value in _facts(run, study).items():
-                arms_of.setdefault(name, {}).setdefault(value, {})[arm.name] = None
+    known = [(arm.name, _facts(run, study)) for arm in study.arms for run in arm.runs]
     rows = []
-    for name, values in arms_of.items():
-        for value, arms in values.items():
-            rows.append((name, value, 'all' if len(values) == 1 else '; '.join(arms)))
+    for name in dict.fromkeys(name for _, found in known for name in found):
+        arms_of: dict[str, dict[str, None]] = {}  # by the value
+        for arm, found in known:
+            arms_of.setdefault(found[name], {})[arm] = None
+        for value, arms in arms_of.items():
+            whose = 'all' if len(arms_of) == 1 else '; '.join(arms)
+            rows.append((name, value, whose))
     columns = ('what', 'value', 'arms')
     return Table('compared', 'What was compared', columns, tuple(rows))
 
@@ -111,25 +109,20 @@ def _beyond_the_question(study: Study) -> list[str]:
             beyond = [field for field in fields if field.startswith(CONDITIONS)]
         else:
             beyond = [field for field in fields if field not in asked]
+        beyond = [_difference(field, arm, study.base) for field in beyond]
         if beyond:
             lines.append(
                 f'{arm.name} differs from {study.base.name} in more than the question '
-                f'asks: {_values(beyond, arm, study.base)}.'
-            )
-        elif asked is None and len(fields) > 1:
-            lines.append(
-                f'{arm.name} differs from {study.base.name} in {len(fields)} fields '
-                f'({", ".join(fields)}): what each of them does cannot be told apart.'
+                f'asks: {"; ".join(beyond)}.'
             )
     return lines
 
 
-def _values(fields: Sequence[str], arm: Arm, base: Arm) -> str:
-    parts = []
-    for field in fields:
-        values = [one.runs[0].config.get(field) for one in (arm, base)]
-        parts.append(f'{field} is {values[0]}, not {values[1]}')
-    return '; '.join(parts)
+def _difference(field: str, arm: Arm, base: Arm) -> str:
+    """What an arm has in a field, and what the base has; both have runs."""
+    value = arm.runs[0].config.get(field)
+    wanted = base.runs[0].config.get(field)
+    return f'{field} is {value}, not {wanted}'
 
 
 def _unequal_results(study: Study) -> list[str]:
