@@ -108,10 +108,10 @@ def test_diverged_failed_and_unfinished_runs_are_named_and_in_no_mean(tmp_path):
     found = study(paths)
     assert found.arms[0].values(found.measure) == [30.0, 31.0]
     diverged, failed, stopped = conditions.warnings(found)
-    assert 'seed 2 is diverged at step 7' in diverged
-    assert '(the loss is not finite): it is in no mean' in diverged
-    assert 'seed 3 is failed at step 7' in failed
-    assert 'seed 4 is stopped at step 7' in stopped
+    assert 'seed 2: diverged at step 7' in diverged
+    assert '(the loss is not finite); it is in no mean' in diverged
+    assert 'seed 3: failed at step 7' in failed
+    assert 'seed 4: stopped at step 7' in stopped
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_the_page_is_small_and_needs_no_other_file(report):
 def test_markdown_tells_the_same(report):
     text = (report / 'report.md').read_text('utf-8')
     assert 'Best by test bleu: num\\_heads=8, 36.00 ± 1.00 (3 seeds).' in text
-    assert 'seed 9 is diverged' in text
+    assert 'seed 9: diverged' in text
     assert '<script>' not in text
     for path in (report / 'figures').glob('*.svg'):
         assert f'](figures/{path.name})' in text

@@ -188,13 +188,13 @@ def study(
 
 def _arms_of_sweep(sweep: Sweep, runs: Sequence[Run]) -> tuple[Arm, ...]:
     """All arms of a sweep, those without runs too; runs are told by their names."""
-    arm_by_name = {planned.path.name: planned.arm for planned in sweep.runs}
-    members: dict[str, list[Run]] = {arm: [] for arm in sweep.arms}
-    for run in runs:
-        name = run.path.resolve().name
-        if name in arm_by_name:
-            members[arm_by_name[name]].append(run)
-    return tuple(Arm(name, tuple(there)) for name, there in members.items())
+    run_by_name = {run.path.resolve().name: run for run in runs}
+    arms = []
+    for name in sweep.arms:
+        planned = [run.path.name for run in sweep.runs if run.arm == name]
+        there = [run_by_name[run] for run in planned if run in run_by_name]
+        arms.append(Arm(name, tuple(there)))
+    return tuple(arms)
 
 
 def _base(arms: Sequence[Arm], name: str) -> Arm:

@@ -8,8 +8,14 @@ from experiments.runs.reading import Run
 # A difference in one of these is a difference in what is asked only where a sweep says
 # so.
 CONDITIONS = (
-    *('data', 'tokenizer.', 'batch.', 'evaluation.', 'checkpoint.'),
-    *('train.steps', 'train.epochs', 'train.patience'),
+    'data',
+    'tokenizer.',
+    'batch.',
+    'evaluation.',
+    'checkpoint.',
+    'train.steps',
+    'train.epochs',
+    'train.patience',
 )
 _EQUAL_COST = 0.02  # share by which a cost may differ unmentioned
 _COSTS = {
@@ -38,12 +44,13 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
     measure = study.measure
     scored = run.evaluations.get(measure.set, {})
     signature = 'chrf' if measure.score == 'chrf' else 'bleu'
-    devices = run.environment.get('devices', {})
-    git = run.environment.get('git')
-    commit = 'not known'
-    if git:
-        changed = ' with changes' if git.get('changed') else ''
-        commit = f'{str(git.get("commit"))[:10]}{changed}'
+    devices = [
+        f'{n} × {kind}' for kind, n in run.environment.get('devices', {}).items()
+    ]
+    git = run.environment.get('git') or {}
+    commit = str(git.get('commit', 'not known'))[:10]
+    if git.get('changed'):
+        commit += ' with changes'
     known = {
         'data': run.config.get('data'),
         'direction': scored.get('direction'),
@@ -52,7 +59,7 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
         'steps': run.result.get('step'),
         'target tokens seen': run.tokens and f'{run.tokens / 1e6:.3g} million',
         'commit': commit,
-        'devices': ', '.join(f'{n} × {kind}' for kind, n in devices.items()) or None,
+        'devices': ', '.join(devices) or None,
         'jax': run.environment.get('packages', {}).get('jax'),
     }
     return {name: console.cell(value) for name, value in known.items()}
@@ -90,11 +97,10 @@ def _in_no_mean(study: Study) -> list[str]:
                     'independent run, and in no mean.'
                 )
             if not run.finished:
-                step = console.cell(run.result.get('step'))
                 reason = f' ({run.message})' if run.message else ''
                 lines.append(
-                    f'{arm.name}, seed {run.seed} is {run.status} at step {step}'
-                    f'{reason}: it is in no mean.'
+                    f'{arm.name}, seed {run.seed}: {run.status} at step '
+                    f'{run.result["step"]:,}{reason}; it is in no mean.'
                 )
     return lines
 
@@ -126,14 +132,11 @@ def _difference(field: str, arm: Arm, base: Arm) -> str:
 
 
 def _unequal_results(study: Study) -> list[str]:
-    """Signatures, directions and commits that are not the same everywhere."""
+    """Signatures, sentences and commits that are not the same everywhere."""
     consequences = {
         'signature': 'these scores cannot be compared',
-        'direction': 'these scores cannot be compared',
         f'sentences of {study.measure.set}': 'these scores are of other sentences',
         'commit': 'a difference may come from the code',
-        'devices': 'roundings differ, and times cannot be compared',
-        'jax': 'roundings differ, and times cannot be compared',
     }
     known = [_facts(run, study) for arm in study.arms for run in arm.scored]
     lines = []

@@ -17,14 +17,19 @@ from experiments.runs.reading import Run
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow
 # that is too pale for a line, and with a grey for black.
-COLOURS = (
-    *('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00'),
+COLOURS = [
+    '#0072B2',
+    '#D55E00',
+    '#009E73',
+    '#CC79A7',
+    '#56B4E9',
+    '#E69F00',
     '#7A7A7A',
-)
+]
 _DASHES = ([1, 0], [6, 3], [2, 2])  # the next for each round of the colours
 _MARK = COLOURS[1]  # of a cell
 _SIZE = {'width': 420, 'height': 260}  # pixels of a chart of lines
-_COLUMNS = ('x', 'y', 'low', 'high')  # of a line
+_COLUMNS = ['x', 'y', 'low', 'high']  # of a line
 _MAP = 90  # of a head among others
 _CELL = 18  # of a cell with a name beside it
 
@@ -58,10 +63,10 @@ class Line(NamedTuple):
     """
 
     name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float]
-    high: Sequence[float]
+    x: list[float]
+    y: list[float]
+    low: list[float]
+    high: list[float]
 
 
 _WORDS = {'labelColor': '#1b1f24', 'titleColor': '#1b1f24', 'labelLimit': 130}
@@ -122,13 +127,13 @@ def _plane(
         numbers = [[float(f'{x:.5g}') for x in column] for column in columns]
         values.append({'line': name, **dict(zip(_COLUMNS, numbers, strict=True))})
     x_scale = alt.Scale(zero=False, nice=False, padding=padding)
-    colours = alt.Scale(domain=[line.name for line in lines], range=[*COLOURS])
+    colours = alt.Scale(domain=[line.name for line in lines], range=COLOURS)
     legend = alt.Legend(
         orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
     )
     return (
         alt.Chart(alt.InlineData(values=values))
-        .transform_flatten([*_COLUMNS])
+        .transform_flatten(_COLUMNS)
         .encode(
             x=alt.X('x:Q', title=x_label, scale=x_scale, axis=alt.Axis(format='~s')),
             y=alt.Y('y:Q', title=y_label, scale=alt.Scale(zero=False)),
@@ -290,23 +295,30 @@ def curves(study: Study) -> dict[str, dict[str, Figure]]:
 
 def _lines(study: Study, kind: str, x: str, y: str) -> list[Line]:
     """A line with its band for each arm, and one for each run that did not finish."""
-    runs_by_name = {arm.name: arm.scored for arm in study.arms}
+    lines = []
     for arm in study.arms:
+        lines.append(_mean_line(arm.name, arm.scored, kind, x, y))
         for run in arm.runs:
             if not run.finished:
                 name = f'{arm.name}, seed {run.seed} ({run.status})'
-                runs_by_name[name] = [run]
-    lines = []
-    for name, runs in runs_by_name.items():
-        points = [_points(run, kind, x, y) for run in runs]
-        # The mean over seeds at the steps that all have, in a band from least to most.
-        steps = sorted(set.intersection(*map(set, points))) if points else []
-        if steps:
-            xs = [fmean(p[step][0] for p in points) for step in steps]
-            seeds = [[p[step][1] for p in points] for step in steps]
-            columns = [list(map(form, seeds)) for form in (fmean, min, max)]
-            lines.append(Line(name, xs, *columns))
-    return lines
+                lines.append(_mean_line(name, [run], kind, x, y))
+    return [line for line in lines if line.x]
+
+
+def _mean_line(name: str, runs: Sequence[Run], kind: str, x: str, y: str) -> Line:
+    """The mean over seeds at the steps that all have, in a band from least to most."""
+    line = Line(name, [], [], [], [])
+    points = [_points(run, kind, x, y) for run in runs]
+    for step in points[0] if points else ():
+        there = [by_step[step] for by_step in points if step in by_step]
+        if len(there) < len(points):
+            continue
+        ys = [of_run for _, of_run in there]
+        line.x.append(fmean(of_run for of_run, _ in there))
+        line.y.append(fmean(ys))
+        line.low.append(min(ys))
+        line.high.append(max(ys))
+    return line
 
 
 def _points(run: Run, kind: str, x: str, y: str) -> dict[int, tuple[float, float]]:
@@ -326,9 +338,10 @@ def score_by_cost(study: Study) -> Figure | None:
         cost = arm.cost('training_flops')
         spread = arm.spread(study.measure)
         if cost is not None and spread is not None:
-            mean = spread.mean
             sd = spread.sd or 0.0
-            lines.append(Line(arm.name, [cost.mean], [mean], [mean - sd], [mean + sd]))
+            low = spread.mean - sd
+            high = spread.mean + sd
+            lines.append(Line(arm.name, [cost.mean], [spread.mean], [low], [high]))
     if not lines:
         return None
     chart = point_chart(lines, 'training FLOPs', str(study.measure))

@@ -89,11 +89,6 @@ def _interval(difference: Difference | None) -> Interval | None:
     return Interval(difference.low, difference.high)
 
 
-def is_score(study: Study) -> bool:
-    """Whether the measure is shown with two decimals."""
-    return study.measure.score in BOOTSTRAPPED
-
-
 def ranking(study: Study, found: Sequence[Comparison]) -> Table:
     """The table of the answer."""
     measure = str(study.measure)
@@ -112,7 +107,8 @@ def ranking(study: Study, found: Sequence[Comparison]) -> Table:
         "Holm's method for the arms that are compared; an arm is better or worse "
         f'where the corrected p is below {LEVEL}.'
     )
-    scores = frozenset((measure, 'difference', '95 % interval') * is_score(study))
+    decimals = frozenset((measure, 'difference', '95 % interval'))
+    scores = decimals if study.measure.score in BOOTSTRAPPED else frozenset()
     columns = (*names, 'p', 'p corrected', 'verdict')
     return Table('answer', 'Arms, the best first', columns, tuple(rows), scores, note)
 
@@ -166,7 +162,7 @@ def answer(study: Study, found: Sequence[Comparison]) -> list[str]:
     best = found[0]
     if best.spread is None:
         return ['No run has finished: there is no score to compare.']
-    mean = shown(best.spread, is_score(study))
+    mean = shown(best.spread, study.measure.score in BOOTSTRAPPED)
     seeds = '1 seed' if best.spread.n == 1 else f'{best.spread.n} seeds'
     return [f'Best by {study.measure}: {best.arm.name}, {mean} ({seeds}).']
 

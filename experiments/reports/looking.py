@@ -121,8 +121,7 @@ class Look:
         Raises:
           UserError: as `check_text`.
         """
-        (translation,) = self.translate_all([text])
-        return translation
+        return self.translate_all([text])[0]
 
     def translate_all(self, texts: Sequence[str]) -> list[str]:
         """The translations of several texts, which is faster than one after another.

@@ -78,8 +78,7 @@ def write(
             for form, data in figures.files(figure).items():
                 storage.write(folder / 'figures' / f'{figure.name}.{form}', data)
     title = f'{len(study.arms)} arms by {study.measure}'
-    if study.sweep is not None:
-        title = study.sweep.question
+    title = study.sweep.question if study.sweep else title
     storage.write(folder / 'report.md', markdown(title, sections))
     storage.write(folder / 'index.html', html(title, sections))
 
@@ -155,7 +154,6 @@ def html(title: str, sections: Sequence[Section]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATE.parent),
         autoescape=True,
-        undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -92,15 +92,16 @@ def examples(found: Translated) -> dict[str, list[Sentence]]:
     """Sentences to read, evenly spread: over the set, and over where arms differ."""
     firsts = zip(*(seeds[0] for seeds in found.outputs.values()), strict=True)
     differing = [i for i, outputs in enumerate(firsts) if len(set(outputs)) > 1]
-    chosen = {
-        'Spread over the set': range(len(found.sources)),
-        'Where the arms differ': differing,
+    chosen: dict[str, Sequence[int]] = {
+        'Spread over the set': range(len(found.sources))
     }
+    if differing:
+        chosen['Where the arms differ'] = differing
     shown = {}
     for title, rows in chosen.items():
         step = max(1, len(rows) // _SHOWN)
         shown[title] = [_sentence(found, i) for i in rows[::step][:_SHOWN]]
-    return {title: sentences for title, sentences in shown.items() if sentences}
+    return shown
 
 
 def _sentence(found: Translated, i: int) -> Sentence:
