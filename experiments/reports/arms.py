@@ -122,7 +122,11 @@ def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str
 
 
 def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
-    """The arms that runs form, in the order of their first runs."""
+    """The arms that runs form, in the order of their first runs.
+
+    A field that a run does not have is as one that is None: configs of older versions
+    lack the fields that came later.
+    """
     groups: dict[str, list[Run]] = {}
     for run in runs:
         fields = {k: v for k, v in run.config.items() if k not in SEEDS}
@@ -133,7 +137,11 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
 
 
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
-    """Each arm's differing fields and their values; or else its directory's name."""
+    """Each arm's differing fields and their values; or else its directory's name.
+
+    `num_heads=4, residual=pre_norm`: of a field its last word, where these differ.
+    Names that are too long for a table make way for those of directories.
+    """
     last_words = [field.rpartition('.')[2] for field in fields]
     if len(set(last_words)) < len(fields):
         last_words = list(fields)

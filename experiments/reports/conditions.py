@@ -41,6 +41,7 @@ def facts(study: Study) -> Table:
 
 
 def _facts(run: Run, study: Study) -> dict[str, str]:
+    """What a run was made from and with, by name, as text; the same names of all."""
     measure = study.measure
     scored = run.evaluations.get(measure.set, {})
     signature = 'chrf' if measure.score == 'chrf' else 'bleu'
@@ -106,7 +107,11 @@ def _in_no_mean(study: Study) -> list[str]:
 
 
 def _beyond_the_question(study: Study) -> list[str]:
-    """Fields in which arms differ beside those that are asked for."""
+    """Fields in which arms differ beside those that are asked for.
+
+    A sweep asks for the fields that its arms set. Without one, every field may be the
+    question, save `CONDITIONS`.
+    """
     asked = None if study.sweep is None else study.sweep.fields
     lines = []
     for arm in study.arms:
@@ -147,6 +152,7 @@ def _unequal_results(study: Study) -> list[str]:
 
 
 def _unequal_cost(study: Study) -> list[str]:
+    """Costs whose means over seeds are further apart than `_EQUAL_COST`."""
     lines = []
     for entry, words in _COSTS.items():
         costs = [arm.cost(entry) for arm in study.arms]

@@ -121,6 +121,11 @@ def _plane(
     """Lines as data, under axes and a legend.
 
     A line is one row, which is shorter than a row a point.
+
+    Args:
+      lines: at least one.
+      x_label, y_label: titles of the axes.
+      padding: pixels between the axis and the first and the last point.
     """
     values: list[dict[str, Any]] = []
     for name, *columns in lines:
@@ -281,7 +286,11 @@ _AXES = {
 
 
 def curves(study: Study) -> dict[str, dict[str, Figure]]:
-    """The curves of training by what is drawn and against what, without empty ones."""
+    """The curves of training by what is drawn and against what, without empty ones.
+
+    Returns:
+      'loss' and so on, as in `_CURVES` → 'steps', 'tokens' or 'time' → the figure.
+    """
     found: dict[str, dict[str, Figure]] = {}
     for name, (title, y_label, kind, y) in _CURVES.items():
         for axis, (x, x_label) in _AXES.items():
@@ -294,7 +303,13 @@ def curves(study: Study) -> dict[str, dict[str, Figure]]:
 
 
 def _lines(study: Study, kind: str, x: str, y: str) -> list[Line]:
-    """A line with its band for each arm, and one for each run that did not finish."""
+    """A line with its band for each arm, and one for each run that did not finish.
+
+    Args:
+      study: whose runs are drawn.
+      kind: of the rows of metrics, 'train' or 'eval'.
+      x, y: the entries of a row that are drawn.
+    """
     lines = []
     for arm in study.arms:
         lines.append(_mean_line(arm.name, arm.scored, kind, x, y))
@@ -306,7 +321,13 @@ def _lines(study: Study, kind: str, x: str, y: str) -> list[Line]:
 
 
 def _mean_line(name: str, runs: Sequence[Run], kind: str, x: str, y: str) -> Line:
-    """The mean over seeds at the steps that all have, in a band from least to most."""
+    """The mean over seeds at the steps that all have, in a band from least to most.
+
+    Args:
+      name: of the line.
+      runs: of the seeds; without any, and without common steps, the line is empty.
+      kind, x, y: as `_lines`.
+    """
     line = Line(name, [], [], [], [])
     points = [_points(run, kind, x, y) for run in runs]
     for step in points[0] if points else ():

@@ -65,7 +65,11 @@ def comparisons(study: Study) -> list[Comparison]:
 
 
 def verdict(study: Study, comparison: Comparison) -> str:
-    """What can be said of an arm, in words."""
+    """What can be said of an arm, in words.
+
+    'better' and 'worse' are said of a difference whose corrected p is below `LEVEL`,
+    by the direction of the measure: of a loss, less is better.
+    """
     arm, found, difference, corrected = comparison
     if found is None:
         return 'no finished run'
@@ -90,7 +94,12 @@ def _interval(difference: Difference | None) -> Interval | None:
 
 
 def ranking(study: Study, found: Sequence[Comparison]) -> Table:
-    """The table of the answer."""
+    """The table of the answer: a row an arm, with its test against the base.
+
+    Args:
+      study: whose arms they are.
+      found: as `comparisons` has them.
+    """
     measure = str(study.measure)
     rows = []
     for comparison in found:
@@ -168,7 +177,7 @@ def answer(study: Study, found: Sequence[Comparison]) -> list[str]:
 
 
 def costs(study: Study) -> Table:
-    """Cost beside score."""
+    """Cost beside score: a row an arm, the best first; means over finished runs."""
     rows = []
     for arm in study.ranked():
         values = [arm.cost(entry) for entry in COSTS]
@@ -180,7 +189,7 @@ def costs(study: Study) -> Table:
 
 
 def scores(study: Study) -> Table:
-    """Every score of every set."""
+    """Every score of every set: a row for each set and arm; means over seeds."""
     sets = dict.fromkeys(
         name for arm in study.arms for run in arm.scored for name in run.evaluations
     )
@@ -195,7 +204,13 @@ def scores(study: Study) -> Table:
 
 
 def published(study: Study) -> Table | None:
-    """What the source says of each arm beside what is measured here."""
+    """What the source says of each arm beside what is measured here.
+
+    Numbers of the source are scores, which are of the set that decides, or costs.
+
+    Returns:
+      None without a sweep, and where its source gives no numbers.
+    """
     if study.sweep is None or not any(study.sweep.published.values()):
         return None
     numbers = study.sweep.published

@@ -106,7 +106,10 @@ def _compared(study: Study) -> Section:
 
 
 def of_training(study: Study) -> list[Section]:
-    """The curves of training; none where no run has any."""
+    """The curves of training as one section; none where no run has any.
+
+    Each curve is shown against steps, tokens or time, one at a time.
+    """
     choices = []
     for by_axis in figures.curves(study).values():
         choices.append({f'against {axis}': figure for axis, figure in by_axis.items()})
@@ -171,7 +174,12 @@ def html(title: str, sections: Sequence[Section]) -> str:
 
 
 def markdown(title: str, sections: Sequence[Section]) -> str:
-    """The same as Markdown, with the figures beside it."""
+    """The same as Markdown, with the figures beside it.
+
+    Args:
+      title: of the report.
+      sections: as `html` has them; every text is escaped.
+    """
     escape = tables.escape_markdown
     blocks = [f'# {escape(title)}']
     for section in sections:
