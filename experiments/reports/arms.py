@@ -124,8 +124,7 @@ def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str
 def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
     """The arms that runs form, in the order of their first runs.
 
-    A field that a run does not have is as one that is None: configs of older versions
-    lack the fields that came later.
+    A field that a run does not have is as one that is None.
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
