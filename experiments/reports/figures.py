@@ -29,7 +29,7 @@ COLOURS = [
 _DASHES = ([1, 0], [6, 3], [2, 2])  # the next for each round of the colours
 _MARK = COLOURS[1]  # of a cell
 _SIZE = {'width': 420, 'height': 260}  # pixels of a chart of lines
-_COLUMNS = ['x', 'y', 'low', 'high']  # of a line
+_COLUMNS: list[Any] = ['x', 'y', 'low', 'high']  # of a line
 _MAP = 90  # of a head among others
 _CELL = 18  # of a cell with a name beside it
 
