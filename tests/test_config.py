@@ -11,13 +11,12 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from configs import wmt_base, wmt_base_bf16, wmt_big, wmt_big_bf16, wmt_small
-from experiments import report
 from experiments.command_line import flags
 from experiments.config import check, load, schema, table
 from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
-from experiments.runs import directory, trained_run
+from experiments.runs import directory, reading, trained_run
 from flaxformer_lite import ranges
 from flaxformer_lite.config.schema import ModelConfig
 
@@ -223,7 +222,7 @@ def test_a_version_that_cannot_be_read_is_one_line(version, tmp_path):
     file = tmp_path / 'config.json'
     file.write_text(json.dumps(stored))
     message = f'its schema_version is {version!r}, and this code reads those from 8'
-    for read in (directory.read_config, trained_run.open_trained, report.read_run):
+    for read in (directory.read_config, trained_run.open_trained, reading.read_run):
         with pytest.raises(UserError, match=message) as error:
             read(tmp_path)
         assert str(error.value).startswith(f'{file}: ')

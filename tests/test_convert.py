@@ -25,7 +25,6 @@ from experiments.conversion import converted
 from experiments.data import corpus
 from experiments.errors import UserError
 from experiments.evaluation.translator import Translator
-from experiments.reports import overview
 from experiments.runs import directory, reading, trained_run
 from experiments.runs.reading import outputs_path
 
@@ -200,14 +199,15 @@ def test_it_stays_as_it_is_and_another_run_has_its_config(runs):
     for config in (trained.config, settings.config):
         with pytest.raises(UserError, match='give --config.init_from=.*/t5, and anoth'):
             directory.check_directory(path, config.to_dict())
-    entry = overview.entry(reading.read_run(path))
-    assert (entry['status'], entry['step'], entry['steps']) == ('converted', 0, None)
+    run = reading.read_run(path)
+    assert (run.status, run.result['step']) == ('converted', 0)
+    assert 'converted  0     -' in report.as_table([run])
 
 
 def test_a_report_has_the_scores_that_evaluate_has_written(tmp_path, runs):
     path = tmp_path / 'run'
     shutil.copytree(runs / 't5', path)
-    assert overview.entry(reading.read_run(path))['evaluations'] == {}
+    assert reading.read_run(path).evaluations == {}
     for name, bleu in (('val', 3.25), ('test', 4.5)):
         file = outputs_path(path, name, converted.STEP)
         scores = {'bleu': bleu, 'bleu_signature': 'x', 'set': name, 'step': 0}

@@ -55,4 +55,4 @@ def test_streams_are_utf8_whatever_the_locale():
         capture_output=True,
     )
     assert (done.returncode, done.stderr) == (0, b'')
-    assert done.stdout == 'Straße ☃ name\\udcff of a file\n'.encode()
+    assert done.stdout == '☃ name\\udcff of a file\n'.encode()

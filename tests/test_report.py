@@ -1,15 +1,11 @@
-"""The table, CSV and JSON of runs, and bad runs named and left out."""
+"""The table and CSV of runs, and bad runs named and left out."""
 
 import csv
 import io
-import json
 import subprocess
 import sys
 
-import pytest
-
 from experiments import report, storage
-from experiments.errors import UserError
 from experiments.runs import directory, metrics_log
 from experiments.runs.reading import read_run as read_one
 
@@ -100,41 +96,21 @@ def test_csv_holds_the_numbers_as_they_are(tmp_path):
     rows = list(csv.DictReader(io.StringIO(run(*paths, '--csv').stdout)))
     assert [row['step'] for row in rows] == ['1000', '300']
     assert [row['test bleu'] for row in rows] == ['30.0', '1.0']
-    assert [row['test bleu_signature'] for row in rows] == ['nrefs:1|v:1', '']
     assert [row['model.num_heads'] for row in rows] == ['4', '8']
     assert 'data' not in rows[0]
-
-
-def test_json_holds_configs_and_evaluations_whole(tmp_path):
-    path = make_run(tmp_path / 'a', 4, 30.0)
-    (entry,) = json.loads(run(path, '--json').stdout)
-    assert entry['config'] == {
-        'data': 'grammar',
-        'model.num_heads': 4,
-        'train.steps': 1000,
-        'train.patience': 0,
-    }
-    assert entry['evaluations']['test'] == SCORES | {
-        'bleu': 30.0,
-        'bleu_signature': 'nrefs:1|v:1',
-    }
-    assert (entry['status'], entry['dev_loss']) == ('finished', 3.25)
 
 
 def test_no_run_at_all_is_an_error(tmp_path):
     result = run(tmp_path)
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == 'error: there is no run to report'
-    with pytest.raises(UserError):
-        report.read_run(tmp_path)
 
 
 def test_a_run_that_has_only_begun_is_reported(tmp_path):
     with directory.open_run(tmp_path / 'a', {'train': {'steps': 0}}):
         pass
-    entry = report.read_run(tmp_path / 'a')
-    assert (entry['step'], entry['steps'], entry['dev_loss']) == (0, None, None)
-    assert '-' in report.as_table([read_one(tmp_path / 'a')])
+    (row,) = report.as_table([read_one(tmp_path / 'a')]).splitlines()[2:]
+    assert row.split()[1:] == ['1', 'stopped', '0', '-', '-', '-', '-']
 
 
 def test_one_bad_run_does_not_take_the_table_down(tmp_path):
@@ -160,12 +136,3 @@ def test_one_bad_run_does_not_take_the_table_down(tmp_path):
     assert all(note.startswith('left out: ') for note in notes)
     for note, path in zip(notes, paths, strict=False):
         assert str(path) in note
-
-
-def test_json_holds_no_nan(tmp_path):
-    path = make_run(tmp_path / 'a', 4, 30.0)
-    result = json.loads((path / 'result.json').read_text('utf-8'))
-    result['tokens_per_second'] = float('nan')
-    (path / 'result.json').write_text(json.dumps(result))
-    (entry,) = json.loads(run(path, '--json').stdout, parse_constant=pytest.fail)
-    assert entry['tokens_per_second'] is None

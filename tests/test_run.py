@@ -1,6 +1,8 @@
 """End to end, as a user runs it: the real config, shrunk, in separate processes."""
 
+import csv
 import errno
+import io
 import json
 import os
 import shutil
@@ -418,10 +420,10 @@ def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
 
 def test_the_report_reads_it(whole, monkeypatch, capsys):
     workdir, _ = whole
-    command(monkeypatch, report, workdir, '--json')
-    (row,) = json.loads(capsys.readouterr().out)
+    command(monkeypatch, report, workdir, '--csv')
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert row['status'] == 'finished'
-    assert row['parameters'] == result(workdir)['parameters']
+    assert int(row['parameters']) == result(workdir)['parameters']
 
 
 @pytest.mark.slow

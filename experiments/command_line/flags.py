@@ -91,6 +91,13 @@ def main(run: Callable[[], None]) -> None:
         sys.exit(1)
 
 
+def whole_number(text: str) -> int:
+    """The type of a flag that counts something."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f'{text!r} must be a whole number from 0')
+    return int(text)
+
+
 def _use_utf8() -> None:
     """Makes the streams UTF-8, whatever the locale."""
     for stream in (sys.stdout, sys.stderr):
