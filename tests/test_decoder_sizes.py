@@ -92,14 +92,6 @@ OF_ATTENTION = ('num_heads', 'num_kv_heads', 'd_k', 'd_v')
 ATTRIBUTES = {'num_layers': 'decoder_layers'}
 
 
-def test_empty_sizes_of_the_decoder_are_the_encoders():
-    config = ModelConfig(**PLAIN)
-    encoder, decoder = config.sizes('encoder'), config.sizes('decoder')
-    assert dataclasses.replace(decoder, role='encoder') == encoder
-    assert config.cross_sizes() == decoder
-    assert (encoder.num_layers, decoder.num_layers) == (3, 3)
-
-
 @pytest.mark.parametrize('size', PLAIN)
 def test_a_size_of_the_decoder_is_its_own_and_not_the_encoders(size):
     plain = ModelConfig(**PLAIN)
@@ -141,36 +133,6 @@ def test_empty_widths_of_heads_are_shares_of_d_model_by_the_heads_of_each_attent
         (6, 5),
     ]
     assert [x.num_kv_heads for x in (encoder, decoder, cross)] == [2, 3, 4]
-
-
-# mu_p's learning rate of a query's matrix at 4 times the base width: m^-1.5 where d_k
-# grows with d_model, and m^-1 where it is given.
-GROWS, GIVEN = 4**-1.5, 4**-1.0
-
-
-@pytest.mark.parametrize(
-    ('overrides', 'rates'),
-    [
-        (dict(), (GROWS, GROWS, GROWS)),
-        (dict(d_k=4), (GIVEN, GIVEN, GIVEN)),
-        (dict(decoder_d_k=4), (GROWS, GIVEN, GIVEN)),
-        (dict(cross_d_k=4), (GROWS, GROWS, GIVEN)),
-    ],
-    ids=str,
-)
-def test_mu_ps_rate_of_a_query_goes_by_its_own_attentions_width(overrides, rates):
-    sizes = dict(tiny.SIZES, d_k=None, d_v=None) | overrides
-    model = tiny.model(init='mu_p(base=3)', **sizes)
-    paths = [
-        ('encoder', 'layer_0', 'self_attention', 'query', 'kernel'),
-        ('decoder', 'layer_1', 'self_attention', 'query', 'kernel'),
-        ('decoder', 'layer_1', 'cross_attention', 'query', 'kernel'),
-    ]
-    assert [model.lr_multiplier(path) for path in paths] == pytest.approx(rates)
-    for stack in ('encoder', 'decoder'):
-        up = stack, 'layer_0', 'feed_forward', 'up', 'kernel'
-        assert model.lr_multiplier(up) == pytest.approx(1 / 4)
-    assert model.lr_multiplier(('embedding',)) == pytest.approx(1 / 2)
 
 
 @pytest.mark.parametrize(

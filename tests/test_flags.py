@@ -96,11 +96,6 @@ def test_only_what_differs_from_the_file_counts_and_in_no_order(file):
     assert some.overrides == same.overrides == {'data': 'x', 'model.num_heads': 4}
 
 
-def test_the_last_of_two_overrides_counts(file):
-    arguments = ['--config.model.num_heads=2', '--config.model.num_heads=4']
-    assert parse(file, *arguments).config.model.num_heads == 4
-
-
 @pytest.mark.parametrize(
     ('argument', 'message'),
     [
@@ -165,11 +160,6 @@ def test_the_project_s_configs_are_found_from_anywhere(tmp_path, monkeypatch):
         parse('wmt_smal')
     (tmp_path / 'wmt_small.py').write_text(CONFIG)
     assert parse('wmt_small.py').config.model.num_heads == 8
-
-
-def test_a_config_is_needed():
-    with pytest.raises(UserError, match='required: --config'):
-        flags.parse(flags.Parser('test'), [])
 
 
 @pytest.mark.parametrize(

@@ -188,12 +188,6 @@ def test_a_pattern_of_nothing_or_all_is_refused(pattern, message):
         ledger(config(train__freeze=pattern))
 
 
-def test_the_library_names_a_path_that_is_not_there():
-    model = tiny.model()
-    with pytest.raises(ValueError, match="there is no parameter 'encoder/none'"):
-        freezing.split(tiny.parameters(model), frozenset({'encoder/none'}))
-
-
 def test_the_ledger_counts_what_is_trained():
     everything = ledger(config())
     part = ledger(config(train__freeze='encoder|embedding'))

@@ -71,10 +71,6 @@ def form_of(outputs):
     ]
 
 
-def test_the_order_in_which_they_are_run_names_them_all():
-    assert sorted(in_order()) == list(NOTEBOOKS)
-
-
 @every_notebook
 def test_it_begins_with_a_badge_that_opens_it_and_a_cell_that_installs(name):
     badge = source(NOTEBOOKS[name]['cells'][0])

@@ -164,22 +164,6 @@ def test_tuned_cross_entropy_is_the_reference(chunk, smoothing, dtype, monkeypat
     assert_equal(gradients, expected_gradients, TOLERANCE[dtype])
 
 
-def test_cross_entropy_has_the_gradients_of_a_bias_and_a_cap(monkeypatch):
-    monkeypatch.setattr(cross_entropy, 'CHUNK_ON_CPU', 6)
-    hidden_BTD, table_VD, bias_V = random(2, 7, 5), random(9, 5, seed=1), random(9)
-    labels_BT = jnp.asarray(np.random.default_rng(2).integers(0, 9, (2, 7)))
-    settings = cross_entropy.Settings(0.1, F32, cap=1.5, padding=4)
-
-    def run(version):
-        def loss(*arrays):
-            return version(arrays[0], arrays[1:], labels_BT, settings).loss
-
-        return jax.jit(jax.grad(loss, (0, 1, 2)))(hidden_BTD, table_VD, bias_V)
-
-    expected = run(cross_entropy.reference)
-    assert_equal(run(cross_entropy.tuned), expected, TOLERANCE[F32])
-
-
 @pytest.mark.parametrize('version', [random_bits.reference, random_bits.tuned])
 def test_tuned_random_bits_is_the_reference(version):
     """They give other words of one distribution: every bit is fair, and by itself."""

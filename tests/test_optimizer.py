@@ -113,11 +113,6 @@ def test_adamw_decays_matrices_and_embeddings_and_nothing_else():
     assert_equal(run(config(name='adamw', weight_decay=0.4)), expected)
 
 
-def test_the_schedule_is_the_optimizers():
-    _, schedule = make(config(schedule='constant_schedule(value=0.25)'))
-    assert schedule(7) == 0.25
-
-
 def gradients():
     return jax.tree.map(jnp.float32, problem()[1])
 
@@ -182,19 +177,6 @@ def test_the_rate_of_every_optimizer_is_the_schedules():
             after,
             params,
         )
-
-
-def test_sgd_with_momentum_is_the_heavy_ball():
-    made = config(name='sgd(momentum=0.9)', schedule='constant_schedule(value=0.01)')
-    params, gradients = problem()
-    velocity = {name: 0.0 * w for name, w in params.items()}
-    history = []
-    for gradient in gradients:
-        for name, w in params.items():
-            velocity[name] = 0.9 * velocity[name] + gradient[name]
-            params = params | {name: w - 0.01 * velocity[name]}
-        history.append(params)
-    assert_equal(run(made), history)
 
 
 def test_lion_is_chen_et_als_with_our_mask_of_decay():

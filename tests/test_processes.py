@@ -14,15 +14,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import small_runs
 
-from experiments.errors import UserError
 from experiments.runtime import processes as group
-from experiments.training import setup
 
 ROOT = Path(__file__).parents[1]
 FIELDS: dict[str, object] = {**small_runs.SHORT}
@@ -67,22 +64,6 @@ def arguments(flags):
     return parser.parse_args(flags.split())
 
 
-@pytest.mark.parametrize(
-    ('flags', 'message'),
-    [
-        ('--processes=2 --process=0', '--coordinator: missing'),
-        (
-            '--coordinator=h --processes=2 --process=0',
-            '--coordinator=h: give host:port',
-        ),
-        ('--coordinator=h:1 --processes=2 --process=2', '--process=2: .*below .*=2'),
-    ],
-)
-def test_a_place_that_cannot_be_is_refused(flags, message):
-    with pytest.raises(UserError, match=message):
-        group.initialize(arguments(flags))
-
-
 def test_a_process_alone_needs_nobody():
     group.initialize(arguments(''))
     assert group.count() == 1 and group.is_first()
@@ -91,36 +72,6 @@ def test_a_process_alone_needs_nobody():
     group.check_same('text', {'a': 1})
     group.barrier('a')
     group.leave()
-
-
-def test_a_source_that_was_edited_is_other_code(tmp_path, monkeypatch):
-    """`loop.run` compares it as `command`."""
-    folder = tmp_path / 'experiments' / 'runtime'
-    folder.mkdir(parents=True)
-    monkeypatch.setattr(group, '__file__', str(folder / 'processes.py'))
-    sums = []
-    for text in ('x = 1', 'x = 2'):
-        (folder / 'a.py').write_text(text)
-        sums.append(group.code()['sources'])
-    (folder / 'a.py').rename(folder / 'b.py')
-    sums.append(group.code()['sources'])
-    assert len(set(sums)) == 3 and group.code()['sources'] == sums[-1]
-
-
-@pytest.mark.parametrize('changed', ['tokenizer', 'pairs', 'dev', 'sets'])
-def test_every_text_of_a_run_counts_in_what_processes_compare(changed):
-    """`loop.run` compares it as `text`."""
-
-    def digests(**texts):
-        tokens = SimpleNamespace(digest=texts.get('tokenizer'))
-        pairs = SimpleNamespace(digest=texts.get('pairs'))
-        dev = ('dev', [(texts.get('dev'), 'b')])
-        sets = {'test': [(texts.get('sets'), 'b')]}
-        made = SimpleNamespace(tokenizer=tokens, pairs=pairs, dev=dev, sets=sets)
-        return setup.text_digests(made)
-
-    assert digests() == digests()
-    assert digests() != digests(**{changed: 'c'})
 
 
 START = """

@@ -1,10 +1,7 @@
 """Layers that the backward pass computes again: the same results, in less memory."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 import tiny
 from jax._src.ad_checkpoint import saved_residuals
@@ -14,60 +11,16 @@ from experiments.config import check, load
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
 from flaxformer_lite import remat
-from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.training.batch import BATCH_ARRAYS
-from flaxformer_lite.training.loss import loss_and_grads, loss_sums
+from flaxformer_lite.training.loss import loss_sums
 from flaxformer_lite.training.train_step import init_variables
 
-KEY = jax.random.key(3)
 CHOICES = [remat.NONE, remat.BLOCKS, *remat.POLICIES]
 
 
 def batch():
     pair = [4, 5, 1], [4, 5, 6, 7, 8, 1]
     return tiny.batch([*([p] for p in tiny.PAIRS), tiny.PAIRS, [], [pair]])
-
-
-def step(model):
-    """Sums of the loss, metrics, gradients and running statistics, with dropout."""
-    function = jax.jit(functools.partial(loss_and_grads, model, label_smoothing=0.1))
-    return function(tiny.all_variables(model), batch(), dropout_key=KEY)
-
-
-def test_loss_gradients_and_statistics_are_those_without_it():
-    """Of what asks which tokens are padding and what writes variables, with dropout."""
-    model = tiny.model(
-        architecture='decoder_only',
-        norm='batch',
-        feed_forward='mixture(capacity=0.5)',
-        num_layers=1,
-        dropout=0.3,
-    )
-    expected, found = step(model), step(model.with_remat('blocks'))
-    assert jax.tree.structure(found) == jax.tree.structure(expected)
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        scale = max(1.0, float(np.abs(y).max()))
-        np.testing.assert_allclose(x, y, atol=2e-6 * scale)
-
-
-def test_parameters_and_decoding_do_not_know_of_it():
-    model = tiny.model()
-    variables = tiny.all_variables(model)
-    other = model.with_remat('blocks')
-    shapes = jax.tree.map(np.shape, variables)
-    assert jax.tree.map(np.shape, tiny.all_variables(other)) == shapes
-    source_BS = tiny.padded([[4, 5, 1]])
-    state = model.apply(variables, source_BS, method='prefill').allocate(1, 2)
-    beam = BeamState(
-        np.int32(0), np.zeros((1, 1), np.int32), np.array([[[True, False]]])
-    )
-
-    def program(model):
-        decode_step = functools.partial(model.apply, method='decode_step')
-        token_BN = np.array([[2]])
-        return str(jax.make_jaxpr(decode_step)(variables, token_BN, state, beam))
-
-    assert program(other) == program(model)
 
 
 def config(**model):

@@ -10,11 +10,10 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments.config import check, load
+from experiments.config import load
 from experiments.costs import flops
-from experiments.errors import UserError
 from experiments.optimizers import optimizer
-from flaxformer_lite import ablation_masks, generate, record
+from flaxformer_lite import ablation_masks, record
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.training.loss import loss_and_grads
 from flaxformer_lite.training.train_step import init_variables
@@ -80,31 +79,6 @@ def test_the_first_parameters_are_the_same():
     found = jax.jit(lambda: init_variables(scanned, key))()
     jax.tree.map(np.testing.assert_array_equal, found, stack_layers(expected))
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(found), expected)
-
-
-def test_a_turn_of_the_loop_is_a_period_of_layers():
-    (_, variables), (model, found) = both(**PATTERN)
-    layers = found['params']['decoder']['layers']
-    assert set(layers) == {'layer_0', 'layer_1'}
-    assert {x.shape[0] for x in jax.tree.leaves(layers)} == {2}
-    assert set(found['batch_stats']['decoder']['layers']) == {'layer_1'}
-    jax.tree.map(np.testing.assert_array_equal, unstack_layers(found), variables)
-    masks = ablation_masks(model)['decoder']
-    shapes = jax.tree.map(np.shape, masks)
-    of_turns = {'self_attention': {'heads': (2, 2)}}
-    assert shapes['layers'] == {'layer_0': of_turns, 'layer_1': of_turns}
-    assert shapes['layer_drop'] == {'keep': (4,)}
-
-
-def test_beams_are_those_of_separate_layers():
-    """Keys and values of a prefix, and sums that are gathered beam by beam."""
-    source = tiny.padded([source for source, _ in tiny.PAIRS])
-    separate, scanned = both(architecture='decoder_only', attention='linear')
-    expected, found = (
-        generate(*x, source, beams=3, max_length=5) for x in (separate, scanned)
-    )
-    np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
-    np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-5)
 
 
 def test_dropout_draws_of_each_layer_are_its_own_and_as_many_as_the_rate_says():
@@ -206,14 +180,3 @@ def test_an_optimizer_moves_stacked_layers_as_it_moves_separate_ones(name):
     expected = moved(separate, params, gradients)
     found = moved(scanned, *map(stack_layers, (params,)), map(stack_layers, gradients))
     close(found, stack_layers(expected))
-
-
-def test_the_field_changes_nothing_in_a_recurrent_model_and_is_refused():
-    settings = wmt_base.get_config()
-    load.fill(settings)
-    settings.model.architecture, settings.model.scan_layers = 'recurrent', True
-    refused = (
-        'model.scan_layers=True changes nothing where model.architecture=recurrent'
-    )
-    with pytest.raises(UserError, match=refused):
-        check.check_overrides(load.from_config_dict(settings), ['model.scan_layers'])

@@ -3,7 +3,6 @@ it."""
 
 import functools
 import itertools
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ import optax
 import pytest
 import tiny
 
-from flaxformer_lite import decoding
 from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.loss import loss_and_grads, loss_sums
@@ -147,19 +145,6 @@ def test_the_step_is_traced_once_and_its_state_is_given_away():
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize(
-    'optimizer', [tiny.adam(RATE), optax.contrib.prodigy()], ids=['adam', 'prodigy']
-)
-def test_a_state_that_was_made_without_compiling_can_be_given_away_too(optimizer):
-    # An array that stands in two places cannot be donated.
-    parts = SimpleNamespace(
-        init=lambda *_, **__: {'params': {'w': jnp.ones(3)}}, scans_layers=False
-    )
-    state = init_state(parts, optimizer, jax.random.key(0))
-    state = jax.jit(lambda x: jax.tree.map(lambda x: x + 1, x), donate_argnums=0)(state)
-    assert state.step == state.skipped == 1
-
-
 def test_an_update_that_is_not_finite_is_not_made_and_is_counted():
     step, _ = make()
     state = start()
@@ -231,46 +216,12 @@ def test_parts_of_a_batch_do_not_share_noise(parts):
     assert abs(losses[0] - 4 * losses[1]) > 1e-2
 
 
-def test_the_norm_is_that_before_clipping_and_any_optimizer_will_do():
-    optimizer = optax.chain(optax.clip_by_global_norm(1e-3), optax.sgd(1.0))
-    before, after, metrics = words(optimizer, batch())
-    moved = optax.tree.norm(jax.tree.map(jnp.subtract, after.params, before.params))
-    assert metrics.gradient_norm > 0.1
-    np.testing.assert_allclose(moved, 1e-3, rtol=1e-3)
-
-
 def test_a_batch_of_padding_moves_nothing():
     before, after, metrics = words(
         optax.sgd(1.0), jax.tree.map(jnp.zeros_like, batch())
     )
     same(copy(after.params), copy(before.params))
     assert metrics.sums.tokens == 0 and after.skipped == 0
-
-
-def test_parts_that_do_not_divide_the_rows_are_refused():
-    with pytest.raises(
-        ValueError, match='accumulate=3 does not divide the 4 rows of a batch'
-    ):
-        words(tiny.adam(RATE), batch(), accumulate=3)
-
-
-def test_what_was_learned_by_heart_is_translated():
-    """From batches through training to decoding: the ends meet."""
-    step, _ = make()
-    state, rows = start(), batch()
-    for _ in range(300):
-        state, metrics = step(state, rows, jax.random.key(1))
-    assert metrics.sums.nll / metrics.sums.tokens < 0.2
-    p = {'params': state.params}
-
-    @jax.jit
-    def translate(source):
-        max_len_B = jnp.full(len(source), 8)
-        inputs = tiny.decode_inputs(model(), p, source, max_len_B, length=8)
-        return decoding.greedy(inputs)
-
-    tokens = translate(rows['source']).tokens_BNL[:, 0, : rows['labels'].shape[1]]
-    np.testing.assert_array_equal(tokens, rows['labels'])
 
 
 def once(accumulate=1, rows=None, **overrides):
