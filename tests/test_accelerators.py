@@ -19,7 +19,6 @@ from experiments.runtime import compilation, mesh
 from experiments.training import programs
 from flaxformer_lite.attention.flash import Flash
 from flaxformer_lite.generation import generate
-from flaxformer_lite.kv_cache import KeyValues
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.train_step import (
     init_state,
@@ -137,22 +136,6 @@ def test_blockwise_keeps_no_weights_on_a_tpu():
     program = lowered(traced, 'tpu')
     check_products(program)
     assert not pairs(program)
-
-
-def test_flash_says_what_this_gpu_cannot_do(cudnn):
-    q_BTHK = jax.ShapeDtypeStruct((1, 2, 1, 264), jnp.bfloat16)
-    key_BGKS = jax.ShapeDtypeStruct((1, 1, 264, 2), jnp.bfloat16)
-    positions_BT = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-    mask_BHTS = jax.ShapeDtypeStruct((1, 1, 2, 2), bool)
-
-    def attend(q_BTHK, key_BGKS, positions_BT, mask_BHTS):
-        kv = KeyValues(key_BGKS, key_BGKS, positions_BT)
-        return Flash().apply(
-            {}, q_BTHK, kv, positions_BT=positions_BT, mask_BHTS=mask_BHTS
-        )
-
-    with pytest.raises(ValueError, match='not for this GPU: .*264.*blockwise'):
-        jax.eval_shape(attend, q_BTHK, key_BGKS, positions_BT, mask_BHTS)
 
 
 def test_several_gpus_compute_while_they_send(monkeypatch):

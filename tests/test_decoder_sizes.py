@@ -121,20 +121,6 @@ def test_a_size_of_the_attention_to_the_source_is_its_own_and_not_the_decoders(
     assert config.sizes('decoder') == plain.sizes('decoder')
 
 
-def test_empty_widths_of_heads_are_shares_of_d_model_by_the_heads_of_each_attention():
-    config = ModelConfig(
-        d_model=24, num_heads=2, decoder_num_heads=3, cross_num_heads=4, cross_d_v=5
-    )
-    encoder, decoder = config.sizes('encoder'), config.sizes('decoder')
-    cross = config.cross_sizes()
-    assert [(x.d_k, x.d_v) for x in (encoder, decoder, cross)] == [
-        (12, 12),
-        (8, 8),
-        (6, 5),
-    ]
-    assert [x.num_kv_heads for x in (encoder, decoder, cross)] == [2, 3, 4]
-
-
 @pytest.mark.parametrize(
     ('overrides', 'message'),
     [
@@ -145,22 +131,6 @@ def test_empty_widths_of_heads_are_shares_of_d_model_by_the_heads_of_each_attent
         (
             dict(num_kv_heads=2, decoder_num_heads=3),
             'model.num_kv_heads=2 does not divide model.decoder_num_heads=3',
-        ),
-        (
-            dict(decoder_num_heads=4, cross_num_kv_heads=3),
-            'model.cross_num_kv_heads=3 does not divide model.decoder_num_heads=4',
-        ),
-        (
-            dict(decoder_d_model=9, tie='none', d_v=None),
-            'model.decoder_d_model=9 cannot be divided among model.num_heads=2',
-        ),
-        (
-            dict(decoder_d_model=10),
-            'model.tie=all shares embeddings .* set model.tie to decoder or none$',
-        ),
-        (
-            dict(decoder_d_model=10, tie='none', merged_attention=True),
-            'model.merged_attention=True shares its matrices .* make them equal$',
         ),
         (
             dict(projections=False, d_k=None, d_v=None, decoder_d_k=4),

@@ -223,18 +223,6 @@ def test_greedy_takes_the_likeliest_token_each_time(sentences):
         )
 
 
-def test_the_start_token_may_be_the_end_token():
-    def step(token_BN, state, beam):
-        likeliest = jnp.asarray([[-9.0, 0.0, 1.0], [-9.0, 1.0, 0.0]])[beam.step % 2]
-        return likeliest[None, None], state
-
-    inputs = decoding.DecodeInputs(
-        step, NoState(jnp.zeros(1)), jnp.full(1, 5), bos=1, eos=1, length=5
-    )
-    found = jax.jit(lambda: decoding.greedy(inputs))()
-    np.testing.assert_array_equal(found.tokens_BNL[0, 0], [2, 1, 0, 0, 0])
-
-
 @pytest.mark.parametrize('name', ['greedy', 'beam', 'sample'])
 def test_padding_and_the_start_token_are_never_chosen(name):
     def step(token_BN, state, beam):
@@ -356,16 +344,6 @@ def test_filters_leave_the_right_tokens(settings, tokens):
     assert found == tokens
     left = np.exp(LOGITS[tokens] / settings.get('temperature', 1.0))
     np.testing.assert_allclose(p[tokens], left / left.sum(), rtol=1e-5)
-
-
-def test_sampling_from_the_likeliest_token_alone_is_greedy():
-    toy, limits = Toy(), [5, 3, 1, 4, 2, 5]
-    keys = jax.random.split(jax.random.key(0), 6)
-    one = run(
-        decoding.sample, toy.by_slots(np.arange(6), 1), limits, keys=keys, top_k=1
-    )
-    greedy = run(decoding.greedy, toy.by_slots(np.arange(6), 1), limits)
-    np.testing.assert_array_equal(one[0], greedy[0])
 
 
 @functools.cache

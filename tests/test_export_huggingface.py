@@ -152,11 +152,6 @@ def test_an_epsilon_that_changes_the_logits_is_refused(tmp_path, vocabulary):
         huggingface.write(ours._replace(variables=small), tmp_path)
 
 
-def test_a_factor_of_the_logits_is_refused(tmp_path, vocabulary):
-    with pytest.raises(UserError, match='model.init=mu_p.base=6.: the logits of'):
-        huggingface.write(trained(vocabulary, init='mu_p(base=6)'), tmp_path)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [*CASES, *OTHERS])
 def test_transformers_gives_our_logits_and_greedy_translations(

@@ -140,15 +140,6 @@ def test_dropout_falls_on_what_the_second_matrix_reads(name):
     np.testing.assert_allclose(y, np.where(dropped, 0, 2 * exact), rtol=1e-5)
 
 
-def test_experts_have_the_biases_and_the_dropout_that_are_asked_for():
-    module = made('mixture(dropout=0.5, bias=False)')
-    p = variables(module, jnp.zeros((1, 1, 6)))
-    assert set(p['params']['experts']['up']) == {'kernel'}
-    x = jnp.asarray(X, jnp.float32)
-    y = apply(module, p, x, rngs={'dropout': jax.random.key(0)})
-    assert np.abs(y - apply(module, p, x)).max() > 1e-3
-
-
 def mixture(text, x, valid=None):
     """A training step → parameters, results, addition to the loss, and metrics."""
     module = made(text)
@@ -220,10 +211,3 @@ def test_first_choices_take_their_slots_before_second_ones():
         expected = e[i] / e.sum() * (h @ down['kernel'] + down['bias'])
         np.testing.assert_allclose(y[0, i], expected, atol=1e-5)
     np.testing.assert_allclose(metrics['dropped'], 0.5)
-
-
-def test_nothing_is_dropped_of_padding_alone():
-    *_, metrics = mixture(
-        'mixture(experts=2, capacity=0.5)', X[:1, :1], jnp.array([[False]])
-    )
-    assert metrics['dropped'] == 0

@@ -12,7 +12,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from tiny import float64
 
 import flaxformer_lite
-from flaxformer_lite import introspection
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.kv_cache import BeamState
@@ -239,19 +238,3 @@ def test_a_mask_acts_while_decoding_too():
     arguments = word, state.allocate(1, 1), beam
     found, _ = tiny.apply(m, variables, *arguments, method='decode_step')
     np.testing.assert_allclose(found, tiny.apply(m, variables, source, word), atol=1e-5)
-
-
-def test_what_falls_on_padding_is_seen():
-    w = jnp.asarray([[[[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.9, 0.1, 0.0]]]])
-    pos, valid = jnp.asarray([[0, 1, 0]]), jnp.asarray([[True, True, False]])
-    figures = introspection._head_stats(w, pos, valid, pos, valid)
-    np.testing.assert_allclose(figures['padding'], [(0.2 + 0.7) / 2], rtol=1e-6)
-
-
-def test_a_layers_norm_is_of_what_leaves_it():
-    m = model()
-    variables, rows = tiny.all_variables(m), batch()
-    found, seen = attention_stats(m, variables, rows), record(m, variables, rows)
-    valid = np.asarray(rows['source_segments']) != 0
-    expected = [np.asarray(n)[valid].mean() for n in seen.norms['encoder'][1:]]
-    np.testing.assert_allclose(found['encoder']['norm'], expected, rtol=1e-5)

@@ -18,15 +18,6 @@ def test_the_defaults_are_the_papers_base_model():
     assert ModelConfig.of(wmt_base.get_config().model) == ModelConfig()
 
 
-def test_a_config_says_what_differs_from_the_default():
-    config = wmt_base.get_config().model
-    config.update(tiny.SIZES)
-    built = flaxformer_lite.build.model(dict(tiny.SIZES), 13)
-    assert built == flaxformer_lite.build.model(config, 13)
-    with pytest.raises(ValueError, match="no field 'd_modle'; did you mean 'd_model'"):
-        flaxformer_lite.build.model(dict(d_modle=12), 13)
-
-
 def test_a_batch_is_one_pair_a_row():
     sources = [source for source, _ in tiny.PAIRS]
     targets = [target for _, target in tiny.PAIRS]
@@ -47,11 +38,8 @@ def test_a_batch_is_one_pair_a_row():
     [
         ([[4], [5]], [[6]], '2 sources and 1 targets were given'),
         ([[4, 0, 5]], [[6]], 'source, row 0: .* none of them may be 0'),
-        ([[4]], [[6], [-1]], 'target, row 1: tokens must be at least 0'),
         ([4, 5], [[6]], 'source must be rows of tokens, a list for each'),
-        ([[4.5]], [[6]], 'source must be rows of tokens'),
         (np.ones((2, 3)), [[6]], r'source must be whole numbers .* float64 \(2, 3\)'),
-        (np.ones(3, int), [[6]], r'source must be whole numbers .* \(3,\)'),
     ],
 )
 def test_a_batch_refuses_what_is_no_rows_of_tokens(source, target, message):
@@ -171,13 +159,8 @@ def test_generate_stays_within_learned_positions():
         (dict(strategy='beams'), "must be one of greedy, beam, sample, not 'beams'"),
         (dict(strategy='sample'), 'sampling needs a key'),
         (dict(max_length=0), 'max_length must be at least 1, not 0'),
-        (dict(eos=0), 'end=0 is padding'),
-        (dict(bos=-1), 'start must be at least 0, not -1'),
-        (dict(eos=13), 'end=13 is none of the 13 tokens'),
         (dict(forced_first=2), 'forced_first must be a token .* start nor end'),
         (dict(forced_first=4, max_length=1), 'max_length of at least 2'),
-        (dict(beams=0), 'beam search needs 1 ≤ n_best ≤ beams'),
-        (dict(source=[[4, 0]]), 'source, row 0'),
     ],
 )
 def test_generate_refuses_what_it_cannot_do(settings, message):

@@ -9,7 +9,6 @@ from tiny import apply, float64, variables
 
 from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.config import spec
-from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.positions.base import Positions
@@ -147,19 +146,6 @@ def test_positions_turn_queries_and_keys_and_leave_values():
     np.testing.assert_allclose(
         out, by_hand(p, X, Y, MASK, rotate), rtol=1e-4, atol=1e-4
     )
-
-
-@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
-def test_keys_and_values_are_in_the_compute_dtype_and_the_output_is_float32(dtype):
-    heads = multi_head(dense=Dense(dtype=dtype))
-    x, positions = jnp.asarray(X, jnp.float32), positions_of(X)
-    p = variables(heads, x, positions, method='project_kv')
-    kv = apply(heads, p, x, positions, method='project_kv')
-    assert kv.key_BGKS.shape == (2, H, K, 4) and kv.key_BGKS.dtype == dtype
-    assert kv.value_BGUS.shape == (2, H, U, 4) and kv.value_BGUS.dtype == dtype
-    context = AttentionContext(positions, jnp.ones((1, 1, 4, 4), bool))
-    p = variables(heads, x, kv, context)
-    assert apply(heads, p, x, kv, context).dtype == jnp.float32
 
 
 def every_attention_of_groups():

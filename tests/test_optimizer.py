@@ -285,28 +285,18 @@ def test_rates_of_an_initialisation_are_adams():
             "optimizer.name must be one of adabelief, .*not 'muon'; did you mean "
             "'contrib.muon'",
         ),
-        ({'name': 'sgd('}, 'optimizer.name: .*not a spec'),
         ({'name': 'adamw(b1=0.5)'}, 'for adamw, b1 is the field optimizer.b1'),
         (
             {'name': 'sgd(b1=0.5)'},
             r'sgd\(b1=0.5\): unknown argument; sgd takes momentum',
         ),
-        ({'name': 'sgd(learning_rate=0.5)'}, 'the learning rate is what'),
-        ({'name': 'sgd(nesterov=1)'}, 'must be of type bool'),
-        ({'name': 'sgd(momentum=True)'}, 'must be of type float'),
         ({'name': 'sgd(momentum=1.5)'}, 'must be at least 0 and below 1'),
         (
             {'name': 'sgd(momentum=0.9, accumulator_dtype="int99")'},
             'sgd: optax refuses it: .*int99',
         ),
-        ({'name': 'lion(b1="x")'}, r"lion\(b1='x'\): b1 must be of type float"),
         ({'name': 'lion(weight_decay=-1)'}, 'must be at least 0'),
-        ({'name': 'lion(mask=None)'}, 'unknown argument; lion takes b1, b2, mu_dtype'),
-        ({'name': 'contrib.muon(ns_steps=0)'}, 'must be at least 1'),
-        ({'name': 'contrib.muon(ns_steps=1.5)'}, 'must be of type int'),
         ({'name': 'contrib.prodigy(betas=0.9)'}, 'give 2 values'),
-        ({'name': 'contrib.schedule_free_sgd(b1=0)'}, 'must be above 0'),
-        ({'name': 'noisy_sgd'}, 'noisy_sgd: optax refuses it'),
         (
             {'schedule': 'noah(warmup=4)'},
             "optimizer.schedule: 'noah' is not one of noam",
@@ -315,8 +305,6 @@ def test_rates_of_an_initialisation_are_adams():
             {'schedule': 'noam(warmup=0)'},
             'optimizer.schedule: warmup must be at least 1',
         ),
-        ({'schedule': 'noam(warmup="4")'}, 'optimizer.schedule: '),
-        ({'schedule': 'constant_schedule(value="x")'}, 'optimizer.schedule: '),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(settings, message):

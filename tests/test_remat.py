@@ -2,14 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-import pytest
 import tiny
 from jax._src.ad_checkpoint import saved_residuals
 
 from configs import wmt_base
-from experiments.config import check, load
+from experiments.config import load
 from experiments.costs.ledger import ledger
-from experiments.errors import UserError
 from flaxformer_lite import remat
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.loss import loss_sums
@@ -76,23 +74,3 @@ def test_each_layer_keeps_its_input_alone():
     # Of a row and a position of a source and of a target, float32.
     stream = 2 * 64 * tiny.SIZES['d_model'] * 4
     assert kept(3) - kept(2) == kept(2) - kept(1) == stream
-
-
-def test_what_cannot_be_is_refused_by_name():
-    names = ', '.join(CHOICES)
-    with pytest.raises(ValueError, match=f"remat must be one of {names}, not 'dots'"):
-        tiny.model().with_remat('dots')
-    recurrent = tiny.model(architecture='recurrent')
-    assert recurrent.with_remat('none') == recurrent
-    with pytest.raises(ValueError, match='remat=blocks .* Recurrent has none'):
-        recurrent.with_remat('blocks')
-    settings = config(architecture='recurrent')
-    settings.train.remat = 'blocks'
-    refused = 'train.remat=blocks .* model.architecture=recurrent has none'
-    with pytest.raises(UserError, match=refused):
-        check.build_model(load.from_config_dict(settings), tiny.VOCAB)
-    settings.train.remat = 'all'
-    with pytest.raises(
-        UserError, match=f"train.remat must be one of {names}, not 'all'"
-    ):
-        load.from_config_dict(settings)

@@ -23,9 +23,8 @@ CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1,
     ('overrides', 'name'),
     [
         ({}, 'wmt_small'),
-        ({'model.num_heads': 4}, 'wmt_small,model.num_heads=4'),
         ({'b': 1e-05, 'a': True, 'c': None}, 'wmt_small,a=true,b=1e-05,c=null'),
-        ({'model.positions': 'rotary'}, 'wmt_small,model.positions=rotary'),
+        ({}, 'wmt_small,model.positions=rotary'),
     ],
 )
 def test_a_run_is_named_by_its_settings(overrides, name):
