@@ -198,25 +198,6 @@ def test_epochs_of_more_steps_than_can_be_counted_are_refused():
         setup.count_steps(config, batches)
 
 
-@pytest.mark.parametrize(
-    ('name', 'meant'),
-    [
-        ('model.num_head', 'model.num_heads'),
-        ('num_heads', 'model.num_heads'),
-        ('modle.num_heads', 'model.num_heads'),
-        ('train.dropout', 'model.dropout'),
-        ('seed', 'train.seed'),
-        ('decoder_atention', 'model.decoder_attention'),
-        ('model.foo', None),
-        ('learning_rate', None),
-        ('', None),
-    ],
-)
-def test_a_field_is_proposed_where_its_own_name_is_alike(name, meant):
-    expected = f'; did you mean {meant!r}?' if meant else ''
-    assert ranges.nearest(name, schema.fields()) == expected
-
-
 def test_a_line_is_one_whatever_is_in_it():
     text = line(UserError('a\nb\r\nc\x1b[2J\u2028d\x00\udcff' + 'x' * 5000))
     assert text.startswith('a b c\\x1b[2J d\\x00\\udcff')

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import pytest
 import tiny
 from flax.traverse_util import flatten_dict
-from ml_collections import ConfigDict
 
 from configs import wmt_base, wmt_big
 from flaxformer_lite.config import build, variants
@@ -47,14 +46,6 @@ def test_models_of_table_3_have_as_many_parameters_as_their_matrices(
     model = wmt_base.get_config().model
     model.update(overrides)
     assert count(build.model(model, VOCAB)) == expected
-
-
-def test_an_empty_d_k_is_the_share_of_a_head():
-    derived = repr(tiny.model(d_k=None, d_v=None))
-    given = repr(tiny.model(d_k=6, d_v=6))
-    # Every part is the same. Only mu_p asks whether d_k grows with d_model.
-    assert 'd_k_derived=True' in derived
-    assert derived.replace('d_k_derived=True', 'd_k_derived=False') == given
 
 
 @pytest.mark.parametrize('kind', ['norm', 'residual', 'feed_forward'])
@@ -209,11 +200,6 @@ def test_one_new_file_is_a_variant_with_weights_of_its_own_in_every_place(
         for place in places
         for i in range(2)
     }
-
-
-def test_any_object_with_the_fields_is_a_config():
-    config = ConfigDict(wmt_base.get_config().model)
-    assert build.model(config, 9) == build.model(wmt_base.get_config().model, 9)
 
 
 @pytest.mark.parametrize('decoder_layers', [None, 2])

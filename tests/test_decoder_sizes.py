@@ -4,13 +4,9 @@ That such models decode, pack and are trained as others is among the contracts o
 test_contracts; what they record and mask, in test_introspection.
 """
 
-import dataclasses
-
 import pytest
 import tiny
 from flax.traverse_util import flatten_dict
-
-from flaxformer_lite.config.schema import ModelConfig
 
 
 def test_a_decoder_of_another_width_reads_the_source_by_its_own():
@@ -83,42 +79,6 @@ def layer(name, d_ff, **attentions):
         shapes[f'{name}/{attention}/value'] = (d, kv_heads, d_v)
         shapes[f'{name}/{attention}/out_proj'] = (heads, d_v, d)
     return shapes
-
-
-PLAIN = dict(num_layers=3, num_heads=4, num_kv_heads=2, d_k=8, d_v=16, d_ff=20)
-OTHER = dict(num_layers=2, num_heads=8, num_kv_heads=1, d_k=6, d_v=10, d_ff=24)
-OF_ATTENTION = ('num_heads', 'num_kv_heads', 'd_k', 'd_v')
-# The depths of both stacks are known to each of them.
-ATTRIBUTES = {'num_layers': 'decoder_layers'}
-
-
-@pytest.mark.parametrize('size', PLAIN)
-def test_a_size_of_the_decoder_is_its_own_and_not_the_encoders(size):
-    plain = ModelConfig(**PLAIN)
-    config = ModelConfig(**PLAIN, **{f'decoder_{size}': OTHER[size]})
-    change = {ATTRIBUTES.get(size, size): OTHER[size]}
-    expected = dataclasses.replace(plain.sizes('decoder'), **change)
-    assert config.sizes('decoder') == expected
-    assert config.cross_sizes() == expected
-    encoder = plain.sizes('encoder')
-    if size == 'num_layers':
-        encoder = dataclasses.replace(encoder, **change)
-    assert config.sizes('encoder') == encoder
-    assert config.sizes('encoder').num_layers == 3
-    # A decoder without an encoder has no fields of its own.
-    assert config.sizes('decoder_only') == plain.sizes('decoder_only')
-
-
-@pytest.mark.parametrize('decoders', [{}, {'decoder_num_heads': 2, 'decoder_d_k': 4}])
-@pytest.mark.parametrize('size', OF_ATTENTION)
-def test_a_size_of_the_attention_to_the_source_is_its_own_and_not_the_decoders(
-    size, decoders
-):
-    plain = ModelConfig(**PLAIN, **decoders)
-    config = ModelConfig(**PLAIN, **decoders, **{f'cross_{size}': OTHER[size]})
-    expected = dataclasses.replace(plain.sizes('decoder'), **{size: OTHER[size]})
-    assert config.cross_sizes() == expected
-    assert config.sizes('decoder') == plain.sizes('decoder')
 
 
 @pytest.mark.parametrize(

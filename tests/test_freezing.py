@@ -164,17 +164,6 @@ def test_a_schedule_free_average_is_of_what_is_trained():
         np.testing.assert_allclose(found[path], y if path in held else -y, rtol=1e-5)
 
 
-def test_layers_that_are_scanned_are_frozen_all_or_none():
-    separate = config(train__freeze='layer_1/')
-    names = frozen.paths(separate, build(separate))
-    assert {name.split('/')[1] for name in names} == {'layer_1'}
-    with pytest.raises(UserError, match='model.scan_layers=True decoder/layers/'):
-        build(config(train__freeze='layer_1/', model__scan_layers=True))
-    scanned = config(train__freeze='encoder/layer_.*/query', model__scan_layers=True)
-    names = frozen.paths(scanned, build(scanned))
-    assert names == {'encoder/layers/self_attention/query/kernel'}
-
-
 @pytest.mark.parametrize(
     ('pattern', 'message'),
     [

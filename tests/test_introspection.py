@@ -67,21 +67,6 @@ def test_the_first_layer_is_the_formulas():
     np.testing.assert_allclose(found.heads['encoder'][0], heads, atol=2e-5)
 
 
-def test_heads_that_share_keys_have_weights_of_their_own():
-    """A model whose heads share keys is one that has the same keys for each head."""
-    shared = model(num_heads=4, num_kv_heads=2)
-    variables = tiny.all_variables(shared)
-    flat = flatten_dict(variables, sep='/')
-    for name in flat:
-        if name.endswith(('key/kernel', 'value/kernel')):
-            flat[name] = jnp.repeat(flat[name], 2, 1)
-    each = record(model(num_heads=4), unflatten_dict(flat, sep='/'), batch())
-    found = record(shared, variables, batch())
-    close = functools.partial(np.testing.assert_allclose, atol=2e-5)
-    jax.tree.map(close, found.weights, each.weights)
-    jax.tree.map(close, found.heads, each.heads)
-
-
 @pytest.mark.parametrize(
     'name',
     [

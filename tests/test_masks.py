@@ -55,14 +55,6 @@ def test_what_is_before_goes_by_position_not_by_slot():
     np.testing.assert_array_equal(mask_BHTS[1, 0], matrix('x.x. xxx. ..x. xxxx'))
 
 
-def test_a_prefix_is_seen_in_both_directions_and_what_follows_is_causal():
-    # Two sentences, whose sources and targets stand packed behind each other.
-    rows = batch([[1, 1, 2, 0, 1, 1, 2]], [[0, 1, 0, 0, 2, 3, 1]])
-    mask_BHTS = rows.prefix_mask(4)
-    expected = matrix('xx..... xx..... ..x.... ....... xx..x.. xx..xx. ..x...x')
-    np.testing.assert_array_equal(mask_BHTS[0, 0], expected)
-
-
 def test_positions_go_on_where_those_of_a_source_end():
     source = batch([[1, 1, 1, 2, 0], [1, 1, 0, 0, 0]])
     target = batch([[1, 1, 2, 2], [1, 0, 0, 0]], [[0, 1, 0, 1], [0, 0, 0, 0]])

@@ -93,10 +93,3 @@ def test_its_outputs_are_there_small_and_of_no_machine(name):
     assert not re.search(r'/(home|root|tmp|work|usr|content)/', text)
     assert all(x['output_type'] != 'error' for x in found)
     assert all(x.get('name') != 'stderr' for x in found)
-
-
-@every_notebook
-def test_what_it_links_to_is_there(name):
-    text = '\n'.join(source(cell) for cell in cells(name, 'markdown'))
-    for target in re.findall(r'\]\((?!https?:)(.*?)\)', text):
-        assert (ROOT / 'notebooks' / target.partition('#')[0]).exists(), target

@@ -339,16 +339,3 @@ def test_matrices_and_embeddings_decay_and_nothing_else(overrides):
     assert not [path for path in decaying if 'positions' in path.split('/')]
     sizes = flatten_dict(shapes(**overrides), sep='/')
     assert all(sizes[path].ndim > 1 for path in decaying)
-
-
-@pytest.mark.parametrize(
-    'overrides', [dict(tie='none'), dict(architecture='recurrent')]
-)
-def test_what_decays_begins_around_zero(overrides):
-    model = tiny.model(**overrides, num_layers=1)
-    first = jax.jit(lambda: init_variables(model, jax.random.key(0)))()
-    is_decaying = masks(**overrides)
-    for path, x in flatten_dict(first['params'], sep='/').items():
-        if is_decaying[path]:
-            error = np.std(x) / np.sqrt(x.size)
-            assert abs(np.mean(x)) < 5 * error, path

@@ -15,7 +15,6 @@ from jax.sharding import AxisType, PartitionSpec
 from published import (
     GOLDENS,
     NAMES,
-    change_config,
     change_weights,
     family_of,
     golden_of,
@@ -234,17 +233,3 @@ def test_a_file_of_the_model_without_its_head_is_read(marian):
     assert not found['params']['output_bias'].any()
     found['params']['output_bias'] = whole['params']['output_bias']
     assert same(found, whole)
-
-
-@pytest.mark.parametrize('name', ['t5gemma', 't5gemma2'])
-def test_tokens_may_stand_in_the_config_of_the_decoder_alone(name, tmp_path):
-    path = tmp_path / name
-    shutil.copytree(GOLDENS / name, path)
-    names = ('vocab_size', 'pad_token_id', 'eos_token_id', 'bos_token_id')
-    config = folder.read_config(path)
-    tokens = dict(zip(names, (17, 0, 1, 2), strict=True))
-    gone = dict.fromkeys((*names, 'decoder_start_token_id'), ...)
-    change_config(path, **gone, decoder=config['decoder'] | tokens)
-    (path / 'generation_config.json').unlink()
-    expected = flaxformer_lite.describe_pretrained(GOLDENS / name)
-    assert flaxformer_lite.describe_pretrained(path) == expected

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -183,31 +182,6 @@ def test_a_config_of_another_shape_is_one_line(tmp_path, text):
     assert [path.name for path in tmp_path.iterdir()] == ['config.json']
 
 
-@pytest.mark.skipif(os.name != 'posix', reason='locks as POSIX has them')
-def test_one_process_at_a_time_and_a_kill_lets_go(tmp_path):
-    holder = subprocess.Popen(
-        [
-            *(sys.executable, '-c'),
-            'import pathlib, sys, time\nfrom experiments.runs import directory\n'
-            f'with directory.open_run(pathlib.Path(sys.argv[1]), {CONFIG!r}):\n'
-            '    print("held", flush=True)\n    time.sleep(60)\n',
-            str(tmp_path),
-        ],
-        stdout=subprocess.PIPE,
-    )
-    with holder:
-        try:
-            assert holder.stdout.readline() == b'held\n'
-            with pytest.raises(UserError, match=f'in use by process {holder.pid} '):
-                with directory.open_run(tmp_path, CONFIG):
-                    pass
-        finally:
-            holder.send_signal(signal.SIGKILL)
-        holder.wait()
-        with directory.open_run(tmp_path, CONFIG) as resumes:
-            assert resumes
-
-
 def test_the_environment_names_versions_and_devices(tmp_path):
     import jax
 
@@ -251,19 +225,9 @@ def test_the_environment_names_the_processor(text, expected, tmp_path, monkeypat
 
 def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):
     def git(*arguments):
-        command = [
-            'git',
-            '-C',
-            str(tmp_path),
-            '-c',
-            'user.name=a',
-            '-c',
-            'user.email=a',
-            *arguments,
-        ]
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True
-        ).stdout.strip()
+        as_a = ['-c', 'user.name=a', '-c', 'user.email=a']
+        command = ['git', '-C', str(tmp_path), *as_a, *arguments]
+        return subprocess.check_output(command, text=True).strip()
 
     git('init')
     code = tmp_path / 'environment.py'

@@ -81,23 +81,6 @@ def test_the_first_parameters_are_the_same():
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(found), expected)
 
 
-def test_dropout_draws_of_each_layer_are_its_own_and_as_many_as_the_rate_says():
-    model = tiny.model(
-        scan_layers=True, architecture='decoder_only', dropout=0.0, layer_drop=0.25
-    )
-    stack = model.decoder
-
-    def keep(key):
-        bound = stack.bind({}, rngs={'dropout': key})
-        return bound.layer_drop.keep(2)[:, 0, 0, 0]
-
-    keep_NL = jax.jit(jax.vmap(keep))(jax.random.split(jax.random.key(0), 4000))
-    together = np.corrcoef(np.float64(keep_NL).T)[0, 1]
-    deviation = 4000**-0.5
-    assert abs(together) < 5 * deviation
-    np.testing.assert_allclose(keep_NL.mean(0), 0.75, atol=5 * deviation / 2)
-
-
 def gradient_jaxpr(num_layers):
     """With dropout, of abstract variables."""
     model = tiny.model(scan_layers=True, num_layers=num_layers, layer_drop=0.1)

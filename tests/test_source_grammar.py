@@ -161,8 +161,14 @@ HERE, OUTSIDE, AT_HOME, HOME = (
 # Phenomena, and of each some trees, as the functions above make them, with the English,
 # and the German written by hand.
 NAMES = vars(lexicon) | vars(syntax) | globals()
-TABLE = Path(__file__).with_name('goldens') / 'grammar.tsv'
-_, *ROWS = TABLE.read_text('utf-8').splitlines()
+GOLDENS = Path(__file__).with_name('goldens')
+
+
+def read_golden(name: str) -> list[str]:
+    return (GOLDENS / name).read_text('utf-8').splitlines()
+
+
+_, *ROWS = read_golden('grammar.tsv')
 
 
 @pytest.mark.parametrize('row', ROWS, ids=lambda row: row.split('\t')[2])
@@ -176,36 +182,10 @@ def test_phenomena(row):
 # ---- Forms of words
 # -----------------------------------------------------------------------------
 
-# Nominative, accusative, dative, genitive.
-DECLENSIONS = """
-the big man: der große Mann, den großen Mann, dem großen Mann, des großen Mannes
-the big men: die großen Männer, die großen Männer, den großen Männern, der großen Männer
-a rich woman: eine reiche Frau, eine reiche Frau, einer reichen Frau, einer reichen Frau
-many old cows: viele alte Kühe, viele alte Kühe, vielen alten Kühen, vieler alter Kühe
-no good child: kein gutes Kind, kein gutes Kind, keinem guten Kind, keines guten Kindes
-no old eggs: keine alten Eier, keine alten Eier, keinen alten Eiern, keiner alten Eier
-this student: dieser Student, diesen Studenten, diesem Studenten, dieses Studenten
-my neighbour: mein Nachbar, meinen Nachbarn, meinem Nachbarn, meines Nachbarn
-the lions: die Löwen, die Löwen, den Löwen, der Löwen
-a farmer: ein Bauer, einen Bauern, einem Bauern, eines Bauern
-every house: jedes Haus, jedes Haus, jedem Haus, jedes Hauses
-all houses: alle Häuser, alle Häuser, allen Häusern, aller Häuser
-our car: unser Auto, unser Auto, unserem Auto, unseres Autos
-your cars: deine Autos, deine Autos, deinen Autos, deiner Autos
-her mother: ihre Mutter, ihre Mutter, ihrer Mutter, ihrer Mutter
-his daughters: seine Töchter, seine Töchter, seinen Töchtern, seiner Töchter
-the bus: der Bus, den Bus, dem Bus, des Busses
-the park: der Park, den Park, dem Park, des Parks
-the secret: das Geheimnis, das Geheimnis, dem Geheimnis, des Geheimnisses
-the queens: die Königinnen, die Königinnen, den Königinnen, der Königinnen
-the museums: die Museen, die Museen, den Museen, der Museen
-which table: welcher Tisch, welchen Tisch, welchem Tisch, welches Tisches
-three white geese: drei weiße Gänse, drei weiße Gänse, drei weißen Gänsen, drei weißer Gänse
-"""  # noqa: E501
 
-
-@pytest.mark.parametrize('row', DECLENSIONS.strip().splitlines())
+@pytest.mark.parametrize('row', read_golden('declensions.txt'))
 def test_declension(row):
+    """Nominative, accusative, dative, genitive."""
     text, forms = row.split(': ')
     declined = [
         ' '.join(phrase(n(text), case)) for case in ('nom', 'acc', 'dat', 'gen')
@@ -213,39 +193,9 @@ def test_declension(row):
     assert declined == forms.split(', ')
 
 
-# ich, du, er, wir; the participle, with its auxiliary; the request to a friend.
-CONJUGATIONS = """
-sleep: schlafe schläfst schläft schlafen hat geschlafen schlaf
-read: lese liest liest lesen hat gelesen lies
-eat: esse isst isst essen hat gegessen iss
-give: gebe gibst gibt geben hat gegeben gib
-see: sehe siehst sieht sehen hat gesehen sieh
-take: nehme nimmst nimmt nehmen hat genommen nimm
-throw away: werfe wirfst wirft werfen hat weggeworfen wirf
-help: helfe hilfst hilft helfen hat geholfen hilf
-run: laufe läufst läuft laufen ist gelaufen lauf
-drive: fahre fährst fährt fahren ist gefahren fahr
-hold: halte hältst hält halten hat gehalten halte
-invite: lade lädst lädt laden hat eingeladen lade
-wash: wasche wäschst wäscht waschen hat gewaschen wasch
-work: arbeite arbeitest arbeitet arbeiten hat gearbeitet arbeite
-find: finde findest findet finden hat gefunden finde
-draw: zeichne zeichnest zeichnet zeichnen hat gezeichnet zeichne
-tidy up: räume räumst räumt räumen hat aufgeräumt räum
-dance: tanze tanzt tanzt tanzen hat getanzt tanz
-kiss: küsse küsst küsst küssen hat geküsst küss
-travel: reise reist reist reisen ist gereist reise
-smile: lächle lächelst lächelt lächeln hat gelächelt lächle
-feed: füttere fütterst füttert füttern hat gefüttert füttere
-repair: repariere reparierst repariert reparieren hat repariert repariere
-sell: verkaufe verkaufst verkauft verkaufen hat verkauft verkauf
-get up: stehe stehst steht stehen ist aufgestanden steh
-arrive: komme kommst kommt kommen ist angekommen komm
-"""
-
-
-@pytest.mark.parametrize('row', CONJUGATIONS.strip().splitlines())
+@pytest.mark.parametrize('row', read_golden('conjugations.txt'))
 def test_conjugation(row):
+    """ich, du, er, wir; participle with auxiliary; the request to a friend."""
     english_verb, forms = row.split(': ')
     verb = VERBS[english_verb].german
     auxiliary = {'haben': 'hat', 'sein': 'ist'}[verb.auxiliary]

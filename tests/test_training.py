@@ -242,14 +242,6 @@ def test_evaluation_reads_the_batch_stats_that_training_leaves():
     assert not np.allclose(other.nll, metrics.sums.nll)
 
 
-def test_batch_stats_of_an_accumulated_batch_are_its_last_parts():
-    _, state, _ = once(accumulate=2, **BATCH_NORM)
-    half = jax.tree.map(lambda x: x[1::2], batch())  # as a batch is divided
-    _, expected, _ = once(rows=half, **BATCH_NORM)
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
-    jax.tree.map(close, state.batch_stats, expected.batch_stats)
-
-
 def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
     def learnt(balance):
         m = model(dropout=0.0, feed_forward=f'mixture(balance={balance})')

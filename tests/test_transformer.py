@@ -131,20 +131,6 @@ def test_embeddings_are_normed_with_their_positions_in_each_stack():
         np.testing.assert_allclose(found.norms[stack][0][0], lengths, rtol=1e-4)
 
 
-def test_rows_may_be_padded_beyond_a_learned_table():
-    model, p = made(positions='learned(max_length=6)')
-    source, inputs = (
-        tiny.padded([[4, 5, 6, 7, 8, 1], [9, 1]]),
-        tiny.padded([[2, 4, 5, 6], [2]]),
-    )
-    wide = [jnp.pad(x, ((0, 0), (0, 4))) for x in (source, inputs)]
-    logits = tiny.apply(model, p, *wide)
-    assert jnp.isfinite(logits).all()
-    held = inputs != 0
-    expected = tiny.apply(model, p, source, inputs)[held]
-    np.testing.assert_allclose(logits[:, : inputs.shape[1]][held], expected, atol=1e-5)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def translate(model, p, source, bos=2):
     words_B = (source != 0).sum(-1)
