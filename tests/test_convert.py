@@ -273,7 +273,7 @@ def test_from_a_published_checkpoint_to_one_that_is_trained_on(
         *('--config.checkpoint.every=10', '--config.evaluation.every=1000'),
         *('--config.evaluation.decode=greedy', '--config.evaluation.extra_length=3'),
         *(
-            '--config.optimizer.schedule=constant_schedule(value=1e-3)',
+            '--config.optimizer.schedule=constant_schedule(value=3e-4)',
             f'--workdir={path}',
         ),
     ]

@@ -87,7 +87,10 @@ def test_only_what_differs_from_the_file_counts_and_in_no_order(file):
         '--config.model.dropout=.1',
         '--config.data=x',
     )
-    same = parse(file, '--config.data', 'x', '--config.model.num_heads', '4')
+    # The last of two counts.
+    same = parse(
+        file, '--config.data=y', '--config.data', 'x', '--config.model.num_heads', '4'
+    )
     assert some.overrides == same.overrides == {'data': 'x', 'model.num_heads': 4}
 
 

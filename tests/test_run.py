@@ -492,7 +492,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
             'evaluation.average=2 .*checkpoint.keep_best=0',
         ),
         (dict(model__dtype='float16'), 'model.dtype must be one of float32, bfloat16'),
-        (dict(model__layers=3), "no field 'model.layers'; did you mean"),
+        (dict(model__layers=3), 'field model.layers of the config; did you mean'),
         (dict(train__steps='many'), 'train.steps'),
         (dict(train__steps=0), 'train.steps=0 and train.epochs=0'),
         (
