@@ -161,12 +161,6 @@ def test_continuous_positions_are_those_of_one_text():
     assert np.abs(found - tiny.apply(plain, p, source, inputs)).max() > 1e-3
 
 
-def test_a_learned_table_holds_source_and_target_of_continuous_positions():
-    fields = dict(positions='learned(max_length=8)', continuous_positions=True)
-    assert tiny.model(**fields).max_length == 4
-    assert tiny.model(positions='learned(max_length=8)').max_length == 8
-
-
 # Every field of a model, with a value that is not the tiny model's.
 OTHERS = dict(
     d_model=16,
@@ -269,15 +263,6 @@ def entities():
         [[True, True, False, True, True], [False, True, False, False, False]]
     )
     return model, tiny.variables(model, features, present), features, present
-
-
-def test_the_order_of_entities_changes_nothing_but_the_order():
-    model, p, features, present = entities()
-    order = jnp.asarray([3, 0, 4, 2, 1])
-    y = tiny.apply(model, p, features, present)
-    found = tiny.apply(model, p, features[:, order], present[:, order])
-    np.testing.assert_allclose(found, y[:, order], atol=1e-5)
-    assert jnp.abs(y[0, 0] - y[0, 1]).max() > 1e-2
 
 
 def test_absent_entities_are_neither_seen_nor_returned():

@@ -175,19 +175,6 @@ def test_the_largest_model_is_described_without_an_array():
     assert answer(sizes, described=True) == ''
 
 
-@pytest.mark.parametrize('seed', range(10))
-def test_any_settings_together_are_described_or_refused(seed):
-    rng = random.Random(f'{SEED}/{seed}')
-    names = [
-        f for f in schema.fields() if f.startswith(('model.', 'batch.', 'tokenizer.'))
-    ]
-    chosen = {name: rng.choice(NUMBERS + TEXTS) for name in rng.sample(names, 2)}
-    for name in rng.sample([f for f in names if f[6:] in variants.FOLDERS], 3):
-        chosen[name] = rng.choice(variants.names(name[6:]))
-    text = answer(SMALL | chosen, described=True)
-    assert is_a_line(text), f'seed {SEED}/{seed}: {chosen}'
-
-
 def test_epochs_of_more_steps_than_can_be_counted_are_refused():
     config = wmt_base.get_config()
     config.train.steps, config.train.epochs = 0, 2**20

@@ -69,14 +69,6 @@ def test_a_decoder_has_what_it_names_and_else_what_the_encoder_has(kind):
         tiny.model(**{f'decoder_{kind}': 'sofmax'})
 
 
-def test_matrices_begin_as_each_stacks_residual_asks():
-    model = tiny.model(decoder_residual='deepnorm')
-    blocks = model.encoder.block, model.decoder.block
-    inits = [block.self_attention.dense.kernel_init for block in blocks]
-    names = [type(init).__name__ for init in inits]
-    assert names == ['Xavier', 'Deepnorm']
-
-
 def test_what_is_named_stands_in_its_place():
     model = tiny.model(
         attention='relu',
@@ -242,12 +234,3 @@ def deepnets(role, n, m):
     if role == 'decoder':
         return (12 * m) ** (-1 / 4), (3 * m) ** (1 / 4)
     return (8 * (n + m)) ** (-1 / 4), (2 * (n + m)) ** (1 / 4)
-
-
-def test_whole_tokens_are_dropped_along_features():
-    dropped = tiny.model(dropout=0.5, dropout_kind='tokens')
-    assert (
-        dropped.encoder.dropout
-        == dropped.encoder.block.residual.dropout
-        == Dropout(0.5, (-1,))
-    )

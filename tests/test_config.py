@@ -9,7 +9,7 @@ import pytest
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import wmt_base, wmt_base_bf16, wmt_big, wmt_big_bf16
+from configs import wmt_base
 from experiments import report
 from experiments.command_line import flags
 from experiments.config import check, load, schema, table
@@ -88,15 +88,6 @@ def test_the_base_config_states_what_the_paper_does_and_nothing_else():
     assert ExperimentConfig().model.sizes('encoder').d_k == 64
 
 
-@pytest.mark.parametrize(
-    ('file', 'plain'), [(wmt_base_bf16, wmt_base), (wmt_big_bf16, wmt_big)]
-)
-def test_configs_for_accelerators_differ_in_their_products_and_rows_alone(file, plain):
-    for_accelerators = {'model.dtype': 'bfloat16', 'batch.rows_multiple': 8}
-    expected = flatten(plain.get_config().to_dict()) | for_accelerators
-    assert flatten(file.get_config().to_dict()) == expected
-
-
 def test_a_file_may_leave_fields_out_and_each_can_be_overridden(tmp_path):
     path = tmp_path / 'empty.py'
     path.write_text(
@@ -127,14 +118,6 @@ def test_what_a_file_gives_gets_the_type_of_its_field():
     with pytest.raises(TypeError):
         config.model.decoder_d_k = 'wide'
     assert load.from_config_dict(config).model.d_k == 64
-
-
-def test_a_reference_between_fields_stays_one():
-    config = ConfigDict({'model': {'d_model': 64}})
-    config.model.d_ff = config.model.get_ref('d_model') * 4
-    load.fill(config)
-    config.model.d_model = 128
-    assert load.from_config_dict(config).model.d_ff == 512
 
 
 def test_what_is_stored_is_read_as_it_was(tmp_path):

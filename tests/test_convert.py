@@ -311,12 +311,3 @@ def test_from_a_published_checkpoint_to_one_that_is_trained_on(
         published_tokenizers.translated(model, tokenizer, 'mbart', text)
         for text in texts
     ]
-
-
-def test_a_published_tokenizer_is_written_for_transformers_alone(
-    runs, tmp_path, monkeypatch, capsys
-):
-    with pytest.raises(UserError, match='--to=stablehlo does not write a tokenizer'):
-        out = tmp_path / 'out'
-        command(monkeypatch, convert, runs / 't5', '--to=stablehlo', f'--out={out}')
-    assert not out.exists()

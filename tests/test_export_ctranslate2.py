@@ -12,7 +12,7 @@ import pytest
 
 import flaxformer_lite
 from experiments.config.schema import ExperimentConfig
-from experiments.conversion import rewrite, to_ctranslate2
+from experiments.conversion import to_ctranslate2
 from experiments.conversion.trained import Trained
 from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
@@ -100,12 +100,6 @@ def test_what_is_not_computed_is_refused_by_its_field(given, words):
 @pytest.mark.parametrize('name', CASES)
 def test_what_is_computed_is_not_refused(name):
     to_ctranslate2.check_model(ModelConfig.of(SIZES | CASES[name]))
-
-
-def test_layers_that_are_not_alike_are_refused_by_their_field():
-    config = ModelConfig.of(SIZES | dict(attention='[softmax, local]'))
-    with pytest.raises(UserError, match='softmax, local.: the layers of a stack are'):
-        rewrite.plain(build.model(config, 9), config, {})
 
 
 @pytest.fixture(scope='module')

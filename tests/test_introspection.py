@@ -14,7 +14,6 @@ from tiny import float64
 import flaxformer_lite
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.training.batch import source_and_inputs
 
 
@@ -207,19 +206,3 @@ def test_masks_change_nothing_while_all_are_on_and_never_compile_again():
         run(off(m, *head)['ablation_masks'])
         run(off(m, *layer)['ablation_masks'])
     assert len(traces) == 1
-
-
-def test_a_mask_acts_while_decoding_too():
-    m = model()
-    variables = off(m, 'decoder', 'layer_0', 'cross_attention', 'heads', 0)
-    source = tiny.padded([[4, 5, 6, 1]])
-    state = tiny.apply(m, variables, source, method='prefill')
-    beam = BeamState(
-        step=jnp.int32(0),
-        parent_BN=jnp.zeros((1, 1), jnp.int32),
-        visible_BNS=jnp.ones((1, 1, 1), bool),
-    )
-    word = jnp.full((1, 1), 2)
-    arguments = word, state.allocate(1, 1), beam
-    found, _ = tiny.apply(m, variables, *arguments, method='decode_step')
-    np.testing.assert_allclose(found, tiny.apply(m, variables, source, word), atol=1e-5)

@@ -124,27 +124,6 @@ def test_numbers_of_tokens_mean_nothing_by_themselves():
     np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-5)
 
 
-def test_a_given_first_token_adds_nothing_to_the_score():
-    model, variables = made()
-
-    def generate(**settings):
-        return flaxformer_lite.generate(
-            model, variables, SOURCES, 'greedy', max_length=4, **settings
-        )
-
-    found = generate(forced_first=7)
-    batch = flaxformer_lite.make_batch(SOURCES, found.tokens_BNL[:, 0])
-    logits = tiny.apply(model, variables, batch['source'], batch['inputs'])
-    labels = batch['labels']
-    log_p = np.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)[
-        ..., 0
-    ]
-    expected = np.where(labels != 0, log_p, 0)[:, 1:].sum(1)
-    exists = np.asarray(found.exists_BN[:, 0])
-    assert exists.any() and (np.asarray(labels)[exists, 0] == 7).all()
-    np.testing.assert_allclose(found.scores_BN[exists, 0], expected[exists], rtol=1e-4)
-
-
 def test_generate_stays_within_learned_positions():
     model, variables = made(positions='learned(max_length=6)')
     found = flaxformer_lite.generate(model, variables, SOURCES, 'greedy')

@@ -279,11 +279,3 @@ def test_an_array_that_is_there_twice_has_to_be_the_same(marian):
     change_weights(marian, differ)
     words = 'lm_head.weight is not model.shared.weight, and the config ties'
     assert words in refusal(marian)
-
-
-def test_of_several_end_tokens_one_has_to_be_chosen(marian):
-    change_config(marian, eos_token_id=[0])
-    change_config(marian, folder.GENERATION, eos_token_id=[0])
-    assert flaxformer_lite.describe_pretrained(marian).special_tokens.end == 0
-    change_config(marian, folder.GENERATION, eos_token_id=[0, 3])
-    assert 'eos_token_id=[0, 3]: decoding ends at one token here' in refusal(marian)

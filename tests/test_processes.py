@@ -365,16 +365,6 @@ def test_a_disk_that_fills_for_one_ends_all_and_the_last_checkpoint_stays(
 
 
 @pytest.mark.slow
-def test_one_may_start_late_and_a_second_group_finds_the_run_ended(begin, tmp_path):
-    workdir = tmp_path / 'run'
-    assert [status for status, _ in map(ended, begin(workdir, late=15))] == [0, 0]
-    before = (workdir / 'result.json').read_bytes()
-    (status, out), (other, _) = map(ended, begin(workdir))
-    assert (status, other) == (0, 0) and 'finished: step 12' in out
-    assert (workdir / 'result.json').read_bytes() == before
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [

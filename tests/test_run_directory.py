@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -77,14 +76,6 @@ def test_another_config_is_refused_and_each_difference_named(tmp_path):
     ):
         assert difference in str(error.value)
     assert 'd_model' not in str(error.value)
-
-
-def test_a_config_of_other_fields_is_refused_and_they_are_named(tmp_path):
-    with directory.open_run(tmp_path, CONFIG):
-        pass
-    other = CONFIG | {'model': {'d_model': 128, 'd_k': None}, 'extra': 1}
-    with pytest.raises(UserError, match=r'of other fields \(extra, model\.sizes\)'):
-        directory.check_directory(tmp_path, other)
 
 
 def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
@@ -192,35 +183,6 @@ def test_the_environment_names_versions_and_devices(tmp_path):
     assert stored['devices'] == {'cpu': 2}
     expected = {'python', 'packages', 'platform', 'processor', 'devices', 'git'}
     assert set(stored) == expected
-
-
-@pytest.mark.parametrize(
-    ('text', 'expected'),
-    [
-        (
-            'processor\t: 0\nmodel name\t: AMD EPYC 7B13\n'
-            'flags\t\t: fpu sse4_2 smep avx2 avx512f amx_tile fma\n\nmodel name\t: B\n',
-            {
-                'name': 'AMD EPYC 7B13',
-                'vectors': ['amx_tile', 'avx2', 'avx512f', 'fma', 'sse4_2'],
-            },
-        ),
-        (
-            'processor\t: 0\nFeatures\t: fp asimd sve2 sme sme2 crc32\n',
-            {
-                'name': platform.processor() or platform.machine(),
-                'vectors': ['asimd', 'sme', 'sme2', 'sve2'],
-            },
-        ),
-        (None, {'name': platform.processor() or platform.machine(), 'vectors': []}),
-    ],
-    ids=['x86', 'arm', 'not Linux'],
-)
-def test_the_environment_names_the_processor(text, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, 'CPUINFO', tmp_path / 'cpuinfo')
-    if text:
-        (tmp_path / 'cpuinfo').write_text(text)
-    assert environment.describe([])['processor'] == expected
 
 
 def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):

@@ -13,7 +13,6 @@ from configs import wmt_base
 from experiments.config import load
 from experiments.costs import flops
 from experiments.optimizers import optimizer
-from flaxformer_lite import ablation_masks, record
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.training.loss import loss_and_grads
 from flaxformer_lite.training.train_step import init_variables
@@ -93,27 +92,6 @@ def test_the_program_of_a_step_does_not_grow_with_depth():
     two, six = gradient_jaxpr(2), gradient_jaxpr(6)
     assert flops.operations(two) == flops.operations(six)
     assert flops.flops(six).total() > 2 * flops.flops(two).total()
-
-
-def test_what_is_inside_is_that_of_separate_layers():
-    separate, scanned = both(architecture='decoder_only')
-    close(record(*scanned, batch()), record(*separate, batch()))
-    model, variables = scanned
-    masks = ablation_masks(model)
-    assert jax.tree.map(np.shape, masks) == {
-        'decoder': {
-            'layers': {'self_attention': {'heads': (2, 2)}},
-            'layer_drop': {'keep': (2,)},
-        }
-    }
-    masks['decoder']['layer_drop']['keep'] = jnp.array([1.0, 0.0])
-    masks['decoder']['layers']['self_attention']['heads'] = jnp.array([[1, 0.0]] * 2)
-
-    def logits(model, variables, masks):
-        tokens = [batch()[name] for name in ('source', 'inputs')]
-        return tiny.apply(model, variables | {'ablation_masks': masks}, *tokens)
-
-    close(logits(*scanned, masks), logits(*separate, unstack_layers(masks)))
 
 
 def config(name='adam'):

@@ -26,18 +26,6 @@ def test_cosine_ends_with_the_training():
     assert rate(100) == rate(1000) == 0
 
 
-@pytest.mark.parametrize('warmup', [0.0, 0.1, 0.5, 0.99])
-@pytest.mark.parametrize('steps', [1, 2, 3, 10, 1300])
-def test_every_update_of_cosine_teaches_and_one_has_the_peak(steps, warmup):
-    rate = schedules.cosine(steps, peak=0.25, warmup=warmup)
-    rates = np.array([rate(count) for count in range(steps)])
-    w = max(1, round(warmup * steps))
-    assert (rates > 0).all()
-    assert rates.argmax() == w - 1 and rates.max() == 0.25
-    np.testing.assert_allclose(rates[0], 0.25 / w, rtol=1e-6)
-    assert (np.diff(rates[:w]) > 0).all() and (np.diff(rates[w - 1 :]) < 0).all()
-
-
 @pytest.mark.parametrize(
     ('text', 'message'),
     [

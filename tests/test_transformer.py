@@ -113,24 +113,6 @@ def test_logits_are_scaled_then_biased_then_capped():
     np.testing.assert_allclose(sums.nll, nll[range(3), [6, 7, 1]].sum(), rtol=1e-5)
 
 
-def test_embeddings_are_normed_with_their_positions_in_each_stack():
-    model, p = made(norm_embeddings=True, num_layers=1, tie='none')
-    batch = flaxformer_lite.make_batch([[4, 5, 1]], [[6, 7, 1]])
-    found = flaxformer_lite.record(model, p, batch)
-    params = tiny.float64(p['params'])
-    angle = np.arange(3)[:, None] / 10000 ** (np.arange(0, 12, 2) / 12)
-    sinusoids = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(3, 12)
-    for stack, table, tokens in (
-        ('encoder', 'source_embedding', [4, 5, 1]),
-        ('decoder', 'embedding', [2, 6, 7]),
-    ):
-        x = np.sqrt(12) * params[table][tokens] + sinusoids
-        x = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
-        norm = params[stack]['embedding_norm']
-        lengths = np.linalg.norm(x * norm['scale'] + norm['bias'], axis=-1)
-        np.testing.assert_allclose(found.norms[stack][0][0], lengths, rtol=1e-4)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def translate(model, p, source, bos=2):
     words_B = (source != 0).sum(-1)
