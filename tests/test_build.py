@@ -94,29 +94,8 @@ def test_what_is_named_stands_in_its_place():
 
 
 @pytest.mark.parametrize(
-    ('overrides', 'length'),
-    [
-        (
-            dict(
-                positions='learned(max_length=9)',
-                decoder_positions='learned(max_length=7)',
-            ),
-            7,
-        ),
-        (dict(decoder_positions='learned(max_length=7)'), 7),
-        (dict(positions='learned(max_length=9)', decoder_positions='alibi'), 9),
-        (dict(), None),
-        (dict(architecture='decoder_only', positions='learned(max_length=9)'), 4),
-    ],
-)
-def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
-    assert tiny.model(**overrides).max_length == length
-
-
-@pytest.mark.parametrize(
     ('overrides', 'message'),
     [
-        (dict(d_model=7), 'model.positions: d_model must be even for sinusoids, not 7'),
         (
             dict(cross_positions='alibi'),
             "model.cross_positions='alibi' does nothing in cross-",
@@ -137,10 +116,6 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
         ),
         (dict(init='[normal, xavier]'), 'model.init: .* there is one init for all'),
         (
-            dict(positions='[none, learned(max_length=9)]'),
-            r'model.positions: learned\(max_length=9\) acts once for all layers',
-        ),
-        (
             dict(scan_layers=True, norm='[layer, rms]', decoder_num_layers=3),
             'model.scan_layers=True runs the 2 layers .* the decoder has 3 layers',
         ),
@@ -151,11 +126,6 @@ def test_a_sentence_may_be_as_long_as_the_shortest_table(overrides, length):
         (
             dict(architecture='recurrent(core_attention="softmax")'),
             "unknown argument 'core_attention'; recurrent takes cell",
-        ),
-        (
-            dict(architecture='rnn'),
-            "model.architecture: 'rnn' is not one of decoder_only, encoder_decoder, "
-            'prefix_lm, rec',
         ),
     ],
 )

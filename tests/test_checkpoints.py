@@ -388,19 +388,6 @@ def test_a_run_that_trains_can_be_read_at_any_time(tmp_path, shapes, monkeypatch
     assert read == sorted(read)
 
 
-def test_checkpoints_that_always_go_end_in_one_line(tmp_path, shapes, monkeypatch):
-    save(tmp_path, 1)
-
-    def gone(*arguments):
-        raise Gone
-
-    monkeypatch.setattr(Checkpoints, 'average', gone)
-    with pytest.raises(UserError, match='let it end'):
-        trained_run.average(
-            config(1, 'last'), Checkpoints(tmp_path, read_only=True), None
-        )
-
-
 # Kills, power cuts, full disks.
 
 

@@ -48,39 +48,6 @@ def test_mu_ps_rates_go_by_the_width_that_a_matrix_reads():
     assert model.dense.kernel_init.logit_scale == pytest.approx(2**-0.5)
 
 
-def test_each_matrix_has_the_sizes_of_its_own_stack_and_attention():
-    p = flatten_dict(tiny.parameters(tiny.model(**tiny.UNEQUAL)), sep='/')
-    found = {
-        name.removesuffix('/kernel'): x.shape
-        for name, x in p.items()
-        if name.endswith('kernel')
-    }
-    expected = layer('encoder/layer_0', self_attention=(2, 2, 4, 3), d_ff=16)
-    for i in range(2):
-        expected |= layer(
-            f'decoder/layer_{i}',
-            self_attention=(4, 2, 6, 5),
-            cross_attention=(6, 3, 8, 7),
-            d_ff=20,
-        )
-    assert found == expected
-
-
-def layer(name, d_ff, **attentions):
-    """The shapes of a layer's matrices, by heads, key heads, d_k and d_v."""
-    d = tiny.SIZES['d_model']
-    shapes = {
-        f'{name}/feed_forward/up': (d, d_ff),
-        f'{name}/feed_forward/down': (d_ff, d),
-    }
-    for attention, (heads, kv_heads, d_k, d_v) in attentions.items():
-        shapes[f'{name}/{attention}/query'] = (d, heads, d_k)
-        shapes[f'{name}/{attention}/key'] = (d, kv_heads, d_k)
-        shapes[f'{name}/{attention}/value'] = (d, kv_heads, d_v)
-        shapes[f'{name}/{attention}/out_proj'] = (heads, d_v, d)
-    return shapes
-
-
 @pytest.mark.parametrize(
     ('overrides', 'message'),
     [

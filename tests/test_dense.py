@@ -36,18 +36,3 @@ def test_begins_as_xaviers_uniform_over_all_axes_as_one_and_at_no_bias(
     assert 0.99 * bound < np.abs(w).max() <= bound
     np.testing.assert_allclose(w.std(), bound / np.sqrt(3), rtol=0.05)
     np.testing.assert_array_equal(p['bias'], 0.0)
-
-
-def test_bfloat16_rounds_the_operands_and_keeps_float32_parameters():
-    x = random(3, 40)
-    dense = Dense((5,), dtype=jnp.bfloat16)
-    p = variables(dense, x)['params']
-    assert all(v.dtype == jnp.float32 for v in p.values())
-
-    def rounded(z):
-        return float64(z.astype(jnp.bfloat16).astype(jnp.float32))
-
-    expected = rounded(x) @ rounded(p['kernel']) + float64(p['bias'])
-    y = apply(dense, {'params': p}, x)
-    assert y.dtype == jnp.float32
-    np.testing.assert_allclose(y, expected, atol=1e-5)

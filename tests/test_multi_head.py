@@ -13,7 +13,6 @@ from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.positions.none import NoPositions
-from flaxformer_lite.positions.t5 import T5
 from flaxformer_lite.sizes import Sizes
 
 # d_k, d_v and d_model / h differ from each other.
@@ -109,21 +108,6 @@ def test_queries_and_keys_are_normed_before_positions_turn_them(offset):
     y = np.einsum('bhts,bshu->bthu', w, v)
     expected = np.einsum('bthu,hud->btd', y, weights['out_proj'])
     np.testing.assert_allclose(out, expected, atol=1e-5)
-
-
-def test_a_layers_own_table_is_a_bias_of_its_attention():
-    heads = multi_head(positions=T5(SIZES, 6, 5, per_layer=True))
-    p, out = run(X, Y, MASK, heads)
-    table = {'params': p.pop('positions')}
-    where = positions_of(X), positions_of(Y)
-    bias = apply(T5(SIZES, 6, 5), table, *where, method='bias')
-    arrays = (jnp.asarray(x, jnp.float32) for x in (X, Y))
-    alone = Attention(multi_head())
-    inputs = *arrays, *where, jnp.asarray(MASK)
-    variables = {'params': {'heads': p}}
-    expected = apply(alone, variables, *inputs, bias)
-    np.testing.assert_array_equal(out, expected)
-    assert abs(apply(alone, variables, *inputs) - expected).max() > 0.01
 
 
 class Rolled(Positions):

@@ -72,13 +72,6 @@ def test_a_terminal_shows_every_phase_and_keeps_what_was_said(terminal):
     screen.close()
 
 
-def test_a_terminal_that_cannot_rewrite_a_line_gets_plain_ones(terminal, monkeypatch):
-    monkeypatch.setenv('TERM', 'dumb')
-    screen = Screen(terminal)
-    screen.begin('compiling')
-    assert terminal.getvalue() == 'compiling …\n'
-
-
 def test_a_run_goes_on_where_nobody_reads():
     reads, writes = os.pipe()
     stream = open(writes, 'w', encoding='utf-8')
