@@ -31,6 +31,7 @@ def main() -> None:
     processes.initialize(args)
     with processes.errors_end_all():
         _run(settings, args.workdir or Path('runs') / name)
+        processes.leave()
 
 
 def _run(settings: flags.Settings, path: Path) -> None:

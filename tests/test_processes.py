@@ -100,11 +100,13 @@ COMES_LATE = """
         if processes.is_first():
             time.sleep(40)
         print(mesh.fetch(x))
+    processes.leave()
 """
 WAITS = """
     print('connected', flush=True)
     time.sleep(0 if processes.index() in (ENDING,) else 3600)
     print('ends', flush=True)
+    processes.leave()
 """
 
 
@@ -357,7 +359,7 @@ def test_a_disk_that_fills_for_one_ends_all_and_the_last_checkpoint_stays(
     fields = {'mesh.fsdp': 4}  # of which each process has a part to write
     (status, out), (other, silence) = map(ended, begin(workdir, full=full, **fields))
     assert status and other, out + silence
-    assert 'cannot write a checkpoint' in out + silence
+    assert 'cannot write' in out + silence
     (status, out), (other, silence) = map(ended, begin(workdir, **fields))
     assert (status, other) == (0, 0), out + silence
     assert re.search('resuming at step [46]', out)

@@ -206,16 +206,18 @@ def stops_at(step: int) -> bool:
 
 
 @contextlib.contextmanager
-def errors_end_all() -> Iterator[None]:
+def errors_end_all(*orderly: type[Exception]) -> Iterator[None]:
     """An error of one of several processes is printed, and ends it at once.
 
-    An orderly exit would wait for the others, and they for this process. Without an
-    error all end together.
+    An orderly exit would wait for the others, and they for this process.
+
+    Args:
+      orderly: what all of them raise at the same place, and end by together.
     """
     try:
         yield
     except Exception as error:
-        if _count == 1:
+        if _count == 1 or isinstance(error, orderly):
             raise
         sys.stdout.flush()
         if isinstance(error, UserError):
@@ -223,7 +225,6 @@ def errors_end_all() -> Iterator[None]:
             os._exit(2)
         traceback.print_exc()
         os._exit(1)
-    leave()
 
 
 def leave() -> None:

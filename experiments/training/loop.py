@@ -83,11 +83,13 @@ def run(
     with contextlib.ExitStack() as opened:
         if processes.is_first():
             opened.enter_context(directory.open_run(path, fields))
-            opened.enter_context(failure.recorded(path))
             _write_start(setup, path)
             screen.say(describe(setup, path))
         processes.barrier('opened')
         training = opened.enter_context(contextlib.closing(Run(setup, path, screen)))
+        opened.enter_context(processes.errors_end_all(Stopped))
+        if processes.is_first():
+            opened.enter_context(failure.recorded(path))
         training.train()
         training.score()
 
