@@ -84,20 +84,6 @@ def test_sinusoids_of_marian_are_sines_then_cosines_from_an_offset():
     np.testing.assert_allclose(found[0], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize('name', ['sinusoidal', 'sinusoidal_t2t', 'learned'])
-def test_an_offset_is_the_position_of_the_first_token(name):
-    plain, moved = made(name), made(f'{name}(offset=2)')
-    x, pos = jnp.zeros((1, 5, 512)), jnp.arange(5)[None]
-    p = tiny.variables(moved, x, pos, method='embed')
-    found = tiny.apply(moved, p, x, pos, method='embed')
-    if name == 'learned':
-        np.testing.assert_array_equal(found[0], p['params']['table'][2:7])
-        assert len(p['params']['table']) == 1024 + 2
-        return
-    expected = tiny.apply(plain, p, x, pos + 2, method='embed')
-    np.testing.assert_array_equal(found, expected)
-
-
 def rotated(x, pos, text='rotary'):
     rotary = made(text, d_k=x.shape[-1])
     x = jnp.asarray(x, jnp.float32)[None, :, None]
