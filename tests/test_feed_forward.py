@@ -46,8 +46,7 @@ def laws(p, x):  # noqa: C901 (one function a variant)
         return dense('down', gate * dense('up', x))
 
     def gated_tanh():
-        h = np.tanh(dense('up', x))
-        return dense('down', h * dense('gate', h))
+        return dense('down', np.tanh(dense('gate', x)) * dense('up', x))
 
     def squared_relu():
         return dense('down', np.maximum(dense('up', x), 0) ** 2)

@@ -90,7 +90,7 @@ def gradient_jaxpr(num_layers):
 
 def test_the_program_of_a_step_does_not_grow_with_depth():
     two, six = gradient_jaxpr(2), gradient_jaxpr(6)
-    assert flops.operations(two) == flops.operations(six)
+    assert str(two).count(' = ') == str(six).count(' = ')
     assert flops.flops(six).total() > 2 * flops.flops(two).total()
 
 
