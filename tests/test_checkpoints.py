@@ -117,12 +117,6 @@ def test_there_is_nothing_to_restore_at_first(tmp_path):
     assert restore(tmp_path / 'new') is None
 
 
-def test_a_relative_path_is_as_good(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    save(Path('here'), 1)
-    assert restore(tmp_path / 'here').step == 1
-
-
 def test_metadata_comes_back_exactly(tmp_path):
     metadata = {'seconds': 0.1 + 0.2, 'none': None, 'list': [1, 'ä'], 'large': 2**60}
     metadata |= {'window': [float('inf'), float('nan')]}
@@ -203,12 +197,6 @@ def test_the_last_and_the_best_stay_by_scores_that_come_later(tmp_path):
     assert reader.best_steps(2) == [3, 8] and reader.best_steps(10) == [3, 8, 9]
 
 
-def test_of_equal_scores_the_latest_is_the_best(tmp_path):
-    save(tmp_path, 1, 2, 3)
-    scores = {1: 1.0, 2: 1.0, 3: 0.5}
-    assert Checkpoints(tmp_path, scores=scores).best_steps(2) == [2, 1]
-
-
 def test_a_checkpoint_of_a_stop_changes_nothing(tmp_path):
     """It goes when the next is there, and never counts among the last."""
     options = dict(keep=2, is_due=lambda step: step % 10 == 0)
@@ -217,11 +205,6 @@ def test_a_checkpoint_of_a_stop_changes_nothing(tmp_path):
     assert reader.steps() == [10, 20, 25] and reader.last_steps(5) == [10, 20]
     save(tmp_path, 30, **options)
     assert reader.steps() == [20, 30] == reader.last_steps(2)
-
-
-def test_where_only_a_stop_has_saved_that_is_the_last(tmp_path):
-    save(tmp_path, 1, is_due=lambda step: False)
-    assert Checkpoints(tmp_path).last_steps(3) == [1]
 
 
 def test_saving_a_step_again_is_refused(tmp_path):
@@ -303,12 +286,6 @@ def test_a_run_is_not_begun_again_in_silence(tmp_path, warnings):
     with pytest.raises(UserError, match='all checkpoints in .* are damaged'):
         restore(tmp_path, warnings.append)
     assert (tmp_path / '10').exists() and len(warnings) == 1
-
-
-def test_a_file_in_the_place_of_all_checkpoints_is_named(tmp_path):
-    (tmp_path / 'checkpoints').write_text('')
-    with pytest.raises(UserError, match='cannot read .*checkpoints: Not a directory'):
-        restore(tmp_path / 'checkpoints')
 
 
 # Means, and readers of a run that trains.
@@ -398,17 +375,6 @@ def test_a_run_that_trains_can_be_read_at_any_time(tmp_path, shapes, monkeypatch
         stop.set()
         trainer.join()
     assert read == sorted(read)
-
-
-def test_checkpoints_that_always_go_end_in_one_line(tmp_path, shapes, monkeypatch):
-    save(tmp_path, 1)
-
-    def gone(*arguments):
-        raise Gone
-
-    monkeypatch.setattr(Checkpoints, 'average', gone)
-    with pytest.raises(UserError, match='let it end'):
-        trained_run.average(config(1, 'last'), Checkpoints(tmp_path), None)
 
 
 # Kills, power cuts, full disks.

@@ -98,14 +98,6 @@ def compiled(cache):
     return done.stderr
 
 
-def test_a_damaged_program_is_named_and_compiled_again(tmp_path):
-    assert compiled(tmp_path) == ''
-    (program,) = (tmp_path / 'programs').glob('jit__lambda*-cache')
-    for content in (program.read_bytes()[:-5], b''):  # as a kill leaves it
-        program.write_bytes(content)
-        assert "cache entry for 'jit__lambda'" in compiled(tmp_path)
-
-
 def test_a_program_is_compiled_once_for_each_shape_whichever_thread_asks():
     traced = []
 

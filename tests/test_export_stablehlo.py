@@ -84,8 +84,6 @@ def logits_elsewhere(folder):
         pytest.param(dict(architecture='decoder_only'), marks=pytest.mark.slow),
         pytest.param(dict(architecture='recurrent'), marks=pytest.mark.slow),
         pytest.param(dict(attention='linear', norm='batch'), marks=pytest.mark.slow),
-        pytest.param(dict(scan_layers=True), marks=pytest.mark.slow),
-        pytest.param(dict(positions='shaw', tie='none'), marks=pytest.mark.slow),
     ],
     ids=str,
 )

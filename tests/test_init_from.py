@@ -290,14 +290,3 @@ def test_what_does_not_fit_is_named(text, source, tmp_path, changes, message):
     assert str(error.value).startswith('init_from: ')
     assert '\n' not in str(error.value)
     assert not (tmp_path / 'run').exists()
-
-
-def test_another_tokenizer_is_made_where_the_embeddings_begin_anew(
-    text, source, tmp_path
-):
-    changes = dict(init_from=source, tokenizer__vocab_size=150)
-    own = prepared(text, tmp_path / 'run', init_ignore='^embedding$', **changes)
-    assert own.tokenizer.vocab_size == 150
-    assert own.initial is not None
-    assert own.initial.record['tokenizer'] == 'own'
-    assert own.initial.record['anew'] == ['embedding']

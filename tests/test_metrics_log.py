@@ -175,20 +175,3 @@ def test_table_aligns_and_shows_what_is_missing():
         'long name          5  31.26  x'
     )
     assert console.table(['run'], []) == 'run\n---'
-
-
-def test_scores_have_two_decimals():
-    rows = [['a', 8.685e-61, 0.5], ['b', 31.25678, 0.25], ['c', None, 1e-9]]
-    assert console.table(['run', 'bleu', 'loss'], rows, scores=['bleu']) == (
-        'run   bleu   loss\n'
-        '---  -----  -----\n'
-        'a     0.00    0.5\n'
-        'b    31.26   0.25\n'
-        'c        -  1e-09'
-    )
-
-
-def test_facts_stand_below_each_other():
-    assert console.facts({'data': 'grammar', 'parameters': 1234567}) == (
-        'data        grammar\nparameters  1,234,567'
-    )

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import small_runs
 
-from experiments.errors import UserError
 from experiments.runtime import processes as group
 
 ROOT = Path(__file__).parents[1]
@@ -63,19 +62,6 @@ def arguments(flags):
     parser = argparse.ArgumentParser()
     group.add_flags(parser)
     return parser.parse_args(flags.split())
-
-
-@pytest.mark.parametrize(
-    ('flags', 'message'),
-    [
-        ('--processes=2 --process=0', '--coordinator=None .*: give .*host:port'),
-        ('--coordinator=h --processes=2 --process=0', '--coordinator=h .*host:port'),
-        ('--coordinator=h:1 --processes=2 --process=2', '--process=2: .* one below'),
-    ],
-)
-def test_a_place_that_cannot_be_is_refused(flags, message):
-    with pytest.raises(UserError, match=message):
-        group.initialize(arguments(flags))
 
 
 def test_a_process_alone_needs_nobody():
@@ -378,16 +364,6 @@ def test_a_disk_that_fills_for_one_ends_all_and_the_last_checkpoint_stays(
     assert (status, other) == (0, 0), out + silence
     assert re.search('resuming at step [46]', out)
     assert_close(figures(workdir), figures(alone))
-
-
-@pytest.mark.slow
-def test_one_may_start_late_and_a_second_group_finds_the_run_ended(begin, tmp_path):
-    workdir = tmp_path / 'run'
-    assert [status for status, _ in map(ended, begin(workdir, late=15))] == [0, 0]
-    before = (workdir / 'result.json').read_bytes()
-    (status, out), (other, _) = map(ended, begin(workdir))
-    assert (status, other) == (0, 0) and 'finished: step 12' in out
-    assert (workdir / 'result.json').read_bytes() == before
 
 
 @pytest.mark.slow
