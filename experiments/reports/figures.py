@@ -253,7 +253,7 @@ def numbers_of_heads(
             values.append(
                 {'attention': attention, 'layer': layer, 'head': head, 'value': value}
             )
-    largest = max((abs(row['value']) for row in values), default=0.0) or 1.0
+    largest = max(abs(row['value']) for row in values) or 1.0
     least = -largest if scheme == 'diverging' else 0
     scale = alt.Scale(domain=[least, largest], range=scheme)
     return (
