@@ -253,8 +253,9 @@ def numbers_of_heads(
             values.append(
                 {'attention': attention, 'layer': layer, 'head': head, 'value': value}
             )
-    middle = 0 if scheme == 'diverging' else alt.Undefined
-    scale = alt.Scale(range=scheme, domainMid=middle)
+    largest = max(abs(row['value']) for row in values) or 1.0
+    least = -largest if scheme == 'diverging' else 0
+    scale = alt.Scale(domain=[least, largest], range=scheme)
     return (
         alt.Chart(alt.InlineData(values=values))
         .mark_rect()
