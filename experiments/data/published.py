@@ -21,8 +21,6 @@ _FILES = ('*.json', '*.model', '*.spm', '*.txt')
 _WEIGHTS_INDEX = '.index.json'
 # Where a run keeps them, beside the list of their sums.
 _FOLDER = 'published'
-# Files that a tokenizer of Transformers names, and can do without.
-_OPTIONAL = ('tokenizer_file', 'tokenizer_config_file', 'target_vocab_file')
 _SHOWN = 3  # languages that an error names
 _COPY = 'copy its files, whole, from where the checkpoint was published'
 _MEND = 'restore it from a copy, or convert the checkpoint again'
@@ -161,14 +159,10 @@ def load(
         if not path.name.endswith(_WEIGHTS_INDEX)
     )
     languages = (source, target)
-    for name, _ in sums:
-        if (folder / name).read_bytes().startswith(b'version https://git-lfs'):
-            raise UserError(f'{folder / name} is a pointer of Git LFS: {_COPY}')
     _check_languages(folder, languages)
     found = PublishedTokenizer(
         folder, tuple(sums), vocab_size, special_tokens, languages
     )
-    _check_files(found)
     _check_tokens(found)
     return found
 
@@ -251,29 +245,19 @@ def _check_languages(folder: Path, languages: tuple[str, str]) -> None:
             )
 
 
-def _check_files(found: PublishedTokenizer) -> None:
-    """Refuses a missing file, in whose place Transformers has an empty vocabulary."""
-    names = found.theirs.vocab_files_names
-    needed = [name for key, name in names.items() if key not in _OPTIONAL]
-    there = dict(found.sums)
-    if 'tokenizer_file' in names:
-        whole = names['tokenizer_file'] in there
-        needed = [] if whole else needed or ['tokenizer.model']
-    for name in needed:
-        if name not in there:
-            raise UserError(f'{found.folder} holds no {name}: {_COPY}')
-
-
 def _check_tokens(found: PublishedTokenizer) -> None:
     """Refuses a tokenizer whose tokens are not the model's."""
     theirs, special = found.theirs, found.config_tokens
+    pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
+    # In place of a missing file Transformers has a space for its vocabulary, or none.
+    if len(pieces) < 2:
+        raise UserError(f'{found.folder} holds no vocabulary: {_COPY}')
     if (theirs.pad_token_id, theirs.eos_token_id) != (special.padding, special.end):
         raise UserError(
             f'{found.folder} has a tokenizer with pad_token_id={theirs.pad_token_id} '
             f'and eos_token_id={theirs.eos_token_id}, and its config has '
             f'{special.padding} and {special.end}: they are of two checkpoints'
         )
-    pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
     last = max(pieces.union(*found.around_source, *found.around_target))
     if last >= found.vocab_size:
         raise UserError(
