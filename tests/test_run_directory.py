@@ -22,7 +22,7 @@ CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1,
     [
         ({}, 'wmt_small'),
         ({'b': 1e-05, 'a': True, 'c': None}, 'wmt_small,a=true,b=1e-05,c=null'),
-        ({}, 'wmt_small,model.positions=rotary'),
+        ({'model.positions': 'rotary'}, 'wmt_small,model.positions=rotary'),
     ],
 )
 def test_a_run_is_named_by_its_settings(overrides, name):
