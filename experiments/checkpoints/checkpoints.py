@@ -26,6 +26,8 @@ from experiments.errors import UserError
 from experiments.runtime import processes
 
 _REMOVED = 'removed'  # the folder of those that are being removed
+# In which the slowest process has to have written its part, after the quickest one.
+_WRITTEN_SECONDS = 300
 _EARLIER_FORM = 'record.json'  # the file that a checkpoint of version 0.1 has
 _SYSTEM_ERROR = re.compile(r"os_error_code='(\d+)'")  # in TensorStore's long texts
 _LONGEST = 200  # characters of another text
@@ -100,6 +102,7 @@ class Checkpoints:
             save_root_metadata=False,
             lightweight_initialize=True,
             async_options=ocp.AsyncOptions(
+                timeout_secs=_WRITTEN_SECONDS,
                 post_finalization_callback=self._sync,
                 # If one could not be made in the background, it would wait for ever.
                 create_directories_asynchronously=False,
