@@ -116,7 +116,7 @@ def restore(args: argparse.Namespace) -> dict[str, Any]:
 
     from experiments.checkpoints.checkpoints import Checkpoints
 
-    checkpoints = Checkpoints(args.folder, read_only=True)
+    checkpoints = Checkpoints(args.folder)
     abstract = shapes(args.megabytes)
     jax.block_until_ready(state(1, 1))  # the compiler's own memory is not measured
     return measured(lambda: checkpoints.restore(abstract), abstract, resident())
@@ -128,7 +128,7 @@ def average(args: argparse.Namespace) -> dict[str, Any]:
 
     from experiments.checkpoints.checkpoints import Checkpoints
 
-    checkpoints = Checkpoints(args.folder, read_only=True)
+    checkpoints = Checkpoints(args.folder)
     abstract = shapes(args.megabytes)
     params = abstract['params']
     steps = list(range(1, args.number + 1))

@@ -154,10 +154,10 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
 
     from experiments.config import load
     from experiments.evaluation import translator
-    from experiments.runtime import compilation, malloc
+    from experiments.runtime import compilation, memory
 
     compilation.use_cache()
-    malloc.keep()  # as `translate` does
+    memory.keep_freed()  # as `translate` does
     stored = load.from_dict(directory.read_config(args.workdir)).evaluation
     settings = dataclasses.replace(
         stored,

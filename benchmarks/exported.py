@@ -75,10 +75,10 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     """The translator that the runner uses."""
     from experiments.conversion import trained
     from experiments.evaluation.translator import Translator
-    from experiments.runtime import compilation, malloc
+    from experiments.runtime import compilation, memory
 
     compilation.use_cache()
-    malloc.keep()  # as `translate` does
+    memory.keep_freed()  # as `translate` does
     run = trained.read(args.workdir)
     settings = dataclasses.replace(
         run.config.evaluation,

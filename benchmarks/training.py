@@ -29,7 +29,7 @@ from benchmarks.turns import Side
 from experiments.data import collate, corpus, sources, tokenizer
 from experiments.data.batches import Batches, Position
 from experiments.data.prefetch import prefetch
-from experiments.runtime import malloc
+from experiments.runtime import memory
 
 VOCABULARY = 8000
 TOKENS = 4096  # target positions a batch
@@ -41,7 +41,7 @@ WARM_UP = 3  # steps that are not timed
 # glibc gives large blocks back to the system when they are freed, and fresh pages cost
 # time in each step. It can be told to take huge ones, as the runner tells it for
 # itself, and to keep them.
-HUGE = {'GLIBC_TUNABLES': f'{malloc.SETTING}=1'}
+HUGE = {'GLIBC_TUNABLES': f'{memory.SETTING}=1'}
 TUNED = HUGE | {
     'MALLOC_TRIM_THRESHOLD_': str(1 << 40),
     'MALLOC_MMAP_THRESHOLD_': str(1 << 40),

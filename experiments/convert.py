@@ -29,9 +29,12 @@ def main() -> None:
             parser.error('a checkpoint takes --workdir; a run takes --to and --out')
         _make_run(args)
         return
-    if args.out is None or args.workdir or args.data or args.source or args.target:
+    if args.out is None or args.workdir or args.source or args.target:
         parser.error('--to takes --out, and nothing that says how a run is made')
-    _export(args)
+    from experiments.conversion import export
+
+    export.export(args.folder, args.to, args.out, args.quantization)
+    print(f'{args.out}: {args.folder} for {args.to}')
 
 
 def _parser() -> flags.Parser:
@@ -44,11 +47,12 @@ def _parser() -> flags.Parser:
     made = parser.add_argument_group('a checkpoint becomes a run')
     made.add_argument('--workdir', type=Path, help='of the run, which must not exist')
     made.add_argument(
-        '--data',
-        help=f'what evaluate scores it on (default: {ExperimentConfig().data})',
+        '--data', default=ExperimentConfig().data, help='what evaluate scores it on'
     )
-    made.add_argument('--source', help='language of sources, where it is a token')
-    made.add_argument('--target', help='language of targets, where it is a token')
+    for side in ('source', 'target'):
+        made.add_argument(
+            f'--{side}', default='', help=f'language of {side}s, where it is a token'
+        )
     written = parser.add_argument_group('what a run has trained is written')
     written.add_argument('--to', choices=FORMATS, help='for which program')
     written.add_argument('--out', type=Path, help='a new folder')
@@ -66,27 +70,15 @@ def _make_run(args: argparse.Namespace) -> None:
     from experiments.training.result import count_parameters
 
     conversion = converted.read_checkpoint(
-        args.folder,
-        args.data or ExperimentConfig().data,
-        args.source or '',
-        args.target or '',
+        args.folder, args.data, args.source, args.target
     )
     variables = converted.write_run(conversion, args.workdir)
     facts = {
         'run': args.workdir,
         'family': conversion.model_type,
-        'data': conversion.config.data,
-        'vocabulary': conversion.tokenizer.vocab_size,
         'parameters': count_parameters(variables['params']),
     }
     print(console.facts(facts))
-
-
-def _export(args: argparse.Namespace) -> None:
-    from experiments.conversion import export
-
-    export.export(args.folder, args.to, args.out, args.quantization)
-    print(f'{args.out}: {args.folder} for {args.to}')
 
 
 if __name__ == '__main__':

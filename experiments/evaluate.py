@@ -11,7 +11,7 @@ from experiments.data import sources
 from experiments.evaluation import scores, sets
 from experiments.evaluation.evaluator import Evaluator
 from experiments.runs import trained_run
-from experiments.runtime import compilation, malloc
+from experiments.runtime import compilation, memory
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     args = parser.parse_args()
 
     compilation.use_cache()
-    malloc.keep()
+    memory.keep_freed()
     run = trained_run.open_trained(args.workdir)
     source = sources.load(run.config.data)
     chosen = sets.chosen(source.evaluation(), args.set, '--set')

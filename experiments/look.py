@@ -6,7 +6,6 @@ python -m experiments.look --workdir=runs/wmt_small --text='My box.' --out=page.
 and head, alignments, what each head is worth, and the curves of training.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +28,9 @@ def main() -> None:
     _check_out(args.out)
     # These import JAX, so they come after the flags: a mistake is answered at once.
     from experiments.reports import looking
-    from experiments.runtime import malloc
+    from experiments.runtime import memory
 
-    malloc.keep()
+    memory.keep_freed()
     run = looking.open_run(args.workdir, args.pairs)
     for text in args.text:
         run.check_text(text, '--text')
@@ -53,7 +52,7 @@ def page_of_run(run: 'Look', sources: Sequence[str], targets: Sequence[str]) -> 
     Raises:
       UserError: a sentence or a file of the run cannot be read.
     """
-    from experiments.reports import page, pictures, scores, texts
+    from experiments.reports import findings, page, pictures, texts
 
     own = run.translate_all(sources)
     translations = page.Section('Translations')
@@ -74,7 +73,7 @@ def page_of_run(run: 'Look', sources: Sequence[str], targets: Sequence[str]) -> 
     sections = [
         translations,
         *pictures.sections(run.inspect(list(zip(sources, written, strict=True)))),
-        page.Section('Scores', tables=[scores.scores(study)]),
+        page.Section('Scores', tables=[findings.scores(study)]),
         *page.of_training(study),
     ]
     return page.html(str(run.path), sections)
@@ -95,7 +94,7 @@ def _parser() -> flags.Parser:
     parser.add_argument('--out', type=Path, required=True, help='the page to write')
     parser.add_argument(
         '--pairs',
-        type=_count,
+        type=flags.whole_number,
         default=100,
         metavar='N',
         help='of the evaluation set, for the figures of heads; 0 for none',
@@ -103,17 +102,8 @@ def _parser() -> flags.Parser:
     return parser
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f'{text!r} must be a whole number from 0')
-    return int(text)
-
-
 def _targets(args: Any) -> list[str]:
     """What the decoder is to write of each text; empty for its own translation."""
-    for text in args.text:
-        if not text.strip():
-            raise UserError(f'--text={text!r} is blank: give a sentence')
     if args.target is None:
         return [''] * len(args.text)
     if len(args.target) != len(args.text):

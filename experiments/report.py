@@ -1,15 +1,14 @@
 """Compares runs by their directories, as a table or as a report.
 
-python -m experiments.report runs/wmt_small* [--csv | --json | --out=DIR]
+python -m experiments.report runs/wmt_small* [--csv | --out=DIR]
 
 Runs that differ only in their seeds are one arm, shown as mean ± standard deviation.
 --out writes a folder: index.html, which holds all it needs, the same as report.md, the
 tables as CSV and LaTeX, and the figures as SVG and PDF.
 """
 
-import argparse
-import csv
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from experiments import storage
 from experiments.command_line import flags
 from experiments.errors import UserError
-from experiments.reports import arms, overview, tables
-from experiments.reports.arms import Study
+from experiments.reports import arms, statistics, tables
+from experiments.reports.arms import Arm, Study
+from experiments.reports.tables import Table
 from experiments.runs import directory, reading
 from experiments.runs.reading import Run
 from experiments.sweeps import schema
@@ -27,22 +27,95 @@ if TYPE_CHECKING:
     from experiments.reports.page import Section
 
 NEEDED = ('scipy', 'altair', 'vl_convert', 'jinja2')  # by --out
+_NUMBERS = ('parameters', 'tokens_per_second')  # of a result
 _LONGEST = 14  # words of a sentence whose attention is shown
-
-
-def read_run(path: Path) -> dict[str, Any]:
-    """What is known of a run, finished or not.
-
-    Raises:
-      UserError: this is not the directory of a run, or a file of it cannot be read.
-    """
-    return overview.entry(reading.read_run(path))
 
 
 def as_table(runs: Sequence[Run]) -> str:
     """The arms as text, and below the signatures of the BLEU scores."""
-    lines = [tables.text(overview.table(arms.group(runs)))]
-    return '\n'.join([*lines, *overview.signatures(runs)])
+    table = overview(arms.group(runs), arms.differing(runs))
+    return '\n'.join([tables.text(table), *_signatures(runs)])
+
+
+def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
+    """A row for each arm: its numbers are means over its finished runs.
+
+    Where none has finished, they are means over what the others have so far.
+
+    Args:
+      of_arms: the arms.
+      fields: of the config, to be shown.
+    """
+    runs = [run for arm in of_arms for run in arm.runs]
+    sets = dict.fromkeys(name for run in runs for name in run.evaluations)
+    rows = []
+    for arm in of_arms:
+        counted = arm.scored or arm.runs
+        first = counted[0]
+        is_trained = first.status != reading.CONVERTED
+        steps = first.config.get('train.steps') if is_trained else None
+        numbers = [[run.result.get(name) for run in counted] for name in _NUMBERS]
+        numbers.append([_dev_loss(run) for run in counted])
+        for name in sets:
+            scores = [run.evaluations.get(name, {}) for run in counted]
+            numbers.append([of_run.get('bleu') for of_run in scores])
+        rows.append(
+            (
+                arms.common_path(arm.runs),
+                len(counted),
+                _statuses(arm),
+                _span([run.result.get('step') for run in counted]),
+                steps or None,  # none where epochs end the run
+                *(first.config.get(field) for field in fields),
+                *map(_mean, numbers),
+            )
+        )
+    bleu = [f'{name} bleu' for name in sets]
+    names = ('run', 'seeds', 'status', 'step', 'steps', *fields)
+    columns = (*names, *_NUMBERS, 'dev_loss', *bleu)
+    return Table('runs', 'Runs', columns, tuple(rows), frozenset(bleu))
+
+
+def _dev_loss(run: Run) -> float | None:
+    losses = [row.get('loss') for row in run.dev_rows()]
+    return losses[-1] if losses else None
+
+
+def _statuses(arm: Arm) -> str:
+    """How runs ended: 'finished', or '2 finished, 1 diverged'."""
+    counts = Counter(run.status for run in arm.runs)
+    if len(counts) == 1:
+        return arm.runs[0].status
+    return ', '.join(f'{count} {status}' for status, count in counts.items())
+
+
+def _span(steps: Sequence[int | None]) -> Any:
+    """The one step that all have come to, or the first and the last of several."""
+    there = {step for step in steps if step is not None}
+    if len(there) < 2:
+        return max(there, default=None)
+    return f'{min(there):,}–{max(there):,}'
+
+
+def _mean(values: Sequence[float | None]) -> Any:
+    """The mean over seeds; a number of its own where there is one, or all are equal."""
+    there = [value for value in values if value is not None]
+    return there[0] if len(set(there)) == 1 else statistics.spread(there)
+
+
+def _signatures(runs: Sequence[Run]) -> list[str]:
+    """The signature of all BLEU scores, or which runs have which."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for scores in run.evaluations.values():
+            if scores.get('bleu_signature') is not None:
+                found.setdefault(scores['bleu_signature'], {})[str(run.path)] = None
+    if len(found) <= 1:
+        return [f'bleu: {signature}' for signature in found]
+    lines = [
+        'Not all of these BLEU scores can be compared, for their signatures differ:'
+    ]
+    return lines + [f'{name}: {", ".join(found[name])}' for name in sorted(found)]
 
 
 def main() -> None:
@@ -55,17 +128,16 @@ def main() -> None:
     paths = list(map(Path, args.runs))
     if sweep is not None and not paths:
         paths = [run.path for run in sweep.runs if storage.exists(run.path)]
-    runs, notes = _read_runs(paths, with_texts=args.out is not None)
+    runs, notes = _read_runs(paths)
     for note in notes:
         print(note, file=sys.stderr)
     if not runs:
         raise UserError('there is no run to report')
     if args.out is not None:
         _write(args, arms.study(runs, sweep, args.base, args.measure), notes)
-    elif args.json:
-        print(storage.json_text([overview.entry(run) for run in runs]), end='')
     elif args.csv:
-        _write_csv(overview.columns(runs))
+        of_each = [Arm(str(run.path), (run,)) for run in runs]
+        print(tables.as_csv(overview(of_each, arms.differing(runs, ()))), end='')
     else:
         print(as_table(runs))
 
@@ -76,9 +148,6 @@ def _parser() -> flags.Parser:
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         '--csv', action='store_true', help='a row a run, for a spreadsheet'
-    )
-    form.add_argument(
-        '--json', action='store_true', help='with the whole configs and results'
     )
     form.add_argument('--out', type=Path, help='folder to write a report to')
     parser.add_argument(
@@ -92,7 +161,7 @@ def _parser() -> flags.Parser:
     )
     parser.add_argument(
         '--attention',
-        type=_count,
+        type=flags.whole_number,
         default=3,
         metavar='N',
         help='sentences whose attention is shown, of the best arm; 0 for none',
@@ -101,12 +170,6 @@ def _parser() -> flags.Parser:
         '--attention_of', type=Path, help='the run whose attention is shown instead'
     )
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f'{text!r} must be a whole number from 0')
-    return int(text)
 
 
 def _refuse_without_out(args: Any) -> None:
@@ -125,29 +188,16 @@ def _check_out(folder: Path) -> None:
         raise UserError(f'--out={folder} is not a folder: give another')
 
 
-def _read_runs(paths: Iterable[Path], with_texts: bool) -> tuple[list[Run], list[str]]:
-    """What is known of each run, and a line for each that is none or is damaged.
-
-    Args:
-      with_texts: whether a run is left out for its translations too.
-    """
+def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """What is known of each run, and a line for each that is none or is damaged."""
     runs = []
     notes = []
     for path in paths:
         try:
-            run = reading.read_run(path)
-            for name in run.evaluations if with_texts else ():
-                reading.read_translations(run, name)
-            runs.append(run)
+            runs.append(reading.read_run(path))
         except UserError as error:
             notes.append(f'left out: {error}')
     return runs, notes
-
-
-def _write_csv(table: dict[str, list[Any]]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator='\n')
-    writer.writerow(table)
-    writer.writerows(zip(*table.values(), strict=True))
 
 
 def _write(args: Any, study: Study, notes: list[str]) -> None:
@@ -180,7 +230,7 @@ def _look_inside(args: Any, study: Study) -> list['Section']:
     chosen = short[:: max(1, len(short) // args.attention)][: args.attention]
     from experiments.reports import looking, pictures
 
-    look = looking.open_run(run.path, of=study.measure.set)
+    look = looking.open_run(run.path)
     return pictures.sections(look.inspect([(sources[i], outputs[i]) for i in chosen]))
 
 

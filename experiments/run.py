@@ -15,7 +15,7 @@ from experiments.command_line import flags, stopping
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.runs import directory
-from experiments.runtime import malloc, processes
+from experiments.runtime import memory, processes
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def _run(settings: flags.Settings, path: Path) -> None:
         try:
             loop.run(settings.config, path, settings.overrides, screen)
         except Stopped as stopped:
-            text = _saved(str(stopped))
+            text = f'stopped and {stopped}; the same command goes on from there'
             screen.close()
             processes.leave()
             stopping.end(lambda: text)
@@ -73,10 +73,6 @@ def _last_line(path: Path, screen: Screen) -> str:
     return f'stopped while {screen.phase}; nothing was lost: the same command {goes_on}'
 
 
-def _saved(where: str) -> str:
-    return f'stopped and {where}; the same command goes on from there'
-
-
 def _newest_step(path: Path) -> int:
     """The step of the newest checkpoint in a run's directory; 0 where there is none."""
     checkpoints = (path / 'checkpoints').glob('[0-9]*')
@@ -85,5 +81,5 @@ def _newest_step(path: Path) -> int:
 
 
 if __name__ == '__main__':
-    malloc.use_huge_pages()
+    memory.use_huge_pages()
     flags.main(main)

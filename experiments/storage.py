@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -55,16 +54,10 @@ def replacing(path: Path) -> Iterator[Path]:
         remove(temporary)
 
 
-def remove_leftovers(folder: Path, older_than: float = 0) -> None:
-    """Removes what `replacing` left in a folder when a process was killed.
-
-    Args:
-      older_than: seconds; 0 only where no other process writes there.
-    """
-    with contextlib.suppress(OSError):
-        for path in folder.glob('.*.tmp'):
-            if path.stat().st_mtime <= time.time() - older_than:
-                remove(path)
+def remove_leftovers(folder: Path) -> None:
+    """Removes what `replacing` left in a folder where no other process writes."""
+    for path in folder.glob('.*.tmp'):
+        remove(path)
 
 
 def write(path: Path, data: str | bytes) -> None:
@@ -89,23 +82,9 @@ def read_json(path: Path) -> Any:
     with as_user_error('read', path):
         data = path.read_bytes()
     try:
-        return parse_json(data)
+        return json.loads(data)
     except ValueError as error:
         raise UserError(f'{path} is not JSON: {error}') from error
-
-
-def parse_json(data: bytes) -> Any:
-    """The value of UTF-8 JSON, which can be written as such again.
-
-    Raises:
-      ValueError: it is not JSON, or nested too deep, or holds half a surrogate pair.
-    """
-    try:
-        value = json.loads(data.decode())
-        json.dumps(value, ensure_ascii=False).encode()
-    except RecursionError:
-        raise ValueError('nested too deep') from None
-    return value
 
 
 def sha256(path: Path) -> str:

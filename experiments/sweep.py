@@ -16,7 +16,7 @@ from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
 from experiments.runs import directory, reading
-from experiments.runtime import malloc
+from experiments.runtime import memory
 from experiments.sweeps import progress, schema, workers
 from experiments.sweeps.schema import Sweep
 
@@ -68,7 +68,7 @@ def _parser() -> flags.Parser:
         help="submitit's parameters: partition=gpu time=240 gpus_per_node=1",
     )
     # What makes this process one of the workers: its number, and how many there are.
-    parser.add_argument('--worker', type=_worker, help=argparse.SUPPRESS)
+    parser.add_argument('--worker', type=int, nargs=2, help=argparse.SUPPRESS)
     return parser
 
 
@@ -85,11 +85,6 @@ def _parameter(text: str) -> tuple[str, Any]:
     return name, int(value) if value.isdecimal() else value
 
 
-def _worker(text: str) -> tuple[int, int]:
-    index, _, number = text.partition('/')
-    return int(index), _positive(number)
-
-
 def _check_runs(sweep: Sweep) -> None:
     """Refuses runs that cannot be, and directories that hold something else."""
     import jax
@@ -97,12 +92,9 @@ def _check_runs(sweep: Sweep) -> None:
     from experiments.config import check
 
     jax.config.update('jax_platforms', 'cpu')  # the GPUs are the workers' to take
-    checked = set()
     for run in sweep.runs:
         directory.check_directory(run.path, run.config.to_dict())
-        if run.arm in checked:
-            continue
-        checked.add(run.arm)
+    for run in {run.arm: run for run in sweep.runs}.values():
         try:
             check.check_overrides(run.config, run.overrides)
             check.check_config(run.config)
@@ -132,31 +124,29 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
         shown = progress.Progress(sweep, screen)
         processes = workers.start_here(config, number, folder)
         try:
-            while None in [process.poll() for process in processes.values()]:
+            while None in [process.poll() for process in processes]:
                 if stop():
                     break
                 time.sleep(0.5)
                 shown.update()
         finally:
-            for process in processes.values():
+            for process in processes:
                 process.terminate()
-            for process in processes.values():
+            for process in processes:
                 process.wait()
         shown.update()
     print(progress.summary(sweep))
-    failed = [log for log, process in processes.items() if process.returncode]
-    for log in failed:
-        print(f'{log}: this worker has ended before its time', file=sys.stderr)
+    is_finished = True
     for run in sweep.runs:
         status, message = workers.read_outcome(run.path)
         if status != reading.FINISHED:
-            failed.append(run.path)
+            is_finished = False
             reason = message or f'{folder}/ has what was printed'
             print(f'{run.path}: {status}: {reason}', file=sys.stderr)
-    if failed:
+    if not is_finished:
         sys.exit(1)
 
 
 if __name__ == '__main__':
-    malloc.use_huge_pages()
+    memory.use_huge_pages()
     flags.main(main)

@@ -8,24 +8,32 @@ their probabilities, and the first run's config says how to decode.
 """
 
 import dataclasses
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.command_line import flags, lines
+from experiments.command_line import flags
 from experiments.config import check, schema
 from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.errors import UserError
-from experiments.evaluation import translator
 from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import trained_run
 from experiments.runs.trained_run import TrainedRun
-from experiments.runtime import compilation, malloc
+from experiments.runtime import compilation, memory
 from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
+_BLOCK = 1 << 20  # bytes to read at once, which only files give
 # Flags that stand for the fields of these names in a config's `evaluation`.
-_FIELDS = ('beams', 'alpha', 'decode', 'temperature', 'top_k', 'top_p')
+_FIELDS = {
+    'beams': int,
+    'alpha': float,
+    'temperature': float,
+    'top_k': int,
+    'top_p': float,
+    'decode': str,
+}
 
 
 def main() -> None:
@@ -33,7 +41,7 @@ def main() -> None:
     schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
     compilation.use_cache()
-    malloc.keep()
+    memory.keep_freed()
     runs = _open_runs(args.workdir)
     settings = _settings(runs[0].config, args)
     _check_n_best(args.n_best, settings)
@@ -44,7 +52,7 @@ def main() -> None:
         model, runs[0].tokenizer, settings, seed=args.seed, n_best=args.n_best
     )
     number = 0
-    for texts in lines.windows(sys.stdin.fileno(), translator.WINDOW):
+    for texts in line_windows(sys.stdin.fileno()):
         for hypotheses in translate(variables, texts, number):
             _show(hypotheses, args.n_best, args.scores)
         # Who sent a line may wait for the answer before sending the next one.
@@ -67,16 +75,10 @@ def _parser() -> flags.Parser:
     parser.add_argument(
         '--scores', action='store_true', help='put "score<TAB>" before each'
     )
-    parser.add_argument(
-        '--beams', type=int, help='instead of the config’s evaluation.beams'
-    )
-    parser.add_argument('--alpha', type=float, help='instead of evaluation.alpha')
-    parser.add_argument(
-        '--decode', choices=('beam', 'greedy', 'sample'), help='likewise'
-    )
-    parser.add_argument('--temperature', type=float, help='of sampling, likewise')
-    parser.add_argument('--top_k', type=int, help='of sampling, likewise')
-    parser.add_argument('--top_p', type=float, help='of sampling, likewise')
+    for name, kind in _FIELDS.items():
+        parser.add_argument(
+            f'--{name}', type=kind, help=f'instead of the config’s evaluation.{name}'
+        )
     parser.add_argument('--seed', type=int, default=0, help='of sampling')
     return parser
 
@@ -109,16 +111,10 @@ def _settings(config: ExperimentConfig, args: Any) -> EvaluationConfig:
 
 def _check_n_best(n_best: int, settings: EvaluationConfig) -> None:
     """Refuses more translations of a line than the search finds."""
-    if n_best < 1:
-        raise UserError(f'--n_best={n_best} must be at least 1')
-    if settings.decode == 'beam' and n_best > settings.beams:
+    most = {'beam': settings.beams, 'greedy': 1}.get(settings.decode, n_best)
+    if not 1 <= n_best <= most:
         raise UserError(
-            f'--n_best={n_best} must be from 1 to the {settings.beams} that are '
-            'searched for: raise --beams'
-        )
-    if settings.decode == 'greedy' and n_best > 1:
-        raise UserError(
-            f'--n_best={n_best}: greedy decoding finds 1; use --decode=beam or '
+            f'--n_best={n_best} must be from 1 to {most}: raise --beams, or use '
             '--decode=sample'
         )
 
@@ -133,6 +129,40 @@ def _model(runs: Sequence[TrainedRun]) -> tuple[Any, Any]:
         return runs[0].model, variables[0]
     model = ensemble([run.model for run in runs])
     return model, ensemble_variables(variables)
+
+
+def line_windows(descriptor: int) -> Iterator[list[str]]:
+    """The lines of a file, a pipe or a terminal: each time those that have arrived.
+
+    Only a line feed ends a line; what follows the last one is one, too. They are UTF-8
+    whatever the locale.
+
+    Raises:
+      UserError: a line is not UTF-8; those before it were yielded.
+    """
+    number = 0
+    rest = b''
+    # Not by a file object, which would wait until a block is full.
+    while block := os.read(descriptor, _BLOCK):
+        *lines, rest = (rest + block).split(b'\n')
+        yield from _decoded(lines, number)
+        number += len(lines)
+    if rest:
+        yield from _decoded([rest], number)
+
+
+def _decoded(lines: Sequence[bytes], before: int) -> Iterator[list[str]]:
+    """The lines as one list of texts; those before one that is not UTF-8."""
+    texts = []
+    for line in lines:
+        try:
+            texts.append(line.decode().rstrip('\r'))
+        except UnicodeDecodeError:
+            yield texts
+            where = f'standard input, line {before + len(texts) + 1}'
+            raise UserError(f'{where}: not UTF-8') from None
+    if texts:
+        yield texts
 
 
 def _show(hypotheses: Sequence[Hypothesis], n_best: int, scores: bool) -> None:

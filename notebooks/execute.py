@@ -9,9 +9,7 @@ needs the extra `notebooks`.
 """
 
 import argparse
-import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -76,10 +74,7 @@ def execute(path: Path) -> NotebookNode:
         coalesce_streams=True,  # one output a cell, however often it printed
         resources={'metadata': {'path': str(path.parent)}},
     )
-    # A shell command of a cell, `!python`, is to find this environment's interpreter.
-    programs = os.path.dirname(sys.executable)
-    searched = programs + os.pathsep + os.environ['PATH']
-    return client.execute(env=os.environ | {'PATH': searched})
+    return client.execute()
 
 
 def clean(notebook: NotebookNode, root: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 
 from experiments import storage
-from experiments.config.load import nest
 from experiments.config.schema import ExperimentConfig
 from experiments.reports import arms
 from experiments.runs import directory, metrics_log, reading
@@ -23,6 +22,18 @@ CONFIG = {
 SIGNATURE = 'nrefs:1|v:1'
 SOURCES = ['a cat sleeps here', 'the dog eats a bone', 'we see two red birds']
 REFERENCES = ['eine Katze schläft hier', 'der Hund frisst Knochen', 'wir sehen Vögel']
+
+
+def nest(flat):
+    """The inverse of `load.flatten`."""
+    nested = {}
+    for name, value in flat.items():
+        *sections, key = name.split('.')
+        part = nested
+        for section in sections:
+            part = part.setdefault(section, {})
+        part[key] = value
+    return nested
 
 
 def make(path, bleu=None, outputs=(), rows=(), result=None, environment=None, **config):

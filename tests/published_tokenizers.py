@@ -8,13 +8,14 @@ from typing import Any
 from experiments.conversion import converted
 from experiments.conversion.converted import Conversion
 
+EXTRA_LENGTH = 3  # tokens that a translation may have more than its source
 GOLDENS = Path(__file__).parent / 'goldens'
 TOKENIZERS = GOLDENS / 'tokenizers'
 NAMES = sorted(path.name for path in TOKENIZERS.iterdir())
 
 
 def golden_of(name: str) -> dict[str, Any]:
-    """What Transformers makes of a tokenizer: goldens/make_tokenizers.py."""
+    """What Transformers 5 makes of texts, and of tokens, with its family's golden."""
     return json.loads((TOKENIZERS / name / 'golden.json').read_text('utf-8'))
 
 
@@ -31,3 +32,27 @@ def read(name: str, path: Path) -> Conversion:
     return converted.read_checkpoint(
         checkpoint(name, path), 'grammar(pairs=100)', *languages
     )
+
+
+def translated(model: Any, tokenizer: Any, name: str, text: str) -> str:
+    """What Transformers makes of a text by greedy search; '' of a blank text."""
+    if not text.strip():
+        return ''
+    source = tokenizer(text, return_tensors='pt')
+    start = model.config.decoder_start_token_id
+    first = 0 if name == 'bart' else tokenizer(text_target='').input_ids[0]
+    if name == 'mbart':
+        start, first = tokenizer(text_target='').input_ids[-1], None
+    never = {model.config.pad_token_id, start} - {model.config.eos_token_id}
+    out = model.generate(
+        **source,
+        # Without the end token, which is not chosen at the limit but given.
+        max_new_tokens=source.input_ids.shape[1] + EXTRA_LENGTH - 2,
+        do_sample=False,
+        num_beams=1,
+        decoder_start_token_id=start,
+        forced_bos_token_id=first,
+        forced_eos_token_id=None,
+        bad_words_ids=[[token] for token in sorted(never)],
+    )
+    return tokenizer.decode(out[0], skip_special_tokens=True)

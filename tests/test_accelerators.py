@@ -19,7 +19,6 @@ from experiments.runtime import compilation, mesh
 from experiments.training import programs
 from flaxformer_lite.attention.flash import Flash
 from flaxformer_lite.generation import generate
-from flaxformer_lite.kv_cache import KeyValues
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.train_step import (
     init_state,
@@ -90,11 +89,6 @@ def test_a_search_multiplies_bfloat16_and_asks_nothing_of_the_host(platform):
     assert 'callback' not in program
 
 
-def test_no_operand_is_rounded_where_float32_is_asked_for():
-    program = lowered(traced_step(dtype='float32')[0], 'cuda')
-    assert set(PRODUCT.findall(program)) == {('f32', 'f32', 'f32')}
-
-
 def test_the_runners_step_overwrites_the_state_on_each_device():
     config = wmt_base.get_config()
     config.model.update(tiny.SIZES | {'num_layers': 1})
@@ -142,29 +136,6 @@ def test_blockwise_keeps_no_weights_on_a_tpu():
     program = lowered(traced, 'tpu')
     check_products(program)
     assert not pairs(program)
-
-
-def test_flash_decodes_several_hypotheses(cudnn):
-    program = lowered(traced_search(attention='flash'), 'cuda')
-    assert {name for name, _ in CUDNN.findall(program)} == {
-        '__cudnn$fmhaScaleBiasSoftmax'
-    }
-
-
-def test_flash_says_what_this_gpu_cannot_do(cudnn):
-    q_BTHK = jax.ShapeDtypeStruct((1, 2, 1, 264), jnp.bfloat16)
-    key_BGKS = jax.ShapeDtypeStruct((1, 1, 264, 2), jnp.bfloat16)
-    positions_BT = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-    mask_BHTS = jax.ShapeDtypeStruct((1, 1, 2, 2), bool)
-
-    def attend(q_BTHK, key_BGKS, positions_BT, mask_BHTS):
-        kv = KeyValues(key_BGKS, key_BGKS, positions_BT)
-        return Flash().apply(
-            {}, q_BTHK, kv, positions_BT=positions_BT, mask_BHTS=mask_BHTS
-        )
-
-    with pytest.raises(ValueError, match='not for this GPU: .*264.*blockwise'):
-        jax.eval_shape(attend, q_BTHK, key_BGKS, positions_BT, mask_BHTS)
 
 
 def test_several_gpus_compute_while_they_send(monkeypatch):

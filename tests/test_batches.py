@@ -15,7 +15,6 @@ from experiments.data.batches import Batches, Position
 from experiments.data.corpus import Corpus, RaggedArray
 from experiments.data.prefetch import prefetch
 from experiments.errors import UserError
-from experiments.evaluation.batches import evaluation_batches, source_batches
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import make_batch
 from flaxformer_lite.training.loss import loss_sums
@@ -263,7 +262,10 @@ def test_evaluation_leaves_nothing_out():
         RaggedArray.from_rows([[6] * n for n in (900, 1, 0, 4, 2)]),
     )
     found, shapes = {}, set()
-    for batch, indices in evaluation_batches(corpus, tokens=64, devices=2):
+    lengths = corpus.lengths().max(axis=1)
+    for shape, indices in packing.by_length(lengths, tokens=64, devices=2):
+        rows = np.arange(len(indices))
+        batch = collate.pairs_batch(corpus, shape, indices, rows)
         assert not batch['source'][len(indices) :].any()
         found |= dict(zip(indices.tolist(), unpack(batch), strict=True))
         shapes.add(batch['labels'].shape)
@@ -366,21 +368,21 @@ def test_errors_name_the_field_and_the_mend(settings, words):
     ],
 )
 def test_evaluation_gives_each_device_as_much_as_it_gives_one(number, devices, shapes):
-    side = RaggedArray.from_rows([[5] * 60] * number)
-    batches = evaluation_batches(Corpus(side, side), tokens=512, devices=devices)
-    assert {batch['labels'].shape for batch, _ in batches} == shapes
+    lengths = np.full(number, 61)
+    batches = packing.by_length(lengths, tokens=512, devices=devices)
+    assert {shape for shape, _ in batches} == shapes
 
 
 @pytest.mark.parametrize(('devices', 'others'), [(1, 0), (8, 3)])
 def test_sentences_to_translate_are_in_few_shapes(devices, others):
     """16, 32, … 256 tokens. Several devices share the last ones: another."""
     rng = np.random.default_rng(0)
-    sentences = [[4 + i] * n for i, n in enumerate(rng.integers(0, 200, 4096))]
-    shapes, found = set(), {}
-    for source_BS, indices in source_batches(sentences, 4096, devices):
-        shapes.add(source_BS.shape)
-        for row, index in zip(source_BS, indices, strict=False):
-            found[int(index)] = row[row > 0].tolist()
+    lengths = rng.integers(1, 201, 4096)
+    shapes, found = set(), []
+    for shape, indices in packing.by_length(lengths, 4096, devices):
+        assert len(indices) <= shape[0] and lengths[indices].max() <= shape[1]
+        shapes.add(shape)
+        found += indices.tolist()
     assert {length for _, length in shapes} <= {16, 32, 64, 128, 256}
     assert len(shapes) <= 5 + others
-    assert [found[i] for i in range(4096)] == [[*ids, EOS] for ids in sentences]
+    assert sorted(found) == list(range(4096))

@@ -19,7 +19,6 @@ from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.ops import use_reference
-from flaxformer_lite.training.loss import loss_sums
 from flaxformer_lite.training.train_step import init_variables
 
 # Slow tests, for these differ from their like by a function of each number, or of each
@@ -241,15 +240,6 @@ def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
         value in FLOAT32_MAPS.get(field, ()) for field, value in overrides.items()
     )
     check_products(traced.jaxpr, has_float32_maps)
-
-
-def test_products_of_the_loss_are_summed_and_returned_in_float32():
-    model, variables = in_bfloat16({})
-
-    def loss(params):
-        return loss_sums(model, {'params': params}, contracts.all_rows()).loss
-
-    check_products(jax.make_jaxpr(jax.grad(loss))(variables['params']).jaxpr)
 
 
 @pytest.mark.parametrize(

@@ -101,13 +101,6 @@ def test_devices_exchange_the_gradient_of_the_table_once_and_four_sums():
     assert 4 * V * D <= total_bytes(found) <= 4 * V * D + 4 * 4
 
 
-def test_rows_that_devices_cannot_share_evenly_have_the_same_loss():
-    whole, divided = loss_arguments(rows=B - 2)
-    function = loss_and_gradients()
-    found, _ = on_devices(function, (*whole, *divided), ())
-    assert_close(found, alone(function, *whole, *divided), 2e-5)
-
-
 @pytest.mark.parametrize('ops', [contextlib.nullcontext, use_reference])
 def test_dropout_draws_for_own_rows_what_it_draws_for_all(ops):
     def dropped(key, x_BT):
@@ -167,41 +160,3 @@ def test_a_training_step_exchanges_gradients_once_and_four_sums(tie, accumulate)
     found = collectives(program)
     assert {each.kind for each in found} == {'all-reduce'}
     assert total_bytes(found) == gradients + 4 * 4
-
-
-@functools.cache
-def trained(accumulate=1, **overrides):
-    """Three steps: a function of state, key and batch → parameters, metrics."""
-    step, _ = train_step(accumulate, **overrides)
-
-    def steps(state, key, batch):
-        def advance(state, _):
-            return step(state, batch, key)
-
-        state, metrics = jax.lax.scan(advance, state, length=3)
-        return state.params, metrics
-
-    return steps
-
-
-def assert_trained_alike(found, expected, rounding=1e-4):
-    assert_close(found[1], expected[1], rounding)
-    # Adam makes a step of the rate of the least gradient, with its rounding: 5 % of
-    # three steps.
-    assert_close(found[0], expected[0], 0.05 * 3 * RATE)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    'settings',
-    [{}, {'accumulate': 2}, {'dtype': 'bfloat16'}],
-    ids=['base', 'accumulate', 'bfloat16'],
-)
-def test_training_goes_as_on_one_device(settings):
-    """With dropout: what is drawn must not depend on where it is drawn."""
-    _, state = train_step(**settings)
-    whole, batch = (state, KEY), rows_of_pairs()
-    steps = trained(**settings)
-    found, _ = on_devices(steps, whole, (batch,))
-    rounding = 0.1 if 'dtype' in settings else 1e-4
-    assert_trained_alike(found, alone(steps, *whole, batch), rounding)

@@ -4,13 +4,9 @@ That such models decode, pack and are trained as others is among the contracts o
 test_contracts; what they record and mask, in test_introspection.
 """
 
-import dataclasses
-
 import pytest
 import tiny
 from flax.traverse_util import flatten_dict
-
-from flaxformer_lite.config.schema import ModelConfig
 
 
 def test_a_decoder_of_another_width_reads_the_source_by_its_own():
@@ -52,127 +48,6 @@ def test_mu_ps_rates_go_by_the_width_that_a_matrix_reads():
     assert model.dense.kernel_init.logit_scale == pytest.approx(2**-0.5)
 
 
-def test_each_matrix_has_the_sizes_of_its_own_stack_and_attention():
-    p = flatten_dict(tiny.parameters(tiny.model(**tiny.UNEQUAL)), sep='/')
-    found = {
-        name.removesuffix('/kernel'): x.shape
-        for name, x in p.items()
-        if name.endswith('kernel')
-    }
-    expected = layer('encoder/layer_0', self_attention=(2, 2, 4, 3), d_ff=16)
-    for i in range(2):
-        expected |= layer(
-            f'decoder/layer_{i}',
-            self_attention=(4, 2, 6, 5),
-            cross_attention=(6, 3, 8, 7),
-            d_ff=20,
-        )
-    assert found == expected
-
-
-def layer(name, d_ff, **attentions):
-    """The shapes of a layer's matrices, by heads, key heads, d_k and d_v."""
-    d = tiny.SIZES['d_model']
-    shapes = {
-        f'{name}/feed_forward/up': (d, d_ff),
-        f'{name}/feed_forward/down': (d_ff, d),
-    }
-    for attention, (heads, kv_heads, d_k, d_v) in attentions.items():
-        shapes[f'{name}/{attention}/query'] = (d, heads, d_k)
-        shapes[f'{name}/{attention}/key'] = (d, kv_heads, d_k)
-        shapes[f'{name}/{attention}/value'] = (d, kv_heads, d_v)
-        shapes[f'{name}/{attention}/out_proj'] = (heads, d_v, d)
-    return shapes
-
-
-PLAIN = dict(num_layers=3, num_heads=4, num_kv_heads=2, d_k=8, d_v=16, d_ff=20)
-OTHER = dict(num_layers=2, num_heads=8, num_kv_heads=1, d_k=6, d_v=10, d_ff=24)
-OF_ATTENTION = ('num_heads', 'num_kv_heads', 'd_k', 'd_v')
-# The depths of both stacks are known to each of them.
-ATTRIBUTES = {'num_layers': 'decoder_layers'}
-
-
-def test_empty_sizes_of_the_decoder_are_the_encoders():
-    config = ModelConfig(**PLAIN)
-    encoder, decoder = config.sizes('encoder'), config.sizes('decoder')
-    assert dataclasses.replace(decoder, role='encoder') == encoder
-    assert config.cross_sizes() == decoder
-    assert (encoder.num_layers, decoder.num_layers) == (3, 3)
-
-
-@pytest.mark.parametrize('size', PLAIN)
-def test_a_size_of_the_decoder_is_its_own_and_not_the_encoders(size):
-    plain = ModelConfig(**PLAIN)
-    config = ModelConfig(**PLAIN, **{f'decoder_{size}': OTHER[size]})
-    change = {ATTRIBUTES.get(size, size): OTHER[size]}
-    expected = dataclasses.replace(plain.sizes('decoder'), **change)
-    assert config.sizes('decoder') == expected
-    assert config.cross_sizes() == expected
-    encoder = plain.sizes('encoder')
-    if size == 'num_layers':
-        encoder = dataclasses.replace(encoder, **change)
-    assert config.sizes('encoder') == encoder
-    assert config.sizes('encoder').num_layers == 3
-    # A decoder without an encoder has no fields of its own.
-    assert config.sizes('decoder_only') == plain.sizes('decoder_only')
-
-
-@pytest.mark.parametrize('decoders', [{}, {'decoder_num_heads': 2, 'decoder_d_k': 4}])
-@pytest.mark.parametrize('size', OF_ATTENTION)
-def test_a_size_of_the_attention_to_the_source_is_its_own_and_not_the_decoders(
-    size, decoders
-):
-    plain = ModelConfig(**PLAIN, **decoders)
-    config = ModelConfig(**PLAIN, **decoders, **{f'cross_{size}': OTHER[size]})
-    expected = dataclasses.replace(plain.sizes('decoder'), **{size: OTHER[size]})
-    assert config.cross_sizes() == expected
-    assert config.sizes('decoder') == plain.sizes('decoder')
-
-
-def test_empty_widths_of_heads_are_shares_of_d_model_by_the_heads_of_each_attention():
-    config = ModelConfig(
-        d_model=24, num_heads=2, decoder_num_heads=3, cross_num_heads=4, cross_d_v=5
-    )
-    encoder, decoder = config.sizes('encoder'), config.sizes('decoder')
-    cross = config.cross_sizes()
-    assert [(x.d_k, x.d_v) for x in (encoder, decoder, cross)] == [
-        (12, 12),
-        (8, 8),
-        (6, 5),
-    ]
-    assert [x.num_kv_heads for x in (encoder, decoder, cross)] == [2, 3, 4]
-
-
-# mu_p's learning rate of a query's matrix at 4 times the base width: m^-1.5 where d_k
-# grows with d_model, and m^-1 where it is given.
-GROWS, GIVEN = 4**-1.5, 4**-1.0
-
-
-@pytest.mark.parametrize(
-    ('overrides', 'rates'),
-    [
-        (dict(), (GROWS, GROWS, GROWS)),
-        (dict(d_k=4), (GIVEN, GIVEN, GIVEN)),
-        (dict(decoder_d_k=4), (GROWS, GIVEN, GIVEN)),
-        (dict(cross_d_k=4), (GROWS, GROWS, GIVEN)),
-    ],
-    ids=str,
-)
-def test_mu_ps_rate_of_a_query_goes_by_its_own_attentions_width(overrides, rates):
-    sizes = dict(tiny.SIZES, d_k=None, d_v=None) | overrides
-    model = tiny.model(init='mu_p(base=3)', **sizes)
-    paths = [
-        ('encoder', 'layer_0', 'self_attention', 'query', 'kernel'),
-        ('decoder', 'layer_1', 'self_attention', 'query', 'kernel'),
-        ('decoder', 'layer_1', 'cross_attention', 'query', 'kernel'),
-    ]
-    assert [model.lr_multiplier(path) for path in paths] == pytest.approx(rates)
-    for stack in ('encoder', 'decoder'):
-        up = stack, 'layer_0', 'feed_forward', 'up', 'kernel'
-        assert model.lr_multiplier(up) == pytest.approx(1 / 4)
-    assert model.lr_multiplier(('embedding',)) == pytest.approx(1 / 2)
-
-
 @pytest.mark.parametrize(
     ('overrides', 'message'),
     [
@@ -183,22 +58,6 @@ def test_mu_ps_rate_of_a_query_goes_by_its_own_attentions_width(overrides, rates
         (
             dict(num_kv_heads=2, decoder_num_heads=3),
             'model.num_kv_heads=2 does not divide model.decoder_num_heads=3',
-        ),
-        (
-            dict(decoder_num_heads=4, cross_num_kv_heads=3),
-            'model.cross_num_kv_heads=3 does not divide model.decoder_num_heads=4',
-        ),
-        (
-            dict(decoder_d_model=9, tie='none', d_v=None),
-            'model.decoder_d_model=9 cannot be divided among model.num_heads=2',
-        ),
-        (
-            dict(decoder_d_model=10),
-            'model.tie=all shares embeddings .* set model.tie to decoder or none$',
-        ),
-        (
-            dict(decoder_d_model=10, tie='none', merged_attention=True),
-            'model.merged_attention=True shares its matrices .* make them equal$',
         ),
         (
             dict(projections=False, d_k=None, d_v=None, decoder_d_k=4),

@@ -223,27 +223,6 @@ def test_greedy_takes_the_likeliest_token_each_time(sentences):
         )
 
 
-def test_of_equally_likely_tokens_greedy_takes_the_first():
-    def step(token_BN, state, beam):
-        return jnp.asarray([[[0.0, -9.0, 0.0, 2.0, 2.0]]]), state
-
-    model = step, NoState(jnp.zeros(1))
-    tokens, *_ = run(decoding.greedy, model, [3])
-    assert cut(tokens[0, 0]) == [3, 3, EOS]
-
-
-def test_the_start_token_may_be_the_end_token():
-    def step(token_BN, state, beam):
-        likeliest = jnp.asarray([[-9.0, 0.0, 1.0], [-9.0, 1.0, 0.0]])[beam.step % 2]
-        return likeliest[None, None], state
-
-    inputs = decoding.DecodeInputs(
-        step, NoState(jnp.zeros(1)), jnp.full(1, 5), bos=1, eos=1, length=5
-    )
-    found = jax.jit(lambda: decoding.greedy(inputs))()
-    np.testing.assert_array_equal(found.tokens_BNL[0, 0], [2, 1, 0, 0, 0])
-
-
 @pytest.mark.parametrize('name', ['greedy', 'beam', 'sample'])
 def test_padding_and_the_start_token_are_never_chosen(name):
     def step(token_BN, state, beam):
@@ -330,16 +309,6 @@ def test_the_length_penalty_is_gnmts_and_no_power_of_the_length():
     assert decoding.length_penalty(50, 0.0) == 1.0
 
 
-@pytest.mark.parametrize(
-    'settings', [dict(beams=0), dict(alpha=-0.1), dict(n_best=0), dict(n_best=5)]
-)
-def test_beam_refuses_what_it_cannot_do(settings):
-    with pytest.raises(
-        ValueError, match='beam search needs 1 ≤ n_best ≤ beams and alpha ≥ 0'
-    ):
-        run(decoding.beam, Toy().by_slots(np.arange(1), 4), [5], **settings)
-
-
 LOGITS = np.log([0.4, 0.3, 0.2, 0.06, 0.04])
 
 
@@ -375,41 +344,6 @@ def test_filters_leave_the_right_tokens(settings, tokens):
     assert found == tokens
     left = np.exp(LOGITS[tokens] / settings.get('temperature', 1.0))
     np.testing.assert_allclose(p[tokens], left / left.sum(), rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ('settings', 'tokens'),
-    [(dict(top_k=1), [1]), (dict(top_k=2), [1, 2]), (dict(top_p=0.2), [1])],
-)
-def test_of_equally_likely_tokens_the_filters_leave_the_first(settings, tokens):
-    logits = decoding.filter_logits(jnp.asarray([[0.0, 3.0, 3.0, 3.0]]), **settings)
-    assert np.flatnonzero(np.isfinite(logits[0])).tolist() == tokens
-
-
-@pytest.mark.parametrize(
-    'settings',
-    [
-        dict(temperature=0.0),
-        dict(temperature=-1.0),
-        dict(temperature=float('nan')),
-        dict(top_k=-1),
-        dict(top_p=0.0),
-        dict(top_p=1.1),
-    ],
-)
-def test_sampling_refuses_what_it_cannot_do(settings):
-    with pytest.raises(ValueError, match='sampling needs temperature > 0, top_k ≥ 0'):
-        kept(**settings)
-
-
-def test_sampling_from_the_likeliest_token_alone_is_greedy():
-    toy, limits = Toy(), [5, 3, 1, 4, 2, 5]
-    keys = jax.random.split(jax.random.key(0), 6)
-    one = run(
-        decoding.sample, toy.by_slots(np.arange(6), 1), limits, keys=keys, top_k=1
-    )
-    greedy = run(decoding.greedy, toy.by_slots(np.arange(6), 1), limits)
-    np.testing.assert_array_equal(one[0], greedy[0])
 
 
 @functools.cache
@@ -448,9 +382,3 @@ def test_sampled_frequencies_follow_the_softmax(settings, limit):
         observed = np.bincount(drawn(**settings)[:, position], minlength=5)
         assert not observed[~some].any()
         assert (((observed - expected)[some] ** 2) / expected[some]).sum() < limit
-
-
-def test_what_is_drawn_at_one_position_says_nothing_of_the_next():
-    first, second = drawn()[:, 0], drawn()[:, 1]
-    agree, p = (first == second).mean(), (np.exp(LOGITS) ** 2).sum()
-    assert abs(agree - p) < 5 * np.sqrt(p * (1 - p) / 6_000)

@@ -1,4 +1,4 @@
-"""Devices that divide the sentences decode each its own, and exchange nothing."""
+"""Sentences are decoded by each device, batch and window as they are alone."""
 
 import functools
 
@@ -73,3 +73,30 @@ def test_the_program_of_translations_exchanges_nothing():
     arrays = tiny.padded(sources()), limit_B, numbers_B
     rows = jax.device_put(arrays, mesh.of().rows())
     assert not collectives(compilation.compiled(search._function, *whole, *rows))
+
+
+class Numbers:
+    """A tokenizer of text that is written as token ids."""
+
+    forced_first = None
+    source_end = 1
+
+    def encode(self, texts):
+        return [[int(token) for token in text.split()] for text in texts]
+
+    def decode(self, rows):
+        return [' '.join(map(str, row)) for row in rows]
+
+
+def test_a_sample_does_not_depend_on_the_window(monkeypatch):
+    settings = EvaluationConfig(decode='sample', extra_length=5)
+    translate = translator.Translator(MODEL, Numbers(), settings)
+    variables = tiny.all_variables(MODEL)
+
+    def drawn():
+        return [found.text for (found,) in translate(variables, ['3 4'] * 4)]
+
+    expected = drawn()
+    assert expected[:2] != expected[2:]
+    monkeypatch.setattr(translator, 'WINDOW', 2)
+    assert drawn() == expected

@@ -15,7 +15,6 @@ from experiments import describe
 from experiments.config import load
 from experiments.costs import flops
 from experiments.costs import ledger as costs_ledger
-from experiments.errors import UserError
 from flaxformer_lite.config import build
 from flaxformer_lite.training.train_step import init_variables
 
@@ -110,38 +109,6 @@ def test_it_agrees_with_a_built_model():
     assert costs['bytes']['optimizer'] == 2 * size + 8
 
 
-def table_3(**model):
-    config = wmt_base.get_config()
-    config.model.update(model)
-    return ledger(config)['parameters']['total']
-
-
-@pytest.mark.slow
-def test_rows_b_of_table_3_differ_by_what_the_paper_takes_away():
-    base = table_3()
-    assert base - table_3(d_k=16) == 7_077_888
-    assert base - table_3(d_k=32) == 4_718_592
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    'millions, model',
-    [
-        (33.64, {'num_layers': 2}),
-        (48.35, {'num_layers': 4}),
-        (77.75, {'num_layers': 8}),
-        (26.82, {'d_model': 256, 'd_k': 32, 'd_v': 32}),
-        (163.82, {'d_model': 1024, 'd_k': 128, 'd_v': 128}),
-        (50.45, {'d_ff': 1024}),
-        (88.24, {'d_ff': 4096}),
-        (63.05, {'num_heads': 1}),
-        (63.05, {'num_heads': 32}),
-    ],
-)
-def test_the_other_rows_of_table_3(millions, model):
-    assert round(table_3(**model) / 1e6, 2) == millions
-
-
 def floats(*shape):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
@@ -196,67 +163,6 @@ def test_the_command_needs_no_device_and_prints_json():
     costs = json.loads(result.stdout)
     assert costs['parameters']['total'] == 214_171_648
     assert costs['batch'] == {'rows': 97, 'length': 256, 'tokens': 24_832}
-
-
-def test_the_printed_table():
-    costs = {
-        'parameters': {'embeddings': 1500, 'encoder self-attention': 20, 'total': 1520},
-        'trained': {'encoder self-attention': 20, 'total': 20},
-        'flops_per_token': {
-            'encoder self-attention': 40,
-            'logits': 3000,
-            'total': 3040,
-        },
-        'recomputed': {'flops_per_token': 1000},
-        'bytes': {'parameters': 6_000_000, 'optimizer': 1_500_000_000},
-        'device': {'devices': 8, 'parameters': 750_000, 'optimizer': 187_500_000},
-        'memory': {'arrays': 188_000_000, 'working': 1_000_000},
-        'batch': {'rows': 1000, 'length': 50, 'tokens': 50_000},
-    }
-    assert describe.text(costs) == '\n'.join(
-        [
-            'part                    parameters  trained  FLOPs a token',
-            '----------------------  ----------  -------  -------------',
-            'embeddings                   1,500        -              -',
-            'encoder self-attention          20       20             40',
-            'logits                           -        -          3,000',
-            'total                        1,520       20          3,040',
-            '',
-            'batch           1,000 × 50 = 50,000 tokens',
-            'FLOPs a batch   0.000152 × 10¹²',
-            'FLOPs again     5e-05 × 10¹² of them twice a batch',
-            'parameters      6.0 MB',
-            'optimizer       1,500.0 MB',
-            'each of 8       188.2 MB: parameters 0.8 MB, optimizer 187.5 MB',
-            'a device takes  189.0 MB: arrays 188.0 MB, to work with 1.0 MB',
-        ]
-    )
-
-
-@pytest.mark.parametrize(
-    'section, settings, message',
-    [
-        (
-            'batch',
-            {'tokens': 7},
-            'batch.tokens=7 is less than a row of batch.max_length=8',
-        ),
-        ('train', {'accumulate': 7}, 'train.accumulate=7 parts; give at least 56'),
-        (
-            'model',
-            {'attention': 'softmux'},
-            "model.attention: 'softmux' is not one of .*softmax",
-        ),
-        ('model', {'num_heads': 0}, 'model.num_heads must be at least 1 and .* not 0'),
-        ('optimizer', {'eps': 0.0}, 'optimizer.eps'),
-        ('mesh', {'fsdp': 7}, 'mesh.fsdp=7 divides no parameter of this model'),
-    ],
-)
-def test_what_cannot_be_is_refused_by_name(section, settings, message):
-    config = small()
-    config[section].update(settings)
-    with pytest.raises(UserError, match=message):
-        ledger(config)
 
 
 def test_a_device_holds_its_part_of_the_matrices():

@@ -15,7 +15,7 @@ import pytest
 import small_runs
 
 from experiments.errors import UserError
-from experiments.runtime import cache, compilation, mesh
+from experiments.runtime import compilation, mesh
 
 VARIABLES = ('FLAXFORMER_LITE_CACHE', 'XDG_CACHE_HOME', 'HOME')
 
@@ -37,7 +37,7 @@ def test_the_first_place_that_is_named_counts(monkeypatch, tmp_path):
     ]
     for first, path in enumerate(expected):
         place(monkeypatch, **{name: named[name] for name in VARIABLES[first:]})
-        assert cache.folder() == path and path.is_dir()
+        assert compilation.use_cache() == path and path.is_dir()
 
 
 def no_home(monkeypatch, tmp_path):
@@ -71,16 +71,12 @@ def no_permission(monkeypatch, tmp_path):
     'unusable', [no_home, a_file, a_full_or_read_only_disk, no_permission]
 )
 def test_a_cache_that_cannot_be_is_one_line_that_names_the_mend(
-    unusable, monkeypatch, tmp_path, capsys
+    unusable, monkeypatch, tmp_path
 ):
     with monkeypatch.context() as patch:
         unusable(patch, tmp_path)
         with pytest.raises(UserError, match='with FLAXFORMER_LITE_CACHE$'):
-            cache.folder()
-        compilation.use_cache()  # what a translation can do without
-    said = capsys.readouterr().err
-    assert said.startswith('warning: compiled programs are not kept')
-    assert said.count('\n') == 1
+            compilation.use_cache()
 
 
 PROGRAM = """
@@ -100,14 +96,6 @@ def compiled(cache):
     )
     assert done.stdout == '[3.5 3.5 3.5]\n'
     return done.stderr
-
-
-def test_a_damaged_program_is_named_and_compiled_again(tmp_path):
-    assert compiled(tmp_path) == ''
-    (program,) = (tmp_path / 'programs').glob('jit__lambda*-cache')
-    for content in (program.read_bytes()[:-5], b''):  # as a kill leaves it
-        program.write_bytes(content)
-        assert "cache entry for 'jit__lambda'" in compiled(tmp_path)
 
 
 def test_a_program_is_compiled_once_for_each_shape_whichever_thread_asks():

@@ -1,15 +1,22 @@
-"""A run's end: early, when the dev score stops rising; or later, with more steps."""
+"""The end of a run: by a stop, by its dev score or by its steps; and its rows."""
 
 import json
+import math
+import signal
+import subprocess
+import sys
 
 import pytest
 import small_runs
 
+from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import flags
 from experiments.errors import UserError
 from experiments.evaluation import evaluator
 from experiments.runs import directory, metrics_log
-from experiments.training.metrics import stops_early
+from experiments.training.metrics import Progress, stops_early
+from flaxformer_lite.ops.cross_entropy import LossSums
+from flaxformer_lite.training.train_step import Metrics
 
 SMALL = small_runs.FIELDS | {
     'optimizer.name': 'contrib.schedule_free_adamw',
@@ -169,3 +176,46 @@ def test_waiting_for_evaluations_that_never_come_is_refused(data, tmp_path):
     with pytest.raises(UserError, match='train.patience must be at least 0'):
         start(data, tmp_path / 'run', train__patience=-1)
     assert not (tmp_path / 'run').exists()
+
+
+STOPS_ITSELF = """
+import os, signal, time
+from experiments import run
+from experiments.command_line import flags
+from experiments.training.metrics import Progress
+add = Progress.add
+def add_and_stop(self, step, *more):
+    add(self, step, *more)
+    if step == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)
+Progress.add = add_and_stop
+flags.main(run.main)
+"""
+
+
+def test_a_stop_is_saved_and_rows_have_the_rates_of_their_updates(data, tmp_path):
+    overrides = small_runs.flags(SMALL | {'data': data}, train__log_every=1)
+    command = [sys.executable, '-c', STOPS_ITSELF, '--config=configs/wmt_small.py']
+    command += [f'--workdir={tmp_path}', *overrides]
+    done = subprocess.run(command, cwd=flags.PROJECT, capture_output=True, text=True)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert Checkpoints(tmp_path / 'checkpoints').steps() == [2, 3]
+    rates = {
+        row['step']: row['learning_rate']
+        for row in metrics_log.read_rows(tmp_path)
+        if row['kind'] == 'train'
+    }
+    # While noam warms up: d_model^-0.5 · step · warmup^-1.5.
+    assert rates == pytest.approx({step: step / 32 for step in (1, 2, 3)})
+
+
+def test_a_row_has_means_over_target_tokens():
+    progress = Progress('digest of the text')
+    for step, loss, tokens in ((1, 20.0, 10.0), (2, 30.0, 30.0)):
+        sums = LossSums(loss=loss, nll=loss / 2, correct=5.0, tokens=tokens)
+        progress.add(step, progress.position, Metrics(sums, gradient_norm=float(step)))
+    assert progress.settle() == []
+    row = progress.row()
+    assert (row['loss'], row['accuracy'], row['gradient_norm']) == (1.25, 0.25, 1.5)
+    assert row['perplexity'] == math.exp(25 / 40)

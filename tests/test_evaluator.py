@@ -10,7 +10,6 @@ from experiments.errors import UserError
 from experiments.evaluation import sets
 from experiments.evaluation.evaluator import Evaluator
 from experiments.evaluation.scores import table
-from experiments.evaluation.translation_files import outputs_path
 from experiments.evaluation.translator import Hypothesis
 
 PAIRS = [('a b', 'x y'), ('c', 'z')]
@@ -40,29 +39,15 @@ def evaluator(tmp_path, monkeypatch):
     return evaluator
 
 
-def test_the_same_step_is_not_scored_twice(evaluator, tmp_path):
-    first = evaluator(1.0, 'val', PAIRS, 6)
-    results = evaluator.every(1.0, {'val': PAIRS, 'test': PAIRS[:1]}, [6])
-    assert results['val'] == first
-    assert [len(texts) for texts in evaluator.translated] == [2, 1]
-    files_there = {path.name for path in (tmp_path / 'translations').glob('*.txt')}
-    texts = {
-        f'{name}.{kind}.txt' for name in results for kind in ('source', 'reference')
-    }
-    assert files_there == {'val.step=6.txt', 'test.step=6.txt'} | texts
-
-
-def test_other_parameters_are_scored(evaluator, tmp_path):
-    """Those of another step, and the mean of several of which the last was scored
-    alone."""
+def test_a_mean_of_checkpoints_has_files_of_its_own(evaluator, tmp_path):
     evaluator(1.0, 'val', PAIRS, 6)
-    assert evaluator.every(2.0, {'val': PAIRS}, [5])['val']['loss'] == 2.0
-    assert evaluator.every(3.0, {'val': PAIRS}, [5, 6])['val']['loss'] == 3.0
-    stored = storage.read_json(tmp_path / 'translations' / 'val.step=6,mean_of=2.json')
-    assert stored['loss'] == 3.0
-    # Nor is a mean taken for another mean, or for a step.
-    assert evaluator.every(4.0, {'val': PAIRS}, [4, 6])['val']['loss'] == 4.0
-    assert evaluator.every(1.0, {'val': PAIRS}, [6])['val']['loss'] == 1.0
+    results = evaluator.every(3.0, {'val': PAIRS, 'test': PAIRS[:1]}, [5, 6])
+    assert [result['loss'] for result in results.values()] == [3.0, 3.0]
+    assert [len(texts) for texts in evaluator.translated] == [2, 2, 1]
+    folder = tmp_path / 'translations'
+    assert storage.read_json(folder / 'val.step=6,mean_of=2.json')['loss'] == 3.0
+    assert storage.read_json(folder / 'val.step=6.json')['loss'] == 1.0
+    assert {'val.source.txt', 'val.reference.txt'} < {x.name for x in folder.iterdir()}
 
 
 def test_the_set_and_its_sentences_are_told(evaluator):
@@ -76,50 +61,12 @@ def test_a_table_shows_scores_with_two_decimals(evaluator):
     assert row.split('\n')[2].split()[-3:] == ['0.00', '12.35', 'en-de']
 
 
-GOOD = [
-    *('val', 'test_2016_flickr', 'news.2014', 'a b', 'Größe', '-x', 'console'),
-    'x' * sets.LONGEST,
-]
-
-
-@pytest.mark.parametrize(
-    ('name', 'wrong'),
-    [
-        ('', 'it is empty'),
-        ('../out', "it holds '.'"),
-        ('a\\b', r"it holds '\\\\'"),
-        ('a\nb', r"it holds '\\n'"),
-        ('a:b', "it holds ':'"),
-        ('.hidden', "it holds '.'"),
-        ('\udcff', 'it holds'),
-        ('ä' * 76, 'longer than 150 bytes'),
-    ],
-)
-def test_a_name_that_is_no_file_s_is_refused(name, wrong):
-    with pytest.raises(UserError, match=wrong):
-        sets.check_names(['val', name])
-
-
-@pytest.mark.parametrize('two', [('val', 'VAL'), ('ä', 'a\u0308'), ('Ä', 'ä')])
-def test_names_that_are_not_kept_apart_are_refused(two):
-    with pytest.raises(UserError, match='would have the same files'):
-        sets.check_names(two)
-
-
-def test_files_of_other_names_can_be_written(tmp_path):
-    sets.check_names(GOOD)
-    for name in GOOD:
-        storage.write(outputs_path(tmp_path, name, 10**9, 1000), 'a\n')
-    assert len(list((tmp_path / 'translations').iterdir())) == len(GOOD)
-
-
 def test_sets_are_chosen_by_their_names():
-    available = {'val': [('a', 'b')], 'a/b': [('a', 'b')], 'none': []}
+    available = {'val': [('a', 'b')], 'none': []}
     assert set(sets.chosen(available, 'val, val', '--set')) == {'val'}
     for names, words in (
-        ('a/b', "'a/b' cannot be the name of a file"),
         ('none', "--set: the set 'none' holds no sentences"),
-        ('no', "--set: there is no set 'no'; there is val, a/b, none"),
+        ('no', "--set: there is no set 'no'; there is val, none"),
     ):
         with pytest.raises(UserError, match=words):
             sets.chosen(available, names, '--set')

@@ -46,12 +46,9 @@ def test_a_folder_appears_whole(tmp_path, formats, monkeypatch, capsys):
     assert [path.name for path in out.parent.iterdir()] == ['out']
 
 
-def test_an_empty_folder_is_filled_and_another_one_is_never_touched(
-    tmp_path, formats, monkeypatch
-):
+def test_a_folder_that_is_there_is_never_touched(tmp_path, formats, monkeypatch):
     out = tmp_path / 'out'
     out.mkdir()
-    convert_to(monkeypatch, '--to=huggingface', f'--out={out}')
     (out / 'model').write_text('mine', 'utf-8')
     for path in (out, out / 'model'):
         with pytest.raises(UserError, match='is there already: give a new folder'):

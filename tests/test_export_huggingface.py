@@ -139,24 +139,6 @@ def test_what_no_family_has_is_refused_by_its_field(vocabulary, fields, words):
     assert words in str(caught.value)
 
 
-def test_an_epsilon_that_changes_the_logits_is_refused(tmp_path, vocabulary):
-    ours = trained(vocabulary)
-
-    def shrink(path, x):
-        """What the encoder's last norm divides by is small."""
-        names = [key.key for key in path]
-        return x * 1e-4 if 'encoder' in names and 'residual_2' not in names else x
-
-    small = jax.tree_util.tree_map_with_path(shrink, ours.variables)
-    with pytest.raises(UserError, match='model.norm=layer: the logits of'):
-        huggingface.write(ours._replace(variables=small), tmp_path)
-
-
-def test_a_factor_of_the_logits_is_refused(tmp_path, vocabulary):
-    with pytest.raises(UserError, match='model.init=mu_p.base=6.: the logits of'):
-        huggingface.write(trained(vocabulary, init='mu_p(base=6)'), tmp_path)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [*CASES, *OTHERS])
 def test_transformers_gives_our_logits_and_greedy_translations(

@@ -60,7 +60,6 @@ def test_without_overrides_it_is_the_file_s_config(file):
     ('argument', 'field', 'value'),
     [
         ('--config.model.num_heads=4', 'model.num_heads', 4),
-        ('--config.model.dropout=0', 'model.dropout', 0.0),
         ('--config.model.d_k=64', 'model.d_k', 64),
         ('--config.batch.packed=false', 'batch.packed', False),
         ('--noconfig.batch.packed', 'batch.packed', False),
@@ -69,13 +68,9 @@ def test_without_overrides_it_is_the_file_s_config(file):
             'data',
             'text(path="a b/c", source="en")',
         ),
-        ('--config.data=', 'data', ''),
         # The file has none of these: they are the schema's.
-        ('--config.model.d_ff=64', 'model.d_ff', 64),
         ('--config.model.decoder_norm=rms', 'model.decoder_norm', 'rms'),
         ('--config.train.init_seed=3', 'train.init_seed', 3),
-        ('--config.optimizer.clip=1', 'optimizer.clip', 1.0),
-        ('--noconfig.model.scale_embeddings', 'model.scale_embeddings', False),
     ],
 )
 def test_an_override_has_its_field_s_type(file, argument, field, value):
@@ -108,28 +103,15 @@ def test_only_what_differs_from_the_file_counts_and_in_no_order(file):
         ),
         ('--config.num_heads=4', "did you mean 'model.num_heads'?"),
         ('--config.model=4', 'field model of the config: it is a section, of model.ar'),
-        ('--config.model.=4', 'field model. of'),
-        ('--config.', 'field  of the config'),
-        ('--noconfig.model', 'field model of the config: it is a section'),
         ('--noconfig', "no flag --noconfig; did you mean '--config'"),
         ('--noconfig.model.num_heads', "Unknown .* 'noconfig.model.num_heads'. Did"),
         (
             '--config.model.num_heads=-4',
             'model.num_heads must be at least 1 and at most 65536, not -4',
         ),
-        (
-            '--noconfig.batch.packed=3',
-            'noconfig.batch.packed=3 does not take an argument',
-        ),
-        ('--Foo=3', 'there is no flag --Foo$'),
         ('-x', 'there is no flag -x$'),
-        ('--config.model.foo=3', 'field model.foo of the config$'),
         ('--config.model.num_heads=abc', "--config.model.num_heads=abc: .*int.*'abc'"),
-        ('--config.model.num_heads=', '--config.model.num_heads=: .*int'),
         ('--config.model.num_heads', 'Missing value for flag --config.model.num_heads'),
-        ('--config.model.dropout=true', '--config.model.dropout=true: .*float'),
-        ('--config.model.d_k=none', '--config.model.d_k=none: .*int'),
-        ('--config.batch.packed=2', '--config.batch.packed=2: .*[bB]oolean'),
         ('--confg.model.num_heads=4', 'no flag --confg.model.num_heads; did you mean'),
         ('model.num_heads=4', "'model.num_heads=4' belongs to no flag"),
     ],
@@ -161,11 +143,6 @@ def test_the_project_s_configs_are_found_from_anywhere(tmp_path, monkeypatch):
         parse('wmt_smal')
     (tmp_path / 'wmt_small.py').write_text(CONFIG)
     assert parse('wmt_small.py').config.model.num_heads == 8
-
-
-def test_a_config_is_needed():
-    with pytest.raises(UserError, match='required: --config'):
-        flags.parse(flags.Parser('test'), [])
 
 
 @pytest.mark.parametrize(
@@ -212,11 +189,8 @@ def test_help_names_configs_fields_and_variants(given, capsys):
     ('arguments', 'message'),
     [
         (['--config='], '--config=: no such file'),
-        (['--config=~nosuchuser/x'], '--config=~nosuchuser/x: no such file'),
         (['--config=' + 'x/' * 5000], 'no such file'),
-        (['--config=a\0b'], 'no such file'),
         (['--config'], 'argument --config: expected one argument'),
-        (['--config', '--help'], 'argument --config: expected one argument'),
         (['--config=nowhere', '--help'], '--config=nowhere: no such file'),
     ],
 )

@@ -164,17 +164,6 @@ def test_a_schedule_free_average_is_of_what_is_trained():
         np.testing.assert_allclose(found[path], y if path in held else -y, rtol=1e-5)
 
 
-def test_layers_that_are_scanned_are_frozen_all_or_none():
-    separate = config(train__freeze='layer_1/')
-    names = frozen.paths(separate, build(separate))
-    assert {name.split('/')[1] for name in names} == {'layer_1'}
-    with pytest.raises(UserError, match='model.scan_layers=True decoder/layers/'):
-        build(config(train__freeze='layer_1/', model__scan_layers=True))
-    scanned = config(train__freeze='encoder/layer_.*/query', model__scan_layers=True)
-    names = frozen.paths(scanned, build(scanned))
-    assert names == {'encoder/layers/self_attention/query/kernel'}
-
-
 @pytest.mark.parametrize(
     ('pattern', 'message'),
     [
@@ -186,12 +175,6 @@ def test_layers_that_are_scanned_are_frozen_all_or_none():
 def test_a_pattern_of_nothing_or_all_is_refused(pattern, message):
     with pytest.raises(UserError, match=message):
         ledger(config(train__freeze=pattern))
-
-
-def test_the_library_names_a_path_that_is_not_there():
-    model = tiny.model()
-    with pytest.raises(ValueError, match="there is no parameter 'encoder/none'"):
-        freezing.split(tiny.parameters(model), frozenset({'encoder/none'}))
 
 
 def test_the_ledger_counts_what_is_trained():
@@ -215,11 +198,3 @@ def test_the_ledger_counts_what_is_trained():
         if name in everything['flops_per_token']:
             flops = [costs['flops_per_token'][name] for costs in (part, everything)]
             assert 3 * flops[0] == flops[1], name
-
-
-def test_of_a_frozen_matrix_no_gradient_is_computed():
-    """The product by which the gradient goes on to earlier layers stays."""
-    name = 'decoder feed-forward'
-    everything = ledger(config())['flops_per_token'][name]
-    part = ledger(config(train__freeze='^decoder/.*feed_forward'))
-    assert 3 * part['flops_per_token'][name] == 2 * everything

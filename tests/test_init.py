@@ -7,7 +7,6 @@ import tiny
 
 from configs import wmt_base
 from experiments.config import load
-from experiments.errors import UserError
 from experiments.optimizers import optimizer
 from flaxformer_lite.config import build, spec
 from flaxformer_lite.sizes import Sizes
@@ -57,21 +56,6 @@ def test_the_spread_is_the_papers(text, name, std):
     np.testing.assert_allclose(w.std(), std, rtol=0.01)
 
 
-@pytest.mark.parametrize(
-    ('sizes', 'beta'),
-    [
-        (dict(role='decoder'), 36**-0.25),
-        (dict(role='encoder_only', decoder_layers=0), 16**-0.25),
-        (dict(role='decoder_only', encoder_layers=0), 24**-0.25),
-    ],
-)
-def test_deepnorms_constant_goes_by_the_stacks(sizes, beta):
-    up = matrix('deepnorm', 'up', **sizes)
-    query = matrix('deepnorm', 'query', **sizes)
-    ratio = up.std() / query.std()
-    np.testing.assert_allclose(ratio, beta, rtol=1e-5)
-
-
 @pytest.mark.parametrize('name', spec.available('flaxformer_lite.init'))
 def test_embeddings_have_length_one(name):
     table = np.asarray(made(name).embedding(jax.random.key(0), 1000, 64), np.float64)
@@ -115,16 +99,6 @@ def test_mu_ps_rates_at_twice_the_base(path, derived, given):
         init = made('mu_p(base=32)', d_model=64, d_k_derived=d_k_derived)
         assert init.lr_multiplier(tuple(path.split('/'))) == pytest.approx(multiplier)
         assert init.logit_scale == pytest.approx(ROOT)
-
-
-def test_mu_p_refuses_a_schedule_that_goes_by_d_model():
-    config = wmt_base.get_config()
-    config.model.init = 'mu_p'
-    config = load.from_config_dict(config)
-    with pytest.raises(
-        UserError, match=r'optimizer.schedule=noam.* model.init=mu_p .*cosine'
-    ):
-        optimizer.make(config, build.model(config.model, tiny.VOCAB))
 
 
 def change_of_logits(init, width):

@@ -18,7 +18,7 @@ from experiments.data import sources, tokenizer
 from experiments.data.batches import Position
 from experiments.errors import UserError
 from experiments.runs import directory, initial, metrics_log, trained_run
-from experiments.runtime import cache as cache_folder
+from experiments.runtime import compilation
 from experiments.training import loop, programs, setup
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.training import freezing
@@ -55,7 +55,7 @@ def make_source(path, text, steps=(1, 2), **changes):
     """The directory of a run, made without training: random parameters at each step."""
     config = settings(text, evaluation__average=2, checkpoint__keep=2, **changes)
     words = tokenizer.train(
-        sources.load(config.data), config.tokenizer.vocab_size, cache_folder.folder()
+        sources.load(config.data), config.tokenizer.vocab_size, compilation.use_cache()
     )
     model = check.build_model(config, words.vocab_size)
     make = jax.jit(lambda key: init_variables(model, key))
@@ -106,7 +106,7 @@ def result(path):
 
 
 def last_params(path):
-    checkpoints = Checkpoints(path / trained_run.CHECKPOINTS, read_only=True)
+    checkpoints = Checkpoints(path / trained_run.CHECKPOINTS)
     run = trained_run.open_trained(path)
     abstract = trained_run.abstract_variables(run.model)
     loaded = checkpoints.average(checkpoints.last_steps(1), abstract).variables
@@ -267,18 +267,18 @@ def test_a_source_that_cannot_be_read_is_refused(text, tmp_path, make, message):
     [
         (
             {'model__num_layers': 2},
-            r'is of another model; not there: decoder/layer_1, encoder/layer_1\. .*'
-            r"--config.init_ignore='\^\(decoder/layer_1\|encoder/layer_1\)\(/\|\$\)'",
+            r'is of another model; not there: decoder/layer_1/.* and \d+ more\. .*'
+            '--config.init_ignore=…',
         ),
-        ({'model__norm': 'rms'}, r'left over: decoder/final/norm/bias, '),
+        ({'model__norm': 'rms'}, 'left over: decoder/final/norm/bias, '),
         ({'model__d_ff': 48}, 'of another shape: decoder/layer_0/feed_forward/down/k'),
         ({'init_ignore': 'nothing'}, "init_ignore='nothing' is in the path of no"),
         ({'init_ignore': '.'}, "init_ignore='.' leaves nothing to take"),
         ({'init_average': 3}, 'init_average=3 and .* holds 2 to average'),
         (
             {'tokenizer__vocab_size': 150},
-            'tokenizer.vocab_size=150 makes another tokenizer .* rows of embedding go: '
-            r"give tokenizer.vocab_size=200 .*--config.init_ignore='\^\(embedding\)",
+            'the fields of tokenizer make another one .* rows of embedding go: '
+            r"give those of .*--config.init_ignore='\^\(embedding\)",
         ),
     ],
     ids=str,
@@ -290,14 +290,3 @@ def test_what_does_not_fit_is_named(text, source, tmp_path, changes, message):
     assert str(error.value).startswith('init_from: ')
     assert '\n' not in str(error.value)
     assert not (tmp_path / 'run').exists()
-
-
-def test_another_tokenizer_is_made_where_the_embeddings_begin_anew(
-    text, source, tmp_path
-):
-    changes = dict(init_from=source, tokenizer__vocab_size=150)
-    own = prepared(text, tmp_path / 'run', init_ignore='^embedding$', **changes)
-    assert own.tokenizer.vocab_size == 150
-    assert own.initial is not None
-    assert own.initial.record['tokenizer'] == 'own'
-    assert own.initial.record['anew'] == ['embedding']

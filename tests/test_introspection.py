@@ -12,10 +12,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from tiny import float64
 
 import flaxformer_lite
-from flaxformer_lite import introspection
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.training.batch import source_and_inputs
 
 
@@ -66,21 +64,6 @@ def test_the_first_layer_is_the_formulas():
     np.testing.assert_allclose(found.weights['encoder'][0], w, atol=1e-5)
     heads = np.einsum('bhts,bshu->bthu', w, v)
     np.testing.assert_allclose(found.heads['encoder'][0], heads, atol=2e-5)
-
-
-def test_heads_that_share_keys_have_weights_of_their_own():
-    """A model whose heads share keys is one that has the same keys for each head."""
-    shared = model(num_heads=4, num_kv_heads=2)
-    variables = tiny.all_variables(shared)
-    flat = flatten_dict(variables, sep='/')
-    for name in flat:
-        if name.endswith(('key/kernel', 'value/kernel')):
-            flat[name] = jnp.repeat(flat[name], 2, 1)
-    each = record(model(num_heads=4), unflatten_dict(flat, sep='/'), batch())
-    found = record(shared, variables, batch())
-    close = functools.partial(np.testing.assert_allclose, atol=2e-5)
-    jax.tree.map(close, found.weights, each.weights)
-    jax.tree.map(close, found.heads, each.heads)
 
 
 @pytest.mark.parametrize(
@@ -165,17 +148,6 @@ def test_what_holds_no_weights_says_so():
         record(m, tiny.all_variables(m), batch())
 
 
-def test_a_model_that_is_not_recorded_does_nothing_for_it():
-    m = model(norm='identity')
-    variables, rows = tiny.all_variables(m), batch()
-
-    def roots(function):
-        return str(jax.make_jaxpr(function)(variables, rows)).count('sqrt')
-
-    assert roots(lambda v, b: m.apply(v, b['source'], b['inputs'])) == 0
-    assert roots(functools.partial(flaxformer_lite.record, m)) > 0
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def logits(model, variables):
     rows = tiny.batch([[pair] for pair in tiny.PAIRS])
@@ -234,61 +206,3 @@ def test_masks_change_nothing_while_all_are_on_and_never_compile_again():
         run(off(m, *head)['ablation_masks'])
         run(off(m, *layer)['ablation_masks'])
     assert len(traces) == 1
-
-
-def test_a_mask_acts_while_decoding_too():
-    m = model()
-    variables = off(m, 'decoder', 'layer_0', 'cross_attention', 'heads', 0)
-    source = tiny.padded([[4, 5, 6, 1]])
-    state = tiny.apply(m, variables, source, method='prefill')
-    beam = BeamState(
-        step=jnp.int32(0),
-        parent_BN=jnp.zeros((1, 1), jnp.int32),
-        visible_BNS=jnp.ones((1, 1, 1), bool),
-    )
-    word = jnp.full((1, 1), 2)
-    arguments = word, state.allocate(1, 1), beam
-    found, _ = tiny.apply(m, variables, *arguments, method='decode_step')
-    np.testing.assert_allclose(found, tiny.apply(m, variables, source, word), atol=1e-5)
-
-
-def test_what_falls_on_padding_is_seen():
-    w = jnp.asarray([[[[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.9, 0.1, 0.0]]]])
-    pos, valid = jnp.asarray([[0, 1, 0]]), jnp.asarray([[True, True, False]])
-    figures = introspection._head_stats(w, pos, valid, pos, valid)
-    np.testing.assert_allclose(figures['padding'], [(0.2 + 0.7) / 2], rtol=1e-6)
-
-
-def test_a_layers_norm_is_of_what_leaves_it():
-    m = model()
-    variables, rows = tiny.all_variables(m), batch()
-    found, seen = attention_stats(m, variables, rows), record(m, variables, rows)
-    valid = np.asarray(rows['source_segments']) != 0
-    expected = [np.asarray(n)[valid].mean() for n in seen.norms['encoder'][1:]]
-    np.testing.assert_allclose(found['encoder']['norm'], expected, rtol=1e-5)
-
-
-def test_a_decoder_of_other_sizes_is_recorded_by_them():
-    m = model(**tiny.UNEQUAL)
-    found = record(m, tiny.all_variables(m), batch())
-    rows = batch()
-    s, t = rows['source'].shape[1], rows['inputs'].shape[1]
-    # Heads and their width, of each attention; and layers.
-    sizes = {
-        'encoder': (1, 2, 3, (s, s)),
-        'decoder': (2, 4, 5, (t, t)),
-        'decoder cross': (2, 6, 7, (t, s)),
-    }
-    for name, (layers, heads, d_v, (queries, keys)) in sizes.items():
-        weights = [w.shape for w in found.weights[name]]
-        assert weights == [(4, heads, queries, keys)] * layers
-        results = [y.shape for y in found.heads[name]]
-        assert results == [(4, queries, heads, d_v)] * layers
-    lengths = {stack: len(norms) for stack, norms in found.norms.items()}
-    assert lengths == {'encoder': 2, 'decoder': 3}
-    stats = attention_stats(m, tiny.all_variables(m), rows)
-    found_shapes = {name: x['entropy'].shape for name, x in stats.items()}
-    assert found_shapes == {
-        name: (layers, heads) for name, (layers, heads, *_) in sizes.items()
-    }
-    assert stats['decoder']['gradient_norm'].shape == (2,)

@@ -6,14 +6,13 @@ import sys
 
 import pytest
 
-from experiments.command_line import lines
+from experiments import translate
 from experiments.errors import UserError
-from experiments.evaluation import translator
 
 
 def test_a_line_comes_while_the_pipe_stays_open():
     reading, writing = os.pipe()
-    windows = lines.windows(reading, 100)
+    windows = translate.line_windows(reading)
     os.write(writing, b'one\n')
     assert next(windows) == ['one']
     os.write(writing, b'two\nthree\nhal')
@@ -27,20 +26,19 @@ def test_a_line_comes_while_the_pipe_stays_open():
 
 
 @pytest.mark.parametrize('end', ['', '\n'])
-def test_a_file_comes_in_whole_windows(tmp_path, end):
+def test_a_file_comes_whole(tmp_path, end):
     file = tmp_path / 'text'
     all_lines = [f'line {i} ' + 'x' * (i % 90) for i in range(4_999)] + ['', 'last']
     file.write_bytes(('\r\n'.join(all_lines) + end).encode())
     with open(file, 'rb') as stream:
-        found = list(lines.windows(stream.fileno(), 2_000))
-    assert [len(window) for window in found] == [2_000, 2_000, 1_001]
+        found = list(translate.line_windows(stream.fileno()))
     assert sum(found, []) == all_lines
 
 
 def test_what_is_not_utf_8_is_named_after_the_lines_before_it(tmp_path):
     (tmp_path / 'text').write_bytes('ä\u2028b\nc\n'.encode() + b'\xff\nd\n')
     with open(tmp_path / 'text', 'rb') as stream:
-        windows = lines.windows(stream.fileno(), 10)
+        windows = translate.line_windows(stream.fileno())
         assert next(windows) == ['ä\u2028b', 'c']
         with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
             next(windows)
@@ -49,35 +47,12 @@ def test_what_is_not_utf_8_is_named_after_the_lines_before_it(tmp_path):
 def test_streams_are_utf8_whatever_the_locale():
     code = (
         'from experiments.command_line import flags\n'
-        r'flags.main(lambda: print(input(), "name\udcff of a file"))'
+        r'flags.main(lambda: print("☃ name\udcff of a file"))'
     )
     done = subprocess.run(
         [sys.executable, '-c', code],
         env=os.environ | {'PYTHONIOENCODING': 'ascii:strict'},
-        input='Straße ☃\n'.encode(),
         capture_output=True,
     )
     assert (done.returncode, done.stderr) == (0, b'')
-    assert done.stdout == 'Straße ☃ name\\udcff of a file\n'.encode()
-
-
-class Stub:
-    """A model with room for so many tokens, and a tokenizer of letters."""
-
-    max_length = 4
-    forced_first = None
-
-    def encode(self, texts):
-        return [list(map(ord, text)) for text in texts]
-
-
-def test_texts_before_one_that_is_too_long_are_translated(monkeypatch):
-    monkeypatch.setattr(
-        translator.Translator,
-        '_window',
-        lambda self, variables, sentences, first, tell: [(first, s) for s in sentences],
-    )
-    found = translator.Translator(Stub(), Stub(), None)(None, ['abc', 'a', 'abcd', ''])
-    assert [next(found), next(found)] == [(0, [97, 98, 99]), (0, [97])]
-    with pytest.raises(UserError, match='a sentence has 5 tokens'):
-        next(found)
+    assert done.stdout == '☃ name\\udcff of a file\n'.encode()

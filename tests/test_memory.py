@@ -1,7 +1,9 @@
-"""The peak of memory: of this process, from when it is measured on."""
+"""Memory: its peak from when it is measured on, huge pages, what is freed."""
 
 import mmap
+import os
 import sys
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -51,11 +53,58 @@ def test_devices_that_tell_their_peak_are_believed(monkeypatch):
     assert peak.bytes() == 9
 
 
-def test_a_peak_of_an_earlier_run_of_the_process_is_not_this_ones(
-    monkeypatch, tmp_path
-):
+def test_a_peak_of_an_earlier_run_of_the_process_is_not_this_ones(monkeypatch):
     devices(monkeypatch, 7)
     assert memory.Peak().bytes() is None
-    devices(monkeypatch, None)
-    monkeypatch.setattr(memory, '_RESET', tmp_path / 'none' / 'here')
-    assert memory.Peak().bytes() is None
+
+
+# A command restarts itself once, and only where that gives it huge pages.
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """What was started, on a kernel that gives huge pages to who asks."""
+    calls = []
+    monkeypatch.setattr(memory, 'KERNEL', tmp_path / 'enabled')
+    memory.KERNEL.write_text('always [madvise] never')
+    monkeypatch.setattr(os, 'execve', lambda *call: calls.append(call))
+    monkeypatch.delenv('GLIBC_TUNABLES', raising=False)
+    return calls
+
+
+def test_the_same_command_is_started_with_the_setting(started):
+    memory.use_huge_pages()
+    ((program, command, environment),) = started
+    assert (program, command) == (sys.executable, sys.orig_argv)
+    assert environment == os.environ | {'GLIBC_TUNABLES': 'glibc.malloc.hugetlb=1'}
+
+
+def test_other_settings_are_kept(started, monkeypatch):
+    monkeypatch.setenv('GLIBC_TUNABLES', 'glibc.malloc.check=3')
+    memory.use_huge_pages()
+    ((_, _, environment),) = started
+    settings = environment['GLIBC_TUNABLES']
+    assert settings == 'glibc.malloc.check=3:glibc.malloc.hugetlb=1'
+
+
+def test_a_process_that_has_the_setting_goes_on(started, monkeypatch):
+    monkeypatch.setenv('GLIBC_TUNABLES', 'glibc.malloc.hugetlb=0')
+    memory.use_huge_pages()
+    assert not started
+
+
+@pytest.mark.parametrize(
+    'kernel', [None, '[always] madvise never', 'always madvise [never]']
+)
+def test_nothing_is_started_where_it_would_change_nothing(started, kernel):
+    memory.KERNEL.unlink() if kernel is None else memory.KERNEL.write_text(kernel)
+    memory.use_huge_pages()
+    assert not started
+
+
+def test_what_is_freed_is_kept(monkeypatch):
+    options = {}
+    libc = SimpleNamespace(mallopt=options.__setitem__)
+    monkeypatch.setattr(memory.ctypes, 'CDLL', lambda name: libc)
+    memory.keep_freed()
+    assert options.keys() == {-1, -3} and min(options.values()) >= 1 << 30

@@ -4,16 +4,10 @@ That decoding with a cache gives what it gives at once is among the contracts of
 test_contracts; masks are in test_masks, refusals in test_build.
 """
 
-import functools
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import tiny
 
-from experiments.config.schema import BatchConfig, ExperimentConfig
-from experiments.costs import ledger
-from flaxformer_lite import ablation_masks, record
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.masks import AttentionContext, TokenBatch
@@ -82,23 +76,6 @@ def test_it_is_one_softmax_over_the_keys_of_both():
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_a_record_has_both_parts_of_its_weights():
-    model = tiny.model(merged_attention=True, num_layers=1)
-    variables = tiny.all_variables(model)
-    rows = tiny.batch([[pair] for pair in tiny.PAIRS])
-    found = jax.jit(functools.partial(record, model))(variables, rows)
-    (own,), (cross,) = found.weights['decoder'], found.weights['decoder cross']
-    (b, t), s = rows['inputs'].shape, rows['source'].shape[1]
-    assert (own.shape, cross.shape) == ((b, 2, t, t), (b, 2, t, s))
-    valid_BT = np.asarray(found.valid['decoder'])
-    together = np.asarray(own.sum(-1) + cross.sum(-1))
-    together = np.moveaxis(together, 1, 2)[valid_BT]
-    np.testing.assert_allclose(together, 1, rtol=1e-6)
-    of_padding = np.asarray(rows['source'] == 0)[:, None, None]
-    assert of_padding.any() and (np.where(of_padding, cross, 0) == 0).all()
-    assert set(ablation_masks(model)['decoder']['layer_0']) == {'self_attention'}
-
-
 def test_fields_of_attention_to_the_source_change_nothing():
     base = tiny.model(merged_attention=True)
     others = {
@@ -114,23 +91,3 @@ def test_fields_of_attention_to_the_source_change_nothing():
     assert {name for name in unused if name.startswith('cross_')} == set(others)
     for field, value in others.items():
         assert tiny.model(merged_attention=True, **{field: value}) == base, field
-
-
-def test_it_saves_the_matrices_of_attention_to_the_source():
-    def costs(merged):
-        sizes = tiny.SIZES | {'merged_attention': merged}
-        batch = BatchConfig(tokens=64, max_length=16)
-        return ledger.ledger(ExperimentConfig(model=ModelConfig(**sizes), batch=batch))
-
-    plain, merged = costs(False), costs(True)
-    parts, fewer = plain['parameters'], dict(merged['parameters'])
-    assert fewer.pop('decoder norms') < parts['decoder norms']
-    kept = {name: x for name, x in parts.items() if name in fewer and name != 'total'}
-    assert {name: fewer[name] for name in kept} == kept
-    assert parts.keys() - fewer.keys() == {'decoder cross-attention', 'decoder norms'}
-    # Products are those of both, but for the queries and the results of one of them.
-    before, after = plain['flops_per_token'], merged['flops_per_token']
-    attentions = ('decoder self-attention', 'decoder cross-attention')
-    d, h, k, u, layers = 12, 2, 4, 3, 2
-    saved = 3 * layers * 2 * d * h * (k + u)
-    assert sum(before[name] for name in attentions) - after[attentions[0]] == saved

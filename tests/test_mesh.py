@@ -22,7 +22,6 @@ from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.generation import generate
 from flaxformer_lite.introspection import record
-from flaxformer_lite.ops import use_reference
 from flaxformer_lite.sharding import state_shardings
 from flaxformer_lite.training.loss import loss_sums
 from flaxformer_lite.training.train_step import init_state, make_train_step
@@ -213,25 +212,6 @@ def test_a_search_finds_what_that_on_one_device_finds(sizes):
     found, _ = on_mesh(sizes, search, variables, batch=source_BS)
     np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
     np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_forward_mode_works_on_references():
-    """Gathering is linear, so a product with the Hessian goes through it."""
-    model = tiny.model(**SIZES)
-    variables = tiny.all_variables(model)
-
-    def slope(variables, batch):
-        def loss(params):
-            return loss_sums(model, {'params': params}, batch).loss
-
-        params = variables['params']
-        return jax.jvp(loss, (params,), (params,))[1]
-
-    with use_reference():
-        expected = jax.jit(slope)(variables, batch_of(8))
-        found, _ = on_mesh(FSDP, slope, variables, batch=batch_of(8))
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,10 @@ from tiny import apply, float64, variables
 
 from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.config import spec
-from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.positions.none import NoPositions
-from flaxformer_lite.positions.t5 import T5
 from flaxformer_lite.sizes import Sizes
 
 # d_k, d_v and d_model / h differ from each other.
@@ -88,23 +86,6 @@ def test_is_the_concatenation_of_its_heads():
     np.testing.assert_allclose(out, by_hand(p, X, Y, MASK), atol=1e-5)
 
 
-@pytest.mark.parametrize('bias', [False, True])
-def test_equals_linen(bias):
-    sizes = Sizes(d_model=D, num_heads=4, num_kv_heads=4, d_k=3, d_v=3)
-    p, out = run(X, Y, MASK, multi_head(sizes, bias=bias))
-    linen = nn.MultiHeadDotProductAttention(num_heads=4, use_bias=bias)
-    p = {('out' if name == 'out_proj' else name): layer for name, layer in p.items()}
-    assert set(p) == {'query', 'key', 'value', 'out'}
-    assert all(('bias' in layer) == bias for layer in p.values())
-    x, y, mask = (
-        jnp.asarray(X, jnp.float32),
-        jnp.asarray(Y, jnp.float32),
-        jnp.asarray(MASK),
-    )
-    expected = apply(linen, {'params': p}, x, y, mask=mask)
-    np.testing.assert_allclose(out, expected, atol=1e-5)
-
-
 @pytest.mark.parametrize('offset', [0.0, 0.75])
 def test_queries_and_keys_are_normed_before_positions_turn_them(offset):
     attention = Softmax(query_key_norm=True, query_key_offset=offset)
@@ -129,21 +110,6 @@ def test_queries_and_keys_are_normed_before_positions_turn_them(offset):
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
-def test_a_layers_own_table_is_a_bias_of_its_attention():
-    heads = multi_head(positions=T5(SIZES, 6, 5, per_layer=True))
-    p, out = run(X, Y, MASK, heads)
-    table = {'params': p.pop('positions')}
-    where = positions_of(X), positions_of(Y)
-    bias = apply(T5(SIZES, 6, 5), table, *where, method='bias')
-    arrays = (jnp.asarray(x, jnp.float32) for x in (X, Y))
-    alone = Attention(multi_head())
-    inputs = *arrays, *where, jnp.asarray(MASK)
-    variables = {'params': {'heads': p}}
-    expected = apply(alone, variables, *inputs, bias)
-    np.testing.assert_array_equal(out, expected)
-    assert abs(apply(alone, variables, *inputs) - expected).max() > 0.01
-
-
 class Rolled(Positions):
     """Stands for rotary positions: does not commute with a gain of each feature."""
 
@@ -164,19 +130,6 @@ def test_positions_turn_queries_and_keys_and_leave_values():
     np.testing.assert_allclose(
         out, by_hand(p, X, Y, MASK, rotate), rtol=1e-4, atol=1e-4
     )
-
-
-@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
-def test_keys_and_values_are_in_the_compute_dtype_and_the_output_is_float32(dtype):
-    heads = multi_head(dense=Dense(dtype=dtype))
-    x, positions = jnp.asarray(X, jnp.float32), positions_of(X)
-    p = variables(heads, x, positions, method='project_kv')
-    kv = apply(heads, p, x, positions, method='project_kv')
-    assert kv.key_BGKS.shape == (2, H, K, 4) and kv.key_BGKS.dtype == dtype
-    assert kv.value_BGUS.shape == (2, H, U, 4) and kv.value_BGUS.dtype == dtype
-    context = AttentionContext(positions, jnp.ones((1, 1, 4, 4), bool))
-    p = variables(heads, x, kv, context)
-    assert apply(heads, p, x, kv, context).dtype == jnp.float32
 
 
 def every_attention_of_groups():

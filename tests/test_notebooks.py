@@ -71,10 +71,6 @@ def form_of(outputs):
     ]
 
 
-def test_the_order_in_which_they_are_run_names_them_all():
-    assert sorted(in_order()) == list(NOTEBOOKS)
-
-
 @every_notebook
 def test_it_begins_with_a_badge_that_opens_it_and_a_cell_that_installs(name):
     badge = source(NOTEBOOKS[name]['cells'][0])
@@ -97,10 +93,3 @@ def test_its_outputs_are_there_small_and_of_no_machine(name):
     assert not re.search(r'/(home|root|tmp|work|usr|content)/', text)
     assert all(x['output_type'] != 'error' for x in found)
     assert all(x.get('name') != 'stderr' for x in found)
-
-
-@every_notebook
-def test_what_it_links_to_is_there(name):
-    text = '\n'.join(source(cell) for cell in cells(name, 'markdown'))
-    for target in re.findall(r'\]\((?!https?:)(.*?)\)', text):
-        assert (ROOT / 'notebooks' / target.partition('#')[0]).exists(), target

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 
 import flaxformer_lite
 from flaxformer_lite import ops
@@ -24,7 +23,6 @@ from flaxformer_lite.ops import (
     rows,
     top_k,
 )
-from flaxformer_lite.training.loss import loss_sums
 
 F32, BF16 = jnp.float32, jnp.bfloat16
 # What two orders of summation, or two roundings to the dtype, may differ by.
@@ -116,19 +114,6 @@ def test_tuned_masked_softmax_is_the_reference(level):
     np.testing.assert_array_equal(tuned[0][0, :, 2], 0.0)
 
 
-def test_the_reference_of_masked_softmax_has_finite_tangents_without_keys():
-    scores_BHTS = random(1, 1, 2, 3)
-    mask_BHTS = jnp.asarray([[[[True, True, False], [False] * 3]]])
-
-    def weights(scores_BHTS):
-        return masked_softmax.reference(scores_BHTS, mask_BHTS)
-
-    direction = random(1, 1, 2, 3, seed=1)
-    _, tangent = jax.jvp(weights, (scores_BHTS,), (direction,))
-    np.testing.assert_array_equal(tangent[0, 0, 1], 0.0)
-    assert np.abs(tangent[0, 0, 0, :2]).min() > 1e-3
-
-
 @pytest.mark.parametrize('centered', [False, True])
 @pytest.mark.parametrize('epsilon', [1e-6, 0.1])
 def test_tuned_rms_is_the_reference(epsilon, centered):
@@ -162,22 +147,6 @@ def test_tuned_cross_entropy_is_the_reference(chunk, smoothing, dtype, monkeypat
     # Logits, and all that is computed of them, are float32 in both.
     assert_equal(sums, expected_sums, TOLERANCE[F32])
     assert_equal(gradients, expected_gradients, TOLERANCE[dtype])
-
-
-def test_cross_entropy_has_the_gradients_of_a_bias_and_a_cap(monkeypatch):
-    monkeypatch.setattr(cross_entropy, 'CHUNK_ON_CPU', 6)
-    hidden_BTD, table_VD, bias_V = random(2, 7, 5), random(9, 5, seed=1), random(9)
-    labels_BT = jnp.asarray(np.random.default_rng(2).integers(0, 9, (2, 7)))
-    settings = cross_entropy.Settings(0.1, F32, cap=1.5, padding=4)
-
-    def run(version):
-        def loss(*arrays):
-            return version(arrays[0], arrays[1:], labels_BT, settings).loss
-
-        return jax.jit(jax.grad(loss, (0, 1, 2)))(hidden_BTD, table_VD, bias_V)
-
-    expected = run(cross_entropy.reference)
-    assert_equal(run(cross_entropy.tuned), expected, TOLERANCE[F32])
 
 
 @pytest.mark.parametrize('version', [random_bits.reference, random_bits.tuned])
@@ -233,40 +202,6 @@ def test_tuned_rows_is_the_reference(shape):
     expected = np.float32(np.float64(x_ND).sum(0))
     for version in (rows.reference, rows.on_cpu):
         assert_equal(jax.jit(version)(x_ND), expected, TOLERANCE[F32])
-
-
-def lowered(function, platform, *arguments):
-    """The program for a platform, which need not be there."""
-    traced = jax.jit(function).trace(*arguments)
-    return traced.lower(lowering_platforms=(platform,)).as_text()
-
-
-@pytest.mark.parametrize(
-    ('platform', 'blocked'), [('cpu', True), ('cuda', False), ('tpu', False)]
-)
-def test_top_k_sorts_blocks_on_cpu_alone(platform, blocked):
-    def largest(x_BV):
-        return top_k.top_k_indices(x_BV, 2)
-
-    program = lowered(largest, platform, random(3, 1000))
-    # 15 whole blocks of 64, and 40 numbers behind them.
-    assert ('tensor<3x15x64xf32>' in program) == blocked
-    assert ('sort' in program) == blocked
-    assert 'top_k' in program
-
-
-@pytest.mark.parametrize(
-    ('platform', 'transposed'), [('cpu', True), ('cuda', False), ('tpu', False)]
-)
-def test_weight_gradients_are_transposed_in_memory_on_cpu_alone(platform, transposed):
-    model = tiny.model(num_layers=1)
-    batch = tiny.batch([[pair] for pair in tiny.PAIRS])
-
-    def loss(params):
-        return loss_sums(model, {'params': params}, batch).loss
-
-    program = lowered(jax.grad(loss), platform, tiny.parameters(model))
-    assert ('optimization_barrier' in program) == transposed
 
 
 def test_what_is_tuned_stands_in_ops_and_nowhere_else():

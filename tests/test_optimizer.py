@@ -113,11 +113,6 @@ def test_adamw_decays_matrices_and_embeddings_and_nothing_else():
     assert_equal(run(config(name='adamw', weight_decay=0.4)), expected)
 
 
-def test_the_schedule_is_the_optimizers():
-    _, schedule = make(config(schedule='constant_schedule(value=0.25)'))
-    assert schedule(7) == 0.25
-
-
 def gradients():
     return jax.tree.map(jnp.float32, problem()[1])
 
@@ -182,19 +177,6 @@ def test_the_rate_of_every_optimizer_is_the_schedules():
             after,
             params,
         )
-
-
-def test_sgd_with_momentum_is_the_heavy_ball():
-    made = config(name='sgd(momentum=0.9)', schedule='constant_schedule(value=0.01)')
-    params, gradients = problem()
-    velocity = {name: 0.0 * w for name, w in params.items()}
-    history = []
-    for gradient in gradients:
-        for name, w in params.items():
-            velocity[name] = 0.9 * velocity[name] + gradient[name]
-            params = params | {name: w - 0.01 * velocity[name]}
-        history.append(params)
-    assert_equal(run(made), history)
 
 
 def test_lion_is_chen_et_als_with_our_mask_of_decay():
@@ -303,28 +285,11 @@ def test_rates_of_an_initialisation_are_adams():
             "optimizer.name must be one of adabelief, .*not 'muon'; did you mean "
             "'contrib.muon'",
         ),
-        ({'name': 'sgd('}, 'optimizer.name: .*not a spec'),
-        ({'name': 'adamw(b1=0.5)'}, 'for adamw, b1 is the field optimizer.b1'),
         (
             {'name': 'sgd(b1=0.5)'},
             r'sgd\(b1=0.5\): unknown argument; sgd takes momentum',
         ),
-        ({'name': 'sgd(learning_rate=0.5)'}, 'the learning rate is what'),
-        ({'name': 'sgd(nesterov=1)'}, 'must be of type bool'),
-        ({'name': 'sgd(momentum=True)'}, 'must be of type float'),
         ({'name': 'sgd(momentum=1.5)'}, 'must be at least 0 and below 1'),
-        (
-            {'name': 'sgd(momentum=0.9, accumulator_dtype="int99")'},
-            'sgd: optax refuses it: .*int99',
-        ),
-        ({'name': 'lion(b1="x")'}, r"lion\(b1='x'\): b1 must be of type float"),
-        ({'name': 'lion(weight_decay=-1)'}, 'must be at least 0'),
-        ({'name': 'lion(mask=None)'}, 'unknown argument; lion takes b1, b2, mu_dtype'),
-        ({'name': 'contrib.muon(ns_steps=0)'}, 'must be at least 1'),
-        ({'name': 'contrib.muon(ns_steps=1.5)'}, 'must be of type int'),
-        ({'name': 'contrib.prodigy(betas=0.9)'}, 'give 2 values'),
-        ({'name': 'contrib.schedule_free_sgd(b1=0)'}, 'must be above 0'),
-        ({'name': 'noisy_sgd'}, 'noisy_sgd: optax refuses it'),
         (
             {'schedule': 'noah(warmup=4)'},
             "optimizer.schedule: 'noah' is not one of noam",
@@ -333,8 +298,6 @@ def test_rates_of_an_initialisation_are_adams():
             {'schedule': 'noam(warmup=0)'},
             'optimizer.schedule: warmup must be at least 1',
         ),
-        ({'schedule': 'noam(warmup="4")'}, 'optimizer.schedule: '),
-        ({'schedule': 'constant_schedule(value="x")'}, 'optimizer.schedule: '),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(settings, message):
@@ -369,16 +332,3 @@ def test_matrices_and_embeddings_decay_and_nothing_else(overrides):
     assert not [path for path in decaying if 'positions' in path.split('/')]
     sizes = flatten_dict(shapes(**overrides), sep='/')
     assert all(sizes[path].ndim > 1 for path in decaying)
-
-
-@pytest.mark.parametrize(
-    'overrides', [dict(tie='none'), dict(architecture='recurrent')]
-)
-def test_what_decays_begins_around_zero(overrides):
-    model = tiny.model(**overrides, num_layers=1)
-    first = jax.jit(lambda: init_variables(model, jax.random.key(0)))()
-    is_decaying = masks(**overrides)
-    for path, x in flatten_dict(first['params'], sep='/').items():
-        if is_decaying[path]:
-            error = np.std(x) / np.sqrt(x.size)
-            assert abs(np.mean(x)) < 5 * error, path

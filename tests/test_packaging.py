@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 
@@ -50,16 +49,6 @@ def test_the_library_loads_nothing_but_jax_flax_and_optax():
     roots = {module.split('.')[0] for module in found}
     assert roots <= {'flaxformer_lite', *LIBRARIES} | sys.stdlib_module_names
     assert 'flaxformer_lite.training.train_step' in found
-
-
-def test_the_library_needs_jax_flax_and_optax_alone():
-    project = tomllib.loads((ROOT / 'pyproject.toml').read_text('utf-8'))['project']
-    named = [re.match(r'[\w-]+', line)[0] for line in project['dependencies']]
-    assert named == list(LIBRARIES)
-    extras = project['optional-dependencies']
-    tested = 'experiments,report,sweep,pretrained,export'
-    assert f'flaxformer-lite[{tested}]' in extras['test']
-    assert 'flaxformer-lite[test,notebooks,docs]' in extras['dev']
 
 
 README_EXAMPLES = """

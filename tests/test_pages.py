@@ -71,11 +71,6 @@ def test_the_python_of_a_page_runs_in_order(page):
     CHECKS.get(page, lambda names: None)(names)
 
 
-def test_there_are_pages_with_python_and_with_commands():
-    assert set(CHECKS) <= set(WITH_PYTHON)
-    assert {page for page, _ in COMMANDS} >= {'README.md', 'docs/guides/sweeps.md'}
-
-
 class Parsed(Exception):
     """A command has read its flags."""
 

@@ -43,11 +43,6 @@ def test_sinusoids_go_by_position_not_by_slot():
     np.testing.assert_array_equal(y, 1 + table(6, 8)[np.asarray(pos)])
 
 
-def test_an_odd_width_has_a_sine_without_a_cosine():
-    with pytest.raises(ValueError, match='d_model must be even.* 7'):
-        Sinusoidal(Sizes(d_model=7))
-
-
 def test_learned_positions_add_a_row_for_each_position():
     positions = Learned(max_length=5)
     x, pos = jnp.ones((1, 4, 6)), jnp.array([[4, 0, 0, 2]])
@@ -64,18 +59,6 @@ def test_a_position_beyond_the_learned_ones_is_never_another_ones():
     p = tiny.variables(positions, x, pos, method='embed')
     y = tiny.apply(positions, p, x, pos, method='embed')
     assert np.isfinite(y[0, 0]).all() and np.isnan(y[0, 1:]).all()
-
-
-def test_without_positions_the_order_of_the_source_does_not_matter():
-    model = tiny.model(positions='none')
-    p = {'params': tiny.parameters(model)}
-    inputs = jnp.array([[2, 4, 5]])
-    source, shuffled = jnp.array([[4, 5, 6, 7]]), jnp.array([[6, 4, 7, 5]])
-    np.testing.assert_allclose(
-        tiny.apply(model, p, source, inputs),
-        tiny.apply(model, p, shuffled, inputs),
-        atol=1e-5,
-    )
 
 
 @pytest.mark.parametrize(
@@ -99,20 +82,6 @@ def test_sinusoids_of_marian_are_sines_then_cosines_from_an_offset():
     angle = (3 + np.arange(5))[:, None] / 10000 ** (np.arange(0, 8, 2) / 8)
     expected = np.concatenate([np.sin(angle), np.cos(angle)], 1)
     np.testing.assert_allclose(found[0], expected, atol=1e-6)
-
-
-@pytest.mark.parametrize('name', ['sinusoidal', 'sinusoidal_t2t', 'learned'])
-def test_an_offset_is_the_position_of_the_first_token(name):
-    plain, moved = made(name), made(f'{name}(offset=2)')
-    x, pos = jnp.zeros((1, 5, 512)), jnp.arange(5)[None]
-    p = tiny.variables(moved, x, pos, method='embed')
-    found = tiny.apply(moved, p, x, pos, method='embed')
-    if name == 'learned':
-        np.testing.assert_array_equal(found[0], p['params']['table'][2:7])
-        assert len(p['params']['table']) == 1024 + 2
-        return
-    expected = tiny.apply(plain, p, x, pos + 2, method='embed')
-    np.testing.assert_array_equal(found, expected)
 
 
 def rotated(x, pos, text='rotary'):

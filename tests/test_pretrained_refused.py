@@ -4,7 +4,6 @@ Each is refused in one line that names the file, the field or the array, by the 
 and in the same words by `experiments.convert`, which writes nothing.
 """
 
-import dataclasses
 import json
 import os
 import random
@@ -26,7 +25,7 @@ from experiments import convert
 from experiments.command_line import flags
 from flaxformer_lite import ranges
 from flaxformer_lite.config import build
-from flaxformer_lite.pretrained import folder, load
+from flaxformer_lite.pretrained import folder
 
 SEED = int(os.environ.get('BAD_INPUT_SEED', random.randrange(10**6)))
 ARRAY = 'model.encoder.layers.1.fc1.bias'
@@ -112,7 +111,6 @@ def set_field(**fields):
 DAMAGES = {
     'no config': (remove('config.json'), 'is no checkpoint: it holds no config.json'),
     'config no JSON': (write('config.json', '{'), 'config.json cannot be read'),
-    'config a list': (write('config.json', '[]'), 'config.json holds no JSON object'),
     'no weights': (
         remove('model.safetensors'),
         'holds no weights: neither model.safetensors nor',
@@ -121,15 +119,12 @@ DAMAGES = {
         pickle,
         'holds its weights pickled (pytorch_model.bin), and nothing is unpickled',
     ),
-    'an empty file': (cut(0), 'model.safetensors is no whole safetensors file'),
     'half a header': (cut(200), 'model.safetensors is no whole safetensors file'),
-    'a byte less': (cut(-1), 'model.safetensors is no whole safetensors file'),
     'a pointer to a file': (
         write('model.safetensors', 'version https://git-lfs.github.com/spec/v1\n'),
         'model.safetensors is a pointer of Git LFS, not the file: fetch it with',
     ),
     'an index of nothing': (map_weights_to({}), 'index.json has no weight_map, from'),
-    'an index of numbers': (map_weights_to({ARRAY: 3}), 'has no weight_map, from'),
     'a part lost': (
         lose_a_part,
         'model-00002-of-00002.safetensors is not there, and the index names it',
@@ -140,17 +135,11 @@ DAMAGES = {
         'the weights do not fit the config; missing: ',
     ),
     'NaN': (set_array(np.nan), f'{ARRAY} holds NaN or infinite numbers'),
-    'infinity': (set_array(-np.inf), f'{ARRAY} holds NaN or infinite numbers'),
     'whole numbers': (cast_array(np.int8), f'{ARRAY} holds int8, and no weights'),
     'no family': (
         set_field(model_type='bert'),
         "model_type='bert' is not one of bart, ",
     ),
-    'an unknown network': (
-        set_field(activation_function='mish'),
-        'activation_function must be one of',
-    ),
-    'no width': (set_field(d_model=...), 'there is no d_model'),
 }
 
 
@@ -174,24 +163,14 @@ def test_it_is_refused_by_library_and_command_in_one_line(
     assert set(marian.parent.rglob('*')) == before
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    assert 'is no checkpoint: it holds no config.json' in refusal(tmp_path / 'none')
-
-
 @pytest.mark.parametrize(
     ('fields', 'words'),
     [
         (dict(normalize_before=True), 'normalize_before=True: of marian only'),
         (
-            dict(share_encoder_decoder_embeddings=False),
-            'share_encoder_decoder_embeddings=False: of marian only',
-        ),
-        (dict(d_model='8'), "model.d_model must be of type int, not '8'"),
-        (
             dict(encoder_layerdrop=0.2),
             'encoder_layerdrop=0.2 and decoder_layerdrop=0.0 must be equal',
         ),
-        (dict(encoder_attention_heads=3), 'model.d_model=8 cannot be divided among'),
         (dict(vocab_size=16), 'padding=16 is none of the 16 tokens'),
     ],
 )
@@ -204,11 +183,6 @@ def test_a_config_that_is_not_computed_is_refused_by_its_field(marian, fields, w
 @pytest.mark.parametrize(
     ('name', 'field', 'value', 'words'),
     [
-        ('t5gemma', 'encoder.attention_bias', True, 'of t5gemma only'),
-        (
-            *('t5gemma', 'decoder.layer_types', ['full_attention', 'linear']),
-            "must hold 'full_attention', 'sliding_attention' only, not 'linear'",
-        ),
         (
             *('t5gemma', 'encoder.hidden_activation', 'relu'),
             "encoder.hidden_activation must be one of 'gelu_pytorch_tanh', 'silu', not",
@@ -279,19 +253,6 @@ def test_any_value_of_any_field_is_used_or_refused_in_a_line(name, count, tmp_pa
             raise AssertionError(f'{given} gives {error!r}') from error
 
 
-def test_arrays_that_are_not_those_of_the_config_are_refused_by_name(marian):
-    change_config(marian, encoder_layers=1, d_model=12)
-    change_weights(marian, lambda stored: stored.update(new=np.zeros(2, np.float32)))
-    assert (
-        'left over: model.encoder.layers.1.fc1.bias, model.encoder.layers.1.fc1.weight,'
-        ' model.encoder.layers.1.fc2.bias and 14 more; of another shape: '
-    ) in refusal(marian)
-    change_weights(marian, lambda stored: stored.pop('new'))
-    change_config(marian, encoder_layers=2)
-    words = 'of another shape: model.decoder.layers.0.encoder_attn.k_proj.bias'
-    assert words in refusal(marian)
-
-
 def test_an_array_that_is_there_twice_has_to_be_the_same(marian):
     def untie(stored):
         stored['lm_head.weight'] = stored['model.shared.weight'] + 0
@@ -305,27 +266,3 @@ def test_an_array_that_is_there_twice_has_to_be_the_same(marian):
     change_weights(marian, differ)
     words = 'lm_head.weight is not model.shared.weight, and the config ties'
     assert words in refusal(marian)
-
-
-def test_of_several_end_tokens_one_has_to_be_chosen(marian):
-    change_config(marian, eos_token_id=[0])
-    change_config(marian, folder.GENERATION, eos_token_id=[0])
-    assert flaxformer_lite.describe_pretrained(marian).special_tokens.end == 0
-    change_config(marian, folder.GENERATION, eos_token_id=[0, 3])
-    assert 'eos_token_id=[0, 3]: decoding ends at one token here' in refusal(marian)
-
-
-def test_without_safetensors_the_message_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'safetensors', None)
-    with pytest.raises(ModuleNotFoundError, match=r"'flaxformer-lite\[pretrained\]'"):
-        flaxformer_lite.from_pretrained(GOLDENS / 'marian')
-
-
-def test_a_model_that_a_family_cannot_have_is_refused_by_its_field():
-    described = flaxformer_lite.describe_pretrained(GOLDENS / 'marian')
-    _, variables = flaxformer_lite.from_pretrained(GOLDENS / 'marian')
-    config = dataclasses.replace(described.config, residual='pre_norm')
-    with pytest.raises(ValueError, match="Marian cannot have model.residual='pre_norm"):
-        load.family_of('marian').write(described._replace(config=config), ())
-    with pytest.raises(ValueError, match='Bart cannot have this model: there is'):
-        flaxformer_lite.to_pretrained(described, variables, 'bart')

@@ -1,10 +1,8 @@
 """What arguments may be: how a Range judges numbers; every argument has one."""
 
-import dataclasses
 import inspect
 from typing import Annotated, Any, get_args, get_origin
 
-import numpy as np
 import pytest
 
 from configs import wmt_base
@@ -29,14 +27,11 @@ Positive = Annotated[float, Range(above=0)]
     [
         (Whole, 1),
         (Whole, 2**31 - 1),
-        (Whole, np.int64(3)),
         (Annotated[int | None, Range(at_least=1)], None),
         (Annotated[int, Range(at_least=0, below=2**32)], 2**32 - 1),
         (Share, 0),
-        (Share, 0.9999999),
         (Positive, 1e-37),
         (Annotated[float, Range(at_least=1e-6)], 1e-6),
-        (Annotated[float, Range(at_most=0.1)], 0.1),
         (Annotated[bool | float, Range(at_least=0)], True),
         (Annotated[str, Choices('one', 'other')], 'other'),
         (bool, False),
@@ -58,22 +53,15 @@ def test_what_is_allowed(annotation, value):
         ),
         (Whole, 1.5, 'size must be of type int, not 1.5'),
         (Whole, True, 'size must be of type int, not True'),
-        (Whole, 'x', "size must be of type int, not 'x'"),
-        (Whole, None, 'size must be of type int, not None'),
-        (Annotated[int, Range()], -(2**31), f'size must be within ±{2**31 - 1}, not'),
         (Annotated[int, Range(at_most=5)], 6, 'size must be at most 5, not 6'),
         (Share, 1.0, 'size must be at least 0 and below 1, not 1.0'),
         (Share, NAN, 'size must be at least 0 and below 1, not nan'),
         # The nearest float32 is 1, of which the whole would be dropped.
         (Share, 1 - 1e-9, 'size must be at least 0 and below 1, not 0.999999999'),
         (Positive, 1e-50, 'size must be above 0, not 1e-50'),
-        (Positive, 2.0**-130, 'size must be above 0, not 7.3'),
         (Positive, 1e39, 'size must be above 0 and finite in float32, not 1e\\+39'),
-        (Positive, INF, 'size must be above 0 and finite in float32, not inf'),
         (Positive, 10**20, f'size must be above 0 and within ±{2**31 - 1}, not 10'),
-        (Annotated[float, Range()], -INF, 'size must be finite in float32, not -inf'),
         (Annotated[str, Choices('a', 'b')], 'c', "size must be one of a, b, not 'c'"),
-        (Annotated[str, Choices('a', 'b')], 1, 'size must be of type str, not 1'),
         (bool, 1, 'size must be of type bool, not 1'),
         # Beside a note that is no limit, such as a line of help, the type still counts.
         (Annotated[bool, 'help'], 1, 'size must be of type bool, not 1'),
@@ -83,15 +71,6 @@ def test_what_is_allowed(annotation, value):
 def test_what_is_refused(annotation, value, message):
     with pytest.raises(ValueError, match=message):
         ranges.check('size', annotation, value)
-
-
-def test_a_long_number_is_not_written_out():
-    for value, words in (
-        (10**500, r'501 characters'),
-        (16**9000, 'thousands of digits'),
-    ):
-        with pytest.raises(ValueError, match=f'size must be above 0 and .*{words}'):
-            ranges.check('size', Positive, value)
 
 
 @pytest.mark.parametrize(
@@ -109,24 +88,6 @@ def test_a_long_number_is_not_written_out():
 def test_what_is_made_in_python_is_held_to_the_same(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_a_dataclass_that_is_checked_still_has_a_post_init_of_its_own():
-    @dataclasses.dataclass(frozen=True)
-    class Pair(ranges.Checked):
-        small: Whole = 1
-        large: int = 2
-
-        def __post_init__(self):
-            super().__post_init__()
-            if self.small > self.large:
-                raise ValueError('the wrong way round')
-
-    Pair(1, 2)
-    with pytest.raises(ValueError, match='small must be'):
-        Pair(0, 2)
-    with pytest.raises(ValueError, match='the wrong way round'):
-        Pair(3, 2)
 
 
 def limited(kind):
@@ -174,29 +135,6 @@ def test_what_a_model_gives_its_parts_is_written_down(monkeypatch):
     monkeypatch.setattr(variants, 'make', remember)
     build.model(wmt_base.get_config().model, 9)
     assert given_to == {kind: {given} for kind, given in variants.GIVEN.items()}
-
-
-SIZED = [
-    (kind, name, argument)
-    for kind, given in variants.GIVEN.items()
-    for name in variants.names(kind)
-    for argument in (*given, 'num_heads', 'd_model', 'causal', 'role')
-]
-
-
-@pytest.mark.parametrize(('kind', 'name', 'argument'), SIZED)
-def test_what_a_model_gives_its_parts_is_not_for_a_spec_to_say(kind, name, argument):
-    config = wmt_base.get_config().model
-    config[kind] = f'{name}({argument}=1)'
-    message = f"model.{kind}: unknown argument '{argument}'; {name} takes"
-    with pytest.raises(ValueError, match=message):
-        build.model(config, 9)
-
-
-def test_a_part_may_have_a_width_of_its_own():
-    config = wmt_base.get_config().model
-    config.feed_forward = 'relu(d_ff=7)'
-    assert build.model(config, 9).encoder.block.feed_forward.width == 7
 
 
 @pytest.mark.parametrize('name', schedules.OURS)

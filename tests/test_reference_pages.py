@@ -1,16 +1,12 @@
-"""docs/errors.md, run_directory.md, api.md and table3.md say what the code says."""
+"""The tables of docs/guides/sweeps.md and table3.md are those of the code."""
 
-import ast
 import re
 
 import pages
-import pytest
 
-import flaxformer_lite
 from configs.sweeps import table3
 from experiments.sweeps import schema
 
-ERRORS = pages.text('docs/errors.md')
 TABLE_3 = pages.text('docs/guides/table3.md')
 
 
@@ -30,76 +26,6 @@ def section(text, heading):
 
 def code_in(cell_list):
     return {name for cell in cell_list for name in re.findall(r'`([^`]+)`', cell)}
-
-
-def sources():
-    for folder in ('experiments', 'flaxformer_lite'):
-        for file in sorted((pages.ROOT / folder).rglob('*.py')):
-            yield file, ast.parse(file.read_text('utf-8'))
-
-
-def texts():
-    """Every text of the code, with … for what stands in braces."""
-    for _, tree in sources():
-        yield from said(tree)
-
-
-def said(tree):
-    """The texts of a syntax tree, whole."""
-    parts_of_others = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            parts_of_others |= set(node.values)
-            parts = (getattr(part, 'value', '…') for part in node.values)
-            yield ''.join(x if isinstance(x, str) else '…' for x in parts)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if node not in parts_of_others:
-                yield node.value
-
-
-MESSAGES = [
-    message
-    for heading in re.findall(r'^## (.*)$', ERRORS, re.MULTILINE)
-    if heading not in ('Exit statuses', 'Of the library')
-    for message in sorted(code_in(first_cells(section(ERRORS, heading))))
-]
-
-
-@pytest.fixture(scope='module')
-def all_texts():
-    return set(texts())
-
-
-@pytest.mark.parametrize('message', MESSAGES)
-def test_a_message_of_the_page_is_one_of_the_code(message, all_texts):
-    parts = message.split('…')
-    pattern = re.compile('.*'.join(map(re.escape, parts)), re.DOTALL)
-    # To look for a word takes a hundredth of what a pattern does.
-    longest = max(parts, key=len)
-    assert any(longest in text and pattern.search(text) for text in all_texts)
-
-
-def test_the_page_names_every_class_of_error():
-    named = code_in(first_cells(section(ERRORS, 'Of the library')))
-    found = set()
-    for _, tree in sources():
-        for node in ast.walk(tree):
-            bases = {
-                x.id for x in getattr(node, 'bases', []) if isinstance(x, ast.Name)
-            }
-            if bases & {'Exception', 'ValueError', 'UserError', *found}:
-                found.add(node.name)
-    assert named == found
-
-
-def test_the_page_of_the_library_names_all_that_is_public():
-    page = pages.text('docs/api.md')
-    shown = re.findall(r'^::: (\S+)$', page, re.MULTILINE)
-    last = {path.rpartition('.')[2] for path in shown}
-    modules = {path.split('.')[1] for path in shown} | set(
-        path for name in shown for path in name.split('.')
-    )
-    assert set(flaxformer_lite.__all__) <= last | modules
 
 
 def test_the_guide_of_sweeps_names_every_field():

@@ -4,7 +4,7 @@ import pytest
 from made_runs import REFERENCES, fail, heads, make, study, sweep, translate
 
 from experiments.errors import UserError
-from experiments.reports import conditions, findings, scores
+from experiments.reports import conditions, findings
 
 
 def test_runs_that_differ_in_any_seed_are_one_arm(tmp_path):
@@ -43,11 +43,10 @@ def test_a_seed_given_by_its_own_field_is_that_seed(tmp_path):
     assert str(tmp_path / 'b') in warning and 'no independent run' in warning
 
 
-def test_the_base_can_be_named_by_arm_or_run(tmp_path):
+def test_the_base_is_named_by_its_arm(tmp_path):
     paths = heads(tmp_path, {4: [30.0], 8: [31.0]})
     assert study(paths).base.name == 'num_heads=4'
     assert study(paths, base='num_heads=8').base.name == 'num_heads=8'
-    assert study(paths, base=f'{paths[1]}/').base.name == 'num_heads=8'
     with pytest.raises(UserError, match='--base=num_heads=9: .* there is num_heads=4'):
         study(paths, base='num_heads=9')
 
@@ -69,11 +68,8 @@ def test_the_answer_ranks_and_tests(tmp_path):
         ('num_heads=2', 'no difference shown'),
     ]
     assert compared[0].corrected == pytest.approx(2 * compared[0].difference.p)
-    best, *others = findings.answer(found, compared)
+    (best,) = findings.answer(found, compared)
     assert best == 'Best by test bleu: num_heads=8, 40.20 ± 0.26 (3 seeds).'
-    assert others[0].startswith('num_heads=8 is 10.00 above num_heads=4 (95 %')
-    assert others[0].endswith('): significant.')
-    assert others[1].endswith('): not significant.')
 
 
 def test_of_a_loss_less_is_better(tmp_path):
@@ -88,9 +84,8 @@ def test_of_one_seed_nothing_is_said(tmp_path):
     found = study(heads(tmp_path, {4: [30.0], 8: [31.0]}))
     compared = findings.comparisons(found)
     assert findings.verdict(found, compared[0]) == findings.NOTHING_ACROSS_SEEDS
-    text = ' '.join(findings.answer(found, compared))
-    assert 'nothing can be said across seeds' in text
-    assert 'significant' not in text
+    (best,) = findings.answer(found, compared)
+    assert best == 'Best by test bleu: num_heads=8, 31.00 (1 seed).'
 
 
 def test_within_a_seed_the_runs_of_that_seed_are_paired(tmp_path):
@@ -113,10 +108,10 @@ def test_diverged_failed_and_unfinished_runs_are_named_and_in_no_mean(tmp_path):
     found = study(paths)
     assert found.arms[0].values(found.measure) == [30.0, 31.0]
     diverged, failed, stopped = conditions.warnings(found)
-    assert 'seed 2 diverged: its loss or gradient was no longer finite' in diverged
-    assert 'at step 7 (the loss is not finite)' in diverged
-    assert 'seed 3 failed, at step 7' in failed
-    assert 'seed 4 has not finished, at step 7' in stopped
+    assert 'seed 2: diverged at step 7' in diverged
+    assert '(the loss is not finite); it is in no mean' in diverged
+    assert 'seed 3: failed at step 7' in failed
+    assert 'seed 4: stopped at step 7' in stopped
 
 
 @pytest.mark.parametrize(
@@ -124,7 +119,6 @@ def test_diverged_failed_and_unfinished_runs_are_named_and_in_no_mean(tmp_path):
     [
         ('train__steps', 40, 'more than the question asks: train.steps is 40, not 20'),
         ('data', 'other', 'more than the question asks: data is other, not'),
-        ('model__residual', 'none', 'cannot be told apart'),
     ],
 )
 def test_more_than_one_difference_is_said(tmp_path, field, value, words):
@@ -140,11 +134,13 @@ def test_unequal_code_and_unequal_cost_are_said(tmp_path):
         git = {'commit': name * 40, 'changed': changed}
         more = dict(environment={'git': git}, result={'parameters': parameters})
         paths.append(make(tmp_path / name, 31.0, **more, model__num_heads=parameters))
-    code, changed, cost = conditions.warnings(study(paths))
+    code, cost = conditions.warnings(study(paths))
     assert code == (
         'Not the same commit in all runs: a difference may come from the code.'
     )
-    assert changed.startswith('1 of 2 runs were made with files changed')
+    assert ('commit', 'bbbbbbbbbb with changes', 'num_heads=1500') in conditions.facts(
+        study(paths)
+    ).rows
     assert cost == 'Not at equal cost: parameters from 1,000 to 1,500.'
     assert not conditions.warnings(study(paths[:1]))
 
@@ -173,11 +169,10 @@ def test_a_sweep_says_which_difference_it_did_not_ask_for(tmp_path):
 
 def test_what_was_published_stands_beside_what_was_found(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 32.0), 8: [32.0]})
-    table = scores.published(study(paths, sweep(tmp_path)))
+    table = findings.published(study(paths, sweep(tmp_path)))
     assert table.columns[1:3] == ('bleu, published', 'bleu, here')
     few, many, most = table.cells()
     assert few[1:] == ['25.50', '31.00 ± 1.41', '65,000,000', '1,000 ± 0']
     assert many[1:4] == ['25.80', '32.00', '-']
     assert most[1:] == ['-'] * 4
-    assert 'grammar, not WMT14' in table.note
-    assert scores.published(study(paths)) is None
+    assert findings.published(study(paths)) is None

@@ -35,7 +35,7 @@ def hard(tmp_path_factory):
     """A page of a long sentence, from right to left."""
     axes = {'decoder cross': [f'▁كلمة{i}' for i in range(LENGTH)]}
     weights = {'decoder cross': [np.eye(LENGTH)[None].repeat(2, 0)] * 2}
-    sentence = Attended('كلمة ' * LENGTH, 'x', axes, axes, weights)
+    sentence = Attended('كلمة ' * LENGTH, axes, axes, weights)
     sections = pictures.sections(inspection()._replace(sentences=[sentence]))
     file = tmp_path_factory.mktemp('hard') / 'page.html'
     file.write_text(page.html('run', sections), encoding='utf-8')
@@ -116,20 +116,6 @@ def test_a_head_that_is_clicked_is_shown_large(tab, report):
         f'JSON.stringify(({picked})(document.querySelector('
         '"[data-figure=attention_1_encoder]"))) === "[[1,1]]"'
     )
-
-
-def test_a_page_is_dark_where_the_screen_is(tab, hard):
-    tab.emulate_media(color_scheme='dark')
-    open_page(tab, hard)
-    ground = 'getComputedStyle(document.body).backgroundColor'
-    drawn = 'document.querySelector(".plot").view.background()'
-    dark = figures.THEMES['dark']['background']
-    rgb = ', '.join(str(int(dark[i : i + 2], 16)) for i in (1, 3, 5))
-    assert tab.evaluate(ground) == f'rgb({rgb})'
-    assert tab.evaluate(drawn) == dark
-    tab.emulate_media(color_scheme='light')
-    light = figures.THEMES['light']['background']
-    tab.wait_for_function(f"{drawn} === '{light}'")
 
 
 def test_html_in_a_sentence_is_text(tab, report):

@@ -52,7 +52,7 @@ def test_arms_of_other_sentences_are_left_out(tmp_path):
     assert texts.translated(study(one), 'val') is None
 
 
-def test_sentences_that_divide_the_arms_come_first(tmp_path):
+def test_sentences_that_divide_the_arms_are_shown(tmp_path):
     one = make(tmp_path / 'a', 30.0, outputs=REFERENCES)
     outputs = [REFERENCES[0], 'ganz falsch', REFERENCES[2] + ' x']
     other = make(tmp_path / 'b', 30.0, outputs=outputs, model__num_heads=8)
@@ -65,27 +65,26 @@ def test_sentences_that_divide_the_arms_come_first(tmp_path):
 
 
 def made(references, outputs):
-    return texts.Translated(['s'] * len(references), references, {'arm': [outputs]})
+    sources = ['s'] * len(references)
+    return texts.Translated('', sources, references, {'arm': [outputs]})
 
 
 def test_scores_by_length_are_those_of_the_sentences_alone():
     short = [f'drei Wörter {i}' for i in range(8)]
     long = [f'ein Satz von sieben Wörtern ist {i}' for i in range(9)]
     spoiled = [text.replace('Wörter', 'Worte') for text in [*short, *long]]
-    table, figure = texts.by_length(made([*short, *long], spoiled), 'test')
-    assert [row[:2] for row in table.rows] == [('1–5', 8), ('6–10', 9)]
+    table = texts.by_group(made([*short, *long], spoiled), 'test')
+    assert [row[:2] for row in table.rows] == [('1–5 words', 8), ('6–10 words', 9)]
     for row, outputs, references in (
         (table.rows[0], spoiled[:8], short),
         (table.rows[1], spoiled[8:], long),
     ):
         score = sacrebleu.corpus_bleu(outputs, [references]).score
         assert row[2].mean == pytest.approx(score)
-    ((line,),) = figure.spec()['datasets'].values()
-    assert line['y'] == pytest.approx([row[2].mean for row in table.rows], rel=1e-4)
 
 
 def test_lengths_that_are_much_alike_say_nothing():
-    assert texts.by_length(made(['a b'] * 20, ['a b'] * 20), 'test') is None
+    assert texts.by_group(made(['a b'] * 20, ['a b'] * 20), 'test') is None
 
 
 @pytest.fixture(scope='module')
@@ -105,6 +104,14 @@ def test_each_phenomenon_is_held_by_some_sentences_and_not_by_all(grammar):
     assert found.keys() == phenomena.PHENOMENA.keys()
     for name, pairs in found.items():
         assert 5 <= len(pairs) <= 300, name
+
+
+def test_a_table_has_lengths_and_phenomena(grammar):
+    sources, references = map(list, zip(*grammar.evaluation()['test'], strict=True))
+    found = texts.Translated('grammar', sources, references, {'arm': [references]})
+    rows = texts.by_group(found, 'test').rows
+    assert {'6–10 words', *phenomena.PHENOMENA} <= {row[0] for row in rows}
+    assert all(row[2].mean == pytest.approx(100) for row in rows)
 
 
 def test_questions_are_all_that_end_in_a_question_mark(grammar):

@@ -1,6 +1,8 @@
 """End to end, as a user runs it: the real config, shrunk, in separate processes."""
 
+import csv
 import errno
+import io
 import json
 import os
 import shutil
@@ -23,8 +25,7 @@ from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.evaluation.scores import bleu_and_chrf
-from experiments.evaluation.sets import chosen
-from experiments.evaluation.translation_files import lines_of
+from experiments.evaluation.sets import chosen, lines_of
 from experiments.runs import directory, metrics_log, trained_run
 
 ROOT = Path(__file__).parent.parent
@@ -350,8 +351,8 @@ def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
         scores = [float(x.split('\t')[0]) for x in found]
         assert scores == sorted(scores, reverse=True)
     for decode, message in (
-        ('greedy', 'finds 1; use --decode=beam'),
-        ('beam', '2 that'),
+        ('greedy', 'from 1 to 1: raise'),
+        ('beam', 'from 1 to 2: raise'),
     ):
         with pytest.raises(UserError, match=message):
             translated(
@@ -419,10 +420,10 @@ def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
 
 def test_the_report_reads_it(whole, monkeypatch, capsys):
     workdir, _ = whole
-    command(monkeypatch, report, workdir, '--json')
-    (row,) = json.loads(capsys.readouterr().out)
+    command(monkeypatch, report, workdir, '--csv')
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert row['status'] == 'finished'
-    assert row['parameters'] == result(workdir)['parameters']
+    assert int(row['parameters']) == result(workdir)['parameters']
 
 
 @pytest.mark.slow
@@ -432,7 +433,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
     # A rate that throws the weights out of range: the step after it overflows.
     wild = dict(optimizer__schedule='constant_schedule(value=1e30)', train__steps=6)
     with pytest.raises(
-        UserError, match=r'not finite at step 2 \(epoch 0, batch 1\); no checkpoint'
+        UserError, match=r'not finite at step 2 \(epoch 0, batch 1\): lower the rate'
     ):
         command(monkeypatch, run, *arguments(text, tmp_path / 'stop', **wild))
     wild |= dict(train__on_nonfinite='skip', evaluation__sets='val')

@@ -10,11 +10,9 @@ import pytest
 import tiny
 
 from configs import wmt_base
-from experiments.config import check, load
+from experiments.config import load
 from experiments.costs import flops
-from experiments.errors import UserError
 from experiments.optimizers import optimizer
-from flaxformer_lite import ablation_masks, generate, record
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.training.loss import loss_and_grads
 from flaxformer_lite.training.train_step import init_variables
@@ -82,48 +80,6 @@ def test_the_first_parameters_are_the_same():
     jax.tree.map(np.testing.assert_array_equal, unstack_layers(found), expected)
 
 
-def test_a_turn_of_the_loop_is_a_period_of_layers():
-    (_, variables), (model, found) = both(**PATTERN)
-    layers = found['params']['decoder']['layers']
-    assert set(layers) == {'layer_0', 'layer_1'}
-    assert {x.shape[0] for x in jax.tree.leaves(layers)} == {2}
-    assert set(found['batch_stats']['decoder']['layers']) == {'layer_1'}
-    jax.tree.map(np.testing.assert_array_equal, unstack_layers(found), variables)
-    masks = ablation_masks(model)['decoder']
-    shapes = jax.tree.map(np.shape, masks)
-    of_turns = {'self_attention': {'heads': (2, 2)}}
-    assert shapes['layers'] == {'layer_0': of_turns, 'layer_1': of_turns}
-    assert shapes['layer_drop'] == {'keep': (4,)}
-
-
-def test_beams_are_those_of_separate_layers():
-    """Keys and values of a prefix, and sums that are gathered beam by beam."""
-    source = tiny.padded([source for source, _ in tiny.PAIRS])
-    separate, scanned = both(architecture='decoder_only', attention='linear')
-    expected, found = (
-        generate(*x, source, beams=3, max_length=5) for x in (separate, scanned)
-    )
-    np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)
-    np.testing.assert_allclose(found.scores_BN, expected.scores_BN, rtol=1e-5)
-
-
-def test_dropout_draws_of_each_layer_are_its_own_and_as_many_as_the_rate_says():
-    model = tiny.model(
-        scan_layers=True, architecture='decoder_only', dropout=0.0, layer_drop=0.25
-    )
-    stack = model.decoder
-
-    def keep(key):
-        bound = stack.bind({}, rngs={'dropout': key})
-        return bound.layer_drop.keep(2)[:, 0, 0, 0]
-
-    keep_NL = jax.jit(jax.vmap(keep))(jax.random.split(jax.random.key(0), 4000))
-    together = np.corrcoef(np.float64(keep_NL).T)[0, 1]
-    deviation = 4000**-0.5
-    assert abs(together) < 5 * deviation
-    np.testing.assert_allclose(keep_NL.mean(0), 0.75, atol=5 * deviation / 2)
-
-
 def gradient_jaxpr(num_layers):
     """With dropout, of abstract variables."""
     model = tiny.model(scan_layers=True, num_layers=num_layers, layer_drop=0.1)
@@ -134,29 +90,8 @@ def gradient_jaxpr(num_layers):
 
 def test_the_program_of_a_step_does_not_grow_with_depth():
     two, six = gradient_jaxpr(2), gradient_jaxpr(6)
-    assert flops.operations(two) == flops.operations(six)
+    assert str(two).count(' = ') == str(six).count(' = ')
     assert flops.flops(six).total() > 2 * flops.flops(two).total()
-
-
-def test_what_is_inside_is_that_of_separate_layers():
-    separate, scanned = both(architecture='decoder_only')
-    close(record(*scanned, batch()), record(*separate, batch()))
-    model, variables = scanned
-    masks = ablation_masks(model)
-    assert jax.tree.map(np.shape, masks) == {
-        'decoder': {
-            'layers': {'self_attention': {'heads': (2, 2)}},
-            'layer_drop': {'keep': (2,)},
-        }
-    }
-    masks['decoder']['layer_drop']['keep'] = jnp.array([1.0, 0.0])
-    masks['decoder']['layers']['self_attention']['heads'] = jnp.array([[1, 0.0]] * 2)
-
-    def logits(model, variables, masks):
-        tokens = [batch()[name] for name in ('source', 'inputs')]
-        return tiny.apply(model, variables | {'ablation_masks': masks}, *tokens)
-
-    close(logits(*scanned, masks), logits(*separate, unstack_layers(masks)))
 
 
 def config(name='adam'):
@@ -206,14 +141,3 @@ def test_an_optimizer_moves_stacked_layers_as_it_moves_separate_ones(name):
     expected = moved(separate, params, gradients)
     found = moved(scanned, *map(stack_layers, (params,)), map(stack_layers, gradients))
     close(found, stack_layers(expected))
-
-
-def test_the_field_changes_nothing_in_a_recurrent_model_and_is_refused():
-    settings = wmt_base.get_config()
-    load.fill(settings)
-    settings.model.architecture, settings.model.scan_layers = 'recurrent', True
-    refused = (
-        'model.scan_layers=True changes nothing where model.architecture=recurrent'
-    )
-    with pytest.raises(UserError, match=refused):
-        check.check_overrides(load.from_config_dict(settings), ['model.scan_layers'])

@@ -1,7 +1,6 @@
 """Learning rates by their formulas, and what is refused as a schedule."""
 
 import numpy as np
-import optax
 import pytest
 
 from flaxformer_lite.training import schedules
@@ -18,15 +17,6 @@ def test_noam_is_the_papers_formula_and_its_first_step_is_one(d_model, warmup, f
         np.testing.assert_allclose(rate(count), expected, rtol=1e-5)
 
 
-def test_schedules_are_made_by_name():
-    ours = schedules.make('noam(warmup=10, factor=2.0)', 64, 100)
-    np.testing.assert_allclose(ours(5), schedules.noam(64, 10, 2.0)(5))
-    cosine = schedules.make(
-        'cosine_decay_schedule(init_value=0.1, decay_steps=50)', 64, 100
-    )
-    np.testing.assert_allclose(cosine(20), optax.cosine_decay_schedule(0.1, 50)(20))
-
-
 def test_cosine_ends_with_the_training():
     rate = schedules.make('cosine(peak=0.2, warmup=0.2)', 64, 100)
     s = np.arange(1, 102)
@@ -34,18 +24,6 @@ def test_cosine_ends_with_the_training():
     expected = np.where(s < 20, 0.2 * s / 20, down)
     np.testing.assert_allclose([rate(i - 1) for i in s], expected, atol=1e-7)
     assert rate(100) == rate(1000) == 0
-
-
-@pytest.mark.parametrize('warmup', [0.0, 0.1, 0.5, 0.99])
-@pytest.mark.parametrize('steps', [1, 2, 3, 10, 1300])
-def test_every_update_of_cosine_teaches_and_one_has_the_peak(steps, warmup):
-    rate = schedules.cosine(steps, peak=0.25, warmup=warmup)
-    rates = np.array([rate(count) for count in range(steps)])
-    w = max(1, round(warmup * steps))
-    assert (rates > 0).all()
-    assert rates.argmax() == w - 1 and rates.max() == 0.25
-    np.testing.assert_allclose(rates[0], 0.25 / w, rtol=1e-6)
-    assert (np.diff(rates[:w]) > 0).all() and (np.diff(rates[w - 1 :]) < 0).all()
 
 
 @pytest.mark.parametrize(
@@ -57,19 +35,9 @@ def test_every_update_of_cosine_teaches_and_one_has_the_peak(steps, warmup):
             '.*cosine_decay_schedule',
         ),
         ('noam(warm=3)', 'noam.*warm'),
-        ('noam(d_model=3)', "unknown argument 'd_model'; noam takes warmup, factor"),
         ('cosine_decay_schedule(init_value=0.1)', 'cosine_decay_schedule.*decay_steps'),
-        ('noam(', 'not a spec'),
-        ('_schedule', 'not one of'),
         ('constant_schedule(value=None)', 'gives no number for a rate'),
-        ('constant_schedule(value="x")', 'constant_schedule'),
         ('constant_schedule(value=1e999)', 'value must be finite, not inf'),
-        ('sgdr_schedule(cosine_kwargs=[{"peak_value": -1e999}])', 'must be finite'),
-        ('sgdr_schedule(cosine_kwargs=None)', "NoneType' object is not iterable"),
-        (
-            'cosine_decay_schedule(init_value=1.0, decay_steps=100000000000000000000)',
-            'decay_steps must be within',
-        ),
     ],
 )
 def test_a_schedule_that_cannot_be_made_is_refused_by_name(text, message):
@@ -95,17 +63,3 @@ def test_a_schedule_that_cannot_be_made_is_refused_by_name(text, message):
 def test_a_schedule_of_negative_or_infinite_rates_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         schedules.check_rates(text, 64, 1000)
-
-
-@pytest.mark.parametrize(
-    'text',
-    [
-        'noam',
-        'cosine(peak=0.1)',
-        'constant_schedule(value=0)',
-        # Below 0 by rounding alone.
-        'linear_schedule(init_value=1.0, end_value=-1.0, transition_steps=2000)',
-    ],
-)
-def test_a_schedule_of_good_rates_passes(text):
-    schedules.check_rates(text, 64, 1000)

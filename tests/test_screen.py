@@ -72,30 +72,6 @@ def test_a_terminal_shows_every_phase_and_keeps_what_was_said(terminal):
     screen.close()
 
 
-def test_a_terminal_that_cannot_rewrite_a_line_gets_plain_ones(terminal, monkeypatch):
-    monkeypatch.setenv('TERM', 'dumb')
-    screen = Screen(terminal)
-    screen.begin('compiling')
-    assert terminal.getvalue() == 'compiling …\n'
-
-
-@pytest.mark.parametrize(
-    ('step', 'seconds', 'left'),
-    [
-        (0, 5, '? left'),
-        (1, 10, '16:30 left'),
-        (50, 3600, '1:00:00 left'),
-        (100, 3, '0:00 left'),
-    ],
-)
-def test_time_left(step, seconds, left):
-    out, times = io.StringIO(), iter([0.0, 0.0, seconds])
-    screen = Screen(out, lambda: next(times))
-    screen.train(steps=100, first=0)
-    screen.metrics(step)
-    assert out.getvalue().rstrip().endswith(left)
-
-
 def test_a_run_goes_on_where_nobody_reads():
     reads, writes = os.pipe()
     stream = open(writes, 'w', encoding='utf-8')

@@ -52,12 +52,3 @@ def test_a_notebook_becomes_its_text_its_code_and_its_output():
         '![output](name_1.png)\n'
     )
     assert pictures == {'name_1.png': b'picture'}
-
-
-def test_a_part_of_the_readme_is_found_by_its_heading():
-    section = hook('pages').section
-    readme = '# Title\n\nLead.\n\n## One\n\nText.\n\n### Below\n\n## Two\n\nMore.\n'
-    assert section(readme, 'lead') == 'Lead.'
-    assert section(readme, 'One') == 'Text.\n\n### Below'
-    with pytest.raises(ValueError, match="no section 'Three'"):
-        section(readme, 'Three')

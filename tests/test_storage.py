@@ -47,12 +47,6 @@ def test_a_folder_appears_with_all_that_is_in_it(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ['cache']
 
 
-def test_a_new_file_is_as_open_to_others_as_the_user_s_mask_says(tmp_path):
-    storage.write(tmp_path / 'ours', 'x')
-    (tmp_path / 'plain').write_text('x')
-    assert (tmp_path / 'ours').stat().st_mode == (tmp_path / 'plain').stat().st_mode
-
-
 def test_a_place_that_cannot_be_written_to_is_a_user_error(tmp_path):
     (tmp_path / 'file').write_text('mine')
     with pytest.raises(UserError, match='cannot write .*file/inner'):
@@ -84,10 +78,9 @@ def test_json_is_readable_and_the_same_for_equal_values(tmp_path):
         '{\n  "a": "ä",\n  "b": [\n    1,\n    null\n  ]\n}\n'
     )
     assert storage.read_json(path) == {'a': 'ä', 'b': [1, None]}
-    for data in (b'\xff', b'[' * 100_000, b'"\\ud800"'):
-        path.write_bytes(data)
-        with pytest.raises(UserError, match='a.json is not JSON'):
-            storage.read_json(path)
+    path.write_bytes(b'\xff')
+    with pytest.raises(UserError, match='a.json is not JSON'):
+        storage.read_json(path)
     with pytest.raises(UserError, match='cannot read .*none.json: No such file'):
         storage.read_json(tmp_path / 'none.json')
 
@@ -101,20 +94,6 @@ def test_a_number_that_is_not_finite_is_null(tmp_path):
     }
 
 
-def test_text_that_is_not_utf8_is_not_written(tmp_path):
-    with pytest.raises(UserError, match=r'cannot write .*a.json: .*utf-8'):
-        storage.write_json(tmp_path / 'a.json', {'a': 'x\udcff'})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_whether_there_is_a_file_may_not_be_known(tmp_path):
-    assert storage.exists(tmp_path) and not storage.exists(tmp_path / 'a')
-    (tmp_path / 'file').write_text('')
-    assert not storage.exists(tmp_path / 'file' / 'a')
-    with pytest.raises(UserError, match='File name too long'):
-        storage.exists(tmp_path / ('x' * 5000))
-
-
 def test_what_killed_processes_have_left_is_removed(tmp_path):
     code = (
         'import os, pathlib, sys\nfrom experiments import storage\n'
@@ -123,8 +102,6 @@ def test_what_killed_processes_have_left_is_removed(tmp_path):
     )
     subprocess.run([sys.executable, '-c', code, str(tmp_path)])
     (tmp_path / 'a.tmp').write_text('of others')
-    assert len(list(tmp_path.iterdir())) == 2
-    storage.remove_leftovers(tmp_path, older_than=3600)
     assert len(list(tmp_path.iterdir())) == 2
     storage.remove_leftovers(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ['a.tmp']

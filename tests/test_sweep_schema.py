@@ -40,16 +40,9 @@ def test_a_sweep_is_what_its_file_says(tmp_path):
     assert sweep.differs == ''
 
 
-def test_a_config_dict_and_nested_overrides_say_the_same(tmp_path):
-    nested = FIELDS | {
-        'overrides': {'train': {'steps': 30}},
-        'arms': {'base': {}, 'heads=2': {'model': {'num_heads': 2}}},
-    }
-    file = tmp_path / 'heads.py'
-    file.write_text(
-        'from ml_collections import ConfigDict\n'
-        f'def get_config():\n    return ConfigDict({nested!r})\n'
-    )
+def test_overrides_may_be_nested(tmp_path):
+    arms = {'base': {}, 'heads=2': {'model': {'num_heads': 2}}}
+    file = write_sweep(tmp_path, overrides={'train': {'steps': 30}}, arms=arms)
     sweep = schema.load(file)
     assert sweep.overrides == {'train.steps': 30}
     assert sweep.arms == {'base': {}, 'heads=2': {'model.num_heads': 2}}
@@ -77,17 +70,15 @@ def test_its_runs_are_those_that_the_command_line_makes(tmp_path):
     ('changes', 'message'),
     [
         ({'arms': {}}, 'arms is missing'),
-        ({'arms': {'': {}}}, "arms: '' cannot be the name of an arm"),
         ({'arms': {'a': 3}}, r"arms\['a'\] must be of type dict, not 3"),
-        ({'arms': {'base': {'model.d_k': None}}}, 'model.d_k must be of type str'),
+        ({'arms': {'base': {'model.d_k': None}}}, 'model.d_k=None: .*int'),
         ({'overrides': {'train.seed': 3}}, 'train.seed=3: give it in seeds'),
         ({'base': 'bass'}, "there is no arm 'bass'.*'base'"),
         ({'published': {'bass': {}}}, "there is no arm 'bass'"),
         ({'published': {'base': {'blue': 1.0}}}, "must be one of bleu.*'blue'"),
-        ({'published': {'base': {'bleu': '1'}}}, "bleu must be of type float, not '1'"),
         ({'measure': 'test blue'}, "measure='test blue' is not the name of a set and"),
-        ({'seeds': []}, r'seeds=\(\): give whole numbers'),
-        ({'seeds': [-1]}, 'seeds must be at least 0'),
+        ({'seeds': []}, 'seeds is missing: give it'),
+        ({'seeds': [-1]}, 'train.seed must be at least 0'),
         ({'question': 3}, 'question must be of type str, not 3'),
         ({'question': ...}, 'question is missing'),
         ({'qestion': 'a'}, "no field 'qestion'.*question"),

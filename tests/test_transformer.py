@@ -12,7 +12,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 import flaxformer_lite
 from flaxformer_lite import decoding
-from flaxformer_lite.decoding import search
 from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.layers.blocks import DecoderBlock, ParallelBlock
 from flaxformer_lite.layers.dropout import Dropout
@@ -40,10 +39,6 @@ def changed(p, pattern, change):
     )
 
 
-def singles():
-    return tiny.batch([[pair] for pair in tiny.PAIRS])
-
-
 def test_the_sources_keys_and_values_are_projected_once_a_sentence():
     model, p = made()
     source = tiny.padded([[4, 5, 6, 1], [7, 1]])
@@ -61,30 +56,6 @@ def test_the_sources_keys_and_values_are_projected_once_a_sentence():
     found, _ = tiny.apply(model, later, *arguments, method='decode_step')
     expected, _ = tiny.apply(model, p, *arguments, method='decode_step')
     np.testing.assert_array_equal(found, expected)
-
-
-def test_what_stands_at_padding_is_never_looked_at():
-    model, p = made()
-    batch = singles()
-    # Token 0 stands for padding alone, so its vector decides nothing but its own logit.
-    other = changed(p, 'params/embedding', lambda x: x.at[0].add(5.0))
-    out, out_other = (
-        tiny.apply(model, q, batch['source'], batch['inputs']) for q in (p, other)
-    )
-    real = np.asarray(batch['labels'] != 0)
-    np.testing.assert_array_equal(out[real][:, 1:], out_other[real][:, 1:])
-
-
-def test_the_loss_reads_inputs_and_not_the_labels_it_predicts():
-    model, p = made()
-    batch = singles()
-    out = tiny.apply(model, p, batch['source'], batch['inputs'])
-    log_p, labels = np.asarray(jax.nn.log_softmax(out)), np.asarray(batch['labels'])
-    sums = jax.jit(loss_sums, static_argnums=0)
-    for some in (labels, np.where(labels == 0, 0, tiny.VOCAB - labels)):
-        nll = -np.take_along_axis(log_p, some[..., None], -1)[..., 0][some != 0].sum()
-        found = sums(model, p, dict(batch, labels=jnp.asarray(some)))
-        np.testing.assert_allclose(found.nll, nll, rtol=1e-5)
 
 
 @pytest.mark.parametrize('architecture', ['encoder_decoder', 'prefix_lm'])
@@ -140,43 +111,6 @@ def test_logits_are_scaled_then_biased_then_capped():
     nll = -np.log(np.exp(expected[0]) / np.exp(expected[0]).sum(-1, keepdims=True))
     sums = jax.jit(loss_sums, static_argnums=0)(capped, p, batch)
     np.testing.assert_allclose(sums.nll, nll[range(3), [6, 7, 1]].sum(), rtol=1e-5)
-
-
-def test_embeddings_are_normed_with_their_positions_in_each_stack():
-    model, p = made(norm_embeddings=True, num_layers=1, tie='none')
-    batch = flaxformer_lite.make_batch([[4, 5, 1]], [[6, 7, 1]])
-    found = flaxformer_lite.record(model, p, batch)
-    params = tiny.float64(p['params'])
-    angle = np.arange(3)[:, None] / 10000 ** (np.arange(0, 12, 2) / 12)
-    sinusoids = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(3, 12)
-    for stack, table, tokens in (
-        ('encoder', 'source_embedding', [4, 5, 1]),
-        ('decoder', 'embedding', [2, 6, 7]),
-    ):
-        x = np.sqrt(12) * params[table][tokens] + sinusoids
-        x = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
-        norm = params[stack]['embedding_norm']
-        lengths = np.linalg.norm(x * norm['scale'] + norm['bias'], axis=-1)
-        np.testing.assert_allclose(found.norms[stack][0][0], lengths, rtol=1e-4)
-
-
-def test_an_unknown_tie_is_refused_where_no_config_was_checked():
-    with pytest.raises(ValueError, match='tie must be one of all, .*, none, not'):
-        tiny.parameters(tiny.model().clone(tie='both'))
-
-
-def test_rows_may_be_padded_beyond_a_learned_table():
-    model, p = made(positions='learned(max_length=6)')
-    source, inputs = (
-        tiny.padded([[4, 5, 6, 7, 8, 1], [9, 1]]),
-        tiny.padded([[2, 4, 5, 6], [2]]),
-    )
-    wide = [jnp.pad(x, ((0, 0), (0, 4))) for x in (source, inputs)]
-    logits = tiny.apply(model, p, *wide)
-    assert jnp.isfinite(logits).all()
-    held = inputs != 0
-    expected = tiny.apply(model, p, source, inputs)[held]
-    np.testing.assert_allclose(logits[:, : inputs.shape[1]][held], expected, atol=1e-5)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -238,24 +172,6 @@ def test_a_sentence_translates_the_same_alone_and_in_any_batch():
     # A translation's score is what the whole model says of its tokens.
     expected = teacher_forced(model, p, tiny.padded(SOURCES), tokens[:3])
     np.testing.assert_allclose(scores[:3], expected, rtol=1e-4)
-
-
-def test_a_cache_may_grow_again_and_again(monkeypatch):
-    model, p = one_layer({})
-    source = tiny.padded([s for s, _ in tiny.PAIRS])
-
-    def translated(first_room):
-        monkeypatch.setattr(search, 'FIRST_ROOM', first_room)
-        max_len_B = jnp.full(len(source), 8)
-
-        def run():
-            inputs = tiny.decode_inputs(model, p, source, max_len_B, length=8)
-            return decoding.beam(inputs, beams=3, alpha=0.6)
-
-        return jax.jit(run)()
-
-    monkeypatch.setattr(search, 'GROWTH', 2)
-    jax.tree.map(np.testing.assert_array_equal, translated(2), translated(8))
 
 
 class Times(nn.Module):

@@ -99,11 +99,6 @@ def test_no_tuned_version_is_left():
     assert not any(name in reference for name in (*tuning, 'custom_'))
 
 
-def test_without_it_forward_mode_is_refused(params, direction):
-    with pytest.raises(TypeError, match='forward-mode autodiff .* custom_vjp'):
-        jax.jvp(mean_loss, (params,), (direction,))
-
-
 def test_a_compiled_function_follows_the_switch():
     """What was traced on one side of the switch is traced anew on the other.
 
@@ -151,18 +146,6 @@ def test_the_switch_ends_with_its_block_and_after_an_error():
     with pytest.raises(RuntimeError), use_reference():
         raise RuntimeError
     assert drops_by() == 'tuned'
-
-
-def test_a_derivative_along_a_direction_is_that_of_differences(params, direction):
-    with use_reference():
-
-        @jax.jit
-        def slope(params, direction):
-            return jax.jvp(mean_loss, (params,), (direction,))[1]
-
-        found = slope(params, direction)
-        expected = differences(jax.jit(mean_loss), params, direction)
-    assert_near(found, expected)
 
 
 def test_a_hessian_vector_product_is_that_of_differences(params, direction, gradient):

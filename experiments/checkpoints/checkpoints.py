@@ -11,8 +11,8 @@ import hashlib
 import json
 import logging
 import os
-import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,9 +28,7 @@ from experiments.runtime import processes
 _REMOVED = 'removed'  # the folder of those that are being removed
 # In which the slowest process has to have written its part, after the quickest one.
 _WRITTEN_SECONDS = 300
-_EARLIER_FORM = 'record.json'  # the file that a checkpoint of version 0.1 has
-_SYSTEM_ERROR = re.compile(r"os_error_code='(\d+)'")  # in TensorStore's long texts
-_LONGEST = 200  # characters of another text
+_LONGEST = 500  # characters of what is said of an error
 
 
 class Damaged(Exception):
@@ -72,7 +70,6 @@ class Checkpoints:
       is_due: whether a step's checkpoint is saved in a run that is never stopped. Those
         that are saved only because of a stop are never among the last.
       scores: step → score, the higher the better; it may grow at any time.
-      read_only: for another process than the one that trains: nothing is changed.
     """
 
     def __init__(
@@ -82,7 +79,6 @@ class Checkpoints:
         keep_best: int = 0,
         is_due: Callable[[int], bool] = lambda step: True,
         scores: Mapping[int, float] | None = None,
-        read_only: bool = False,
     ):
         self.directory = directory.absolute()  # Orbax saves nothing at a relative path
         self.scores = {} if scores is None else scores
@@ -90,7 +86,6 @@ class Checkpoints:
         self._keep_best = keep_best
         self._is_due = is_due
         _silence_orbax()
-        self._read_only = read_only
         self._manager: ocp.CheckpointManager | None = None
 
     def _open(self) -> ocp.CheckpointManager:
@@ -145,7 +140,6 @@ class Checkpoints:
         Raises:
           UserError: this checkpoint, or the one before it, cannot be written.
         """
-        assert not self._read_only
         self.wait()
         content = {
             'metadata': metadata,
@@ -186,11 +180,9 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            steps = self.steps()
-            good = f'that of step {steps[-1]} stays good' if steps else 'there is none'
             raise UserError(
-                f'cannot write a checkpoint to {self.directory} ({good}): '
-                f'{_reason(error)}'
+                f'cannot write a checkpoint to {self.directory}; those there stay '
+                f'good: {_reason(error)}'
             ) from error
 
     def steps(self) -> list[int]:
@@ -199,12 +191,11 @@ class Checkpoints:
         Raises:
           UserError: the folder cannot be read now.
         """
+        if not storage.exists(self.directory):
+            return []
         with storage.as_user_error('read', self.directory):
-            try:
-                names = os.listdir(self.directory)
-            except FileNotFoundError:
-                return []
-        return sorted(int(name) for name in names if re.fullmatch('[0-9]+', name))
+            names = os.listdir(self.directory)
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def last_steps(self, number: int) -> list[int]:
         """The latest steps that were due, in order.
@@ -238,8 +229,7 @@ class Checkpoints:
           warn: is told of each damaged checkpoint.
 
         Raises:
-          UserError: all are damaged, or they are of another model or an earlier
-            version.
+          UserError: all are damaged, or they are of another model.
         """
         self.wait()
         damaged: list[int] = []
@@ -264,8 +254,7 @@ class Checkpoints:
         if processes.is_first():
             for step in steps:
                 aside = self.directory / f'damaged-{step}'
-                while aside.exists():  # of an earlier time
-                    aside = aside.with_name(f'{aside.name}+')
+                storage.remove(aside)  # of an earlier time
                 os.replace(self.directory / str(step), aside)
         processes.barrier('damaged')
 
@@ -285,7 +274,7 @@ class Checkpoints:
           warn: is told of each damaged checkpoint, which is left out.
 
         Raises:
-          UserError: none is good, or one is of another model or an earlier version.
+          UserError: none is good, or one is of another model.
           Gone: one was removed before it could be read.
         """
         good: list[int] = []
@@ -314,7 +303,7 @@ class Checkpoints:
 
         Raises:
           Damaged, Gone: as they say.
-          UserError: it is of another model or an earlier version.
+          UserError: it is of another model.
         """
         folder = self.directory / str(step)
         reason = state = content = None
@@ -344,14 +333,8 @@ def _read_content(folder: Path) -> dict[str, Any]:
 
     Raises:
       Damaged: it is not what was written.
-      UserError: an earlier version wrote it.
       OSError: it cannot be read.
     """
-    if (folder / _EARLIER_FORM).exists():
-        raise UserError(
-            f'checkpoint {folder} is of an earlier version, which alone can read it: '
-            'use that one, or train again in another --workdir'
-        )
     data = (folder / 'metadata' / 'metadata').read_bytes()
     with contextlib.suppress(ValueError, KeyError, TypeError):
         content = json.loads(data)
@@ -385,12 +368,7 @@ def _restore_arrays(folder: Path, abstract: Any) -> Any:
 
 def _reason(error: BaseException) -> str:
     """What an error says, on one line."""
-    text = getattr(error, 'strerror', None) or str(error) or type(error).__name__
-    of_system = _SYSTEM_ERROR.search(text)
-    if of_system:
-        return os.strerror(int(of_system[1]))
-    line = ' '.join(text.split())
-    return line if len(line) <= _LONGEST else f'{line[:_LONGEST]}…'
+    return textwrap.shorten(str(error) or type(error).__name__, _LONGEST)
 
 
 @functools.cache

@@ -20,8 +20,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-_WORDS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}  # by bytes
-
 
 def leaves_by_path(tree: Any) -> dict[str, Any]:
     """Path → leaf of a tree: `{'params/norm/bias': …}`."""
@@ -56,12 +54,12 @@ def _digest(x: jax.Array) -> jax.Array:
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """The bits of an array as uint32; 64 bits are two words, in one more dimension."""
+    """The bits of each element of an array as a uint32."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
-    word = _WORDS[min(x.dtype.itemsize, 4)]
+    word = jnp.dtype(f'uint{8 * x.dtype.itemsize}')
     return jax.lax.bitcast_convert_type(x, word).astype(jnp.uint32)
 
 

@@ -1,8 +1,6 @@
 """How the variables that were saved of one model fit another."""
 
-import itertools
 import re
-from collections.abc import Collection
 from typing import NamedTuple
 
 from experiments.errors import UserError
@@ -54,8 +52,8 @@ class Fit(NamedTuple):
         here, there = self.here.keys() - self.ignored, self.there.keys() - self.ignored
         changed = sorted(map(name, (here & there) - self.taken))
         kinds = {
-            'not there': self._subtrees(here - there),
-            'left over': self._subtrees(there - here),
+            'not there': sorted(map(name, here - there)),
+            'left over': sorted(map(name, there - here)),
             'of another shape': changed,
         }
         if any(kinds.values()):
@@ -68,16 +66,6 @@ class Fit(NamedTuple):
             )
         if not any(path.startswith('params/') for path in self.taken):
             raise UserError(f'{pattern} leaves nothing to take: leave init_from out')
-
-    def _subtrees(self, paths: Collection[str]) -> list[str]:
-        """The names of paths; where they are a whole part of the model, its name."""
-        others = (self.here.keys() | self.there.keys()) - set(paths)
-        shared = {prefix for path in others for prefix in _prefixes(name(path))}
-        parts = set()
-        for path in paths:
-            own = [prefix for prefix in _prefixes(name(path)) if prefix not in shared]
-            parts.add(own[0] if own else name(path))
-        return sorted(parts)
 
 
 def name(path: str) -> str:
@@ -97,8 +85,3 @@ def pattern_of(names: list[str]) -> str:
     if len(names) > _MOST_NAMES:
         return '--config.init_ignore=…'
     return f"--config.init_ignore='^({'|'.join(names)})(/|$)'"
-
-
-def _prefixes(text: str) -> list[str]:
-    """`a/b/c` → `['a', 'a/b', 'a/b/c']`."""
-    return list(itertools.accumulate(text.split('/'), '{}/{}'.format))

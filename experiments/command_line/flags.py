@@ -7,6 +7,7 @@ import os
 import re
 import runpy
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Any, NamedTuple, NoReturn
 from absl import flags
 from ml_collections import config_dict, config_flags
 
-from experiments.command_line import stopping, usage
-from experiments.config import load, schema
+from experiments.command_line import stopping
+from experiments.config import load, schema, table
 from experiments.config.load import flatten
 from experiments.errors import UserError, line
+from flaxformer_lite.config import spec, variants
 from flaxformer_lite.ranges import nearest
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -37,21 +39,11 @@ class Settings(NamedTuple):
       config: with the overrides in it.
       name: the config file's, without .py; of a run's config.json, the run's.
       overrides: what differs from the file: {'model.num_heads': 8}.
-      file: every field as the file has it.
     """
 
     config: schema.ExperimentConfig
     name: str
     overrides: dict[str, Any]
-    file: dict[str, Any]
-
-    def with_seed(self, seed: int) -> 'Settings':
-        """Those with another `train.seed`."""
-        overrides = {**self.overrides, 'train.seed': seed}
-        if seed == self.file['train.seed']:
-            del overrides['train.seed']
-        config = schema.with_seed(self.config, seed)
-        return self._replace(config=config, overrides=overrides)
 
 
 def directory(text: str) -> Path:
@@ -61,9 +53,7 @@ def directory(text: str) -> Path:
     if '://' in text:
         # As a path, gs://bucket would be a folder here that is called `gs:`.
         raise argparse.ArgumentTypeError(
-            f'{text} is an address, not the path of a directory: locks, renaming and '
-            'syncing need a disk, so give a path on one that is mounted, and copy what '
-            'is there to a bucket'
+            f'{text} is an address, not the path of a directory on a mounted disk'
         )
     return Path(os.path.expanduser(text))  # a shell leaves the ~ of --workdir=~/x
 
@@ -101,10 +91,15 @@ def main(run: Callable[[], None]) -> None:
         sys.exit(1)
 
 
+def whole_number(text: str) -> int:
+    """The type of a flag that counts something."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f'{text!r} must be a whole number from 0')
+    return int(text)
+
+
 def _use_utf8() -> None:
     """Makes the streams UTF-8, whatever the locale."""
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding='utf-8', errors='strict')
     for stream in (sys.stdout, sys.stderr):
         # A file's name may hold bytes that are not text: they are shown escaped.
         if isinstance(stream, io.TextIOWrapper):
@@ -148,7 +143,7 @@ def settings(path: str, overrides: Sequence[str]) -> Settings:
     _override(config, overrides)
     after = flatten(config.to_dict())
     changed = {k: v for k, v in after.items() if v != before[k]}
-    return Settings(load.from_dict(config.to_dict()), _name(file), changed, before)
+    return Settings(load.from_dict(config.to_dict()), _name(file), changed)
 
 
 def _name(file: Path) -> str:
@@ -157,11 +152,37 @@ def _name(file: Path) -> str:
 
 
 def _help(argv: Sequence[str]) -> str:
-    """What `--help` says of the config that is named, or else of the paper's."""
+    """What `--help` says of the config that is named, or else of the paper's.
+
+    Each field with its value there, what it may be and what it means.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--config', nargs='?')
     file = find(parser.parse_known_args(argv)[0].config or 'wmt_base')
-    return usage.text(_name(file), flatten(_load(file).to_dict()), available())
+    values = flatten(_load(file).to_dict())
+    lines = [f'configs: {", ".join(available())}', '', f'fields of {_name(file)}:']
+    for field, (kind, _, meaning) in schema.fields().items():
+        value = table.shown(values[field])
+        lines.append(_row(field, f'{value} · {meaning} [{table.allowed(kind)}]'))
+    # By the names of files: what a variant takes, only its class says, and those
+    # import JAX.
+    lines += ['', 'variants; docs/variants/ has what NAME(argument=value) may give:']
+    lines.append(_row('data', ', '.join(spec.available('experiments.data.sources'))))
+    for kind in variants.FOLDERS:
+        lines.append(_row(f'model.{kind}', ', '.join(variants.names(kind))))
+    lines.append('  model.decoder_* and model.cross_* may name the same')
+    return '\n'.join(lines)
+
+
+def _row(name: str, value: str) -> str:
+    return textwrap.fill(
+        value,
+        88,
+        initial_indent=f'  {name}'.ljust(29) + ' ',
+        subsequent_indent=' ' * 30,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def available(folder: Path = FOLDERS[-1]) -> list[str]:

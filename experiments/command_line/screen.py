@@ -4,7 +4,6 @@ On a terminal it is one line below all others, redrawn several times a second; e
 it is a few lines, such as a log file can keep.
 """
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -37,8 +36,7 @@ class Screen:
         self._clock = clock
         self._shown_metrics = ''
         self.train(steps=0, first=0)
-        is_terminal = os.environ.get('TERM') not in ('dumb', 'unknown')
-        self._is_live = self._out.isatty() and is_terminal
+        self._is_live = self._out.isatty()
         self._progress = Progress(
             RenderableColumn(Spinner('line')),  # it turns even when all is counted
             TextColumn('{task.description}', markup=False),

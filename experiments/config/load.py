@@ -35,18 +35,6 @@ def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
     return flat
 
 
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`."""
-    nested: dict[str, Any] = {}
-    for name, value in flat.items():
-        *sections, key = name.split('.')
-        part = nested
-        for section in sections:
-            part = part.setdefault(section, {})
-        part[key] = value
-    return nested
-
-
 def fill(config: ConfigDict) -> None:
     """Gives a config file's `ConfigDict` the fields that it leaves out.
 
@@ -152,5 +140,8 @@ def read_stored(file: Path) -> dict[str, Any]:
             'environment.json names'
         )
     for added in ADDED[version - FIRST_VERSION :]:
-        config = nest({**added, **flatten(config)})
+        for name, value in added.items():
+            section, _, key = name.rpartition('.')
+            part = config.setdefault(section, {}) if section else config
+            part.setdefault(key, value)
     return config

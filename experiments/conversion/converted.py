@@ -76,13 +76,9 @@ def write_run(conversion: Conversion, path: Path) -> Any:
       UserError: something is there; the arrays are damaged or not those of the config;
         it cannot be written. Then nothing is there that was not before.
     """
-    if storage.exists(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise UserError(
-            f'{path} is there and no empty directory: name another with --workdir'
-        )
+    if storage.exists(path):
+        raise UserError(f'{path} is there already: name another with --workdir')
     stored = conversion.config.to_dict()
-    directory.check_directory(path, stored)
-    storage.remove_leftovers(path.absolute().parent, older_than=24 * 3600)
     with user_errors():
         _, variables = flaxformer_lite.from_pretrained(conversion.folder)
     with storage.replacing(path) as draft:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from experiments import storage
 from experiments.command_line import flags
-from experiments.conversion import huggingface, published, stablehlo, to_ctranslate2
+from experiments.conversion import huggingface, stablehlo, to_ctranslate2
 from experiments.conversion.trained import read_trained
 from experiments.data.published import PublishedTokenizer
 from experiments.errors import UserError
@@ -23,18 +23,15 @@ def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -
     Args:
       workdir: the run's directory.
       to: 'ctranslate2', 'huggingface' or 'stablehlo'.
-      out: a folder that is not there yet, or is empty.
+      out: a folder that is not there yet.
       quantization: of matrices, 'int8' or 'float32'; of ctranslate2 alone.
 
     Raises:
-      UserError: the folder holds something, a package is missing, or the format does
+      UserError: the folder is there, a package is missing, or the format does
         not know a field's value; names the field.
     """
-    if storage.exists(out) and not (out.is_dir() and not any(out.iterdir())):
+    if storage.exists(out):
         raise UserError(f'--out={out} is there already: give a new folder')
-    obstacle = storage.obstacle(out)
-    if obstacle:
-        raise UserError(f'--out={out}: {obstacle}')
     if quantization is not None and to != 'ctranslate2':
         raise UserError(
             f'--quantization={quantization} is for --to=ctranslate2, not --to={to}'
@@ -55,6 +52,6 @@ def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -
         elif to == 'stablehlo':
             stablehlo.write(trained, folder)
         elif is_published:
-            published.write(trained, folder)
+            huggingface.write_published(trained, folder)
         else:
             huggingface.write(trained, folder)

@@ -4,17 +4,21 @@ The family is chosen by its tables (`flaxformer_lite/families`), read in the dir
 from us to them, after the model is put in the family's words (`rewrite`).
 """
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import sentencepiece
 
 from experiments import storage
-from experiments.conversion import rewrite, tokenizer_json
+from experiments.conversion import rewrite
 from experiments.conversion.rewrite import Expressed
-from experiments.conversion.trained import Trained, draw_tokens
+from experiments.conversion.trained import Trained
+from experiments.data.published import CONFIG, GENERATION, PublishedTokenizer
+from experiments.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from experiments.errors import UserError, user_errors
 from flaxformer_lite.config import build, spec
 from flaxformer_lite.families.base import Described, Family
@@ -27,6 +31,10 @@ _FAMILIES = 'flaxformer_lite.families'
 _TOLERANCE, _SHARE = 1e-4, 1e-4
 # Tokens that Transformers may generate, if nobody says how many; at least.
 _GENERATED = 512
+_TOKENIZER = 'tokenizer_config.json'
+_SPACE = '▁'
+# All that Python's `str.split` takes for white space.
+_WHITE = r'[\s\x1c-\x1f]+'
 
 
 class FamilyModel(NamedTuple):
@@ -55,15 +63,52 @@ def write(trained: Trained, folder: Path) -> None:
         config, arrays = load.to_pretrained(
             found.described, found.variables, found.family.model_types[0]
         )
-    tokenizer_json.write(trained.tokenizer, folder)
+    _write_tokenizer(trained.tokenizer, folder)
     documents = {
-        'config.json': _config(config, trained),
-        'generation_config.json': _generation(trained),
+        CONFIG: _config(config, trained),
+        GENERATION: _generation(trained),
     }
-    save(folder, documents, arrays)
+    _save(folder, documents, arrays)
 
 
-def save(
+def write_published(trained: Trained, folder: Path) -> None:
+    """Writes a run with a published tokenizer as its checkpoint was published.
+
+    Raises:
+      UserError: the family cannot have this model; names the field.
+    """
+    tokenizer: Any = trained.tokenizer
+    assert isinstance(tokenizer, PublishedTokenizer)
+    documents = {}
+    for name in (CONFIG, GENERATION, _TOKENIZER):
+        is_there = name in dict(tokenizer.sums)
+        documents[name] = storage.read_json(tokenizer.folder / name) if is_there else {}
+    model = trained.model
+    described = Described(trained.config.model, model.vocab_size, model.special_tokens)
+    theirs = documents[CONFIG]
+    with user_errors('--to=huggingface: '):
+        config, arrays = load.to_pretrained(
+            described, trained.variables, theirs['model_type']
+        )
+    config |= {'bos_token_id': theirs.get('bos_token_id'), 'dtype': 'float32'}
+    documents[CONFIG] = config
+    special = tokenizer.special_tokens
+    documents[GENERATION] |= {
+        'pad_token_id': special.padding,
+        'eos_token_id': special.end,
+        'decoder_start_token_id': special.start,
+    }
+    if tokenizer.forced_first is not None:
+        documents[GENERATION]['forced_bos_token_id'] = tokenizer.forced_first
+    if any(tokenizer.languages):
+        source, target = tokenizer.languages
+        documents[_TOKENIZER] |= {'src_lang': source, 'tgt_lang': target}
+    for name, _ in tokenizer.sums:
+        shutil.copyfile(tokenizer.folder / name, folder / name)
+    _save(folder, documents, arrays)
+
+
+def _save(
     folder: Path, documents: Mapping[str, Any], arrays: Mapping[str, jax.Array]
 ) -> None:
     """Writes the JSON files of a checkpoint, by name, and its arrays."""
@@ -93,12 +138,10 @@ def find_family(trained: Trained) -> FamilyModel:
         except ValueError as error:
             refused.append(str(error))
     # Of several families without the same field, one says so.
-    by_field = {}
-    for reason in refused:
-        if 'cannot have model.' in reason:
-            by_field.setdefault(reason.split('=')[0].split()[-1], reason)
-    reasons = list(by_field.values()) or refused
-    raise UserError(f'--to=huggingface: {"; ".join(reasons)}')
+    by_field = {
+        reason.split('=')[0].split()[-1]: reason for reason in reversed(refused)
+    }
+    raise UserError(f'--to=huggingface: {"; ".join(reversed(by_field.values()))}')
 
 
 def _in_words_of(family: type[Family], own: Expressed, model: Model) -> FamilyModel:
@@ -119,21 +162,27 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
     Layer normalisation has another ε in PyTorch, which is nothing beside a variance of
     one, and something beside a small one.
     """
-    source, inputs = draw_tokens(trained, (4, 16)), draw_tokens(trained, (4, 15))
+    source = _draw_tokens(trained.model, 16)
+    inputs = _draw_tokens(trained.model, 15)
     theirs = build.model(*found.described)
     ours = _logits(trained.model, trained.variables, source, inputs)
     other = _logits(theirs, found.variables, source, inputs)
     difference = float(abs(ours - other).max())
     if difference <= max(_TOLERANCE, _SHARE * float(abs(ours).max())):
         return
-    field = 'norm'
-    if trained.model.dense.kernel_init.logit_scale != 1:
-        field = 'init'  # has a factor of the logits
-    value = getattr(trained.config.model, field)
+    config = trained.config.model
     raise UserError(
-        f'--to=huggingface: {found.family.__name__} cannot have model.{field}={value}: '
-        f'the logits of this model differ by {difference:.1g} there'
+        f'--to=huggingface: {found.family.__name__} cannot have model.norm='
+        f'{config.norm} with model.init={config.init}: the logits of this model differ '
+        f'by {difference:.1g} there'
     )
+
+
+def _draw_tokens(model: Model, length: int) -> np.ndarray:
+    """Four rows of drawn tokens that are text, no longer than the model has places."""
+    length = min(length, (model.max_length or length + 1) - 1)
+    draw = np.random.default_rng(length).integers
+    return draw(UNK + 1, model.vocab_size, (4, length), np.int32)
 
 
 def _logits(model: Model, variables: Any, source: Any, inputs: Any) -> np.ndarray:
@@ -142,10 +191,9 @@ def _logits(model: Model, variables: Any, source: Any, inputs: Any) -> np.ndarra
 
 def _config(theirs: dict[str, Any], trained: Trained) -> dict[str, Any]:
     """The family's config.json, with what Transformers reads beside the tables."""
-    tokens = trained.model.special_tokens
     config = theirs | {
-        'bos_token_id': tokens.start,
-        'forced_eos_token_id': tokens.end,
+        'bos_token_id': BOS,
+        'forced_eos_token_id': EOS,
         'dtype': 'float32',
     }
     if trained.model.max_length is None and 'max_position_embeddings' in config:
@@ -168,15 +216,79 @@ def _longest(trained: Trained) -> int:
 
 def _generation(trained: Trained) -> dict[str, Any]:
     """How Transformers decodes: never padding or start, and the last token ends."""
-    tokens = trained.model.special_tokens
     return {
-        'pad_token_id': tokens.padding,
-        'eos_token_id': tokens.end,
-        'bos_token_id': tokens.start,
-        'decoder_start_token_id': tokens.start,
-        'forced_eos_token_id': tokens.end,
-        'suppress_tokens': sorted({tokens.padding, tokens.start} - {tokens.end}),
+        'pad_token_id': PAD,
+        'eos_token_id': EOS,
+        'bos_token_id': BOS,
+        'decoder_start_token_id': BOS,
+        'forced_eos_token_id': EOS,
+        'suppress_tokens': [PAD, BOS],
         'max_length': _longest(trained),
         'num_beams': 1,
         'do_sample': False,
     }
+
+
+def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes our SentencePiece model as `tokenizer.json`, which Transformers opens.
+
+    Both merge the pair of pieces whose union has the best score, from the left.
+    """
+    # Of an extra, and only here.
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, processors
+
+    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    pieces = tokenizer.pieces(list(range(tokenizer.vocab_size)))
+    scores = {piece: model.get_score(i) for i, piece in enumerate(pieces)}
+    special = pieces[: UNK + 1]  # PAD, EOS, BOS and UNK
+    for piece in special:
+        del scores[piece]
+    fast = tokenizers.Tokenizer(
+        models.BPE(
+            vocab={piece: i for i, piece in enumerate(pieces)},
+            merges=_merges(scores),
+            unk_token=pieces[UNK],
+            fuse_unk=True,
+        )
+    )
+    # `tokenizer.normalize`, then SentencePiece's signs for spaces.
+    steps = [
+        normalizers.NFC(),
+        normalizers.Replace(_SPACE, '_'),
+        normalizers.Replace(tokenizers.Regex(_WHITE), ' '),
+        normalizers.Strip(),
+        normalizers.Prepend(_SPACE),
+        normalizers.Replace(' ', _SPACE),
+    ]
+    fast.normalizer = normalizers.Sequence(steps)
+    end = pieces[EOS]
+    fast.post_processor = processors.TemplateProcessing(
+        single=f'$A {end}', pair=f'$A {end} $B:1 {end}:1', special_tokens=[(end, EOS)]
+    )
+    # Pieces to text, without the space before the first word.
+    steps = [decoders.Replace(_SPACE, ' '), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
+    fast.decoder = decoders.Sequence(steps)
+    fast.add_special_tokens(special)
+    fast.save(str(folder / 'tokenizer.json'))
+    settings = {
+        'tokenizer_class': 'PreTrainedTokenizerFast',
+        'pad_token': pieces[PAD],
+        'eos_token': end,
+        'bos_token': pieces[BOS],
+        'unk_token': pieces[UNK],
+        'clean_up_tokenization_spaces': False,
+        'model_input_names': ['input_ids', 'attention_mask'],
+    }
+    storage.write_json(folder / _TOKENIZER, settings)
+
+
+def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
+    """Pairs of pieces whose union is one, the union of best score first."""
+    merges = []
+    for piece in sorted(scores, key=lambda piece: -scores[piece]):
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in scores and right in scores:
+                merges.append((left, right))
+    return merges

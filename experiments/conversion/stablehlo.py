@@ -18,8 +18,6 @@ from jax import export
 from experiments import storage
 from experiments.conversion.trained import Trained
 from experiments.errors import UserError
-from flaxformer_lite.config import build, variants
-from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
@@ -39,17 +37,22 @@ def write(trained: Trained, folder: Path) -> None:
     """Writes programs, parameters, tokenizer and a manifest.
 
     Raises:
-      UserError: a field of the model needs lengths that are known.
+      UserError: a part of the model needs lengths that are known.
     """
     model = trained.model
     # How many more tokens than its source a target may have.
     extra_length = trained.config.evaluation.extra_length
-    _check_lengths(trained.config.model, model, extra_length)
-    functions = _functions(model, extra_length)
-    for name, (function, shapes) in functions.items():
-        exporter = export.export(jax.jit(function), platforms=PLATFORMS)
-        program = exporter(*shapes).serialize()
-        (folder / f'{name}.stablehlo').write_bytes(program)
+    try:
+        for name, (function, shapes) in _functions(model, extra_length).items():
+            exporter = export.export(jax.jit(function), platforms=PLATFORMS)
+            program = exporter(*shapes).serialize()
+            (folder / f'{name}.stablehlo').write_bytes(program)
+    except (jax.errors.InconclusiveDimensionOperation, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            '--to=stablehlo: a part of this model needs lengths that are known, as '
+            f'blockwise attention and a mixture of experts do: {reason}'
+        ) from None
     arrays: dict[str, Any] = jax.device_get(_by_path(trained.variables))
     np.savez(folder / 'parameters.npz', **arrays)
     (folder / 'tokenizer.model').write_bytes(trained.tokenizer.model)
@@ -110,36 +113,4 @@ def _functions(
     state = jax.eval_shape(start, parameters, source_BS)
     leaves, state_tree = jax.tree.flatten(state)
     of_step = (parameters, token_B, position, leaves)
-    jax.eval_shape(step, *of_step)
     return {'encode': (encode, (parameters, source_BS)), 'step': (step, of_step)}
-
-
-def _check_lengths(config: ModelConfig, model: Model, extra_length: int) -> None:
-    """Refuses a model that computes with lengths, by the field that makes it do so."""
-    problem = _problem(model, extra_length)
-    if not problem:
-        return
-    for field in variants.fields():
-        value, default = getattr(config, field), getattr(ModelConfig, field)
-        if value == default:
-            continue
-        other = dataclasses.replace(config, **{field: default})
-        try:
-            without = build.model(other, model.vocab_size, model.special_tokens)
-        except ValueError:
-            continue
-        if not _problem(without, extra_length):
-            raise UserError(
-                f'model.{field}={value}: a program for sentences of any length cannot '
-                f'be made of it, and can with model.{field}={default}'
-            )
-    raise UserError(f'no program for sentences of any length can be made: {problem}')
-
-
-def _problem(model: Model, extra_length: int) -> str:
-    """Why the model cannot be traced with lengths that are not known; '' if it can."""
-    try:
-        _functions(model, extra_length)
-    except (jax.errors.InconclusiveDimensionOperation, TypeError, ValueError) as error:
-        return str(error).splitlines()[0]
-    return ''

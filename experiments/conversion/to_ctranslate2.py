@@ -8,7 +8,6 @@ the other.
 # CTranslate2 is of an extra, which need not be installed.
 # pyright: reportMissingImports=false
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ import numpy as np
 
 from experiments.conversion import rewrite
 from experiments.conversion.rewrite import Expressed
-from experiments.conversion.trained import Trained, draw_tokens
+from experiments.conversion.trained import Trained
 from experiments.data.tokenizer import BOS, EOS, PAD, UNK
 from experiments.errors import UserError
-from flaxformer_lite.config import build, spec, variants
+from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.sizes import Sizes
 
@@ -34,11 +33,8 @@ _VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     'positions': {
         'none': (),
         'sinusoidal': ('interleaved', 'offset'),
-        'sinusoidal_t2t': ('offset',),
         'learned': ('max_length', 'offset'),
-        'rotary': ('max_wavelength', 'scale'),
-        'shaw': ('max_distance',),
-        't5': ('buckets', 'max_distance'),
+        'rotary': ('max_wavelength',),
     },
     'norm': {'layer': ('epsilon',), 'rms': ('epsilon', 'offset')},
     'residual': {'post_norm': (), 'pre_norm': ()},
@@ -63,13 +59,11 @@ _FIXED: dict[str, tuple[Any, str]] = {
 _ROLES = ('encoder', 'decoder', 'cross')
 _GATED = ('swiglu', 'geglu')
 # Positions whose vectors are added. Without a table it would add sinusoids.
-_OF_TABLE = ('none', 'sinusoidal', 'sinusoidal_t2t', 'learned')
+_OF_TABLE = ('none', 'sinusoidal', 'learned')
 # Rows of a table of positions, at least: it refuses longer sentences.
 _POSITIONS = 2048
 # A logit that no token is chosen by, in any type of number that it computes with.
 _NEVER = -1e4
-# By how much the log-probability of a token may differ.
-_TOLERANCE = 1e-3
 
 
 def write(trained: Trained, folder: Path, quantization: str | None = None) -> None:
@@ -81,22 +75,15 @@ def write(trained: Trained, folder: Path, quantization: str | None = None) -> No
       quantization: of matrices, 'int8' or 'float32'; None for the latter.
 
     Raises:
-      UserError: a field's value is not computed there, or the scores of what is written
-        are others.
+      UserError: a field's value is not computed there.
     """
     model = rewrite.plain(trained.model, trained.config.model, trained.variables)
     check_model(model.config)
-    _save(_described(model, trained), folder, 'float32')
-    check_scores(folder, trained)
-    if quantization == 'int8':
-        _save(_described(model, trained), folder, quantization)
-    (folder / 'tokenizer.model').write_bytes(trained.tokenizer.model)
-
-
-def _save(described: Any, folder: Path, quantization: str) -> None:
+    described = _described(model, trained)
     described.validate()
-    described.optimize(quantization=quantization)
+    described.optimize(quantization=quantization or 'float32')
     described.save(str(folder))
+    (folder / 'tokenizer.model').write_bytes(trained.tokenizer.model)
 
 
 def check_model(config: ModelConfig) -> None:
@@ -208,9 +195,8 @@ def _described_stack(
         _fill_norm(stack.layernorm_embedding, params['embedding_norm'], offset)
     if 'final' in params:
         _fill_norm(stack.layer_norm, params['final']['norm'], offset)
-    name, _ = spec.parse(config.value('positions', role))
-    positions = _positions(config, role)
-    if name in _OF_TABLE:
+    if spec.parse(config.value('positions', role))[0] in _OF_TABLE:
+        positions = _positions(config, role)
         # The vector of each position, as our own positions add it.
         length = getattr(positions, 'max_length', longest)
         variables = {'params': params.get('positions', {})}
@@ -226,16 +212,11 @@ def _described_stack(
             norms.insert(1, layer.attention.layer_norm)
         for number, norm in enumerate(norms, 1):
             _fill_norm(norm, ours[f'residual_{number}']['norm'], offset)
-        if name == 't5':
-            theirs = layer.self_attention
-            theirs.relative_attention_bias = params['positions']['table']
-            theirs.relative_attention_max_distance = np.int32(positions.max_distance)
     return stack
 
 
 def _options(config: ModelConfig, role: Any) -> dict[str, Any]:
     """The arguments that the descriptions of both stacks have."""
-    from ctranslate2.specs.attention_spec import RotaryScalingType
     from ctranslate2.specs.common_spec import Activation
 
     network, given = spec.parse(config.value('feed_forward', role))
@@ -255,15 +236,8 @@ def _options(config: ModelConfig, role: Any) -> dict[str, Any]:
     )
     positions, _ = spec.parse(config.value('positions', role))
     if positions == 'rotary':
-        rotary = _positions(config, role)
-        options |= dict(
-            rotary_dim=sizes.d_k,
-            rotary_base=rotary.max_wavelength,
-            rotary_scaling_type=RotaryScalingType.Linear,
-            rotary_scaling_factor=rotary.scale,
-        )
-    options['relative_position'] = positions == 'shaw'
-    options['relative_attention_bias'] = positions == 't5'
+        wavelength = _positions(config, role).max_wavelength
+        options |= dict(rotary_dim=sizes.d_k, rotary_base=wavelength)
     return options
 
 
@@ -309,9 +283,6 @@ def _fill_attention(theirs: Any, ours: Params, config: ModelConfig, role: str) -
     kernel = ours['out_proj']['kernel']
     kernel = kernel.reshape(-1, kernel.shape[-1])  # heads and their features are one
     _fill_linear(out, {**ours['out_proj'], 'kernel': kernel})
-    if hasattr(theirs, 'relative_position_keys'):
-        theirs.relative_position_keys = ours['positions']['key']
-        theirs.relative_position_values = ours['positions']['value']
 
 
 def _fill_linear(linear: Any, *parts: Params) -> None:
@@ -320,46 +291,3 @@ def _fill_linear(linear: Any, *parts: Params) -> None:
     linear.weight = np.ascontiguousarray(np.concatenate(weights))
     if 'bias' in parts[0]:
         linear.bias = np.concatenate([part['bias'].ravel() for part in parts])
-
-
-def check_scores(folder: Path, trained: Trained) -> None:
-    """Refuses a written model that scores drawn sentences otherwise than ours does.
-
-    Raises:
-      UserError: it does, by more than rounding: this version of CTranslate2 computes
-        something else.
-    """
-    import ctranslate2
-
-    source_BS = draw_tokens(trained, (3, 11))
-    target_BT = draw_tokens(trained, (3, 8))
-    pieces = trained.tokenizer.pieces
-    translator = ctranslate2.Translator(str(folder), device='cpu', intra_threads=1)
-    scored = translator.score_batch(
-        [pieces(row) for row in source_BS.tolist()],
-        [pieces(row) for row in target_BT.tolist()],
-    )
-    theirs = np.array([result.log_probs for result in scored])
-    ours = _log_probabilities(trained, source_BS, target_BT)
-    difference = float(abs(ours - theirs).max())
-    if not difference <= _TOLERANCE:
-        raise UserError(
-            f'--to=ctranslate2: log-probabilities of CTranslate2 '
-            f'{ctranslate2.__version__} differ from those of this model by '
-            f'{difference:.1g}: use 4.8.5, or another version'
-        )
-
-
-def _log_probabilities(
-    trained: Trained, source_BS: np.ndarray, target_BT: np.ndarray
-) -> np.ndarray:
-    """Of each token and the end, among the tokens that a translation may have."""
-    config = dataclasses.replace(trained.config.model, dtype='float32')
-    model = build.model(config, trained.model.vocab_size, trained.model.special_tokens)
-    source_BS = np.pad(source_BS, ((0, 0), (0, 1)), constant_values=EOS)
-    inputs_BT = np.pad(target_BT, ((0, 0), (1, 0)), constant_values=BOS)
-    labels_BT = np.pad(target_BT, ((0, 0), (0, 1)), constant_values=EOS)
-    logits_BTV = np.array(jax.jit(model.apply)(trained.variables, source_BS, inputs_BT))
-    logits_BTV[..., [PAD, BOS]] = -np.inf
-    log_probs_BTV = np.asarray(jax.nn.log_softmax(logits_BTV))
-    return np.take_along_axis(log_probs_BTV, labels_BT[..., None], -1)[..., 0]

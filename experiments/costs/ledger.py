@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 from jax.interpreters import partial_eval
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, NamedSharding
 
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig
 from experiments.costs import flops
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
 from experiments.optimizers import frozen, optimizer
 from experiments.runtime.mesh import check_divides
 from flaxformer_lite.models.base import Model
@@ -37,6 +37,7 @@ SUBLAYERS = {
     'embedding_norm': 'norms',
 }
 STACKS = ('encoder', 'decoder')
+_ALONE = AbstractMesh((1,) * len(AXES), AXES)  # one device, which has everything
 _OF_A_STACK = (*SUBLAYERS.values(), 'other')
 PARTS = [
     'embeddings',
@@ -92,11 +93,11 @@ def ledger(
     mesh = AbstractMesh(tuple(vars(config.mesh)[axis] or 1 for axis in AXES), AXES)
     check_divides(mesh, state.params)
     return {
-        'parameters': _by_part(_sizes(state.params)),
-        'trained': _by_part(_sizes(trained)),
+        'parameters': _parameters(state.params),
+        'trained': _parameters(trained),
         'flops_per_token': once,
         'recomputed': {'flops_per_token': again},
-        'bytes': {name: _bytes(tree) for name, tree in arrays.items()},
+        'bytes': {name: _bytes(tree, _ALONE) for name, tree in arrays.items()},
         'device': {
             'devices': mesh.size,
             **{name: _bytes(tree, mesh) for name, tree in arrays.items()},
@@ -122,14 +123,14 @@ def flops_per_token(
     return _by_part(flops.flops(step).items(), math.prod(shape))
 
 
-def _bytes(tree: Any, mesh: AbstractMesh | None = None) -> int:
-    """The bytes of some arrays; with a mesh, of the parts of one of its devices."""
-    total = 0
-    shardings = jax.tree.leaves(state_shardings(tree, mesh)) if mesh else None
-    for i, x in enumerate(jax.tree.leaves(tree)):
-        shape = shardings[i].shard_shape(x.shape) if shardings else x.shape
-        total += math.prod(shape) * x.dtype.itemsize
-    return total
+def _bytes(tree: Any, mesh: AbstractMesh) -> int:
+    """The bytes of the parts of some arrays that one device of a mesh has."""
+
+    def size(x: Any, sharding: NamedSharding) -> int:
+        return math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
+
+    sizes = jax.tree.map(size, tree, state_shardings(tree, mesh))
+    return sum(jax.tree.leaves(sizes))
 
 
 def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
@@ -150,13 +151,11 @@ def _abstract_state(
     config: ExperimentConfig, model: Model, held: frozenset[str]
 ) -> TrainState:
     """The shapes of the state that training begins with."""
-    try:
+    with user_errors():
         update, _ = optimizer.make(config, model)
         return jax.eval_shape(
             lambda: init_state(model, update, jax.random.key(0), frozen=held)
         )
-    except ValueError as error:
-        raise UserError(str(error)) from None
 
 
 def _step(
@@ -183,11 +182,9 @@ def _step(
     return used
 
 
-def _sizes(tree: Any) -> list[tuple[str, int]]:
-    return [
-        (jax.tree_util.keystr(path, simple=True, separator='/'), leaf.size)
-        for path, leaf in jax.tree.leaves_with_path(tree)
-    ]
+def _parameters(params: Any) -> dict[str, int]:
+    """How many parameters, by part, and their total."""
+    return _by_part((path, x.size) for path, x in freezing.paths(params).items())
 
 
 def _by_part(counts: Iterable[tuple[str, int]], share: int = 1) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.data import packing
-from experiments.data.collate import Batch, rows_batch
+from experiments.data.collate import Batch, pairs_batch
 from experiments.data.corpus import Corpus
 from experiments.errors import UserError
 
@@ -129,12 +129,14 @@ class Batches:
     ) -> Generator[tuple[Batch, Position], None, None]:
         """The batches from a position on, endlessly, with the next one's position.
 
-        Of each only the rows are made that `own_rows` chooses, ascending, of so many.
+        Each has the rows alone that `own_rows` chooses, of so many.
         """
         while True:
             epoch, window, index = position
-            plans = self._plans(epoch, window)
-            position = self._next_window(epoch, window)
+            plans = self._first if epoch == window == 0 else self._plan(epoch, window)
+            position = Position(epoch + 1)
+            if window + 1 < self._windows:
+                position = Position(epoch, window + 1)
             for i in range(index, len(plans)):
                 after = Position(epoch, window, i + 1)
                 if i + 1 == len(plans):
@@ -142,22 +144,13 @@ class Batches:
                 shape, pairs, rows = plans[i]
                 shape = self._filled(shape)
                 own = own_rows(shape[0])
-                yield rows_batch(self._corpus, shape, pairs, rows, own), after
+                batch = pairs_batch(self._corpus, shape, pairs, rows)
+                yield {name: x[own] for name, x in batch.items()}, after
 
     def _filled(self, shape: tuple[int, int]) -> tuple[int, int]:
         """With as many rows more as devices and parts need to divide them evenly."""
         rows, length = shape
         return rows + -rows % self._rows_multiple, length
-
-    def _next_window(self, epoch: int, window: int) -> Position:
-        if window + 1 < self._windows:
-            return Position(epoch, window + 1)
-        return Position(epoch + 1)
-
-    def _plans(self, epoch: int, window: int) -> list[_Plan]:
-        """The batches of a window; those of the very first are kept in memory."""
-        is_first = epoch == window == 0
-        return self._first if is_first else self._plan(epoch, window)
 
     def _plan(self, epoch: int, window: int) -> list[_Plan]:
         size = len(self._corpus)

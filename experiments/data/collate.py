@@ -3,7 +3,6 @@
 import numpy as np
 
 from experiments.data.corpus import Corpus, RaggedArray
-from flaxformer_lite.special_tokens import DEFAULT_TOKENS
 
 Batch = dict[str, np.ndarray]
 
@@ -46,26 +45,13 @@ def pairs_batch(
     }
 
 
-def rows_batch(
-    corpus: Corpus,
-    shape: tuple[int, int],
-    pairs: np.ndarray,
-    rows: np.ndarray,
-    own: np.ndarray,
-) -> Batch:
-    """Some rows, in ascending order, of what `pairs_batch` returns, made alone."""
-    is_own = np.isin(rows, own)
-    places = np.searchsorted(own, rows[is_own])
-    return pairs_batch(corpus, (len(own), shape[1]), pairs[is_own], places)
-
-
 def source_batch(
     source: RaggedArray,
     shape: tuple[int, int],
     pairs: np.ndarray,
     rows: np.ndarray,
-    padding: int = DEFAULT_TOKENS.padding,
-    end: int | None = DEFAULT_TOKENS.end,
+    padding: int,
+    end: int | None,
 ) -> Batch:
     """The source side alone, as in `pairs_batch`; `end` is the corpus' `source_end`."""
     tokens, segments, positions = _collate_side(

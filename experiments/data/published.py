@@ -1,7 +1,6 @@
 """Tokenizers of published checkpoints, opened by Transformers."""
 
 import dataclasses
-import difflib
 import functools
 import hashlib
 import itertools
@@ -22,11 +21,10 @@ _FILES = ('*.json', '*.model', '*.spm', '*.txt')
 _WEIGHTS_INDEX = '.index.json'
 # Where a run keeps them, beside the list of their sums.
 _FOLDER = 'published'
-_POINTER = b'version https://git-lfs'
 # Files that a tokenizer of Transformers names, and can do without.
 _OPTIONAL = ('tokenizer_file', 'tokenizer_config_file', 'target_vocab_file')
 _SHOWN = 3  # languages that an error names
-_COPY = 'copy its files from where the checkpoint was published'
+_COPY = 'copy its files, whole, from where the checkpoint was published'
 _MEND = 'restore it from a copy, or convert the checkpoint again'
 
 
@@ -156,20 +154,20 @@ def load(
       UserError: a package or a file is missing, a file is damaged, or it does not fit
         the model; a language is not given, or is not one of the checkpoint's.
     """
-    sums = {}
-    for path in itertools.chain.from_iterable(map(folder.glob, _FILES)):
-        if path.name.endswith(_WEIGHTS_INDEX):
-            continue
-        if path.read_bytes().startswith(_POINTER):
-            raise UserError(
-                f'{path} is a pointer of Git LFS in place of the file: run git lfs '
-                f'pull in {folder}'
-            )
-        sums[path.name] = storage.sha256(path)
+    paths = itertools.chain.from_iterable(map(folder.glob, _FILES))
+    sums = sorted(
+        (path.name, storage.sha256(path))
+        for path in paths
+        if not path.name.endswith(_WEIGHTS_INDEX)
+    )
     languages = (source, target)
+    for name, _ in sums:
+        if (folder / name).read_bytes().startswith(b'version https://git-lfs'):
+            raise UserError(f'{folder / name} is a pointer of Git LFS: {_COPY}')
     _check_languages(folder, languages)
-    in_order = tuple(sorted(sums.items()))
-    found = PublishedTokenizer(folder, in_order, vocab_size, special_tokens, languages)
+    found = PublishedTokenizer(
+        folder, tuple(sums), vocab_size, special_tokens, languages
+    )
     _check_files(found)
     _check_tokens(found)
     return found
@@ -240,26 +238,16 @@ def _around(theirs: Any, side: str) -> tuple[list[int], list[int]]:
 def _check_languages(folder: Path, languages: tuple[str, str]) -> None:
     """Refuses languages that a checkpoint does not have, or none where it has some."""
     theirs = _open(folder)
-    if not hasattr(theirs, 'src_lang'):
-        if any(languages):
-            raise UserError(
-                '--source and --target are for checkpoints that write languages as '
-                f'tokens, and {folder} has none: leave them out'
-            )
-        return
-    tokens = [token for token in theirs.all_special_tokens if not token.startswith('<')]
-    codes = [token.strip('_') for token in tokens]  # M2M100's are like __en__
-    many = f'the {len(codes)} languages of {folder}'
+    codes = ['']
+    if hasattr(theirs, 'src_lang'):
+        tokens = [x for x in theirs.all_special_tokens if not x.startswith('<')]
+        codes = [token.strip('_') for token in tokens]  # M2M100's are like __en__
     for flag, code in zip(('source', 'target'), languages, strict=True):
-        if not code:
-            raise UserError(
-                f'{folder} writes languages as tokens: give --source and --target, of '
-                f'{many}, such as {", ".join(codes[:_SHOWN])}'
-            )
         if code not in codes:
-            near = difflib.get_close_matches(code, codes, _SHOWN, cutoff=0.0)
+            shown = ', '.join(codes[:_SHOWN]) or 'none: leave the flag out'
             raise UserError(
-                f'--{flag}={code} is none of {many}; the nearest are {", ".join(near)}'
+                f'--{flag}={code} is not one of the languages that {folder} writes as '
+                f'tokens: {shown}'
             )
 
 

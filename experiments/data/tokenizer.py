@@ -104,9 +104,15 @@ class TrainedTokenizer:
 
     Attributes:
       model: the serialized SentencePiece model.
+      special_tokens: those that it was trained with.
+      source_end: EOS.
+      forced_first: targets may begin with any token.
     """
 
     model: bytes
+    special_tokens: SpecialTokens = DEFAULT_TOKENS
+    source_end: int = EOS
+    forced_first: None = None
 
     @functools.cached_property
     def _processor(self) -> sentencepiece.SentencePieceProcessor:
@@ -116,21 +122,6 @@ class TrainedTokenizer:
     def vocab_size(self) -> int:
         """The number of ids; fewer than asked for where the text is short."""
         return self._processor.vocab_size()
-
-    @property
-    def special_tokens(self) -> SpecialTokens:
-        """Those that the model was trained with."""
-        return DEFAULT_TOKENS
-
-    @property
-    def source_end(self) -> int | None:
-        """EOS."""
-        return EOS
-
-    @property
-    def forced_first(self) -> int | None:
-        """None: targets may begin with any token."""
-        return None
 
     @property
     def digest(self) -> str:
@@ -192,25 +183,19 @@ def damage(path: Path) -> str:
 
 
 def check_same(tokenizer: Tokenizer, path: Path) -> None:
-    """Refuses a tokenizer of other text than the one in `path`, if there is one.
+    """Refuses a tokenizer of other text than the one that was saved, if one was.
 
-    Where the file is damaged and yet this tokenizer is known to be the same by the sum
-    beside it, that is said on stderr: to save it again mends the file.
+    To save it again mends a damaged file.
 
     Raises:
-      UserError: the tokenizer is another one, as far as can be told.
+      UserError: the tokenizer is another one.
     """
-    known = [storage.read_sums(_sums(path)).get(path.name)]
-    if storage.exists(path):
-        known.append(storage.sha256(path))
-    if known == [None]:
-        return
-    if hashlib.sha256(tokenizer.model).hexdigest() not in known:
+    saved = storage.read_sums(_sums(path)).get(path.name)
+    if saved not in (None, hashlib.sha256(tokenizer.model).hexdigest()):
         raise UserError(
             f'the training text is not what {path.parent} was begun with: its '
             'tokenizer differs. Restore the text, or begin a new run with another '
-            f'--workdir. If the text is the same, {path.name} is damaged: remove it, '
-            f'with {_sums(path).name}'
+            '--workdir'
         )
     if damage(path):
         warn(f'{path} is damaged ({damage(path)}): it is written anew')

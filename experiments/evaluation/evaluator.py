@@ -11,19 +11,18 @@ import numpy as np
 
 from experiments import storage
 from experiments.config.schema import ExperimentConfig
-from experiments.data import corpus
+from experiments.data import collate, corpus, packing
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError
-from experiments.evaluation import batches, scores, translation_files
+from experiments.evaluation import scores, sets
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator, check_lengths
+from experiments.runs.reading import outputs_path
 from experiments.runtime import compilation, mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
 
-# Is told a set's name, how many of its sentences are translated, and how many it has.
-OnProgress = Callable[[str, int, int], None]
 _LARGEST_EXPONENT = 700  # exp of more is not a float
 
 
@@ -38,7 +37,8 @@ class Evaluator:
       direction: the languages, such as 'en-de'.
       devices: divide the rows of batches; by default all that there are.
       warn: is told where translations cannot be saved; without it, that is an error.
-      on_progress: is told how many sentences are translated.
+      on_progress: is told a set's name, how many of its sentences are translated, and
+        how many it has.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Evaluator:
         direction: str,
         devices: DeviceMesh | None = None,
         warn: Callable[[str], None] | None = None,
-        on_progress: OnProgress = lambda name, done, total: None,
+        on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
     ):
         self._model = model
         self._tokenizer = tokenizer
@@ -59,8 +59,6 @@ class Evaluator:
         self._warn = warn
         self._on_progress = on_progress
         self._batch_tokens = config.evaluation.batch_tokens
-        # In a run the parameters of a step never change, and so neither do its scores.
-        self._known: dict[tuple[str, int], dict[str, Any]] = {}
         self._devices = devices or mesh.of()
         self._translate = Translator(
             model, tokenizer, config.evaluation, devices=self._devices
@@ -68,29 +66,22 @@ class Evaluator:
         self._sums = _loss_sums(model, self._devices)
 
     def every(
-        self, variables: Any, sets: dict[str, Pairs], steps: Sequence[int]
+        self, variables: Any, chosen: dict[str, Pairs], steps: Sequence[int]
     ) -> dict[str, dict[str, Any]]:
-        """The scores of each set; `variables` are the mean of these steps' checkpoints.
-
-        A set that was scored with the same step alone is not scored again.
-        """
-        step = max(steps)
-        results = {}
-        for name, pairs in sets.items():
-            if len(steps) == 1 and (name, step) in self._known:
-                results[name] = self._known[name, step]
-            else:
-                results[name] = self(variables, name, pairs, step, len(steps))
-        return results
+        """The scores of each set by the mean of these steps' checkpoints."""
+        return {
+            name: self(variables, name, pairs, max(steps), len(steps))
+            for name, pairs in chosen.items()
+        }
 
     def __call__(
         self, variables: Any, name: str, pairs: Pairs, step: int, mean_of: int = 1
     ) -> dict[str, Any]:
         """All scores of a set, whose translations are saved with their scores.
 
-        Sources and references are saved beside them, as `translation_files` says.
+        Sources and references are saved beside them, as `sets` says.
         """
-        sources, references = translation_files.lines_of(pairs)
+        sources, references = sets.lines_of(pairs)
 
         def on_progress(done: int) -> None:
             self._on_progress(name, done, len(sources))
@@ -103,18 +94,16 @@ class Evaluator:
             **self.loss(variables, pairs),
             **scores.bleu_and_chrf(outputs, references),
         }
-        file = translation_files.outputs_path(self._path, name, step, mean_of)
+        file = outputs_path(self._path, name, step, mean_of)
         try:
             if processes.is_first():
-                translation_files.write(file, name, sources, references, outputs)
+                sets.write_translations(file, name, sources, references, outputs)
                 about = result | {'set': name, 'step': step}
                 storage.write_json(file.with_suffix('.json'), about)
         except UserError as error:
             if self._warn is None:
                 raise
             self._warn(f'translations and scores are not saved: {error}')
-        if mean_of == 1:
-            self._known[name, step] = result
         return result
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
@@ -123,16 +112,17 @@ class Evaluator:
         The loss is in nats a token, and without label smoothing.
         """
         tokens = corpus.tokenize(list(pairs), self._tokenizer)
-        sides = (tokens.source, tokens.target)
-        longest = [int(side.lengths().max()) + 1 for side in sides]
-        check_lengths(self._model, longest)
+        lengths = tokens.lengths().max(axis=1)
+        check_lengths(self._model, lengths)
+        shards = self._devices.row_shards
         sums = []
-        for batch, _ in batches.evaluation_batches(
-            tokens, self._batch_tokens, self._devices.row_shards
-        ):
+        for shape, part in packing.by_length(lengths, self._batch_tokens, shards):
+            batch = collate.pairs_batch(tokens, shape, part, np.arange(len(part)))
             placed = mesh.put(batch, self._devices.rows())
             sums.append(self._sums(variables, placed))
-        total = jax.tree.map(_sum, *jax.device_get(sums))
+        total = jax.tree.map(
+            lambda *values: np.sum(values, dtype=np.float64), *jax.device_get(sums)
+        )
         loss = total.nll / total.tokens
         return {
             'loss': float(loss),
@@ -147,7 +137,3 @@ def _loss_sums(model: Model, devices: DeviceMesh) -> compilation.Program:
     sums = functools.partial(loss_sums, model)
     jitted = jax.jit(sums, out_shardings=devices.everywhere())
     return compilation.Program(jitted)
-
-
-def _sum(*values: Any) -> np.float64:
-    return np.sum(values, dtype=np.float64)

@@ -5,7 +5,8 @@ from typing import Any
 
 from experiments.command_line import console
 
-_COLUMNS = ('sentences', 'loss', 'perplexity', 'accuracy', 'bleu', 'chrf')
+_METRICS = ('bleu', 'chrf')
+_COLUMNS = ('sentences', 'loss', 'perplexity', 'accuracy', *_METRICS, 'direction')
 
 
 def bleu_and_chrf(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
@@ -34,13 +35,10 @@ def summary(name: str, step: int, result: dict[str, Any]) -> str:
 def table(results: dict[str, dict[str, Any]]) -> str:
     """A row of scores for each set, and below the signatures of BLEU and chrF."""
     rows = []
-    signatures: dict[str, str] = {}
+    signatures = {}
     for name, result in results.items():
-        scores = [result[column] for column in _COLUMNS]
-        rows.append([name, *scores, result['direction']])
-        for metric in ('bleu', 'chrf'):
-            signatures[result[f'{metric}_signature']] = metric
-    names = ['set', *_COLUMNS, 'direction']
-    lines = [console.table(names, rows, scores=('bleu', 'chrf'))]
-    lines += [f'{metric}: {signature}' for signature, metric in signatures.items()]
+        rows.append([name, *(result[column] for column in _COLUMNS)])
+        signatures = {metric: result[f'{metric}_signature'] for metric in _METRICS}
+    lines = [console.table(['set', *_COLUMNS], rows, scores=_METRICS)]
+    lines += [f'{metric}: {signature}' for metric, signature in signatures.items()]
     return '\n'.join(lines)

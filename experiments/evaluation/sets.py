@@ -1,22 +1,24 @@
-"""Evaluation sets: which of a source's sets are scored, and what they may be called."""
+"""Evaluation sets: which are scored, and the files of their translations.
 
-import re
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+sacrebleu's and COMET's own commands read these: `sacrebleu val.reference.txt -i …`.
+"""
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from experiments import storage
 from experiments.errors import UserError
+from experiments.runs.reading import outputs_path
 
 Pairs = Sequence[tuple[str, str]]
-LONGEST = 150  # bytes; most file systems keep 255, and a step and an ending are added
-_STRANGE = re.compile(r'^\.|[\x00-\x1f\x7f/\\:*?"<>|\ud800-\udfff]')
+_EXAMPLES = 3  # of a set's translations that are shown
 
 
 def chosen(sets: Mapping[str, Pairs], names: str, field: str) -> dict[str, Pairs]:
     """The sets with these comma-separated names; all, if none is named.
 
     Raises:
-      UserError: a named set is not there; or a set is empty, or its name cannot be that
-        of a file.
+      UserError: a named set is not there or is empty.
     """
     stripped = [name.strip() for name in names.split(',')]
     wanted = [name for name in stripped if name] or list(sets)
@@ -27,35 +29,49 @@ def chosen(sets: Mapping[str, Pairs], names: str, field: str) -> dict[str, Pairs
             )
         if not len(sets[name]):
             raise UserError(f'{field}: the set {name!r} holds no sentences')
-    check_names(wanted)
     return {name: sets[name] for name in wanted}
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Refuses names that a file of translations cannot have, or not beside the others'.
+def write_translations(
+    file: Path,
+    name: str,
+    sources: Sequence[str],
+    references: Sequence[str],
+    outputs: Sequence[str],
+) -> None:
+    """Writes a set's translations, with its sources and references beside them."""
+    texts = {
+        file.with_name(f'{name}.source.txt'): sources,
+        file.with_name(f'{name}.reference.txt'): references,
+        file: outputs,
+    }
+    for path, lines in texts.items():
+        storage.write(path, ''.join(f'{line}\n' for line in lines))
 
-    Raises:
-      UserError: names the set, and what is wrong with its name.
+
+def lines_of(pairs: Pairs) -> tuple[list[str], list[str]]:
+    """The sources and the references of a set, each text on one line.
+
+    Line ends within a sentence become spaces: they would part it in a file.
     """
-    by_key: dict[str, str] = {}
-    for name in dict.fromkeys(names):  # a set may be asked for twice
-        strange = _STRANGE.search(name)
-        wrong = ''
-        if strange:
-            wrong = f'it holds {strange[0]!r}'
-        elif not 0 < len(name.encode()) <= LONGEST:
-            wrong = f'it is empty, or longer than {LONGEST} bytes'
-        if wrong:
-            raise UserError(
-                f'data: the evaluation set {name!r} cannot be the name of a file of '
-                f'its translations: {wrong}; rename it, or choose other sets'
-            )
-        # As file systems compare them that know no capitals, or write ä as two
-        # characters.
-        other = by_key.setdefault(unicodedata.normalize('NFC', name).casefold(), name)
-        if other != name:
-            raise UserError(
-                f'data: the evaluation sets {other!r} and {name!r} would have the '
-                'same files where capitals do not count; rename one, or choose other '
-                'sets'
-            )
+    sources = [on_one_line(source) for source, _ in pairs]
+    references = [on_one_line(reference) for _, reference in pairs]
+    return sources, references
+
+
+def on_one_line(text: str) -> str:
+    """The text with spaces in place of its line ends, of whichever kind."""
+    return ' '.join(text.splitlines())
+
+
+def examples(path: Path, name: str, step: int, pairs: Pairs) -> str:
+    """Three of a set's translations with source and reference, spread over the set."""
+    text = outputs_path(path, name, step).read_text(encoding='utf-8')
+    rows = list(zip(pairs, text.split('\n')[:-1], strict=True))
+    every = max(1, len(rows) // _EXAMPLES)
+    lines = []
+    for (source, reference), output in rows[::every][:_EXAMPLES]:
+        lines.append(f'  source      {source}')
+        lines.append(f'  reference   {reference}')
+        lines.append(f'  translation {output}')
+    return '\n'.join(lines)

@@ -1,6 +1,5 @@
 """Text to text with a model: any number of sentences, in batches of similar length."""
 
-import contextlib
 import functools
 import math
 import os
@@ -12,11 +11,12 @@ import jax
 import numpy as np
 
 from experiments.config.schema import EvaluationConfig
-from experiments.data.corpus import chunks
+from experiments.data import collate, packing
+from experiments.data.corpus import RaggedArray, chunks
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError
-from experiments.evaluation import batches, translation_files
-from experiments.runtime import compilation, mesh, processes
+from experiments.evaluation import sets
+from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.decoding import DecodeResult
 from flaxformer_lite.ensembling import Ensemble
@@ -78,15 +78,13 @@ class Translator:
           on_progress: is told from time to time how many texts are translated.
 
         Raises:
-          UserError: a text has more tokens than the model has positions; the texts
-            before it are translated.
+          UserError: a text has more tokens than the model has positions; those of the
+            windows before it are translated.
         """
         for window in chunks(texts, WINDOW):
             sentences = self._tokenizer.encode(window)
-            lengths = [len(ids) + 1 for ids in sentences]
-            fitting = _count_fitting(self._model, lengths)
-            yield from self._window(variables, sentences[:fitting], first, on_progress)
-            check_lengths(self._model, lengths)
+            check_lengths(self._model, [len(ids) + 1 for ids in sentences])
+            yield from self._window(variables, sentences, first, on_progress)
             first += len(window)
 
     def _window(
@@ -99,27 +97,35 @@ class Translator:
         """The hypotheses of the sentences that are sorted together."""
         settings = self._settings
         beams = settings.beams if settings.decode == 'beam' else 1
-        planned = list(
-            batches.source_batches(
-                sentences,
-                max(1, settings.batch_tokens // beams),
-                self._devices.row_shards,
-                padding=self._model.special_tokens.padding,
-                end=self._tokenizer.source_end,
+        tokens = max(1, settings.batch_tokens // beams)
+        source = RaggedArray.from_rows(sentences)
+        planned = []
+        for shape, index in packing.by_length(
+            source.lengths() + 1, tokens, self._devices.row_shards
+        ):
+            batch = collate.source_batch(
+                source,
+                shape,
+                index,
+                np.arange(len(index)),
+                self._model.special_tokens.padding,
+                self._tokenizer.source_end,
             )
-        )
+            planned.append((batch['source'], index))
 
-        def decode(entry: tuple[np.ndarray, np.ndarray]) -> DecodeResult:
+        def decode(entry: tuple[np.ndarray, np.ndarray]) -> list[DecodeResult]:
             source_BS, index = entry
             return self._decode(variables, source_BS, first + index)
 
         results: list[list[Hypothesis]] = [[] for _ in sentences]
         done = first
         on_progress(done)
-        with _mapped(decode, planned) as decoded:
+        with ThreadPoolExecutor(_count_threads()) as pool:
+            decoded = pool.map(decode, planned)
             for (_, index), found in zip(planned, decoded, strict=True):
-                rows = self._hypotheses(found, len(index))
-                for row, hypotheses in zip(index, rows, strict=True):
+                samples = [self._hypotheses(sample, len(index)) for sample in found]
+                for row, *several in zip(index, *samples, strict=True):
+                    hypotheses = sorted(sum(several, []), key=lambda x: -x.score)
                     is_blank = not sentences[row]
                     results[row] = [Hypothesis('', 0.0)] if is_blank else hypotheses
                 done += len(index)
@@ -128,18 +134,17 @@ class Translator:
 
     def _decode(
         self, variables: Any, source_BS: np.ndarray, numbers: np.ndarray
-    ) -> DecodeResult:
-        """What is found for a batch; `numbers` are those of its sentences."""
+    ) -> list[DecodeResult]:
+        """What each key finds for a batch; `numbers` are those of its sentences."""
         # Without EOS; −1: the row is empty.
         tokens_B = (source_BS != self._model.special_tokens.padding).sum(1) - 1
         max_len_B = np.where(tokens_B < 0, 0, tokens_B + self._settings.extra_length)
         numbers_B = np.pad(numbers, (0, len(source_BS) - len(numbers)))
         arrays = (source_BS, max_len_B.astype(np.int32), numbers_B.astype(np.int32))
         placed = mesh.put(arrays, self._devices.rows())
-        found = [
+        return [
             jax.device_get(self._search(variables, key, *placed)) for key in self._keys
         ]
-        return found[0] if len(found) == 1 else _best_first(found)
 
     @functools.cached_property
     def _keys(self) -> list[jax.Array]:
@@ -161,19 +166,11 @@ class Translator:
         # The tokenizer decodes many texts in one call faster than in several.
         decoded_texts = self._tokenizer.decode(tokens_BNL[exists_BN].tolist())
         # A published vocabulary may have pieces for line ends.
-        texts = map(translation_files.on_one_line, decoded_texts)
+        texts = map(sets.on_one_line, decoded_texts)
         for scores_N, exists_N in zip(scores_BN, exists_BN, strict=True):
             found = [Hypothesis(next(texts), float(x)) for x in scores_N[exists_N]]
             # None where the model's logits were not numbers: the line is blank.
             yield found or [Hypothesis('', -math.inf)]
-
-
-def _best_first(samples: list[DecodeResult]) -> DecodeResult:
-    """Several samples of each sentence as its hypotheses."""
-    joined = jax.tree.map(lambda *x: np.concatenate(x, axis=1), *samples)
-    order_BN = np.argsort(-joined.scores_BN, axis=1, kind='stable')
-    rows_B1 = np.arange(len(order_BN))[:, None]
-    return jax.tree.map(lambda x: x[rows_B1, order_BN], joined)
 
 
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it
@@ -212,28 +209,15 @@ def _search(
     return compilation.Program(jitted)
 
 
-@contextlib.contextmanager
-def _mapped(search: Callable, planned: Iterable) -> Iterator[Iterator]:
-    """What a search finds for one batch after another, made ahead by threads.
+def _count_threads() -> int:
+    """Batches to decode at the same time.
 
-    Not with several processes: where one stops, all have to have begun the same. A
-    decoding step is small and leaves most of several cores idle; several devices keep
+    A decoding step is small and leaves most of several cores idle; several devices keep
     them busy with one batch.
     """
-    if processes.count() > 1:
-        yield map(search, planned)
-        return
-    threads = 1
     if jax.default_backend() == 'cpu' and jax.device_count() == 1:
-        threads = min(os.cpu_count() or 1, _MOST_THREADS)
-    with ThreadPoolExecutor(threads) as pool:
-        yield pool.map(search, planned)
-
-
-def _count_fitting(model: Model | Ensemble, lengths: list[int]) -> int:
-    """How many sentences come before the first that the model has no positions for."""
-    most = model.max_length or math.inf
-    return next((i for i, n in enumerate(lengths) if n > most), len(lengths))
+        return min(os.cpu_count() or 1, _MOST_THREADS)
+    return 1
 
 
 def check_lengths(model: Model | Ensemble, lengths: Iterable[int]) -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.config.schema import ExperimentConfig
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
 from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import shown
@@ -70,8 +70,6 @@ def _of_stacked(
 def _parameter_paths(model: Model) -> list[str]:
     """The paths of a model's parameters where each layer is separate."""
     separate = model.with_separate_layers() if model.scans_layers else model
-    try:
+    with user_errors():
         variables = jax.eval_shape(lambda: init_variables(separate, jax.random.key(0)))
-    except ValueError as error:
-        raise UserError(str(error)) from None
     return sorted(freezing.paths(variables['params']))

@@ -3,23 +3,15 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
 from flaxformer_lite.config import spec
-from flaxformer_lite.ranges import (
-    NotNegative,
-    Positive,
-    Range,
-    Rate,
-    Size,
-    check,
-    nearest,
-)
+from flaxformer_lite.ranges import nearest
 
 _CONTRIB = 'contrib.'
 # These cannot be had by a name: they want more than a gradient (the loss itself,
@@ -38,10 +30,6 @@ _NOT_GIVEN = frozenset(
     'learning_rate seed base_optimizer clip_value_fn trust_ratio_mask '
     f'weight_dimension_numbers {_DIMENSIONS} {" ".join(_MASKS)}'.split()
 )
-# Shares of what was before, which must die out.
-_DECAYS = frozenset(
-    'b1 b2 b3 beta beta3 betas decay momentum rho adam_b1 adam_b2'.split()
-)
 
 
 def names() -> list[str]:
@@ -57,26 +45,9 @@ def split(text: str) -> tuple[str, dict[str, Any]]:
     """
     text = text.strip()
     prefix = _CONTRIB if text.startswith(_CONTRIB) else ''
-    try:
+    with user_errors('optimizer.name: '):
         name, arguments = spec.parse(text.removeprefix(prefix))
-    except ValueError as error:
-        raise UserError(f'optimizer.name: {error}') from None
     return prefix + name, arguments
-
-
-def find(name: str) -> Callable[..., optax.GradientTransformation]:
-    """The function of optax that makes an optimizer.
-
-    Raises:
-      UserError: there is none of this name; the message lists those that are there.
-    """
-    makers = _makers()
-    if name not in makers:
-        raise UserError(
-            f'optimizer.name must be one of {", ".join(makers)}, not {name!r}'
-            f'{nearest(name, makers)}'
-        )
-    return makers[name]
 
 
 def make(
@@ -94,13 +65,23 @@ def make(
         out.
 
     Raises:
-      UserError: names the argument, its value and what it may be.
+      UserError: there is no such optimizer or argument, or optax refuses a value.
     """
-    maker = find(name)
+    makers = _makers()
+    if name not in makers:
+        raise UserError(
+            f'optimizer.name must be one of {", ".join(makers)}, not {name!r}'
+            f'{nearest(name, makers)}'
+        )
+    maker = makers[name]
     known = inspect.signature(maker).parameters
-    takes = {x: p.default for x, p in known.items() if _can_be_given(x, p.default)}
+    takes = [x for x, p in known.items() if _can_be_given(x, p.default)]
     for argument, value in given.items():
-        _check_argument(name, takes, argument, value)
+        if argument not in takes:
+            raise UserError(
+                f'optimizer.name={name}({argument}={value!r}): unknown argument; '
+                f'{name} takes {", ".join(takes) or "no arguments"}'
+            )
     ours: dict[str, Any] = {x: mask for x in _MASKS if x in known}
     if _DIMENSIONS in known:
         ours[_DIMENSIONS] = _dimensions
@@ -129,47 +110,6 @@ def _can_be_given(name: str, default: Any) -> bool:
     if name in _NOT_GIVEN:
         return False
     return isinstance(default, type) or not callable(default)
-
-
-def _check_argument(
-    name: str, takes: dict[str, Any], argument: str, value: Any
-) -> None:
-    where = f'optimizer.name={name}({argument}={value!r})'
-    if argument == 'learning_rate':
-        raise UserError(f'{where}: the learning rate is what optimizer.schedule says')
-    if argument not in takes:
-        known = ', '.join(takes) or 'no arguments'
-        raise UserError(f'{where}: unknown argument; {name} takes {known}')
-    default = takes[argument]
-    values = [value]
-    if isinstance(default, tuple):
-        if not isinstance(value, tuple) or len(value) != len(default):
-            raise UserError(f'{where}: give {len(default)} values, as {default!r}')
-        values = value
-    try:
-        for one in values:
-            check(argument, _annotation(name, argument, default), one)
-    except ValueError as error:
-        raise UserError(f'{where}: {error}') from None
-
-
-def _annotation(name: str, argument: str, default: Any) -> Any:
-    """What an argument may be, read off its default."""
-    if argument == 'b1' and name.startswith('contrib.schedule_free'):
-        return Annotated[float, Range(above=0, below=1)]  # it is divided by
-    if argument in _DECAYS:
-        return Rate
-    if isinstance(default, bool):
-        return bool
-    if isinstance(default, str | type):
-        return str
-    if isinstance(default, int):
-        return Size if default else Annotated[int, Range(at_least=0)]
-    if isinstance(default, tuple):
-        return Annotated[float, Range()]
-    if isinstance(default, float):
-        return Positive if argument == 'eps' and default else NotNegative
-    return Annotated[float | str, Range(at_least=0)]
 
 
 def _dimensions(params: Any) -> Any:

@@ -8,7 +8,7 @@ import jax
 import optax
 
 from experiments.config.schema import ExperimentConfig, OptimizerConfig
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
 from experiments.optimizers import optax_specs
 from flaxformer_lite.config import variants
 from flaxformer_lite.init.base import Init
@@ -94,7 +94,6 @@ def _from_optax(
 def _named(settings: OptimizerConfig) -> tuple[str, dict[str, Any]]:
     """The optimizer's name and its arguments, of the spec and of the fields."""
     name, arguments = optax_specs.split(settings.name)
-    optax_specs.find(name)
     if name not in BY_FIELDS:
         return name, arguments
     fields = ADAMS if name == 'adamw' else ADAMS[:-1]
@@ -114,10 +113,8 @@ def check_rates(config: ExperimentConfig) -> None:
       UserError: names the schedule, the rate and its step.
     """
     steps = config.train.steps or LONG
-    try:
+    with user_errors('optimizer.schedule: '):
         schedules.check_rates(config.optimizer.schedule, config.model.d_model, steps)
-    except ValueError as error:
-        raise UserError(f'optimizer.schedule: {error}') from None
 
 
 def check(config: ExperimentConfig) -> None:
@@ -148,10 +145,8 @@ def _check_lr_multipliers(config: ExperimentConfig, name: str) -> None:
 def _has_lr_multipliers(config: ExperimentConfig) -> bool:
     if config.model.init is None:
         return False
-    try:
+    with user_errors():
         init = variants.find(config.model, 'init')
-    except ValueError as error:
-        raise UserError(str(error)) from None
     return init.lr_multiplier is not Init.lr_multiplier
 
 

@@ -4,8 +4,7 @@ import dataclasses
 import json
 import math
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,12 +54,33 @@ class Arm:
 
     def values(self, measure: Measure) -> list[float]:
         """The scores of its finished runs."""
-        scores = [run.evaluations.get(measure.set, {}) for run in self.scored]
-        values = [score.get(measure.score) for score in scores]
-        return [value for value in values if value is not None]
+        sets = [run.evaluations.get(measure.set, {}) for run in self.scored]
+        return [x[measure.score] for x in sets if x.get(measure.score) is not None]
 
     def spread(self, measure: Measure) -> Spread | None:
         return statistics.spread(self.values(measure))
+
+    def cost(self, entry: str) -> Spread | None:
+        """The mean of a cost of its finished runs; None where it is not known.
+
+        Args:
+          entry: of a result, or 'tokens', or 'training_flops'.
+        """
+        values = [_cost(run, entry) for run in self.scored]
+        return statistics.spread([value for value in values if value is not None])
+
+
+def _cost(run: Run, entry: str) -> float | None:
+    if entry == 'tokens':
+        return run.tokens
+    if entry != 'training_flops':
+        return run.result.get(entry)
+    # FLOPs of a position of a batch, times the positions of all batches.
+    flops = run.result.get('flops_per_token')
+    tokens = run.config.get('batch.tokens')
+    if flops is None or tokens is None:
+        return None
+    return flops * tokens * run.result['step']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +99,6 @@ class Study:
     measure: Measure
     sweep: Sweep | None = None
 
-    @property
-    def fields(self) -> list[str]:
-        """The fields in which runs of different arms differ."""
-        return differing([run for arm in self.arms for run in arm.runs])
-
     def ranked(self) -> list[Arm]:
         """The arms, best first; those without a score come last."""
         best = -1 if self.measure.higher_is_better else 1
@@ -95,19 +110,22 @@ class Study:
         return sorted(self.arms, key=rank)
 
 
-def differing(runs: Sequence[Run]) -> list[str]:
-    """The fields, seeds left out, that are not the same in all runs."""
+def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str]:
+    """The fields, some left out, that are not the same in all runs."""
     names = dict.fromkeys(field for run in runs for field in run.config)
     differ = []
     for field in names:
         values = {json.dumps(run.config.get(field)) for run in runs}
-        if len(values) > 1 and field not in SEEDS:
+        if len(values) > 1 and field not in without:
             differ.append(field)
     return differ
 
 
 def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
-    """The arms that runs form, in the order of their first runs."""
+    """The arms that runs form, in the order of their first runs.
+
+    A field that a run does not have is as one that is None.
+    """
     groups: dict[str, list[Run]] = {}
     for run in runs:
         fields = {k: v for k, v in run.config.items() if k not in SEEDS}
@@ -118,19 +136,20 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
 
 
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
-    """Each arm's differing fields and their values; or else its directory's name."""
-    last_words = Counter(field.rpartition('.')[2] for field in fields)
+    """Each arm's differing fields and their values; or else its directory's name.
+
+    `num_heads=4, residual=pre_norm`: of a field its last word, where these differ.
+    Names that are too long for a table make way for those of directories.
+    """
+    last_words = [field.rpartition('.')[2] for field in fields]
+    if len(set(last_words)) < len(fields):
+        last_words = list(fields)
     names = []
     for runs in groups:
-        settings = []
-        for field in fields:
-            word = field.rpartition('.')[2]
-            shown = word if last_words[word] == 1 else field
-            value = runs[0].config.get(field)
-            settings.append(f'{shown}={"(empty)" if value is None else value}')
+        values = [runs[0].config.get(field) for field in fields]
+        settings = [f'{x}={y}' for x, y in zip(last_words, values, strict=True)]
         names.append(', '.join(settings))
-    are_short = all(0 < len(name) <= _LONGEST_NAME for name in names)
-    if are_short and len(set(names)) == len(names):
+    if all(0 < len(name) <= _LONGEST_NAME for name in names):
         return names
     paths = [common_path(runs) for runs in groups]
     short = [Path(path).name or path for path in paths]
@@ -158,8 +177,7 @@ def study(
     Args:
       runs: at least one.
       sweep: whose runs they are, if they are of one.
-      base: the name of an arm, or the directory of one of its runs; empty: the
-        sweep's, or else the first arm.
+      base: the name of an arm; empty: the sweep's, or else the first arm.
       measure: a set and a score, 'test bleu'; empty: the sweep's, or else the BLEU of
         `test`, or of the first set.
 
@@ -177,21 +195,20 @@ def study(
 
 def _arms_of_sweep(sweep: Sweep, runs: Sequence[Run]) -> tuple[Arm, ...]:
     """All arms of a sweep, those without runs too; runs are told by their names."""
-    arm_by_name = {planned.path.name: planned.arm for planned in sweep.runs}
-    members: dict[str, list[Run]] = {arm: [] for arm in sweep.arms}
-    for run in runs:
-        name = run.path.resolve().name
-        if name in arm_by_name:
-            members[arm_by_name[name]].append(run)
-    return tuple(Arm(name, tuple(there)) for name, there in members.items())
+    run_by_name = {run.path.resolve().name: run for run in runs}
+    arms = []
+    for name in sweep.arms:
+        planned = [run.path.name for run in sweep.runs if run.arm == name]
+        there = [run_by_name[run] for run in planned if run in run_by_name]
+        arms.append(Arm(name, tuple(there)))
+    return tuple(arms)
 
 
 def _base(arms: Sequence[Arm], name: str) -> Arm:
     if not name:
         return arms[0]
     for arm in arms:
-        paths = {str(run.path) for run in arm.runs}
-        if name == arm.name or os.path.normpath(name) in paths:
+        if arm.name == name:
             return arm
     names = '; '.join(arm.name for arm in arms)
     raise UserError(f'--base={name}: there is no such arm; there is {names}')

@@ -5,25 +5,33 @@ Texts go into charts as data, or as strings of Vega's expressions, never as mark
 
 import json
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
 import vl_convert
 
+from experiments.reports.arms import Study
+from experiments.runs.reading import Run
+
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow
-# that is too pale for a line, and with a grey for black, which no dark page shows.
-COLOURS = (
-    *('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00'),
+# that is too pale for a line, and with a grey for black.
+COLOURS = [
+    '#0072B2',
+    '#D55E00',
+    '#009E73',
+    '#CC79A7',
+    '#56B4E9',
+    '#E69F00',
     '#7A7A7A',
-)
+]
 _DASHES = ([1, 0], [6, 3], [2, 2])  # the next for each round of the colours
 _MARK = COLOURS[1]  # of a cell
-_WIDTH, _HEIGHT = 420, 260  # pixels of a chart of lines
+_SIZE = {'width': 420, 'height': 260}  # pixels of a chart of lines
+_COLUMNS: list[Any] = ['x', 'y', 'low', 'high']  # of a line
 _MAP = 90  # of a head among others
 _CELL = 18  # of a cell with a name beside it
-_LONGEST = 130  # pixels of a name on an axis
-_MANY = 10_000  # from here on numbers on an axis are written 10k
 
 
 class Figure(NamedTuple):
@@ -42,146 +50,101 @@ class Figure(NamedTuple):
     note: str = ''
 
     def spec(self) -> dict[str, Any]:
-        """What Vega-Lite draws, without colours of a page."""
+        """What Vega-Lite draws, without the theme."""
         return {**self.chart.to_dict(), 'config': {}}
 
 
 class Line(NamedTuple):
-    """A line, or points, with a band or bars from `low` to `high` where these are.
+    """A line in a band, or points with bars, from `low` to `high`.
 
     Attributes:
       name: in the legend.
-      x: numbers, or names of places on the axis.
-      y: as many numbers.
-      low, high: as many numbers; empty for none.
+      x, y, low, high: as many numbers each.
     """
 
     name: str
-    x: Sequence[float] | Sequence[str]
-    y: Sequence[float]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
+    x: list[float]
+    y: list[float]
+    low: list[float]
+    high: list[float]
 
 
-def _theme(
-    ground: str, ink: str, rule: str, heatmap: list[str], diverging: list[str]
-) -> dict[str, Any]:
-    """Vega-Lite's config; scales of colours begin with the ground, or part there."""
-    words = {'labelColor': ink, 'titleColor': ink, 'labelLimit': _LONGEST}
-    return {
-        'background': ground,
-        'font': 'system-ui, Helvetica, Arial, sans-serif',
-        'axis': {**words, 'gridColor': rule, 'domainColor': rule, 'tickColor': rule},
-        'header': words,
-        'title': {'color': ink},
-        'legend': {**words, 'labelLimit': 360},
-        'view': {'stroke': None},
-        'range': {'heatmap': heatmap, 'diverging': diverging},
-    }
-
-
-# Of a light page, as of a paper, and of a dark one.
-THEMES = {
-    'light': _theme(
-        *('#ffffff', '#1b1f24', '#dde1e6'),
-        ['#f7fbff', '#c6dbef', '#6baed6', '#2171b5', '#08306b'],
-        ['#053061', '#4393c3', '#f7f7f7', '#d6604d', '#67001f'],
-    ),
-    'dark': _theme(
-        *('#14171b', '#e4e7eb', '#343b44'),
-        ['#1b2027', '#1f5f99', '#3f8fcf', '#8cc4f0', '#e3f2fd'],
-        ['#9ecbf2', '#3f8fcf', '#1b2027', '#dd6b4a', '#f8c4ae'],
-    ),
+_WORDS = {'labelColor': '#1b1f24', 'titleColor': '#1b1f24', 'labelLimit': 130}
+_RULE = '#dde1e6'
+# Vega-Lite's config; scales of colours begin with the ground, or part there.
+THEME = {
+    'background': '#ffffff',
+    'font': 'system-ui, Helvetica, Arial, sans-serif',
+    'axis': {**_WORDS, 'gridColor': _RULE, 'domainColor': _RULE, 'tickColor': _RULE},
+    'header': _WORDS,
+    'legend': {**_WORDS, 'labelLimit': 360},
+    'view': {'stroke': None},
+    'range': {
+        'heatmap': ['#f7fbff', '#c6dbef', '#6baed6', '#2171b5', '#08306b'],
+        'diverging': ['#053061', '#4393c3', '#f7f7f7', '#d6604d', '#67001f'],
+    },
 }
 
 
 def files(figure: Figure) -> dict[str, bytes]:
     """The figure for a paper, by the ending of its file: 'svg' and 'pdf'."""
     # A description of each of thousands of cells makes files large.
-    config = {**THEMES['light'], 'aria': False}
+    config = {**THEME, 'aria': False}
     svg = vl_convert.vegalite_to_svg(figure.spec(), config=config)
     return {'svg': svg.encode(), 'pdf': vl_convert.svg_to_pdf(svg)}
 
 
-def line_chart(
-    lines: Sequence[Line],
-    x_label: str,
-    y_label: str,
-    style: str = 'band',
-    log_x: bool = False,
-) -> alt.TopLevelMixin:
-    """Lines over one pair of axes.
+def line_chart(lines: Sequence[Line], x_label: str, y_label: str) -> alt.TopLevelMixin:
+    """Lines in bands over one pair of axes; at least one."""
+    base = _plane(lines, x_label, y_label, padding=0)
+    names = [line.name for line in lines]
+    dashes = [dash for dash in _DASHES for _ in COLOURS]
+    scale = alt.Scale(domain=names, range=dashes)
+    drawn = base.mark_line().encode(strokeDash=alt.StrokeDash('line:N', scale=scale))
+    # Points that are not seen answer the pointer near a line.
+    points = base.mark_point(size=250, opacity=0, tooltip=True)
+    bands = base.mark_area(opacity=0.2).encode(y=alt.Y('low:Q', title=y_label))
+    return alt.layer(bands.encode(y2='high:Q'), drawn, points).properties(**_SIZE)
+
+
+def point_chart(lines: Sequence[Line], x_label: str, y_label: str) -> alt.TopLevelMixin:
+    """Points with bars over one pair of axes; at least one."""
+    base = _plane(lines, x_label, y_label, padding=20)
+    bars = base.mark_rule().encode(y=alt.Y('low:Q', title=y_label), y2='high:Q')
+    points = base.mark_point(filled=True, size=60, tooltip=True)
+    return alt.layer(bars, points).properties(**_SIZE)
+
+
+def _plane(
+    lines: Sequence[Line], x_label: str, y_label: str, padding: int
+) -> alt.Chart:
+    """Lines as data, under axes and a legend.
+
+    A line is one row, which is shorter than a row a point.
 
     Args:
       lines: at least one.
-      x_label, y_label: of the axes.
-      style: 'band' draws lines in bands, 'bars' points joined by lines with bars, and
-        'points' points that are not joined.
-      log_x: whether the horizontal axis is logarithmic.
+      x_label, y_label: titles of the axes.
+      padding: pixels between the axis and the first and the last point.
     """
-    values = [_values(line) for line in lines]
-    is_named = isinstance(lines[0].x[0], str)
-    x_axis: dict[str, Any] = {'axis': alt.Axis(labelAngle=0), 'sort': None}
-    if not is_named:
-        kind = 'log' if log_x else 'linear'
-        room = 0 if style == 'band' else 20
-        scale = alt.Scale(type=kind, zero=False, nice=False, padding=room)
-        is_long = max(x for line in values for x in line['x']) >= _MANY
-        x_axis = {'scale': scale, 'axis': alt.Axis(format='~s' if is_long else '~g')}
-    legend = None
-    if len(lines) > 1:
-        legend = alt.Legend(
-            orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
-        )
-    shown = alt.selection_point('shown', fields=['line'], bind='legend')
-    base = (
+    values: list[dict[str, Any]] = []
+    for name, *columns in lines:
+        numbers = [[float(f'{x:.5g}') for x in column] for column in columns]
+        values.append({'line': name, **dict(zip(_COLUMNS, numbers, strict=True))})
+    x_scale = alt.Scale(zero=False, nice=False, padding=padding)
+    colours = alt.Scale(domain=[line.name for line in lines], range=COLOURS)
+    legend = alt.Legend(
+        orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
+    )
+    return (
         alt.Chart(alt.InlineData(values=values))
-        .transform_flatten(['x', 'y', 'low', 'high'])
+        .transform_flatten(_COLUMNS)
         .encode(
-            x=alt.X('x:O' if is_named else 'x:Q', title=x_label, **x_axis),
+            x=alt.X('x:Q', title=x_label, scale=x_scale, axis=alt.Axis(format='~s')),
             y=alt.Y('y:Q', title=y_label, scale=alt.Scale(zero=False)),
-            color=alt.Color('line:N', scale=_looks(lines, COLOURS, 1), legend=legend),
-            opacity=_where(shown, 1, 0.1),
+            color=alt.Color('line:N', scale=colours, legend=legend),
         )
     )
-    ends = base.encode(y=alt.Y('low:Q', title=y_label), y2='high:Q')
-    points = base.mark_point(filled=True, size=60, tooltip=True)
-    dashes = alt.StrokeDash('line:N', scale=_looks(lines, _DASHES, len(COLOURS)))
-    layers = [base.mark_line().encode(strokeDash=dashes.legend(legend)), points]
-    if style == 'points':
-        layers = [points]
-    if style == 'band':
-        # They are not seen, and answer the pointer near a line.
-        unseen = base.mark_point(filled=True, size=250, tooltip=True)
-        layers[-1] = unseen.encode(opacity=alt.value(0))
-    if any(line.low for line in lines):
-        band = ends.mark_area().encode(opacity=_where(shown, 0.2, 0.02))
-        layers.insert(0, band if style == 'band' else ends.mark_rule())
-    layers[-1] = layers[-1].add_params(shown)
-    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
-
-
-def _where(selection: alt.Parameter, there: float, elsewhere: float) -> Any:
-    return alt.when(selection).then(alt.value(there)).otherwise(alt.value(elsewhere))
-
-
-def _looks(lines: Sequence[Line], looks: Sequence[Any], each: int) -> alt.Scale:
-    """The look of each line, by the order of lines; the next one after some lines."""
-    names = [line.name for line in lines]
-    numbers = range(len(names))
-    return alt.Scale(
-        domain=names, range=[looks[i // each % len(looks)] for i in numbers]
-    )
-
-
-def _values(line: Line) -> dict[str, Any]:
-    """A line as one row of data, which is shorter than a row a point."""
-    columns = {'x': line.x, 'y': line.y}
-    columns |= {'low': line.low or line.y, 'high': line.high or line.y}
-    values: dict[str, Any] = {'line': line.name}
-    for name, column in columns.items():
-        values[name] = [x if isinstance(x, str) else float(f'{x:.5g}') for x in column]
-    return values
 
 
 def head_maps(
@@ -202,48 +165,32 @@ def head_maps(
     picked = alt.selection_point(
         'picked', fields=['layer', 'head'], value=first, toggle=False
     )
-    cells = _cells(values, queries, keys).encode(color=_WEIGHT)
-    told = [alt.Tooltip('layer:O'), alt.Tooltip('head:O'), *_TOLD]
-    maps = cells.encode(
-        x=alt.X('key:O', axis=None), y=alt.Y('query:O', axis=None), tooltip=told
-    )
+    cells = _cells(values, queries, keys)
+    maps = cells.encode(x=alt.X('key:O', axis=None), y=alt.Y('query:O', axis=None))
     maps = maps.properties(width=_MAP, height=_MAP).add_params(picked)
     grid = maps.facet(row='layer:O', column='head:O', spacing=10)
-    large = cells.transform_filter(picked).encode(
-        **_named_axes(queries, keys, 'from', 'to'), tooltip=told
-    )
+    large = cells.transform_filter(picked).encode(**_named_axes(queries, keys))
     size = alt.Step(_CELL)
     return alt.vconcat(grid, large.properties(width=size, height=size))
 
 
 def marked_map(
-    weights_TS: Any,
-    names: tuple[Sequence[str], Sequence[str]],
-    labels: tuple[str, str],
-    marks_T: Sequence[int],
+    weights_TS: np.ndarray, queries: Sequence[str], keys: Sequence[str]
 ) -> alt.TopLevelMixin:
-    """Weights under the names of rows and columns, a cell of each row marked.
+    """Weights under the names of rows and columns, the largest of each row marked.
 
     Args:
       weights_TS: rows of numbers from 0 to 1.
-      names: of the rows and of the columns.
-      labels: of the rows' axis and of the columns'.
-      marks_T: for each row the place of a column.
+      queries, keys: the names of rows and columns.
     """
-    cells = _cells([_rows(weights_TS)], *names).encode(**_named_axes(*names, *labels))
-    marked = cells.transform_filter(f'datum.key == {list(marks_T)}[datum.query]')
-    marked = marked.mark_rect(filled=False, stroke=_MARK, strokeWidth=2)
+    cells = _cells([_rows(weights_TS)], queries, keys)
+    cells = cells.encode(**_named_axes(queries, keys))
+    largest_T = weights_TS.argmax(1).tolist()
+    marked = cells.transform_filter(f'datum.key == {largest_T}[datum.query]')
+    marked = marked.mark_rect(filled=False, strokeWidth=2)
+    marked = marked.encode(color=alt.value(_MARK))
     size = alt.Step(_CELL)
-    both = alt.layer(cells.encode(color=_WEIGHT, tooltip=_TOLD), marked)
-    return both.properties(width=size, height=size)
-
-
-_WEIGHT = alt.Color('weight:Q', title=None, scale=alt.Scale(domain=[0, 1]))
-_TOLD = [
-    alt.Tooltip('from:N'),
-    alt.Tooltip('to:N'),
-    alt.Tooltip('weight:Q', format='.3f'),
-]
+    return alt.layer(cells, marked).properties(width=size, height=size)
 
 
 def _rows(weights_TS: Any) -> dict[str, Any]:
@@ -270,6 +217,10 @@ def _cells(
                 'to': f'{_texts(keys)}[datum.key]',
             },
         )
+        .encode(
+            color=alt.Color('weight:Q', title=None, scale=alt.Scale(domain=[0, 1])),
+            tooltip=['from:N', 'to:N', alt.Tooltip('weight:Q', format='.3f')],
+        )
     )
 
 
@@ -278,47 +229,143 @@ def _texts(names: Sequence[str]) -> str:
     return json.dumps(list(names), ensure_ascii=False)
 
 
-def _named_axes(
-    queries: Sequence[str], keys: Sequence[str], y_label: str, x_label: str
-) -> dict[str, Any]:
+def _named_axes(queries: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:
     rows = alt.Axis(labelExpr=f'{_texts(queries)}[datum.value]')
     columns = alt.Axis(labelExpr=f'{_texts(keys)}[datum.value]', labelAngle=-60)
     return {
-        'x': alt.X('key:O', title=x_label, axis=columns),
-        'y': alt.Y('query:O', title=y_label, axis=rows),
+        'x': alt.X('key:O', title='to', axis=columns),
+        'y': alt.Y('query:O', title='from', axis=rows),
     }
 
 
 def numbers_of_heads(
-    grids: Mapping[str, Sequence[Sequence[float]]], diverging: bool = False
+    grids: Mapping[str, Sequence[Sequence[float]]], scheme: str
 ) -> alt.TopLevelMixin:
     """A number of each head by layer and head, one attention beside another.
 
     Args:
       grids: for each attention rows of layers.
-      diverging: whether the colours part at zero; otherwise they begin there.
+      scheme: 'heatmap', or 'diverging' for colours that part at zero.
     """
-    values = [value for grid in grids.values() for row in grid for value in row]
-    largest = max(map(abs, values), default=0.0) or 1.0
-    scale = alt.Scale(domain=[0, largest])
-    if diverging:
-        scale = alt.Scale(domain=[-largest, largest], domainMid=0)
-    return alt.hconcat(*(_heads(title, grid, scale) for title, grid in grids.items()))
-
-
-def _heads(title: str, grid: Sequence[Sequence[float]], scale: alt.Scale) -> alt.Chart:
     values = []
-    for layer, row in enumerate(grid):
-        for head, value in enumerate(row):
-            values.append({'layer': layer, 'head': head, 'value': value})
+    for attention, grid in grids.items():
+        for (layer, head), value in np.ndenumerate(grid):
+            values.append(
+                {'attention': attention, 'layer': layer, 'head': head, 'value': value}
+            )
+    largest = max(abs(row['value']) for row in values) or 1.0
+    least = -largest if scheme == 'diverging' else 0
+    scale = alt.Scale(domain=[least, largest], range=scheme)
     return (
-        alt.Chart(alt.InlineData(values=values), title=title)
+        alt.Chart(alt.InlineData(values=values))
         .mark_rect()
         .encode(
             x=alt.X('head:O', axis=alt.Axis(labelAngle=0)),
             y='layer:O',
             color=alt.Color('value:Q', title=None, scale=scale),
+            column=alt.Column('attention:N', title=None, sort=list(grids)),
             tooltip=['layer:O', 'head:O', alt.Tooltip('value:Q', format='.4~g')],
         )
         .properties(width=alt.Step(_CELL), height=alt.Step(_CELL))
     )
+
+
+# Title, label of the axis, kind of the rows and what is drawn of them.
+_CURVES = {
+    'loss': ('Training loss', 'loss', 'train', 'loss'),
+    'dev_loss': ('Loss of the dev set', 'loss', 'eval', 'loss'),
+    'dev_bleu': ('BLEU of the dev set', 'BLEU', 'eval', 'bleu'),
+    'learning_rate': ('Learning rate', 'learning rate', 'train', 'learning_rate'),
+    'gradient_norm': ('Gradient norm', 'gradient norm', 'train', 'gradient_norm'),
+}
+# Where a row stands, and the label of the axis.
+_AXES = {
+    'steps': ('step', 'steps'),
+    'tokens': ('tokens', 'target tokens'),
+    'time': ('seconds', 'seconds of training'),
+}
+
+
+def curves(study: Study) -> dict[str, dict[str, Figure]]:
+    """The curves of training by what is drawn and against what, without empty ones.
+
+    Returns:
+      'loss' and so on, as in `_CURVES` → 'steps', 'tokens' or 'time' → the figure.
+    """
+    found: dict[str, dict[str, Figure]] = {}
+    for name, (title, y_label, kind, y) in _CURVES.items():
+        for axis, (x, x_label) in _AXES.items():
+            lines = _lines(study, kind, x, y)
+            if lines:
+                chart = line_chart(lines, x_label, y_label)
+                figure = Figure(f'{name}_by_{axis}', title, chart)
+                found.setdefault(name, {})[axis] = figure
+    return found
+
+
+def _lines(study: Study, kind: str, x: str, y: str) -> list[Line]:
+    """A line with its band for each arm, and one for each run that did not finish.
+
+    Args:
+      study: whose runs are drawn.
+      kind: of the rows of metrics, 'train' or 'eval'.
+      x, y: the entries of a row that are drawn.
+    """
+    lines = []
+    for arm in study.arms:
+        lines.append(_mean_line(arm.name, arm.scored, kind, x, y))
+        for run in arm.runs:
+            if not run.finished:
+                name = f'{arm.name}, seed {run.seed} ({run.status})'
+                lines.append(_mean_line(name, [run], kind, x, y))
+    return [line for line in lines if line.x]
+
+
+def _mean_line(name: str, runs: Sequence[Run], kind: str, x: str, y: str) -> Line:
+    """The mean over seeds at the steps that all have, in a band from least to most.
+
+    Args:
+      name: of the line.
+      runs: of the seeds; without any, and without common steps, the line is empty.
+      kind, x, y: as `_lines`.
+    """
+    line = Line(name, [], [], [], [])
+    points = [_points(run, kind, x, y) for run in runs]
+    for step in points[0] if points else ():
+        there = [by_step[step] for by_step in points if step in by_step]
+        if len(there) < len(points):
+            continue
+        ys = [of_run for _, of_run in there]
+        line.x.append(fmean(of_run for of_run, _ in there))
+        line.y.append(fmean(ys))
+        line.low.append(min(ys))
+        line.high.append(max(ys))
+    return line
+
+
+def _points(run: Run, kind: str, x: str, y: str) -> dict[int, tuple[float, float]]:
+    """Step → what a row of this kind has of x and y."""
+    points = {}
+    for row in run.dev_rows() if kind == 'eval' else run.rows:
+        place = (row.get(x), row.get(y))
+        if row['kind'] == kind and None not in place:
+            points[row['step']] = place
+    return points
+
+
+def score_by_cost(study: Study) -> Figure | None:
+    """The measure, ± a standard deviation, against FLOPs; None where none are known."""
+    lines = []
+    for arm in study.arms:
+        cost = arm.cost('training_flops')
+        spread = arm.spread(study.measure)
+        if cost is not None and spread is not None:
+            sd = spread.sd or 0.0
+            low = spread.mean - sd
+            high = spread.mean + sd
+            lines.append(Line(arm.name, [cost.mean], [spread.mean], [low], [high]))
+    if not lines:
+        return None
+    chart = point_chart(lines, 'training FLOPs', str(study.measure))
+    title = f'{study.measure} against training FLOPs'
+    return Figure('score_by_training_flops', title, chart)

@@ -1,10 +1,12 @@
-"""The answer of a report: arms ranked, and whether their differences can be chance."""
+"""The answer of a report: arms ranked, and whether their differences can be chance.
+
+Beside it all scores, their cost, and what was published.
+"""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from experiments.command_line import console
-from experiments.reports.arms import Arm, Study
+from experiments.reports.arms import Arm, Measure, Study
 from experiments.reports.statistics import (
     LEVEL,
     RESAMPLES,
@@ -16,7 +18,16 @@ from experiments.reports.statistics import (
 )
 from experiments.reports.tables import Interval, PValue, Table, shown
 from experiments.runs import reading
+from experiments.runs.reading import SCORES
 
+COSTS = {
+    'parameters': 'parameters',
+    'flops_per_token': 'FLOPs a token',
+    'training_flops': 'training FLOPs',
+    'train_seconds': 'training seconds',
+    'tokens_per_second': 'tokens a second',
+    'peak_memory_bytes': 'peak memory, bytes',
+}
 NOTHING_ACROSS_SEEDS = 'one seed: nothing can be said across seeds'
 BOOTSTRAPPED = ('bleu', 'chrf')
 
@@ -54,7 +65,11 @@ def comparisons(study: Study) -> list[Comparison]:
 
 
 def verdict(study: Study, comparison: Comparison) -> str:
-    """What can be said of an arm, in words."""
+    """What can be said of an arm, in words.
+
+    'better' and 'worse' are said of a difference whose corrected p is below `LEVEL`,
+    by the direction of the measure: of a loss, less is better.
+    """
     arm, found, difference, corrected = comparison
     if found is None:
         return 'no finished run'
@@ -72,39 +87,19 @@ def verdict(study: Study, comparison: Comparison) -> str:
     return 'the seeds do not differ: no test can be made'
 
 
-def sentence(study: Study, comparison: Comparison) -> str:
-    """What can be said of an arm, as a sentence with its numbers; '' of the base."""
-    arm, found, difference, corrected = comparison
-    if found is None or difference is None:
-        return ''
-    side = 'above' if difference.value >= 0 else 'below'
-    amount = shown(abs(difference.value), is_score(study))
-    text = f'{arm.name} is {amount} {side} {study.base.name}'
-    if difference.p is None or corrected is None:
-        return f'{text}: {verdict(study, comparison)}.'
-    numbers = [f'95 % interval {shown(_interval(difference), is_score(study))}']
-    for name, p in (('p', difference.p), ('corrected p', corrected)):
-        value = shown(PValue(p))
-        sign = '' if value.startswith('<') else '= '
-        numbers.append(f'{name} {sign}{value}')
-    interval, *ps = numbers
-    words = 'significant' if corrected < LEVEL else 'not significant'
-    return f'{text} ({interval}; {", ".join(ps)}): {words}.'
-
-
 def _interval(difference: Difference | None) -> Interval | None:
     if difference is None or difference.low is None or difference.high is None:
         return None
     return Interval(difference.low, difference.high)
 
 
-def is_score(study: Study) -> bool:
-    """Whether the measure is shown with two decimals."""
-    return study.measure.score in BOOTSTRAPPED
-
-
 def ranking(study: Study, found: Sequence[Comparison]) -> Table:
-    """The table of the answer."""
+    """The table of the answer: a row an arm, with its test against the base.
+
+    Args:
+      study: whose arms they are.
+      found: as `comparisons` has them.
+    """
     measure = str(study.measure)
     rows = []
     for comparison in found:
@@ -116,13 +111,13 @@ def ranking(study: Study, found: Sequence[Comparison]) -> Table:
         rows.append((arm.name, mean.n if mean else 0, *numbers, words))
     names = ('arm', 'seeds', measure, 'difference', '95 % interval')
     note = (
-        f'{measure}: mean ± standard deviation over seeds. Difference: from the base, '
-        f"{study.base.name}, with Welch's t-test, two-sided; the interval is not "
-        f"corrected. Corrected: by Holm's method for the arms that are compared; "
-        f'{"higher" if study.measure.higher_is_better else "lower"} is better, and '
-        f'"better" and "worse" are said where the corrected p is below {LEVEL}.'
+        'Mean ± standard deviation over seeds. Difference: from the base, with '
+        "Welch's t-test, two-sided; the interval is not corrected. Corrected: by "
+        "Holm's method for the arms that are compared; an arm is better or worse "
+        f'where the corrected p is below {LEVEL}.'
     )
-    scores = frozenset((measure, 'difference', '95 % interval') * is_score(study))
+    decimals = frozenset((measure, 'difference', '95 % interval'))
+    scores = decimals if study.measure.score in BOOTSTRAPPED else frozenset()
     columns = (*names, 'p', 'p corrected', 'verdict')
     return Table('answer', 'Arms, the best first', columns, tuple(rows), scores, note)
 
@@ -156,7 +151,7 @@ def bootstrap(study: Study) -> Table | None:
     corrected = holm([test.p for _, _, test in tests])
     rows = []
     for (arm, seed, test), p in zip(tests, corrected, strict=True):
-        difference = Difference(test.score - test.base_score, None, None, None)
+        difference = Difference(test.score - test.base_score)
         ps = (PValue(test.p), PValue(p or 0.0))
         rows.append((arm, seed, test.base_score, test.score, difference, *ps))
     names = ('arm', 'seed', f'base {score}', score, 'difference', 'p', 'p corrected')
@@ -172,17 +167,63 @@ def bootstrap(study: Study) -> Table | None:
 
 
 def answer(study: Study, found: Sequence[Comparison]) -> list[str]:
-    """The answer in sentences, the first of them the best arm."""
+    """The best arm."""
     best = found[0]
     if best.spread is None:
         return ['No run has finished: there is no score to compare.']
-    mean = shown(best.spread, is_score(study))
-    seeds = console.cell(best.spread.n) + (' seed' if best.spread.n == 1 else ' seeds')
-    lines = [f'Best by {study.measure}: {best.arm.name}, {mean} ({seeds}).']
-    if max(comparison.spread.n for comparison in found if comparison.spread) == 1:
-        lines.append(
-            'Each arm has one seed: nothing can be said across seeds, for what other '
-            'seeds would have given is not known. Two or more give an interval.'
-        )
-    lines += [sentence(study, comparison) for comparison in found]
-    return [line for line in lines if line]
+    mean = shown(best.spread, study.measure.score in BOOTSTRAPPED)
+    seeds = '1 seed' if best.spread.n == 1 else f'{best.spread.n} seeds'
+    return [f'Best by {study.measure}: {best.arm.name}, {mean} ({seeds}).']
+
+
+def costs(study: Study) -> Table:
+    """Cost beside score: a row an arm, the best first; means over finished runs."""
+    rows = []
+    for arm in study.ranked():
+        values = [arm.cost(entry) for entry in COSTS]
+        rows.append((arm.name, arm.spread(study.measure), *values))
+    measure = str(study.measure)
+    names = ('arm', measure, *COSTS.values())
+    title = 'Cost beside score'
+    return Table('cost', title, names, tuple(rows), frozenset([measure]))
+
+
+def scores(study: Study) -> Table:
+    """Every score of every set: a row for each set and arm; means over seeds."""
+    sets = dict.fromkeys(
+        name for arm in study.arms for run in arm.scored for name in run.evaluations
+    )
+    rows: list[tuple[Any, ...]] = []
+    for name in sets:
+        for arm in study.arms:
+            spreads = [arm.spread(Measure(name, score)) for score in SCORES]
+            rows.append((name, arm.name, *spreads))
+    columns = ('set', 'arm', *SCORES)
+    bold = frozenset(('bleu', 'chrf'))
+    return Table('scores', 'All scores', columns, tuple(rows), bold)
+
+
+def published(study: Study) -> Table | None:
+    """What the source says of each arm beside what is measured here.
+
+    Numbers of the source are scores, which are of the set that decides, or costs.
+
+    Returns:
+      None without a sweep, and where its source gives no numbers.
+    """
+    if study.sweep is None or not any(study.sweep.published.values()):
+        return None
+    numbers = study.sweep.published
+    names = dict.fromkeys(name for entry in numbers.values() for name in entry)
+    rows: list[tuple[Any, ...]] = []
+    for arm in study.arms:
+        row: list[Any] = [arm.name]
+        for name in names:
+            measure = Measure(study.measure.set, name)
+            here = arm.spread(measure) if name in SCORES else arm.cost(name)
+            row += [numbers.get(arm.name, {}).get(name), here]
+        rows.append(tuple(row))
+    columns = [f'{name}, {side}' for name in names for side in ('published', 'here')]
+    decimals = frozenset(name for name in columns if name.startswith(('bleu', 'chrf')))
+    title = 'Beside what was published'
+    return Table('published', title, ('arm', *columns), tuple(rows), decimals)

@@ -7,15 +7,14 @@
     run.translate(text)
     run.attention(text)['attention to the source']  # altair.Chart: a notebook shows it
     run.alignment(text)['mean of all layers']
-    run.importance()
-    run.heads()['Heads: largest weight'].save('heads.svg')
+    run.importance().save('heads.svg')
+    run.entropy()
     run.curves()['loss']['steps']
 
 This imports JAX; the rest of a report does not.
 """
 
 import functools
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +26,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError
-from experiments.evaluation.translator import Translator, check_lengths
-from experiments.reports import arms, curves, pictures
+from experiments.evaluation.translator import Translator
+from experiments.reports import arms, figures, pictures
 from experiments.reports.arms import Study
 from experiments.runs import reading, trained_run
 from experiments.runtime import compilation, mesh
@@ -40,7 +39,6 @@ from flaxformer_lite.training.loss import loss_sums
 
 PAIRS = 100  # of an evaluation set, for the figures of heads
 MOST_TOKENS = 128  # of a text whose attention is drawn
-STATS = ('entropy', 'distance', 'largest', 'diagonal', 'previous')
 Grid = list[list[float]]  # a number by layer and head
 
 
@@ -48,14 +46,13 @@ class Attended(NamedTuple):
     """The weights of all heads for one sentence.
 
     Attributes:
-      source, output: the texts.
+      source: the text.
       queries, keys: the pieces on the axes, by attention.
-      weights: by attention and layer, HTS. An attention that does not hold its weights
-        is left out.
+      weights: by attention and layer, HTS. An attention that does not hold its weights,
+        such as the blockwise one, is left out.
     """
 
     source: str
-    output: str
     queries: dict[str, list[str]]
     keys: dict[str, list[str]]
     weights: dict[str, list[np.ndarray]]
@@ -68,40 +65,32 @@ class Inspection(NamedTuple):
       path: the run's directory.
       steps: the checkpoints whose mean was taken.
       sentences: with their weights.
-      stats: the figures of `STATS`, by attention and name.
+      entropy: of the weights of each head, in nats, by attention.
       importance: by attention, by how much the loss of a token, in nats, rises where a
         head is switched off and all else stays.
-      loss: of a token, with all heads.
-      pairs: how many sentences the figures are of; without any there are none.
-      note: why there are no weights and figures of an attention; empty if all are
-        there.
     """
 
     path: Path
     steps: Sequence[int]
     sentences: list[Attended]
-    stats: dict[str, dict[str, Grid]]
+    entropy: dict[str, Grid]
     importance: dict[str, Grid]
-    loss: float
-    pairs: int
-    note: str
 
 
-def open_run(path: Path | str, pairs: int = PAIRS, of: str = '') -> 'Look':
+def open_run(path: Path | str, pairs: int = PAIRS) -> 'Look':
     """Opens the run in a directory; it may still be training.
 
     Args:
       path: the run's directory.
-      pairs: of how many pairs of an evaluation set the figures of heads are; 0 for no
-        such figures.
-      of: the name of that set; empty: `test`, or else the first that was scored.
+      pairs: of how many pairs of the evaluation set `test`, or else of the first that
+        was scored, the figures of heads are; 0 for no such figures.
 
     Raises:
       UserError: as `trained_run.open_trained`; or no checkpoint, or a file of the
         pairs, can be read.
     """
     compilation.use_cache()
-    return Look(Path(path), pairs, of)
+    return Look(Path(path), pairs)
 
 
 class Look:
@@ -115,7 +104,7 @@ class Look:
       pairs: sources and references of the evaluation set, if it was scored yet.
     """
 
-    def __init__(self, path: Path, pairs: int, of: str):
+    def __init__(self, path: Path, pairs: int):
         self.path = path
         trained = trained_run.open_trained(path)
         variables, self.steps, _ = trained_run.average(
@@ -124,7 +113,7 @@ class Look:
         # What is looked at are single layers, also of a model that scans them.
         self.trained = trained._replace(model=trained.model.with_separate_layers())
         self.variables = unstack_layers(variables)
-        self.pairs = reading.read_pairs(path, of)[:pairs]
+        self.pairs = reading.read_pairs(path)[:pairs]
 
     def translate(self, text: str) -> str:
         """The run's own translation, decoded as its config says.
@@ -132,8 +121,7 @@ class Look:
         Raises:
           UserError: as `check_text`.
         """
-        (translation,) = self.translate_all([text])
-        return translation
+        return self.translate_all([text])[0]
 
     def translate_all(self, texts: Sequence[str]) -> list[str]:
         """The translations of several texts, which is faster than one after another.
@@ -154,35 +142,33 @@ class Look:
           target: what the decoder writes; empty: the run's own translation.
 
         Raises:
-          UserError: as `check_text`; or no attention of the model holds its weights.
+          UserError: as `check_text`.
         """
         (sentence,) = self.attend([self._pair(text, target)])
-        if not sentence.weights:
-            raise UserError(f'{self.path}: {self.note}')
         return {x.title: x.chart for x in pictures.weights(sentence, 1)}
 
     def alignment(self, text: str, target: str = '') -> dict[str, alt.TopLevelMixin]:
         """Source × translation, of each layer, after the mean of several.
 
+        Empty where the model has no attention to the source that holds its weights.
+
         Args:
           text, target: as `attention`.
 
         Raises:
-          UserError: as `check_text`; or the model has no attention to the source that
-            holds its weights.
+          UserError: as `check_text`.
         """
         (sentence,) = self.attend([self._pair(text, target)])
         found = pictures.alignment_figures(sentence, 1)
-        if not found:
-            raise UserError(f'{self.path}: {pictures.no_alignment(self.note)}')
         return {name: figure.chart for name, figure in found.items()}
 
-    def heads(self) -> dict[str, alt.TopLevelMixin]:
-        """Statistics of all heads on pairs of an evaluation set, by their title.
+    def entropy(self) -> alt.TopLevelMixin | None:
+        """How far each head spreads its weights, on pairs of an evaluation set.
 
-        Empty where no attention holds its weights, and where the run has no pairs yet.
+        None where no attention holds its weights, and where the run has no pairs yet.
         """
-        return {x.title: x.chart for x in pictures.statistics(self.inspect([]))}
+        figure = pictures.entropy(self.inspect([]))
+        return figure and figure.chart
 
     def importance(self) -> alt.TopLevelMixin | None:
         """What each head is worth.
@@ -190,7 +176,7 @@ class Look:
         None where the model has no heads, and where the run has no pairs yet.
         """
         figure = pictures.importance(self.inspect([]))
-        return None if figure is None else figure.chart
+        return figure and figure.chart
 
     def curves(self) -> dict[str, dict[str, alt.TopLevelMixin]]:
         """Loss, BLEU, learning rate and gradient norm, each by steps, tokens and time.
@@ -199,8 +185,8 @@ class Look:
           UserError: a file of the run cannot be read.
         """
         found = {}
-        for name, figures in curves.curves(self.study()).items():
-            found[name] = {axis: figure.chart for axis, figure in figures.items()}
+        for name, by_axis in figures.curves(self.study()).items():
+            found[name] = {axis: figure.chart for axis, figure in by_axis.items()}
         return found
 
     def study(self) -> Study:
@@ -225,66 +211,37 @@ class Look:
             ) from None
         if not text.strip():
             raise UserError(f'{name}={text!r} is blank: give a sentence')
-        count = self.count_tokens(text)
+        count = len(self.trained.tokenizer.encode([text])[0]) + 1
         most = min(MOST_TOKENS, self.trained.model.max_length or MOST_TOKENS)
         if count > most:
-            shown = text if len(text) <= 60 else f'{text[:60]}…'
             raise UserError(
-                f'{name}={shown!r} has {count} tokens with its end, more than the '
+                f'{name}={text[:60]!r} has {count} tokens with its end, more than the '
                 f'{most} that can be shown: give a shorter one'
             )
 
-    def count_tokens(self, text: str) -> int:
-        """The tokens of a text, its end included."""
-        return len(self.trained.tokenizer.encode([text])[0]) + 1
-
-    @functools.cached_property
-    def note(self) -> str:
-        """Which attentions do not hold their weights; empty if all do."""
-        batch = pairs_batch(self.trained.tokenizer, [('', '')])
-        return pictures.note(without_weights(self.trained.model, self.variables, batch))
-
     def attend(self, outputs: Sequence[tuple[str, str]]) -> list[Attended]:
-        """The weights for sources and what the decoder writes, in one batch.
-
-        Raises:
-          UserError: one is longer than the model's positions.
-        """
+        """The weights for sources and what the decoder writes, in one batch."""
         if not outputs:
             return []
-        model = self.trained.model
-        check_lengths(model, [self.count_tokens(x) for pair in outputs for x in pair])
-        return attended(model, self.variables, self.trained.tokenizer, outputs)
+        trained = self.trained
+        return attended(trained.model, self.variables, trained.tokenizer, outputs)
 
     def inspect(self, outputs: Sequence[tuple[str, str]]) -> Inspection:
         """All that figures of attention and heads are drawn from.
 
         Args:
           outputs: the sentences to show, each with what the decoder writes.
-
-        Raises:
-          UserError: as `attend`.
         """
-        importance, loss, stats = self._heads
-        return Inspection(
-            self.path,
-            self.steps,
-            self.attend(outputs),
-            stats,
-            importance,
-            loss,
-            len(self.pairs),
-            self.note,
-        )
+        return Inspection(self.path, self.steps, self.attend(outputs), *self._heads)
 
     @functools.cached_property
-    def _heads(self) -> tuple[dict[str, Grid], float, dict[str, dict[str, Grid]]]:
+    def _heads(self) -> tuple[dict[str, Grid], dict[str, Grid]]:
+        """Entropy and importance."""
         if not self.pairs:
-            return {}, math.nan, {}
-        model = self.trained.model
+            return {}, {}
         batch = pairs_batch(self.trained.tokenizer, self.pairs)
-        importance, loss = head_importance(model, self.variables, batch)
-        return importance, loss, head_stats(model, self.variables, batch)
+        known = (self.trained.model, self.variables, batch)
+        return head_entropy(*known), head_importance(*known)
 
     @functools.cached_property
     def _translator(self) -> Translator:
@@ -335,7 +292,7 @@ def attended(
     weights = _run_once(attention_weights, variables, batch)
     read = _pieces(tokenizer, batch['source'], batch['source_segments'])
     written = _pieces(tokenizer, batch['inputs'], batch['target_segments'])
-    found = [Attended(source, output, {}, {}, {}) for source, output in outputs]
+    found = [Attended(source, {}, {}, {}) for source, _ in outputs]
     for kind, layers in weights.items():
         for i, sentence in enumerate(found):
             own = read[i] if kind == 'encoder' else written[i]
@@ -358,42 +315,27 @@ def _pieces(tokenizer: Tokenizer, ids: jax.Array, segments: jax.Array) -> np.nda
     return np.where(np.asarray(segments) > 0, np.array(rows), '')
 
 
-def without_weights(model: Model, variables: Any, batch: Batch) -> list[str]:
-    """The attentions that do not hold their weights, by shapes alone."""
-
-    def record(variables: Any, batch: Batch) -> Any:
-        return introspection.record(model, variables, batch, missing_ok=True)
-
-    found = jax.eval_shape(record, variables, batch)
-    return [kind for kind in found.heads if kind not in found.weights]
-
-
-def head_stats(
-    model: Model, variables: Any, batch: Batch
-) -> dict[str, dict[str, Grid]]:
-    """The figures of `STATS`, by attention; those without weights are left out.
+def head_entropy(model: Model, variables: Any, batch: Batch) -> dict[str, Grid]:
+    """The entropy of heads by attention; those without weights are left out.
 
     Args:
       model, variables, batch: as `introspection.attention_stats`.
     """
 
-    def head_statistics(variables: Any, batch: Batch) -> Any:
+    def entropy(variables: Any, batch: Batch) -> Any:
         # What is not asked for, the gradients, is not computed.
         found = introspection.attention_stats(model, variables, batch, missing_ok=True)
         return {
-            kind: {name: figures[name] for name in STATS}
+            kind: figures['entropy']
             for kind, figures in found.items()
             if 'entropy' in figures
         }
 
-    found = _run_once(head_statistics, variables, batch)
-    return jax.tree.map(np.ndarray.tolist, found)
+    return jax.tree.map(np.ndarray.tolist, _run_once(entropy, variables, batch))
 
 
-def head_importance(
-    model: Model, variables: Any, batch: Batch
-) -> tuple[dict[str, Grid], float]:
-    """What each head of each layer is worth, and the loss with all of them.
+def head_importance(model: Model, variables: Any, batch: Batch) -> dict[str, Grid]:
+    """What each head of each layer is worth: without it the loss rises so much.
 
     Args:
       model, variables, batch: as `introspection.record`.
@@ -409,23 +351,19 @@ def head_importance(
     program = compilation.compiled(jax.jit(ablated_loss), masks, variables, batch)
     whole = float(program(masks, variables, batch))
     flat: Any = flatten_dict(masks)
-    by_kind: dict[str, dict[int, list[float]]] = {}
-    for path, mask_H in flat.items():
-        if path[-1] != 'heads':
-            continue
-        stack, layer, module, _ = path
+    paths = [path for path in flat if path[-1] == 'heads']
+    grids: dict[str, Grid] = {}
+    for path in sorted(paths, key=lambda path: int(path[1].removeprefix('layer_'))):
+        stack, _, module, _ = path
         rises = []
-        for head in range(len(mask_H)):
-            without_H = jax.device_put(mask_H.at[head].set(0.0), placed)
+        for head in range(len(flat[path])):
+            without_H = jax.device_put(flat[path].at[head].set(0.0), placed)
             changed = unflatten_dict(flat | {path: without_H})
             rises.append(float(program(changed, variables, batch)) - whole)
-        kind = stack + introspection.ATTENTION_SUFFIXES[module]
-        number = int(layer.removeprefix('layer_'))
-        by_kind.setdefault(kind, {})[number] = rises
-    grids = {}
-    for kind, layers in by_kind.items():
-        grids[kind] = [layers[number] for number in sorted(layers)]
-    return grids, whole
+        grids.setdefault(stack + introspection.ATTENTION_SUFFIXES[module], []).append(
+            rises
+        )
+    return grids
 
 
 def _run_once(function: Any, *arguments: Any) -> Any:

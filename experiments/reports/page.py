@@ -10,10 +10,8 @@ import vl_convert
 from experiments import storage
 from experiments.reports import (
     conditions,
-    curves,
     figures,
     findings,
-    scores,
     tables,
     texts,
 )
@@ -37,7 +35,6 @@ class Section:
       choices: groups of figures of which one is shown at a time: a label for each.
       sentences: translations to read, by heading.
       doubts: what a reader must know before believing the rest.
-      more: further tables, which a page shows when asked.
     """
 
     title: str
@@ -46,7 +43,6 @@ class Section:
     choices: list[dict[str, Figure]] = dataclasses.field(default_factory=list)
     sentences: dict[str, list[Sentence]] = dataclasses.field(default_factory=dict)
     doubts: list[str] = dataclasses.field(default_factory=list)
-    more: list[Table] = dataclasses.field(default_factory=list)
 
     def figures(self) -> list[Figure]:
         return [figure for choice in self.choices for figure in choice.values()]
@@ -69,31 +65,22 @@ def write(
     sections = [
         _answer(study, notes),
         _compared(study),
-        _cost(study),
-        Section('Scores', tables=[scores.scores(study)]),
+        *_costs_and_scores(study),
         *of_training(study),
         *_translations(study),
         *inside,
     ]
     for section in sections:
-        for table in [*section.tables, *section.more]:
+        for table in section.tables:
             storage.write(folder / f'tables/{table.name}.csv', tables.as_csv(table))
             storage.write(folder / f'tables/{table.name}.tex', tables.latex(table))
         for figure in section.figures():
             for form, data in figures.files(figure).items():
                 storage.write(folder / 'figures' / f'{figure.name}.{form}', data)
     title = f'{len(study.arms)} arms by {study.measure}'
-    if study.sweep is not None:
-        title = study.sweep.question
+    title = study.sweep.question if study.sweep else title
     storage.write(folder / 'report.md', markdown(title, sections))
-    also = 'They are in the folder figures/.'
-    storage.write(folder / 'index.html', html(title, sections, also))
-
-
-def _cost(study: Study) -> Section:
-    section = Section('Cost', tables=[scores.costs(study)])
-    section.choices += filter(None, [curves.against_cost(study)])
-    return section
+    storage.write(folder / 'index.html', html(title, sections))
 
 
 def _answer(study: Study, notes: Sequence[str]) -> Section:
@@ -109,7 +96,7 @@ def _answer(study: Study, notes: Sequence[str]) -> Section:
 
 def _compared(study: Study) -> Section:
     section = Section('What was compared', tables=[conditions.facts(study)])
-    published = scores.published(study)
+    published = findings.published(study)
     if published is not None:
         section.tables.append(published)
     if study.sweep is not None:
@@ -119,63 +106,57 @@ def _compared(study: Study) -> Section:
 
 
 def of_training(study: Study) -> list[Section]:
-    """The curves of training; none where no run has any."""
+    """The curves of training as one section; none where no run has any.
+
+    Each curve is shown against steps, tokens or time, one at a time.
+    """
     choices = []
-    for by_axis in curves.curves(study).values():
+    for by_axis in figures.curves(study).values():
         choices.append({f'against {axis}': figure for axis, figure in by_axis.items()})
     text = (
-        "Tokens and time of a row are its share of the run's, by steps, where the row "
-        'does not tell them.'
+        'A line is the mean over seeds at the steps that all of an arm have; the band '
+        'goes from the lowest seed to the highest. Tokens and time of a row are its '
+        "share of the run's, by steps, where the row does not tell them."
     )
-    if any(len(arm.runs) > 1 for arm in study.arms):
-        text = (
-            'A line is the mean over seeds at the steps that all of an arm have; the '
-            f'band goes from the lowest seed to the highest. {text}'
-        )
     return [Section('Curves', [text], choices=choices)] if choices else []
 
 
+def _costs_and_scores(study: Study) -> list[Section]:
+    cost = Section('Cost', tables=[findings.costs(study)])
+    figure = figures.score_by_cost(study)
+    if figure is not None:
+        cost.choices.append({figure.title: figure})
+    return [cost, Section('Scores', tables=[findings.scores(study)])]
+
+
 def _translations(study: Study) -> list[Section]:
-    """Scores by length and phenomenon of all sets, and sentences of the one."""
-    where = Section('Where the score comes from')
-    examples: list[Section] = []
-    charts: dict[str, Figure] = {}
-    runs = [run for arm in study.arms for run in arm.scored]
-    sets = dict.fromkeys(name for run in runs for name in run.evaluations)
-    for name in sorted(sets, key=lambda name: name != study.measure.set):
-        translated = texts.translated(study, name)
-        if translated is None:
-            continue
-        decides = name == study.measure.set
-        shown = where.tables if decides else where.more
-        by_length = texts.by_length(translated, name)
-        if by_length is not None:
-            shown.append(by_length[0])
-            charts[name] = by_length[1]
-        shown += texts.by_phenomenon(study, translated, name)
-        if decides:
-            text = (
-                f'Set {name}; of each arm, its first seed. Marked: what the reference '
-                'does not have, and what of the reference is missing.'
-            )
-            sentences = texts.examples(translated)
-            examples = [Section('Translations', [text], sentences=sentences)]
-    where.choices += filter(None, [charts])
-    return [where, *examples] if where.tables or where.more else examples
+    """Scores by length and phenomenon, and sentences, of the set that decides."""
+    name = study.measure.set
+    translated = texts.translated(study, name)
+    if translated is None:
+        return []
+    by_group = texts.by_group(translated, name)
+    text = (
+        f'Set {name}; of each arm, its first seed. Marked: what the reference '
+        'does not have, and what of the reference is missing.'
+    )
+    sentences = texts.examples(translated)
+    found = [Section('Translations', [text], sentences=sentences)]
+    if by_group is not None:
+        found.insert(0, Section('Where the score comes from', tables=[by_group]))
+    return found
 
 
-def html(title: str, sections: Sequence[Section], also: str = '') -> str:
+def html(title: str, sections: Sequence[Section]) -> str:
     """The page, with all that it needs inside; every text is escaped.
 
     Args:
       title: of the page.
       sections: of at least one figure together.
-      also: where the figures are for those who have no JavaScript.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATE.parent),
         autoescape=True,
-        undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -186,15 +167,19 @@ def html(title: str, sections: Sequence[Section], also: str = '') -> str:
     return environment.get_template(TEMPLATE.name).render(
         title=title,
         sections=sections,
-        also=also,
         figures=drawn,
-        themes=figures.THEMES,
+        theme=figures.THEME,
         library=vl_convert.javascript_bundle(_EMBED),
     )
 
 
 def markdown(title: str, sections: Sequence[Section]) -> str:
-    """The same as Markdown, with the figures beside it."""
+    """The same as Markdown, with the figures beside it.
+
+    Args:
+      title: of the report.
+      sections: as `html` has them; every text is escaped.
+    """
     escape = tables.escape_markdown
     blocks = [f'# {escape(title)}']
     for section in sections:
@@ -202,7 +187,7 @@ def markdown(title: str, sections: Sequence[Section]) -> str:
         blocks += map(escape, section.text)
         if section.doubts:
             blocks.append('\n'.join(f'- {escape(line)}' for line in section.doubts))
-        for table in [*section.tables, *section.more]:
+        for table in section.tables:
             blocks.append(f'### {escape(table.title)}')
             blocks.append(tables.markdown(table))
             blocks.append(escape(table.note))
@@ -219,9 +204,6 @@ def _sentence_markdown(sentence: Sentence) -> str:
     escape = tables.escape_markdown
     lines = [f'- {escape(sentence.source)}', f'  - *{escape(sentence.reference)}*']
     for arm, parts in sentence.translations.items():
-        words = []
-        for part in parts:
-            form = {'': '{}', 'added': '**{}**', 'missing': '~~{}~~'}[part.mark]
-            words.append(form.format(escape(part.text)))
-        lines.append(f'  - {escape(arm)}: {" ".join(words)}')
+        words = [part.text for part in parts if part.mark != 'missing']
+        lines.append(f'  - {escape(arm)}: {escape(" ".join(words))}')
     return '\n'.join(lines)

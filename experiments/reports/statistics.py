@@ -37,9 +37,9 @@ class Difference(NamedTuple):
     """
 
     value: float
-    low: float | None
-    high: float | None
-    p: float | None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -60,7 +60,7 @@ def welch(values: Sequence[float], base: Sequence[float]) -> Difference:
     value = statistics.fmean(values) - statistics.fmean(base)
     can_test = min(len(values), len(base)) > 1
     if not can_test or len(set(values)) == len(set(base)) == 1:
-        return Difference(value, None, None, None)
+        return Difference(value)
     from scipy import stats
 
     result: Any = stats.ttest_ind(values, base, equal_var=False)

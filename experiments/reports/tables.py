@@ -91,7 +91,7 @@ def _is_number(value: Any) -> bool:
 
 
 def text(table: Table) -> str:
-    """For a terminal."""
+    """For a terminal: columns of equal width under a rule."""
     return _tabulated(table, table.cells(), table.columns, 'simple')
 
 

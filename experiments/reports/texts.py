@@ -1,21 +1,19 @@
 """Translations side by side, and where the scores come from: lengths and phenomena."""
 
-import dataclasses
+import contextlib
 import difflib
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from experiments.data import phenomena
 from experiments.errors import UserError
 from experiments.reports.arms import Study
-from experiments.reports.curves import with_bars
-from experiments.reports.figures import Figure, line_chart
-from experiments.reports.statistics import Spread, spread
+from experiments.reports.statistics import spread
 from experiments.reports.tables import Table
 from experiments.runs import reading
 
-LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60)  # words: the last of each range
+LENGTHS = (5, 10, 15, 20, 25, 30, 40, 60, 1000)  # words: the last of each range
 FEWEST = 5  # sentences for a score of their own
 _SHOWN = 15  # sentences of a kind
 
@@ -42,8 +40,15 @@ class Sentence(NamedTuple):
 
 
 class Translated(NamedTuple):
-    """A set as all arms translate it: arm → each seed's translations."""
+    """A set as all arms translate it.
 
+    Attributes:
+      data: the source of its sentences.
+      sources, references: its sentences.
+      outputs: arm → each seed's translations.
+    """
+
+    data: str
     sources: list[str]
     references: list[str]
     outputs: dict[str, list[list[str]]]
@@ -55,18 +60,19 @@ def translated(study: Study, name: str) -> Translated | None:
     Raises:
       UserError: translations cannot be read.
     """
-    first: tuple[list[str], list[str]] | None = None
-    outputs: dict[str, list[list[str]]] = {}
+    first: Translated | None = None
     for arm in study.arms:
         for run in arm.scored:
             found = reading.read_translations(run, name)
             if found is None:
                 continue
-            sources, references, translations = found
-            first = first or (sources, references)
-            if (sources, references) == first:
-                outputs.setdefault(arm.name, []).append(translations)
-    return Translated(*first, outputs) if first else None
+            sources, references, outputs = found
+            if first is None:
+                data = str(run.config.get('data'))
+                first = Translated(data, sources, references, {})
+            if (sources, references) == (first.sources, first.references):
+                first.outputs.setdefault(arm.name, []).append(outputs)
+    return first
 
 
 def marked(output: str, reference: str) -> list[Part]:
@@ -76,28 +82,25 @@ def marked(output: str, reference: str) -> list[Part]:
     matcher = difflib.SequenceMatcher(None, wanted, words, autojunk=False)
     parts = []
     for kind, i, j, k, m in matcher.get_opcodes():
-        if kind == 'equal':
-            parts.append(Part(' '.join(words[k:m]), ''))
-            continue
-        if i < j:
+        if kind != 'equal':
             parts.append(Part(' '.join(wanted[i:j]), 'missing'))
-        if k < m:
-            parts.append(Part(' '.join(words[k:m]), 'added'))
-    return parts
+        parts.append(Part(' '.join(words[k:m]), '' if kind == 'equal' else 'added'))
+    return [part for part in parts if part.text]
 
 
 def examples(found: Translated) -> dict[str, list[Sentence]]:
-    """Sentences to read: evenly spread over the set, and where arms differ most."""
-    total = len(found.sources)
-    spread_out = list(range(0, total, max(1, total // _SHOWN)))
-    chosen = {'Spread evenly over the set': spread_out}
-    apart = _disagreement(found)
-    order = sorted(apart, key=lambda i: -apart[i])
-    chosen['Where the arms differ most, by chrF'] = order
+    """Sentences to read, evenly spread: over the set, and over where arms differ."""
+    firsts = zip(*(seeds[0] for seeds in found.outputs.values()), strict=True)
+    differing = [i for i, outputs in enumerate(firsts) if len(set(outputs)) > 1]
+    chosen: dict[str, Sequence[int]] = {
+        'Spread over the set': range(len(found.sources))
+    }
+    if differing:
+        chosen['Where the arms differ'] = differing
     shown = {}
     for title, rows in chosen.items():
-        if rows:
-            shown[title] = [_sentence(found, i) for i in rows[:_SHOWN]]
+        step = max(1, len(rows) // _SHOWN)
+        shown[title] = [_sentence(found, i) for i in rows[::step][:_SHOWN]]
     return shown
 
 
@@ -108,130 +111,52 @@ def _sentence(found: Translated, i: int) -> Sentence:
     return Sentence(found.sources[i], reference, marks)
 
 
-def _disagreement(found: Translated) -> dict[int, float]:
-    """Sentence → how far apart the chrF of the arms' first seeds is; none of 0."""
-    from sacrebleu.metrics.chrf import CHRF
-
-    metric = CHRF()
-    apart = {}
-    for i, reference in enumerate(found.references):
-        outputs = {seeds[0][i] for seeds in found.outputs.values()}
-        if len(outputs) > 1:
-            scores = [metric.sentence_score(x, [reference]).score for x in outputs]
-            apart[i] = max(scores) - min(scores)
-    return {i: distance for i, distance in apart.items() if distance > 0}
-
-
-def by_length(found: Translated, name: str) -> tuple[Table, Figure] | None:
-    """BLEU by the length of the reference; None where all lengths are much alike.
+def by_group(found: Translated, name: str) -> Table | None:
+    """BLEU by the length of the reference, and by what the grammar put into a sentence.
 
     Args:
       name: of the set.
-    """
-    groups: dict[str, list[int]] = {}
-    lengths = [len(reference.split()) for reference in found.references]
-    low = 1
-    for high in (*LENGTHS, max([*lengths, LENGTHS[-1]]) + 1):
-        label = f'{low}–{high}' if high <= LENGTHS[-1] else f'from {low}'
-        groups[label] = [i for i, length in enumerate(lengths) if low <= length <= high]
-        low = high + 1
-    groups = _large(groups)
-    if len(groups) < 2:
-        return None
-    words = 'words of the reference'
-    title = f'BLEU by length: {name}'
-    bleu = _group_scores(found, groups, _bleu)
-    table = _table(f'by_length_{name}', title, words, groups, bleu)
-    lines = []
-    for arm, scores in bleu.items():
-        lines.append(with_bars(arm, list(groups), scores))
-    chart = line_chart(lines, words, 'BLEU', style='bars')
-    return table, Figure(f'bleu_by_length_{name}', title, chart)
-
-
-def by_phenomenon(study: Study, found: Translated, name: str) -> list[Table]:
-    """BLEU and exact translations by what the grammar put into a sentence.
 
     Returns:
-      Two tables; none where the text is not the grammar's.
+      None where all sentences are of one group.
     """
-    best = study.ranked()[0]
-    data = str(best.runs[0].config.get('data')) if best.runs else ''
+    groups = _by_length(found.references)
     pairs = list(zip(found.sources, found.references, strict=True))
-    try:
-        groups = _large(phenomena.rows(data, name, pairs))
-    except UserError:
-        return []
-    if not groups:
-        return []
-    note = (
-        'BLEU of the sentences that hold the phenomenon, as the grammar that made '
-        'them says; a sentence holds several.'
-    )
-    bleu = _table(
-        f'by_phenomenon_{name}',
-        f'BLEU by phenomenon: {name}',
-        'phenomenon',
-        groups,
-        _group_scores(found, groups, _bleu),
-    )
-    shares = _group_scores(found, groups, _exact)
-    exact = _table(
-        f'exact_by_phenomenon_{name}',
-        f'Sentences that are as the reference, per cent: {name}',
-        'phenomenon',
-        groups,
-        {arm: [x.mean for x in scores if x] for arm, scores in shares.items()},
-    )
-    # Shares are no scores, which have two decimals.
-    exact = dataclasses.replace(exact, scores=frozenset())
-    return [dataclasses.replace(bleu, note=note), exact]
-
-
-def _large(groups: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """The groups that are large enough for a score of their own."""
-    return {name: rows for name, rows in groups.items() if len(rows) >= FEWEST}
-
-
-def _group_scores(
-    found: Translated,
-    groups: Mapping[str, Sequence[int]],
-    score: Callable[[Sequence[str], Sequence[str]], float],
-) -> dict[str, list[Spread | None]]:
-    """Arm → the score of each group's sentences, over seeds."""
-    scores: dict[str, list[Spread | None]] = {}
-    for arm, seeds in found.outputs.items():
-        scores[arm] = []
-        for rows in groups.values():
-            references = [found.references[i] for i in rows]
+    with contextlib.suppress(UserError):  # the text is not of a source that is known
+        groups |= phenomena.rows(found.data, name, pairs)
+    groups = {key: members for key, members in groups.items() if len(members) >= FEWEST}
+    if len(groups) < 2:
+        return None
+    rows = []
+    for key, members in groups.items():
+        references = [found.references[i] for i in members]
+        scores = []
+        for seeds in found.outputs.values():
             values = [
-                score([outputs[i] for i in rows], references) for outputs in seeds
+                _bleu([outputs[i] for i in members], references) for outputs in seeds
             ]
-            scores[arm].append(spread(values))
-    return scores
+            scores.append(spread(values))
+        rows.append((key, len(members), *scores))
+    note = (
+        'Lengths are words of the reference. Phenomena are what the grammar that made '
+        'the sentences says; a sentence holds several.'
+    )
+    columns = ('sentences of', 'sentences', *found.outputs)
+    scores = frozenset(found.outputs)
+    title = f'BLEU by length and phenomenon: {name}'
+    return Table(f'by_group_{name}', title, columns, tuple(rows), scores, note)
+
+
+def _by_length(references: Sequence[str]) -> dict[str, list[int]]:
+    groups = {}
+    for low, high in itertools.pairwise((0, *LENGTHS)):
+        lengths = enumerate(len(reference.split()) for reference in references)
+        label = f'{low + 1}–{high} words'
+        groups[label] = [i for i, length in lengths if low < length <= high]
+    return groups
 
 
 def _bleu(outputs: Sequence[str], references: Sequence[str]) -> float:
     from sacrebleu.metrics.bleu import BLEU
 
     return BLEU().corpus_score(outputs, [references]).score
-
-
-def _exact(outputs: Sequence[str], references: Sequence[str]) -> float:
-    """The share of sentences that are as the reference, in per cent."""
-    same = [one == other for one, other in zip(outputs, references, strict=True)]
-    return 100 * statistics.fmean(same)
-
-
-def _table(
-    name: str,
-    title: str,
-    first: str,
-    groups: Mapping[str, Sequence[int]],
-    scores: Mapping[str, Sequence[Any]],
-) -> Table:
-    """A row a group: its size, and a column for each arm."""
-    sizes = [len(rows) for rows in groups.values()]
-    rows = zip(groups, sizes, *scores.values(), strict=True)
-    columns = (first, 'sentences', *scores)
-    return Table(name, title, columns, tuple(rows), frozenset(scores))

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,10 @@ RESULT = 'result.json'
 LOCK = '.lock'
 # May be larger than that of the run that is there, which then goes on further.
 STEPS = 'train.steps'
-_LONG = 3600  # seconds, in which translations are written for certain
 # Of these a run's result does not depend, but for rounding; it goes on with others.
 _ANY = 'mesh.'
 # What a run would overwrite.
-_OVERWRITTEN = (
-    *(RESULT, 'metrics.jsonl', 'environment.json', 'tokenizer.model', 'failure.json'),
-    *('checkpoints', 'tensorboard', 'translations', 'init.json', 'published'),
-)
+_OVERWRITTEN = (RESULT, 'metrics.jsonl', 'tokenizer.model', 'checkpoints')
 
 
 def run_name(config_name: str, overrides: Mapping[str, Any]) -> str:
@@ -41,7 +37,6 @@ def run_name(config_name: str, overrides: Mapping[str, Any]) -> str:
     safe = re.sub(r'[^a-z0-9._=,+-]+', '_', name.lower())
     if safe == name and len(safe) <= LONGEST_NAME and not safe.endswith('.'):
         return safe
-    # The command line may hold bytes that are no text.
     digest = hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()
     return f'{safe[:LONGEST_NAME].rstrip("._")}~{digest[:8]}'
 
@@ -54,11 +49,9 @@ def check_directory(path: Path, config: Mapping[str, Any]) -> None:
     """Refuses a directory that no run of this config can have; writes nothing.
 
     Raises:
-      UserError: it cannot be written to or has a name that is not UTF-8, it belongs to
-        a run of another config, to a converted checkpoint, or to something that is no
-        run.
+      UserError: it cannot be written to, it belongs to a run of another config, to a
+        converted checkpoint, or to something that is no run.
     """
-    _check_name(path)
     if storage.exists(path / CONFIG):
         _check_same_config(path, config)
     else:
@@ -81,23 +74,18 @@ def has_ended(path: Path, config: Mapping[str, Any]) -> bool:
 def open_run(path: Path, config: Mapping[str, Any]) -> Iterator[bool]:
     """Locks a run's directory for this process; yields whether the run already existed.
 
-    The directory of a run that has ended may be read-only. Where `config` asks for more
-    steps, the result goes.
+    Where `config` asks for more steps, the result goes.
 
     Raises:
       UserError: as `check_directory`, which it calls once no other process can begin
         there; or another process uses it.
     """
-    is_writable = not storage.obstacle(path)
-    with storage.locked(path / LOCK) if is_writable else nullcontext():
+    with storage.locked(path / LOCK):
         check_directory(path, config)
         resumes = storage.exists(path / CONFIG)
         if not has_ended(path, config):
             # What a killed process of this run had not written to its end.
             storage.remove_leftovers(path)
-            storage.remove_leftovers(path / 'tensorboard')
-            # Another process may be evaluating.
-            storage.remove_leftovers(path / 'translations', older_than=_LONG)
             storage.remove(path / RESULT)
         if not resumes or asks_for_more(path, config):
             storage.write_json(path / CONFIG, load.to_store(config))
@@ -112,9 +100,7 @@ def asks_for_more(path: Path, config: Mapping[str, Any]) -> bool:
     here = flatten(config)
     if _different_fields(there, here) != [STEPS]:
         return False
-    before = there.get(STEPS)
-    now = here.get(STEPS)
-    return isinstance(before, int) and isinstance(now, int) and 0 < before < now
+    return 0 < there[STEPS] < here[STEPS]
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -124,7 +110,6 @@ def read_config(path: Path) -> dict[str, Any]:
       UserError: this is not the directory of a run, or it is of another version that
         cannot be read.
     """
-    _check_name(path)
     file = path / CONFIG
     if not storage.exists(file):
         raise UserError(
@@ -149,17 +134,10 @@ def _check_same_config(path: Path, config: Mapping[str, Any]) -> None:
         )
     there = flatten(read_config(path))
     here = flatten(config)
-    if there.keys() != here.keys():
-        strange = ', '.join(sorted(there.keys() ^ here.keys()))
-        raise UserError(
-            f'{path} was begun with a config of other fields ({strange}), perhaps by '
-            'another version of this code: end it with the commit of its '
-            'environment.json, or begin a new run in another --workdir'
-        )
     if asks_for_more(path, config):
         return
     differences = [
-        f'{field} is {_json(there[field])}, not {_json(here[field])}'
+        f'{field} is {_json(there.get(field))}, not {_json(here.get(field))}'
         for field in _different_fields(there, here)
     ]
     if differences:
@@ -177,21 +155,6 @@ def _check_no_other_files(path: Path) -> None:
                 f'{path} holds {name} and is not the directory of a run, for it holds '
                 'no config.json: choose another --workdir'
             )
-
-
-def _check_name(path: Path) -> None:
-    """Orbax, TensorBoard and JSON take names in UTF-8 only."""
-    try:
-        str(path.absolute()).encode()
-    except UnicodeEncodeError:
-        shown = str(path.absolute()).encode(errors='backslashreplace').decode()
-        raise UserError(
-            f'{shown} has a name that is not UTF-8: choose another --workdir'
-        ) from None
-    except OSError as error:
-        raise UserError(
-            f'there is no directory to work in: {error.strerror}'
-        ) from error
 
 
 def _different_fields(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -1,9 +1,10 @@
 """What a run ran on: versions, devices and the commit, for `environment.json`."""
 
+import contextlib
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,23 +36,15 @@ def describe(devices: Sequence[str]) -> dict[str, Any]:
 
 def _processor() -> dict[str, Any]:
     """The processor's name, and its vector extensions, which Linux alone tells."""
-    cpu = _cpu_facts()
-    name = cpu.get('model name') or platform.processor() or platform.machine()
-    flags = [*cpu.get('flags', '').split(), *cpu.get('Features', '').split()]
-    return {'name': name, 'vectors': sorted(filter(VECTORS.fullmatch, flags))}
-
-
-def _cpu_facts() -> Mapping[str, str]:
-    """What the system says of the first processor; nothing where it is not Linux.
-
-    'model name' and 'flags' on x86, 'Features' on ARM.
-    """
-    try:
-        first = CPUINFO.read_text(encoding='utf-8', errors='replace').split('\n\n')[0]
-    except OSError:
-        return {}
-    lines = (line.partition(':') for line in first.splitlines())
-    return {name.strip(): value.strip() for name, _, value in lines}
+    cpu = ''
+    with contextlib.suppress(OSError):
+        cpu = CPUINFO.read_text(encoding='utf-8', errors='replace')
+    names = re.findall(r'^model name\s*: (.*)', cpu, re.MULTILINE)
+    names.append(platform.processor() or platform.machine())
+    # 'flags' on x86, 'Features' on ARM.
+    flags = re.findall(r'^(?:flags|Features)\s*: (.*)', cpu, re.MULTILINE)
+    words = set(' '.join(flags[:1]).split())
+    return {'name': names[0], 'vectors': sorted(filter(VECTORS.fullmatch, words))}
 
 
 def save(path: Path, devices: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ takes, so that it goes on without the source, whatever became of that.
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,17 +16,15 @@ from experiments import storage
 from experiments.checkpoints import digest, fitting
 from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.checkpoints.fitting import Fit
-from experiments.config.schema import ExperimentConfig, takes_best
-from experiments.data import tokenizer
+from experiments.config.schema import ExperimentConfig
 from experiments.data.tokenizer import Tokenizer
 from experiments.errors import UserError
-from experiments.runs import directory, trained_run
+from experiments.runs import trained_run
 from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.ranges import shown
 from flaxformer_lite.training import freezing
 
 NAME = 'init.json'
@@ -54,34 +51,18 @@ def source(config: ExperimentConfig, path: Path) -> TrainedRun | None:
     """
     if not config.init_from or _has_begun(path):
         return None
-    return _open(config)
-
-
-def _has_begun(path: Path) -> bool:
-    """Whether a run has a checkpoint: the first is that of the parameters it took."""
-    checkpoints = path / trained_run.CHECKPOINTS
-
-    def look() -> bool:
-        return bool(Checkpoints(checkpoints, read_only=True).steps())
-
-    return processes.from_first(look)
-
-
-def _open(config: ExperimentConfig) -> TrainedRun:
     with _named(config):
         return trained_run.open_trained(_folder(config))
 
 
+def _has_begun(path: Path) -> bool:
+    """Whether a run has a checkpoint: the first is that of the parameters it took."""
+    checkpoints = Checkpoints(path / trained_run.CHECKPOINTS)
+    return processes.from_first(lambda: bool(checkpoints.steps()))
+
+
 def _folder(config: ExperimentConfig) -> Path:
-    """Raises UserError for what is no folder's name."""
-    text = config.init_from
-    try:
-        text.encode()
-        if min(text) < ' ':
-            raise ValueError('no name of a folder holds such a character')
-        return Path(text).expanduser()
-    except (ValueError, RuntimeError) as error:
-        raise UserError(f'it is {shown(text)}: {error}') from None
+    return Path(config.init_from).expanduser()
 
 
 @contextlib.contextmanager
@@ -114,8 +95,6 @@ def vocabulary(
         return run.tokenizer if _has_its_tokenizer(config, run) else make()
     if read_record(path)['tokenizer'] != 'init_from':
         return make()
-    if tokenizer.damage(path / trained_run.TOKENIZER):
-        return _open(config).tokenizer
     return trained_run.open_tokenizer(path, config)
 
 
@@ -127,12 +106,9 @@ def read_record(path: Path) -> dict[str, Any]:
     """What was recorded of where a run that has begun took its parameters from.
 
     Raises:
-      UserError: there is no such file, or it is not what was written.
+      UserError: there is no such file, or it is damaged.
     """
-    content = storage.read_json(path / NAME)
-    if not isinstance(content, dict) or 'tokenizer' not in content:
-        raise UserError(f'{path / NAME} is not what was written: restore it')
-    return content
+    return storage.read_json(path / NAME)
 
 
 def load(
@@ -166,12 +142,8 @@ def load(
 def _record(
     config: ExperimentConfig, run: TrainedRun, fit: Fit, mean: Mean
 ) -> dict[str, Any]:
-    folder = _folder(config).absolute()
-    has_result = storage.exists(folder / directory.RESULT)
     return {
-        'run': str(folder),
-        'ended': has_result or directory.is_converted(run.config.to_dict()),
-        'checkpoints': 'best' if takes_best(run.config) else 'last',
+        'run': str(_folder(config).absolute()),
         'averaged_steps': mean.steps,
         'anew': sorted(map(fitting.name, fit.here.keys() - fit.taken)),
         'left_out': sorted(map(fitting.name, fit.there.keys() - fit.taken)),
@@ -201,18 +173,10 @@ def _check_ids(
     if not kept:
         return
     raise UserError(
-        f'{_difference(config, run.config)} makes another tokenizer than that of '
-        f'{config.init_from}, by whose ids the rows of {fitting.listed(kept)} go: give '
-        f'{_difference(run.config, config)} for its tokenizer, or let these begin '
-        f'anew: {fitting.pattern_of(kept)}'
+        f'the fields of tokenizer make another one than that of {config.init_from}, by '
+        f'whose ids the rows of {fitting.listed(kept)} go: give those of its '
+        f'config.json, or let these begin anew: {fitting.pattern_of(kept)}'
     )
-
-
-def _difference(config: ExperimentConfig, other: ExperimentConfig) -> str:
-    """The fields of a config's tokenizer that differ in another: 'tokenizer.kind=…'."""
-    there = dataclasses.asdict(other.tokenizer)
-    here = dataclasses.asdict(config.tokenizer).items()
-    return ', '.join(f'tokenizer.{k}={v}' for k, v in here if there[k] != v)
 
 
 def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:
@@ -223,23 +187,21 @@ def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mea
     """
     settings = run.config
     if config.init_average is not None:
-        settings = dataclasses.replace(
-            settings,
-            evaluation=dataclasses.replace(
-                settings.evaluation, average=config.init_average
-            ),
+        evaluation = dataclasses.replace(
+            settings.evaluation, average=config.init_average
         )
+        settings = dataclasses.replace(settings, evaluation=evaluation)
         there = len(trained_run.average_steps(settings, run.checkpoints))
         if there < config.init_average:
             raise UserError(
                 f'init_average={config.init_average} and {config.init_from} holds '
                 f'{there} to average: give at most that'
             )
-    refuse = functools.partial(_refuse, config)
+
+    def refuse(damage: str) -> None:
+        raise UserError(
+            f'in {config.init_from} {damage}: restore it, or take fewer with '
+            'init_average'
+        )
+
     return trained_run.average(settings, run.checkpoints, run.model, refuse, devices)
-
-
-def _refuse(config: ExperimentConfig, text: str) -> None:
-    raise UserError(
-        f'in {config.init_from} {text}: restore it, or take fewer with init_average'
-    )

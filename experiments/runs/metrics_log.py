@@ -1,9 +1,14 @@
-"""A run's metrics: `metrics.jsonl`, a JSON object a line, and TensorBoard events."""
+"""A run's metrics: `metrics.jsonl`, a JSON object a line, and TensorBoard events.
+
+The packages that write events import TensorFlow, or PyTorch where it is installed,
+which takes seconds at the start of every run. So their few formats are written out
+here: protocol-buffer Event messages in TFRecords.
+"""
 
 import json
 import math
 import os
-import sys
+import struct
 import time
 from io import FileIO
 from pathlib import Path
@@ -11,12 +16,9 @@ from typing import Any
 
 from experiments import storage
 from experiments.errors import UserError
-from experiments.runs import tensorboard
-from flaxformer_lite.ranges import shown
 
 NAME = 'metrics.jsonl'
-_LARGEST_STEP = 2**63 - 1  # of TensorBoard
-_REMEDY = ': delete this line'
+LARGEST = 3.4028234663852886e38  # of a float32
 
 
 class MetricsLog:
@@ -24,11 +26,12 @@ class MetricsLog:
 
     Opened to resume a run, it keeps the rows up to the checkpoint's step and drops
     later ones, so that none is there twice. The final scores have the step of the last
-    checkpoint, and come after it. The events are written again from the rows that stay:
-    what was not yet on disk comes back, and TensorBoard sees a run without restarts.
+    checkpoint, and come after it. The events are written again from the rows that stay,
+    in a new file: TensorBoard does not notice when one becomes shorter.
 
     Args:
-      path: the run's directory.
+      path: the run's directory; None where nothing is to be written, as by each process
+        but the first.
       step: the checkpoint's; 0 for a new run.
 
     Raises:
@@ -36,16 +39,23 @@ class MetricsLog:
         methods.
     """
 
-    def __init__(self, path: Path, step: int = 0):
+    def __init__(self, path: Path | None, step: int = 0):
+        self._files: list[FileIO] = []
+        if path is None:
+            return
         rows = [
             row
             for row in read_rows(path)
             if row['step'] <= step and row['kind'] != 'final'
         ]
         storage.write(path / NAME, ''.join(map(_line, rows)))
-        events = _begin_events(path / 'tensorboard', rows)
+        folder = path / 'tensorboard'
+        for file in folder.glob('*tfevents*'):
+            storage.remove(file)
+        events = folder / f'events.out.tfevents.{time.time_ns()}'
+        storage.write(events, version(time.time()) + b''.join(map(_events, rows)))
         # Not buffered: a kill loses nothing, only a power cut could.
-        self._files = [_open(path / NAME), _open(events)]
+        self._files = [open(file, 'ab', buffering=0) for file in (path / NAME, events)]
 
     def write(self, step: int, kind: str, **values: Any) -> None:
         """Adds a row `{"step": …, "kind": "train", "eval", …, "time": …, **values}`.
@@ -55,68 +65,25 @@ class MetricsLog:
         """
         row = {'step': step, 'kind': kind, 'time': round(time.time(), 3)}
         row |= {name: _plain(value) for name, value in values.items()}
-        for file, data in zip(
-            self._files, (_line(row).encode(), _events(row)), strict=True
-        ):
+        both = (_line(row).encode(), _events(row))
+        for file, data in zip(self._files, both, strict=False):
             _append(file, data)
 
     def flush(self) -> None:
         """Makes sure that all rows are on disk."""
         for file in self._files:
-            try:
+            with storage.as_user_error('write', Path(file.name)):
                 os.fsync(file.fileno())
-            except OSError as error:
-                raise _unwritten(file.name, error) from error
 
     def close(self) -> None:
         for file in self._files:
             file.close()
 
 
-class NoMetricsLog:
-    """Writes nothing: that of each process but the first, which alone writes."""
-
-    def write(self, step: int, kind: str, **values: Any) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 def _append(file: FileIO, data: bytes) -> None:
-    try:
+    with storage.as_user_error('write', Path(file.name)):
         while data:  # a disk that is nearly full takes only some of it
             data = data[file.write(data) :]
-    except OSError as error:
-        raise _unwritten(file.name, error) from error
-
-
-def _open(file: Path) -> FileIO:
-    try:
-        return open(file, 'ab', buffering=0)
-    except OSError as error:
-        raise _unwritten(file, error) from error
-
-
-def _unwritten(file: Path | str, error: OSError) -> UserError:
-    return UserError(f'cannot write {file}: {error.strerror}')
-
-
-def _begin_events(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    """A new file of events with these rows, in place of those that are there.
-
-    TensorBoard does not notice when a file that it reads becomes shorter, so each start
-    has a file of its own.
-    """
-    for file in folder.glob('events.out.tfevents.*'):
-        storage.remove(file)
-    file = folder / f'events.out.tfevents.{time.time_ns()}'
-    version = tensorboard.version(time.time())
-    storage.write(file, version + b''.join(map(_events, rows)))
-    return file
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -128,11 +95,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     file = path / NAME
     if not storage.exists(file):
         return []
-    try:
+    with storage.as_user_error('read', file):
         # What follows the last line end is not a row yet.
         *lines, _ = file.read_bytes().split(b'\n')
-    except OSError as error:
-        raise UserError(f'cannot read {file}: {error.strerror}') from error
     return [_row(line, f'{file}, line {i}') for i, line in enumerate(lines, 1)]
 
 
@@ -147,26 +112,14 @@ def dev_scores(path: Path) -> dict[int, float]:
 
 def _row(line: bytes, where: str) -> dict[str, Any]:
     try:
-        row = storage.parse_json(line)
-    except ValueError as error:
-        raise UserError(f'{where}: not a row of metrics ({error}){_REMEDY}') from error
-    if not isinstance(row, dict) or not row.keys() >= {'step', 'kind'}:
-        raise UserError(f'{where}: not a row of metrics{_REMEDY}')
-    for name, value in row.items():
-        if not _is_allowed(name, value):
-            raise UserError(f'{where}: {name} cannot be {shown(value)}{_REMEDY}')
+        row = json.loads(line)
+        if not isinstance(row['step'], int) or not isinstance(row['kind'], str):
+            raise TypeError('step is a whole number, kind a text')
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f'{where}: not a row of metrics ({error}): delete this line'
+        ) from error
     return row
-
-
-def _is_allowed(name: str, value: Any) -> bool:
-    """Whether a row can have this value: `write` gives it, TensorBoard can show it."""
-    if name == 'step':
-        return type(value) is int and 0 <= value <= _LARGEST_STEP
-    if isinstance(value, int | float):
-        return name != 'kind' and abs(value) <= sys.float_info.max
-    if name == 'time':
-        return False
-    return isinstance(value, str) or (value is None and name != 'kind')
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -191,5 +144,63 @@ def _events(row: dict[str, Any]) -> bytes:
         if name in ('step', 'time') or not isinstance(value, int | float):
             continue
         tag = f'{group}/{name}'
-        events.append(tensorboard.scalar(time_of_row, row['step'], tag, value))
+        events.append(scalar(time_of_row, row['step'], tag, value))
     return b''.join(events)
+
+
+def version(time: float) -> bytes:
+    """The record that a file of events begins with."""
+    return _record(_double(1, time) + _bytes(3, b'brain.Event:2'))
+
+
+def scalar(time: float, step: int, name: str, value: float) -> bytes:
+    """The record of one value. `time` is in seconds since 1970."""
+    if abs(value) > LARGEST:
+        value = math.copysign(math.inf, value)
+    number = _key(2, 5) + struct.pack('<f', value)
+    summary = _bytes(1, _bytes(1, name.encode()) + number)
+    return _record(_double(1, time) + _key(2, 0) + _varint(step) + _bytes(5, summary))
+
+
+def _record(data: bytes) -> bytes:
+    length = struct.pack('<Q', len(data))
+    return length + _checksum(length) + data + _checksum(data)
+
+
+def _key(field: int, wire_type: int) -> bytes:
+    return bytes([field << 3 | wire_type])
+
+
+def _double(field: int, value: float) -> bytes:
+    return _key(field, 1) + struct.pack('<d', value)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return _key(field, 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    digits = []
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def _checksum(data: bytes) -> bytes:
+    """CRC-32C, rotated and shifted as TFRecords have it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return struct.pack('<I', ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _table_entry(value: int) -> int:
+    for _ in range(8):
+        value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value
+
+
+_TABLE = [_table_entry(byte) for byte in range(256)]

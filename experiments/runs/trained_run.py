@@ -48,7 +48,7 @@ def open_trained(path: Path) -> TrainedRun:
     """
     config = _config(path)
     scores = metrics_log.dev_scores(path) if takes_best(config) else {}
-    checkpoints = Checkpoints(path / CHECKPOINTS, scores=scores, read_only=True)
+    checkpoints = Checkpoints(path / CHECKPOINTS, scores=scores)
     if not checkpoints.steps():
         raise UserError(
             f'{path} holds no finished checkpoint yet: let its run train on'

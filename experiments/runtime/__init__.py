@@ -1,1 +1,1 @@
-"""The process and its devices: sharding, compilation, caches, malloc."""
+"""The process and its devices: sharding, compilation and its cache, memory."""

@@ -1,14 +1,15 @@
-"""How programs are compiled, and that JAX keeps compiled programs on disk."""
+"""How programs are compiled, and the cache, in which JAX keeps them on disk."""
 
 import contextlib
 import os
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import jax
 
-from experiments.errors import UserError, warn
-from experiments.runtime import cache, malloc
+from experiments.errors import UserError
+from experiments.runtime import memory
 
 # XLA on CPU: the order of operations that keeps few arrays alive takes a fifth less
 # memory than the order for many cores, and is no slower on a few.
@@ -19,16 +20,34 @@ _RUN_ONCE_OPTIONS = {'xla_backend_optimization_level': 0}
 _GPUS_OPTIONS = {'xla_gpu_enable_latency_hiding_scheduler': True}
 
 
-def use_cache() -> None:
-    """Has JAX keep compiled programs on disk, as far as there is a place for them."""
+def use_cache() -> Path:
+    """Has JAX keep compiled programs in the cache, from which the next command begins.
+
+    The cache is `$FLAXFORMER_LITE_CACHE`, or a folder of the user's cache directory.
+
+    Raises:
+      UserError: it cannot be made, or it cannot be written to.
+    """
+    mend = 'name a folder that can be written to with FLAXFORMER_LITE_CACHE'
     try:
-        folder = cache.folder()
-    except UserError as error:
-        warn(f'compiled programs are not kept, for {error}')
-        return
+        folder = _cache_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # there may be no home directory
+        raise UserError(f'the cache cannot be made ({error}): {mend}') from error
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise UserError(f'the cache {folder} cannot be written to: {mend}')
     jax.config.update('jax_compilation_cache_dir', str(folder / 'programs'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+    return folder
+
+
+def _cache_folder() -> Path:
+    named = os.environ.get('FLAXFORMER_LITE_CACHE')
+    if named:
+        return Path(named)
+    caches = os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'
+    return Path(caches) / 'flaxformer_lite'
 
 
 def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.Compiled:
@@ -44,7 +63,7 @@ def compiled(function: Any, *arguments: Any, once: bool = False) -> jax.stages.C
     with _mesh_in_context(arguments):
         lowered = function.lower(*arguments)
     program = lowered.compile(compiler_options=_options(once))
-    malloc.release()
+    memory.release_freed()
     return program
 
 

@@ -46,7 +46,10 @@ class DeviceMesh:
         Returns:
           Their numbers, ascending.
         """
-        return _own_rows(rows, self.rows())
+        is_own = np.zeros(rows, bool)
+        for part in self.rows().addressable_devices_indices_map((rows,)).values():
+            is_own[part] = True
+        return np.flatnonzero(is_own)
 
     def put_rows(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """A batch on the devices, of which this process has made its `own_rows`."""
@@ -66,15 +69,6 @@ class DeviceMesh:
         """`data 2 × fsdp 4`, of the axes that divide anything."""
         sizes = self.mesh.shape.items()
         return ' × '.join(f'{axis} {size}' for axis, size in sizes if size > 1)
-
-
-@functools.lru_cache(maxsize=64)
-def _own_rows(rows: int, sharding: NamedSharding) -> np.ndarray:
-    """The numbers of the rows, of so many, that devices of this process have."""
-    is_own = np.zeros(rows, bool)
-    for part in sharding.addressable_devices_indices_map((rows,)).values():
-        is_own[part] = True
-    return np.flatnonzero(is_own)
 
 
 def of(data: int | None = None, fsdp: int = 1, tensor: int = 1) -> DeviceMesh:
@@ -147,7 +141,7 @@ def put(tree: Any, shardings: Any) -> Any:
     def place(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
         return jax.make_array_from_callback(x.shape, sharding, lambda part: x[part])
 
-    return jax.tree.map(place, tree, _for_each(tree, shardings))
+    return jax.tree.map(place, tree, jax.tree.broadcast(shardings, tree))
 
 
 def fetch(tree: Any) -> Any:
@@ -188,10 +182,4 @@ def placed(tree: Any, shardings: Any) -> Any:
     def place(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    return jax.tree.map(place, tree, _for_each(tree, shardings))
-
-
-def _for_each(tree: Any, shardings: Any) -> Any:
-    if isinstance(shardings, NamedSharding):
-        return jax.tree.map(lambda _: shardings, tree)
-    return shardings
+    return jax.tree.map(place, tree, jax.tree.broadcast(shardings, tree))

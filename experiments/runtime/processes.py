@@ -8,15 +8,13 @@ process alone imports nothing for this, and each function is then what it is nam
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
+import re
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError, line
@@ -79,24 +77,17 @@ def initialize(args: argparse.Namespace) -> None:
 def _flags(args: argparse.Namespace) -> tuple[str, int, int, None] | None:
     """What `jax.distributed.initialize` takes, by flags; None where none is given."""
     given = {name: vars(args)[name] for name in ('coordinator', 'processes', 'process')}
-    missing = [f'--{name}' for name, value in given.items() if value is None]
-    if len(missing) == len(given):
-        return None
-    if missing:
-        raise UserError(
-            f'{", ".join(missing)}: missing; several processes are given --coordinator='
-            'host:port, --processes and --process'
-        )
     coordinator, count, index = given.values()
-    if not coordinator.rpartition(':')[2].isdecimal():
-        raise UserError(
-            f'--coordinator={coordinator}: give host:port of the first process'
-        )
-    if not 0 <= index < count:
-        raise UserError(
-            f'--process={index}: give a number from 0 on, below --processes={count}'
-        )
-    return coordinator, count, index, None
+    if coordinator is count is index is None:
+        return None
+    is_whole = None not in given.values()
+    if is_whole and re.search(':[0-9]+$', coordinator) and 0 <= index < count:
+        return coordinator, count, index, None
+    flags = ' '.join(f'--{name}={value}' for name, value in given.items())
+    raise UserError(
+        f'{flags}: give --coordinator=host:port of the first process, --processes, how '
+        'many there are, and --process, which this is, from 0 to one below that'
+    )
 
 
 def _cluster() -> tuple[Any, ...]:
@@ -149,16 +140,8 @@ def gather(value: Any) -> list[Any]:
 
 
 def from_first(make: Callable[[], Any]) -> Any:
-    """What `make` returns in the first process, which alone calls it.
-
-    It returns what JSON can hold.
-    """
-    if _count == 1:
-        return make()
-    key = _next_key('of first')
-    if is_first():
-        _client.key_value_set(key, json.dumps(make()))
-    return json.loads(_client.blocking_key_value_get(key, _FOREVER))
+    """What `make` returns in the first process, which alone calls it, as `gather`."""
+    return gather(make() if is_first() else None)[0]
 
 
 def check_same(what: str, facts: Mapping[str, Any]) -> None:
@@ -170,28 +153,16 @@ def check_same(what: str, facts: Mapping[str, Any]) -> None:
     first, *others = gather(dict(facts))
     for process, other in enumerate(others, 1):
         differences = [
-            f'{key} is {json.dumps(other.get(key))}, not {json.dumps(first.get(key))}'
+            f'{key} is {other.get(key)}, not {first.get(key)}'
             for key in first | other
             if first.get(key) != other.get(key)
         ]
         if differences:
             raise UserError(
-                f'process {process} of {1 + len(others)} has another {what} than '
-                f'process 0: {"; ".join(differences)}. Start all with the same '
-                'command, code and text'
+                f'process {process} has another {what} than process 0: '
+                f'{"; ".join(differences)}. Start all with the same command, code and '
+                'text'
             )
-
-
-def code() -> dict[str, str]:
-    """The sources and libraries of this process: what the same results come of."""
-    digest = hashlib.sha256()
-    project = Path(__file__).parents[2]
-    for package in ('experiments', 'flaxformer_lite'):
-        for file in sorted((project / package).rglob('*.py')):
-            digest.update(f'{file.relative_to(project)}\0'.encode())
-            digest.update(file.read_bytes())
-    libraries = ('flax', 'jax', 'jaxlib', 'numpy', 'optax')
-    return {'sources': digest.hexdigest()} | {x: version(x) for x in libraries}
 
 
 def stops_at(step: int) -> bool:

@@ -9,8 +9,7 @@ from typing import Any
 
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
-from experiments.errors import UserError
-from experiments.runs import metrics_log, reading
+from experiments.runs import reading
 from experiments.sweeps import workers
 from experiments.sweeps.schema import PlannedRun, Sweep
 
@@ -84,31 +83,19 @@ class Progress:
             screen.say(f'{before} runs have ended before')
 
     def update(self) -> None:
-        """Says which runs have ended since the last time, and counts the steps."""
+        """Says which runs have ended since the last time."""
         runs = self._sweep.runs
         number = len(self._ended)
         for run in self._newly_ended():
             number += 1
             self._screen.say(f'[{number}/{len(runs)}] {self._line(run)}')
-        total = sum(run.config.train.steps for run in runs)
-        unit = f'steps; {number}/{len(runs)} runs'
-        self._screen.count(sum(map(self._steps, runs)), total, unit)
+        self._screen.count(number, len(runs), 'runs')
 
     def _newly_ended(self) -> list[PlannedRun]:
         left = [run for run in self._sweep.runs if run.path not in self._ended]
         ended = [run for run in left if not workers.is_open(run.path, self._began)]
         self._ended.update(run.path for run in ended)
         return ended
-
-    def _steps(self, run: PlannedRun) -> int:
-        """The steps of a run that are done; all, where it has ended."""
-        if run.path in self._ended:
-            return run.config.train.steps
-        try:
-            rows = metrics_log.read_rows(run.path)
-        except UserError:
-            return 0
-        return rows[-1]['step'] if rows else 0
 
     def _line(self, run: PlannedRun) -> str:
         """`heads=4, seed 1: test bleu 41.20, 3:05 of training`."""

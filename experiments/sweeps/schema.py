@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from ml_collections import ConfigDict
-
 from experiments.command_line import flags
 from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
@@ -16,7 +14,7 @@ from experiments.errors import UserError
 from experiments.runs import directory
 from experiments.runs.reading import SCORES
 from flaxformer_lite import ranges
-from flaxformer_lite.ranges import Choices, Range, nearest, shown
+from flaxformer_lite.ranges import Choices, nearest, shown
 
 FOLDER = flags.PROJECT / 'configs' / 'sweeps'
 RUNS = Path('runs')
@@ -88,7 +86,7 @@ FIELDS = {
     for field in dataclasses.fields(Sweep)
     if field.name not in ('name', 'runs')
 }
-_REQUIRED = ('question', 'source', 'config', 'arms', 'base', 'measure')
+_REQUIRED = ('question', 'source', 'config', 'arms', 'base', 'measure', 'seeds')
 
 
 def load(path: str | Path) -> Sweep:
@@ -100,8 +98,6 @@ def load(path: str | Path) -> Sweep:
     """
     file = flags.find(str(path), (flags.PROJECT, FOLDER))
     values = flags.evaluate(file)
-    if isinstance(values, ConfigDict):
-        values = values.to_dict()
     try:
         if not isinstance(values, dict):
             raise UserError('give it a function get_config() that returns a dictionary')
@@ -113,8 +109,9 @@ def load(path: str | Path) -> Sweep:
 
 def _sweep(name: str, values: dict[str, Any]) -> Sweep:
     """Raises UserError or ValueError for what cannot be a sweep."""
-    if isinstance(values.get('seeds'), list):
-        values = values | {'seeds': tuple(values['seeds'])}
+    values = {'seeds': (0,)} | values
+    if isinstance(values['seeds'], list):
+        values['seeds'] = tuple(values['seeds'])
     _check_types(values)
     arms = {
         arm: _flat_overrides(f'arms[{arm!r}]', overrides)
@@ -123,10 +120,6 @@ def _sweep(name: str, values: dict[str, Any]) -> Sweep:
     common = _flat_overrides('overrides', values.get('overrides', {}))
     sweep = Sweep(**values | {'name': name, 'arms': arms, 'overrides': common})
     _check_arms(sweep)
-    if not sweep.seeds:
-        raise UserError('seeds=(): give whole numbers from 0, (0, 1, 2)')
-    for seed in sweep.seeds:
-        ranges.check('seeds', Annotated[int, Range(at_least=0)], seed)
     if not _MEASURE.fullmatch(sweep.measure):
         raise UserError(
             f'measure={shown(sweep.measure)} is not the name of a set and one of '
@@ -134,9 +127,8 @@ def _sweep(name: str, values: dict[str, Any]) -> Sweep:
         )
     for arm, numbers in sweep.published.items():
         ranges.check(f'published[{arm!r}]', dict, numbers)
-        for entry, number in numbers.items():
+        for entry in numbers:
             ranges.check(f'published[{arm!r}]', Annotated[str, PUBLISHED], entry)
-            ranges.check(f'published[{arm!r}]: {entry}', float, number)
     return sweep
 
 
@@ -159,17 +151,12 @@ def _flat_overrides(name: str, values: Any) -> dict[str, Any]:
     """Overrides by dotted field, of a dictionary that may be nested."""
     ranges.check(name, dict, values)
     overrides = flatten(values)
-    for field, value in overrides.items():
-        ranges.check(f'{name}: {field}', str | int | float | bool, value)
     if SEED in overrides:
         raise UserError(f'{name}: {SEED}={overrides[SEED]}: give it in seeds')
     return overrides
 
 
 def _check_arms(sweep: Sweep) -> None:
-    for arm in sweep.arms:
-        if not isinstance(arm, str) or not arm.isprintable() or not arm.strip():
-            raise UserError(f'arms: {shown(arm)} cannot be the name of an arm')
     for arm in (sweep.base, *sweep.published):
         if arm not in sweep.arms:
             raise UserError(

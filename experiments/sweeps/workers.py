@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import storage
+from experiments.command_line import flags
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError, line
@@ -94,36 +95,33 @@ def log_folder(name: str) -> Path:
 
 def _command(config: str, index: int, workers: int) -> list[str]:
     module = [sys.executable, '-m', 'experiments.sweep']
-    return [*module, f'--config={config}', f'--worker={index}/{workers}']
+    return [*module, f'--config={config}', '--worker', f'{index}', f'{workers}']
 
 
 def start_here(
     config: str, workers: int, folder: Path
-) -> dict[Path, 'subprocess.Popen[bytes]']:
+) -> list['subprocess.Popen[bytes]']:
     """Starts workers on this machine, which divide its cores or its GPUs.
 
     Args:
       config: the sweep's file.
       workers: how many.
       folder: gets what they print.
-
-    Returns:
-      The processes by their logs.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    processes = {}
+    processes = []
     for index in range(workers):
-        log = folder / f'worker{index}.log'
-        with open(log, 'ab') as file:
-            processes[log] = subprocess.Popen(
+        with open(folder / f'worker{index}.log', 'ab') as log:
+            process = subprocess.Popen(
                 _command(config, index, workers),
                 env=os.environ | _environment(index, workers),
                 stdin=subprocess.DEVNULL,
-                stdout=file,
+                stdout=log,
                 stderr=subprocess.STDOUT,
                 process_group=0,  # Ctrl-C is passed on by who waits for them
             )
-        _use_share_of_cores(processes[log].pid, index, workers)
+        _use_share_of_cores(process.pid, index, workers)
+        processes.append(process)
     return processes
 
 
@@ -209,22 +207,13 @@ def queue(config: str, workers: int, name: str, settings: dict[str, Any]) -> str
       UserError: there is no submitit or no Slurm here, a setting does not exist, or
         Slurm refuses the job.
     """
-    try:
-        import submitit
-    except ImportError:
-        raise UserError(
-            "--launcher=slurm needs submitit: pip install -e '.[sweep]', or leave it "
-            'out'
-        ) from None
-    if not shutil.which('sbatch') or not shutil.which('srun'):
-        raise UserError(
-            '--launcher=slurm: there is no sbatch and srun here; start it where jobs '
-            'are submitted, or leave --launcher out'
-        )
-    executor = submitit.SlurmExecutor(folder=log_folder(name), max_num_timeout=1000)
+    flags.require_packages('--launcher=slurm', ['submitit'], 'sweep')
+    import submitit
+
     defaults = {'time': _DAY, 'job_name': name, 'stderr_to_stdout': True}
     commands = [_command(config, index, workers) for index in range(workers)]
     try:
+        executor = submitit.SlurmExecutor(folder=log_folder(name), max_num_timeout=1000)
         executor.update_parameters(
             **defaults | settings, additional_parameters={'requeue': True}
         )

@@ -1,8 +1,7 @@
 """A run from its config to its result: setup, the training loop, final scores."""
 
 import contextlib
-import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from experiments.data import tokenizer
 from experiments.data.batches import Position
 from experiments.data.prefetch import prefetch
 from experiments.errors import UserError
-from experiments.evaluation import scores, translation_files
+from experiments.evaluation import scores, sets
 from experiments.evaluation.evaluator import Evaluator
 from experiments.optimizers import eval_params
 from experiments.runs import (
@@ -34,18 +33,11 @@ from experiments.runs import (
     trained_run,
 )
 from experiments.runs.failure import Diverged
-from experiments.runs.metrics_log import MetricsLog, NoMetricsLog
-from experiments.runtime import malloc, memory, processes
-from experiments.runtime.profiling import StepProfiler
+from experiments.runs.metrics_log import MetricsLog
+from experiments.runtime import memory, processes
 from experiments.training import programs, result
 from experiments.training.metrics import Progress, stops_early
-from experiments.training.programs import StepPrograms
-from experiments.training.setup import (
-    RunSetup,
-    describe,
-    prepare,
-    text_digests,
-)
+from experiments.training.setup import RunSetup, describe, prepare
 from flaxformer_lite.training import schedules
 from flaxformer_lite.training.train_step import TrainState
 
@@ -67,9 +59,10 @@ def run(
       Stopped: a stop was asked for while training; the state is saved.
     """
     fields = config.to_dict()
-    if processes.count() > 1:
-        command = {'--workdir': str(path.absolute()), **flatten(fields)}
-        processes.check_same('command', processes.code() | command)
+    here = environment.describe([])
+    code = {**here['packages'], 'the commit': here['git']}
+    command = {'--workdir': str(path.absolute()), **flatten(fields)}
+    processes.check_same('command', code | command)
     directory.check_directory(path, fields)
     if directory.has_ended(path, fields):
         _show_result(config, path, screen)
@@ -78,8 +71,8 @@ def run(
     if directory.asks_for_more(path, fields):
         _check_may_go_on(config)
     setup = prepare(config, path, screen)
-    processes.check_same('text', text_digests(setup))
-    processes.barrier('prepared')  # all have seen the directory as it was
+    # It waits for all: each has seen the directory as it was.
+    processes.check_same('text', {'its digest': setup.pairs.digest})
     with contextlib.ExitStack() as opened:
         if processes.is_first():
             opened.enter_context(directory.open_run(path, fields))
@@ -121,7 +114,8 @@ class Run:
         self.scores: dict[int, float] = {}
         self._kind = programs.kind_of(setup)
         self._peak = memory.Peak()
-        self._log: MetricsLog | NoMetricsLog = NoMetricsLog()
+        self._trace = contextlib.ExitStack()
+        self._log = MetricsLog(None)
         self._checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
             self.config.checkpoint.keep,
@@ -149,61 +143,44 @@ class Run:
           Diverged: a loss or gradient is not finite.
         """
         self.screen.begin('compiling')
-        with contextlib.ExitStack() as opened:
-            programs.first_state(self._kind)  # once: both threads need it
-            # The first state is made while the programs are compiled.
-            steps = StepPrograms(self._kind, self.setup.batches.shapes)
-            opened.enter_context(contextlib.closing(steps))
+        programs.first_state(self._kind)  # once: both threads need it
+        shapes = self.setup.batches.shapes
+        # The first state is made while the programs are compiled.
+        with programs.compiling(self._kind, shapes) as compiled:
             self._begin()
             if self._evaluates(self.step) and self.step not in self.scores:
                 self._evaluate()
-            if self._has_ended():
-                return
-            batches = prefetch(self._batches())
-            opened.enter_context(contextlib.closing(batches))
-            profiled = profiled_steps(self.config) if processes.is_first() else None
-            profiler = StepProfiler(profiled, self.path / 'profile')
-            opened.enter_context(contextlib.closing(profiler))
-            first = next(batches)
-            self._wait_for(steps.program(first[0]))
-            with _stop_asked() as stop:
-                self._make_steps(
-                    itertools.chain([first], batches), steps, profiler, stop
-                )
+            if not self._has_ended():
+                compiled[shapes[0]].result()
+                with contextlib.closing(prefetch(self._batches())) as batches:
+                    with _stop_asked() as stop:
+                        self._make_steps(batches, compiled, stop)
         self.screen.begin('saving', quiet=True)
         self._checkpoints.wait()
 
     def _make_steps(
         self,
         batches: Iterable[tuple[Batch, Position]],
-        steps: StepPrograms,
-        profiler: StepProfiler,
+        compiled: Mapping[tuple[int, ...], Future],
         stop: Callable[[int], bool],
     ) -> None:
         """The training loop: batch, step, log, save, stop, evaluate."""
         dropout_key = self._key('dropout_seed')
         self.screen.train(self.setup.steps, self.step)
         self.progress.start_clock()
-        for batch, after in batches:
-            program = steps.program(batch)
-            if not program.done():
-                self._settle()  # the compiler's time does not count as training time
-                self._wait_for(program)
-                self.progress.start_clock()
+        for batch, position in batches:
+            program = self._program(compiled[batch['labels'].shape])
             step = self.step + 1
             self.screen.step(step)
-            profiler.before(step, self.state)
+            self._profile(step)
             with jax.profiler.StepTraceAnnotation('train', step_num=step):
-                self.state, metrics = program.result()(self.state, batch, dropout_key)
+                self.state, metrics = program(self.state, batch, dropout_key)
             self.step = step
-            self.progress.add(step, after, metrics)
-            profile = profiler.after(step, self.state)
-            if profile:
-                self.screen.say(profile)
+            self.progress.add(step, position, metrics)  # at most one step is ahead
             is_stopped = stop(step)
             if not (self._logs(step) or self._saves(step) or is_stopped):
                 continue
-            self._settle()
+            self._settle()  # waits; raises Diverged
             if self._logs(step):
                 self._write_row()
             if self._saves(step) or is_stopped:
@@ -238,15 +215,17 @@ class Run:
         Raises:
           UserError: the checkpoints cannot be read.
         """
+        setup = self.setup
         first = programs.first_state(self._kind)
         to_restore = eval_params.to_restore(first.abstract)
         restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
+        taken = setup.initial.variables if setup.initial else {}
         if restored is None:
-            self.progress = Progress(self.setup.pairs.digest)
-            self.state = first.make(self._key('init_seed'), self._taken_over())
+            self.progress = Progress(setup.pairs.digest)
+            self.state = first.make(self._key('init_seed'), taken)
         else:
             self.progress = Progress(**restored.metadata)
-            if self.progress.text != self.setup.pairs.digest:
+            if self.progress.text != setup.pairs.digest:
                 raise UserError(
                     f'the training text is not what {self.path} was begun with: '
                     'restore it, or begin a new run with another --workdir'
@@ -260,17 +239,11 @@ class Run:
             lambda: list(metrics_log.dev_scores(self.path).items())
         )
         self.scores.update(logged)
-        if restored is None and self.config.init_from:
-            self._taken_over().clear()  # which frees their memory
+        if restored is None and setup.initial:
+            taken.clear()  # which frees their memory
             # With this checkpoint nothing asks for the source any more.
             self._save()
             self._checkpoints.wait()
-
-    def _taken_over(self) -> dict[str, jax.Array]:
-        """The variables that the run begins with of another."""
-        taken = self.setup.initial
-        assert taken or not self.config.init_from, 'a run that has begun has a state'
-        return taken.variables if taken else {}
 
     def _key(self, name: str) -> jax.Array:
         """The random key of one of the seeds, on every device."""
@@ -283,29 +256,40 @@ class Run:
         for batch, after in batches:
             yield devices.put_rows(batch), after
 
-    def _wait_for(self, program: Future) -> None:
-        """Waits for the compiler."""
-        if not program.done():
+    def _program(self, compiled: Future) -> Callable[..., Any]:
+        """A program; the compiler's time does not count as training time."""
+        if not compiled.done():
+            self._settle()
             self.screen.begin('compiling')
-            program.result()
+            compiled.result()
+            self.progress.start_clock()
+        return compiled.result()
+
+    def _profile(self, step: int) -> None:
+        """Traces the steps of `train.profile`; called before each step."""
+        first, last = profiled_steps(self.config) or (0, 0)
+        if step == last + 1:
+            jax.block_until_ready(self.state)
+            self._trace.close()
+        if step == first and processes.is_first():
+            jax.block_until_ready(self.state)
+            folder = self.path / 'profile'
+            self.screen.say(f'profile of steps {first} to {last}: {folder}')
+            trace = jax.profiler.trace(folder, create_perfetto_trace=True)
+            self._trace.enter_context(trace)
 
     def _settle(self) -> None:
         """Waits for the steps so far; one that is not finite is told, or an error."""
         for step, position in self.progress.settle():
             where = f'step {step:,} (epoch {position.epoch}, batch {position.index})'
-            if self.config.train.on_nonfinite == 'skip':
-                self.screen.say(f'not finite at {where}: its update is skipped')
-                continue
-            steps = self._checkpoints.steps()
-            good = 'no checkpoint yet'
-            if steps:
-                good = f'the last good checkpoint is {steps[-1]}'
-            raise Diverged(
-                step,
-                f'loss or gradient not finite at {where}; {good} in {self.path}. Lower '
-                'the rate of optimizer.schedule, set optimizer.clip, or '
-                '--config.train.on_nonfinite=skip',
-            )
+            if self.config.train.on_nonfinite == 'stop':
+                raise Diverged(
+                    step,
+                    f'loss or gradient not finite at {where}: lower the rate of '
+                    'optimizer.schedule, set optimizer.clip, or '
+                    '--config.train.on_nonfinite=skip',
+                )
+            self.screen.say(f'not finite at {where}: its update is skipped')
 
     def _write_row(self) -> None:
         """Writes and shows the means of the metrics since the last row."""
@@ -319,8 +303,8 @@ class Run:
             learning_rate=float(learning_rate),
             **row,
         )
-        speed = row['tokens_per_second']
-        self.screen.metrics(self.step, loss=row['loss'], tokens_per_second=speed)
+        shown = {name: row[name] for name in ('loss', 'tokens_per_second')}
+        self.screen.metrics(self.step, **shown)
 
     def _save(self) -> None:
         """Begins to save the state, to which the rows so far belong."""
@@ -345,19 +329,18 @@ class Run:
         self.scores[self.step] = found['bleu']
         self.screen.say(scores.summary(name, self.step, found))
         if processes.is_first():
-            shown = translation_files.examples(self.path, name, self.step, pairs)
+            shown = sets.examples(self.path, name, self.step, pairs)
             self.screen.say(shown)
 
     def score(self) -> None:
         """Scores the chosen sets, after training, and writes the run's result."""
         self.screen.begin('scoring')
         setup = self.setup
-        warn = self.screen.say  # of damaged checkpoints, which are left out of the mean
         mean = trained_run.average(
-            self.config, self._checkpoints, setup.model, warn, setup.devices
+            self.config, self._checkpoints, setup.model, self.screen.say, setup.devices
         )
         params = eval_params.variables(self.state)['params']
-        malloc.keep()  # from here on nothing is trained
+        memory.keep_freed()  # from here on nothing is trained
         evaluations = self._evaluator.every(mean.variables, setup.sets, mean.steps)
         for name, values in evaluations.items():
             self._log.write(self.step, 'final', set=name, **values)
@@ -381,6 +364,7 @@ class Run:
 
     def close(self) -> None:
         """Ends the threads and closes the files."""
+        self._trace.close()
         self._log.close()
         self._checkpoints.close()
 

@@ -1,8 +1,8 @@
 """The metrics of training: left on the device until needed, summed between log rows."""
 
-import collections
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -51,7 +51,7 @@ class Progress:
         self.position = Position(*position)
         self.seconds = seconds
         self.tokens = tokens
-        self._window = dict(window)
+        self._window: Counter[str] = Counter(window)
         self._started: list[_Started] = []
         self.start_clock()
 
@@ -62,7 +62,7 @@ class Progress:
             'position': self.position,
             'seconds': self.seconds,
             'tokens': self.tokens,
-            'window': self._window,
+            'window': dict(self._window),  # which is written while this one grows
         }
 
     def start_clock(self) -> None:
@@ -87,14 +87,14 @@ class Progress:
         values: Any = jax.device_get([started.metrics for started in self._started])
         seconds = time.perf_counter() - self._since
         self.seconds += seconds
-        self._add_to_window('seconds', seconds)
+        self._window.update({'seconds': seconds})
         not_finite = []
         for started, metrics in zip(self._started, values, strict=True):
             self.tokens += int(metrics.sums.tokens)
             if np.isfinite(metrics.sums.loss) and np.isfinite(metrics.gradient_norm):
                 self._add_step(metrics)
             else:
-                self._add_to_window('skipped', 1)
+                self._window.update({'skipped': 1})
                 not_finite.append((started.step, started.position))
         self._started.clear()
         return not_finite
@@ -109,8 +109,8 @@ class Progress:
         Loss, perplexity and accuracy are means over target tokens; None where no step
         gave any.
         """
-        sums = collections.defaultdict(float, self._window)
-        self._window = {}
+        sums = self._window
+        self._window = Counter()
         row: dict[str, float | None] = {}
         for name, total in sums.items():
             if name.startswith(_AUXILIARY):
@@ -129,15 +129,14 @@ class Progress:
         return row | self.so_far()
 
     def _add_step(self, metrics: Metrics) -> None:
-        for name, value in vars(metrics.sums).items():
-            self._add_to_window(name, value)
-        self._add_to_window('gradient_norm', metrics.gradient_norm)
-        self._add_to_window('steps', 1)
+        sums = {
+            **vars(metrics.sums),
+            'gradient_norm': metrics.gradient_norm,
+            'steps': 1,
+        }
         for name, value in metrics.aux_metrics.items():
-            self._add_to_window(f'{_AUXILIARY}{name}', value)
-
-    def _add_to_window(self, name: str, value: Any) -> None:
-        self._window[name] = self._window.get(name, 0.0) + float(value)
+            sums[f'{_AUXILIARY}{name}'] = value
+        self._window.update({name: float(value) for name, value in sums.items()})
 
 
 def stops_early(scores: Mapping[int, float], patience: int) -> bool:
@@ -146,9 +145,5 @@ def stops_early(scores: Mapping[int, float], patience: int) -> bool:
     Args:
       scores: of the dev set by step, in order. An equal one is no improvement.
     """
-    since_best = 0
-    best = -math.inf
-    for score in scores.values():
-        since_best = 0 if score > best else since_best + 1
-        best = max(best, score)
-    return 0 < patience <= since_best
+    values = list(scores.values())
+    return bool(values) and 0 < patience < len(values) - values.index(max(values))

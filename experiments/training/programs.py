@@ -1,7 +1,8 @@
 """The compiled programs of training: the first state, and a step for each shape."""
 
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -41,28 +42,25 @@ def kind_of(setup: RunSetup) -> Kind:
     return Kind(config, setup.model, setup.steps, setup.devices)
 
 
-class StepPrograms:
-    """The training step of each shape of batches, compiled in a thread of its own.
+@contextlib.contextmanager
+def compiling(
+    kind: Kind, shapes: Sequence[tuple[int, int]]
+) -> Iterator[dict[tuple[int, ...], Future]]:
+    """Compiles the training step of each shape of batches, in a thread of its own.
 
     Args:
       kind: of the training.
-      shapes: (rows, length) of the batches, in the order in which they are compiled;
-        those after the first also while training goes on.
+      shapes: (rows, length), in the order in which they are compiled; those after the
+        first also while training goes on.
+
+    Yields:
+      Shape → (state, batch, dropout key) → (state, metrics).
     """
-
-    def __init__(self, kind: Kind, shapes: Sequence[tuple[int, int]]):
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix='compile')
-        self._programs: dict[tuple[int, ...], Future] = {}
-        for shape in shapes:
-            self._programs[shape] = self._thread.submit(compiled_step, kind, shape)
-
-    def program(self, batch: Mapping[str, jax.Array]) -> Future:
-        """The program of a batch: (state, batch, dropout key) → (state, metrics)."""
-        return self._programs[batch['labels'].shape]
-
-    def close(self) -> None:
-        """Ends the thread, once it has compiled what it compiles; does not wait."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+    thread = ThreadPoolExecutor(1, thread_name_prefix='compile')
+    try:
+        yield {shape: thread.submit(compiled_step, kind, shape) for shape in shapes}
+    finally:
+        thread.shutdown(wait=False, cancel_futures=True)
 
 
 class FirstState(NamedTuple):

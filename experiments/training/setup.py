@@ -1,7 +1,6 @@
 """The setup of a run: all that training needs, made from a config."""
 
 import functools
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -17,18 +16,16 @@ from experiments.data import corpus, sources, tokenizer
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
 from experiments.data.tokenizer import Tokenizer
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
 from experiments.evaluation import sets, translator
 from experiments.evaluation.sets import Pairs
-from experiments.optimizers import frozen, optimizer
+from experiments.optimizers import optimizer
 from experiments.runs import initial, trained_run
 from experiments.runs.initial import Initial
-from experiments.runtime import cache, compilation, mesh
+from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from experiments.training.result import count_parameters
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.ranges import LARGEST_INT
-from flaxformer_lite.training import freezing
 
 
 class RunSetup(NamedTuple):
@@ -64,8 +61,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     Raises:
       UserError: a field, a file or a text that cannot be worked with.
     """
-    cache.folder()  # that there can be none is said before anything is done
-    compilation.use_cache()
+    cache = compilation.use_cache()
     check.check_config(config)
     optimizer.check_rates(config)
     origin = initial.source(config, path)
@@ -77,9 +73,8 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     available = source.evaluation()
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
-    sets.check_names(dev | final)
     screen.begin('making the tokenizer', quiet=True)
-    make = functools.partial(_train_tokenizer, config, screen)
+    make = functools.partial(_train_tokenizer, config, cache, screen)
     vocabulary = initial.vocabulary(config, path, origin, make)
     tokenizer.check_same(vocabulary, path / trained_run.TOKENIZER)
     # Of a short text the tokenizer has fewer pieces than were asked for.
@@ -90,7 +85,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
         screen.begin('tokenising')
         screen.count(pairs, None, 'pairs')
 
-    pairs = corpus.prepare(source, vocabulary, cache.folder(), show_progress)
+    pairs = corpus.prepare(source, vocabulary, cache, show_progress)
     batches = _batches(config, pairs, devices)
     _check_positions(model, batches, vocabulary, dev | final)
     steps = count_steps(config, batches)
@@ -112,26 +107,10 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     )
 
 
-def text_digests(setup: RunSetup) -> dict[str, str]:
-    """What tells its text, as it is tokenised, from any other."""
-    texts = repr((setup.dev, setup.sets)).encode()
-    return {
-        'tokenizer': setup.tokenizer.digest,
-        'training pairs': setup.pairs.digest,
-        'evaluation sets': hashlib.sha256(texts).hexdigest(),
-    }
-
-
 def count_steps(config: ExperimentConfig, batches: Batches) -> int:
     """How many steps: `train.steps` or `train.epochs`, the sooner; 0 sets no limit."""
     epochs = config.train.epochs * batches.batches_per_epoch
-    steps = min(limit for limit in (config.train.steps, epochs) if limit)
-    if steps > LARGEST_INT:
-        raise UserError(
-            f'train.epochs={config.train.epochs} are {steps:,} steps, and more than '
-            f'{LARGEST_INT:,} cannot be counted: give fewer'
-        )
-    return steps
+    return min(limit for limit in (config.train.steps, epochs) if limit)
 
 
 def describe(setup: RunSetup, path: Path) -> str:
@@ -143,7 +122,6 @@ def describe(setup: RunSetup, path: Path) -> str:
     devices = f'{jax.device_count()} × {jax.devices()[0].device_kind}'
     epochs = setup.steps / batches.batches_per_epoch
     params = trained_run.abstract_variables(setup.model, setup.devices)['params']
-    trained, _ = freezing.split(params, frozen.paths(setup.config, setup.model))
     return console.facts(
         {
             'run': path,
@@ -152,9 +130,7 @@ def describe(setup: RunSetup, path: Path) -> str:
             f'{setup.pairs.skipped:,} blank)',
             'evaluation sets': ', '.join(sizes),
             'vocabulary': setup.tokenizer.vocab_size,
-            'begins with': setup.config.init_from or 'new parameters',
-            'parameters': f'{count_parameters(params):,} '
-            f'(trained: {count_parameters(trained):,})',
+            'parameters': count_parameters(params),
             'batch': f'{shapes}; {batches.target_tokens_per_batch:,.0f} target tokens, '
             f'{batches.padding_share:.1%} padding',
             'steps': f'{setup.steps:,} ({epochs:.1f} epochs)',
@@ -163,7 +139,9 @@ def describe(setup: RunSetup, path: Path) -> str:
     )
 
 
-def _train_tokenizer(config: ExperimentConfig, screen: Screen) -> Tokenizer:
+def _train_tokenizer(
+    config: ExperimentConfig, cache: Path, screen: Screen
+) -> Tokenizer:
     if config.tokenizer.kind == 'published':
         raise UserError(
             'tokenizer.kind=published is of a run that experiments.convert makes: '
@@ -173,7 +151,7 @@ def _train_tokenizer(config: ExperimentConfig, screen: Screen) -> Tokenizer:
     return tokenizer.train(
         source,
         config.tokenizer.vocab_size,
-        cache.folder(),
+        cache,
         lambda pairs: screen.count(pairs, None, 'pairs'),
     )
 
@@ -182,10 +160,8 @@ def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
     """The model of a vocabulary, once it was traced: it can run on the devices."""
     tokens = vocabulary.special_tokens
     model = model.clone(vocab_size=vocabulary.vocab_size, special_tokens=tokens)
-    try:
+    with user_errors():
         variables = trained_run.abstract_variables(model, devices)
-    except ValueError as error:
-        raise UserError(str(error)) from None
     mesh.check_divides(devices.mesh, variables)
     return model
 

@@ -10,10 +10,10 @@ beam search. Computed in float64, stored in float32. PyTorch and Transformers ar
 to make them, and not to test with them.
 """
 
+import copy
 import itertools
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -210,16 +210,10 @@ def make(name: str) -> None:
     print(f'{name}: seed {seed}, loss {golden["loss"]:.6f}, {texts}')
 
 
-def random_model(name: str, seed: int, changes: Mapping[str, Any] | None = None):
-    """A family's model.
-
-    Args:
-      name: in FAMILIES.
-      seed: of its weights.
-      changes: of its settings, by dotted names.
-    """
+def random_model(name: str, seed: int):
+    """A family's model, with weights by a seed."""
     case = FAMILIES[name]
-    settings = changed(case.settings, changes or {})
+    settings = copy.deepcopy(case.settings)
     suffix = 'MTModel' if case.kind == 'Marian' else 'ForConditionalGeneration'
     config = getattr(transformers, f'{case.kind}Config')(**settings)
     torch.manual_seed(seed)
@@ -229,17 +223,6 @@ def random_model(name: str, seed: int, changes: Mapping[str, Any] | None = None)
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
     randomise(model)
     return model
-
-
-def changed(settings: Any, changes: Mapping[str, Any]) -> Any:
-    settings = json.loads(json.dumps(settings))
-    for name, value in changes.items():
-        *sections, field = name.split('.')
-        place = settings
-        for section in sections:
-            place = place[section]
-        place[field] = value
-    return settings
 
 
 def randomise(model) -> None:

@@ -60,17 +60,10 @@ def check_arguments(source: Any) -> None:
     """Refuses arguments of a source of files that are wrong by themselves.
 
     Raises:
-      ValueError: one is of another type than annotated, or holds a character that no
-        name of a file does; or both languages are one.
+      ValueError: one is of another type than annotated, or both languages are one.
     """
     for field in dataclasses.fields(source):
-        value = getattr(source, field.name)
-        ranges.check(field.name, field.type, value)
-        if isinstance(value, str) and not value.isprintable():
-            raise ValueError(
-                f'{field.name} is {ranges.shown(value)}: no name of a file holds such '
-                'a character; leave it out'
-            )
+        ranges.check(field.name, field.type, getattr(source, field.name))
     if source.source == source.target:
         raise ValueError(
             f'source and target are both {source.source!r}; name two languages'

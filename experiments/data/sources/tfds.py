@@ -10,7 +10,6 @@ import unicodedata
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from experiments.data.sources import check_arguments
@@ -53,12 +52,6 @@ class Tfds:
 
     def __post_init__(self):
         check_arguments(self)
-        # Else gs://…, which TFDS knows. It makes a folder that is not there, and one
-        # named '~nobody' as well.
-        if self.data_dir and '://' not in self.data_dir:
-            path = Path(self.data_dir).expanduser()
-            if path.exists() and not path.is_dir():
-                raise UserError(f'data: {path} is not a folder')
 
     def train(self) -> Iterator[tuple[str, str]]:
         return self._pairs(self.split)
@@ -161,8 +154,6 @@ class Tfds:
         try:
             for example in _examples(builder, split):
                 yield _text(example[self.source]), _text(example[self.target])
-        except UserError:
-            raise
         except Exception as error:  # each kind of file has errors of its own
             raise UserError(
                 f'data: {builder.data_path}, split {split!r}, cannot be read: '
@@ -172,21 +163,12 @@ class Tfds:
 
 
 def _examples(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
-    kind = builder.info.file_format.value
-    if not builder.info.splits[split].file_instructions:
-        return  # a slice such as train[:0], of which TFDS makes an error of its own
-    if kind == 'array_record':
-        records = builder.as_data_source(split)
-        for start in range(0, len(records), _CHUNK):
-            yield from records.__getitems__(
-                range(start, min(start + _CHUNK, len(records)))
-            )
-    elif kind == 'tfrecord':
+    if builder.info.file_format.value == 'tfrecord':
         yield from _tfrecords(builder, split)
-    else:
-        raise UserError(
-            f'data: {builder.data_path} holds {kind}; prepare it as array_record'
-        )
+        return
+    records = builder.as_data_source(split)
+    for start in range(0, len(records), _CHUNK):
+        yield from records.__getitems__(range(start, min(start + _CHUNK, len(records))))
 
 
 def _tfrecords(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
