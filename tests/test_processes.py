@@ -202,7 +202,9 @@ def begin(text):
             changed = FIELDS | {'data': small_runs.source(text)} | fields
             own = changes[i] if changes else {}
             arguments = small_runs.flags(changed, **own)
-            run = ['-c', DISK_FILLS] if i == full else ['-m', 'experiments.run']
+            run = ['-c', DISK_FILLS.replace('FULL', str(i == full))]
+            if full is None:
+                run = ['-m', 'experiments.run']
             command = [sys.executable, *run, '--config=wmt_small']
             where = f'--workdir={workdir}'
             processes.append(start(command, where, *arguments, *flags, devices=devices))
@@ -339,10 +341,12 @@ def test_kills_at_random_times_change_no_bit(begin, tmp_path):
 # `experiments.run`, for which the disk is full when it writes the checkpoint of step 8.
 DISK_FILLS = """
 import resource, runpy
+from experiments.checkpoints import checkpoints
 from experiments.checkpoints.checkpoints import Checkpoints
+checkpoints._WRITTEN_SECONDS = 20
 save = Checkpoints.save
 def fill_and_save(self, step, *arguments, **named):
-    if step == 8:
+    if step == 8 and FULL:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
     return save(self, step, *arguments, **named)
 Checkpoints.save = fill_and_save
@@ -370,9 +374,9 @@ def test_a_disk_that_fills_for_one_ends_all_and_the_last_checkpoint_stays(
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        (({}, {'model__d_ff': 16}), 'has another config .*model.d_ff is 16, not 32'),
+        (({}, {'model__d_ff': 16}), 'has another command .*model.d_ff is 16, not 32'),
         (({'model__num_heads': 3},) * 2, 'num_heads'),
-        (({'model__nothing': 1},) * 2, 'the config has no field'),
+        (({'model__nothing': 1},) * 2, 'model.nothing'),
         (({'mesh__fsdp': 3},) * 2, 'mesh.fsdp=3 .*multiply to the 4 devices'),
         (({'mesh__fsdp': 4, 'model__d_model': 18},) * 2, 'mesh.fsdp=4 divides no'),
     ],

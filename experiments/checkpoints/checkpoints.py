@@ -26,6 +26,8 @@ from experiments.errors import UserError
 from experiments.runtime import processes
 
 _REMOVED = 'removed'  # the folder of those that are being removed
+# In which the slowest process has to have written its part, after the quickest one.
+_WRITTEN_SECONDS = 300
 _LONGEST = 500  # characters of what is said of an error
 
 
@@ -95,6 +97,7 @@ class Checkpoints:
             save_root_metadata=False,
             lightweight_initialize=True,
             async_options=ocp.AsyncOptions(
+                timeout_secs=_WRITTEN_SECONDS,
                 post_finalization_callback=self._sync,
                 # If one could not be made in the background, it would wait for ever.
                 create_directories_asynchronously=False,
