@@ -375,3 +375,38 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients(name):
     assert all(np.isfinite(g).all() for g in gradients)
     np.testing.assert_array_equal(gradients[0][:, 1], 0.0)
     np.testing.assert_array_equal(gradients[2][:, 2], 0.0)
+
+
+def test_equals_jax_nn():
+    q, key, value = (random(2, 6, 3, 8, seed=i).astype(np.float32) for i in range(3))
+    mask = np.random.default_rng(3).random((2, 3, 6, 6)) < 0.6
+    mask |= np.eye(6, dtype=bool)
+    expected = jax.nn.dot_product_attention(q, key, value, mask=mask)
+    np.testing.assert_allclose(attend(q, key, value, mask), expected, atol=1e-5)
+
+
+@BELOW
+def test_linear_holds_however_far_below_zero_its_features_are(q_level, key_level):
+    attention = spec.make('flaxformer_lite.attention', 'linear')
+    mask = np.tri(5, dtype=bool)[None, None]
+    arrays = far_below(q_level, key_level)
+    y = attend(*arrays, mask, attention=attention)
+    np.testing.assert_allclose(y, linear64(*arrays), atol=1e-4)
+
+    direction = random(*y.shape, seed=3)
+
+    def loss(*arrays):
+        return (direction * attend(*arrays, mask, attention=attention)).sum()
+
+    inputs = [jnp.asarray(x, jnp.float32) for x in arrays]
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*inputs)
+    for i, gradient in enumerate(gradients):
+        for at in np.ndindex(1, 5, 1, 2):
+            step = np.zeros_like(arrays[i])
+            step[at] = 1e-5
+            ends = (
+                [*arrays[:i], arrays[i] + d, *arrays[i + 1 :]] for d in (step, -step)
+            )
+            above, below = ((direction * linear64(*end)).sum() for end in ends)
+            slope = (above - below) / 2e-5
+            np.testing.assert_allclose(gradient[at], slope, atol=1e-3, err_msg=f'{at}')

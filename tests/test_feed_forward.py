@@ -192,3 +192,21 @@ def test_what_an_expert_has_no_room_for_is_counted_and_only_in_training():
     with padding_known(jnp.asarray(valid)):
         y = made(text).apply({'params': p}, jnp.asarray(x, jnp.float32))
     np.testing.assert_allclose(y[0, valid[0]], np.repeat(y[0, :1], 7, 0), atol=1e-6)
+
+
+def test_first_choices_take_their_slots_before_second_ones():
+    text = 'mixture(experts=2, capacity=0.5)'  # 0.5 · 2 · 2 / 2 = 1 slot each
+    gate = float64(mixture(text, X)[0])['gate']['kernel']
+    # Token 0 wants expert 0, then 1; token 1 wants 1, then 0.
+    x = np.stack([gate[:, 0] - gate[:, 1], gate[:, 1] - gate[:, 0]])
+    p, y, _, metrics = mixture(text, x[None])
+    for i in range(2):
+        e = np.exp(x[i] @ gate)
+        up, down = (
+            {k: float64(v[i]) for k, v in p['experts'][n].items()}
+            for n in ('up', 'down')
+        )
+        h = np.maximum(x[i] @ up['kernel'] + up['bias'], 0)
+        expected = e[i] / e.sum() * (h @ down['kernel'] + down['bias'])
+        np.testing.assert_allclose(y[0, i], expected, atol=1e-5)
+    np.testing.assert_allclose(metrics['dropped'], 0.5)

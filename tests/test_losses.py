@@ -97,3 +97,12 @@ def test_gradients_are_those_of_the_formula(smoothing):
 def test_metrics_have_no_gradient(metric):
     for gradient in gradients(of=metric):
         np.testing.assert_array_equal(gradient, 0.0)
+
+
+def test_smoothing_spreads_over_the_whole_vocabulary_and_no_entropy_is_taken_off():
+    # p = (1/2, 1/4, 1/8, 1/8), label 1, ε = .4: q = (.1, .7, .1, .1), so
+    # −Σ q log₂ p = 2.1. Spread over the other three words it were 2.0; less the entropy
+    # of q, less again.
+    table = np.log(2.0) * np.array([[-1.0], [-2.0], [-3.0], [-3.0]])
+    s = sums(np.ones((1, 1, 1)), table, np.array([[1]]), smoothing=0.4)
+    np.testing.assert_allclose(s.loss / np.log(2.0), 2.1, rtol=1e-6)

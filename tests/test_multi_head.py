@@ -179,3 +179,20 @@ def test_without_projections_heads_are_slices():
         e = np.exp(X[b][:, own] @ Y[b][:, own].T / 2) * MASK[b, 0]
         expected = e / e.sum(-1, keepdims=True) @ Y[b][:, own]
         np.testing.assert_allclose(y[b][:, own], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('bias', [False, True])
+def test_equals_linen(bias):
+    sizes = Sizes(d_model=D, num_heads=4, num_kv_heads=4, d_k=3, d_v=3)
+    p, out = run(X, Y, MASK, multi_head(sizes, bias=bias))
+    linen = nn.MultiHeadDotProductAttention(num_heads=4, use_bias=bias)
+    p = {('out' if name == 'out_proj' else name): layer for name, layer in p.items()}
+    assert set(p) == {'query', 'key', 'value', 'out'}
+    assert all(('bias' in layer) == bias for layer in p.values())
+    x, y, mask = (
+        jnp.asarray(X, jnp.float32),
+        jnp.asarray(Y, jnp.float32),
+        jnp.asarray(MASK),
+    )
+    expected = apply(linen, {'params': p}, x, y, mask=mask)
+    np.testing.assert_allclose(out, expected, atol=1e-5)

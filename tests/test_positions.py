@@ -166,3 +166,8 @@ def test_shaws_relative_keys_and_values_are_his_equations():
     arguments = jnp.asarray(w, jnp.float32), *positions
     found = tiny.apply(shaw, p, *arguments, method='values')
     np.testing.assert_allclose(found, values, atol=1e-5)
+
+
+def test_the_last_timescale_is_the_papers_and_not_tensor2tensors():
+    # 10000^(510/512); tensor2tensor spaces them so that the last is 10000.
+    np.testing.assert_allclose(1 / np.arcsin(table(2, 512)[1, 510]), 9646.6, atol=0.1)
