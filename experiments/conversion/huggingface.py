@@ -16,7 +16,7 @@ import sentencepiece
 from experiments import storage
 from experiments.conversion import rewrite
 from experiments.conversion.rewrite import Expressed
-from experiments.conversion.trained import Trained
+from experiments.conversion.trained import Trained, draw_tokens
 from experiments.data.published import CONFIG, GENERATION, PublishedTokenizer
 from experiments.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from experiments.errors import UserError, user_errors
@@ -162,8 +162,8 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
     Layer normalisation has another ε in PyTorch, which is nothing beside a variance of
     one, and something beside a small one.
     """
-    source = _draw_tokens(trained.model, 16)
-    inputs = _draw_tokens(trained.model, 15)
+    source = draw_tokens(trained.model, 16)
+    inputs = draw_tokens(trained.model, 15)
     theirs = build.model(*found.described)
     ours = _logits(trained.model, trained.variables, source, inputs)
     other = _logits(theirs, found.variables, source, inputs)
@@ -176,13 +176,6 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
         f'{config.norm} with model.init={config.init}: the logits of this model differ '
         f'by {difference:.1g} there'
     )
-
-
-def _draw_tokens(model: Model, length: int) -> np.ndarray:
-    """Four rows of drawn tokens that are text, no longer than the model has places."""
-    length = min(length, (model.max_length or length + 1) - 1)
-    draw = np.random.default_rng(length).integers
-    return draw(UNK + 1, model.vocab_size, (4, length), np.int32)
 
 
 def _logits(model: Model, variables: Any, source: Any, inputs: Any) -> np.ndarray:

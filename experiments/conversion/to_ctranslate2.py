@@ -8,6 +8,7 @@ the other.
 # CTranslate2 is of an extra, which need not be installed.
 # pyright: reportMissingImports=false
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ import numpy as np
 
 from experiments.conversion import rewrite
 from experiments.conversion.rewrite import Expressed
-from experiments.conversion.trained import Trained
+from experiments.conversion.trained import Trained, draw_tokens
 from experiments.data.tokenizer import BOS, EOS, PAD, UNK
 from experiments.errors import UserError
-from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.sizes import Sizes
 
@@ -64,6 +65,8 @@ _OF_TABLE = ('none', 'sinusoidal', 'learned')
 _POSITIONS = 2048
 # A logit that no token is chosen by, in any type of number that it computes with.
 _NEVER = -1e4
+# By how much the log-probability of a token may differ.
+_TOLERANCE = 1e-3
 
 
 def write(trained: Trained, folder: Path, quantization: str | None = None) -> None:
@@ -75,15 +78,22 @@ def write(trained: Trained, folder: Path, quantization: str | None = None) -> No
       quantization: of matrices, 'int8' or 'float32'; None for the latter.
 
     Raises:
-      UserError: a field's value is not computed there.
+      UserError: a field's value is not computed there, or the scores of what is written
+        are others.
     """
     model = rewrite.plain(trained.model, trained.config.model, trained.variables)
     check_model(model.config)
-    described = _described(model, trained)
-    described.validate()
-    described.optimize(quantization=quantization or 'float32')
-    described.save(str(folder))
+    _save(_described(model, trained), folder, 'float32')
+    check_scores(folder, trained)
+    if quantization == 'int8':
+        _save(_described(model, trained), folder, quantization)
     (folder / 'tokenizer.model').write_bytes(trained.tokenizer.model)
+
+
+def _save(described: Any, folder: Path, quantization: str) -> None:
+    described.validate()
+    described.optimize(quantization=quantization)
+    described.save(str(folder))
 
 
 def check_model(config: ModelConfig) -> None:
@@ -291,3 +301,46 @@ def _fill_linear(linear: Any, *parts: Params) -> None:
     linear.weight = np.ascontiguousarray(np.concatenate(weights))
     if 'bias' in parts[0]:
         linear.bias = np.concatenate([part['bias'].ravel() for part in parts])
+
+
+def check_scores(folder: Path, trained: Trained) -> None:
+    """Refuses a written model that scores drawn sentences otherwise than ours does.
+
+    Raises:
+      UserError: it does, by more than rounding: this version of CTranslate2 computes
+        something else.
+    """
+    import ctranslate2
+
+    source_BS = draw_tokens(trained.model, 11)
+    target_BT = draw_tokens(trained.model, 8)
+    pieces = trained.tokenizer.pieces
+    translator = ctranslate2.Translator(str(folder), device='cpu', intra_threads=1)
+    scored = translator.score_batch(
+        [pieces(row) for row in source_BS.tolist()],
+        [pieces(row) for row in target_BT.tolist()],
+    )
+    theirs = np.array([result.log_probs for result in scored])
+    ours = _log_probabilities(trained, source_BS, target_BT)
+    difference = float(abs(ours - theirs).max())
+    if not difference <= _TOLERANCE:
+        raise UserError(
+            f'--to=ctranslate2: log-probabilities of CTranslate2 '
+            f'{ctranslate2.__version__} differ from those of this model by '
+            f'{difference:.1g}: use 4.8.5, or another version'
+        )
+
+
+def _log_probabilities(
+    trained: Trained, source_BS: np.ndarray, target_BT: np.ndarray
+) -> np.ndarray:
+    """Of each token and the end, among the tokens that a translation may have."""
+    config = dataclasses.replace(trained.config.model, dtype='float32')
+    model = build.model(config, trained.model.vocab_size, trained.model.special_tokens)
+    source_BS = np.pad(source_BS, ((0, 0), (0, 1)), constant_values=EOS)
+    inputs_BT = np.pad(target_BT, ((0, 0), (1, 0)), constant_values=BOS)
+    labels_BT = np.pad(target_BT, ((0, 0), (0, 1)), constant_values=EOS)
+    logits_BTV = np.array(jax.jit(model.apply)(trained.variables, source_BS, inputs_BT))
+    logits_BTV[..., [PAD, BOS]] = -np.inf
+    log_probs_BTV = np.asarray(jax.nn.log_softmax(logits_BTV))
+    return np.take_along_axis(log_probs_BTV, labels_BT[..., None], -1)[..., 0]

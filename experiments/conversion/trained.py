@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from experiments.config.schema import ExperimentConfig
-from experiments.data.tokenizer import Tokenizer
+from experiments.data.tokenizer import UNK, Tokenizer
 from experiments.runs import trained_run
 from flaxformer_lite.models.base import Model
 
@@ -34,3 +36,10 @@ def read_trained(workdir: Path) -> Trained:
     run = trained_run.open_trained(workdir)
     mean = trained_run.average(run.config, run.checkpoints, run.model)
     return Trained(run.config, run.tokenizer, run.model, mean.variables)
+
+
+def draw_tokens(model: Model, length: int) -> np.ndarray:
+    """Four rows of drawn tokens that are text, no longer than the model has places."""
+    length = min(length, (model.max_length or length + 1) - 1)
+    draw = np.random.default_rng(length).integers
+    return draw(UNK + 1, model.vocab_size, (4, length), np.int32)
