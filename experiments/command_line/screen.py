@@ -4,10 +4,10 @@ On a terminal it is one line below all others, redrawn several times a second; e
 it is a few lines, such as a log file can keep.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -114,13 +114,16 @@ class Screen:
 
         A run goes on where nobody reads it any more, as when its terminal is gone.
         """
-        with suppress(OSError):
+        try:
             if self._is_live:
                 self._progress.console.print(
                     text, markup=False, highlight=False, soft_wrap=True
                 )
             else:
                 print(text, file=self._out, flush=True)
+        except OSError:
+            # What the stream has buffered goes there too, also when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
 
     def close(self) -> None:
         """Removes the line that changes; a second call does nothing."""
