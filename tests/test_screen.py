@@ -80,5 +80,4 @@ def test_a_run_goes_on_where_nobody_reads():
     assert os.read(reads, 100) == b'seen\n'
     os.close(reads)
     screen.say('not seen')
-    with pytest.raises(BrokenPipeError):
-        stream.close()
+    stream.close()  # what had been buffered is flushed, and no error
