@@ -47,7 +47,9 @@ def kept_bytes(choice, **overrides):
         return loss_sums(model, variables, batch, dropout_key=key).loss
 
     kept = saved_residuals(loss, variables, batch, key)
-    return sum(x.size * x.dtype.itemsize for x, of in kept if 'argument' not in of)
+    # A policy keeps no scalars, such as the constants of norms; without one they stay.
+    arrays = [x for x, of in kept if x.shape and 'argument' not in of]
+    return sum(x.size * x.dtype.itemsize for x in arrays)
 
 
 def test_what_is_kept_grows_and_what_is_computed_again_shrinks_with_the_policy():
@@ -59,8 +61,7 @@ def test_what_is_kept_grows_and_what_is_computed_again_shrinks_with_the_policy()
     _, no_products_of_pairs, products, everything = remat.POLICIES
     assert kept['blocks'] == kept['nothing_saveable'] < kept[no_products_of_pairs]
     assert kept[no_products_of_pairs] < kept[products] < kept['none']
-    # But for the scalars of a few operations, of which a policy says nothing.
-    assert 0 <= kept['none'] - kept[everything] < 64
+    assert kept[everything] == kept['none']
     assert again['blocks'] > again[no_products_of_pairs] > 0
     assert again[products] == again[everything] == again['none'] == 0
     flops = [x['flops_per_token'] for x in ledgers.values()]
