@@ -15,6 +15,7 @@ __version__ = '0.2.0'
 
 __all__ = [
     'Record',
+    'TokenScores',
     'TrainState',
     'ablation_masks',
     'attention_stats',
@@ -26,10 +27,12 @@ __all__ = [
     'from_pretrained',
     'generate',
     'init_state',
+    'log_probs',
     'loss_sums',
     'make_batch',
     'make_train_step',
     'ops',
+    'patch',
     'record',
     'schedules',
     'sharding',

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.kv_cache import BeamState
-from flaxformer_lite.models.base import DecodeState, Model
+from flaxformer_lite.models.base import DecodeState, Model, Tokens
 from flaxformer_lite.special_tokens import SpecialTokens
 
 
@@ -27,7 +27,7 @@ class EnsembleState(NamedTuple):
 class Ensemble(nn.Module):
     """p(y_t | y_<t, x) = 1/M Σ_m p_m(y_t | y_<t, x): logits are the log of that mean.
 
-    `prefill` and `decode_step` are as those of a `Model`.
+    It is called, and its `prefill` and `decode_step` are, as a `Model`'s.
 
     Attributes:
       models: each an object of its own.
@@ -46,6 +46,10 @@ class Ensemble(nn.Module):
         limits = [model.max_length for model in self.models]
         return min((limit for limit in limits if limit is not None), default=None)
 
+    def __call__(self, source: Tokens, inputs: Tokens) -> jax.Array:
+        """Teacher-forced log of the mean probability, BTV; as a `Model` is called."""
+        return _log_mean([model(source, inputs) for model in self.models])
+
     def prefill(self, source_BS: jax.Array) -> EnsembleState:
         """Each model reads the source once."""
         return EnsembleState(tuple(model.prefill(source_BS) for model in self.models))
@@ -54,15 +58,19 @@ class Ensemble(nn.Module):
         self, token_BN: jax.Array, state: EnsembleState, beam: BeamState
     ) -> tuple[jax.Array, EnsembleState]:
         """The next token of each hypothesis → log of the mean probability, BNV."""
-        log_p_MBNV = []
+        logits_MBNV = []
         states = []
         for model, model_state in zip(self.models, state.states, strict=True):
             logits_BNV, model_state = model.decode_step(token_BN, model_state, beam)
-            log_p_MBNV.append(jax.nn.log_softmax(logits_BNV))
+            logits_MBNV.append(logits_BNV)
             states.append(model_state)
-        log_sum_BNV = jax.nn.logsumexp(jnp.stack(log_p_MBNV), axis=0)
-        log_mean_BNV = log_sum_BNV - jnp.log(len(self.models))
-        return log_mean_BNV, EnsembleState(tuple(states))
+        return _log_mean(logits_MBNV), EnsembleState(tuple(states))
+
+
+def _log_mean(logits_MBTV: Sequence[jax.Array]) -> jax.Array:
+    """The log of the mean of the models' probabilities."""
+    log_p_MBTV = jnp.stack([jax.nn.log_softmax(x_BTV) for x_BTV in logits_MBTV])
+    return jax.nn.logsumexp(log_p_MBTV, axis=0) - jnp.log(len(logits_MBTV))
 
 
 def ensemble(models: Sequence[Model]) -> Ensemble:

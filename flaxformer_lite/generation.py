@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 import flaxformer_lite.decoding as decoding
+from flaxformer_lite.interception import interceptors
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows
 from flaxformer_lite.special_tokens import SpecialTokens
@@ -109,7 +110,8 @@ def generate(
     max_len_B = jnp.where(source_length_B > 0, max_len_B, 0).astype(jnp.int32)
     if key is None:
         key = jax.random.key(0)
-    return _generate(model, settings, variables, key, source_BS, max_len_B)
+    arrays = variables, key, source_BS, max_len_B
+    return _generate(model, settings, interceptors(), *arrays)
 
 
 def _special_tokens(model, bos, eos):
@@ -154,8 +156,9 @@ def _check(model, source_length_B, strategy, key):
         )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _generate(model, settings, variables, key, source_BS, max_len_B):
+# What listens to the model's calls is part of its program.
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _generate(model, settings, listeners, variables, key, source_BS, max_len_B):
     # By a row's number in the whole batch.
     rows_B = jnp.arange(len(source_BS))
     return decode_rows(model, settings, variables, key, source_BS, max_len_B, rows_B)

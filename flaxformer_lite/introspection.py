@@ -1,20 +1,30 @@
-"""What a model does inside: recorded, summed up, or switched off."""
+"""What a model does inside: recorded, replaced, summed up, or switched off."""
 
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax import linen as nn
 
+from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.layers.blocks import Block
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.training.batch import Batch, source_and_inputs
-from flaxformer_lite.training.loss import forward
+from flaxformer_lite.remat import NONE
+from flaxformer_lite.training.batch import Batch, check_variables, source_and_inputs
+from flaxformer_lite.training.loss import DEFAULT_LOSS, loss_sums
 
 # What an attention is called in a record: the stack's name and this.
 ATTENTION_SUFFIXES = {'self_attention': '', 'cross_attention': ' cross'}
+# The parts of a layer that give one of `Record.values`, and the method that does.
+_GIVES_VALUE = {
+    **dict.fromkeys([*ATTENTION_SUFFIXES, 'feed_forward'], '__call__'),
+    **dict.fromkeys(['residual_1', 'residual_2', 'residual_3'], 'after'),
+}
 
 
 class Record(NamedTuple):
@@ -28,6 +38,13 @@ class Record(NamedTuple):
         layer, BT, by stack.
       positions: int32 BT, by stack.
       valid: bool BT, False for padding, by stack.
+      values: what `patch` can replace, by the path of the part that gives it, as the
+        parameters have it. Of layer 1 of the decoder:
+        decoder/layer_1/before: the residual stream before the layer, BTD.
+        decoder/layer_1/residual_2: the stream after its second sublayer, BTD.
+        decoder/layer_1/cross_attention, …/self_attention, …/feed_forward: what the
+          sublayer gives the stream, BTD.
+        decoder/layer_1/cross_attention/head_3: a head's result, BTU.
     """
 
     weights: dict[str, tuple[jax.Array, ...]]
@@ -35,6 +52,7 @@ class Record(NamedTuple):
     norms: dict[str, tuple[jax.Array, ...]]
     positions: dict[str, jax.Array]
     valid: dict[str, jax.Array]
+    values: dict[str, jax.Array]
 
 
 def record(
@@ -54,8 +72,22 @@ def record(
         parameters); or `variables` are parameters alone.
     """
     model, variables = _with_separate_layers(model, variables)
-    _, written = forward(model, variables, batch, collections=('intermediates',))
-    found = Record({}, {}, {}, {}, {})
+    check_variables(variables)
+    # What is computed again would be taken out of the function that does it.
+    model = model.with_remat(NONE)
+    found = Record({}, {}, {}, {}, {}, {})
+
+    def keep(name: str, value: jax.Array) -> jax.Array:
+        found.values[name] = value
+        return value
+
+    with _values_through(keep):
+        _, written = model.apply(
+            variables,
+            *source_and_inputs(batch),
+            method='logit_factors',
+            mutable=['intermediates'],
+        )
     for stack, inside in written['intermediates'].items():
         if 'norms' in inside:
             _add_stack(found, stack, inside, missing_ok)
@@ -65,6 +97,78 @@ def record(
         if stack.block.merged and name in found.weights:
             _split_merged(found, name)
     return found
+
+
+def patch(
+    model: Model, variables: Any, batch: Batch, values: Mapping[str, jax.Array]
+) -> jax.Array:
+    """The logits of a batch, of which some values inside are replaced by others.
+
+    With values that another input gave it is activation patching: what is restored
+    where a value of a clean input goes into the run of a corrupted one? (Vig et al.
+    2020; Meng et al. 2022; Heimersheim and Nanda 2024.) Zeros or means ablate.
+
+    Args:
+      model, variables, batch: as `record`.
+      values: named and shaped as in `Record.values`. Inputs to exchange values between
+        are as long as each other, as `make_batch(…, length=)` makes them.
+
+    Returns:
+      Logits as `model.apply` gives them, float32 BTV.
+
+    Raises:
+      ValueError: the model has no such value, or of another shape; or `variables` are
+        parameters alone.
+    """
+    model, variables = _with_separate_layers(model, variables)
+    check_variables(variables)
+    shapes = {}
+
+    def replace(name: str, value: jax.Array) -> jax.Array:
+        shapes[name] = value.shape
+        if name not in values:
+            return value
+        new = jnp.asarray(values[name], value.dtype)
+        if new.shape != value.shape:
+            raise ValueError(
+                f'values[{name!r}] must be of shape {value.shape}, not {new.shape}: '
+                'pad both batches by make_batch(…, length=)'
+            )
+        return new
+
+    with _values_through(replace):
+        logits_BTV: Any = model.apply(variables, *source_and_inputs(batch))
+    unknown = [name for name in values if name not in shapes]
+    if unknown:
+        raise ValueError(
+            f'the model has no value {unknown[0]!r}: it has {", ".join(shapes)}'
+        )
+    return logits_BTV
+
+
+def _values_through(
+    take: Callable[[str, jax.Array], jax.Array],
+) -> AbstractContextManager[None]:
+    """Has models go on with take(name, value) in place of each of `Record.values`."""
+
+    def intercept(of, args, kwargs, context):
+        path = context.module.path
+        name = '/'.join(path)
+        if isinstance(context.module, Block) and context.method_name == '__call__':
+            x_BTD, *others = args
+            return of(take(f'{name}/before', x_BTD), *others, **kwargs)
+        result = of(*args, **kwargs)
+        if len(path) != 3:  # no part of a layer: those are stack/layer/part
+            return result
+        if context.method_name == 'attend_by_head':
+            heads = jnp.moveaxis(result, 2, 0)
+            taken = [take(f'{name}/head_{i}', x_BTU) for i, x_BTU in enumerate(heads)]
+            return jnp.stack(taken, 2)
+        if _GIVES_VALUE.get(path[-1]) == context.method_name:
+            return take(name, result)
+        return result
+
+    return nn.intercept_methods(intercept)
 
 
 def _with_separate_layers(model: Model, variables: Any) -> tuple[Model, Any]:
@@ -134,14 +238,14 @@ def attention_stats(
     model: Model,
     variables: Any,
     batch: Batch,
-    label_smoothing: float = 0.1,
+    loss: Spec = DEFAULT_LOSS,
     missing_ok: bool = False,
 ) -> dict[str, dict[str, jax.Array]]:
     """Figures of each head, (layers, heads), and of each layer, (layers,).
 
     Args:
       model, variables, batch: as `record`.
-      label_smoothing: of the loss whose gradient is taken.
+      loss: whose gradient is taken; as `loss_sums` takes it.
       missing_ok: as `record`.
 
     Returns:
@@ -178,7 +282,7 @@ def attention_stats(
             for weights_BHTS in layers
         ]
         stats[name] = jax.tree.map(lambda *x: jnp.stack(x), *by_layer)
-    gradients = _gradients(model, variables, batch, label_smoothing)
+    gradients = _gradients(model, variables, batch, loss)
     for stack, (_, *after_layers) in found.norms.items():
         of_stack = stats.setdefault(stack, {})
         norms_BLT = jnp.stack(after_layers, 1)
@@ -192,12 +296,12 @@ def attention_stats(
     return stats
 
 
-def _gradients(model, variables, batch, label_smoothing):
+def _gradients(model, variables, batch, loss):
     """Of the mean loss of a token, by the parameters."""
 
     def mean_loss(params):
         with_params = variables | {'params': params}
-        sums, _ = forward(model, with_params, batch, label_smoothing)
+        sums = loss_sums(model, with_params, batch, loss)
         return sums.loss / sums.tokens
 
     return jax.grad(mean_loss)(variables['params'])

@@ -13,10 +13,13 @@ from flaxformer_lite.generation import generate as generate
 from flaxformer_lite.introspection import Record as Record
 from flaxformer_lite.introspection import ablation_masks as ablation_masks
 from flaxformer_lite.introspection import attention_stats as attention_stats
+from flaxformer_lite.introspection import patch as patch
 from flaxformer_lite.introspection import record as record
 from flaxformer_lite.pretrained.load import describe_pretrained as describe_pretrained
 from flaxformer_lite.pretrained.load import from_pretrained as from_pretrained
 from flaxformer_lite.pretrained.load import to_pretrained as to_pretrained
+from flaxformer_lite.scoring import TokenScores as TokenScores
+from flaxformer_lite.scoring import log_probs as log_probs
 from flaxformer_lite.training import schedules as schedules
 from flaxformer_lite.training.batch import make_batch as make_batch
 from flaxformer_lite.training.loss import loss_sums as loss_sums

@@ -43,9 +43,10 @@ def model(
     """
     config = ModelConfig.of(config)
     variants.check(config)
-    architecture = variants.find(config, 'architecture')
     with variants.naming('architecture'):
-        name, arguments = spec.parse(config.architecture)
+        folder = variants.folder('architecture')
+        architecture, arguments = folder.find(config.architecture)
+        name, _ = spec.parse(config.architecture)
         others = spec.parameters(architecture).keys() - set(architecture.own_arguments)
         spec.check(name, architecture, arguments, given=others)
     special_tokens.check_within(vocab_size)

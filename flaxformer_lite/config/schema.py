@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from flaxformer_lite import ranges
+from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.ranges import Choices, Range, Rate
 from flaxformer_lite.sizes import Role, Sizes
 
@@ -25,7 +26,7 @@ HEADS = Range(at_least=1, at_most=2**16)
 class ModelConfig:
     """A model; the defaults are the paper's base model; None: as another field."""
 
-    architecture: Annotated[str, 'a file of models/'] = 'encoder_decoder'
+    architecture: Annotated[Spec, 'a file of models/'] = 'encoder_decoder'
 
     d_model: Annotated[int, WIDTH, 'width of embeddings and residual stream'] = 512
     num_layers: Annotated[int, DEPTH, 'depth of the encoder'] = 6
@@ -69,12 +70,12 @@ class ModelConfig:
         int | None, WIDTH, "of attention to the source; empty: the decoder's"
     ] = None
 
-    attention: Annotated[str, 'a file of attention/'] = 'softmax'
+    attention: Annotated[Spec, 'a file of attention/'] = 'softmax'
     decoder_attention: Annotated[
-        str | None, "the decoder's to itself; empty: attention"
+        Spec | None, "the decoder's to itself; empty: attention"
     ] = None
     cross_attention: Annotated[
-        str | None, "the decoder's to the source; empty: attention"
+        Spec | None, "the decoder's to the source; empty: attention"
     ] = None
     projections: Annotated[
         bool, 'False: self-attention has no matrices, a head is a slice'
@@ -82,25 +83,25 @@ class ModelConfig:
     attention_bias: Annotated[
         bool, 'the matrices of queries, keys, values and outputs have biases'
     ] = False
-    positions: Annotated[str, 'a file of positions/'] = 'sinusoidal'
-    decoder_positions: Annotated[str | None, "the decoder's; empty: positions"] = None
-    cross_positions: Annotated[str, 'of queries and keys in cross-attention'] = 'none'
+    positions: Annotated[Spec, 'a file of positions/'] = 'sinusoidal'
+    decoder_positions: Annotated[Spec | None, "the decoder's; empty: positions"] = None
+    cross_positions: Annotated[Spec, 'of queries and keys in cross-attention'] = 'none'
     continuous_positions: Annotated[
         bool, "the decoder's positions go on where the encoder's end"
     ] = False
     merged_attention: Annotated[
         bool, 'one attention of the decoder to itself and to the source'
     ] = False
-    norm: Annotated[str, 'a file of norms/'] = 'layer'
-    decoder_norm: Annotated[str | None, "the decoder's; empty: norm"] = None
+    norm: Annotated[Spec, 'a file of norms/'] = 'layer'
+    decoder_norm: Annotated[Spec | None, "the decoder's; empty: norm"] = None
     norm_embeddings: Annotated[
         bool, 'a norm of embeddings with positions, one in each stack'
     ] = False
-    residual: Annotated[str, 'a file of residual/'] = 'post_norm'
-    decoder_residual: Annotated[str | None, "the decoder's; empty: residual"] = None
-    feed_forward: Annotated[str, 'a file of feed_forward/'] = 'relu'
+    residual: Annotated[Spec, 'a file of residual/'] = 'post_norm'
+    decoder_residual: Annotated[Spec | None, "the decoder's; empty: residual"] = None
+    feed_forward: Annotated[Spec, 'a file of feed_forward/'] = 'relu'
     decoder_feed_forward: Annotated[
-        str | None, "the decoder's; empty: feed_forward"
+        Spec | None, "the decoder's; empty: feed_forward"
     ] = None
     parallel: Annotated[bool, 'attention and feed-forward side by side in a block'] = (
         False
@@ -118,7 +119,7 @@ class ModelConfig:
     layer_drop: Annotated[Rate, 'share dropped of whole layers'] = 0.0
 
     init: Annotated[
-        str | None, 'a file of init/; empty: xavier, or what the residual asks for'
+        Spec | None, 'a file of init/; empty: xavier, or what the residual asks for'
     ] = None
     tie: Annotated[
         str,

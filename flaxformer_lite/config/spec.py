@@ -1,28 +1,135 @@
-"""Spec strings: `'local(window=64)'`, a file of a package and its class's arguments.
+"""Spec strings: `'local(window=64)'`, a file of a folder and its class's arguments.
 
-A variant is a file `<package>/<name>.py` that defines one public class. Nothing else
-has to know it: this is the library's only import by name.
+Each kind of part has a folder. A part is a file `<folder>/<name>.py` that defines one
+public class; nothing else has to know it. A part from elsewhere is named with its
+module, `'my_parts.Local(window=64)'`, wherever a name can stand. In Python a class, or
+an object of one, is as good as its name. All imports by name are here.
+
+    LOSSES = Folder('flaxformer_lite.losses', 'Loss')
+    loss = LOSSES.make('smoothed(rate=0.1)')       # of losses/smoothed.py
+    loss = LOSSES.make('my_parts.Focal(gamma=2)')  # of my_parts.py, or a package
+    loss = LOSSES.make(Focal(gamma=2))             # Focal: a class of Python
 """
 
 import ast
 import cmath
+import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
+import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flaxformer_lite import ranges
 
 
-def parse(spec: str) -> tuple[str, dict[str, Any]]:
+@runtime_checkable
+class Dataclass(Protocol):
+    """An object of a dataclass, as Flax's modules are."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+# What names a part: a string; in Python also a class, or an object of one.
+Spec = str | type | Dataclass
+
+# The packages and modules from elsewhere that specs have named.
+_elsewhere: set[str] = set()
+_OF_FLAX = ('parent', 'name')  # which Flax adds to the attributes of every module
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """The parts of a kind: the files of a package, and classes from elsewhere.
+
+    Attributes:
+      package: whose files they are, but `base` and `_…`. It imports none of them.
+      base: the class of `<package>/base.py` from which every part derives.
+    """
+
+    package: str
+    base: str
+
+    def names(self) -> list[str]:
+        """The names of the files; none of them is imported."""
+        files = pkgutil.iter_modules(importlib.import_module(self.package).__path__)
+        names = {file.name for file in files if not file.name.startswith('_')}
+        return sorted(names - {'base'})
+
+    def check_name(self, spec: Spec) -> None:
+        """Refuses a name without a module that no file has; imports none of them.
+
+        Raises:
+          ValueError: the spec cannot be read, or the message lists the names.
+        """
+        name, _ = parse(spec)
+        if '.' in name or name in self.names():
+            return
+        hint = ranges.nearest(name, self.names())
+        raise ValueError(
+            f'{ranges.shown(name)} is not one of {", ".join(self.names())}, nor a '
+            f'class of your own, as my_package.my_module.MyClass is{hint}'
+        )
+
+    def find(self, spec: Spec) -> tuple[type, dict[str, Any]]:
+        """The class that a spec names, and the arguments that it gives.
+
+        Raises:
+          ValueError: the spec cannot be read, there is no such file, module or class,
+            the file does not define one public class, or the class is not of this kind.
+        """
+        self.check_name(spec)
+        name, arguments = parse(spec)
+        if not isinstance(spec, str):
+            cls = _class_of(spec)
+        elif '.' in name:
+            cls = _import_class(name)
+        else:
+            cls = _only_class(f'{self.package}.{name}')
+        base = getattr(importlib.import_module(f'{self.package}.base'), self.base)
+        if not issubclass(cls, base):
+            raise ValueError(
+                f'{name} is no {self.base}: derive it from '
+                f'{base.__module__}.{self.base}'
+            )
+        return cls, arguments
+
+    def make(self, spec: Spec, /, **given: Any) -> Any:
+        """The object that a spec names.
+
+        Args:
+          spec: the name, and arguments that the user gives.
+          given: arguments that every class of this kind takes, which no spec may give.
+
+        Raises:
+          ValueError: as `find`; an argument is unknown, missing, of another type or out
+            of its range; and what the class itself raises.
+        """
+        cls, arguments = self.find(spec)
+        check(parse(spec)[0], cls, arguments, given)
+        try:
+            inspect.signature(cls).bind(**given, **arguments)
+        except TypeError as error:
+            raise ValueError(f'{ranges.shown(spec)}: {error}') from None
+        return cls(**given, **arguments)
+
+
+def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
     """`'local(window=64)'` → `('local', {'window': 64})`; values are literals.
+
+    Of a class or an object it is the class with its module, `'my_parts.Local'`, and the
+    attributes that differ from their defaults.
 
     Raises:
       ValueError: the text is not a name, or a name with keyword arguments that are
         literals.
     """
+    if not isinstance(spec, str):
+        cls = _class_of(spec)
+        return f'{cls.__module__}.{cls.__qualname__}', _attributes(spec)
     try:
         name, arguments = _read(spec)
     # What nests too deep is one of the last two, by the version of Python.
@@ -38,7 +145,34 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
-def entries(text: str) -> list[str]:
+def text(spec: Spec) -> str:
+    """The spec as a file keeps it: a string by which the part can be made again.
+
+    Raises:
+      ValueError: a class cannot be imported by its name, as one of a notebook or of a
+        function, or an attribute of an object is no literal.
+    """
+    if isinstance(spec, str):
+        return spec
+    cls = _class_of(spec)
+    name, arguments = parse(spec)
+    given = ', '.join(f'{argument}={value!r}' for argument, value in arguments.items())
+    written = f'{name}({given})' if given else name
+    try:
+        is_found = cls.__module__ != '__main__' and _import_class(name) is cls
+        is_found = is_found and parse(written) == (name, arguments)
+    except ValueError:
+        is_found = False
+    if not is_found:
+        raise ValueError(
+            f'{ranges.shown(written)} cannot be made again of this text, as what is '
+            'stored must be: import the class from a file, such as my_parts.py, and '
+            'give it numbers, strings and the like'
+        )
+    return written
+
+
+def entries(spec: Spec) -> list[Spec]:
     """`'[local(window=64), softmax]'` → `['local(window=64)', 'softmax']`.
 
     A spec without brackets is the only entry.
@@ -46,18 +180,16 @@ def entries(text: str) -> list[str]:
     Raises:
       ValueError: the brackets hold nothing, or what cannot be read.
     """
-    if not text.lstrip().startswith('['):
-        return [text]
+    if not isinstance(spec, str) or not spec.lstrip().startswith('['):
+        return [spec]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # as in `_read`
-            node = ast.parse(text.strip(), mode='eval').body
+            node = ast.parse(spec.strip(), mode='eval').body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         node = None
     if not isinstance(node, ast.List) or not node.elts:
-        raise ValueError(
-            f'{ranges.shown(text)} is not a pattern over layers: write [spec, spec, …]'
-        )
+        raise ValueError(f'{ranges.shown(spec)} is not a list: write [spec, spec, …]')
     return [ast.unparse(entry) for entry in node.elts]
 
 
@@ -65,14 +197,92 @@ def _read(spec: str) -> tuple[str, dict[str, Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # of Python's style, such as an unknown escape
         node = ast.parse(spec.strip(), mode='eval').body
-    if isinstance(node, ast.Name):
-        return node.id, {}
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise ValueError('no name in front')
+    if not isinstance(node, ast.Call):
+        return _name(node), {}
     arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords if k.arg}
     if node.args or len(arguments) != len(node.keywords):
         raise ValueError('an argument without a name, or one given twice')
-    return node.func.id, arguments
+    return _name(node.func), arguments
+
+
+def _name(node: ast.expr) -> str:
+    """`local`, or `my_parts.Local`."""
+    name = ast.unparse(node)
+    is_name = isinstance(node, ast.Name | ast.Attribute)
+    if not is_name or not all(part.isidentifier() for part in name.split('.')):
+        raise ValueError('no name in front')
+    return name
+
+
+def _class_of(spec: type | Dataclass) -> type:
+    if not isinstance(spec, type | Dataclass):
+        raise ValueError(
+            f'{ranges.shown(spec)} is not a spec: give a name, a class or an object of '
+            'a dataclass'
+        )
+    return spec if isinstance(spec, type) else type(spec)
+
+
+def _attributes(spec: type | Dataclass) -> dict[str, Any]:
+    """Those of an object that its class was given, but for those it has by default."""
+    if isinstance(spec, type):
+        return {}
+    found = {}
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name, field.default)
+        if field.init and field.name not in _OF_FLAX and value != field.default:
+            found[field.name] = value
+    return found
+
+
+def is_of_part(error: BaseException) -> bool:
+    """Whether an error was raised by a part from elsewhere that was at work.
+
+    What such a part refuses while it is made is not: that is about a config's field.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [frame.f_globals.get('__name__', '') for frame in frames]
+    packages = {module.partition('.')[0] for module in modules}
+    return __name__ not in modules and not packages.isdisjoint(_elsewhere)
+
+
+def _import_class(name: str) -> type:
+    """The class of a dotted name. What its module raises passes."""
+    module_name, _, class_name = name.rpartition('.')
+    package, _, _ = name.partition('.')
+    if package != __name__.partition('.')[0]:
+        _elsewhere.add(package)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f'{name}: there is no module {error.name}, neither in the working '
+            'directory nor installed'
+        ) from None
+    cls = getattr(module, class_name, None)
+    if not isinstance(cls, type):
+        there = [key for key, value in vars(module).items() if isinstance(value, type)]
+        hint = ranges.nearest(class_name, there)
+        raise ValueError(f'{name}: {module_name} has no class {class_name}{hint}')
+    return cls
+
+
+def _only_class(module_name: str) -> type:
+    """The one public class that a module defines."""
+    module = importlib.import_module(module_name)
+    public = [
+        v
+        for k, v in vars(module).items()
+        if isinstance(v, type) and not k.startswith('_')
+    ]
+    classes = [c for c in public if c.__module__ == module_name]
+    if len(classes) != 1:
+        names = ', '.join(c.__name__ for c in classes) or 'none'
+        raise ValueError(
+            f'{module_name} must define one public class, and defines {names}: '
+            'begin the names of the others with _'
+        )
+    return classes[0]
 
 
 def numbers_in(value: Any) -> Iterator[complex]:
@@ -86,76 +296,13 @@ def numbers_in(value: Any) -> Iterator[complex]:
         yield value
 
 
-def available(package: str) -> list[str]:
-    """The names that `make` finds in a package: its files, but `base` and `_…`."""
-    files = pkgutil.iter_modules(importlib.import_module(package).__path__)
-    return sorted(
-        f.name for f in files if not f.name.startswith('_') and f.name != 'base'
-    )
-
-
-def check_name(package: str, name: str) -> None:
-    """Raises ValueError where `make` finds no such name, and lists the names."""
-    names = available(package)
-    if name in names:
-        return
-    hint = ranges.nearest(name, names)
-    raise ValueError(f'{ranges.shown(name)} is not one of {", ".join(names)}{hint}')
-
-
-def find(package: str, name: str) -> type:
-    """The one public class that `<package>/<name>.py` defines.
-
-    Raises:
-      ValueError: there is no such file, and the message lists those that are there; or
-        it does not define one public class.
-    """
-    check_name(package, name)
-    module = importlib.import_module(f'{package}.{name}')
-    public = [
-        v
-        for k, v in vars(module).items()
-        if isinstance(v, type) and not k.startswith('_')
-    ]
-    classes = [c for c in public if c.__module__ == module.__name__]
-    if len(classes) != 1:
-        names = ', '.join(c.__name__ for c in classes) or 'none'
-        raise ValueError(
-            f'{package}.{name} must define one public class, and defines {names}: '
-            'begin the names of the others with _'
-        )
-    return classes[0]
-
-
 def parameters(function: Callable[..., Any]) -> dict[str, Any]:
     """What a class or function takes: name → annotation."""
     signature = inspect.signature(function)
     found = {name: p.annotation for name, p in signature.parameters.items()}
-    if 'parent' in found:  # flax adds these two to every module
-        del found['parent'], found['name']
+    if 'parent' in found:
+        found = {name: kind for name, kind in found.items() if name not in _OF_FLAX}
     return found
-
-
-def make(package: str, spec: str, **given: Any) -> Any:
-    """The object that a spec names.
-
-    Args:
-      package: whose files the name may be of.
-      spec: the name, and arguments that the user gives.
-      given: arguments that every class of the package takes, which no spec may give.
-
-    Raises:
-      ValueError: the spec cannot be read, the name is unknown, or an argument is
-        unknown, missing, of another type or out of its range; and what the class itself
-        raises.
-    """
-    name, arguments = parse(spec)
-    cls = find(package, name)
-    check(name, cls, arguments, given)
-    try:
-        return cls(**given, **arguments)
-    except TypeError as error:
-        raise ValueError(f'{ranges.shown(spec)}: {error}') from None
 
 
 def check(
@@ -164,16 +311,17 @@ def check(
     arguments: dict[str, Any],
     given: Collection[str] = (),
 ) -> None:
-    """Refuses arguments that a class or function does not take, or their values.
+    """Refuses arguments that a class or function does not take or lacks, or values.
 
     Args:
       name: of the class or function, for messages.
-      function: the class or function.
+      function: the class or function; its docstring may show an example, `name(…)`.
       arguments: what the user gives.
       given: the arguments that are not the user's to give.
 
     Raises:
-      ValueError: names the argument and what there is, or what it may be.
+      ValueError: names the argument and what there is, what it may be, or what is
+        missing.
     """
     takes = {n: kind for n, kind in parameters(function).items() if n not in given}
     for argument, value in arguments.items():
@@ -182,3 +330,10 @@ def check(
             unknown = ranges.shown(argument)
             raise ValueError(f'unknown argument {unknown}; {name} takes {names}')
         ranges.check(argument, takes[argument], value)
+    defaults = inspect.signature(function).parameters
+    needed = [x for x in takes if defaults[x].default is inspect.Parameter.empty]
+    missing = [x for x in needed if x not in arguments]
+    if missing:
+        example = re.search(rf'`({re.escape(name)}\(.+?\))`', function.__doc__ or '')
+        such = f', such as {example[1]}' if example else ''
+        raise ValueError(f'{name} needs {", ".join(missing)}{such}')

@@ -8,17 +8,20 @@ from typing import Any
 from flaxformer_lite import ranges
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.config.spec import Folder, Spec
 
-# The folder whose files each kind of field names.
+# The folder whose files each kind of field names, and the class that all of them are.
 FOLDERS = {
-    'architecture': 'models',
-    'attention': 'attention',
-    'positions': 'positions',
-    'norm': 'norms',
-    'residual': 'residual',
-    'feed_forward': 'feed_forward',
-    'init': 'init',
+    'architecture': Folder('flaxformer_lite.models', 'Model'),
+    'attention': Folder('flaxformer_lite.attention', 'Attention'),
+    'positions': Folder('flaxformer_lite.positions', 'Positions'),
+    'norm': Folder('flaxformer_lite.norms', 'Norm'),
+    'residual': Folder('flaxformer_lite.residual', 'Residual'),
+    'feed_forward': Folder('flaxformer_lite.feed_forward', 'FeedForward'),
+    'init': Folder('flaxformer_lite.init', 'Init'),
 }
+# Of no model's config: what a training step takes.
+LOSSES = Folder('flaxformer_lite.losses', 'Loss')
 
 
 # Of these there is one for all layers, so that they take no pattern.
@@ -36,8 +39,8 @@ GIVEN = {
 }
 
 
-def folder(field: str) -> str:
-    """`'decoder_norm'` → `'norms'`."""
+def folder(field: str) -> Folder:
+    """Of `'decoder_norm'` that of `'norm'`."""
     return FOLDERS[_plain(field)]
 
 
@@ -60,12 +63,12 @@ def _own_fields() -> list[str]:
 
 def names(field: str) -> list[str]:
     """The files that a field may name."""
-    return spec.available(f'flaxformer_lite.{folder(field)}')
+    return folder(field).names()
 
 
 def arguments(kind: str, name: str) -> dict[str, Any]:
     """The arguments that a spec may give a file of a kind: name → annotation."""
-    cls = spec.find(f'flaxformer_lite.{FOLDERS[kind]}', name)
+    cls, _ = FOLDERS[kind].find(name)
     takes = spec.parameters(cls)
     if kind == 'architecture':
         return {argument: takes[argument] for argument in cls.own_arguments}
@@ -99,7 +102,7 @@ def of_layers(config: ModelConfig) -> list[ModelConfig]:
     ]
 
 
-def _entries(field: str, text: str) -> list[str]:
+def _entries(field: str, text: Spec) -> list[Spec]:
     with naming(field):
         found = spec.entries(text)
         if found != [text] and field in _OF_ALL_LAYERS:
@@ -114,14 +117,14 @@ def find(config: ModelConfig, field: str) -> type:
     """The class that a field names, which is no pattern.
 
     Raises:
-      ValueError: there is no such file; the message names the field.
+      ValueError: as `Folder.find`; the message names the field.
     """
     with naming(field):
-        name, _ = spec.parse(getattr(config, field))
-        return spec.find(f'flaxformer_lite.{folder(field)}', name)
+        cls, _ = folder(field).find(getattr(config, field))
+    return cls
 
 
-def make(field: str, text: str, **given: Any) -> Any:
+def make(field: str, text: Spec, **given: Any) -> Any:
     """The object that a spec in a field names.
 
     Args:
@@ -130,10 +133,10 @@ def make(field: str, text: str, **given: Any) -> Any:
       given: arguments that every class of this kind takes.
 
     Raises:
-      ValueError: as `spec.make`; the message names the field.
+      ValueError: as `Folder.make`; the message names the field.
     """
     with naming(field):
-        return spec.make(f'flaxformer_lite.{folder(field)}', text, **given)
+        return folder(field).make(text, **given)
 
 
 @contextlib.contextmanager

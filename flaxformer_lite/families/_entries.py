@@ -140,7 +140,7 @@ class Pattern:
 
     def write(self, value: str, theirs: Theirs) -> dict[str, Any]:
         """Their fields; the first field that is written says which layers are which."""
-        texts = spec.entries(value)
+        texts: list[Any] = spec.entries(value)
         kinds = theirs.get(self.name) or [self._kind_of(text) for text in texts]
         found: dict[str, Any] = {self.name: kinds}
         for i, kind in enumerate(kinds):

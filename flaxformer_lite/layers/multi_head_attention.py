@@ -92,15 +92,22 @@ class MultiHeadAttention(nn.Module):
         q_BTHK = self.core_attention.normalize_query(q_BTHK)
         q_BTHK = self.positions.rotate(q_BTHK, context.positions_BT)
         q_BTHK = q_BTHK.astype(self.dense.dtype)
-        y_BTHU = self._attend(q_BTHK, kv, context)
-        if self.has_variable('ablation_masks', 'heads'):
-            masks_H = self.get_variable('ablation_masks', 'heads')
-            y_BTHU *= masks_H[None, None, :, None]
+        y_BTHU = self.attend_by_head(q_BTHK, kv, context)
         self.sow('intermediates', 'heads', y_BTHU)
         y_BTHU = self.head_dropout(y_BTHU)
         if not self.projections:
             return y_BTHU.reshape(*x_BTD.shape[:2], -1)
         return self.out_proj(y_BTHU)
+
+    def attend_by_head(
+        self, q_BTHK: jax.Array, kv: KeyValues, context: AttentionContext
+    ) -> jax.Array:
+        """Each head's result, BTHU; `introspection` may put another in its place."""
+        y_BTHU = self._attend(q_BTHK, kv, context)
+        if self.has_variable('ablation_masks', 'heads'):
+            masks_H = self.get_variable('ablation_masks', 'heads')
+            y_BTHU *= masks_H[None, None, :, None]
+        return y_BTHU
 
     def _attend(self, q_BTHK, kv, context):
         """The core attention, with as many heads of queries as of keys.

@@ -1,12 +1,15 @@
 """A stack of blocks: the encoder, the decoder (§3.1), or a decoder alone."""
 
+import functools
 from collections.abc import Callable
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.core import Tracer
 
+from flaxformer_lite.interception import interceptors
 from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
 from flaxformer_lite.layers.blocks import Block
 from flaxformer_lite.layers.dropout import LayerDrop
@@ -137,7 +140,10 @@ class Stack(Checked, nn.Module):
         return x_BTD, caches
 
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
-        run_layer = self._run_layer(trains=caches is None)
+        trains = caches is None
+        run_layer = self._run_layer(trains)
+        if not trains and isinstance(x_BTD, Tracer) and self._is_unobserved():
+            run_layer = _traced_once()
         new_caches = []
         for i in range(self.num_layers):
             y_BTD, cache = run_layer(
@@ -171,6 +177,16 @@ class Stack(Checked, nn.Module):
             policy = getattr(jax.checkpoint_policies, self.remat)
         return nn.remat(_call, policy=policy, prevent_cse=not self.in_a_loop)
 
+    @nn.nowrap
+    def _is_unobserved(self) -> bool:
+        """Whether layers give nothing but their results, and no interceptor asks which
+        of them is called: then they differ in their arrays alone.
+        """
+        scope = self.scope
+        assert scope is not None
+        gives_results_alone = scope.mutable is False and not scope.rngs
+        return gives_results_alone and not interceptors()
+
     def _with_bias(self, context: AttentionContext) -> AttentionContext:
         keys_BS = context.key_positions_BS
         if keys_BS is None:
@@ -188,3 +204,21 @@ class Stack(Checked, nn.Module):
 
 def _call(layer, *arguments):
     return layer(*arguments)
+
+
+def _traced_once() -> Callable:
+    """As `_call`, for layers of like shapes, which are traced once for all of them.
+
+    A search is traced for each size of its batch and of its cache, and so takes half as
+    long. The trace is for one call of one stack alone: what is around a call, such as
+    `ops.choose.use_reference`, is part of it.
+    """
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def apply(layer, variables, *arguments):
+        return layer.apply(variables, *arguments)
+
+    def call(layer, *arguments):
+        return apply(*layer.unbind(), *arguments)
+
+    return call

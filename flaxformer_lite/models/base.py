@@ -13,7 +13,7 @@ from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.scanned_stack import ScannedStack
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.masks import TokenBatch
-from flaxformer_lite.ops.cross_entropy import finish_logits
+from flaxformer_lite.ops.loss_of_logits import finish_logits
 from flaxformer_lite.ops.matmul import matmul
 from flaxformer_lite.ranges import Checked, Choices, Range, Size
 from flaxformer_lite.remat import NONE, Remat
@@ -147,9 +147,9 @@ class Model(Checked, nn.Module):
           ValueError: there is no such choice, or the model has no blocks to compute
             again.
         """
-        if remat == NONE:
-            return self
         if not self.stacks():
+            if remat == NONE:
+                return self
             raise ValueError(
                 f'remat={remat} computes the blocks of a stack again, and '
                 f'{type(self).__name__} has none: leave it at none'

@@ -1,9 +1,9 @@
 """No normalisation."""
 
-from flax import linen as nn
+from flaxformer_lite.norms.base import Norm
 
 
-class Identity(nn.Module):
+class Identity(Norm):
     """x."""
 
     def __call__(self, x_BTD):

@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.ranges import Checked, Epsilon
+from flaxformer_lite.norms.base import Norm
+from flaxformer_lite.ranges import Epsilon
 
 
-class Scale(Checked, nn.Module):
+class Scale(Norm):
     """g · x / ‖x‖ over features, one learned g, which starts at √d_model; in float32.
 
     Attributes:

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from flaxformer_lite.config import build, spec
+from flaxformer_lite.config import build
+from flaxformer_lite.config.spec import Folder
 from flaxformer_lite.families.base import Described, Family
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
@@ -16,7 +17,7 @@ from flaxformer_lite.pretrained import arrays, folder
 from flaxformer_lite.ranges import shown
 from flaxformer_lite.sharding import state_shardings
 
-_FAMILIES = 'flaxformer_lite.families'
+FAMILIES = Folder('flaxformer_lite.families', 'Family')
 
 
 def family_of(model_type: Any) -> type[Family]:
@@ -26,8 +27,8 @@ def family_of(model_type: Any) -> type[Family]:
       ValueError: there is none of this name here; lists those that are.
     """
     known = {}
-    for name in spec.available(_FAMILIES):
-        family = spec.find(_FAMILIES, name)
+    for name in FAMILIES.names():
+        family: Any = FAMILIES.find(name)[0]
         known |= dict.fromkeys(family.model_types, family)
     if model_type not in list(known):  # which a list may be looked for in, too
         names = ', '.join(sorted(known))

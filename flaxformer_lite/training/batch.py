@@ -35,6 +35,7 @@ def make_batch(
     bos: int = 2,
     padding: int = 0,
     vocab_size: int | None = None,
+    length: int | None = None,
 ) -> dict[str, jax.Array]:
     """The arrays of `BATCH_ARRAYS` for pairs of sentences, one pair a row.
 
@@ -46,17 +47,19 @@ def make_batch(
         say, and what it starts with.
       vocab_size: the model's. A token beyond it is refused here; in a compiled step it
         could only give NaN. None to check nothing.
+      length: of all rows, so that a step is compiled once for all batches of as many
+        rows; None: as long as the longest.
 
     Returns:
       int32 arrays: the source's are (rows, longest source), the others (rows, longest
-      target).
+      target), or all (rows, `length`).
 
     Raises:
-      ValueError: these are no rows of tokens of the vocabulary, or not as many sources
-        as targets.
+      ValueError: these are no rows of tokens of the vocabulary, not as many sources as
+        targets, or one is longer than `length`.
     """
-    source_BS = pad_rows(source, 'source', padding, vocab_size)
-    labels_BT = pad_rows(target, 'target', padding, vocab_size)
+    source_BS = pad_rows(source, 'source', padding, vocab_size, length)
+    labels_BT = pad_rows(target, 'target', padding, vocab_size, length)
     if len(source_BS) != len(labels_BT):
         raise ValueError(
             f'there must be a target for each source: {len(source_BS)} sources and '
@@ -83,12 +86,7 @@ def source_and_inputs(batch: Batch) -> tuple[TokenBatch, TokenBatch]:
     Raises:
       ValueError: an array of `BATCH_ARRAYS` is missing.
     """
-    missing = [name for name in BATCH_ARRAYS if name not in batch]
-    if missing:
-        raise ValueError(
-            f'a batch without {", ".join(missing)}: make_batch makes all of its '
-            'arrays of sources and targets'
-        )
+    check_batch(batch)
     source = TokenBatch(
         batch['source'], batch['source_segments'], batch['source_positions']
     )
@@ -99,7 +97,11 @@ def source_and_inputs(batch: Batch) -> tuple[TokenBatch, TokenBatch]:
 
 
 def pad_rows(
-    sentences: Sentences, name: str, padding: int = 0, vocab_size: int | None = None
+    sentences: Sentences,
+    name: str,
+    padding: int = 0,
+    vocab_size: int | None = None,
+    length: int | None = None,
 ) -> jax.Array:
     """Sentences as one int32 array (rows, length), filled up with padding.
 
@@ -108,11 +110,21 @@ def pad_rows(
       name: what messages call them.
       padding: the token that is none.
       vocab_size: what every token is below; None to check nothing.
+      length: of the rows; None: as long as the longest.
 
     Raises:
-      ValueError: these are no rows of tokens of the vocabulary.
+      ValueError: these are no rows of tokens of the vocabulary, or longer than
+        `length`.
     """
     rows_BT = _padded(sentences, name, padding)
+    if length is not None:
+        missing = length - rows_BT.shape[1]
+        if missing < 0:
+            raise ValueError(
+                f'{name} has a row of {rows_BT.shape[1]} tokens, more than '
+                f'length={length}: give a larger length, or cut the row'
+            )
+        rows_BT = jnp.pad(rows_BT, ((0, 0), (0, missing)), constant_values=padding)
     # The tokens of traced arrays are not known.
     if vocab_size is not None and rows_BT.size and not isinstance(rows_BT, Tracer):
         largest = int(rows_BT.max())
@@ -147,6 +159,20 @@ def _padded(sentences: Sentences, name: str, padding: int) -> jax.Array:
     length = max([1, *map(len, rows)])
     padded = [row + [padding] * (length - len(row)) for row in rows]
     return jnp.asarray(padded, jnp.int32).reshape(len(rows), length)
+
+
+def check_batch(batch: Batch) -> None:
+    """Refuses a batch that lacks one of its arrays.
+
+    Raises:
+      ValueError: an array of `BATCH_ARRAYS` is missing.
+    """
+    missing = [name for name in BATCH_ARRAYS if name not in batch]
+    if missing:
+        raise ValueError(
+            f'a batch without {", ".join(missing)}: make_batch makes all of its '
+            'arrays of sources and targets'
+        )
 
 
 def check_variables(variables: Any) -> None:

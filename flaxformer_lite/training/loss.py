@@ -6,14 +6,18 @@ from typing import Any, NamedTuple
 import jax
 from flax import traverse_util
 
+from flaxformer_lite.config import spec
+from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.variants import LOSSES
+from flaxformer_lite.losses.base import Loss, Sum
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.ops.cross_entropy import LossSums, label_smoothed_cross_entropy
+from flaxformer_lite.ops.loss_of_logits import LossSums
 from flaxformer_lite.training import freezing
-from flaxformer_lite.training.batch import Batch, check_variables, source_and_inputs
+from flaxformer_lite.training.batch import Batch
+from flaxformer_lite.training.forward import forward
 
-# What parts of a model may write while it trains: running statistics, which evaluation
-# reads; additions to the loss of a token; and metrics.
-TRAINING_COLLECTIONS = ('batch_stats', 'losses', 'metrics')
+# The paper's, §5.4.
+DEFAULT_LOSS = 'cross_entropy(label_smoothing=0.1)'
 
 
 class StepOutput(NamedTuple):
@@ -31,78 +35,77 @@ class StepOutput(NamedTuple):
     gradients: Any
 
 
+def as_loss(loss: Spec, **given: Any) -> Loss:
+    """The loss that is meant.
+
+    Args:
+      loss: one, a class of one, or a spec: of several in brackets it is the sum.
+      given: arguments that no spec can say, such as the `teacher` of `distillation`:
+        each loss of a spec gets those that it takes.
+
+    Raises:
+      ValueError: a spec that cannot be read, a name or an argument that is not there,
+        or what is no loss.
+    """
+    losses = [_loss(entry, given) for entry in spec.entries(loss)]
+    return losses[0] if len(losses) == 1 else Sum(tuple(losses))
+
+
+def _loss(entry: Spec, given: dict[str, Any]) -> Loss:
+    if isinstance(entry, Loss):
+        return entry
+    cls, _ = LOSSES.find(entry)
+    takes = spec.parameters(cls)
+    return LOSSES.make(entry, **{k: x for k, x in given.items() if k in takes})
+
+
 def loss_sums(
     model: Model,
     variables: Any,
     batch: Batch,
-    label_smoothing: float = 0.0,
+    loss: Spec = DEFAULT_LOSS,
     dropout_key: jax.Array | None = None,
 ) -> LossSums:
-    """The loss of a batch; dropout is on if a key is given."""
-    sums, _ = forward(model, variables, batch, label_smoothing, dropout_key)
-    return sums
+    """The loss of a batch.
 
-
-def forward(
-    model: Model,
-    variables: Any,
-    batch: Batch,
-    label_smoothing: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    collections: tuple[str, ...] = (),
-) -> tuple[LossSums, Any]:
-    """The loss of a batch, and these collections of variables as parts wrote them.
+    Args:
+      model: the model.
+      variables: what `model.apply` takes: {'params': …}.
+      batch: the arrays of `training.batch.BATCH_ARRAYS`.
+      loss: an object or a class of `losses.base.Loss`, or a spec: 'focal(gamma=1.0)',
+        '[cross_entropy, z_loss(weight=1e-4)]'. Whatever it is, `nll` and `correct` are
+        those of the labels, without smoothing.
+      dropout_key: the model trains, with dropout, if it is given.
 
     Raises:
-      ValueError: `variables` are parameters alone.
+      ValueError: there is no such loss, `variables` are parameters alone, or the batch
+        lacks an array.
     """
-    check_variables(variables)
-    rngs = {} if dropout_key is None else {'dropout': dropout_key}
-    (hidden_BTD, table_VD, bias_V), written = model.apply(
-        variables,
-        *source_and_inputs(batch),
-        method='logit_factors',
-        rngs=rngs,
-        mutable=list(collections),
-    )
-    sums = label_smoothed_cross_entropy(
-        hidden_BTD,
-        table_VD,
-        batch['labels'],
-        label_smoothing,
-        model.dense.dtype,
-        bias_V=bias_V,
-        cap=model.logit_cap,
-        padding=model.special_tokens.padding,
-    )
-    return sums, written
+    sums, _ = as_loss(loss)(model, variables, batch, dropout_key)
+    return sums
 
 
 def loss_and_grads(
     model: Model,
     variables: Any,
     batch: Batch,
-    label_smoothing: float = 0.0,
+    loss: Spec = DEFAULT_LOSS,
     dropout_key: jax.Array | None = None,
     frozen: Set[str] = frozenset(),
 ) -> tuple[StepOutput, Any]:
     """The loss of a batch with its gradients, and the new running statistics.
 
     Args:
+      model, variables, batch, loss, dropout_key: as `loss_sums`.
       frozen: paths of parameters that have no gradient, as `freezing.split` takes them.
         What only their gradients would need is not computed.
     """
     trained, held = freezing.split(variables['params'], frozen)
+    loss = as_loss(loss)
 
     def total_loss(trained):
-        sums, written = forward(
-            model,
-            variables | {'params': freezing.join(trained, held)},
-            batch,
-            label_smoothing,
-            dropout_key,
-            TRAINING_COLLECTIONS,
-        )
+        joined = variables | {'params': freezing.join(trained, held)}
+        sums, written = loss(model, joined, batch, dropout_key)
         total = sums.loss
         for addition in jax.tree.leaves(written.get('losses', {})):
             total += sums.tokens * addition.sum()  # over layers, if they are scanned
@@ -123,7 +126,7 @@ def depends_on_other_rows(
     """
 
     def written(variables, batch, key):
-        return forward(model, variables, batch, 0.0, key, TRAINING_COLLECTIONS)[1]
+        return forward(model, variables, batch, key)[1]
 
     return bool(jax.tree.leaves(jax.eval_shape(written, variables, batch, dropout_key)))
 

@@ -8,15 +8,18 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.layers.scanned_stack import stack_layers
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.ops.cross_entropy import LossSums
+from flaxformer_lite.ops.loss_of_logits import LossSums
 from flaxformer_lite.remat import Remat
 from flaxformer_lite.sharding import is_divided_by_data, sum_over_data
 from flaxformer_lite.training import freezing
-from flaxformer_lite.training.batch import Batch
+from flaxformer_lite.training.batch import Batch, check_batch
 from flaxformer_lite.training.loss import (
+    DEFAULT_LOSS,
     StepOutput,
+    as_loss,
     depends_on_other_rows,
     loss_and_grads,
 )
@@ -157,20 +160,20 @@ def make_train_step(
     model: Model,
     optimizer: optax.GradientTransformation,
     *,
-    label_smoothing: float = 0.1,
+    loss: Spec = DEFAULT_LOSS,
     accumulate: int = 1,
     remat: Remat = 'none',
     frozen: Set[str] = frozenset(),
 ) -> TrainStep:
     """The training step: (state, batch, dropout key) → (state, metrics).
 
-    The loss is the mean over the batch's tokens. An update that is not finite is not
-    made, so the state stays good; `skipped` counts it.
+    What is learnt by is the mean of the loss over the batch's tokens. An update that is
+    not finite is not made, so the state stays good; `skipped` counts it.
 
     Args:
       model: the model.
       optimizer: updates the parameters.
-      label_smoothing: ε of the loss.
+      loss: as `loss_sums` takes it.
       accumulate: the batch is worked through in so many parts, and their gradients are
         summed: the same update in a part of the memory. Only what depends on all tokens
         of a batch (norm `batch`, feed-forward `mixture`) sees those of a part instead.
@@ -180,27 +183,30 @@ def make_train_step(
         The state is one of `init_state` with the same.
 
     Raises:
-      ValueError: there is no such `remat`, or the model has no blocks; when the step is
-        traced, if `accumulate` does not divide the rows, or `frozen` names no
-        parameter.
+      ValueError: there is no such loss or `remat`, or the model has no blocks; when the
+        step is traced, if the batch lacks an array, `accumulate` does not divide its
+        rows, or `frozen` names no parameter.
     """
     model = model.with_remat(remat)
-
-    def of_part(variables, batch, key):
-        return loss_and_grads(model, variables, batch, label_smoothing, key, frozen)
+    loss = as_loss(loss)
 
     def of_batch(whole, batch):
-        variables, key = whole
+        variables, key, loss = whole
+
+        def of_part(variables, batch, key):
+            return loss_and_grads(model, variables, batch, loss, key, frozen)
+
         if accumulate == 1:
             return of_part(variables, batch, key)
         return _sum_over_parts(of_part, accumulate, variables, batch, key)
 
     def train_step(state, batch, key):
+        check_batch(batch)
         key = jax.random.fold_in(key, state.step)
         function = of_batch
         if _sums_over_devices_once(model, accumulate, state.variables, batch, key):
             function = sum_over_data(of_batch)
-        output, batch_stats = function((state.variables, key), batch)
+        output, batch_stats = function((state.variables, key, loss), batch)
         return _update(optimizer, state, output, batch_stats, frozen)
 
     return train_step

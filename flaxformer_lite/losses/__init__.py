@@ -1,0 +1,1 @@
+"""Losses: what each label costs, by the logits before it."""

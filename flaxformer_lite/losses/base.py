@@ -1,0 +1,204 @@
+"""What losses have in common: a cost of each label, summed over those of a batch."""
+
+import dataclasses
+import re
+from typing import Any, ClassVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.ops.loss_of_logits import (
+    Formula,
+    LossSums,
+    Settings,
+    cross_entropy_sums,
+    loss_of_logits,
+)
+from flaxformer_lite.ranges import Checked
+from flaxformer_lite.training.batch import Batch
+from flaxformer_lite.training.forward import forward
+
+
+@dataclass_transform(frozen_default=True)
+@dataclasses.dataclass(frozen=True)
+class Loss(Checked):
+    """Σ cost(label), over the labels of a batch that are no padding.
+
+    A variant says in `token_losses` what a label costs. One that needs more than
+    logits and labels says in `targets` what; one that needs another way through the
+    model overrides `__call__`. Annotated attributes are its arguments, as those of a
+    frozen dataclass: equal arguments make equal losses.
+
+    Attributes:
+      arrays: the attributes that hold arrays or other losses: a loss is a pytree, whose
+        leaves they have, and so can be an argument of a compiled step.
+      passes: P, how many times the model runs on a batch, each time with dropout of its
+        own. If it is more than one, `token_losses` and `token_metrics` are given logits
+        of all, BTPV.
+    """
+
+    arrays: ClassVar[tuple[str, ...]] = ()
+    passes: ClassVar[int] = 1
+
+    def __init_subclass__(cls, **settings: Any):
+        super().__init_subclass__(**settings)
+        dataclasses.dataclass(frozen=True)(cls)
+        names = {field.name for field in dataclasses.fields(cls)}
+        others = sorted(names - set(cls.arrays))
+        jax.tree_util.register_dataclass(cls, cls.arrays, others)
+
+    def token_losses(
+        self, logits_BTV: jax.Array, labels_BT: jax.Array, *more: jax.Array
+    ) -> jax.Array:
+        """What each label costs, float32 BT, by what stands in its own place alone.
+
+        Args:
+          logits_BTV: float32.
+          labels_BT: int32; what is given for padding does not count.
+          more: what else `targets` gives.
+        """
+        raise NotImplementedError
+
+    def token_metrics(
+        self, logits_BTV: jax.Array, labels_BT: jax.Array, *more: jax.Array
+    ) -> dict[str, jax.Array]:
+        """What else is to be reported of each label, float32 BT, by name."""
+        return {}
+
+    def targets(self, batch: Batch) -> tuple[jax.Array, ...]:
+        """The labels, and what else the loss goes by; each begins with the axes BT."""
+        return (batch['labels'],)
+
+    def __call__(
+        self,
+        model: Model,
+        variables: Any,
+        batch: Batch,
+        key: jax.Array | None = None,
+    ) -> tuple[LossSums, Any]:
+        """Runs the model on a batch.
+
+        Args:
+          model, variables, batch, key: as `training.forward.forward` has them.
+
+        Returns:
+          The sums, which those of the parts of a batch add up to; and what parts of the
+          model wrote, as `training.forward` gives it.
+
+        Raises:
+          ValueError: `variables` are parameters alone, or the batch lacks an array.
+        """
+        repeated = batch
+        if self.passes > 1:
+            # The rows of a row's passes stand together: on one device, if several
+            # divide them.
+            repeated = {k: jnp.repeat(x, self.passes, 0) for k, x in batch.items()}
+        factors, written = forward(model, variables, repeated, key)
+        hidden_BTD, table_VD, bias_V = factors
+        if self.passes > 1:
+            of_pass = hidden_BTD.reshape(-1, self.passes, *hidden_BTD.shape[1:])
+            hidden_BTD = jnp.moveaxis(of_pass, 1, 2)
+        padding = model.special_tokens.padding
+        settings = Settings(
+            self.formula(padding), model.dense.dtype, model.logit_cap, padding
+        )
+        output, targets = (table_VD, bias_V), self.targets(batch)
+        return loss_of_logits(hidden_BTD, output, targets, settings), written
+
+    def formula(self, padding: int) -> Formula:
+        """The sums over labels, with their gradient by the logits.
+
+        A variant may override it for a gradient in closed form.
+        """
+
+        def sums(logits_NV: jax.Array, targets: tuple[jax.Array, ...]) -> LossSums:
+            labels_BT = targets[0]
+            logits_BTPV = logits_NV.reshape(
+                *labels_BT.shape, self.passes, logits_NV.shape[-1]
+            )
+            given = logits_BTPV if self.passes > 1 else logits_BTPV[:, :, 0]
+            of_tokens = (
+                self.token_losses(given, *targets),
+                self.token_metrics(given, *targets),
+            )
+            counts_BT = labels_BT != padding
+            loss, others = jax.tree.map(
+                lambda x_BT: jnp.where(counts_BT, x_BT, 0.0).sum(), of_tokens
+            )
+            # What is reported with every loss, the mean over passes.
+            labels_BTP = jnp.repeat(labels_BT[..., None], self.passes, -1)
+            plain = cross_entropy_sums(logits_NV, (labels_BTP,), 0.0, padding)
+            plain = jax.tree.map(lambda x: x / self.passes, plain)
+            return plain.replace(loss=loss, others=others)
+
+        def loss(logits_NV: jax.Array, targets: tuple[jax.Array, ...]) -> jax.Array:
+            return sums(logits_NV, targets).loss
+
+        return Formula(sums, jax.grad(loss))
+
+
+def label_log_p(logits_BTV: jax.Array, labels_BT: jax.Array) -> jax.Array:
+    """log p(label), float32 BT; of other axes as well, as far as they broadcast."""
+    log_p_BTV = jax.nn.log_softmax(logits_BTV)
+    is_label_BTV = jax.nn.one_hot(labels_BT, logits_BTV.shape[-1], dtype=bool)
+    return jnp.where(is_label_BTV, log_p_BTV, 0.0).sum(-1)
+
+
+def smoothed_cross_entropy(
+    logits_BTV: jax.Array, labels_BT: jax.Array, smoothing: float
+) -> jax.Array:
+    """−Σ_v q(v) log p(v) with q = (1 − ε) · label + ε / V, float32 BT."""
+    nll_BT = -label_log_p(logits_BTV, labels_BT)
+    mean_BT = -jax.nn.log_softmax(logits_BTV).mean(-1)
+    return (1 - smoothing) * nll_BT + smoothing * mean_BT
+
+
+class Sum(Loss):
+    """The sum of losses; what each of them adds is reported by its name.
+
+    Those that need logits and labels alone share a forward pass.
+
+    Attributes:
+      losses: of which it is the sum.
+    """
+
+    arrays = ('losses',)
+    losses: tuple[Loss, ...]
+
+    def token_losses(self, logits_BTV, labels_BT, *more):
+        small = filter(_needs_logits_alone, self.losses)
+        return sum(loss.token_losses(logits_BTV, labels_BT) for loss in small)
+
+    def token_metrics(self, logits_BTV, labels_BT, *more):
+        found = {}
+        for loss in filter(_needs_logits_alone, self.losses):
+            found |= loss.token_metrics(logits_BTV, labels_BT)
+            found[_name(loss)] = loss.token_losses(logits_BTV, labels_BT)
+        return found
+
+    def __call__(self, model, variables, batch, key=None):
+        outputs, others = [], {}
+        if any(map(_needs_logits_alone, self.losses)):
+            outputs.append(super().__call__(model, variables, batch, key))
+        for loss in self.losses:
+            if not _needs_logits_alone(loss):
+                outputs.append(loss(model, variables, batch, key))
+                others[_name(loss)] = outputs[-1][0].loss
+        first, written = outputs[0]
+        for sums, _ in outputs:
+            others |= sums.others
+        total = sum(sums.loss for sums, _ in outputs)
+        return first.replace(loss=total, others=others), written
+
+
+def _needs_logits_alone(loss: Loss) -> bool:
+    """Whether it is a function of the logits of one pass, and of labels."""
+    kind = type(loss)
+    own_way = kind.__call__ is not Loss.__call__ or loss.passes > 1
+    return not own_way and kind.targets is Loss.targets
+
+
+def _name(loss: Loss) -> str:
+    """Its class's, as files are named: `cross_entropy`."""
+    return re.sub('(?<!^)(?=[A-Z])', '_', type(loss).__name__).lower()

@@ -1,0 +1,66 @@
+"""Word-level knowledge distillation (Kim and Rush 2016, §3.1; Hinton et al. 2015)."""
+
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.losses.base import Loss, smoothed_cross_entropy
+from flaxformer_lite.ranges import Range, Rate
+from flaxformer_lite.training.batch import source_and_inputs
+
+
+class Distillation(Loss):
+    """(1 − α) CE(label) − α Σ_v q(v) log p(v), with q of a teacher without dropout.
+
+    All log-probabilities of the teacher are in memory, 4 B T V bytes of the part of a
+    batch that `accumulate` leaves. The sum without α is `distillation_teacher`. In a
+    compiled step its variables are constants, unless the loss is an argument of it:
+
+        def step(state, batch, key, loss):
+            return make_train_step(model, optimizer, loss=loss)(state, batch, key)
+
+    Attributes:
+      teacher: a model of the same vocabulary, or an `Ensemble`.
+      teacher_variables: what its `apply` takes.
+      weight: α.
+      label_smoothing: ε of the cross-entropy with the labels.
+
+    Raises:
+      ValueError: there is no teacher.
+    """
+
+    arrays = ('teacher_variables',)
+    teacher: Any = None
+    teacher_variables: Any = None
+    weight: Annotated[float, Range(at_least=0, at_most=1)] = 0.5
+    label_smoothing: Rate = 0.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.teacher is None:
+            raise ValueError(
+                'distillation needs a teacher: name a run in train.teacher, or give '
+                'a model and its variables'
+            )
+
+    def targets(self, batch):
+        logits_BTV = self.teacher.apply(
+            self.teacher_variables, *source_and_inputs(batch)
+        )
+        return batch['labels'], jax.lax.stop_gradient(jax.nn.log_softmax(logits_BTV))
+
+    def token_losses(self, logits_BTV, labels_BT, *more):
+        of_labels_BT = smoothed_cross_entropy(
+            logits_BTV, labels_BT, self.label_smoothing
+        )
+        of_teacher_BT = _cross_entropy(logits_BTV, *more)
+        return (1 - self.weight) * of_labels_BT + self.weight * of_teacher_BT
+
+    def token_metrics(self, logits_BTV, labels_BT, *more):
+        return {'distillation_teacher': _cross_entropy(logits_BTV, *more)}
+
+
+def _cross_entropy(logits_BTV: jax.Array, teacher_log_p_BTV: jax.Array) -> jax.Array:
+    """−Σ_v q(v) log p(v)."""
+    return -(jnp.exp(teacher_log_p_BTV) * jax.nn.log_softmax(logits_BTV)).sum(-1)

@@ -1,0 +1,22 @@
+"""Focal loss (Lin et al. 2017, equation 4)."""
+
+import jax.numpy as jnp
+
+from flaxformer_lite.losses.base import Loss, label_log_p
+from flaxformer_lite.ranges import SMALLEST_FLOAT, NotNegative
+
+
+class Focal(Loss):
+    """−(1 − p)^γ log p, with p of the label: what the model is sure of counts less.
+
+    Attributes:
+      gamma: γ; 0 gives the cross-entropy.
+    """
+
+    gamma: NotNegative = 2.0
+
+    def token_losses(self, logits_BTV, labels_BT, *more):
+        log_p_BT = label_log_p(logits_BTV, labels_BT)
+        # Not 0, where a power below 1 has no derivative.
+        rest_BT = jnp.maximum(-jnp.expm1(log_p_BT), SMALLEST_FLOAT)
+        return -(rest_BT**self.gamma) * log_p_BT

@@ -1,0 +1,41 @@
+"""R-Drop: two passes with dropout are to agree (Liang et al. 2021, equation 4)."""
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.losses.base import Loss, smoothed_cross_entropy
+from flaxformer_lite.ranges import NotNegative, Rate
+
+
+class RDrop(Loss):
+    """CE(p₁) + CE(p₂) + α / 2 (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)), of two passes.
+
+    It counts a label once, so that the loss of a token is about twice the
+    cross-entropy. Both divergences together are Σ_v (p₁ − p₂) (log p₁ − log p₂); their
+    mean is reported as `r_drop_kl`.
+
+    Attributes:
+      weight: α.
+      label_smoothing: ε of the cross-entropies, as `cross_entropy` has it.
+    """
+
+    passes = 2
+    weight: NotNegative = 5.0
+    label_smoothing: Rate = 0.1
+
+    def token_losses(self, logits_BTPV, labels_BT, *more):
+        costs_BTP = smoothed_cross_entropy(
+            logits_BTPV, labels_BT[..., None], self.label_smoothing
+        )
+        return costs_BTP.sum(-1) + self.weight * _divergence(logits_BTPV)
+
+    def token_metrics(self, logits_BTPV, labels_BT, *more):
+        return {'r_drop_kl': _divergence(logits_BTPV)}
+
+
+def _divergence(logits_BTPV: jax.Array) -> jax.Array:
+    """The mean of both directions."""
+    log_p_BTPV = jax.nn.log_softmax(logits_BTPV)
+    difference_BTV = log_p_BTPV[:, :, 0] - log_p_BTPV[:, :, 1]
+    p_BTPV = jnp.exp(log_p_BTPV)
+    return ((p_BTPV[:, :, 0] - p_BTPV[:, :, 1]) * difference_BTV).sum(-1) / 2

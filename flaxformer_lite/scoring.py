@@ -1,0 +1,66 @@
+"""What a model holds of given targets: the probability of each of their tokens."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import entr
+
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.ops.loss_of_logits import logits_of
+from flaxformer_lite.training.batch import Batch
+from flaxformer_lite.training.forward import forward
+
+_ROWS = 1024  # of logits in memory at a time
+
+
+class TokenScores(NamedTuple):
+    """Of each label of a batch, BT; 0 for padding.
+
+    Attributes:
+      log_p: float32, log p(label | source, labels before it), in nats. Its sum over a
+        sentence is the sentence's.
+      rank: int32, 1 + how many tokens are likelier than the label.
+      entropy: float32, of the distribution that the label is one of, in nats.
+    """
+
+    log_p: jax.Array
+    rank: jax.Array
+    entropy: jax.Array
+
+
+def log_probs(model: Model, variables: Any, batch: Batch) -> TokenScores:
+    """The log-probability, rank and entropy of each label of a batch, without dropout.
+
+    The logits are those of teacher forcing, so −`log_p` sums to `loss_sums(…).nll`.
+    Those of all tokens are never in memory at once.
+
+    Args:
+      model: the model.
+      variables: what `model.apply` takes: {'params': …}.
+      batch: the arrays of `training.batch.BATCH_ARRAYS`; rows may be packed.
+
+    Raises:
+      ValueError: `variables` are parameters alone, or the batch lacks an array.
+    """
+    (hidden_BTD, table_VD, bias_V), _ = forward(model, variables, batch)
+    output = table_VD, bias_V
+    padding = model.special_tokens.padding
+
+    def of_position(arrays: tuple[jax.Array, jax.Array]) -> TokenScores:
+        hidden_BD, labels_B = arrays
+        logits_BV = logits_of(hidden_BD, output, model.dense.dtype, model.logit_cap)
+        label_B1 = labels_B[:, None]
+        logit_B1 = jnp.take_along_axis(logits_BV, label_B1, 1)
+        found = TokenScores(
+            jnp.take_along_axis(jax.nn.log_softmax(logits_BV), label_B1, 1)[:, 0],
+            1 + (logits_BV > logit_B1).sum(1, dtype=jnp.int32),
+            entr(jax.nn.softmax(logits_BV)).sum(1),
+        )
+        return jax.tree.map(lambda x_B: jnp.where(labels_B != padding, x_B, 0), found)
+
+    # Along T, so that a batch that is divided among devices stays so.
+    by_position = jnp.swapaxes(hidden_BTD, 0, 1), batch['labels'].T
+    size = max(1, _ROWS // len(hidden_BTD))
+    scores = jax.lax.map(of_position, by_position, batch_size=size)
+    return jax.tree.map(jnp.transpose, scores)

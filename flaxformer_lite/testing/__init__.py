@@ -1,0 +1,15 @@
+"""The contracts that every part of a model must keep, for any part: ours or a user's.
+
+`check(MyAttention)` holds a class, an object or a spec to them, and raises with the
+smallest example of what does not hold; `findings` returns all that was found.
+"""
+
+from flaxformer_lite.testing.contracts import check as check
+from flaxformer_lite.testing.contracts import findings as findings
+from flaxformer_lite.testing.contracts import model_findings as model_findings
+from flaxformer_lite.testing.finding import BrokenContract as BrokenContract
+from flaxformer_lite.testing.finding import Finding as Finding
+from flaxformer_lite.testing.finding import broken as broken
+from flaxformer_lite.testing.finding import require as require
+from flaxformer_lite.testing.losses import loss_findings as loss_findings
+from flaxformer_lite.testing.parts import small_model as small_model

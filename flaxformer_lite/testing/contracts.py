@@ -1,0 +1,99 @@
+"""All contracts of a part, ours or a user's."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from flaxformer_lite import remat
+from flaxformer_lite.config import variants
+from flaxformer_lite.config.spec import Spec, parse
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.testing import forms, models, parts
+from flaxformer_lite.testing.finding import Finding, broken, require
+
+
+def check(
+    part: Spec | Model, kind: str | None = None, quick: bool = False
+) -> Sequence[Finding]:
+    """`findings`, if all contracts hold that could be tried.
+
+    Raises:
+      BrokenContract: one does not hold; the message has its smallest example.
+      ValueError: as `findings`.
+    """
+    name = type(part).__name__ if isinstance(part, Model) else parse(part)[0]
+    return require(findings(part, kind, quick), name)
+
+
+def findings(
+    part: Spec | Model, kind: str | None = None, quick: bool = False
+) -> list[Finding]:
+    """What was found of each contract of a part, in a small model that has it.
+
+    What the part itself raises is not caught.
+
+    Args:
+      part: a class or an object of it; its spec, as a config names it; or a model, with
+        the default special tokens and a vocabulary of at least `rows.VOCAB_SIZE`.
+      kind: the field of a `model` config that names such parts, 'attention' or 'norm';
+        None where it is told by the base class.
+      quick: as `model_findings` takes it.
+
+    Raises:
+      ValueError: there is no such part, or it could be of several kinds.
+    """
+    if isinstance(part, Model):
+        return model_findings(part, quick)
+    if kind is None:
+        kind = parts.kind_of(part)
+    cls, _ = variants.folder(kind).find(part)
+    backend = getattr(cls, 'backend', None)
+    if backend not in (None, jax.default_backend()):
+        return [Finding('it runs', None, f'only on {backend}')]
+    return model_findings(parts.model_with(part, kind), quick)
+
+
+def model_findings(model: Model, quick: bool = False) -> list[Finding]:
+    """The contracts of a whole model.
+
+    Args:
+      model: small. That its layers can be one loop is tried if they are one.
+      quick: only whether logits are finite and depend on what they may depend on: a
+        second or two, where all of it is some twenty.
+    """
+    separate = model.with_separate_layers()
+    variables = models.random_variables(separate)
+    found = models.examine(separate, variables, quick)
+    results = models.findings(found, all_counts=not quick)
+    if quick or broken(results):
+        return results  # other forms would not keep these either
+    results.append(models.first_values(separate))
+    rounded = forms.in_bfloat16(separate)
+    results.append(_in_bfloat16(rounded, variables))
+    results.append(forms.float32_sums(forms.products(rounded, variables)))
+    if model.scans_layers:
+        scanned = forms.examine_scanned(model, variables)
+        results.append(models.same('layers can be one loop', scanned, found))
+    if model.stacks():
+        again = models.examine(separate.with_remat(remat.BLOCKS), variables)
+        results.append(models.same('layers can be computed again', again, found))
+    results.append(_on_devices(separate, variables))
+    return results
+
+
+def _in_bfloat16(rounded: Model, variables: Any) -> Finding:
+    """All of it, but that each token counts: the least of them are rounded away."""
+    contract = 'the same holds in bfloat16'
+    found = models.examine(rounded, variables)
+    for finding in broken(models.findings(found, 'bfloat16', all_counts=False)):
+        return Finding(contract, False, f'{finding.contract}: {finding.detail}')
+    return Finding(contract, True)
+
+
+def _on_devices(model: Model, variables: Any) -> Finding:
+    devices = jax.device_count()
+    if devices < 2:
+        return Finding(forms.ON_DEVICES, None, 'there is one device here')
+    sizes = {'fsdp': 2, 'tensor': 2} if devices >= 4 else {'fsdp': 2}
+    return forms.same_on_devices(model, variables, sizes)

@@ -1,0 +1,143 @@
+"""The same model in other forms: rounded, as a loop, recomputed, on several devices."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from jax.extend import core
+from jax.sharding import AxisType
+
+from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.sharding import ROW_AXES, state_shardings
+from flaxformer_lite.testing import models, rows
+from flaxformer_lite.testing.finding import Finding, equal
+from flaxformer_lite.testing.models import Examined
+from flaxformer_lite.training.train_step import TrainState, make_train_step
+
+ON_DEVICES = 'several devices train as one'
+_PRODUCTS = ('dot_general', 'conv_general_dilated')
+
+
+def exchange(module: nn.Module, base: type, new: Callable[[Any], Any]) -> Any:
+    """A copy of a module in which all parts of a class are others.
+
+    Args:
+      module: unbound.
+      base: the class of what is exchanged, wherever it stands in the module.
+      new: what comes in the place of one.
+    """
+
+    def exchanged(value):
+        if isinstance(value, base):
+            return new(value)
+        if isinstance(value, tuple):
+            return tuple(map(exchanged, value))
+        return exchange(value, base, new) if isinstance(value, nn.Module) else value
+
+    names = {x.name for x in dataclasses.fields(module)} - {'parent', 'name'}
+    attributes: dict[str, Any] = {x: exchanged(getattr(module, x)) for x in names}
+    return module.clone(**attributes)
+
+
+def in_bfloat16(model: Model) -> Model:
+    """The model whose products have operands in bfloat16."""
+    return exchange(model, Dense, lambda dense: dense.clone(dtype=jnp.bfloat16))
+
+
+def examine_scanned(model: Model, variables: Any) -> Examined:
+    """What a model whose layers are one loop makes of the variables of separate ones.
+
+    Gradients are those of separate layers.
+    """
+    found = models.examine(model, stack_layers(variables, model.layer_periods))
+    gradients = unstack_layers({'params': found.gradients}, model.layer_periods)
+    return found._replace(gradients=gradients['params'])
+
+
+class Product(NamedTuple):
+    """A product of a program: its kind, and the types of operands and result."""
+
+    kind: str
+    operands: frozenset[str]
+    result: str
+
+
+def products(model: Model, variables: Any) -> set[Product]:
+    """All products of the logits and their gradients, forward and backward."""
+    batch = {name: x[0] for name, x in rows.both_batches().items()}
+
+    def loss(params):
+        return models.loss(model, variables, params, batch)
+
+    gradient = jax.grad(loss, has_aux=True)
+    traced = jax.make_jaxpr(gradient)(variables['params'])
+    return {
+        Product(
+            equation.primitive.name,
+            frozenset(str(x.aval.dtype) for x in equation.invars),
+            str(equation.outvars[0].aval.dtype),
+        )
+        for equation in _equations(traced.jaxpr)
+        if equation.primitive.name in _PRODUCTS
+    }
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from _equations(inner)
+
+
+def float32_sums(found: set[Product]) -> Finding:
+    """That products are summed in float32 whatever their operands are."""
+    contract = 'products are summed in float32'
+    for product in sorted(found, key=str):
+        if product.result != 'float32':
+            operands = ' and '.join(sorted(product.operands))
+            detail = f'a {product.kind} of {operands} gives {product.result}'
+            return Finding(contract, False, detail)
+    return Finding(contract, True)
+
+
+def same_on_devices(model: Model, variables: Any, sizes: Mapping[str, int]) -> Finding:
+    """That a training step is the same on a mesh as on one device, with dropout.
+
+    Args:
+      model: any.
+      variables: what it begins with.
+      sizes: the axes of the mesh, of `sharding.AXES`. Two devices divide them.
+    """
+    axis_types = (AxisType.Auto,) * len(sizes)
+    mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=axis_types)
+    # A step is the gradient itself: Adam would make one of the rate of the least of
+    # them, rounding included.
+    optimizer = optax.sgd(1.0)
+    step = make_train_step(model, optimizer)
+    state = TrainState.create(variables, optimizer)
+    batch = rows.batch_of([[pair] for pair in [*rows.PAIRS, rows.PAIR] * 2])
+    key = jax.random.key(1)
+    train = jax.jit(step, compiler_options=models.UNOPTIMISED)
+    with models.exact_products():
+        expected, _ = train(state, batch, key)
+    with models.exact_products(), jax.set_mesh(mesh):
+        by_row = jax.P(tuple(axis for axis in ROW_AXES if axis in sizes))
+        placed = jax.device_put(state, state_shardings(state, mesh))
+        divided = jax.device_put(batch, jax.NamedSharding(mesh, by_row))
+        found, _ = train(placed, divided, key)
+    return _same_parameters(*jax.device_get((found.params, expected.params)))
+
+
+def _same_parameters(found: Any, expected: Any) -> Finding:
+    found, expected = models.by_path(found), models.by_path(expected)
+    differences = [
+        (float(abs(found[path] - x).max()), f'a step of {path} changes by {{}}')
+        for path, x in expected.items()
+    ]
+    return equal(ON_DEVICES, 1e-5, differences)

@@ -1,0 +1,98 @@
+"""What must hold of every loss: sums over labels, which parts of a batch add up to."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.testing import models, rows
+from flaxformer_lite.testing.finding import Finding, equal
+from flaxformer_lite.testing.parts import small_model
+from flaxformer_lite.training.batch import Batch
+from flaxformer_lite.training.loss import as_loss, loss_and_grads
+
+# The shape of all batches but one: a row and some columns are padding in each.
+ROWS, COLUMNS = 4, 13
+# Of whole values: what is summed in another order.
+ROUNDING = 1e-5
+
+
+def loss_findings(
+    loss: Any, model: Model | None = None, variables: Any = None
+) -> list[Finding]:
+    """What was found of each contract of a loss, of its gradients as well.
+
+    Args:
+      loss: an object or a class of `losses.base.Loss`, or a spec. A `teacher` that it
+        takes is the model.
+      model: whose loss it is; None for a small one.
+      variables: the model's.
+
+    Raises:
+      ValueError: there is no such loss.
+    """
+    if model is None:
+        model = small_model(architecture='decoder_only')
+        variables = models.random_variables(model)
+    made = as_loss(loss, teacher=model, teacher_variables=variables)
+    run = _compiled(made, model, variables)
+    pairs = [[pair] for pair in rows.PAIRS]
+    whole = run(_padded(pairs))
+    each = [run(_padded([pair])) for pair in pairs]
+    together = jax.tree.map(lambda *x: sum(x), *each)
+    finite = all((abs(x) < float('inf')).all() for x in jax.tree.leaves(whole))
+    _, gradients = whole
+    learns = any(x.any() for x in jax.tree.leaves(gradients))
+    costs_nothing = not any(x.any() for x in jax.tree.leaves(run(_padded([]))))
+    return [
+        _holds('the loss and its gradients are finite', finite, 'they are not'),
+        _holds('the model learns by it', learns, 'gradients are 0'),
+        _holds('padding alone costs nothing', costs_nothing, 'it has a loss'),
+        _same('padding adds nothing', run(rows.batch_of(pairs)), whole),
+        _same('parts of a batch add up to it', together, whole),
+        _same('the order of rows changes nothing', run(_padded(pairs[::-1])), whole),
+    ]
+
+
+def _compiled(loss: Any, model: Model, variables: Any) -> Callable[[Batch], Any]:
+    """(batch) → the sum of the loss, and its gradients by the parameters."""
+
+    def learned(batch):
+        output, _ = loss_and_grads(model, variables, batch, loss)
+        return output.sums.loss, output.gradients
+
+    program = jax.jit(learned, compiler_options=models.UNOPTIMISED)
+
+    def run(batch):
+        with models.exact_products():
+            return jax.device_get(program(batch))
+
+    return run
+
+
+def _padded(pairs: list[list[rows.Pair]]) -> Batch:
+    """Rows of these, and padding."""
+    batch = rows.batch_of([*pairs, *[[]] * (ROWS - len(pairs))])
+    return {
+        name: jnp.pad(x, [(0, 0), (0, COLUMNS - x.shape[1])])
+        for name, x in batch.items()
+    }
+
+
+def _holds(contract: str, holds: bool, otherwise: str) -> Finding:
+    return Finding(contract, holds, '' if holds else otherwise)
+
+
+def _same(contract: str, found: Any, expected: Any) -> Finding:
+    (loss, gradients), (expected_loss, expected_gradients) = found, expected
+    largest = max(float(abs(x).max()) for x in jax.tree.leaves(expected_gradients))
+    changes = jax.tree.map(lambda x, y: abs(x - y).max(), gradients, expected_gradients)
+    relative = max(map(float, jax.tree.leaves(changes))) / max(largest, 1.0)
+    of_loss = float(abs(loss - expected_loss)) / max(float(abs(expected_loss)), 1.0)
+    differences = [
+        (of_loss, 'the loss changes by {} of it'),
+        (relative, 'gradients change by {} of the largest'),
+    ]
+    return equal(contract, ROUNDING, differences)

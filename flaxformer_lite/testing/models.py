@@ -1,0 +1,293 @@
+"""What must hold of every model, whatever it is made of.
+
+One program gives the logits of both batches of `rows`, their gradients, and the logits
+of the second batch's targets again, token by token. All else is a comparison of these.
+"""
+
+import contextlib
+import functools
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import optax
+from flax.traverse_util import flatten_dict
+
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.testing import rows
+from flaxformer_lite.testing.finding import Finding, equal
+from flaxformer_lite.training.batch import Batch, source_and_inputs
+from flaxformer_lite.training.train_step import init_variables
+
+# Programs that run for milliseconds need no optimising, which is most of compiling.
+UNOPTIMISED: Any = {'xla_backend_optimization_level': 0}
+LEAST_EFFECT = 1e-3  # of a token on its own logits, whose size is about 1
+
+
+class Examined(NamedTuple):
+    """What a model makes of the rows, as arrays of the host.
+
+    Attributes:
+      logits: of both batches, (2, rows, target length, V).
+      steps_TBNV: of the hypotheses, token by token; None where only the quick half is
+        looked at.
+      gradients: of all parameters, as a tree; {} for the quick half.
+    """
+
+    logits: Any
+    steps_TBNV: Any
+    gradients: Any
+
+
+def random_variables(model: Model) -> Any:
+    """Random everywhere: an initialiser's zeros and ones would hide what they multiply.
+
+    What is no parameter, such as a running variance, is positive.
+    """
+    rng = random.Random(0)
+    shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
+    variables = {}
+    for collection, tree in shapes.items():
+        values = jax.tree.map(lambda x: rows.random_array(rng, x.shape), tree)
+        if collection != 'params':
+            values = jax.tree.map(lambda x: abs(x) + 0.5, values)
+        variables[collection] = values
+    return variables
+
+
+def first_values(model: Model) -> Finding:
+    """That what a model begins with is finite and float32."""
+    contract = 'first values are finite and float32'
+    init = functools.partial(init_variables, model)
+    begin = jax.jit(init, compiler_options=UNOPTIMISED)
+    for path, x in by_path(jax.device_get(begin(jax.random.key(0)))).items():
+        if x.dtype != 'float32' or not abs(x).max() < float('inf'):
+            return Finding(contract, False, f'{path}: {x.dtype}, up to {abs(x).max()}')
+    return Finding(contract, True)
+
+
+def examine(model: Model, variables: Any, quick: bool = False) -> Examined:
+    """What the contracts are about, of one model.
+
+    Args:
+      model: of at least `rows.VOCAB_SIZE` tokens, with the default special tokens.
+      variables: what `model.apply` takes.
+      quick: without gradients, and without going token by token.
+    """
+    program = _logits if quick else _everything
+    with exact_products():
+        found = program(model, variables, rows.both_batches(), rows.steps())
+    return Examined(*jax.device_get(found))
+
+
+def exact_products() -> contextlib.AbstractContextManager[None]:
+    """Within it, products of float32 are float32's; GPUs and TPUs round operands."""
+    return jax.default_matmul_precision('float32')
+
+
+def loss(
+    model: Model, variables: Any, params: Any, batch: Batch
+) -> tuple[jax.Array, jax.Array]:
+    """Σ −log p of all labels of a batch, and its logits."""
+    given = variables | {'params': params}
+    logits_BTV: Any = model.apply(given, *source_and_inputs(batch))
+    labels_BT = batch['labels']
+    nll_BT = optax.softmax_cross_entropy_with_integer_labels(logits_BTV, labels_BT)
+    return (nll_BT * (labels_BT != 0)).sum(), logits_BTV
+
+
+@functools.partial(jax.jit, static_argnums=0, compiler_options=UNOPTIMISED)
+def _logits(model, variables, batches, steps):
+    def logits(batch):
+        return model.apply(variables, *source_and_inputs(batch))
+
+    return jax.lax.map(logits, batches), None, {}
+
+
+@functools.partial(jax.jit, static_argnums=0, compiler_options=UNOPTIMISED)
+def _everything(model, variables, batches, steps):
+    gradient = jax.grad(functools.partial(loss, model, variables), has_aux=True)
+    # A loop: what is compiled once is run for both.
+    gradients, logits = jax.lax.map(
+        lambda batch: gradient(variables['params'], batch), batches
+    )
+    state = model.apply(variables, steps.source_BS, method='prefill')
+    state = state.allocate(rows.N, rows.T)
+
+    def step(state, at_step):
+        token_BN, beam = at_step
+        method = 'decode_step'
+        logits, state = model.apply(variables, token_BN, state, beam, method=method)
+        return state, logits
+
+    _, steps_TBNV = jax.lax.scan(step, state, (steps.tokens_TBN, steps.beams))
+    return logits, steps_TBNV, jax.tree.map(lambda x: x.sum(0), gradients)
+
+
+def findings(
+    found: Examined, dtype: str = 'float32', all_counts: bool = True
+) -> list[Finding]:
+    """Each contract of a model, as far as it was examined.
+
+    Args:
+      found: by `examine`.
+      dtype: of the model's products.
+      all_counts: whether each token and each parameter must count. They need not where
+        a ReLU of scores is zero and no residual connection passes it by.
+    """
+    sound = [_finite(found), _float32(found)]
+    if not sound[0].holds:
+        return sound  # nothing can be compared with what is no number
+    atol = tolerance(found, dtype)
+    contracts = [_future, _padding, _packing, _other_rows]
+    if found.steps_TBNV is not None:
+        contracts.append(_token_by_token)
+    counting = [_present(found), _parameters(found)] if all_counts else []
+    return [*sound, *(contract(found, atol) for contract in contracts), *counting]
+
+
+def tolerance(found: Examined, dtype: str = 'float32') -> float:
+    """Sums in another order differ by float32's rounding; in bfloat16 they fall on
+    either side of its."""
+    precision = 4e-6 if dtype == 'float32' else 2**-5
+    return precision * float(abs(found.logits).max()) + 1e-5
+
+
+def same(
+    contract: str, found: Examined, expected: Examined, dtype: str = 'float32'
+) -> Finding:
+    """That two forms of one model compute the same logits and gradients."""
+    gradients, others = by_path(expected.gradients), by_path(found.gradients)
+    if gradients.keys() != others.keys():
+        return Finding(contract, False, 'the parameters are not the same')
+    at_once = _largest(found.logits, expected.logits)
+    by_token = _largest(found.steps_TBNV, expected.steps_TBNV)
+    differences = [
+        (at_once, 'logits change by {}'),
+        (by_token, 'token by token, logits change by {}'),
+    ]
+    logits = equal(contract, tolerance(expected, dtype), differences)
+    if not logits.holds:
+        return logits
+    largest = max(float(abs(x).max()) for x in gradients.values())
+    share = 2e-5 if dtype == 'float32' else 2**-4
+    differences = [
+        (_largest(others[path], x), f'the gradient of {path} changes by {{}}')
+        for path, x in gradients.items()
+    ]
+    return equal(contract, share * largest, differences)
+
+
+def _finite(found: Examined) -> Finding:
+    """Also where a query sees nothing, and of rows without a token."""
+    contract = 'logits and gradients are finite'
+    arrays = {'logits': found.logits} | by_path(found.gradients, 'the gradient of ')
+    for name, x in arrays.items():
+        if not abs(x).max() < float('inf'):
+            return Finding(contract, False, f'{name} is not')
+    return Finding(contract, True)
+
+
+def _float32(found: Examined) -> Finding:
+    dtypes = {str(x.dtype) for x in jax.tree.leaves(found)}
+    contract = 'logits and gradients are float32'
+    others = sorted(dtypes - {'float32'})
+    return Finding(contract, not others, ', '.join(others))
+
+
+def _future(found: Examined, atol: float) -> Finding:
+    differences = _of_changed_tokens(found)
+
+    def examples():
+        for token in range(rows.LENGTH):
+            for position in reversed(range(token)):
+                example = (
+                    f'logits at position {position} change by {{}} when token {token} '
+                    'does'
+                )
+                yield differences[token][position], example
+
+    return equal('logits do not see the future', atol, examples())
+
+
+def _present(found: Examined) -> Finding:
+    contract = 'logits see the token at their position'
+    for token, differences in enumerate(_of_changed_tokens(found)):
+        if not differences[token] > LEAST_EFFECT:
+            return Finding(contract, False, f'those at {token} are the same of another')
+    return Finding(contract, True)
+
+
+def _of_changed_tokens(found: Examined) -> Any:
+    """How far logits at a position change with a token: [token][position]."""
+    changed = slice(rows.CHANGED, rows.CHANGED + rows.LENGTH)
+    logits_NTV = found.logits[0, :, : rows.LENGTH]
+    return abs(logits_NTV[changed] - logits_NTV[rows.PLAIN]).max(-1)
+
+
+def _padding(found: Examined, atol: float) -> Finding:
+    """Also of a source that is nothing else, which is no more than zeros."""
+
+    def examples():
+        for plain, noisy in ((rows.PLAIN, rows.NOISY), (rows.BLIND, rows.BLIND_NOISY)):
+            one, other = found.logits[0, [plain, noisy], : rows.LENGTH]
+            yield from _by_position(other, one, 'with other tokens in padding')
+
+    return equal('padding changes nothing', atol, examples())
+
+
+def _packing(found: Examined, atol: float) -> Finding:
+    def examples():
+        start = 0
+        for row, (_, labels) in enumerate(rows.PAIRS):
+            alone = found.logits[0, row, : len(labels)]
+            packed = found.logits[0, rows.PACKED, start : start + len(labels)]
+            start += len(labels)
+            yield from _by_position(packed, alone, f'as number {row} of a packed row')
+
+    return equal('packing changes nothing', atol, examples())
+
+
+def _other_rows(found: Examined, atol: float) -> Finding:
+    def examples():
+        for row, (_, labels) in enumerate(rows.PAIRS):
+            one, other = found.logits[:, row, : len(labels)]
+            yield from _by_position(one, other, 'with other rows in the batch')
+
+    return equal('other rows change nothing', atol, examples())
+
+
+def _token_by_token(found: Examined, atol: float) -> Finding:
+    at_once = found.logits[1, len(rows.PAIRS) :]
+
+    def examples():
+        for row, (i, j, k) in enumerate(rows.HYPOTHESES):
+            difference = _largest(found.steps_TBNV[i, j, k], at_once[row, i])
+            yield difference, f'logits at position {i} are {{}} away from those at once'
+
+    return equal('token by token as at once', atol, examples())
+
+
+def _parameters(found: Examined) -> Finding:
+    contract = 'each parameter has a gradient'
+    for path, gradient in by_path(found.gradients).items():
+        if not abs(gradient).max() > 0:
+            return Finding(contract, False, f'that of {path} is 0')
+    return Finding(contract, True)
+
+
+def _by_position(found: Any, expected: Any, when: str) -> Iterator[tuple[float, str]]:
+    for position in range(len(expected)):
+        difference = _largest(found[position], expected[position])
+        yield difference, f'logits at position {position} change by {{}} {when}'
+
+
+def _largest(found: Any, expected: Any) -> float:
+    return float(abs(found - expected).max())
+
+
+def by_path(tree: Any, before: str = '') -> dict[str, Any]:
+    """The arrays of a tree by their paths, with some words before each."""
+    found = flatten_dict(tree, sep='/')
+    return {f'{before}{path}': x for path, x in found.items()}

@@ -1,0 +1,63 @@
+"""A part by itself → a small model that has it."""
+
+from typing import Any
+
+from flaxformer_lite import ranges
+from flaxformer_lite.config import build, variants
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.testing import rows
+
+# d_k, d_v and d_model / num_heads all differ, so that none can stand for another.
+SIZES: dict[str, Any] = dict(
+    d_model=12, num_layers=1, num_heads=2, d_k=4, d_v=3, d_ff=16
+)
+
+
+def kind_of(part: Spec) -> str:
+    """The field of a `model` config that can name a part, by its base class.
+
+    Raises:
+      ValueError: none can, or files of several folders have the name.
+    """
+    kinds, refused = [], []
+    for kind, folder in variants.FOLDERS.items():
+        try:
+            folder.find(part)
+        except ValueError as error:
+            refused.append(str(error))
+        else:
+            kinds.append(kind)
+    if len(kinds) > 1:
+        named = ranges.shown(part)
+        raise ValueError(
+            f'{named} is of several kinds, {", ".join(kinds)}: give its kind'
+        )
+    if not kinds:
+        raise ValueError('; or '.join(dict.fromkeys(refused)))
+    return kinds[0]
+
+
+def model_with(part: Spec, kind: str) -> Model:
+    """A small model with a part, whose layers are one loop if it has any.
+
+    An attention is in all places of an encoder-decoder, what is none in a decoder
+    alone, which takes half the time.
+
+    Raises:
+      ValueError: as `build.model`.
+    """
+    fields = {kind: part, 'scan_layers': True}
+    if kind not in ('attention', 'architecture'):
+        fields['architecture'] = 'decoder_only'
+    return small_model(**fields)
+
+
+def small_model(**fields: Any) -> Model:
+    """The model of these fields of a `model` config, and of small sizes.
+
+    Raises:
+      ValueError: as `build.model`.
+    """
+    return build.model(ModelConfig(**SIZES | fields), rows.VOCAB_SIZE)
