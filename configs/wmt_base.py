@@ -16,9 +16,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     config = ConfigDict()
     config.data = 'tfds(name="wmt14_translate/de-en", source="en", target="de")'
-
-    config.tokenizer = ConfigDict()
-    config.tokenizer.vocab_size = 37_000  # §5.1
+    config.tokenizer = 'sentencepiece(vocab_size=37000)'  # §5.1
 
     config.batch = ConfigDict()
     config.batch.tokens = 25_000  # target positions, over all devices
@@ -46,7 +44,7 @@ def get_config() -> ConfigDict:
 
     config.train = train = ConfigDict()
     train.steps = 100_000
-    train.label_smoothing = 0.1  # §5.4
+    train.loss = 'cross_entropy(label_smoothing=0.1)'  # §5.4
 
     config.evaluation = evaluation = ConfigDict()  # §6.1
     evaluation.decode = 'beam'

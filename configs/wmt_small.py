@@ -13,7 +13,7 @@ from configs import wmt_base
 def get_config() -> ConfigDict:
     config = wmt_base.get_config()
     config.data = 'grammar'
-    config.tokenizer.vocab_size = 4_000
+    config.tokenizer = 'sentencepiece(vocab_size=4000)'
     config.batch.tokens = 1_024
     config.batch.max_length = 64
 

@@ -12,7 +12,7 @@ from configs import wmt_small
 
 def get_config() -> ConfigDict:
     config = wmt_small.get_config()
-    config.tokenizer.vocab_size = 2_000
+    config.tokenizer = 'sentencepiece(vocab_size=2000)'
     config.model.d_model = 64
     config.model.num_layers = 2
     config.model.d_ff = 256

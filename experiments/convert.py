@@ -12,10 +12,15 @@ look; and run takes it as --config.init_from. The last writes what a run has tra
 What a setting stands in the way of is named before anything is written.
 """
 
+if __name__ == '__main__':
+    from experiments.command_line import command
+
+    command.run('experiments.convert')
+
 import argparse
 from pathlib import Path
 
-from experiments.command_line import console, flags
+from experiments.command_line import console, flags, screen
 from experiments.config.schema import ExperimentConfig
 
 FORMATS = ('ctranslate2', 'huggingface', 'stablehlo')
@@ -27,14 +32,11 @@ def main() -> None:
     if args.to is None:
         if args.workdir is None or args.out or args.quantization:
             parser.error('a checkpoint takes --workdir; a run takes --to and --out')
-        _make_run(args)
-        return
-    if args.out is None or args.workdir or args.source or args.target:
+    elif args.out is None or args.workdir or args.source or args.target:
         parser.error('--to takes --out, and nothing that says how a run is made')
-    from experiments.conversion import export
-
-    export.export(args.folder, args.to, args.out, args.quantization)
-    print(f'{args.out}: {args.folder} for {args.to}')
+    with screen.on_stderr('converting'):
+        text = _write_export(args) if args.to else _make_run(args)
+    print(text)
 
 
 def _parser() -> flags.Parser:
@@ -65,7 +67,16 @@ def _parser() -> flags.Parser:
 # What imports JAX is imported after the flags: a mistyped flag is answered at once.
 
 
-def _make_run(args: argparse.Namespace) -> None:
+def _write_export(args: argparse.Namespace) -> str:
+    """Writes a run for another program, and says where."""
+    from experiments.conversion import export
+
+    export.export(args.folder, args.to, args.out, args.quantization)
+    return f'{args.out}: {args.folder} for {args.to}'
+
+
+def _make_run(args: argparse.Namespace) -> str:
+    """Makes a run of a checkpoint, and says what it is."""
     from experiments.conversion import converted
     from experiments.training.result import count_parameters
 
@@ -78,8 +89,4 @@ def _make_run(args: argparse.Namespace) -> None:
         'family': conversion.model_type,
         'parameters': count_parameters(variables['params']),
     }
-    print(console.facts(facts))
-
-
-if __name__ == '__main__':
-    flags.main(main)
+    return console.facts(facts)

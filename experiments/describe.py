@@ -3,6 +3,11 @@
 python -m experiments.describe --config=configs/wmt_base.py --config.model.d_k=16
 """
 
+if __name__ == '__main__':
+    from experiments.command_line import command
+
+    command.run('experiments.describe')
+
 import json
 import math
 from typing import Any
@@ -52,7 +57,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
 
     compilation.use_cache()
     devices = mesh.of(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-    model = check.build_model(config, config.tokenizer.vocab_size)
+    model = check.build_model(config)
     rows, length = batch_shape(config)
     multiple = config.train.accumulate * devices.row_shards
     shape = math.ceil(rows / multiple) * multiple, length
@@ -114,7 +119,3 @@ def _facts(costs: dict[str, dict[str, int]]) -> dict[str, str]:
 
 def _megabytes(size: int) -> str:
     return f'{size / 1e6:,.1f} MB'
-
-
-if __name__ == '__main__':
-    flags.main(main)

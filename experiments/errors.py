@@ -4,6 +4,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from flaxformer_lite.config import spec
+
 LONGEST = 1000  # characters of a line
 
 
@@ -16,10 +18,15 @@ class UserError(Exception):
 
 @contextmanager
 def user_errors(before: str = '') -> Iterator[None]:
-    """What the library refuses becomes a UserError, with some words before its own."""
+    """What the library refuses becomes a UserError, with some words before its own.
+
+    What a part from elsewhere raises at work keeps its traceback.
+    """
     try:
         yield
     except (ValueError, ModuleNotFoundError) as error:
+        if spec.is_of_part(error):
+            raise
         raise UserError(f'{before}{error}') from None
 
 

@@ -1,17 +1,21 @@
-"""Scores a trained run on whole sets: loss, and BLEU and chrF of its translations.
+"""Scores a trained run on whole sets: its loss, and its translations.
 
 python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
 """
 
-import sys
+if __name__ == '__main__':
+    from experiments.command_line import command
+
+    command.run('experiments.evaluate')
+
 from pathlib import Path
 
-from experiments.command_line import flags
-from experiments.data import sources
+from experiments.command_line import flags, screen
+from experiments.errors import warn
 from experiments.evaluation import scores, sets
 from experiments.evaluation.evaluator import Evaluator
-from experiments.runs import trained_run
-from experiments.runtime import compilation, memory
+from experiments.evaluation.opened_run import OpenedRun
+from experiments.runtime import memory
 
 
 def main() -> None:
@@ -20,25 +24,31 @@ def main() -> None:
     parser.add_argument(
         '--set', default='', help='comma-separated; all of the data without it'
     )
+    parser.add_argument(
+        '--metrics', default='', help="in place of those of the run's config"
+    )
     args = parser.parse_args()
 
-    compilation.use_cache()
     memory.keep_freed()
-    run = trained_run.open_trained(args.workdir)
-    source = sources.load(run.config.data)
-    chosen = sets.chosen(source.evaluation(), args.set, '--set')
-    variables, steps, _ = trained_run.average(run.config, run.checkpoints, run.model)
-    evaluator = Evaluator(
-        run.model,
-        run.tokenizer,
-        run.config,
-        args.workdir,
-        direction=f'{source.source}-{source.target}',
-        warn=lambda text: print(text, file=sys.stderr),
-    )
-    print(f'{args.workdir}, mean of the checkpoints {", ".join(map(str, steps))}')
-    print(scores.table(evaluator.every(variables, chosen, steps)))
-
-
-if __name__ == '__main__':
-    flags.main(main)
+    with screen.on_stderr('opening the run') as shown:
+        run = OpenedRun(args.workdir)
+        source = run.data
+        chosen = sets.chosen(source.evaluation(), args.set, '--set')
+        metrics = args.metrics or run.config.evaluation.metrics
+        scored_by = scores.installed_metrics(metrics, source.target)
+        mean = run.mean
+        shown.begin('scoring')
+        evaluator = Evaluator(
+            run.model,
+            run.tokenizer,
+            run.config,
+            args.workdir,
+            (source.source, source.target),
+            scored_by,
+            warn=warn,
+            on_progress=shown.count,
+        )
+        found = evaluator.every(mean.variables, chosen, mean.steps)
+    steps = ', '.join(map(str, mean.steps))
+    print(f'{args.workdir}, mean of the checkpoints {steps}')
+    print(scores.table(found))

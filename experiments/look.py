@@ -6,12 +6,17 @@ python -m experiments.look --workdir=runs/wmt_small --text='My box.' --out=page.
 and head, alignments, what each head is worth, and the curves of training.
 """
 
+if __name__ == '__main__':
+    from experiments.command_line import command
+
+    command.run('experiments.look')
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import storage
-from experiments.command_line import flags
+from experiments.command_line import flags, screen
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,17 +31,20 @@ def main() -> None:
     flags.require_packages('experiments.look', NEEDED, 'report')
     targets = _targets(args)
     _check_out(args.out)
-    # These import JAX, so they come after the flags: a mistake is answered at once.
-    from experiments.reports import looking
-    from experiments.runtime import memory
+    with screen.on_stderr('opening the run') as shown:
+        # These import JAX, so they come after the flags: a mistake is answered at once.
+        from experiments.reports import looking
+        from experiments.runtime import memory
 
-    memory.keep_freed()
-    run = looking.open_run(args.workdir, args.pairs)
-    for text in args.text:
-        run.check_text(text, '--text')
-    for target in filter(None, targets):
-        run.check_text(target, '--target')
-    storage.write(args.out, page_of_run(run, args.text, targets))
+        memory.keep_freed()
+        run = looking.open_run(args.workdir, args.pairs)
+        run.on_progress = shown.count
+        for text in args.text:
+            run.check_text(text, '--text')
+        for target in filter(None, targets):
+            run.check_text(target, '--target')
+        shown.begin('looking inside')
+        storage.write(args.out, page_of_run(run, args.text, targets))
     print(args.out)
 
 
@@ -123,7 +131,3 @@ def _check_out(path: Path) -> None:
     obstacle = storage.obstacle(path.parent)
     if obstacle:
         raise UserError(f'--out={path} cannot be written: {obstacle}')
-
-
-if __name__ == '__main__':
-    flags.main(main)

@@ -7,6 +7,11 @@ Runs that differ only in their seeds are one arm, shown as mean ± standard devi
 tables as CSV and LaTeX, and the figures as SVG and PDF.
 """
 
+if __name__ == '__main__':
+    from experiments.command_line import command
+
+    command.run('experiments.report')
+
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import storage
-from experiments.command_line import flags
+from experiments.command_line import flags, screen
+from experiments.command_line.screen import Screen
 from experiments.errors import UserError
 from experiments.reports import arms, statistics, tables
 from experiments.reports.arms import Arm, Study
@@ -32,7 +38,7 @@ _LONGEST = 14  # words of a sentence whose attention is shown
 
 
 def as_table(runs: Sequence[Run]) -> str:
-    """The arms as text, and below the signatures of the BLEU scores."""
+    """The arms as text, and below the signatures of the scores."""
     table = overview(arms.group(runs), arms.differing(runs))
     return '\n'.join([tables.text(table), *_signatures(runs)])
 
@@ -48,6 +54,7 @@ def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
     """
     runs = [run for arm in of_arms for run in arm.runs]
     sets = dict.fromkeys(name for run in runs for name in run.evaluations)
+    metric = runs[0].metrics[0]
     rows = []
     for arm in of_arms:
         counted = arm.scored or arm.runs
@@ -58,7 +65,7 @@ def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
         numbers.append([_dev_loss(run) for run in counted])
         for name in sets:
             scores = [run.evaluations.get(name, {}) for run in counted]
-            numbers.append([of_run.get('bleu') for of_run in scores])
+            numbers.append([of_run.get(metric) for of_run in scores])
         rows.append(
             (
                 arms.common_path(arm.runs),
@@ -70,10 +77,10 @@ def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
                 *map(_mean, numbers),
             )
         )
-    bleu = [f'{name} bleu' for name in sets]
+    scored = [f'{name} {metric}' for name in sets]
     names = ('run', 'seeds', 'status', 'step', 'steps', *fields)
-    columns = (*names, *_NUMBERS, 'dev_loss', *bleu)
-    return Table('runs', 'Runs', columns, tuple(rows), frozenset(bleu))
+    columns = (*names, *_NUMBERS, 'dev_loss', *scored)
+    return Table('runs', 'Runs', columns, rows, scored)
 
 
 def _dev_loss(run: Run) -> float | None:
@@ -99,21 +106,24 @@ def _span(steps: Sequence[int | None]) -> Any:
 
 def _mean(values: Sequence[float | None]) -> Any:
     """The mean over seeds; a number of its own where there is one, or all are equal."""
-    there = [value for value in values if value is not None]
-    return there[0] if len(set(there)) == 1 else statistics.spread(there)
+    there = {value for value in values if value is not None}
+    return there.pop() if len(there) == 1 else statistics.spread(values)
 
 
 def _signatures(runs: Sequence[Run]) -> list[str]:
-    """The signature of all BLEU scores, or which runs have which."""
+    """The signature of the metric that is shown, or which runs have which."""
+    metric = runs[0].metrics[0]
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         for scores in run.evaluations.values():
-            if scores.get('bleu_signature') is not None:
-                found.setdefault(scores['bleu_signature'], {})[str(run.path)] = None
+            signature = scores.get(f'{metric}_signature')
+            if signature is not None:
+                found.setdefault(signature, {})[str(run.path)] = None
     if len(found) <= 1:
-        return [f'bleu: {signature}' for signature in found]
+        return [f'{metric}: {signature}' for signature in found]
     lines = [
-        'Not all of these BLEU scores can be compared, for their signatures differ:'
+        f'Not all of these scores of {metric} can be compared, for their signatures '
+        'differ:'
     ]
     return lines + [f'{name}: {", ".join(found[name])}' for name in sorted(found)]
 
@@ -128,13 +138,20 @@ def main() -> None:
     paths = list(map(Path, args.runs))
     if sweep is not None and not paths:
         paths = [run.path for run in sweep.runs if storage.exists(run.path)]
-    runs, notes = _read_runs(paths)
-    for note in notes:
-        print(note, file=sys.stderr)
-    if not runs:
-        raise UserError('there is no run to report')
+    with screen.on_stderr('reading runs') as shown:
+        runs, notes = _read_runs(paths)
+        for note in notes:
+            print(note, file=sys.stderr)
+        if not runs:
+            raise UserError(
+                'there is no run to report: give the directories of runs, such as '
+                'runs/*'
+            )
+        if args.out is not None:
+            study = arms.study(runs, sweep, args.base, args.measure)
+            _write(args, study, notes, shown)
     if args.out is not None:
-        _write(args, arms.study(runs, sweep, args.base, args.measure), notes)
+        print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
     elif args.csv:
         of_each = [Arm(str(run.path), (run,)) for run in runs]
         print(tables.as_csv(overview(of_each, arms.differing(runs, ()))), end='')
@@ -200,20 +217,21 @@ def _read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     return runs, notes
 
 
-def _write(args: Any, study: Study, notes: list[str]) -> None:
+def _write(args: Any, study: Study, notes: list[str], shown: Screen) -> None:
     from experiments.reports import page
 
     inside: list[Section] = []
     if args.attention:
         try:
-            inside = _look_inside(args, study)
+            shown.begin('looking inside')
+            inside = _look_inside(args, study, shown)
         except UserError as error:
             notes.append(f'Attention is not shown: {error}')
+    shown.begin('comparing and drawing')
     page.write(study, args.out, inside, notes)
-    print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
 
 
-def _look_inside(args: Any, study: Study) -> list['Section']:
+def _look_inside(args: Any, study: Study, shown: Screen) -> list['Section']:
     """The attention of the run that was asked for, or else of the best arm's first."""
     if args.attention_of is not None:
         run = reading.read_run(args.attention_of)
@@ -231,8 +249,5 @@ def _look_inside(args: Any, study: Study) -> list['Section']:
     from experiments.reports import looking, pictures
 
     look = looking.open_run(run.path)
+    look.on_progress = shown.count
     return pictures.sections(look.inspect([(sources[i], outputs[i]) for i in chosen]))
-
-
-if __name__ == '__main__':
-    flags.main(main)

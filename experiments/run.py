@@ -5,6 +5,13 @@ The same command again resumes the run, or shows its result if it has ended.
 python -m experiments.run --config=configs/wmt_small.py --config.model.num_heads=2
 """
 
+if __name__ == '__main__':
+    from experiments.command_line import command
+    from experiments.runtime import memory
+
+    memory.use_huge_pages()
+    command.run('experiments.run')
+
 import contextlib
 import os
 import sys
@@ -15,7 +22,7 @@ from experiments.command_line import flags, stopping
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.runs import directory
-from experiments.runtime import memory, processes
+from experiments.runtime import processes
 
 
 def main() -> None:
@@ -25,16 +32,21 @@ def main() -> None:
         type=Path,
         help='default: runs/<config>,<what differs from the config>',
     )
+    parser.add_argument(
+        '--accept_changed_parts',
+        action='store_true',
+        help='go on with parts from elsewhere that have changed since the run began',
+    )
     processes.add_flags(parser)
     args, settings = flags.parse(parser)
     name = directory.run_name(settings.name, settings.overrides)
     processes.initialize(args)
     with processes.errors_end_all():
-        _run(settings, args.workdir or Path('runs') / name)
+        _run(settings, args.workdir or Path('runs') / name, args.accept_changed_parts)
         processes.leave()
 
 
-def _run(settings: flags.Settings, path: Path) -> None:
+def _run(settings: flags.Settings, path: Path, accept_changed_parts: bool) -> None:
     """Trains, or shows the result of a run that has ended."""
     with (
         _standard_output() as out,
@@ -46,7 +58,13 @@ def _run(settings: flags.Settings, path: Path) -> None:
         from experiments.training import loop
 
         try:
-            loop.run(settings.config, path, settings.overrides, screen)
+            loop.run(
+                settings.config,
+                path,
+                settings.overrides,
+                screen,
+                accept_changed_parts,
+            )
         except Stopped as stopped:
             text = f'stopped and {stopped}; the same command goes on from there'
             screen.close()
@@ -78,8 +96,3 @@ def _newest_step(path: Path) -> int:
     checkpoints = (path / 'checkpoints').glob('[0-9]*')
     steps = [int(folder.name) for folder in checkpoints if folder.name.isdigit()]
     return max(steps, default=0)
-
-
-if __name__ == '__main__':
-    memory.use_huge_pages()
-    flags.main(main)

@@ -5,8 +5,16 @@ The same command again goes on with what is not finished yet.
 python -m experiments.sweep --config=configs/sweeps/table3_small.py --workers=2
 """
 
+if __name__ == '__main__':
+    from experiments.command_line import command
+    from experiments.runtime import memory
+
+    memory.use_huge_pages()
+    command.run('experiments.sweep')
+
 import argparse
 import contextlib
+import functools
 import sys
 import time
 from typing import Any
@@ -16,7 +24,6 @@ from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
 from experiments.runs import directory, reading
-from experiments.runtime import memory
 from experiments.sweeps import progress, schema, workers
 from experiments.sweeps.schema import Sweep
 
@@ -46,7 +53,7 @@ def _parser() -> flags.Parser:
     )
     parser.add_argument(
         '--workers',
-        type=_positive,
+        type=functools.partial(flags.whole_number, least=1),
         default=1,
         help='processes that share the runs, and the cores or GPUs here',
     )
@@ -72,12 +79,6 @@ def _parser() -> flags.Parser:
     return parser
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f'{text!r} is no whole number from 1')
-    return int(text)
-
-
 def _parameter(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition('=')
     if not equals or not name.isidentifier():
@@ -98,7 +99,7 @@ def _check_runs(sweep: Sweep) -> None:
         try:
             check.check_overrides(run.config, run.overrides)
             check.check_config(run.config)
-            check.build_model(run.config, run.config.tokenizer.vocab_size)
+            check.build_model(run.config)
         except UserError as error:
             raise UserError(f'arm {run.arm!r}: {error}') from None
 
@@ -145,8 +146,3 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
             print(f'{run.path}: {status}: {reason}', file=sys.stderr)
     if not is_finished:
         sys.exit(1)
-
-
-if __name__ == '__main__':
-    memory.use_huge_pages()
-    flags.main(main)

@@ -41,7 +41,7 @@ def get_config() -> dict:
         overrides=MODEL
         | {
             'data': 'tfds(name="wmt14_translate/de-en", source="de", target="en")',
-            'tokenizer.vocab_size': 32_000,
+            'tokenizer': 'sentencepiece(vocab_size=32000)',
             'batch.tokens': 32_768,
             'model.d_model': 1_024,
             'model.num_heads': 16,

@@ -29,7 +29,7 @@ def get_config() -> dict:
         ),
         config='configs/wmt_tiny.py',
         overrides={
-            'tokenizer.vocab_size': 1_000,
+            'tokenizer': 'sentencepiece(vocab_size=1000)',
             'model.num_layers': 1,
             'evaluation.beams': 1,
             'train.steps': 1_500,

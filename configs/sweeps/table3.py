@@ -53,8 +53,8 @@ ARMS = {
     'C d_ff=4096': {'model.d_ff': 4096},
     'D dropout=0.0': {'model.dropout': 0.0},
     'D dropout=0.2': {'model.dropout': 0.2},
-    'D smoothing=0.0': {'train.label_smoothing': 0.0},
-    'D smoothing=0.2': {'train.label_smoothing': 0.2},
+    'D smoothing=0.0': {'train.loss': 'cross_entropy(label_smoothing=0.0)'},
+    'D smoothing=0.2': {'train.loss': 'cross_entropy(label_smoothing=0.2)'},
     'E learned': {'model.positions': 'learned'},
     'big': {
         'model.d_model': 1024,

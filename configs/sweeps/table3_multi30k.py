@@ -13,7 +13,7 @@ def get_config() -> dict:
     sweep = table3_small.get_config()
     sweep['overrides'] = table3_small.SIZES | {
         'data': 'text(path="multi30k", source="en", target="de")',
-        'tokenizer.vocab_size': 4_000,
+        'tokenizer': 'sentencepiece(vocab_size=4000)',
         'batch.tokens': 2_048,
         'train.steps': 1_500,
         'checkpoint.every': 1_500,

@@ -20,29 +20,29 @@ def average(trees: Iterable[Any]) -> Any:
     for tree in trees:
         dtypes = jax.tree.map(lambda x: x.dtype, tree)
         with jax.enable_x64(True):
-            if sums is None:
-                sums = jax.tree.map(_float64, tree)
-            else:
-                sums = jax.tree.map(_add, sums, tree)
+            sums = _float64(tree) if sums is None else _add(sums, tree)
             # Or the next tree would be there before this one goes.
             jax.block_until_ready(sums)
         number += 1
         del tree
+
+    # The number is an argument: XLA would multiply by the reciprocal of a constant.
+    @jax.jit
+    def divided(sums: Any, number: Any) -> Any:
+        return jax.tree.map(lambda x, dtype: (x / number).astype(dtype), sums, dtypes)
+
     with jax.enable_x64(True):
-        return jax.tree.map(partial(_divide, np.float64(number)), sums, dtypes)
+        return divided(sums, np.float64(number))
+
+
+# Of whole trees: a program for each shape of their leaves takes longer to make.
 
 
 @jax.jit
-def _float64(x: jax.Array) -> jax.Array:
-    return x.astype(jnp.float64)
+def _float64(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(jnp.float64), tree)
 
 
 @partial(jax.jit, donate_argnums=0)
-def _add(total: jax.Array, x: jax.Array) -> jax.Array:
-    return total + x.astype(jnp.float64)
-
-
-# The number is an argument: XLA would multiply by the reciprocal of a constant.
-@partial(jax.jit, static_argnums=2)
-def _divide(number: Any, total: jax.Array, dtype: Any) -> jax.Array:
-    return (total / number).astype(dtype)
+def _add(sums: Any, tree: Any) -> Any:
+    return jax.tree.map(jnp.add, sums, _float64(tree))

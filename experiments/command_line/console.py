@@ -17,7 +17,7 @@ def table(
     """A table with names over its columns; numbers to the right, None as a dash.
 
     Args:
-      scores: the names of columns of BLEU and the like, which have two decimals.
+      scores: the names of columns of metrics, such as BLEU, which have two decimals.
     """
     columns = []
     for name, *values in zip(names, *rows, strict=True):
@@ -41,7 +41,7 @@ def cell(value: Any) -> str:
 
 
 def score(value: Any) -> str:
-    """BLEU or chrF, from 0 to 100, as papers print them."""
+    """The score of a metric, as papers print it."""
     return f'{value:.2f}' if _is_number(value) else cell(value)
 
 

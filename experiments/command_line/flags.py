@@ -16,12 +16,14 @@ from typing import Any, NamedTuple, NoReturn
 from absl import flags
 from ml_collections import config_dict, config_flags
 
-from experiments.command_line import stopping
-from experiments.config import load, schema, table
+from experiments.config import load, parts, schema, table
 from experiments.config.load import flatten
+from experiments.data.sources import SOURCES
+from experiments.data.tokenizers import TOKENIZERS
 from experiments.errors import UserError, line
-from flaxformer_lite.config import spec, variants
-from flaxformer_lite.ranges import nearest
+from experiments.metrics import METRICS
+from flaxformer_lite.config import variants
+from flaxformer_lite.ranges import nearest, shown
 
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDERS = (PROJECT, PROJECT / 'configs')  # where configs are looked for
@@ -59,7 +61,13 @@ def directory(text: str) -> Path:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that takes flags by their whole name; mistakes are UserErrors."""
+    """argparse that takes flags by their whole name; mistakes are UserErrors.
+
+    Attributes:
+      overrides: flags that `settings` reads, `--config.model.d_ff`.
+    """
+
+    overrides: Sequence[str] = ()
 
     def __init__(self, description: str | None):
         super().__init__(
@@ -70,15 +78,26 @@ class Parser(argparse.ArgumentParser):
         self.register('type', Path, directory)
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f'{message} (--help lists the flags)')
+        # What describes a command has an example of it.
+        examples = re.findall('python -m .*', self.description or '')
+        said = ', as in '.join([message, *examples[:1]])
+        raise UserError(f'{said} (--help lists the flags)')
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, which would name what is missing before what is mistyped."""
+        argv = sys.argv[1:] if args is None else args
+        known = [*self._option_string_actions, *self.overrides]
+        for text in argv:
+            flag = text.split('=')[0]
+            if flag in known or OVERRIDE.match(flag):
+                continue
+            if re.fullmatch('--?[a-zA-Z][^ ]*', flag):
+                raise UserError(f'there is no flag {flag}{nearest(flag, known)}')
+        return super().parse_known_args(argv, namespace)
 
 
 def main(run: Callable[[], None]) -> None:
-    """Runs a command; a UserError is one line on stderr and exit status 2.
-
-    A signal ends the process (`stopping`).
-    """
-    stopping.watch()
+    """Runs a command; a UserError is one line on stderr and exit status 2."""
     _use_utf8()
     try:
         run()
@@ -91,10 +110,12 @@ def main(run: Callable[[], None]) -> None:
         sys.exit(1)
 
 
-def whole_number(text: str) -> int:
+def whole_number(text: str, least: int = 0) -> int:
     """The type of a flag that counts something."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f'{text!r} must be a whole number from 0')
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(
+            f'{text!r} must be a whole number from {least}'
+        )
     return int(text)
 
 
@@ -117,17 +138,11 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
       UserError: an unknown flag or field, a value that cannot be, or no such config.
     """
     parser.add_argument('--config', required=True, help=CONFIG_HELP)
+    parser.overrides = [f'--config.{field}' for field in schema.fields()]
     argv = sys.argv[1:] if argv is None else argv
     if {'-h', '--help'} & set(argv):
         parser.epilog = _help(argv)
     args, overrides = parser.parse_known_args(argv)
-    known = [f'--{name}' for name in vars(args)]
-    for flag in overrides:
-        if re.match('--?[a-zA-Z]', flag) and not OVERRIDE.match(flag):
-            flag = flag.split('=')[0]
-            raise UserError(
-                f'there is no flag {flag}{nearest(flag.split(".")[0], known)}'
-            )
     return args, settings(args.config, overrides)
 
 
@@ -167,7 +182,10 @@ def _help(argv: Sequence[str]) -> str:
     # By the names of files: what a variant takes, only its class says, and those
     # import JAX.
     lines += ['', 'variants; docs/variants/ has what NAME(argument=value) may give:']
-    lines.append(_row('data', ', '.join(spec.available('experiments.data.sources'))))
+    lines.append(_row('data', ', '.join(SOURCES.names())))
+    lines.append(_row('tokenizer', ', '.join(TOKENIZERS.names())))
+    lines.append(_row('train.loss', ', '.join(variants.LOSSES.names())))
+    lines.append(_row('evaluation.metrics', ', '.join(METRICS.names())))
     for kind in variants.FOLDERS:
         lines.append(_row(f'model.{kind}', ', '.join(variants.names(kind))))
     lines.append('  model.decoder_* and model.cross_* may name the same')
@@ -203,8 +221,11 @@ def find(path: str, folders: Sequence[Path] = FOLDERS) -> Path:
         for file in (folder / path, folder / f'{path}.py'):
             if os.path.isfile(file):
                 return file
-    there = ', '.join(available(folders[-1]))
-    raise UserError(f'--config={path}: no such file; the project has {there}')
+    there = available(folders[-1])
+    raise UserError(
+        f'--config={path}: no such file; the project has {", ".join(there)}'
+        f'{nearest(Path(path).stem, there)}'
+    )
 
 
 def evaluate(file: Path) -> Any:
@@ -226,6 +247,7 @@ def evaluate(file: Path) -> Any:
 def _load(file: Path) -> config_dict.ConfigDict:
     if file.suffix == '.json':
         config = config_dict.ConfigDict(load.read_stored(file))
+        parts.use(file.parent)
     else:
         config = evaluate(file)
     if not isinstance(config, config_dict.ConfigDict):
@@ -249,6 +271,12 @@ def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
             'config', config, flag_values=values, sys_argv=argv
         )
         stray = values(argv)[1:]
+    except flags.IllegalFlagValueError as error:
+        # Python's words for it follow: "invalid literal for int() with base 10".
+        said = str(error).removesuffix(f': {error.__context__}')
+        field, _, value = said.removeprefix('flag --config.').partition('=')
+        allowed = table.allowed(schema.fields()[field].kind)
+        raise UserError(f'{field} must be {allowed}, not {shown(value)}') from error
     except (flags.Error, ValueError) as error:
         raise UserError(str(error).removeprefix('flag ')) from error
     if stray:

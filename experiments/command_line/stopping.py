@@ -23,7 +23,7 @@ _GRACE = 1.0  # seconds in which the last line is printed
 _sockets: tuple[socket.socket, socket.socket] | None = None
 _received: int | None = None  # the signal that asked for a stop
 _someone_asks = False
-_line: Callable[[], str] = str
+_line: Callable[[], str | None] = str
 
 
 class Stopped(Exception):
@@ -50,11 +50,13 @@ def watch() -> None:
         os.register_at_fork(after_in_child=_unwatch)
 
 
-def at_end(line: Callable[[], str]) -> None:
-    """What is printed last where a signal ends the process; by default nothing.
+def at_end(line: Callable[[], str | None]) -> None:
+    """What is done and printed last where a signal ends the process.
 
     Args:
-      line: is called in another thread, while the main thread does what it did.
+      line: is called in another thread, while the main thread does what it did. Where
+        it gives no text, and by default, `stopped` is printed on stderr: standard
+        output may be a command's result.
     """
     global _line
     _line = line
@@ -107,8 +109,7 @@ def end(line: Callable[[], str] | None = None) -> NoReturn:
     in_time.start()
     try:
         text = (line or _line)()
-        if text:
-            print(text)
+        print(text or 'stopped', file=sys.stdout if text else sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
     finally:

@@ -5,19 +5,24 @@ What a field by itself may be is checked when its section of the schema is made.
 
 from collections.abc import Iterable
 
+from experiments import metrics
 from experiments.config.load import flatten
-from experiments.config.schema import ExperimentConfig, profiled_steps, takes_best
+from experiments.config.schema import (
+    ExperimentConfig,
+    profiled_steps,
+    takes_best,
+    unused_by_search,
+)
+from experiments.data import tokenizers
+from experiments.data.sources import SOURCES
 from experiments.errors import UserError, user_errors
 from experiments.optimizers import frozen, optax_specs, optimizer
+from flaxformer_lite import testing
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
+from flaxformer_lite.training.loss import as_loss
 
-# What only one way to decode asks for.
-SEARCHES = {
-    'beam': ('evaluation.beams', 'evaluation.alpha'),
-    'sample': ('evaluation.temperature', 'evaluation.top_k', 'evaluation.top_p'),
-}
 # Where one of these has a value, other fields of the model may have no effect.
 _DECIDING = ('architecture', 'residual', 'decoder_residual', 'merged_attention')
 
@@ -30,9 +35,12 @@ def check_config(config: ExperimentConfig) -> None:
     """
     with user_errors('data: '):
         # The name alone: a source's own file may take long to import.
-        spec.check_name('experiments.data.sources', spec.parse(config.data)[0])
+        SOURCES.check_name(config.data)
+    tokenizers.make(config.tokenizer)
     with user_errors():
         variants.check(config.model)
+    with user_errors('train.loss: '):
+        as_loss(config.train.loss, teacher=config.train.teacher or None)
     optimizer.check(config)
     profiled_steps(config)
     train, evaluation = config.train, config.evaluation
@@ -45,6 +53,7 @@ def check_config(config: ExperimentConfig) -> None:
             f'train.patience={train.patience} counts evaluations, and with '
             'evaluation.every=0 there is one, at the end: raise evaluation.every'
         )
+    metrics.deciding(evaluation.metrics, evaluation.best)
     field = 'keep_best' if takes_best(config) else 'keep'
     there = getattr(config.checkpoint, field)
     if evaluation.average > there:
@@ -56,16 +65,21 @@ def check_config(config: ExperimentConfig) -> None:
 
 def build_model(
     config: ExperimentConfig,
-    vocab_size: int,
+    vocab_size: int | None = None,
     special_tokens: SpecialTokens = DEFAULT_TOKENS,
 ) -> Model:
-    """The model of a config and of a tokenizer's vocabulary and special tokens.
+    """The model that a config trains, of a vocabulary and its special tokens.
 
-    It is without `train.remat`, which only training is about.
+    It is without `train.remat`, which may be of no use to it and is refused then.
+
+    Args:
+      vocab_size: by default the largest that the config's tokenizer may have.
 
     Raises:
       UserError: names the field that it cannot be built with.
     """
+    if vocab_size is None:
+        vocab_size = tokenizers.make(config.tokenizer).largest_vocab_size()
     with user_errors():
         model = build.model(config.model, vocab_size, special_tokens)
     try:
@@ -77,6 +91,45 @@ def build_model(
         ) from None
     frozen.paths(config, model)
     return model
+
+
+def check_contracts(config: ExperimentConfig) -> None:
+    """Holds parts from elsewhere to the quick half of their contracts, if they are to.
+
+    Those of the model are looked at in a small one with all parts that the config
+    names, in their places.
+
+    Raises:
+      UserError: one does not hold; names the parts and the smallest example.
+    """
+    if not config.train.check_parts:
+        return
+    fields = {name: getattr(config.model, name) for name in variants.fields()}
+    given = {name: part for name, part in fields.items() if part is not None}
+    elsewhere = [f'model.{x}={given[x]}' for x in given if _is_elsewhere(given[x])]
+    if elsewhere:
+        depth = len(variants.of_layers(config.model))
+        with user_errors():
+            model = testing.small_model(**given, num_layers=depth)
+        findings = testing.model_findings(model, quick=True)
+        _refuse_broken(' and '.join(elsewhere), findings)
+    if _is_elsewhere(config.train.loss):
+        findings = testing.loss_findings(config.train.loss)
+        _refuse_broken(f'train.loss={config.train.loss}', findings)
+
+
+def _is_elsewhere(part: spec.Spec) -> bool:
+    """Whether a part, or one in brackets, is named with a module."""
+    return any('.' in spec.parse(entry)[0] for entry in spec.entries(part))
+
+
+def _refuse_broken(named: str, findings: Iterable[testing.Finding]) -> None:
+    for finding in testing.broken(findings):
+        raise UserError(
+            f'{named}: {finding.contract}, but {finding.detail}: python -m '
+            'experiments.check helps to mend it, and train.check_parts=False trains it '
+            'as it is'
+        )
 
 
 def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:
@@ -103,15 +156,18 @@ def _unused_fields(config: ExperimentConfig) -> dict[str, str]:
     reasons = [f'model.{field}={value}' for field, value in given.items() if value]
     for name in names:
         unused[f'model.{name}'] = ' and '.join(reasons)
-    decode = config.evaluation.decode
-    for search, fields in SEARCHES.items():
-        if search != decode:
-            unused |= dict.fromkeys(fields, f'evaluation.decode={decode}')
+    for name in unused_by_search(config.evaluation):
+        reason = f'evaluation.decode={config.evaluation.decode}'
+        unused[f'evaluation.{name}'] = reason
     name, _ = optax_specs.split(config.optimizer.name)
     if name not in optimizer.BY_FIELDS:
-        for field in optimizer.ADAMS:
+        for field in optimizer.ADAMS[:-1]:  # `optimizer.check` says it of weight_decay
             reason = f'optimizer.name={name} takes arguments of its own'
             unused[f'optimizer.{field}'] = reason
+    with user_errors('train.loss: '):
+        losses = [variants.LOSSES.find(x)[0] for x in spec.entries(config.train.loss)]
+    if not any('teacher' in spec.parameters(loss) for loss in losses):
+        unused['train.teacher'] = f'train.loss={config.train.loss}'
     if not config.init_from:
         unused |= dict.fromkeys(('init_average', 'init_ignore'), 'init_from is empty')
     return unused

@@ -15,13 +15,27 @@ from experiments import storage
 from experiments.config.schema import ExperimentConfig, Field, fields, sections
 from experiments.errors import UserError, user_errors
 from flaxformer_lite import ranges
+from flaxformer_lite.config import spec
+from flaxformer_lite.config.spec import Dataclass
 
 VERSION_FIELD = 'schema_version'
 # Of what the first release stores; what was stored before it cannot be read.
 FIRST_VERSION = 8
 # For each later version the fields that it adds, with the values that mean what the
 # version before it did: {'train.new': 0}. Whoever adds a field appends to it.
-ADDED: list[dict[str, Any]] = []
+# What a version only writes otherwise is an empty entry, and `read_stored` rewrites it.
+ADDED: list[dict[str, Any]] = [
+    {'train.loss': 'cross_entropy(label_smoothing=0.1)', 'train.teacher': ''},
+    {'evaluation.metrics': '[bleu, chrf]', 'evaluation.best': ''},
+    {},
+]
+_SMOOTHED = 'cross_entropy(label_smoothing={})'
+# Fields that there were → how the same is said now.
+REPLACED = {
+    'train.label_smoothing': f"train.loss='{_SMOOTHED.format(0.1)}'",
+    'tokenizer.vocab_size': "tokenizer='sentencepiece(vocab_size=8000)'",
+    'tokenizer.kind': "tokenizer='sentencepiece(vocab_size=8000)', or huggingface(…)",
+}
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
@@ -48,28 +62,26 @@ def fill(config: ConfigDict) -> None:
     with config.unlocked():
         for name, field in fields().items():
             section, _, key = name.rpartition('.')
-            part: Any = config
-            if section:
-                if section not in config:
-                    config[section] = ConfigDict()
-                part = config[section]
-            _fill_field(part, key, field)
+            if section and section not in config:
+                config[section] = ConfigDict()
+            part: Any = config[section] if section else config
+            with user_errors(f'{name}: '):
+                _fill_field(part, key, field)
 
 
 def _fill_field(part: ConfigDict, key: str, field: Field) -> None:
     kind = ranges.types_of(field.kind)[0]
-    value: Any = field.default
-    if key in part:
-        value = part[key]
-        is_whole = type(value) is int and kind is float
-        is_untyped_none = value is None and part.get_type(key) is type(None)
-        if not is_whole and not is_untyped_none:
-            return
-        del part[key]
-    if value is None:
-        part[key] = placeholder(kind)
-    else:
-        part[key] = float(value) if kind is float else value
+    value: Any = part.get(key, field.default)
+    if isinstance(value, type | Dataclass):
+        value = spec.text(value)
+    elif type(value) is int and kind is float:
+        value = float(value)
+    elif key in part and part.get_type(key) is not type(None):
+        return  # others may refer to it
+    elif value is None:
+        value = placeholder(kind)
+    with part.ignore_type():
+        part[key] = value
 
 
 def from_config_dict(config: ConfigDict) -> ExperimentConfig:
@@ -110,8 +122,11 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if name in fields():
             continue
+        if name in REPLACED:
+            raise UserError(f'there is no {name} any more: write {REPLACED[name]}')
         own = [field for field in fields() if field.startswith(f'{name}.')]
-        hint = ranges.nearest(name, fields())
+        # Where a run is kept is a flag of its own.
+        hint = ranges.nearest(name, [*fields(), '--workdir'])
         if own:
             hint = f': it is a section, of {", ".join(own)}'
         raise UserError(f'nothing reads the field {name} of the config{hint}')
@@ -139,9 +154,21 @@ def read_stored(file: Path) -> dict[str, Any]:
             f'reads those from {FIRST_VERSION} to {latest}: use the commit that its '
             'environment.json names'
         )
+    train = config.get('train', {})
+    if 'label_smoothing' in train:
+        train['loss'] = _SMOOTHED.format(train.pop('label_smoothing'))
     for added in ADDED[version - FIRST_VERSION :]:
         for name, value in added.items():
             section, _, key = name.rpartition('.')
             part = config.setdefault(section, {}) if section else config
             part.setdefault(key, value)
+    if isinstance(config.get('tokenizer'), dict):
+        config['tokenizer'] = _tokenizer_spec(config['tokenizer'])
     return config
+
+
+def _tokenizer_spec(section: Mapping[str, Any]) -> str:
+    """What the fields of `tokenizer` that the first release had are as a spec."""
+    is_own = section['kind'] == 'trained'
+    name = 'sentencepiece' if is_own else 'huggingface'
+    return f'{name}(vocab_size={section["vocab_size"]})'

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from experiments.errors import UserError, user_errors
 from flaxformer_lite import ranges
 from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.ranges import Choices, Epsilon, NotNegative, Range, Rate, Size
 from flaxformer_lite.remat import Remat
 
@@ -42,20 +43,6 @@ class Section:
         for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
             name = f'{self.NAME}.{field.name}'.lstrip('.')
             check_value(name, field.type, getattr(self, field.name))
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenizerConfig(Section):
-    """The vocabulary that source and target share."""
-
-    NAME = 'tokenizer'
-
-    vocab_size: Annotated[int, Range(at_least=5), 'pieces of the vocabulary'] = 37_000
-    kind: Annotated[
-        str,
-        Choices('trained', 'published'),
-        'trained on the text of the run, or published with a converted checkpoint',
-    ] = 'trained'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,10 +114,17 @@ class TrainConfig(Section):
     epochs: Annotated[Count, 'passes over the training pairs; 0: no limit'] = 0
     patience: Annotated[
         Count,
-        'evaluations without a better BLEU of the dev set after which training ends, '
+        'evaluations without a better score of the dev set after which training ends, '
         'and the best checkpoints are scored; 0: never',
     ] = 0
-    label_smoothing: Annotated[Rate, 'share of the target spread over all pieces'] = 0.1
+    loss: Annotated[
+        Spec,
+        "a file of flaxformer_lite/losses/; '[cross_entropy, z_loss]' is their sum",
+    ] = 'cross_entropy(label_smoothing=0.1)'
+    teacher: Annotated[
+        str,
+        "a run's directory, from which the loss distillation learns",
+    ] = ''
     seed: Annotated[Seed, 'of all random numbers that have no seed of their own'] = 0
     init_seed: Annotated[SeedOrEmpty, 'of the first parameters; empty: seed'] = None
     data_seed: Annotated[SeedOrEmpty, 'of the order of batches; empty: seed'] = None
@@ -145,6 +139,11 @@ class TrainConfig(Section):
         'what of a layer the backward pass computes again to save memory: nothing, all '
         'of its block, or what a policy of JAX does not keep',
     ] = 'none'
+    check_parts: Annotated[
+        bool,
+        'parts from elsewhere keep the quick contracts of `experiments.check` before '
+        'training begins',
+    ] = True
     on_nonfinite: Annotated[
         str,
         Choices('stop', 'skip'),
@@ -166,6 +165,12 @@ class EvaluationConfig(Section):
         Count, 'steps between evaluations of the dev set; 0: at the end only'
     ] = 5_000
     sets: Annotated[str, 'sets to score at the end, comma-separated; empty: all'] = ''
+    metrics: Annotated[
+        Spec, 'how translations are scored: files of experiments/metrics/'
+    ] = '[bleu, chrf]'
+    best: Annotated[
+        str, 'the metric that says which checkpoints are best; empty: the first'
+    ] = ''
     decode: Annotated[
         str, Choices('beam', 'greedy', 'sample'), 'how tokens are chosen'
     ] = 'beam'
@@ -215,8 +220,12 @@ class ExperimentConfig(Section):
     """All of an experiment; the defaults are the paper's base model and training."""
 
     data: Annotated[
-        str, 'where pairs come from: a file of experiments/data/sources/'
+        Spec, 'where pairs come from: a file of experiments/data/sources/'
     ] = 'tfds(name="wmt14_translate/de-en", source="en", target="de")'
+    tokenizer: Annotated[
+        Spec,
+        'what makes ids of both languages: a file of experiments/data/tokenizers/',
+    ] = 'sentencepiece(vocab_size=37000)'
     init_from: Annotated[
         str, "a run's directory, with whose parameters and tokenizer this one begins"
     ] = ''
@@ -228,7 +237,6 @@ class ExperimentConfig(Section):
     init_ignore: Annotated[
         ranges.Regex, 'parameters with this in their paths are not taken from there'
     ] = ''
-    tokenizer: TokenizerConfig = TokenizerConfig()
     batch: BatchConfig = BatchConfig()
     mesh: MeshConfig = MeshConfig()
     model: ModelConfig = ModelConfig()
@@ -263,6 +271,11 @@ def fields() -> dict[str, Field]:
     return found
 
 
+def part_fields() -> list[str]:
+    """The fields that name a part: `'data'`, `'model.attention'`."""
+    return [x for x, field in fields().items() if type in ranges.types_of(field.kind)]
+
+
 def sections() -> dict[str, Any]:
     """The classes of the parts that have fields of their own, by name."""
     every = dataclasses.fields(ExperimentConfig)
@@ -287,6 +300,13 @@ def takes_best(config: ExperimentConfig) -> bool:
     Where training stops early they are, whatever `evaluation.average_of` says.
     """
     return config.evaluation.average_of == 'best' or config.train.patience > 0
+
+
+def unused_by_search(evaluation: EvaluationConfig) -> list[str]:
+    """The fields of `evaluation` that only other ways to decode ask for."""
+    only_of = {'beam': ('beams', 'alpha'), 'sample': ('temperature', 'top_k', 'top_p')}
+    only_of.pop(evaluation.decode, None)
+    return [name for names in only_of.values() for name in names]
 
 
 def profiled_steps(config: ExperimentConfig) -> tuple[int, int] | None:

@@ -27,6 +27,8 @@ def allowed(kind: Any) -> str:
     limit = ranges.limit_of(kind)
     kinds = ranges.types_of(kind)
     words = ' or '.join(x.__name__ for x in kinds if x is not type(None))
+    if type in kinds:
+        words = 'a name'
     if isinstance(limit, Choices):
         words = ', '.join(limit.words)
     if isinstance(limit, Pattern):

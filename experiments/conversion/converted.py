@@ -13,10 +13,8 @@ from experiments.config.schema import (
     CheckpointConfig,
     EvaluationConfig,
     ExperimentConfig,
-    TokenizerConfig,
 )
-from experiments.data import published
-from experiments.data.published import PublishedTokenizer
+from experiments.data.tokenizers.huggingface import Huggingface, of_checkpoint
 from experiments.errors import UserError, user_errors
 from experiments.runs import directory, environment, trained_run
 from flaxformer_lite.pretrained import folder
@@ -37,7 +35,7 @@ class Conversion(NamedTuple):
     folder: Path
     model_type: str
     config: ExperimentConfig
-    tokenizer: PublishedTokenizer
+    tokenizer: Huggingface
 
 
 def read_checkpoint(
@@ -58,14 +56,14 @@ def read_checkpoint(
         model, vocab_size, special_tokens = flaxformer_lite.describe_pretrained(path)
     config = ExperimentConfig(
         data=data,
-        tokenizer=TokenizerConfig(vocab_size, kind='published'),
+        tokenizer=f'huggingface(vocab_size={vocab_size})',
         model=model,
         evaluation=EvaluationConfig(average=1),
         checkpoint=CheckpointConfig(keep=1),
     )
     check.check_config(config)
     check.build_model(config, vocab_size, special_tokens)
-    tokenizer = published.load(path, vocab_size, special_tokens, source, target)
+    tokenizer = of_checkpoint(path, vocab_size, special_tokens, source, target)
     return Conversion(path, str(theirs['model_type']), config, tokenizer)
 
 

@@ -6,7 +6,8 @@ from experiments import storage
 from experiments.command_line import flags
 from experiments.conversion import huggingface, stablehlo, to_ctranslate2
 from experiments.conversion.trained import read_trained
-from experiments.data.published import PublishedTokenizer
+from experiments.data.tokenizers.huggingface import Huggingface
+from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
 
 # The package that writes a format, and the extra that has it.
@@ -39,11 +40,17 @@ def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -
     package, extra = _NEEDED[to]
     flags.require_packages(f'--to={to}', [package], extra)
     trained = read_trained(workdir)
-    is_published = isinstance(trained.tokenizer, PublishedTokenizer)
+    is_published = isinstance(trained.tokenizer, Huggingface)
     if is_published and to != 'huggingface':
         raise UserError(
-            f'--to={to} does not write a tokenizer of tokenizer.kind=published: write '
-            'it with --to=huggingface, and convert that with a program of its own'
+            f'--to={to} does not write a tokenizer of huggingface: write it with '
+            '--to=huggingface, and convert that with a program of its own'
+        )
+    is_model = isinstance(trained.tokenizer, SentencePiece)
+    if to != 'huggingface' and not is_model:
+        raise UserError(
+            f'--to={to} writes tokenizers of sentencepiece, and this run has '
+            f'tokenizer={trained.config.tokenizer}'
         )
     with storage.replacing(out) as folder:
         folder.mkdir()

@@ -17,15 +17,15 @@ from experiments import storage
 from experiments.conversion import rewrite
 from experiments.conversion.rewrite import Expressed
 from experiments.conversion.trained import Trained, draw_tokens
-from experiments.data.published import CONFIG, GENERATION, PublishedTokenizer
-from experiments.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
+from experiments.data.tokenizers.huggingface import CONFIG, GENERATION, Huggingface
+from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError, user_errors
-from flaxformer_lite.config import build, spec
+from flaxformer_lite.config import build
 from flaxformer_lite.families.base import Described, Family
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.pretrained import load
 
-_FAMILIES = 'flaxformer_lite.families'
 # By how much logits may differ, by a family's ε, or by which share of the largest: of a
 # trained pre-norm run 6e-5 was measured, and all of 500 translations were the same.
 _TOLERANCE, _SHARE = 1e-4, 1e-4
@@ -57,13 +57,14 @@ def write(trained: Trained, folder: Path) -> None:
     Raises:
       UserError: no family computes this model; names a field.
     """
+    tokenizer = _byte_pair_encoding(trained)
     found = find_family(trained)
     _check_logits(trained, found)
     with user_errors('--to=huggingface: '):
         config, arrays = load.to_pretrained(
             found.described, found.variables, found.family.model_types[0]
         )
-    _write_tokenizer(trained.tokenizer, folder)
+    _write_tokenizer(tokenizer, folder)
     documents = {
         CONFIG: _config(config, trained),
         GENERATION: _generation(trained),
@@ -77,12 +78,12 @@ def write_published(trained: Trained, folder: Path) -> None:
     Raises:
       UserError: the family cannot have this model; names the field.
     """
-    tokenizer: Any = trained.tokenizer
-    assert isinstance(tokenizer, PublishedTokenizer)
+    tokenizer = trained.tokenizer
+    assert isinstance(tokenizer, Huggingface)
     documents = {}
     for name in (CONFIG, GENERATION, _TOKENIZER):
-        is_there = name in dict(tokenizer.sums)
-        documents[name] = storage.read_json(tokenizer.folder / name) if is_there else {}
+        file = tokenizer.files.get(name)
+        documents[name] = storage.read_json(file) if file else {}
     model = trained.model
     described = Described(trained.config.model, model.vocab_size, model.special_tokens)
     theirs = documents[CONFIG]
@@ -103,8 +104,8 @@ def write_published(trained: Trained, folder: Path) -> None:
     if any(tokenizer.languages):
         source, target = tokenizer.languages
         documents[_TOKENIZER] |= {'src_lang': source, 'tgt_lang': target}
-    for name, _ in tokenizer.sums:
-        shutil.copyfile(tokenizer.folder / name, folder / name)
+    for name, file in tokenizer.files.items():
+        shutil.copyfile(file, folder / name)
     _save(folder, documents, arrays)
 
 
@@ -131,8 +132,8 @@ def find_family(trained: Trained) -> FamilyModel:
     """
     own = rewrite.plain(trained.model, trained.config.model, trained.variables)
     refused = []
-    for name in spec.available(_FAMILIES):
-        family: Any = spec.find(_FAMILIES, name)
+    for name in load.FAMILIES.names():
+        family: Any = load.FAMILIES.find(name)[0]
         try:
             return _in_words_of(family, own, trained.model)
         except ValueError as error:
@@ -222,7 +223,26 @@ def _generation(trained: Trained) -> dict[str, Any]:
     }
 
 
-def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+def _byte_pair_encoding(trained: Trained) -> SentencePiece:
+    """The run's tokenizer, where `_write_tokenizer` can write it.
+
+    Raises:
+      UserError: it cannot.
+    """
+    found = trained.tokenizer
+    if (
+        isinstance(found, SentencePiece)
+        and found.model_type == 'bpe'
+        and not (found.byte_fallback or found.user_defined_symbols)
+    ):
+        return found
+    raise UserError(
+        f'--to=huggingface writes byte-pair encodings, without byte_fallback or '
+        f'user_defined_symbols, and this run has tokenizer={trained.config.tokenizer}'
+    )
+
+
+def _write_tokenizer(tokenizer: SentencePiece, folder: Path) -> None:
     """Writes our SentencePiece model as `tokenizer.json`, which Transformers opens.
 
     Both merge the pair of pieces whose union has the best score, from the left.
@@ -245,7 +265,7 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
             fuse_unk=True,
         )
     )
-    # `tokenizer.normalize`, then SentencePiece's signs for spaces.
+    # `base.normalize`, then SentencePiece's signs for spaces.
     steps = [
         normalizers.NFC(),
         normalizers.Replace(_SPACE, '_'),

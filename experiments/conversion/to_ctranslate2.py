@@ -20,7 +20,7 @@ import numpy as np
 from experiments.conversion import rewrite
 from experiments.conversion.rewrite import Expressed
 from experiments.conversion.trained import Trained, draw_tokens
-from experiments.data.tokenizer import BOS, EOS, PAD, UNK
+from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.errors import UserError
 from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.config.schema import ModelConfig
@@ -168,7 +168,7 @@ def _described(model: Expressed, trained: Trained) -> Any:
     if config.scale_logits:
         scale *= trained.model.d_model**-0.5
     decoder.scale_outputs = np.float32(scale)
-    whole = transformer_spec.TransformerSpec(encoder, decoder)
+    whole: Any = transformer_spec.TransformerSpec(encoder, decoder)
     pieces = trained.tokenizer.pieces(list(range(trained.model.vocab_size)))
     whole.register_source_vocabulary(pieces)
     whole.register_target_vocabulary(pieces)
@@ -337,10 +337,12 @@ def _log_probabilities(
     """Of each token and the end, among the tokens that a translation may have."""
     config = dataclasses.replace(trained.config.model, dtype='float32')
     model = build.model(config, trained.model.vocab_size, trained.model.special_tokens)
-    source_BS = np.pad(source_BS, ((0, 0), (0, 1)), constant_values=EOS)
-    inputs_BT = np.pad(target_BT, ((0, 0), (1, 0)), constant_values=BOS)
-    labels_BT = np.pad(target_BT, ((0, 0), (0, 1)), constant_values=EOS)
-    logits_BTV = np.array(jax.jit(model.apply)(trained.variables, source_BS, inputs_BT))
+    source_BS = np.insert(source_BS, source_BS.shape[1], EOS, axis=1)
+    inputs_BT = np.insert(target_BT, 0, BOS, axis=1)
+    labels_BT = np.insert(target_BT, target_BT.shape[1], EOS, axis=1)
+    apply = jax.jit(model.apply)
+    logits_BTV = np.array(apply(trained.variables, source_BS, inputs_BT))
     logits_BTV[..., [PAD, BOS]] = -np.inf
     log_probs_BTV = np.asarray(jax.nn.log_softmax(logits_BTV))
-    return np.take_along_axis(log_probs_BTV, labels_BT[..., None], -1)[..., 0]
+    of_labels_BT1 = np.take_along_axis(log_probs_BTV, labels_BT[..., None], -1)
+    return of_labels_BT1[..., 0]

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.config.schema import ExperimentConfig
-from experiments.data.tokenizer import UNK, Tokenizer
-from experiments.runs import trained_run
+from experiments.data.tokenizers.base import UNK, Tokenizer
+from experiments.evaluation.opened_run import OpenedRun
 from flaxformer_lite.models.base import Model
 
 
@@ -31,11 +31,10 @@ def read_trained(workdir: Path) -> Trained:
     """The trained model of a run's directory.
 
     Raises:
-      UserError: as `trained_run.open_trained` and `trained_run.average`.
+      UserError: as `OpenedRun` and `OpenedRun.mean`.
     """
-    run = trained_run.open_trained(workdir)
-    mean = trained_run.average(run.config, run.checkpoints, run.model)
-    return Trained(run.config, run.tokenizer, run.model, mean.variables)
+    run = OpenedRun(workdir)
+    return Trained(run.config, run.tokenizer, run.model, run.variables)
 
 
 def draw_tokens(model: Model, length: int) -> np.ndarray:

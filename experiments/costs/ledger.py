@@ -18,12 +18,13 @@ from experiments.costs import flops
 from experiments.errors import UserError, user_errors
 from experiments.optimizers import frozen, optimizer
 from experiments.runtime.mesh import check_divides
+from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
 from flaxformer_lite.sharding import AXES, state_shardings
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.batch import BATCH_ARRAYS
-from flaxformer_lite.training.loss import loss_sums
+from flaxformer_lite.training.loss import DEFAULT_LOSS, loss_sums
 from flaxformer_lite.training.train_step import TrainState, init_state
 
 # Name of a module → the part of its stack that its parameters and FLOPs belong to. The
@@ -47,13 +48,8 @@ PARTS = [
 ]
 
 
-def ledger(
-    config: ExperimentConfig, model: Model | None = None
-) -> dict[str, dict[str, int]]:
+def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     """The costs of the model and of a training step, over all devices.
-
-    Args:
-      model: the config's, where it is there already.
 
     Returns:
       parameters: how many, by part, and their total.
@@ -74,8 +70,7 @@ def ledger(
     """
     check.check_config(config)
     rows, length = batch_shape(config)
-    if model is None:
-        model = check.build_model(config, config.tokenizer.vocab_size)
+    model = check.build_model(config)
     held = frozen.paths(config, model)
     state = _abstract_state(config, model, held)
     trained, _ = freezing.split(state.params, held)
@@ -111,6 +106,8 @@ def flops_per_token(
 ) -> dict[str, int]:
     """FLOPs of a training step by part and in all, as `ledger` has them.
 
+    Those of a teacher (`train.teacher`) are not among them.
+
     Args:
       variables: the model's, or their shapes.
 
@@ -119,7 +116,8 @@ def flops_per_token(
     """
     rows, length = batch_shape(config)
     shape = rows // config.train.accumulate, length
-    step = _step(model, variables, shape, frozen.paths(config, model))
+    loss = DEFAULT_LOSS if config.train.teacher else config.train.loss
+    step = _step(model, variables, shape, frozen.paths(config, model), loss)
     return _by_part(flops.flops(step).items(), math.prod(shape))
 
 
@@ -159,18 +157,22 @@ def _abstract_state(
 
 
 def _step(
-    model: Model, variables: Any, shape: tuple[int, int], held: frozenset[str]
+    model: Model,
+    variables: Any,
+    shape: tuple[int, int],
+    held: frozenset[str],
+    loss: Spec,
 ) -> Jaxpr:
     """Forward and backward pass, which returns the gradients."""
 
     def gradients(variables, batch, key):
         trained, rest = freezing.split(variables['params'], held)
 
-        def loss(trained):
+        def total(trained):
             changed = variables | {'params': freezing.join(trained, rest)}
-            return loss_sums(model, changed, batch, dropout_key=key).loss
+            return loss_sums(model, changed, batch, loss, key).loss
 
-        return jax.grad(loss)(trained)
+        return jax.grad(total)(trained)
 
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in BATCH_ARRAYS}
     key = jax.eval_shape(jax.random.key, 0)

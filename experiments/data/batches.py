@@ -11,7 +11,8 @@ import numpy as np
 
 from experiments.data import packing
 from experiments.data.collate import Batch, pairs_batch
-from experiments.data.corpus import Corpus
+from experiments.data.corpus import Corpus, resample
+from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 
 _CHUNK = 1 << 18  # pairs whose lengths are counted at once
@@ -26,7 +27,7 @@ class Position(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What a batch will hold: pairs of the corpus, and the row of each, ascending."""
+    """What a batch will hold: pairs of a corpus, and the row of each, ascending."""
 
     shape: tuple[int, int]
     pairs: np.ndarray
@@ -54,6 +55,8 @@ class Batches:
       devices: among which the rows are divided; where they cannot be, empty rows fill
         them up. Nothing else depends on it, so that a run can go on with others.
       window: pairs planned at once, at most.
+      tokenizer: of the corpus, which draws ids anew in each epoch where it `samples`;
+        what it draws for a pair follows from seed, epoch and pair.
 
     Attributes:
       dropped: pairs that are longer than `max_length`.
@@ -84,8 +87,10 @@ class Batches:
         accumulate: int = 1,
         devices: int = 1,
         window: int = 1 << 17,
+        tokenizer: Tokenizer | None = None,
     ):
         self._corpus = corpus
+        self._sampler = tokenizer if tokenizer and tokenizer.samples else None
         self._seed = seed
         self._max_length = max_length
         self._packed = packed
@@ -99,7 +104,7 @@ class Batches:
                 f'{len(corpus):,} training pairs has tokens, EOS included; raise it'
             )
         if packed:
-            lengths = [packing.packed_length(counts, max_length)]
+            lengths = [packing.packed_length(self.longest, max_length)]
         else:
             lengths = packing.bucket_lengths(counts, tokens, self._windows, max_length)
         multiple = rows_multiple * accumulate
@@ -116,13 +121,16 @@ class Batches:
         ]
         self._rows_multiple = accumulate * devices
         self.shapes = [self._filled(shape) for shape in self.planned_shapes]
+        if self._sampler:
+            self.longest = lengths[-1]
         self._first = self._plan(0, 0)
-        positions = sum(math.prod(plan.shape) for plan in self._first)
-        pairs = np.concatenate([plan.pairs for plan in self._first] or [[]]).astype(int)
-        sources, targets = corpus.lengths(pairs).sum(axis=0).tolist()
+        first, plans = self._first
+        positions = sum(math.prod(plan.shape) for plan in plans)
+        pairs = np.concatenate([plan.pairs for plan in plans] or [[]]).astype(int)
+        sources, targets = first.lengths(pairs).sum(axis=0).tolist()
         self.padding_share = 1 - (sources + targets) / max(1, 2 * positions)
-        self.target_tokens_per_batch = targets / max(1, len(self._first))
-        self.batches_per_epoch = len(self._first) * self._windows
+        self.target_tokens_per_batch = targets / max(1, len(plans))
+        self.batches_per_epoch = len(plans) * self._windows
 
     def iterate(
         self, position: Position, own_rows: Callable[[int], np.ndarray] = np.arange
@@ -133,7 +141,8 @@ class Batches:
         """
         while True:
             epoch, window, index = position
-            plans = self._first if epoch == window == 0 else self._plan(epoch, window)
+            is_first = epoch == window == 0
+            corpus, plans = self._first if is_first else self._plan(epoch, window)
             position = Position(epoch + 1)
             if window + 1 < self._windows:
                 position = Position(epoch, window + 1)
@@ -144,7 +153,7 @@ class Batches:
                 shape, pairs, rows = plans[i]
                 shape = self._filled(shape)
                 own = own_rows(shape[0])
-                batch = pairs_batch(self._corpus, shape, pairs, rows)
+                batch = pairs_batch(corpus, shape, pairs, rows)
                 yield {name: x[own] for name, x in batch.items()}, after
 
     def _filled(self, shape: tuple[int, int]) -> tuple[int, int]:
@@ -152,12 +161,19 @@ class Batches:
         rows, length = shape
         return rows + -rows % self._rows_multiple, length
 
-    def _plan(self, epoch: int, window: int) -> list[_Plan]:
+    def _plan(self, epoch: int, window: int) -> tuple[Corpus, list[_Plan]]:
+        """The batches of a window, and the corpus of which they hold pairs."""
         size = len(self._corpus)
         start = size * window // self._windows
         end = size * (window + 1) // self._windows
         pairs = packing.permute(np.arange(start, end), size, (self._seed, epoch))
-        lengths = self._corpus.lengths(pairs)
+        corpus = self._corpus
+        if self._sampler:
+            seeds = packing.pair_seeds(pairs, (self._seed, epoch))
+            most = self.planned_shapes[-1][1]
+            corpus = resample(corpus, pairs, self._sampler, seeds, most)
+            pairs = np.arange(len(pairs))
+        lengths = corpus.lengths(pairs)
         fits = lengths.max(axis=1) <= self._max_length
         if self._packed:
             plans = self._pack(pairs[fits], lengths[fits])
@@ -166,7 +182,7 @@ class Batches:
         # In a random order: else batches would come by length, and the emptiest last.
         rng = np.random.default_rng((self._seed, epoch, window))
         order = rng.permutation(len(plans))
-        return [plans[i] for i in order]
+        return corpus, [plans[i] for i in order]
 
     def _bucket(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
         """One pair a row, padded to the smallest length of `shapes` that it fits."""
@@ -184,17 +200,8 @@ class Batches:
     def _pack(self, pairs: np.ndarray, lengths: np.ndarray) -> list[_Plan]:
         """Several pairs a row, by first fit."""
         (shape,) = self.planned_shapes
-        rows_a_batch, length = shape
-        rows = packing.first_fit(lengths, length)
-        order = np.argsort(rows, kind='stable')
-        pairs = pairs[order]
-        rows = rows[order]
-        plans = []
-        for first_row in range(0, rows.max(initial=-1) + 1, rows_a_batch):
-            start, end = np.searchsorted(rows, [first_row, first_row + rows_a_batch])
-            part = slice(start, end)
-            plans.append(_Plan(shape, pairs[part], rows[part] - first_row))
-        return plans
+        packed = packing.pack(lengths, shape)
+        return [_Plan(shape, pairs[index], rows) for index, rows in packed]
 
 
 def _count_lengths(corpus: Corpus, most: int) -> np.ndarray:

@@ -29,38 +29,22 @@ def pairs_batch(
       Where there is no token, these are padding, and the others 0.
     """
     special = corpus.special_tokens
+    source, source_segments, source_positions = _collate_side(
+        corpus.source, shape, pairs, rows, corpus.source_end, special.padding
+    )
     labels, segments, positions = _collate_side(
         corpus.target, shape, pairs, rows, special.end, special.padding
     )
     shifted = np.pad(labels[:, :-1], ((0, 0), (1, 0)))
     inputs = np.where(positions == 0, special.start, shifted)
-    sources = source_batch(
-        corpus.source, shape, pairs, rows, special.padding, corpus.source_end
-    )
-    return sources | {
+    return {
+        'source': source,
+        'source_segments': source_segments,
+        'source_positions': source_positions,
         'inputs': np.where(segments > 0, inputs, special.padding),
         'labels': labels,
         'target_segments': segments,
         'target_positions': positions,
-    }
-
-
-def source_batch(
-    source: RaggedArray,
-    shape: tuple[int, int],
-    pairs: np.ndarray,
-    rows: np.ndarray,
-    padding: int,
-    end: int | None,
-) -> Batch:
-    """The source side alone, as in `pairs_batch`; `end` is the corpus' `source_end`."""
-    tokens, segments, positions = _collate_side(
-        source, shape, pairs, rows, end, padding
-    )
-    return {
-        'source': tokens,
-        'source_segments': segments,
-        'source_positions': positions,
     }
 
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 
 from experiments import storage
-from experiments.data.sources import Source
-from experiments.data.tokenizer import Tokenizer
+from experiments.data.sources.base import Source
+from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
@@ -77,6 +77,36 @@ class Corpus:
         return np.stack([side.lengths(pairs) + 1 for side in sides], axis=1)
 
 
+def resample(
+    corpus: Corpus,
+    pairs: np.ndarray,
+    tokenizer: Tokenizer,
+    seeds: np.ndarray,
+    most: int,
+) -> Corpus:
+    """Some pairs in memory, with ids that the tokenizer draws anew.
+
+    Args:
+      pairs: [n], indices into the corpus.
+      tokenizer: of the corpus.
+      seeds: [n, 2], by which it draws.
+      most: the largest length, EOS included; where the ids that are drawn are more, or
+        were, they stay as they are in the corpus.
+    """
+    sides = []
+    for i, side in enumerate((corpus.source, corpus.target)):
+        rows = []
+        for pair, seed in zip(pairs.tolist(), seeds[:, i].tolist(), strict=True):
+            row = side[pair]
+            drawn = tokenizer.sample(row.tolist(), seed)
+            if max(len(row), len(drawn)) < most:
+                row = np.array(drawn, row.dtype)
+            rows.append(row)
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        sides.append(RaggedArray(np.concatenate(rows), offsets))
+    return dataclasses.replace(corpus, source=sides[0], target=sides[1])
+
+
 def tokenize(pairs: Pairs, tokenizer: Tokenizer) -> Corpus:
     """All the pairs, blank ones too, in memory: for evaluation sets."""
     dtype = _id_dtype(tokenizer)
@@ -128,7 +158,7 @@ def _write(
     done = 0
     skipped = 0
     lengths: dict[str, list[np.ndarray]] = {'source': [], 'target': []}
-    for chunk in chunks(pairs, _CHUNK):
+    for chunk in _chunks(pairs, _CHUNK):
         sources = tokenizer.encode([source for source, _ in chunk])
         targets = tokenizer.encode_target([target for _, target in chunk])
         full = [both for both in zip(sources, targets, strict=True) if all(both)]
@@ -172,7 +202,7 @@ def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
     )
 
 
-def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """The items in lists of `size`, the last one shorter."""
     iterator = iter(items)
     while chunk := list(itertools.islice(iterator, size)):

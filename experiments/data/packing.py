@@ -53,6 +53,21 @@ def _mix(bits: np.ndarray) -> np.ndarray:
     return bits ^ (bits >> 31)
 
 
+def pair_seeds(pairs: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
+    """Pseudo-random numbers of pairs, whichever other pairs are asked for.
+
+    Args:
+      pairs: [n], indices.
+      seed: non-negative integers.
+
+    Returns:
+      [n, 2], int64, each in 0..2³¹ − 1: of the source and of the target.
+    """
+    (key,) = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+    sides = 2 * pairs.astype(np.uint64)[:, None] + np.arange(2, dtype=np.uint64)
+    return (_mix(_mix(sides) ^ key) >> 33).astype(np.int64)
+
+
 def bucket_lengths(
     counts: np.ndarray, tokens: int, windows: int, most: int
 ) -> list[int]:
@@ -88,12 +103,11 @@ def bucket_lengths(
     return lengths
 
 
-def packed_length(counts: np.ndarray, most: int) -> int:
-    """The length of a packed row: what the longest pair needs.
+def packed_length(longest: int, most: int = 1 << 31) -> int:
+    """The length of a packed row: what the longest pair needs, and at most `most`.
 
     Not more, for the cost of attention is quadratic in it.
     """
-    longest = int(np.flatnonzero(counts)[-1])
     return _round_up(max(_LEAST_PACKED_LENGTH, longest), most)
 
 
@@ -135,6 +149,27 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
         target_room[k] -= target
         rows.append(numbers[k])
     return np.array(rows, np.int64)
+
+
+def pack(
+    lengths: np.ndarray, shape: tuple[int, int]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """All pairs in batches of one shape, several pairs a row, by `first_fit`.
+
+    Args:
+      lengths: [n, 2], of a pair's two sides, each in 1..length.
+      shape: (rows, length) of a batch.
+
+    Yields:
+      The indices of a batch's pairs, and the row of each, ascending.
+    """
+    rows_a_batch, length = shape
+    rows = first_fit(lengths, length)
+    order = np.argsort(rows, kind='stable')
+    rows = rows[order]
+    for first_row in range(0, rows.max(initial=-1) + 1, rows_a_batch):
+        start, end = np.searchsorted(rows, [first_row, first_row + rows_a_batch])
+        yield order[start:end], rows[start:end] - first_row
 
 
 def by_length(

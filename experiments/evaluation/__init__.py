@@ -1,1 +1,1 @@
-"""Scores of a model: loss, and BLEU and chrF of its translations."""
+"""Scores of a model: loss, and its translations."""

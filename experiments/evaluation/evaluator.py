@@ -1,4 +1,4 @@
-"""Scores a model on whole sets: loss, and BLEU and chrF of its translations."""
+"""Scores a model on whole sets: its loss, and its translations."""
 
 import functools
 import math
@@ -11,12 +11,13 @@ import numpy as np
 
 from experiments import storage
 from experiments.config.schema import ExperimentConfig
-from experiments.data import collate, corpus, packing
-from experiments.data.tokenizer import Tokenizer
+from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 from experiments.evaluation import scores, sets
+from experiments.evaluation.scorer import Scorer
 from experiments.evaluation.sets import Pairs
-from experiments.evaluation.translator import Translator, check_lengths
+from experiments.evaluation.translator import Translator
+from experiments.metrics.base import Metric
 from experiments.runs.reading import outputs_path
 from experiments.runtime import compilation, mesh, processes
 from experiments.runtime.mesh import DeviceMesh
@@ -34,11 +35,12 @@ class Evaluator:
       tokenizer: of both languages.
       config: the run's.
       path: the run's directory, where translations are saved.
-      direction: the languages, such as 'en-de'.
+      languages: the codes of source and target.
+      metrics: by which translations are scored.
       devices: divide the rows of batches; by default all that there are.
       warn: is told where translations cannot be saved; without it, that is an error.
-      on_progress: is told a set's name, how many of its sentences are translated, and
-        how many it has.
+      on_progress: is told how many sentences of a set are translated, how many it has,
+        and what they are: 'sentences of val'.
     """
 
     def __init__(
@@ -47,23 +49,24 @@ class Evaluator:
         tokenizer: Tokenizer,
         config: ExperimentConfig,
         path: Path,
-        direction: str,
+        languages: tuple[str, str],
+        metrics: Sequence[Metric],
         devices: DeviceMesh | None = None,
         warn: Callable[[str], None] | None = None,
-        on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+        on_progress: Callable[[int, int, str], None] = lambda done, total, unit: None,
     ):
-        self._model = model
-        self._tokenizer = tokenizer
         self._path = path
-        self._direction = direction
+        self._languages = languages
+        self._metrics = metrics
         self._warn = warn
         self._on_progress = on_progress
-        self._batch_tokens = config.evaluation.batch_tokens
-        self._devices = devices or mesh.of()
+        devices = devices or mesh.of()
         self._translate = Translator(
-            model, tokenizer, config.evaluation, devices=self._devices
+            model, tokenizer, config.evaluation, devices=devices
         )
-        self._sums = _loss_sums(model, self._devices)
+        tokens = config.evaluation.batch_tokens
+        self._scorer = Scorer(model, tokenizer, tokens, devices)
+        self._sums = _loss_sums(model, devices)
 
     def every(
         self, variables: Any, chosen: dict[str, Pairs], steps: Sequence[int]
@@ -84,15 +87,16 @@ class Evaluator:
         sources, references = sets.lines_of(pairs)
 
         def on_progress(done: int) -> None:
-            self._on_progress(name, done, len(sources))
+            self._on_progress(done, len(sources), f'sentences of {name}')
 
         hypotheses = self._translate(variables, sources, on_progress=on_progress)
         outputs = [best_first[0].text for best_first in hypotheses]
         result = {
-            'direction': self._direction,
+            'direction': '-'.join(self._languages),
+            'target': self._languages[1],
             'sentences': len(pairs),
             **self.loss(variables, pairs),
-            **scores.bleu_and_chrf(outputs, references),
+            **scores.of_translations(self._metrics, outputs, references, sources),
         }
         file = outputs_path(self._path, name, step, mean_of)
         try:
@@ -107,19 +111,12 @@ class Evaluator:
         return result
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
-        """Loss, perplexity and token accuracy over all pairs.
+        """Loss, perplexity and token accuracy over all pairs, of first references.
 
         The loss is in nats a token, and without label smoothing.
         """
-        tokens = corpus.tokenize(list(pairs), self._tokenizer)
-        lengths = tokens.lengths().max(axis=1)
-        check_lengths(self._model, lengths)
-        shards = self._devices.row_shards
-        sums = []
-        for shape, part in packing.by_length(lengths, self._batch_tokens, shards):
-            batch = collate.pairs_batch(tokens, shape, part, np.arange(len(part)))
-            placed = mesh.put(batch, self._devices.rows())
-            sums.append(self._sums(variables, placed))
+        batches = self._scorer.batches(sets.first_references(pairs))
+        sums = [self._sums(variables, batch) for _, batch in batches]
         total = jax.tree.map(
             lambda *values: np.sum(values, dtype=np.float64), *jax.device_get(sums)
         )
@@ -134,6 +131,6 @@ class Evaluator:
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it
 def _loss_sums(model: Model, devices: DeviceMesh) -> compilation.Program:
     """The compiled sums of the loss of a batch."""
-    sums = functools.partial(loss_sums, model)
+    sums = functools.partial(loss_sums, model, loss='cross_entropy(label_smoothing=0)')
     jitted = jax.jit(sums, out_shardings=devices.everywhere())
     return compilation.Program(jitted)

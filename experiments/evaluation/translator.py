@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -11,11 +11,9 @@ import jax
 import numpy as np
 
 from experiments.config.schema import EvaluationConfig
-from experiments.data import collate, packing
-from experiments.data.corpus import RaggedArray, chunks
-from experiments.data.tokenizer import Tokenizer
+from experiments.data import packing
+from experiments.data.tokenizers.base import Tokenizer, on_one_line
 from experiments.errors import UserError
-from experiments.evaluation import sets
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.decoding import DecodeResult
@@ -67,7 +65,7 @@ class Translator:
     def __call__(
         self,
         variables: Any,
-        texts: Iterable[str],
+        texts: Sequence[str],
         first: int = 0,
         on_progress: Callable[[int], None] = lambda done: None,
     ) -> Iterator[list[Hypothesis]]:
@@ -81,11 +79,11 @@ class Translator:
           UserError: a text has more tokens than the model has positions; those of the
             windows before it are translated.
         """
-        for window in chunks(texts, WINDOW):
-            sentences = self._tokenizer.encode(window)
+        for start in range(0, len(texts), WINDOW):
+            sentences = self._tokenizer.encode(list(texts[start : start + WINDOW]))
             check_lengths(self._model, [len(ids) + 1 for ids in sentences])
-            yield from self._window(variables, sentences, first, on_progress)
-            first += len(window)
+            number = first + start
+            yield from self._window(variables, sentences, number, on_progress)
 
     def _window(
         self,
@@ -95,34 +93,18 @@ class Translator:
         on_progress: Callable[[int], None],
     ) -> list[list[Hypothesis]]:
         """The hypotheses of the sentences that are sorted together."""
-        settings = self._settings
-        beams = settings.beams if settings.decode == 'beam' else 1
-        tokens = max(1, settings.batch_tokens // beams)
-        source = RaggedArray.from_rows(sentences)
-        planned = []
-        for shape, index in packing.by_length(
-            source.lengths() + 1, tokens, self._devices.row_shards
-        ):
-            batch = collate.source_batch(
-                source,
-                shape,
-                index,
-                np.arange(len(index)),
-                self._model.special_tokens.padding,
-                self._tokenizer.source_end,
-            )
-            planned.append((batch['source'], index))
 
         def decode(entry: tuple[np.ndarray, np.ndarray]) -> list[DecodeResult]:
             source_BS, index = entry
             return self._decode(variables, source_BS, first + index)
 
+        batches = self._batches(sentences)
         results: list[list[Hypothesis]] = [[] for _ in sentences]
         done = first
         on_progress(done)
         with ThreadPoolExecutor(_count_threads()) as pool:
-            decoded = pool.map(decode, planned)
-            for (_, index), found in zip(planned, decoded, strict=True):
+            decoded = pool.map(decode, batches)
+            for (_, index), found in zip(batches, decoded, strict=True):
                 samples = [self._hypotheses(sample, len(index)) for sample in found]
                 for row, *several in zip(index, *samples, strict=True):
                     hypotheses = sorted(sum(several, []), key=lambda x: -x.score)
@@ -132,19 +114,42 @@ class Translator:
                 on_progress(done)
         return results
 
+    def _batches(
+        self, sentences: list[list[int]]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Batches BS of sentences of similar length, and which sentences they are."""
+        settings = self._settings
+        beams = settings.beams if settings.decode == 'beam' else 1
+        tokens = max(1, settings.batch_tokens // beams)
+        shards = self._devices.row_shards
+        end = self._tokenizer.source_end
+        last = [] if end is None else [end]
+        lengths = np.array([len(ids) + 1 for ids in sentences])
+        batches = []
+        for shape, index in packing.by_length(lengths, tokens, shards):
+            source_BS = np.full(shape, self._model.special_tokens.padding, np.int32)
+            for row, i in enumerate(index):
+                ids = sentences[i] + last
+                source_BS[row, : len(ids)] = ids
+            batches.append((source_BS, index))
+        return batches
+
     def _decode(
         self, variables: Any, source_BS: np.ndarray, numbers: np.ndarray
     ) -> list[DecodeResult]:
         """What each key finds for a batch; `numbers` are those of its sentences."""
-        # Without EOS; −1: the row is empty.
-        tokens_B = (source_BS != self._model.special_tokens.padding).sum(1) - 1
-        max_len_B = np.where(tokens_B < 0, 0, tokens_B + self._settings.extra_length)
+        padding = self._model.special_tokens.padding
+        tokens_B = (source_BS != padding).sum(1) - 1  # without EOS; −1: an empty row
+        longest_B = tokens_B + self._settings.extra_length
+        max_len_B = np.where(tokens_B < 0, 0, longest_B)
         numbers_B = np.pad(numbers, (0, len(source_BS) - len(numbers)))
         arrays = (source_BS, max_len_B.astype(np.int32), numbers_B.astype(np.int32))
         placed = mesh.put(arrays, self._devices.rows())
-        return [
-            jax.device_get(self._search(variables, key, *placed)) for key in self._keys
-        ]
+        found = []
+        for key in self._keys:
+            decoded = self._search(variables, key, *placed)
+            found.append(jax.device_get(decoded))
+        return found
 
     @functools.cached_property
     def _keys(self) -> list[jax.Array]:
@@ -166,7 +171,7 @@ class Translator:
         # The tokenizer decodes many texts in one call faster than in several.
         decoded_texts = self._tokenizer.decode(tokens_BNL[exists_BN].tolist())
         # A published vocabulary may have pieces for line ends.
-        texts = map(sets.on_one_line, decoded_texts)
+        texts = map(on_one_line, decoded_texts)
         for scores_N, exists_N in zip(scores_BN, exists_BN, strict=True):
             found = [Hypothesis(next(texts), float(x)) for x in scores_N[exists_N]]
             # None where the model's logits were not numbers: the line is blank.

@@ -77,9 +77,12 @@ def _from_optax(
     settings = config.optimizer
     name, arguments = _named(settings)
     if name != 'adamw' and settings.weight_decay:
+        mend = 'choose that, or set weight_decay to 0'
+        if name != 'adam':
+            mend = f'write {name}(weight_decay={settings.weight_decay}), if it has that'
         raise UserError(
             f'optimizer.weight_decay={settings.weight_decay} is for '
-            'optimizer.name=adamw: choose that, or set weight_decay to 0'
+            f'optimizer.name=adamw: {mend}'
         )
     if _has_lr_multipliers(config):
         _check_lr_multipliers(config, name)

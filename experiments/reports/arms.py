@@ -8,10 +8,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments import metrics
 from experiments.errors import UserError
+from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import statistics
 from experiments.reports.statistics import Spread
-from experiments.runs.reading import HIGHER_IS_BETTER, SCORES, SEEDS, Run
+from experiments.runs.reading import SEEDS, Run
 from experiments.sweeps.schema import Sweep
 
 _LONGEST_NAME = 60
@@ -22,10 +24,12 @@ class Measure(NamedTuple):
 
     set: str
     score: str
+    higher_is_better: bool = True
 
     @property
-    def higher_is_better(self) -> bool:
-        return self.score in HIGHER_IS_BETTER
+    def is_of_translations(self) -> bool:
+        """Whether a metric gives it, so that it has two decimals."""
+        return self.score not in OF_MODELS
 
     def __str__(self) -> str:
         return f'{self.set} {self.score}'
@@ -55,7 +59,8 @@ class Arm:
     def values(self, measure: Measure) -> list[float]:
         """The scores of its finished runs."""
         sets = [run.evaluations.get(measure.set, {}) for run in self.scored]
-        return [x[measure.score] for x in sets if x.get(measure.score) is not None]
+        values = [scores.get(measure.score) for scores in sets]
+        return [value for value in values if value is not None]
 
     def spread(self, measure: Measure) -> Spread | None:
         return statistics.spread(self.values(measure))
@@ -66,8 +71,7 @@ class Arm:
         Args:
           entry: of a result, or 'tokens', or 'training_flops'.
         """
-        values = [_cost(run, entry) for run in self.scored]
-        return statistics.spread([value for value in values if value is not None])
+        return statistics.spread([_cost(run, entry) for run in self.scored])
 
 
 def _cost(run: Run, entry: str) -> float | None:
@@ -99,6 +103,11 @@ class Study:
     measure: Measure
     sweep: Sweep | None = None
 
+    @property
+    def metrics(self) -> list[str]:
+        """What the scores of translations are called."""
+        return metric_names([run for arm in self.arms for run in arm.runs])
+
     def ranked(self) -> list[Arm]:
         """The arms, best first; those without a score come last."""
         best = -1 if self.measure.higher_is_better else 1
@@ -108,6 +117,27 @@ class Study:
             return math.inf if spread is None else best * spread.mean
 
         return sorted(self.arms, key=rank)
+
+
+def metric_names(runs: Sequence[Run]) -> list[str]:
+    """What the scores of some runs' translations are called."""
+    return list(dict.fromkeys(name for run in runs for name in run.metrics))
+
+
+def metric_of(run: Run, measure: Measure) -> Metric:
+    """The metric that a run's set was scored with; of a loss, the one that decides.
+
+    Raises:
+      UserError: it was not, or what the metric needs is not installed here.
+    """
+    name = measure.score if measure.is_of_translations else run.metrics[0]
+    # A result that does not tell its target is of a time when it did not count.
+    language = run.evaluations.get(measure.set, {}).get('target', '')
+    found = metrics.make(run.metrics_spec, language)
+    if name not in found:
+        raise UserError(f'{run.path} has no score by {name}: leave it out')
+    found[name].check_installed()
+    return found[name]
 
 
 def differing(runs: Sequence[Run], without: Collection[str] = SEEDS) -> list[str]:
@@ -128,8 +158,8 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        fields = {k: v for k, v in run.config.items() if k not in SEEDS}
-        there = {k: v for k, v in fields.items() if v is not None}
+        fields = run.config.items()
+        there = {k: v for k, v in fields if v is not None and k not in SEEDS}
         groups.setdefault(json.dumps(there, sort_keys=True), []).append(run)
     members = [tuple(found) for found in groups.values()]
     return tuple(map(Arm, _names(members, differing(runs)), members))
@@ -141,13 +171,13 @@ def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
     `num_heads=4, residual=pre_norm`: of a field its last word, where these differ.
     Names that are too long for a table make way for those of directories.
     """
-    last_words = [field.rpartition('.')[2] for field in fields]
-    if len(set(last_words)) < len(fields):
-        last_words = list(fields)
+    words = {field: field.rpartition('.')[2] for field in fields}
+    if len(set(words.values())) < len(fields):
+        words = {field: field for field in fields}
     names = []
     for runs in groups:
-        values = [runs[0].config.get(field) for field in fields]
-        settings = [f'{x}={y}' for x, y in zip(last_words, values, strict=True)]
+        config = runs[0].config
+        settings = [f'{word}={config.get(field)}' for field, word in words.items()]
         names.append(', '.join(settings))
     if all(0 < len(name) <= _LONGEST_NAME for name in names):
         return names
@@ -178,8 +208,8 @@ def study(
       runs: at least one.
       sweep: whose runs they are, if they are of one.
       base: the name of an arm; empty: the sweep's, or else the first arm.
-      measure: a set and a score, 'test bleu'; empty: the sweep's, or else the BLEU of
-        `test`, or of the first set.
+      measure: a set and a score, 'test bleu'; empty: the sweep's, or else the metric
+        that decides, of `test` or of the first set.
 
     Raises:
       UserError: there is no such arm or measure.
@@ -216,13 +246,19 @@ def _base(arms: Sequence[Arm], name: str) -> Arm:
 
 def _measure(runs: Sequence[Run], text: str) -> Measure:
     sets = list(dict.fromkeys(name for run in runs for name in run.evaluations))
+    known_scores = [*metric_names(runs), *OF_MODELS]
     if not text:
-        return Measure('test' if 'test' in sets or not sets else sets[0], 'bleu')
+        name = 'test' if 'test' in sets or not sets else sets[0]
+        text = f'{name} {known_scores[0]}'
     name, _, score = text.rpartition(' ')
-    if score not in SCORES or not name or (sets and name not in sets):
+    if score not in known_scores or not name or (sets and name not in sets):
         known = ', '.join(sets)
         raise UserError(
             f"--measure={text!r} must be a set and a score, such as 'test bleu'; the "
-            f'sets are {known}, the scores {", ".join(SCORES)}'
+            f'sets are {known}, the scores {", ".join(known_scores)}'
         )
-    return Measure(name, score)
+    lower = {'loss', 'perplexity'}
+    for run in runs:
+        for scores in run.evaluations.values():
+            lower.update(scores.get('lower_is_better', ()))
+    return Measure(name, score, score not in lower)

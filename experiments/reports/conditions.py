@@ -1,7 +1,7 @@
 """What was compared, and what keeps a comparison from being fair."""
 
 from experiments.command_line import console
-from experiments.reports.arms import Arm, Study, differing
+from experiments.reports.arms import Study, differing
 from experiments.reports.tables import Table
 from experiments.runs.reading import Run
 
@@ -9,7 +9,7 @@ from experiments.runs.reading import Run
 # so.
 CONDITIONS = (
     'data',
-    'tokenizer.',
+    'tokenizer',
     'batch.',
     'evaluation.',
     'checkpoint.',
@@ -17,7 +17,7 @@ CONDITIONS = (
     'train.epochs',
     'train.patience',
 )
-_EQUAL_COST = 0.02  # share by which a cost may differ unmentioned
+_EQUAL_COST = 1.02  # the factor by which costs may differ unmentioned
 _COSTS = {
     'parameters': 'parameters',
     'training_flops': 'training FLOPs',
@@ -27,24 +27,27 @@ _COSTS = {
 
 def facts(study: Study) -> Table:
     """What all arms have in common, and in what they differ."""
-    known = [(arm.name, _facts(run, study)) for arm in study.arms for run in arm.runs]
+    arms_by_value: dict[str, dict[str, list[str]]] = {}  # of each fact
+    for arm in study.arms:
+        for run in arm.runs:
+            for name, value in _facts(run, study).items():
+                by_value = arms_by_value.setdefault(name, {})
+                by_value.setdefault(value, []).append(arm.name)
     rows = []
-    for name in dict.fromkeys(name for _, found in known for name in found):
-        arms_of: dict[str, dict[str, None]] = {}  # by the value
-        for arm, found in known:
-            arms_of.setdefault(found[name], {})[arm] = None
-        for value, arms in arms_of.items():
-            whose = 'all' if len(arms_of) == 1 else '; '.join(arms)
+    for name, by_value in arms_by_value.items():
+        for value, arms in by_value.items():
+            # An arm is there once for each of its runs.
+            whose = 'all' if len(by_value) == 1 else '; '.join(dict.fromkeys(arms))
             rows.append((name, value, whose))
     columns = ('what', 'value', 'arms')
-    return Table('compared', 'What was compared', columns, tuple(rows))
+    return Table('compared', 'What was compared', columns, rows)
 
 
 def _facts(run: Run, study: Study) -> dict[str, str]:
     """What a run was made from and with, by name, as text; the same names of all."""
     measure = study.measure
     scored = run.evaluations.get(measure.set, {})
-    signature = 'chrf' if measure.score == 'chrf' else 'bleu'
+    signature = measure.score if measure.is_of_translations else run.metrics[0]
     devices = [
         f'{n} × {kind}' for kind, n in run.environment.get('devices', {}).items()
     ]
@@ -79,12 +82,11 @@ def warnings(study: Study) -> list[str]:
 
 def _missing(study: Study) -> list[str]:
     """The runs of the sweep that are not there."""
+    if study.sweep is None:
+        return []
     there = {run.path.resolve().name for arm in study.arms for run in arm.runs}
-    lines = []
-    for run in study.sweep.runs if study.sweep else ():
-        if run.path.name not in there:
-            lines.append(f'Missing: {run.arm}, seed {run.seed} ({run.path}).')
-    return lines
+    missing = [run for run in study.sweep.runs if run.path.name not in there]
+    return [f'Missing: {run.arm}, seed {run.seed} ({run.path}).' for run in missing]
 
 
 def _in_no_mean(study: Study) -> list[str]:
@@ -112,28 +114,25 @@ def _beyond_the_question(study: Study) -> list[str]:
     A sweep asks for the fields that its arms set. Without one, every field may be the
     question, save `CONDITIONS`.
     """
-    asked = None if study.sweep is None else study.sweep.fields
+    base = study.base
     lines = []
     for arm in study.arms:
-        fields = differing([*study.base.runs, *arm.runs])
-        if asked is None:
-            beyond = [field for field in fields if field.startswith(CONDITIONS)]
-        else:
-            beyond = [field for field in fields if field not in asked]
-        beyond = [_difference(field, arm, study.base) for field in beyond]
+        beyond = []
+        for field in differing([*base.runs, *arm.runs]):
+            if study.sweep is None:
+                is_asked = not field.startswith(CONDITIONS)
+            else:
+                is_asked = field in study.sweep.fields
+            if not is_asked:
+                value = arm.runs[0].config.get(field)
+                wanted = base.runs[0].config.get(field)
+                beyond.append(f'{field} is {value}, not {wanted}')
         if beyond:
             lines.append(
-                f'{arm.name} differs from {study.base.name} in more than the question '
-                f'asks: {"; ".join(beyond)}.'
+                f'{arm.name} differs from {base.name} in more than the question asks: '
+                f'{"; ".join(beyond)}.'
             )
     return lines
-
-
-def _difference(field: str, arm: Arm, base: Arm) -> str:
-    """What an arm has in a field, and what the base has; both have runs."""
-    value = arm.runs[0].config.get(field)
-    wanted = base.runs[0].config.get(field)
-    return f'{field} is {value}, not {wanted}'
 
 
 def _unequal_results(study: Study) -> list[str]:
@@ -152,12 +151,15 @@ def _unequal_results(study: Study) -> list[str]:
 
 
 def _unequal_cost(study: Study) -> list[str]:
-    """Costs whose means over seeds are further apart than `_EQUAL_COST`."""
+    """Costs whose means over seeds are further apart than `_EQUAL_COST` allows."""
     lines = []
     for entry, words in _COSTS.items():
         costs = [arm.cost(entry) for arm in study.arms]
-        means = sorted(found.mean for found in costs if found is not None)
-        if means and means[-1] > means[0] * (1 + _EQUAL_COST):
-            range_of_means = f'{means[0]:,.6g} to {means[-1]:,.6g}'
-            lines.append(f'Not at equal cost: {words} from {range_of_means}.')
+        means = [cost.mean for cost in costs if cost is not None]
+        least = min(means, default=0)
+        most = max(means, default=0)
+        if most > _EQUAL_COST * least:
+            lines.append(
+                f'Not at equal cost: {words} from {least:,.6g} to {most:,.6g}.'
+            )
     return lines

@@ -4,6 +4,7 @@ Texts go into charts as data, or as strings of Vega's expressions, never as mark
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -26,7 +27,8 @@ COLOURS = [
     '#E69F00',
     '#7A7A7A',
 ]
-_DASHES = ([1, 0], [6, 3], [2, 2])  # the next for each round of the colours
+# The next for each round of the colours.
+_DASHES = [dash for dash in ([1, 0], [6, 3], [2, 2]) for _ in COLOURS]
 _MARK = COLOURS[1]  # of a cell
 _SIZE = {'width': 420, 'height': 260}  # pixels of a chart of lines
 _COLUMNS: list[Any] = ['x', 'y', 'low', 'high']  # of a line
@@ -95,22 +97,33 @@ def files(figure: Figure) -> dict[str, bytes]:
 
 
 def line_chart(lines: Sequence[Line], x_label: str, y_label: str) -> alt.TopLevelMixin:
-    """Lines in bands over one pair of axes; at least one."""
+    """Lines in bands over one pair of axes.
+
+    Args:
+      lines: at least one; each has a colour and dashes of its own, as far as they go.
+      x_label, y_label: titles of the axes.
+    """
     base = _plane(lines, x_label, y_label, padding=0)
+    low = alt.Y('low:Q', title=y_label)
+    bands = base.mark_area(opacity=0.2).encode(y=low, y2='high:Q')
     names = [line.name for line in lines]
-    dashes = [dash for dash in _DASHES for _ in COLOURS]
-    scale = alt.Scale(domain=names, range=dashes)
-    drawn = base.mark_line().encode(strokeDash=alt.StrokeDash('line:N', scale=scale))
+    dash = alt.StrokeDash('line:N', scale=alt.Scale(domain=names, range=_DASHES))
+    drawn = base.mark_line().encode(strokeDash=dash)
     # Points that are not seen answer the pointer near a line.
     points = base.mark_point(size=250, opacity=0, tooltip=True)
-    bands = base.mark_area(opacity=0.2).encode(y=alt.Y('low:Q', title=y_label))
-    return alt.layer(bands.encode(y2='high:Q'), drawn, points).properties(**_SIZE)
+    return alt.layer(bands, drawn, points).properties(**_SIZE)
 
 
 def point_chart(lines: Sequence[Line], x_label: str, y_label: str) -> alt.TopLevelMixin:
-    """Points with bars over one pair of axes; at least one."""
+    """Points with bars over one pair of axes.
+
+    Args:
+      lines: at least one, of one point or of several that no line joins.
+      x_label, y_label: titles of the axes.
+    """
     base = _plane(lines, x_label, y_label, padding=20)
-    bars = base.mark_rule().encode(y=alt.Y('low:Q', title=y_label), y2='high:Q')
+    low = alt.Y('low:Q', title=y_label)
+    bars = base.mark_rule().encode(y=low, y2='high:Q')
     points = base.mark_point(filled=True, size=60, tooltip=True)
     return alt.layer(bars, points).properties(**_SIZE)
 
@@ -270,11 +283,11 @@ def numbers_of_heads(
     )
 
 
-# Title, label of the axis, kind of the rows and what is drawn of them.
+# Title, label of the axis, kind of the rows and what is drawn of them; beside the
+# metric that decides.
 _CURVES = {
     'loss': ('Training loss', 'loss', 'train', 'loss'),
     'dev_loss': ('Loss of the dev set', 'loss', 'eval', 'loss'),
-    'dev_bleu': ('BLEU of the dev set', 'BLEU', 'eval', 'bleu'),
     'learning_rate': ('Learning rate', 'learning rate', 'train', 'learning_rate'),
     'gradient_norm': ('Gradient norm', 'gradient norm', 'train', 'gradient_norm'),
 }
@@ -290,10 +303,17 @@ def curves(study: Study) -> dict[str, dict[str, Figure]]:
     """The curves of training by what is drawn and against what, without empty ones.
 
     Returns:
-      'loss' and so on, as in `_CURVES` → 'steps', 'tokens' or 'time' → the figure.
+      'loss' and so on, as in `_CURVES`, 'dev_bleu' by what decides, and what losses
+      report → 'steps', 'tokens' or 'time' → the figure.
     """
+    metric = study.metrics[0]
+    name = re.sub(r'\W+', '_', f'dev_{metric}')  # a file is called so
     found: dict[str, dict[str, Figure]] = {}
-    for name, (title, y_label, kind, y) in _CURVES.items():
+    drawn = _CURVES | {name: (f'{metric} of the dev set', metric, 'eval', metric)}
+    rows = [row for arm in study.arms for run in arm.runs for row in run.rows]
+    of_losses = sorted({y for row in rows for y in row if y.startswith('loss/')})
+    drawn |= {y.replace('/', '_'): (f'Training: {y}', y, 'train', y) for y in of_losses}
+    for name, (title, y_label, kind, y) in drawn.items():
         for axis, (x, x_label) in _AXES.items():
             lines = _lines(study, kind, x, y)
             if lines:
@@ -331,12 +351,13 @@ def _mean_line(name: str, runs: Sequence[Run], kind: str, x: str, y: str) -> Lin
     """
     line = Line(name, [], [], [], [])
     points = [_points(run, kind, x, y) for run in runs]
-    for step in points[0] if points else ():
-        there = [by_step[step] for by_step in points if step in by_step]
+    steps = points[0] if points else {}
+    for step in steps:
+        there = [of_run[step] for of_run in points if step in of_run]
         if len(there) < len(points):
             continue
-        ys = [of_run for _, of_run in there]
-        line.x.append(fmean(of_run for of_run, _ in there))
+        xs, ys = zip(*there, strict=True)
+        line.x.append(fmean(xs))
         line.y.append(fmean(ys))
         line.low.append(min(ys))
         line.high.append(max(ys))
@@ -346,10 +367,11 @@ def _mean_line(name: str, runs: Sequence[Run], kind: str, x: str, y: str) -> Lin
 def _points(run: Run, kind: str, x: str, y: str) -> dict[int, tuple[float, float]]:
     """Step → what a row of this kind has of x and y."""
     points = {}
-    for row in run.dev_rows() if kind == 'eval' else run.rows:
-        place = (row.get(x), row.get(y))
-        if row['kind'] == kind and None not in place:
-            points[row['step']] = place
+    rows = run.dev_rows() if kind == 'eval' else run.rows
+    for row in rows:
+        point = (row.get(x), row.get(y))
+        if row['kind'] == kind and None not in point:
+            points[row['step']] = point
     return points
 
 

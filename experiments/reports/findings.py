@@ -6,19 +6,24 @@ Beside it all scores, their cost, and what was published.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from experiments.reports.arms import Arm, Measure, Study
+import numpy as np
+
+from experiments.metrics.base import OF_MODELS, Metric
+from experiments.reports.arms import Arm, Measure, Study, metric_of
 from experiments.reports.statistics import (
     LEVEL,
-    RESAMPLES,
+    TRIALS,
     Difference,
+    Paired,
+    PValue,
     Spread,
+    approximate_randomisation,
     holm,
-    paired_bootstrap,
     welch,
 )
-from experiments.reports.tables import Interval, PValue, Table, shown
+from experiments.reports.tables import Table, shown
 from experiments.runs import reading
-from experiments.runs.reading import SCORES
+from experiments.runs.reading import Translations
 
 COSTS = {
     'parameters': 'parameters',
@@ -29,7 +34,6 @@ COSTS = {
     'peak_memory_bytes': 'peak memory, bytes',
 }
 NOTHING_ACROSS_SEEDS = 'one seed: nothing can be said across seeds'
-BOOTSTRAPPED = ('bleu', 'chrf')
 
 
 class Comparison(NamedTuple):
@@ -45,7 +49,7 @@ class Comparison(NamedTuple):
     arm: Arm
     spread: Spread | None
     difference: Difference | None
-    corrected: float | None
+    corrected: PValue | None
 
 
 def comparisons(study: Study) -> list[Comparison]:
@@ -69,6 +73,10 @@ def verdict(study: Study, comparison: Comparison) -> str:
 
     'better' and 'worse' are said of a difference whose corrected p is below `LEVEL`,
     by the direction of the measure: of a loss, less is better.
+
+    Args:
+      study: whose arm it is.
+      comparison: of the arm, as `comparisons` has it.
     """
     arm, found, difference, corrected = comparison
     if found is None:
@@ -87,12 +95,6 @@ def verdict(study: Study, comparison: Comparison) -> str:
     return 'the seeds do not differ: no test can be made'
 
 
-def _interval(difference: Difference | None) -> Interval | None:
-    if difference is None or difference.low is None or difference.high is None:
-        return None
-    return Interval(difference.low, difference.high)
-
-
 def ranking(study: Study, found: Sequence[Comparison]) -> Table:
     """The table of the answer: a row an arm, with its test against the base.
 
@@ -104,11 +106,10 @@ def ranking(study: Study, found: Sequence[Comparison]) -> Table:
     rows = []
     for comparison in found:
         arm, mean, difference, corrected = comparison
-        p = PValue(difference.p) if difference and difference.p is not None else None
-        of_all = None if corrected is None else PValue(corrected)
-        numbers = (mean, difference, _interval(difference), p, of_all)
+        seeds = mean.n if mean else 0
+        test = (difference.interval, difference.p) if difference else (None, None)
         words = verdict(study, comparison)
-        rows.append((arm.name, mean.n if mean else 0, *numbers, words))
+        rows.append((arm.name, seeds, mean, difference, *test, corrected, words))
     names = ('arm', 'seeds', measure, 'difference', '95 % interval')
     note = (
         'Mean ± standard deviation over seeds. Difference: from the base, with '
@@ -116,14 +117,13 @@ def ranking(study: Study, found: Sequence[Comparison]) -> Table:
         "Holm's method for the arms that are compared; an arm is better or worse "
         f'where the corrected p is below {LEVEL}.'
     )
-    decimals = frozenset((measure, 'difference', '95 % interval'))
-    scores = decimals if study.measure.score in BOOTSTRAPPED else frozenset()
+    scores = names[2:] if study.measure.is_of_translations else ()
     columns = (*names, 'p', 'p corrected', 'verdict')
-    return Table('answer', 'Arms, the best first', columns, tuple(rows), scores, note)
+    return Table('answer', 'Arms, the best first', columns, rows, scores, note)
 
 
-def bootstrap(study: Study) -> Table | None:
-    """The paired bootstrap of each arm and seed against the base's run of that seed.
+def within_a_seed(study: Study) -> Table | None:
+    """Each run of an arm beside the base's run of its seed.
 
     Returns:
       None where the measure is no score of translations, or nothing can be paired.
@@ -132,46 +132,86 @@ def bootstrap(study: Study) -> Table | None:
       UserError: translations cannot be read.
     """
     score = study.measure.score
-    if score not in BOOTSTRAPPED:
+    if not study.measure.is_of_translations:
         return None
-    bases = {run.seeds: run for run in study.base.scored}
-    tests = []
-    for arm in study.arms:
-        for run in arm.scored:
-            if arm is study.base or run.seeds not in bases:
-                continue
-            of_arm = reading.read_translations(run, study.measure.set)
-            of_base = reading.read_translations(bases[run.seeds], study.measure.set)
-            if of_arm is None or of_base is None or of_arm[:2] != of_base[:2]:
-                continue
-            test = paired_bootstrap(score, of_base[2], of_arm[2], references=of_arm[1])
-            tests.append((arm.name, run.seed, test))
-    if not tests:
-        return None
-    corrected = holm([test.p for _, _, test in tests])
     rows = []
-    for (arm, seed, test), p in zip(tests, corrected, strict=True):
-        difference = Difference(test.score - test.base_score)
-        ps = (PValue(test.p), PValue(p or 0.0))
-        rows.append((arm, seed, test.base_score, test.score, difference, *ps))
+    for arm in study.arms:
+        if arm is not study.base:
+            rows += _tests_within_a_seed(study, arm)
+    if not rows:
+        return None
     names = ('arm', 'seed', f'base {score}', score, 'difference', 'p', 'p corrected')
     note = (
         f'Set {study.measure.set}, the run of an arm against the run of the base with '
-        f"the same seed: sacreBLEU's paired bootstrap, {RESAMPLES:,} "
-        'resamples of its sentences. It asks whether other sentences would say the '
-        'same of these two runs; of other seeds it says nothing. Corrected: by '
-        "Holm's method for all rows."
+        'the same seed. p is how often their scores would be at least as far apart, in '
+        'either direction, if the two translations of each sentence changed places at '
+        f'random: approximate randomisation, {TRIALS:,} trials for each seed of the '
+        'arm. It tells these two runs apart; of other seeds it says nothing. '
+        "Corrected: by Holm's method for the seeds of an arm."
     )
     title = 'Within a seed'
-    return Table('bootstrap', title, names, tuple(rows), frozenset(names[2:5]), note)
+    return Table('within_a_seed', title, names, rows, names[2:5], note)
+
+
+def _tests_within_a_seed(study: Study, arm: Arm) -> list[tuple[Any, ...]]:
+    """The rows of an arm, which are corrected together."""
+    pairs = _paired_translations(study, arm)
+    tests = []
+    for of_base, of_arm in pairs.values():
+        metric = metric_of(study.base.scored[0], study.measure)
+        tests.append(paired_test(metric, of_base, of_arm, len(pairs)))
+    corrected = holm([test.p for test in tests])
+    rows = zip(pairs, tests, corrected, strict=True)
+    return [(arm.name, seed, *test, p) for seed, test, p in rows]
+
+
+def _paired_translations(
+    study: Study, arm: Arm
+) -> dict[str, tuple[Translations, Translations]]:
+    """By seed what the base and an arm make of the same sentences."""
+    bases = {run.seeds: run for run in study.base.scored}
+    pairs = {}
+    for run in arm.scored:
+        if run.seeds not in bases:
+            continue
+        of_base = reading.read_translations(bases[run.seeds], study.measure.set)
+        of_arm = reading.read_translations(run, study.measure.set)
+        if of_base and of_arm and of_base[:2] == of_arm[:2]:
+            pairs[run.seed] = (of_base, of_arm)
+    return pairs
+
+
+def paired_test(
+    metric: Metric, base: Translations, system: Translations, family: int
+) -> Paired:
+    """Approximate randomisation of two translations of a set.
+
+    Args:
+      metric: that scores them.
+      base, system: of the same sentences.
+      family: as `approximate_randomisation` has it.
+    """
+    known = (base.references, base.sources)
+    of_base = metric.statistics(base.outputs, *known)
+    of_system = metric.statistics(system.outputs, *known)
+
+    def score_of_sum(total: np.ndarray) -> float:
+        return metric.score_of(total.tolist())
+
+    return approximate_randomisation(of_base, of_system, score_of_sum, family)
 
 
 def answer(study: Study, found: Sequence[Comparison]) -> list[str]:
-    """The best arm."""
+    """The best arm, its mean and how many seeds it is of, in a sentence.
+
+    Args:
+      study: whose arms they are.
+      found: as `comparisons` has them.
+    """
     best = found[0]
     if best.spread is None:
         return ['No run has finished: there is no score to compare.']
-    mean = shown(best.spread, study.measure.score in BOOTSTRAPPED)
+    mean = shown(best.spread, study.measure.is_of_translations)
     seeds = '1 seed' if best.spread.n == 1 else f'{best.spread.n} seeds'
     return [f'Best by {study.measure}: {best.arm.name}, {mean} ({seeds}).']
 
@@ -185,7 +225,7 @@ def costs(study: Study) -> Table:
     measure = str(study.measure)
     names = ('arm', measure, *COSTS.values())
     title = 'Cost beside score'
-    return Table('cost', title, names, tuple(rows), frozenset([measure]))
+    return Table('cost', title, names, rows, [measure])
 
 
 def scores(study: Study) -> Table:
@@ -193,14 +233,14 @@ def scores(study: Study) -> Table:
     sets = dict.fromkeys(
         name for arm in study.arms for run in arm.scored for name in run.evaluations
     )
+    names = [*study.metrics, *OF_MODELS]
     rows: list[tuple[Any, ...]] = []
     for name in sets:
         for arm in study.arms:
-            spreads = [arm.spread(Measure(name, score)) for score in SCORES]
+            spreads = [arm.spread(Measure(name, score)) for score in names]
             rows.append((name, arm.name, *spreads))
-    columns = ('set', 'arm', *SCORES)
-    bold = frozenset(('bleu', 'chrf'))
-    return Table('scores', 'All scores', columns, tuple(rows), bold)
+    columns = ('set', 'arm', *names)
+    return Table('scores', 'All scores', columns, rows, study.metrics)
 
 
 def published(study: Study) -> Table | None:
@@ -215,15 +255,18 @@ def published(study: Study) -> Table | None:
         return None
     numbers = study.sweep.published
     names = dict.fromkeys(name for entry in numbers.values() for name in entry)
-    rows: list[tuple[Any, ...]] = []
+    columns = ['arm']
+    for name in names:
+        columns += [f'{name}, published', f'{name}, here']
+    rows: list[list[Any]] = []
     for arm in study.arms:
+        of_source = numbers.get(arm.name, {})
         row: list[Any] = [arm.name]
         for name in names:
             measure = Measure(study.measure.set, name)
-            here = arm.spread(measure) if name in SCORES else arm.cost(name)
-            row += [numbers.get(arm.name, {}).get(name), here]
-        rows.append(tuple(row))
-    columns = [f'{name}, {side}' for name in names for side in ('published', 'here')]
-    decimals = frozenset(name for name in columns if name.startswith(('bleu', 'chrf')))
-    title = 'Beside what was published'
-    return Table('published', title, ('arm', *columns), tuple(rows), decimals)
+            is_score = name in (*study.metrics, *OF_MODELS)
+            here = arm.spread(measure) if is_score else arm.cost(name)
+            row += [of_source.get(name), here]
+        rows.append(row)
+    decimals = [name for name in columns if name.startswith(tuple(study.metrics))]
+    return Table('published', 'Beside what was published', columns, rows, decimals)

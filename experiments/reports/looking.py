@@ -15,7 +15,7 @@ This imports JAX; the rest of a report does not.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,17 +24,17 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from experiments.data.tokenizer import Tokenizer
+from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
-from experiments.evaluation.translator import Translator
+from experiments.evaluation.opened_run import OpenedRun, pairs_batch
 from experiments.reports import arms, figures, pictures
 from experiments.reports.arms import Study
-from experiments.runs import reading, trained_run
-from experiments.runtime import compilation, mesh
+from experiments.runs import reading
+from experiments.runtime import compilation
 from flaxformer_lite import introspection
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.training.batch import Batch, make_batch
+from flaxformer_lite.training.batch import Batch
 from flaxformer_lite.training.loss import loss_sums
 
 PAIRS = 100  # of an evaluation set, for the figures of heads
@@ -89,7 +89,6 @@ def open_run(path: Path | str, pairs: int = PAIRS) -> 'Look':
       UserError: as `trained_run.open_trained`; or no checkpoint, or a file of the
         pairs, can be read.
     """
-    compilation.use_cache()
     return Look(Path(path), pairs)
 
 
@@ -102,17 +101,18 @@ class Look:
       variables: the mean of the checkpoints that its config wants scored.
       steps: of these checkpoints.
       pairs: sources and references of the evaluation set, if it was scored yet.
+      on_progress: is told of how many layers, and of how many in all, the heads are
+        measured.
     """
 
     def __init__(self, path: Path, pairs: int):
         self.path = path
-        trained = trained_run.open_trained(path)
-        variables, self.steps, _ = trained_run.average(
-            trained.config, trained.checkpoints, trained.model
-        )
+        self.on_progress: Callable[..., None] = lambda done, total, unit: None
+        self._run = run = OpenedRun(path)
+        self.steps = run.mean.steps
         # What is looked at are single layers, also of a model that scans them.
-        self.trained = trained._replace(model=trained.model.with_separate_layers())
-        self.variables = unstack_layers(variables)
+        self.trained = run.trained._replace(model=run.model.with_separate_layers())
+        self.variables = unstack_layers(run.variables)
         self.pairs = reading.read_pairs(path)[:pairs]
 
     def translate(self, text: str) -> str:
@@ -131,8 +131,7 @@ class Look:
         """
         for text in texts:
             self.check_text(text)
-        found = self._translator(self.variables, list(texts))
-        return [hypotheses[0].text for hypotheses in found]
+        return self._run.translate(texts)
 
     def attention(self, text: str, target: str = '') -> dict[str, alt.TopLevelMixin]:
         """The weights of all layers and heads, by the name of the attention.
@@ -179,7 +178,7 @@ class Look:
         return figure and figure.chart
 
     def curves(self) -> dict[str, dict[str, alt.TopLevelMixin]]:
-        """Loss, BLEU, learning rate and gradient norm, each by steps, tokens and time.
+        """Loss, score, learning rate and gradient norm, each by steps, tokens and time.
 
         Raises:
           UserError: a file of the run cannot be read.
@@ -241,12 +240,7 @@ class Look:
             return {}, {}
         batch = pairs_batch(self.trained.tokenizer, self.pairs)
         known = (self.trained.model, self.variables, batch)
-        return head_entropy(*known), head_importance(*known)
-
-    @functools.cached_property
-    def _translator(self) -> Translator:
-        config = self.trained.config.evaluation
-        return Translator(self.trained.model, self.trained.tokenizer, config)
+        return head_entropy(*known), head_importance(*known, self.on_progress)
 
     def _pair(self, text: str, target: str) -> tuple[str, str]:
         self.check_text(text)
@@ -254,21 +248,6 @@ class Look:
             self.check_text(target, 'target')
             return text, target
         return text, self.translate(text)
-
-
-def pairs_batch(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Batch:
-    """Sources and targets as one batch, a pair a row."""
-    sources = tokenizer.encode([source for source, _ in pairs])
-    targets = tokenizer.encode_target([target for _, target in pairs])
-    special = tokenizer.special_tokens
-    last = [] if tokenizer.source_end is None else [tokenizer.source_end]
-    batch = make_batch(
-        [ids + last for ids in sources],
-        [[*ids, special.end] for ids in targets],
-        special.start,
-        special.padding,
-    )
-    return jax.device_put(batch, mesh.of().everywhere())
 
 
 def attended(
@@ -299,12 +278,15 @@ def attended(
             if layers[0].shape[2] == len(read[i]) + len(written[i]):
                 own = np.append(read[i], written[i])  # one stack reads both
             keys = read[i] if kind == pictures.CROSS else own
-            sentence.queries[kind] = own[own != ''].tolist()
-            sentence.keys[kind] = keys[keys != ''].tolist()
+            is_query = own != ''
+            is_key = keys != ''
+            sentence.queries[kind] = own[is_query].tolist()
+            sentence.keys[kind] = keys[is_key].tolist()
             sentence.weights[kind] = []
             for layer_BHTS in layers:
-                own_HTS = np.asarray(layer_BHTS[i], np.float64)[:, own != '']
-                sentence.weights[kind].append(own_HTS[:, :, keys != ''])
+                weights_HTS = np.asarray(layer_BHTS[i], np.float64)
+                weights_HTS = weights_HTS[:, is_query][:, :, is_key]
+                sentence.weights[kind].append(weights_HTS)
     return found
 
 
@@ -334,16 +316,20 @@ def head_entropy(model: Model, variables: Any, batch: Batch) -> dict[str, Grid]:
     return jax.tree.map(np.ndarray.tolist, _run_once(entropy, variables, batch))
 
 
-def head_importance(model: Model, variables: Any, batch: Batch) -> dict[str, Grid]:
+def head_importance(
+    model: Model, variables: Any, batch: Batch, on_progress: Callable[..., None]
+) -> dict[str, Grid]:
     """What each head of each layer is worth: without it the loss rises so much.
 
     Args:
       model, variables, batch: as `introspection.record`.
+      on_progress: is told how many layers are done, of how many: (1, 6, 'layers').
     """
 
     def ablated_loss(masks: Any, variables: Any, batch: Batch) -> jax.Array:
-        sums = loss_sums(model, variables | {'ablation_masks': masks}, batch)
-        return sums.loss / sums.tokens  # without smoothing, in nats
+        ablated = variables | {'ablation_masks': masks}
+        sums = loss_sums(model, ablated, batch, loss='cross_entropy(label_smoothing=0)')
+        return sums.loss / sums.tokens  # in nats
 
     # Placed as the other arrays are, so that one program serves all masks.
     placed = jax.tree.leaves(variables)[0].sharding
@@ -353,7 +339,9 @@ def head_importance(model: Model, variables: Any, batch: Batch) -> dict[str, Gri
     flat: Any = flatten_dict(masks)
     paths = [path for path in flat if path[-1] == 'heads']
     grids: dict[str, Grid] = {}
-    for path in sorted(paths, key=lambda path: int(path[1].removeprefix('layer_'))):
+    paths.sort(key=lambda path: int(path[1].removeprefix('layer_')))
+    for done, path in enumerate(paths):
+        on_progress(done, len(paths), 'layers')
         stack, _, module, _ = path
         rises = []
         for head in range(len(flat[path])):

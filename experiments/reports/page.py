@@ -85,7 +85,7 @@ def write(
 
 def _answer(study: Study, notes: Sequence[str]) -> Section:
     compared = findings.comparisons(study)
-    shown = [findings.ranking(study, compared), findings.bootstrap(study)]
+    shown = [findings.ranking(study, compared), findings.within_a_seed(study)]
     return Section(
         'Answer',
         findings.answer(study, compared),

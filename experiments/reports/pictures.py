@@ -41,7 +41,8 @@ def weights(sentence: 'Attended', number: int) -> list[Figure]:
     figures = []
     for kind, title in KINDS.items():
         if kind in sentence.weights:
-            queries, keys = sentence.queries[kind], sentence.keys[kind]
+            queries = sentence.queries[kind]
+            keys = sentence.keys[kind]
             chart = head_maps(sentence.weights[kind], queries, keys)
             name = f'attention_{number}_{kind.replace(" ", "_")}'
             figures.append(Figure(name, title, chart))

@@ -1,16 +1,19 @@
 """Means over seeds, and whether a difference between two arms can be chance.
 
 Across seeds: Welch's t-test, which asks for no equal variances (Welch 1947). Within a
-seed: paired bootstrap resampling (Koehn 2004), by sacreBLEU. Several comparisons with
-one base are corrected by Holm's method (Holm 1979).
+seed: approximate randomisation (Noreen 1989; Riezler and Maxwell 2005). Several
+comparisons with one base are corrected by Holm's method (Holm 1979).
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 LEVEL = 0.05
-RESAMPLES = 1000
+TRIALS = 1000  # of approximate randomisation, for each test of a family
+_ROUNDING = 1e-9  # by which equal differences of scores may differ
 
 
 class Spread(NamedTuple):
@@ -27,27 +30,38 @@ class Spread(NamedTuple):
     n: int
 
 
+class PValue(float):
+    """A probability, which tables show as one."""
+
+
+class Interval(NamedTuple):
+    """What lies between two ends, both of them included."""
+
+    low: float
+    high: float
+
+
 class Difference(NamedTuple):
     """How far an arm is above its base.
 
     Attributes:
       value: the difference of the means.
-      low, high: the ends of its 95 % interval; None where there is none.
-      p: of Welch's t-test, two-sided; None where it cannot be made.
+      interval: that of 95 %; None where there is none.
+      p: two-sided; None where no test can be made.
     """
 
     value: float
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
+    interval: Interval | None = None
+    p: PValue | None = None
 
 
-def spread(values: Sequence[float]) -> Spread | None:
-    """Mean and standard deviation; None of no values."""
-    if not values:
+def spread(values: Sequence[float | None]) -> Spread | None:
+    """Mean and standard deviation, without values that are None; None of no values."""
+    there = [value for value in values if value is not None]
+    if not there:
         return None
-    sd = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(statistics.fmean(values), sd, len(values))
+    sd = statistics.stdev(there) if len(there) > 1 else None
+    return Spread(statistics.fmean(there), sd, len(there))
 
 
 def welch(values: Sequence[float], base: Sequence[float]) -> Difference:
@@ -58,57 +72,81 @@ def welch(values: Sequence[float], base: Sequence[float]) -> Difference:
         both, there is a difference and no test.
     """
     value = statistics.fmean(values) - statistics.fmean(base)
-    can_test = min(len(values), len(base)) > 1
-    if not can_test or len(set(values)) == len(set(base)) == 1:
+    is_single = min(len(values), len(base)) == 1
+    has_no_spread = len(set(values)) == len(set(base)) == 1
+    if is_single or has_no_spread:
         return Difference(value)
     from scipy import stats
 
     result: Any = stats.ttest_ind(values, base, equal_var=False)
-    interval = result.confidence_interval(1 - LEVEL)
-    low = float(interval.low)
-    high = float(interval.high)
-    return Difference(value, low, high, float(result.pvalue))
+    low, high = result.confidence_interval(1 - LEVEL)
+    interval = Interval(float(low), float(high))
+    return Difference(value, interval, PValue(result.pvalue))
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """The p-values corrected for their number; those that are None do not count."""
+def holm(p_values: Sequence[float | None]) -> list[PValue | None]:
+    """The p-values corrected for their number; those that are None do not count.
+
+    The least is multiplied by the number of all, the next by one less, and so on; none
+    becomes less than one before it, or more than 1.
+
+    Returns:
+      as many as were given, in their order.
+    """
     there = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-    corrected: list[float | None] = [None] * len(p_values)
+    corrected: list[PValue | None] = [None] * len(p_values)
     largest = 0.0
     for rank, (p, i) in enumerate(there):
         largest = max(largest, min(1.0, p * (len(there) - rank)))
-        corrected[i] = largest
+        corrected[i] = PValue(largest)
     return corrected
 
 
-class Bootstrap(NamedTuple):
-    """The paired bootstrap of one system against the base, on the same sentences."""
+class Paired(NamedTuple):
+    """The scores of a base and of another system on the same sentences.
+
+    Attributes:
+      base_score, score: of all sentences.
+      difference: of the two.
+      p: of approximate randomisation, two-sided.
+    """
 
     base_score: float
     score: float
-    p: float
+    difference: Difference
+    p: PValue
 
 
-def paired_bootstrap(
-    score: str, base: Sequence[str], outputs: Sequence[str], references: Sequence[str]
-) -> Bootstrap:
-    """sacreBLEU's paired bootstrap test of translations against the base's.
+def approximate_randomisation(
+    base: Any, system: Any, score: Callable[[np.ndarray], float], family: int
+) -> Paired:
+    """Whether a difference of scores on the same sentences can be chance.
+
+    If it is, the systems may change places in any sentence. In a trial they do so in
+    each with probability 1/2, and p is the share of trials whose scores are at least
+    as far apart as those observed, in either direction. What was observed counts as a
+    trial: p = (c + 1) / (trials + 1).
 
     Args:
-      score: 'bleu' or 'chrf'.
-      base, outputs: translations of the same sentences.
-      references: of the sentences.
+      base, system: statistics of their translations, [sentences, statistics].
+      score: of the sum over sentences, [statistics].
+      family: how many tests are corrected together. Each has `TRIALS` trials as many
+        times, so that no family is too large for Holm's method to find anything.
     """
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
-    from sacrebleu.significance import PairedTest
-
-    metric = {'bleu': BLEU, 'chrf': CHRF}[score](references=[list(references)])
-    systems: list[tuple[str, Sequence[str]]]
-    systems = [('base', list(base)), ('arm', list(outputs))]
-    results: Any = PairedTest(systems, {score: metric}, None, 'bs', RESAMPLES)()[1]
-    (name,) = results.keys() - {'System'}
-    of_base, of_arm = results[name]
-    # Where no resample shows any difference, sacreBLEU gives the least p, not 1.
-    p = 1.0 if list(outputs) == list(base) else of_arm.p_value
-    return Bootstrap(of_base.score, of_arm.score, p)
+    base = np.asarray(base, np.float64)
+    gains = np.asarray(system, np.float64) - base
+    base_sum = base.sum(0)
+    system_sum = base_sum + gains.sum(0)
+    base_score = score(base_sum)
+    system_score = score(system_sum)
+    observed = system_score - base_score
+    trials = TRIALS * family
+    draws = np.random.default_rng(0)
+    as_far = 1
+    for _ in range(trials):
+        swapped = draws.integers(2, size=len(base))
+        moved = swapped @ gains
+        difference = score(system_sum - moved) - score(base_sum + moved)
+        as_far += abs(difference) >= abs(observed) - _ROUNDING
+    p = PValue(as_far / (trials + 1))
+    return Paired(base_score, system_score, Difference(observed), p)

@@ -5,27 +5,18 @@ import dataclasses
 import html
 import io
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import tabulate
 
 from experiments.command_line import console
-from experiments.reports.statistics import Difference, Spread
+from experiments.reports.statistics import Difference, Interval, PValue, Spread
 
 tabulate.MIN_PADDING = 0  # names of columns are no wider than they are
 
 # In Markdown these would be markup: a sentence that holds them shows as text.
 _MARKUP = re.compile(r'([\\`*_\[\]~|#$])')
-
-
-class PValue(float):
-    """A probability, which is shown as one."""
-
-
-class Interval(NamedTuple):
-    low: float
-    high: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +35,9 @@ class Table:
 
     name: str
     title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
-    scores: frozenset[str] = frozenset()
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    scores: Collection[str] = ()
     note: str = ''
 
     def cells(self) -> list[list[str]]:

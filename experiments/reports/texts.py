@@ -3,12 +3,14 @@
 import contextlib
 import difflib
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from experiments.data import phenomena
 from experiments.errors import UserError
-from experiments.reports.arms import Study
+from experiments.metrics.base import Metric
+from experiments.reports.arms import Study, metric_of
 from experiments.reports.statistics import spread
 from experiments.reports.tables import Table
 from experiments.runs import reading
@@ -46,12 +48,14 @@ class Translated(NamedTuple):
       data: the source of its sentences.
       sources, references: its sentences.
       outputs: arm → each seed's translations.
+      metric: that scores them.
     """
 
     data: str
     sources: list[str]
-    references: list[str]
+    references: list[tuple[str, ...]]
     outputs: dict[str, list[list[str]]]
+    metric: Metric
 
 
 def translated(study: Study, name: str) -> Translated | None:
@@ -69,27 +73,40 @@ def translated(study: Study, name: str) -> Translated | None:
             sources, references, outputs = found
             if first is None:
                 data = str(run.config.get('data'))
-                first = Translated(data, sources, references, {})
+                measure = study.measure._replace(set=name)
+                metric = metric_of(run, measure)
+                first = Translated(data, sources, references, {}, metric)
             if (sources, references) == (first.sources, first.references):
                 first.outputs.setdefault(arm.name, []).append(outputs)
     return first
 
 
 def marked(output: str, reference: str) -> list[Part]:
-    """A translation with its differences from the reference, word by word."""
+    """A translation with its differences from the reference, word by word.
+
+    Returns:
+      the parts of both in their order; a part has at least one word.
+    """
     words = output.split()
     wanted = reference.split()
     matcher = difflib.SequenceMatcher(None, wanted, words, autojunk=False)
     parts = []
     for kind, i, j, k, m in matcher.get_opcodes():
-        if kind != 'equal':
+        found = ' '.join(words[k:m])
+        if kind == 'equal':
+            parts.append(Part(found, ''))
+        else:
             parts.append(Part(' '.join(wanted[i:j]), 'missing'))
-        parts.append(Part(' '.join(words[k:m]), '' if kind == 'equal' else 'added'))
+            parts.append(Part(found, 'added'))
     return [part for part in parts if part.text]
 
 
 def examples(found: Translated) -> dict[str, list[Sentence]]:
-    """Sentences to read, evenly spread: over the set, and over where arms differ."""
+    """Sentences to read, evenly spread: over the set, and over where arms differ.
+
+    Returns:
+      `_SHOWN` of a kind at most, by the heading they stand under.
+    """
     firsts = zip(*(seeds[0] for seeds in found.outputs.values()), strict=True)
     differing = [i for i, outputs in enumerate(firsts) if len(set(outputs)) > 1]
     chosen: dict[str, Sequence[int]] = {
@@ -106,13 +123,13 @@ def examples(found: Translated) -> dict[str, list[Sentence]]:
 
 def _sentence(found: Translated, i: int) -> Sentence:
     """With the translation of each arm's first seed."""
-    reference = found.references[i]
+    reference = found.references[i][0]
     marks = {arm: marked(x[0][i], reference) for arm, x in found.outputs.items()}
     return Sentence(found.sources[i], reference, marks)
 
 
 def by_group(found: Translated, name: str) -> Table | None:
-    """BLEU by the length of the reference, and by what the grammar put into a sentence.
+    """Scores by the length of the reference and by what the grammar made a sentence of.
 
     Args:
       name: of the set.
@@ -120,21 +137,21 @@ def by_group(found: Translated, name: str) -> Table | None:
     Returns:
       None where all sentences are of one group.
     """
-    groups = _by_length(found.references)
-    pairs = list(zip(found.sources, found.references, strict=True))
+    firsts = [references[0] for references in found.references]
+    groups = _by_length(firsts)
+    pairs = list(zip(found.sources, firsts, strict=True))
     with contextlib.suppress(UserError):  # the text is not of a source that is known
         groups |= phenomena.rows(found.data, name, pairs)
-    groups = {key: members for key, members in groups.items() if len(members) >= FEWEST}
-    if len(groups) < 2:
+    large = {key: rows for key, rows in groups.items() if len(rows) >= FEWEST}
+    if len(large) < 2:
         return None
     rows = []
-    for key, members in groups.items():
-        references = [found.references[i] for i in members]
+    for key, members in large.items():
+        pick = operator.itemgetter(*members)
+        known = (pick(found.references), pick(found.sources))
         scores = []
         for seeds in found.outputs.values():
-            values = [
-                _bleu([outputs[i] for i in members], references) for outputs in seeds
-            ]
+            values = [found.metric.score(pick(outputs), *known) for outputs in seeds]
             scores.append(spread(values))
         rows.append((key, len(members), *scores))
     note = (
@@ -142,9 +159,8 @@ def by_group(found: Translated, name: str) -> Table | None:
         'the sentences says; a sentence holds several.'
     )
     columns = ('sentences of', 'sentences', *found.outputs)
-    scores = frozenset(found.outputs)
-    title = f'BLEU by length and phenomenon: {name}'
-    return Table(f'by_group_{name}', title, columns, tuple(rows), scores, note)
+    title = f'{found.metric.name} by length and phenomenon: {name}'
+    return Table(f'by_group_{name}', title, columns, rows, list(found.outputs), note)
 
 
 def _by_length(references: Sequence[str]) -> dict[str, list[int]]:
@@ -154,9 +170,3 @@ def _by_length(references: Sequence[str]) -> dict[str, list[int]]:
         label = f'{low + 1}–{high} words'
         groups[label] = [i for i, length in lengths if low < length <= high]
     return groups
-
-
-def _bleu(outputs: Sequence[str], references: Sequence[str]) -> float:
-    from sacrebleu.metrics.bleu import BLEU
-
-    return BLEU().corpus_score(outputs, [references]).score

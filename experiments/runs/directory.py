@@ -12,6 +12,7 @@ from experiments import storage
 from experiments.config import load
 from experiments.config.load import flatten
 from experiments.errors import UserError
+from flaxformer_lite.config import spec
 
 LONGEST_NAME = 100
 CONFIG = 'config.json'
@@ -122,7 +123,9 @@ def is_converted(config: Mapping[str, Any]) -> bool:
     """Whether a run's config is that of a checkpoint which was converted to a run."""
     flat = flatten(config)
     # A run that is trained here has such a tokenizer from the run it begins with.
-    return flat.get('tokenizer.kind') == 'published' and not flat.get('init_from')
+    name, arguments = spec.parse(flat.get('tokenizer', 'sentencepiece'))
+    keeps_files = name == 'huggingface' and not arguments.get('path')
+    return keeps_files and not flat.get('init_from')
 
 
 def _check_same_config(path: Path, config: Mapping[str, Any]) -> None:

@@ -78,7 +78,8 @@ def _git_commit() -> dict[str, Any] | None:
     # This file may be installed inside another project's checkout, so ask about itself.
     if _git('ls-files', '--error-unmatch', Path(__file__).name) is None:
         return None
-    changed = bool(_git('status', '--porcelain'))
+    # What git does not know, such as a sweep file of the user's, changes no code here.
+    changed = bool(_git('status', '--porcelain', '--untracked-files=no'))
     return {'commit': _git('rev-parse', 'HEAD'), 'changed': changed}
 
 

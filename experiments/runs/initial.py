@@ -17,11 +17,12 @@ from experiments.checkpoints import digest, fitting
 from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.checkpoints.fitting import Fit
 from experiments.config.schema import ExperimentConfig
-from experiments.data.tokenizer import Tokenizer
+from experiments.data import tokenizers
+from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 from experiments.runs import trained_run
 from experiments.runs.trained_run import TrainedRun
-from experiments.runtime import processes
+from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
@@ -83,7 +84,7 @@ def vocabulary(
     """The tokenizer of the run in `path`.
 
     It is the source's, so that ids mean the same, unless another is asked for by the
-    fields of `tokenizer`. A run that has begun has a copy.
+    field `tokenizer`. A run that has begun has a copy.
 
     Args:
       run: the source, of a run that has not begun.
@@ -99,7 +100,8 @@ def vocabulary(
 
 
 def _has_its_tokenizer(config: ExperimentConfig, run: TrainedRun) -> bool:
-    return config.tokenizer == run.config.tokenizer
+    here, there = map(tokenizers.make, (config.tokenizer, run.config.tokenizer))
+    return here == there
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def _record(
 def _kinds(model: Model) -> dict[str, str]:
     """Dtype and shape of each variable, by its path where layers are separate."""
     separate = model.with_separate_layers() if model.scans_layers else model
-    return digest.array_kinds(trained_run.abstract_variables(separate))
+    return digest.array_kinds(mesh.abstract_variables(separate))
 
 
 def _check_ids(
@@ -173,9 +175,9 @@ def _check_ids(
     if not kept:
         return
     raise UserError(
-        f'the fields of tokenizer make another one than that of {config.init_from}, by '
-        f'whose ids the rows of {fitting.listed(kept)} go: give those of its '
-        f'config.json, or let these begin anew: {fitting.pattern_of(kept)}'
+        f'tokenizer={config.tokenizer} makes another one than that of '
+        f'{config.init_from}, by whose ids the rows of {fitting.listed(kept)} go: give '
+        f'{run.config.tokenizer}, or let these begin anew: {fitting.pattern_of(kept)}'
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from experiments import storage
 from experiments.errors import UserError
+from experiments.metrics.base import Metric
 
 NAME = 'metrics.jsonl'
 LARGEST = 3.4028234663852886e38  # of a float32
@@ -101,12 +102,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [_row(line, f'{file}, line {i}') for i, line in enumerate(lines, 1)]
 
 
-def dev_scores(path: Path) -> dict[int, float]:
-    """Step → BLEU of the dev set, in order, as a run has logged it."""
+def dev_scores(path: Path, metric: Metric) -> dict[int, float]:
+    """Step → score of the dev set, higher for better, in the order of a run's log."""
     return {
-        row['step']: row['bleu']
+        row['step']: metric.rank(row[metric.name])
         for row in read_rows(path)
-        if row['kind'] == 'eval' and row.get('bleu') is not None
+        if row['kind'] == 'eval' and row.get(metric.name) is not None
     }
 
 

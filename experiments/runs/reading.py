@@ -4,13 +4,17 @@ A file that is damaged is a UserError of one line with its path.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import glob
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import storage
+from experiments import metrics, storage
 from experiments.config.load import flatten
+from experiments.config.schema import fields
 from experiments.errors import UserError
+from experiments.metrics.base import OF_MODELS
 from experiments.runs import directory, failure, metrics_log
 
 NOT_BEGUN = 'not begun'
@@ -20,8 +24,6 @@ FINISHED = 'finished'
 DIVERGED = failure.DIVERGED
 FAILED = failure.FAILED
 CONVERTED = 'converted'  # it was never trained here
-SCORES = ('bleu', 'chrf', 'loss', 'perplexity', 'accuracy')  # of a set
-HIGHER_IS_BETTER = ('bleu', 'chrf', 'accuracy')
 # The fields in which the runs of one arm may differ.
 SEEDS = ('train.seed', 'train.init_seed', 'train.data_seed', 'train.dropout_seed')
 ENVIRONMENT = 'environment.json'
@@ -31,7 +33,7 @@ Row = dict[str, Any]
 _RESULT_ENTRIES = (
     *('step', 'parameters', 'train_seconds', 'tokens_per_second', 'evaluations'),
 )
-_SCORE_ENTRIES = (*SCORES, 'direction', 'sentences', 'bleu_signature')
+_SCORE_ENTRIES = (*OF_MODELS, 'direction', 'sentences')
 _NO_RESULT = (
     '{} is not the result of a run, for {}: restore it, or remove it and start the run '
     'again to have it scored anew'
@@ -53,7 +55,7 @@ class Translations(NamedTuple):
     """A set as a run translates it, line by line."""
 
     sources: list[str]
-    references: list[str]
+    references: list[tuple[str, ...]]
     outputs: list[str]
 
 
@@ -113,10 +115,29 @@ class Run:
         """Scores by set."""
         return self.result['evaluations']
 
+    @property
+    def metrics(self) -> list[str]:
+        """What its scores of translations are called, the one that decides first."""
+        names = list(metrics.by_name(self.metrics_spec))
+        best = self.config.get('evaluation.best') or names[0]
+        scored = map(metric_names, self.evaluations.values())
+        return list(dict.fromkeys([best, *names, *itertools.chain(*scored)]))
+
+    @property
+    def metrics_spec(self) -> str:
+        """The field `evaluation.metrics`."""
+        default = fields()['evaluation.metrics'].default
+        return self.config.get('evaluation.metrics', default)
+
     def dev_rows(self) -> list[Row]:
         """The rows of the dev set, which is the one that is evaluated first."""
         rows = [row for row in self.rows if row['kind'] == 'eval']
         return [row for row in rows if row.get('set') == rows[0].get('set')]
+
+
+def metric_names(scores: Mapping[str, Any]) -> list[str]:
+    """The metrics among the scores of a set, in their order."""
+    return [name for name in scores if f'{name}_signature' in scores]
 
 
 def read_run(path: Path) -> Run:
@@ -216,7 +237,7 @@ def _scores_beside_translations(path: Path, step: int) -> dict[str, Any]:
     found = {}
     for file in sorted(pattern.parent.glob(pattern.name)):
         scores = storage.read_json(file)
-        _check_entries(file, scores, ['bleu'], _NO_SCORES)
+        _check_entries(file, scores, ['set'], _NO_SCORES)
         found[file.name.partition('.step=')[0]] = scores
     return found
 
@@ -241,11 +262,14 @@ def read_translations(run: Run, name: str) -> Translations | None:
         return None
     outputs = outputs_path(run.path, name, max(steps), len(steps))
     columns = _read_columns([*_pair_files(run.path, name), outputs])
-    return Translations(*columns) if columns else None
+    if not columns:
+        return None
+    sources, *references, lines = columns
+    return Translations(sources, _by_sentence(references), lines)
 
 
 def read_pairs(path: Path, name: str = '') -> list[tuple[str, str]]:
-    """Sources and references of a set that the run was scored on; [] before that.
+    """Sources and first references of a set that the run was scored on, or [].
 
     Args:
       path: the run's directory.
@@ -258,13 +282,27 @@ def read_pairs(path: Path, name: str = '') -> list[tuple[str, str]]:
         files = sorted((path / 'translations').glob('*.source.txt'))
         sets = [file.name.removesuffix('.source.txt') for file in files]
         name = 'test' if 'test' in sets else next(iter(sets), '')
-    columns = _read_columns(_pair_files(path, name))
+    columns = _read_columns(_pair_files(path, name)[:2])
     return list(zip(*columns, strict=True))
+
+
+def pair_paths(folder: Path, name: str, references: int) -> list[Path]:
+    """Where the sources of a set are, its first references, its second ones, …."""
+    endings = ['source', 'reference']
+    endings += [f'reference{number}' for number in range(2, references + 1)]
+    return [folder / f'{name}.{ending}.txt' for ending in endings]
 
 
 def _pair_files(path: Path, name: str) -> list[Path]:
     folder = path / 'translations'
-    return [folder / f'{name}.source.txt', folder / f'{name}.reference.txt']
+    there = len(list(folder.glob(f'{glob.escape(name)}.reference*.txt')))
+    return pair_paths(folder, name, there)
+
+
+def _by_sentence(references: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Each sentence's references; second ones may be blank, which are none."""
+    rows = zip(*references, strict=True)
+    return [(first, *filter(None, others)) for first, *others in rows]
 
 
 def _read_columns(files: Sequence[Path]) -> list[list[str]]:

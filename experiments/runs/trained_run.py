@@ -3,7 +3,6 @@
 The commands that read a run, and the end of training, share what is here.
 """
 
-import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,17 +10,19 @@ from typing import Any, NamedTuple
 
 import jax
 
+from experiments import metrics
 from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
-from experiments.config import check, load
+from experiments.config import load, parts
 from experiments.config.schema import ExperimentConfig, takes_best
-from experiments.data import published, tokenizer
-from experiments.data.tokenizer import Tokenizer
-from experiments.errors import UserError, warn
+from experiments.data import tokenizers
+from experiments.data.tokenizers.base import Tokenizer
+from experiments.errors import UserError, user_errors, warn
+from experiments.metrics.base import Metric
 from experiments.runs import directory, metrics_log
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
+from flaxformer_lite.config import build
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.training.train_step import init_variables
 
 TOKENIZER = 'tokenizer.model'
 CHECKPOINTS = 'checkpoints'
@@ -47,7 +48,9 @@ def open_trained(path: Path) -> TrainedRun:
         of another version, or its model cannot be built here.
     """
     config = _config(path)
-    scores = metrics_log.dev_scores(path) if takes_best(config) else {}
+    scores: dict[int, float] = {}
+    if takes_best(config):
+        scores = metrics_log.dev_scores(path, deciding_metric(config))
     checkpoints = Checkpoints(path / CHECKPOINTS, scores=scores)
     if not checkpoints.steps():
         raise UserError(
@@ -55,11 +58,12 @@ def open_trained(path: Path) -> TrainedRun:
         )
     vocabulary = open_tokenizer(path, config)
     try:
-        model = check.build_model(
-            config, vocabulary.vocab_size, vocabulary.special_tokens
-        )
-        abstract_variables(model)
-    except (UserError, ValueError) as error:
+        with user_errors():
+            model = build.model(
+                config.model, vocabulary.vocab_size, vocabulary.special_tokens
+            )
+            mesh.abstract_variables(model)
+    except UserError as error:
         raise UserError(f'{path}: {error}') from None
     return TrainedRun(config, vocabulary, model, checkpoints)
 
@@ -70,20 +74,17 @@ def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
     Raises:
       UserError: it is not there or damaged.
     """
-    if config.tokenizer.kind == 'published':
-        return published.load_saved(path / TOKENIZER)
-    return tokenizer.load(path / TOKENIZER)
+    return tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
 
 
 def _config(path: Path) -> ExperimentConfig:
-    """The run's config, checked as the config of a new run is."""
+    """The run's config, each field of which can be."""
     stored = directory.read_config(path)
+    parts.use(path)
     try:
-        config = load.from_dict(stored)
-        check.check_config(config)
+        return load.from_dict(stored)
     except UserError as error:
         raise UserError(f'{path / directory.CONFIG}: {error}') from None
-    return config
 
 
 def average(
@@ -102,17 +103,23 @@ def average(
     Raises:
       UserError: none is good, or they cannot be read.
     """
-    abstract = abstract_variables(model, devices)
+    abstract = mesh.abstract_variables(model, devices)
     for _ in range(_ATTEMPTS):
         try:
             steps = average_steps(config, checkpoints)
             return checkpoints.average(steps, abstract, warn)
         except Gone:
-            checkpoints.scores = metrics_log.dev_scores(checkpoints.directory.parent)
+            path = checkpoints.directory.parent
+            checkpoints.scores = metrics_log.dev_scores(path, deciding_metric(config))
     raise UserError(
         'the run removes its checkpoints sooner than they can be read: let it end, or '
         'begin one with a larger checkpoint.every'
     )
+
+
+def deciding_metric(config: ExperimentConfig) -> Metric:
+    """The metric that says which checkpoints are best."""
+    return metrics.deciding(config.evaluation.metrics, config.evaluation.best)
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
@@ -127,28 +134,6 @@ def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequenc
 
     # A shared disk may show other processes a list that is out of date.
     return processes.from_first(steps)
-
-
-@functools.lru_cache(maxsize=4)
-def first_variables(model: Model) -> Any:
-    """`init_variables` of a model, jitted: (key, given) → variables.
-
-    To trace it takes a while, and a run needs its trace in several places.
-    """
-    return jax.jit(functools.partial(init_variables, model))
-
-
-@functools.lru_cache(maxsize=16)
-def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
-    """Shapes and dtypes of the model's variables, placed on the devices.
-
-    Args:
-      devices: by default all that there are, each of which has all variables.
-    """
-    devices = devices or mesh.of()
-    key = jax.eval_shape(jax.random.key, 0)
-    abstract = first_variables(model).eval_shape(key, {})
-    return mesh.placed(abstract, devices.state(abstract))
 
 
 def sha256(params: Any) -> str:

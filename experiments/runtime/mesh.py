@@ -14,7 +14,9 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from experiments.errors import UserError
 from experiments.runtime import processes
+from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import AXES, ROW_AXES, state_shardings
+from flaxformer_lite.training.train_step import init_variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,3 +185,30 @@ def placed(tree: Any, shardings: Any) -> Any:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     return jax.tree.map(place, tree, jax.tree.broadcast(shardings, tree))
+
+
+def abstract_key(devices: DeviceMesh) -> Any:
+    """The shape of what `DeviceMesh.key` returns."""
+    return placed(jax.eval_shape(jax.random.key, 0), devices.everywhere())
+
+
+@functools.lru_cache(maxsize=4)
+def first_variables(model: Model) -> Any:
+    """`init_variables` of a model, jitted: (key, given) → variables.
+
+    To trace it takes a while, and a run needs its trace in several places: all have to
+    give a key like `abstract_key`.
+    """
+    return jax.jit(functools.partial(init_variables, model))
+
+
+@functools.lru_cache(maxsize=16)
+def abstract_variables(model: Model, devices: DeviceMesh | None = None) -> Any:
+    """Shapes and dtypes of the model's variables, placed on the devices.
+
+    Args:
+      devices: by default all that there are, each of which has all variables.
+    """
+    devices = devices or of()
+    abstract = first_variables(model).eval_shape(abstract_key(devices), {})
+    return placed(abstract, devices.state(abstract))

@@ -9,6 +9,7 @@ from typing import Any
 
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
+from experiments.metrics.base import OF_MODELS
 from experiments.runs import reading
 from experiments.sweeps import workers
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -60,7 +61,8 @@ def summary(sweep: Sweep) -> str:
         counts = Counter(workers.read_outcome(run.path).status for run in runs)
         ends = ', '.join(f'{count} {status}' for status, count in counts.items())
         rows.append([arm, ends, _mean([_score(run, sweep.measure) for run in runs])])
-    decimals = [sweep.measure] if sweep.measure.endswith(('bleu', 'chrf')) else []
+    is_of_translations = sweep.measure.split()[1] not in OF_MODELS
+    decimals = [sweep.measure] if is_of_translations else []
     return console.table(['arm', 'runs', sweep.measure], rows, decimals)
 
 

@@ -1,27 +1,24 @@
 """A sweep's file: its question, its arms and its seeds; each pair of these is a run."""
 
 import dataclasses
-import re
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+from experiments import metrics
 from experiments.command_line import flags
 from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
-from experiments.errors import UserError
+from experiments.errors import UserError, user_errors
+from experiments.metrics.base import OF_MODELS
 from experiments.runs import directory
-from experiments.runs.reading import SCORES
 from flaxformer_lite import ranges
 from flaxformer_lite.ranges import Choices, nearest, shown
 
 FOLDER = flags.PROJECT / 'configs' / 'sweeps'
 RUNS = Path('runs')
 SEED = 'train.seed'
-# What a paper may have published of an arm.
-PUBLISHED = Choices(*SCORES, 'parameters')
-_MEASURE = re.compile(rf'\S+ ({"|".join(SCORES)})')
 
 
 class PlannedRun(NamedTuple):
@@ -104,7 +101,10 @@ def load(path: str | Path) -> Sweep:
         sweep = _sweep(file.stem, values)
     except (UserError, ValueError) as error:
         raise UserError(f'{file}: {error}') from None
-    return dataclasses.replace(sweep, runs=tuple(_planned_runs(sweep)))
+    sweep = dataclasses.replace(sweep, runs=tuple(_planned_runs(sweep)))
+    with user_errors(f'{file}: '):
+        _check_scores(sweep)
+    return sweep
 
 
 def _sweep(name: str, values: dict[str, Any]) -> Sweep:
@@ -120,16 +120,24 @@ def _sweep(name: str, values: dict[str, Any]) -> Sweep:
     common = _flat_overrides('overrides', values.get('overrides', {}))
     sweep = Sweep(**values | {'name': name, 'arms': arms, 'overrides': common})
     _check_arms(sweep)
-    if not _MEASURE.fullmatch(sweep.measure):
-        raise UserError(
-            f'measure={shown(sweep.measure)} is not the name of a set and one of '
-            f"{', '.join(SCORES)}, such as 'test bleu'"
-        )
     for arm, numbers in sweep.published.items():
         ranges.check(f'published[{arm!r}]', dict, numbers)
-        for entry in numbers:
-            ranges.check(f'published[{arm!r}]', Annotated[str, PUBLISHED], entry)
     return sweep
+
+
+def _check_scores(sweep: Sweep) -> None:
+    """Raises ValueError for a score that not every run will have."""
+    for run in sweep.runs:
+        known = (*metrics.by_name(run.config.evaluation.metrics), *OF_MODELS)
+        name, _, score = sweep.measure.partition(' ')
+        if not name or score not in known:
+            raise ValueError(
+                f'measure={shown(sweep.measure)} is not the name of a set and one of '
+                f"{', '.join(known)}, such as 'test bleu'"
+            )
+        entries = Annotated[str, Choices(*known, 'parameters')]
+        for entry in sweep.published.get(run.arm, {}):
+            ranges.check(f'published[{run.arm!r}]', entries, entry)
 
 
 def _check_types(values: Mapping[str, Any]) -> None:

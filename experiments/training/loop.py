@@ -13,10 +13,15 @@ from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import stopping
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
-from experiments.config import check
+from experiments.config import check, parts
 from experiments.config.load import flatten
-from experiments.config.schema import ExperimentConfig, profiled_steps, seed
-from experiments.data import tokenizer
+from experiments.config.schema import (
+    ExperimentConfig,
+    profiled_steps,
+    seed,
+    without_seeds,
+)
+from experiments.data import tokenizers
 from experiments.data.batches import Position
 from experiments.data.prefetch import prefetch
 from experiments.errors import UserError
@@ -45,26 +50,51 @@ Batch = dict[str, jax.Array]
 
 
 def run(
-    config: ExperimentConfig, path: Path, overrides: Iterable[str], screen: Screen
+    config: ExperimentConfig,
+    path: Path,
+    overrides: Iterable[str],
+    screen: Screen,
+    accept_changed_parts: bool = False,
 ) -> None:
     """Trains to the end and scores, or shows the result of a run that has ended.
 
     Args:
       path: the run's directory. Where it holds a part of the run, that goes on.
       overrides: the fields that were changed: one that nothing is done with is refused.
+      screen: shows what is done; an error has a note that says its phase.
+      accept_changed_parts: whether a run goes on with parts from elsewhere that are no
+        longer what it was begun with.
 
     Raises:
       UserError: a field, a file or a text that cannot be worked with; or training
         failed, as `failure.json` in the directory then says.
       Stopped: a stop was asked for while training; the state is saved.
     """
+    try:
+        _run(config, path, overrides, screen, accept_changed_parts)
+    except UserError:
+        raise
+    except Exception as error:
+        error.add_note(f'while {screen.phase}, of {path}')
+        raise
+
+
+def _run(
+    config: ExperimentConfig,
+    path: Path,
+    overrides: Iterable[str],
+    screen: Screen,
+    accept_changed_parts: bool,
+) -> None:
     fields = config.to_dict()
     here = environment.describe([])
     code = {**here['packages'], 'the commit': here['git']}
     command = {'--workdir': str(path.absolute()), **flatten(fields)}
     processes.check_same('command', code | command)
     directory.check_directory(path, fields)
-    if directory.has_ended(path, fields):
+    has_ended = directory.has_ended(path, fields)
+    parts.use(path, screen.say, accept_changed_parts or has_ended)
+    if has_ended:
         _show_result(config, path, screen)
         return
     check.check_overrides(config, overrides)
@@ -99,7 +129,7 @@ class Run:
       state: after the last step that was made.
       step: that step.
       progress: where in the data it is, and the metrics since the last row.
-      scores: of the dev set by step.
+      scores: of the dev set by step, higher for better.
     """
 
     state: TrainState
@@ -112,7 +142,11 @@ class Run:
         self.path = path
         self.screen = screen
         self.scores: dict[int, float] = {}
-        self._kind = programs.kind_of(setup)
+        self._best = trained_run.deciding_metric(setup.config)
+        self._kind = programs.Kind(
+            without_seeds(setup.config), setup.model, setup.steps, setup.devices
+        )
+        self._rate = jax.jit(setup.schedule)  # one program, not one an operation
         self._peak = memory.Peak()
         self._trace = contextlib.ExitStack()
         self._log = MetricsLog(None)
@@ -128,11 +162,10 @@ class Run:
             setup.tokenizer,
             self.config,
             path,
-            setup.direction,
+            setup.languages,
+            setup.metrics,
             setup.devices,
-            on_progress=lambda name, done, total: screen.count(
-                done, total, f'sentences of {name}'
-            ),
+            on_progress=screen.count,
         )
 
     def train(self) -> None:
@@ -166,12 +199,11 @@ class Run:
     ) -> None:
         """The training loop: batch, step, log, save, stop, evaluate."""
         dropout_key = self._key('dropout_seed')
-        self.screen.train(self.setup.steps, self.step)
         self.progress.start_clock()
         for batch, position in batches:
             program = self._program(compiled[batch['labels'].shape])
             step = self.step + 1
-            self.screen.step(step)
+            self.screen.step(step, self.setup.steps)
             self._profile(step)
             with jax.profiler.StepTraceAnnotation('train', step_num=step):
                 self.state, metrics = program(self.state, batch, dropout_key)
@@ -236,7 +268,7 @@ class Run:
         if processes.is_first():
             self._log = MetricsLog(self.path, self.step)
         logged = processes.from_first(
-            lambda: list(metrics_log.dev_scores(self.path).items())
+            lambda: list(metrics_log.dev_scores(self.path, self._best).items())
         )
         self.scores.update(logged)
         if restored is None and setup.initial:
@@ -295,7 +327,7 @@ class Run:
         """Writes and shows the means of the metrics since the last row."""
         row = self.progress.row()
         # The rate that made this update: schedules count from 0.
-        learning_rate: Any = self.setup.schedule(self.step - 1)
+        learning_rate = self._rate(self.step - 1)
         self._log.write(
             self.step,
             'train',
@@ -326,7 +358,7 @@ class Run:
             found = self._evaluator(variables, name, pairs, self.step)
         so_far = self.progress.so_far()
         self._log.write(self.step, 'eval', set=name, **found, **so_far)
-        self.scores[self.step] = found['bleu']
+        self.scores[self.step] = self._best.rank(found[self._best.name])
         self.screen.say(scores.summary(name, self.step, found))
         if processes.is_first():
             shown = sets.examples(self.path, name, self.step, pairs)
@@ -390,7 +422,7 @@ def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
     with directory.open_run(path, config.to_dict()):
         screen.say(result.summary(path, reading.read_result(path)))
         file = path / trained_run.TOKENIZER
-        if tokenizer.damage(file):
+        if tokenizers.damage(file):
             prepare(config, path, screen).tokenizer.save(file)
 
 
@@ -406,8 +438,9 @@ def _check_may_go_on(config: ExperimentConfig) -> None:
 
 
 def _write_start(setup: RunSetup, path: Path) -> None:
-    """Writes what a run begins with: tokenizer, environment, origin."""
+    """Writes what a run begins with: tokenizer, parts, environment, origin."""
     setup.tokenizer.save(path / trained_run.TOKENIZER)
+    parts.save(path, flatten(setup.config.to_dict()))
     environment.save(path, [device.device_kind for device in jax.devices()])
     if setup.initial is not None:
         storage.write_json(path / initial.NAME, setup.initial.record)

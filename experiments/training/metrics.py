@@ -16,6 +16,8 @@ from flaxformer_lite.training.train_step import Metrics
 # Stands before the names of metrics that parts of the model report, so that none of
 # them is taken for one of the runner's own.
 _AUXILIARY = 'model/'
+# The same of what the loss reports, also in rows: these are means over tokens.
+_OF_LOSS = 'loss/'
 _LARGEST_EXPONENT = 700  # exp of more is not a float
 _OWN_MEANS = ('loss', 'perplexity', 'accuracy', 'gradient_norm')
 
@@ -122,6 +124,8 @@ class Progress:
             row['loss'] = sums['loss'] / tokens
             row['perplexity'] = math.exp(min(sums['nll'] / tokens, _LARGEST_EXPONENT))
             row['accuracy'] = sums['correct'] / tokens
+            of_loss = [name for name in sums if name.startswith(_OF_LOSS)]
+            row |= {name: sums[name] / tokens for name in of_loss}
             row['gradient_norm'] = sums['gradient_norm'] / sums['steps']
         seconds = sums['seconds']
         row['tokens_per_second'] = tokens / seconds if seconds else None
@@ -134,6 +138,8 @@ class Progress:
             'gradient_norm': metrics.gradient_norm,
             'steps': 1,
         }
+        for name, value in sums.pop('others').items():
+            sums[f'{_OF_LOSS}{name}'] = value
         for name, value in metrics.aux_metrics.items():
             sums[f'{_AUXILIARY}{name}'] = value
         self._window.update({name: float(value) for name, value in sums.items()})

@@ -2,21 +2,21 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from experiments.config.schema import ExperimentConfig, without_seeds
+from experiments.config.schema import ExperimentConfig
 from experiments.optimizers import frozen, optimizer
-from experiments.runs import trained_run
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
-from experiments.training.setup import RunSetup
+from experiments.training import teacher
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import BATCH_ARRAYS
+from flaxformer_lite.training.loss import as_loss
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 
@@ -36,12 +36,6 @@ class Kind(NamedTuple):
     devices: DeviceMesh
 
 
-def kind_of(setup: RunSetup) -> Kind:
-    """That of a run."""
-    config = without_seeds(setup.config)
-    return Kind(config, setup.model, setup.steps, setup.devices)
-
-
 @contextlib.contextmanager
 def compiling(
     kind: Kind, shapes: Sequence[tuple[int, int]]
@@ -58,7 +52,7 @@ def compiling(
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix='compile')
     try:
-        yield {shape: thread.submit(compiled_step, kind, shape) for shape in shapes}
+        yield {shape: thread.submit(_step, kind, shape) for shape in shapes}
     finally:
         thread.shutdown(wait=False, cancel_futures=True)
 
@@ -90,36 +84,48 @@ def first_state(kind: Kind) -> FirstState:
     held = frozen.paths(kind.config, kind.model)
 
     def first_state(key: jax.Array, given: dict[str, jax.Array]) -> TrainState:
-        variables = trained_run.first_variables(kind.model)(key, given)
+        variables = mesh.first_variables(kind.model)(key, given)
         return TrainState.create(variables, update, held)
 
-    state = jax.eval_shape(first_state, _abstract_key(kind), {})
+    state = jax.eval_shape(first_state, mesh.abstract_key(kind.devices), {})
     # Where it goes follows from its shapes.
     shardings = kind.devices.state(state)
     jitted = jax.jit(first_state, out_shardings=shardings)
     return FirstState(jitted, mesh.placed(state, shardings))
 
 
+def _step(kind: Kind, shape: tuple[int, int]) -> Callable[..., Any]:
+    program = compiled_step(kind, shape)
+    _, taught, _ = teacher.read(kind.config.train.teacher)
+    return lambda *arguments: program(*arguments, taught)
+
+
 @functools.lru_cache(maxsize=16)
 def compiled_step(kind: Kind, shape: tuple[int, int]) -> jax.stages.Compiled:
-    """The program of a training step for batches of a shape."""
+    """The program of a training step for batches of a shape.
+
+    Its last argument is the variables of a teacher, or None: they are too large for
+    constants.
+    """
     train = kind.config.train
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)
-    step = make_train_step(
-        kind.model,
-        update,
-        label_smoothing=train.label_smoothing,
-        accumulate=train.accumulate,
-        remat=train.remat,
-        frozen=frozen.paths(kind.config, kind.model),
-    )
+    model, taught, _ = teacher.read(train.teacher)
+
+    def train_step(state, batch, key, taught):
+        step = make_train_step(
+            kind.model,
+            update,
+            loss=as_loss(train.loss, teacher=model, teacher_variables=taught),
+            accumulate=train.accumulate,
+            remat=train.remat,
+            frozen=frozen.paths(kind.config, kind.model),
+        )
+        return step(state, batch, key)
+
     state = first_state(kind).abstract
     array = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=kind.devices.rows())
     batch = dict.fromkeys(BATCH_ARRAYS, array)
     out_shardings = (kind.devices.state(state), kind.devices.everywhere())
-    jitted = jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
-    return compilation.compiled(jitted, state, batch, _abstract_key(kind))
-
-
-def _abstract_key(kind: Kind) -> Any:
-    return mesh.placed(jax.eval_shape(jax.random.key, 0), kind.devices.everywhere())
+    jitted = jax.jit(train_step, donate_argnums=0, out_shardings=out_shardings)
+    key = mesh.abstract_key(kind.devices)
+    return compilation.compiled(jitted, state, batch, key, taught)

@@ -11,7 +11,7 @@ from experiments.config.schema import ExperimentConfig
 from experiments.costs import ledger
 from experiments.errors import UserError
 from experiments.evaluation import scores
-from experiments.runs import trained_run
+from experiments.runtime import mesh
 from flaxformer_lite.models.base import Model
 
 
@@ -28,7 +28,7 @@ def flops_per_token(config: ExperimentConfig, model: Model) -> int | None:
       config: without its seeds.
     """
     try:
-        variables = trained_run.abstract_variables(model)
+        variables = mesh.abstract_variables(model)
         return ledger.flops_per_token(config, model, variables)['total']
     except (UserError, ValueError):
         return None

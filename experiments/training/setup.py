@@ -12,18 +12,20 @@ from experiments.command_line import console
 from experiments.command_line.screen import Screen
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig, seed
-from experiments.data import corpus, sources, tokenizer
+from experiments.data import corpus, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
-from experiments.data.tokenizer import Tokenizer
-from experiments.errors import UserError, user_errors
-from experiments.evaluation import sets, translator
+from experiments.data.tokenizers.base import Tokenizer
+from experiments.errors import user_errors
+from experiments.evaluation import scores, sets, translator
 from experiments.evaluation.sets import Pairs
+from experiments.metrics.base import Metric
 from experiments.optimizers import optimizer
 from experiments.runs import initial, trained_run
 from experiments.runs.initial import Initial
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
+from experiments.training import teacher
 from experiments.training.result import count_parameters
 from flaxformer_lite.models.base import Model
 
@@ -32,7 +34,8 @@ class RunSetup(NamedTuple):
     """What a config was made into.
 
     Attributes:
-      direction: the languages, such as 'en-de'.
+      languages: the codes of source and target.
+      metrics: by which translations are scored.
       dev: name and pairs of the set that training is watched by.
       sets: the evaluation sets that are scored at the end, by name.
       devices: that it is trained and scored on.
@@ -41,7 +44,8 @@ class RunSetup(NamedTuple):
     """
 
     config: ExperimentConfig
-    direction: str
+    languages: tuple[str, str]
+    metrics: list[Metric]
     dev: tuple[str, Pairs]
     sets: dict[str, Pairs]
     tokenizer: Tokenizer
@@ -67,16 +71,21 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     origin = initial.source(config, path)
     devices = mesh.of(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     # What it cannot be built with is said before the data is loaded.
-    model = check.build_model(config, config.tokenizer.vocab_size)
+    model = check.build_model(config)
+    screen.begin('checking parts', quiet=True)
+    check.check_contracts(config)
     screen.begin('loading data', quiet=True)
     source = sources.load(config.data)
+    metrics = scores.installed_metrics(config.evaluation.metrics, source.target)
     available = source.evaluation()
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
     screen.begin('making the tokenizer', quiet=True)
     make = functools.partial(_train_tokenizer, config, cache, screen)
     vocabulary = initial.vocabulary(config, path, origin, make)
-    tokenizer.check_same(vocabulary, path / trained_run.TOKENIZER)
+    tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
+    teacher.check_tokenizer(config.train.teacher, vocabulary)
+    screen.begin('tracing the model', quiet=True)
     # Of a short text the tokenizer has fewer pieces than were asked for.
     model = _traced(model, vocabulary, devices)
     taken = initial.load(config, origin, model, vocabulary, devices)
@@ -86,13 +95,14 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
         screen.count(pairs, None, 'pairs')
 
     pairs = corpus.prepare(source, vocabulary, cache, show_progress)
-    batches = _batches(config, pairs, devices)
+    batches = _batches(config, pairs, vocabulary, devices)
     _check_positions(model, batches, vocabulary, dev | final)
     steps = count_steps(config, batches)
     update, schedule = optimizer.make(config, model, steps)
     return RunSetup(
         config=config,
-        direction=f'{source.source}-{source.target}',
+        languages=(source.source, source.target),
+        metrics=metrics,
         dev=next(iter(dev.items())),
         sets=final,
         tokenizer=vocabulary,
@@ -121,11 +131,11 @@ def describe(setup: RunSetup, path: Path) -> str:
     shapes = ', '.join(f'{rows} × {length}' for rows, length in batches.shapes)
     devices = f'{jax.device_count()} × {jax.devices()[0].device_kind}'
     epochs = setup.steps / batches.batches_per_epoch
-    params = trained_run.abstract_variables(setup.model, setup.devices)['params']
+    params = mesh.abstract_variables(setup.model, setup.devices)['params']
     return console.facts(
         {
             'run': path,
-            'data': f'{setup.config.data} ({setup.direction})',
+            'data': f'{setup.config.data} ({"-".join(setup.languages)})',
             'training pairs': f'{used:,} (left out: {batches.dropped:,} too long, '
             f'{setup.pairs.skipped:,} blank)',
             'evaluation sets': ', '.join(sizes),
@@ -142,15 +152,9 @@ def describe(setup: RunSetup, path: Path) -> str:
 def _train_tokenizer(
     config: ExperimentConfig, cache: Path, screen: Screen
 ) -> Tokenizer:
-    if config.tokenizer.kind == 'published':
-        raise UserError(
-            'tokenizer.kind=published is of a run that experiments.convert makes: '
-            'give its directory as init_from, to train on with it, or leave it out'
-        )
-    source = sources.load(config.data)
-    return tokenizer.train(
-        source,
-        config.tokenizer.vocab_size,
+    return tokenizers.train(
+        tokenizers.make(config.tokenizer),
+        sources.load(config.data),
         cache,
         lambda pairs: screen.count(pairs, None, 'pairs'),
     )
@@ -161,12 +165,14 @@ def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
     tokens = vocabulary.special_tokens
     model = model.clone(vocab_size=vocabulary.vocab_size, special_tokens=tokens)
     with user_errors():
-        variables = trained_run.abstract_variables(model, devices)
+        variables = mesh.abstract_variables(model, devices)
     mesh.check_divides(devices.mesh, variables)
     return model
 
 
-def _batches(config: ExperimentConfig, pairs: Corpus, devices: DeviceMesh) -> Batches:
+def _batches(
+    config: ExperimentConfig, pairs: Corpus, vocabulary: Tokenizer, devices: DeviceMesh
+) -> Batches:
     return Batches(
         pairs,
         tokens=config.batch.tokens,
@@ -176,6 +182,7 @@ def _batches(config: ExperimentConfig, pairs: Corpus, devices: DeviceMesh) -> Ba
         rows_multiple=config.batch.rows_multiple,
         accumulate=config.train.accumulate,
         devices=devices.row_shards,
+        tokenizer=vocabulary,
     )
 
 
@@ -187,5 +194,5 @@ def _check_positions(
         return
     translator.check_lengths(model, [batches.longest])
     for pairs in scored.values():
-        tokens = corpus.tokenize(list(pairs), vocabulary)
+        tokens = corpus.tokenize(sets.first_references(pairs), vocabulary)
         translator.check_lengths(model, tokens.lengths().flat)

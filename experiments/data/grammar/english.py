@@ -35,9 +35,8 @@ def sentence(tree: Sentence) -> str:
         words += [*comma, joint, *_main(clause, tree.mood)]
     if tree.please:
         words.insert(0, 'please')
-    text = (
-        ' '.join(filter(None, words)).replace(' ,', ',').replace(',,', ',').rstrip(',')
-    )
+    text = ' '.join(filter(None, words))
+    text = text.replace(' ,', ',').replace(',,', ',').rstrip(',')
     return text[0].upper() + text[1:] + ('?' if tree.mood == 'question' else '.')
 
 
@@ -97,25 +96,28 @@ def _finite(clause: Clause, emphatic: bool) -> tuple[str, list[str], bool]:
     `emphatic` asks for an auxiliary, as questions and 'not' do: 'does … buy' for
     'buys'.
     """
-    head, rest, tense = clause.verb.english, [], clause.tense
+    head = clause.verb.english
+    rest = []
+    tense = clause.tense
     person = clause.subject.person
     if isinstance(clause.subject, Expletive) and clause.object:  # there is, there are
         person = clause.object.person
     auxiliary = head.base == 'be'
     if clause.modal:
         rest = [*clause.modal.link, head.base]
-        head, auxiliary = clause.modal.english, clause.modal.auxiliary
+        head = clause.modal.english
+        auxiliary = clause.modal.auxiliary
     if tense == 'future':
         return 'will', [head.base, *rest], True
     if tense == 'progressive':
         return _BE.present[person], [head.gerund, *rest], True
     if tense == 'perfect':
         return _HAVE.present[person], [head.participle, *rest], True
-    forms, do = (
-        (head.past, _DO.past) if tense == 'past' else (head.present, _DO.present)
-    )
     if emphatic and not auxiliary:
-        return do[person], [head.base, *rest], True
+        rest = [head.base, *rest]
+        head = _DO
+        auxiliary = True
+    forms = head.past if tense == 'past' else head.present
     return forms[person], rest, auxiliary
 
 
@@ -158,31 +160,26 @@ def _predicate(part: Adjective | Comparison | NounPhrase) -> list[str]:
 def _objects(clause: Clause) -> dict[str, list[str]]:
     """What follows the verb of objects, by part of the clause, in order."""
     verb = clause.verb
-    thing, person = clause.object, clause.recipient
-    particle = [verb.particle] if verb.particle else []
-    if verb.recipient:
-        assert thing is not None  # such verbs always have an object
-        turned = verb.link or isinstance(thing, Pronoun) or clause.front == 'recipient'
-        if person and turned:
-            person_words = [verb.link or 'to', *phrase(person, 'other')]
-            return {
-                'object': phrase(thing),
-                'particle': particle,
-                'recipient': person_words,
-            }
-        person_words = phrase(person) if person else []
-        return {
-            'recipient': person_words,
-            'object': phrase(thing),
-            'particle': particle,
-        }
+    thing = clause.object
+    person = clause.recipient
+    particle = {'particle': [verb.particle] if verb.particle else []}
     if not thing:
-        return {'particle': particle}
+        return particle
+    words = {'object': phrase(thing)}
+    is_pronoun = isinstance(thing, Pronoun)
+    if verb.recipient:
+        is_last = verb.link or is_pronoun or clause.front == 'recipient'
+        if not person:
+            return words | particle
+        if is_last:
+            recipient = [verb.link or 'to', *phrase(person, 'other')]
+            return words | particle | {'recipient': recipient}
+        return {'recipient': phrase(person)} | words | particle
     if verb.link:
-        return {'particle': particle, 'object': [verb.link, *phrase(thing)]}
-    if isinstance(thing, Pronoun):
-        return {'object': phrase(thing), 'particle': particle}
-    return {'particle': particle, 'object': phrase(thing)}
+        words['object'].insert(0, verb.link)
+    elif is_pronoun:
+        return words | particle
+    return particle | words
 
 
 def _parts(clause: Clause) -> dict[str, list[str]]:
@@ -221,9 +218,8 @@ def _clause(clause: Clause, inverted: bool = False) -> list[str]:
     """
     parts = _parts(clause)
     if clause.front == 'object' and clause.verb.link and not clause.recipient:
-        link, *front = parts[
-            'object'
-        ]  # 'What does he look for?', 'the key that he looks for'
+        # 'What does he look for?', 'the key that he looks for'
+        link, *front = parts['object']
         parts['object'] = [link]
     else:
         front = parts.pop(clause.front, [])

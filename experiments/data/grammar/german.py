@@ -32,16 +32,14 @@ def sentence(tree: Sentence) -> str:
     """The sentence as it is written: 'Der Hund schläft.'"""
     words: list[str] = []
     for clause, joint in zip(tree.clauses, ('', *tree.joints), strict=True):
-        comma = (
-            [','] if joint == 'but' else []
-        )  # none before 'und', unless a clause ends there
+        # None before 'und', unless a clause ends there.
+        comma = [','] if joint == 'but' else []
         words += [*comma, CONJUNCTIONS.get(joint, ''), *_main(clause, tree.mood)]
     if tree.please:
         words.insert(0, 'bitte')
     text = ' '.join(filter(None, words))
-    while (
-        ' , ,' in text
-    ):  # each subordinate clause brings the comma before and after it
+    # Each subordinate clause brings the comma before and after it.
+    while ' , ,' in text:
         text = text.replace(' , ,', ' ,')
     text = text.replace(' ,', ',').rstrip(',')
     return text[0].upper() + text[1:] + ('?' if tree.mood == 'question' else '.')
@@ -52,13 +50,13 @@ def sentence(tree: Sentence) -> str:
 
 def _verbs(clause: Clause) -> tuple[str, list[str]]:
     """The finite verb and the rest, which closes the clause: ('hat', ['angerufen'])."""
-    verb, person = clause.verb.german, clause.subject.person
+    verb = clause.verb.german
+    person = clause.subject.person
     infinitive = [verb.prefix + verb.infinitive]
     if clause.modal:
         modal = clause.modal.german
-        return (modal.past if clause.tense == 'past' else modal.present)[
-            person
-        ], infinitive
+        forms = modal.past if clause.tense == 'past' else modal.present
+        return forms[person], infinitive
     if clause.tense == 'future':
         return _BECOME.present[person], infinitive
     if clause.tense == 'past' and verb.past:
@@ -99,11 +97,9 @@ def _middle(clause: Clause) -> dict[str, list[str]]:
     """
     parts = _subject(clause)
     objects = _objects(clause)
-    parts |= {
-        n: words
-        for n, words in objects.items()
-        if isinstance(getattr(clause, n), Pronoun)
-    }
+    for name, words in objects.items():
+        if isinstance(getattr(clause, name), Pronoun):
+            parts[name] = words
     if clause.time:
         parts['time'] = [clause.time.german]
     parts |= objects
@@ -115,11 +111,9 @@ def _middle(clause: Clause) -> dict[str, list[str]]:
 
 def _subject(clause: Clause) -> dict[str, list[str]]:
     """With the reflexive pronoun, which comes first unless the subject is a pronoun."""
-    subject = (
-        []
-        if clause.elided
-        else [*phrase(clause.subject, 'nom'), *_relative(clause.subject)]
-    )
+    subject = []
+    if not clause.elided:
+        subject = [*phrase(clause.subject, 'nom'), *_relative(clause.subject)]
     if not clause.verb.german.reflexive:
         return {'subject': subject}
     own = {'reflexive': [reflexive(clause.subject.person)]}
@@ -178,11 +172,9 @@ def _infinitive(clause: Clause) -> list[str]:
     """'die Tür aufzumachen': no subject, and zu between prefix and verb."""
     parts = _middle(clause) | {'subject': []}
     verb = clause.verb.german
-    zu = (
-        [f'{verb.prefix}zu{verb.infinitive}']
-        if verb.prefix
-        else ['zu', verb.infinitive]
-    )
+    zu = ['zu', verb.infinitive]
+    if verb.prefix:
+        zu = [f'{verb.prefix}zu{verb.infinitive}']
     return [*_flat(parts), *zu, *_after(clause)]
 
 
@@ -204,7 +196,8 @@ def _main(clause: Clause, mood: str) -> list[str]:
     parts = _middle(clause)
     finite, rest = _verbs(clause)
     if mood == 'request':
-        finite, parts['subject'] = clause.verb.german.imperative, []
+        finite = clause.verb.german.imperative
+        parts['subject'] = []
         rest = [clause.verb.german.prefix]
     front = _tail(clause.lead)[1:] if clause.lead else parts.pop(clause.front, [])
     return [*front, finite, *_flat(parts), *rest, *_after(clause)]

@@ -135,18 +135,27 @@ def _agreement(nominal: NounPhrase | RelativePronoun) -> str:
 def _noun_phrase(np: NounPhrase, case: str) -> list[str]:
     """Article, adjective and noun; an owner without an article replaces the article."""
     cell = _agreement(np), case
-    determiner, pattern, after = np.determiner.german, np.determiner.pattern, []
+    determiner = np.determiner.german
+    pattern = np.determiner.pattern
+    after = []
     if isinstance(np.owner, NounPhrase):
-        determiner, pattern, after = '', 'der', _noun_phrase(np.owner, 'gen')
-    elif isinstance(np.owner, Name):
-        determiner, pattern = np.owner.german + 's', 'none'
+        determiner = ''
+        pattern = 'der'
+        after = _noun_phrase(np.owner, 'gen')
     elif np.owner:
-        determiner, pattern = _RELATIVE[_agreement(np.owner), 'gen'], 'none'
+        pattern = 'none'
+        determiner = _possessive(np.owner)
     own, of_adjective = _PATTERNS[pattern]
     words = [determiner + own[cell]]
     if np.adjective:
         words.append(np.adjective.stem + of_adjective[cell])
     return [*filter(None, words), np.noun.german[np.plural, case], *after]
+
+
+def _possessive(owner: Name | RelativePronoun) -> str:
+    if isinstance(owner, Name):
+        return owner.german + 's'
+    return _RELATIVE[_agreement(owner), 'gen']
 
 
 def indefinite(nominal: object) -> TypeGuard[NounPhrase]:

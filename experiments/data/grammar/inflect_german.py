@@ -34,14 +34,17 @@ def noun_forms(
     oblique = plural if weak else noun
     if not genitive:
         genitive = oblique if weak or gender == 'f' else noun + _genitive_ending(noun)
-    singular = {'nom': noun, 'acc': oblique, 'dat': oblique, 'gen': genitive}
-    dative = plural if re.search('[ns]$', plural) else plural + 'n'
-    plurals = (
-        {'nom': plural, 'acc': plural, 'dat': dative, 'gen': plural} if plural else {}
-    )
-    return {(False, case): form for case, form in singular.items()} | {
-        (True, case): form for case, form in plurals.items()
+    forms = {
+        (False, 'nom'): noun,
+        (False, 'acc'): oblique,
+        (False, 'dat'): oblique,
+        (False, 'gen'): genitive,
     }
+    if plural:
+        forms |= {(True, case): plural for case in ('nom', 'acc', 'dat', 'gen')}
+        if not re.search('[ns]$', plural):
+            forms[True, 'dat'] += 'n'
+    return forms
 
 
 def _genitive_ending(noun: str) -> str:

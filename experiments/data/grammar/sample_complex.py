@@ -17,24 +17,11 @@ from experiments.data.grammar.sample_relations import (
 from experiments.data.grammar.sample_states import being, weather
 from experiments.data.grammar.syntax import Clause, Sentence, Subordinate
 
-_PURPOSEFUL = [
-    VERBS[name]
-    for name in (
-        *(
-            'go',
-            'come',
-            'drive',
-            'travel',
-            'run',
-            'hurry',
-            'get up',
-            'come back',
-            'stay',
-            'wait',
-        ),
-        *('call', 'visit', 'buy', 'order', 'look for', 'turn on', 'help', 'listen to'),
-    )
-]
+_PURPOSES = (
+    'go, come, drive, travel, run, hurry, get up, come back, stay, wait, '
+    'call, visit, buy, order, look for, turn on, help, listen to'
+)
+_PURPOSEFUL = [VERBS[name] for name in _PURPOSES.split(', ')]
 
 
 def short_clause(rng: Rng, tense: str, lasting: bool = False) -> Clause:
@@ -85,12 +72,10 @@ def complement(rng: Rng) -> Sentence:
     """'says that …', 'asks whether …', 'Do you know whether …?'"""
     conjunction = rng.draw({'that': 70, 'whether': 30})
     verb = rng.pick([v for v in CLAUSE_VERBS.values() if conjunction in v.notes])
-    main = Clause(
-        subject_of(rng, verb, 'plain'), verb, rng.draw({'present': 60, 'past': 40})
-    )
-    doubtful = (
-        conjunction == 'whether' and 'that' in verb.notes
-    )  # one does not know whether …
+    subject = subject_of(rng, verb, 'plain')
+    main = Clause(subject, verb, rng.draw({'present': 60, 'past': 40}))
+    # One does not know whether …
+    doubtful = conjunction == 'whether' and 'that' in verb.notes
     asked = doubtful and rng.chance(0.5)
     if doubtful or (conjunction == 'that' and rng.chance(0.12)):
         main = replace(main, negative=not asked, front='verb' if asked else 'subject')
@@ -119,9 +104,8 @@ def intention(rng: Rng) -> Sentence:
     while not _is_extended(what):
         what = infinitive(rng, subject)
     tail = Subordinate('to', what)
-    return Sentence(
-        (Clause(subject, verb, tense, negative=rng.chance(0.1), tail=tail),)
-    )
+    main = Clause(subject, verb, tense, negative=rng.chance(0.1), tail=tail)
+    return Sentence((main,))
 
 
 def _is_extended(what: Clause) -> bool:

@@ -93,13 +93,13 @@ def noun_phrase(
     plural = not noun.mass and rng.chance(0.25)
     adjectives = DESCRIBING[noun.english]
     adjective = rng.pick(adjectives) if adjectives and rng.chance(0.33) else None
+    the = DETERMINERS['the']
     if noun.english in _OWNED and rng.chance(0.07):
-        return NounPhrase(
-            noun, DETERMINERS['the'], plural, adjective, owner=_owner(rng, subject)
-        )
+        owner = _owner(rng, subject)
+        return NounPhrase(noun, the, plural, adjective, owner=owner)
     if noun.english in _PARTS and rng.chance(0.3):
-        whole = NounPhrase(rng.pick(_WHOLES), DETERMINERS['the'])
-        return NounPhrase(noun, DETERMINERS['the'], plural, adjective, owner=whole)
+        whole = NounPhrase(rng.pick(_WHOLES), the)
+        return NounPhrase(noun, the, plural, adjective, owner=whole)
     if noun.english in _OWNED and _has_its(subject) and rng.chance(0.4):
         return NounPhrase(noun, _ITS[subject.noun.gender], plural, adjective)
     weights = _determiners(noun, plural, determiners)
@@ -170,18 +170,15 @@ def other(
     noun = rng.pick(nouns)
     while len(nouns) > 1 and isinstance(subject, NounPhrase) and noun is subject.noun:
         noun = rng.pick(nouns)
-    kind = (
-        rng.draw({'noun': 65, 'name': 15, 'pronoun': 20})
-        if noun.kind in PERSONS
-        else 'noun'
-    )
+    kind = 'noun'
+    if noun.kind in PERSONS:
+        kind = rng.draw({'noun': 65, 'name': 15, 'pronoun': 20})
     if kind == 'name' and not isinstance(subject, Name | Both):
         return rng.pick(NAMES)
     if kind == 'pronoun':
         same = _FIRST_PERSONS if subject.person in _FIRST_PERSONS else (subject.person,)
-        return rng.pick(
-            [p for p in PRONOUNS if p.person not in same or p.person == THIRD]
-        )
+        others = [p for p in PRONOUNS if p.person not in same or p.person == THIRD]
+        return rng.pick(others)
     return noun_phrase(rng, [noun], determiners, subject)
 
 
@@ -208,6 +205,6 @@ def place_in(
     if where.kind in PERSONS:
         return Prepositional(preposition, other(rng, PEOPLE, subject, 'definite'))
     phrase = noun_phrase(rng, [where], 'definite')
-    return Prepositional(
-        preposition, replace(phrase, plural=False) if rng.chance(0.7) else phrase
-    )
+    if rng.chance(0.7):
+        phrase = replace(phrase, plural=False)
+    return Prepositional(preposition, phrase)

@@ -13,6 +13,7 @@ from experiments.data.grammar.held_out import is_held_out
 from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.sample_sentences import long_sentence, sentence
 from experiments.data.grammar.syntax import Sentence
+from experiments.data.sources.base import Source
 from flaxformer_lite.ranges import Checked, Range
 
 Pair = tuple[str, str]
@@ -24,7 +25,7 @@ SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
 
 
 @dataclass(frozen=True)
-class Grammar(Checked):
+class Grammar(Source, Checked):
     """Pairs drawn from the grammar of `data/grammar/`, all distinct, in both languages.
 
     Evaluation sets: `val` and `test` are drawn like the training pairs; `long` joins

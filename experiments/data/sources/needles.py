@@ -1,15 +1,14 @@
 """Words that each depend on several words of the source: `needles(count=2)`."""
 
 import hashlib
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.grammar.rng import Rng
+from experiments.data.sources.base import Source
 from flaxformer_lite.ranges import Checked, Range
 
 Pair = tuple[str, str]
@@ -22,7 +21,7 @@ MOST_PAIRS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Needles(Checked):
+class Needles(Source, Checked):
     """Pairs whose word j of the target is made from `count` words of the source.
 
     With count=2 the target `35 02` asks for four needles in the source, in any order
@@ -71,11 +70,6 @@ class Needles(Checked):
         content.update(Path(__file__).read_bytes())
         return content.hexdigest()
 
-    @cached_property
-    def _places(self) -> list[tuple[int, int]]:
-        """The place in the target, and which of its needles, for each of a sentence."""
-        return list(itertools.product(range(self.length), range(self.count)))
-
     def _distinct(self) -> Iterator[Pair]:
         rng = Rng(self.seed)
         seen = set()
@@ -86,15 +80,17 @@ class Needles(Checked):
                 yield pair
 
     def _draw(self, rng: Rng) -> Pair:
-        values = [rng.pick(range(self.values)) for _ in self._places]
         words = []
-        for (place, which), value in zip(self._places, values, strict=True):
-            words.append(PLACES[place] + LETTERS[which] + VALUES[value])
+        target = []
+        for place in range(self.length):
+            digits = ''
+            for which in range(self.count):
+                value = rng.pick(range(self.values))
+                words.append(PLACES[place] + LETTERS[which] + VALUES[value])
+                digits += str(value)
+            target.append(digits)
         for _ in range(self.fillers):
             words.append(f'u{rng.pick(FILLERS)}')
-        target = []
-        for start in range(0, len(values), self.count):
-            target.append(''.join(map(str, values[start : start + self.count])))
         return ' '.join(_shuffled(words, rng)), ' '.join(target)
 
 

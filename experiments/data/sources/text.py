@@ -1,27 +1,31 @@
-"""Parallel text files: `text(path="corpus", source="en", target="de")`."""
+"""Parallel text in files, plain or packed."""
 
-import contextlib
 import dataclasses
-import gzip
 import hashlib
-import io
-import unicodedata
-import zlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.data.sources import check_arguments
+from experiments.data.sources._files import lines, opened, reading
+from experiments.data.sources.base import Source, check_arguments
 from experiments.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Text:
-    """A folder of files named `<set>.<language>`, plain or `.gz`, with parallel lines.
+class Text(Source):
+    """`text(path="corpus", source="en", target="de")`.
+
+    The path is a folder of files named `<set>.<language>`, plain or `.gz`, with
+    parallel lines.
 
     `train` is trained on and `val` judges the training; every other set that has both
     languages is one more evaluation set. Files are UTF-8, one sentence a line; where a
     plain file and a `.gz` of the same name lie side by side, the plain one is read.
     Text is brought to Unicode's NFC.
+
+    An evaluation set may have further references, `val.de.1`, `val.de.2`, … beside
+    `val.de`: line n of each translates line n of the source, and a blank line says that
+    this sentence has no such reference.
 
     Attributes:
       path: the folder; `~` is the home directory.
@@ -40,7 +44,7 @@ class Text:
 
     def __post_init__(self):
         check_arguments(self)
-        with _reading(self._folder):
+        with reading(self._folder):
             is_folder = self._folder.is_dir()
         if not is_folder:
             raise UserError(
@@ -54,16 +58,16 @@ class Text:
     def train(self) -> Iterator[tuple[str, str]]:
         return self._pairs('train')
 
-    def evaluation(self) -> dict[str, list[tuple[str, str]]]:
+    def evaluation(self) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
         names = ['val', *sorted(self._names() - {'train', 'val'})]
-        return {name: list(self._pairs(name)) for name in names}
+        return {name: self._with_references(name) for name in names}
 
     def digest(self) -> str:
         """Of the files as they are."""
         digest = hashlib.sha256()
         for language in (self.source, self.target):
             path = self._file('train', language)
-            with _reading(path), path.open('rb') as file:
+            with reading(path), path.open('rb') as file:
                 digest.update(hashlib.file_digest(file, 'sha256').digest())
         return digest.hexdigest()
 
@@ -73,7 +77,7 @@ class Text:
 
     def _names(self) -> set[str]:
         """The sets that are there in both languages."""
-        with _reading(self._folder):
+        with reading(self._folder):
             files = {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
         stems = {
             file.removesuffix(f'.{self.source}')
@@ -82,18 +86,44 @@ class Text:
         }
         return {stem for stem in stems if f'{stem}.{self.target}' in files}
 
-    def _file(self, name: str, language: str) -> Path:
-        plain = self._folder / f'{name}.{language}'
-        packed = plain.with_name(f'{plain.name}.gz')
-        for file in (plain, packed):
-            with _reading(file):
+    def _with_references(self, name: str) -> list[tuple[str, tuple[str, ...]]]:
+        """Each source of a set with all its references."""
+        rows = list(self._pairs(name))
+        columns = []
+        for number in itertools.count(1):
+            file = self._find(f'{name}.{self.target}.{number}')
+            if file is None:
+                break
+            columns.append(list(lines(file)))
+            if len(columns[-1]) != len(rows):
+                raise UserError(
+                    f'data: {file} has {len(columns[-1]):,} lines and the set '
+                    f'{len(rows):,}; line n must translate line n of the source'
+                )
+        further = zip(*columns, strict=True) if columns else [()] * len(rows)
+        found = []
+        for (source, target), others in zip(rows, further, strict=True):
+            found.append((source, (target, *(x for x in others if x.strip()))))
+        return found
+
+    def _find(self, name: str) -> Path | None:
+        """The file of a name, plain or packed."""
+        for file in (self._folder / name, self._folder / f'{name}.gz'):
+            with reading(file):
                 if file.is_file():
                     return file
+        return None
+
+    def _file(self, name: str, language: str) -> Path:
+        plain = self._folder / f'{name}.{language}'
+        file = self._find(plain.name)
+        if file is not None:
+            return file
         remedy = 'hold back some lines of train for it'
         if name == 'train':
             remedy = 'what is trained on'
         raise UserError(
-            f'data: {plain} (or {packed.name}) is missing: {remedy}; sets with both '
+            f'data: {plain} (or {plain.name}.gz) is missing: {remedy}; sets with both '
             f'languages there: {", ".join(sorted(self._names())) or "none"}'
         )
 
@@ -110,43 +140,9 @@ class Text:
             )
         if not source_lines:
             raise UserError(f'data: {source} and {target} are empty')
-        yield from zip(_lines(source), _lines(target), strict=True)
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turns the errors of reading a file, or of a damaged one, into UserErrors."""
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, 'strerror', None) or error
-        raise UserError(f'data: {path} cannot be read: {reason}') from None
-
-
-@contextlib.contextmanager
-def _open(path: Path) -> Iterator[io.BufferedIOBase]:
-    with (
-        _reading(path),
-        gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file,
-    ):
-        yield file
+        yield from zip(lines(source), lines(target), strict=True)
 
 
 def _count_lines(path: Path) -> int:
-    with _open(path) as file:
+    with opened(path) as file:
         return sum(1 for _ in file)
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """The lines of a file; only `\\n` ends one: sentences may hold other separators."""
-    number = 0
-    try:
-        with _open(path) as file:
-            for number, line in enumerate(file, 1):
-                text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
-                yield unicodedata.normalize('NFC', text.rstrip('\r\n'))
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f'data: {path}, line {number}, is not UTF-8 ({error.reason}, byte '
-            f'{error.start + 1} of it); convert the file, for example with iconv'
-        ) from None

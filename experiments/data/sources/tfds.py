@@ -6,13 +6,12 @@ import hashlib
 import itertools
 import re
 import textwrap
-import unicodedata
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.data.sources import check_arguments
+from experiments.data.sources.base import Source, check_arguments, plain_text
 from experiments.errors import UserError
 
 _DATA = 'https://storage.googleapis.com/tfds-data'
@@ -20,7 +19,7 @@ _CHUNK = 1024  # examples read at once, in half the time of one after another
 
 
 @dataclasses.dataclass(frozen=True)
-class Tfds:
+class Tfds(Source):
     """`tfds(name="wmt14_translate/de-en", source="en", target="de")`.
 
     A set that is not prepared yet is downloaded and prepared, as ArrayRecord, where
@@ -182,8 +181,7 @@ def _tfrecords(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
 
 
 def _text(value: bytes) -> str:
-    text = unicodedata.normalize('NFC', value.decode('utf-8'))
-    return re.sub('\r\n|\r|\n', ' ', text)
+    return plain_text(value.decode('utf-8'))
 
 
 def _whole(split: str) -> set[str]:
@@ -200,6 +198,8 @@ def _line(error: Exception) -> str:
     """TFDS's message on one short line, without the arguments that it repeats."""
     said = str(error) or repr(error)
     said = re.sub(r'^Failed to construct dataset .*?}": ', '', said)
+    # The name that is most like the given one comes after those of hundreds of sets.
+    said = re.sub(r'(?s)Available datasets:.*?(Did you mean|$)', r'\1', said)
     return textwrap.shorten(said, 250, placeholder=' …')
 
 

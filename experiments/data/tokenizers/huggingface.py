@@ -1,18 +1,21 @@
-"""Tokenizers of published checkpoints, opened by Transformers."""
+"""Published tokenizers, opened by Transformers: `huggingface(path="opus-mt-en-de")`."""
 
 import dataclasses
 import functools
 import hashlib
 import itertools
+import json
 import os
 import textwrap
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 from experiments import storage
-from experiments.data import tokenizer
+from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
+from flaxformer_lite.ranges import Range
 from flaxformer_lite.special_tokens import SpecialTokens
 
 CONFIG, GENERATION = 'config.json', 'generation_config.json'
@@ -27,41 +30,112 @@ _MEND = 'restore it from a copy, or convert the checkpoint again'
 
 
 @dataclasses.dataclass(frozen=True)
-class PublishedTokenizer:
-    """Text to the tokens that a published model was trained with, and back.
+class Huggingface(Tokenizer):
+    """Text to the tokens of a published tokenizer, and back.
+
+    A run that `experiments.convert` has made of a checkpoint has one without a path: it
+    keeps the files itself.
 
     Attributes:
-      folder: where the checkpoint's files are.
-      sums: name and SHA-256 of the files that the tokenizer is made of.
-      vocab_size: rows of the embedding, of which some may be no piece.
-      config_tokens: the special tokens that the checkpoint's config names.
-      languages: the words for those of sources and of targets; '' for none.
+      path: a folder with its files, as Transformers saves them; `~` is the home
+        directory.
+      source: the language of sources, as the tokenizer writes it, such as `'en_XX'`; ''
+        where it writes none.
+      target: the language of targets.
+      vocab_size: rows of the model's embedding, of which some may be no piece; 0: as
+        many as the tokenizer needs.
+      model: as JSON the sums of its files, the rows, special tokens and languages.
     """
 
-    folder: Path = dataclasses.field(compare=False)
-    sums: tuple[tuple[str, str], ...]
-    vocab_size: int
-    config_tokens: SpecialTokens
-    languages: tuple[str, str] = ('', '')
+    path: str = ''
+    source: str = ''
+    target: str = ''
+    vocab_size: Annotated[int, Range(at_least=0)] = 0
+    model: bytes = dataclasses.field(default=b'', repr=False)
+
+    def train(self, texts: Iterable[str]) -> bytes:
+        """Looks at the files; nothing is learnt of texts.
+
+        Raises:
+          UserError: as `of_checkpoint`; or there is no path, or no padding or end.
+        """
+        if not self.path:
+            raise UserError(
+                'tokenizer=huggingface without a path is of a run that '
+                'experiments.convert makes: give its directory as init_from, to train '
+                'on with it, or a path'
+            )
+        try:
+            is_folder = self._folder.is_dir()
+        except (OSError, RuntimeError):  # a name too long, a user that is not there
+            is_folder = False
+        if not is_folder:
+            raise UserError(
+                f'tokenizer: {self.path} is not a folder: give one with the files '
+                'of a tokenizer, such as `hf download NAME --local-dir FOLDER` makes'
+            )
+        theirs = _open(self._folder)
+        padding, end = theirs.pad_token_id, theirs.eos_token_id
+        if padding is None or end is None or padding == end:
+            raise UserError(
+                f'tokenizer: that of {self._folder} has pad_token_id={padding} and '
+                f'eos_token_id={end}: both are needed, and two'
+            )
+        start = padding if theirs.bos_token_id is None else theirs.bos_token_id
+        special = SpecialTokens(padding, start, end)
+        vocab_size = self.vocab_size or max(len(theirs), start + 1)
+        languages = (self.source, self.target)
+        return of_checkpoint(self._folder, vocab_size, special, *languages).model
+
+    def largest_vocab_size(self) -> int:
+        """Of the files, where none is given."""
+        return self.vocab_size or self.opened(self.train(())).vocab_size
+
+    def opened(self, model: bytes) -> Self:
+        vocab_size = json.loads(model)['vocab_size']
+        return dataclasses.replace(self, model=model, vocab_size=vocab_size)
 
     @property
-    def model(self) -> bytes:
-        """All fields but the folder, as JSON."""
-        fields = dataclasses.asdict(self) | {'sums': dict(self.sums)}
-        del fields['folder']
-        return storage.json_text(fields).encode()
+    def _folder(self) -> Path:
+        return Path(self.path).expanduser()
+
+    @functools.cached_property
+    def _fields(self) -> dict[str, Any]:
+        return json.loads(self.model)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that it is made of, by name."""
+        return {name: self._folder / name for name in self._fields['sums']}
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The words for those of sources and of targets; '' for none."""
+        source, target = self._fields['languages']
+        return source, target
+
+    @property
+    def config_tokens(self) -> SpecialTokens:
+        """The special tokens that the checkpoint's config names."""
+        return SpecialTokens(**self._fields['config_tokens'])
 
     @property
     def digest(self) -> str:
         """Tells it from any other; a checkpoint's other settings do not count."""
-        sums = [entry for entry in self.sums if entry[0] not in (CONFIG, GENERATION)]
-        plain = dataclasses.replace(self, sums=tuple(sums))
-        return hashlib.sha256(plain.model).hexdigest()
+        if not self.model:
+            return self.opened(self.train(())).digest
+        sums = {
+            name: total
+            for name, total in self._fields['sums'].items()
+            if name not in (CONFIG, GENERATION)
+        }
+        content = storage.json_text(self._fields | {'sums': sums})
+        return hashlib.sha256(content.encode()).hexdigest()
 
     @functools.cached_property
     def theirs(self) -> Any:
         """Transformers' tokenizer."""
-        return _open(self.folder, self.languages)
+        return _open(self._folder, self.languages)
 
     @functools.cached_property
     def around_source(self) -> tuple[list[int], list[int]]:
@@ -127,19 +201,35 @@ class PublishedTokenizer:
     def save(self, path: Path) -> None:
         """Copies its files to a folder beside the path, which gets their sums."""
         folder = path.with_name(_FOLDER)
-        if folder != self.folder:
-            for name, _ in self.sums:
-                storage.write(folder / name, (self.folder / name).read_bytes())
-        tokenizer.write_model(path, self.model)
+        if folder != self._folder:
+            for name, file in self.files.items():
+                storage.write(folder / name, file.read_bytes())
+        super().save(path)
+
+    def open(self, path: Path) -> Self:
+        """With the copies that `save` made.
+
+        Raises:
+          UserError: a file is not what was written.
+        """
+        folder = path.with_name(_FOLDER)
+        found = dataclasses.replace(super().open(path), path=str(folder))
+        for name, sha256 in found._fields['sums'].items():
+            file = folder / name
+            if not storage.exists(file) or storage.sha256(file) != sha256:
+                raise UserError(
+                    f'{folder} is damaged ({name} is not what was written): {_MEND}'
+                )
+        return found
 
 
-def load(
+def of_checkpoint(
     folder: Path,
     vocab_size: int,
     special_tokens: SpecialTokens,
     source: str = '',
     target: str = '',
-) -> PublishedTokenizer:
+) -> Huggingface:
     """The tokenizer of a checkpoint.
 
     Args:
@@ -153,43 +243,22 @@ def load(
         the model; a language is not given, or is not one of the checkpoint's.
     """
     paths = itertools.chain.from_iterable(map(folder.glob, _FILES))
-    sums = sorted(
-        (path.name, storage.sha256(path))
-        for path in paths
+    sums = {
+        path.name: storage.sha256(path)
+        for path in sorted(paths)
         if not path.name.endswith(_WEIGHTS_INDEX)
-    )
+    }
     languages = (source, target)
     _check_languages(folder, languages)
-    found = PublishedTokenizer(
-        folder, tuple(sums), vocab_size, special_tokens, languages
-    )
-    _check_tokens(found)
-    return found
-
-
-def load_saved(path: Path) -> PublishedTokenizer:
-    """The tokenizer of a run, which `save` has written.
-
-    Raises:
-      UserError: it is not there, or is not what was saved.
-    """
-    wrong = tokenizer.damage(path)
-    if wrong:
-        raise UserError(f'{path} is damaged ({wrong}): {_MEND}')
-    fields = storage.read_json(path)
-    found = PublishedTokenizer(
-        path.with_name(_FOLDER),
-        tuple(fields['sums'].items()),
-        fields['vocab_size'],
-        SpecialTokens(**fields['config_tokens']),
-        tuple(fields['languages']),
-    )
-    for name, sha256 in found.sums:
-        file = found.folder / name
-        if not storage.exists(file) or storage.sha256(file) != sha256:
-            raise UserError(
-                f'{found.folder} is damaged ({name} is not what was written): {_MEND}'
-            )
+    fields = {
+        'sums': sums,
+        'vocab_size': vocab_size,
+        'config_tokens': dataclasses.asdict(special_tokens),
+        'languages': languages,
+    }
+    model = storage.json_text(fields).encode()
+    found = Huggingface(path=str(folder)).opened(model)
+    _check_tokens(found, folder)
     return found
 
 
@@ -240,27 +309,27 @@ def _check_languages(folder: Path, languages: tuple[str, str]) -> None:
         if code not in codes:
             shown = ', '.join(codes[:_SHOWN]) or 'none: leave the flag out'
             raise UserError(
-                f'--{flag}={code} is not one of the languages that {folder} writes as '
+                f'{flag}={code} is not one of the languages that {folder} writes as '
                 f'tokens: {shown}'
             )
 
 
-def _check_tokens(found: PublishedTokenizer) -> None:
+def _check_tokens(found: Huggingface, folder: Path) -> None:
     """Refuses a tokenizer whose tokens are not the model's."""
     theirs, special = found.theirs, found.config_tokens
     pieces = set(theirs.get_vocab().values()) - set(theirs.all_special_ids)
     # In place of a missing file Transformers has a space for its vocabulary, or none.
     if len(pieces) < 2:
-        raise UserError(f'{found.folder} holds no vocabulary: {_COPY}')
+        raise UserError(f'{folder} holds no vocabulary: {_COPY}')
     if (theirs.pad_token_id, theirs.eos_token_id) != (special.padding, special.end):
         raise UserError(
-            f'{found.folder} has a tokenizer with pad_token_id={theirs.pad_token_id} '
+            f'{folder} has a tokenizer with pad_token_id={theirs.pad_token_id} '
             f'and eos_token_id={theirs.eos_token_id}, and its config has '
             f'{special.padding} and {special.end}: they are of two checkpoints'
         )
     last = max(pieces.union(*found.around_source, *found.around_target))
     if last >= found.vocab_size:
         raise UserError(
-            f'{found.folder} has a tokenizer with token {last}, and the model '
+            f'{folder} has a tokenizer with token {last}, and the model '
             f'{found.vocab_size} rows: they are of two checkpoints'
         )

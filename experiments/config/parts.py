@@ -1,0 +1,137 @@
+"""The parts of a run that are not of this project: kept with it, and found again.
+
+A config names them with their modules, `'my_parts.Local'`. The directory of a run holds
+copies of their files in `parts/`, and in `parts.json` the SHA-256 of each.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+from experiments import storage
+from experiments.config import schema
+from experiments.errors import UserError, warn
+from flaxformer_lite.config import spec
+
+FOLDER = 'parts'
+RECORD = 'parts.json'
+_OURS = ('experiments', 'flaxformer_lite')
+
+
+def packages(fields: Mapping[str, Any]) -> list[str]:
+    """The packages, or lone modules, of the parts that flat fields of a config name."""
+    found = set()
+    for field in schema.part_fields():
+        with contextlib.suppress(ValueError):  # whose check names the field
+            for entry in spec.entries(fields[field] or ''):
+                package, dot, _ = spec.parse(entry)[0].partition('.')
+                if dot and package not in _OURS:
+                    found.add(package)
+    return sorted(found)
+
+
+def save(path: Path, fields: Mapping[str, Any]) -> None:
+    """Keeps the imported files of the parts that flat fields of a config name.
+
+    Where a run goes on with files that have changed, those before them stay, too.
+
+    Raises:
+      UserError: a file cannot be read or written.
+    """
+    contents = {}
+    for package in packages(fields):
+        for name, file in _imported_files(package).items():
+            with storage.as_user_error('read', file):
+                contents[name] = file.read_bytes()
+    record = _read_record(path)
+    now = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    before = record['files']
+    if now.items() <= before.items():
+        return
+    if any(before.get(name, total) != total for name, total in now.items()):
+        folder = f'{FOLDER}.{len(record["earlier"]) + 1}'
+        with storage.as_user_error('write', path / folder):
+            (path / FOLDER).rename(path / folder)
+        record['earlier'].append({'folder': folder, 'files': before})
+        before = {}
+    for name, data in contents.items():
+        storage.write(path / FOLDER / name, data)
+    storage.write_json(path / RECORD, record | {'files': before | now})
+
+
+def use(
+    path: Path, tell: Callable[[str], None] = warn, accept_changed: bool = True
+) -> None:
+    """Has the parts of a run found, from wherever; says which of them have changed.
+
+    Where the working directory and what is installed do not have a package or a module,
+    the run's own copy is taken. It is called before anything of them is imported.
+
+    Args:
+      path: the directory of the run.
+      tell: is told of a copy that is taken, and of files that have changed.
+      accept_changed: whether they are only told of.
+
+    Raises:
+      UserError: a file has changed and that is not accepted, or it cannot be read.
+    """
+    changed = []
+    files = _read_record(path)['files']
+    for package in sorted({PurePath(name).parts[0].split('.')[0] for name in files}):
+        own = {x: total for x, total in files.items() if _is_of(package, x)}
+        folder = _folder_of(package)
+        if folder is None or not all((folder / name).is_file() for name in own):
+            folder = path / FOLDER
+            tell(f'{package} is not found from here: its copy in {folder} is used')
+            sys.path.insert(0, str(folder.absolute()))
+            importlib.invalidate_caches()
+        for name, total in own.items():
+            if storage.sha256(folder / name) != total:
+                changed.append(str(folder / name))
+    if not changed:
+        return
+    message = f'{", ".join(changed)} has changed since {path} was made with it'
+    if not accept_changed:
+        raise UserError(
+            f'{message}: restore it from {path / FOLDER}, choose another --workdir, or '
+            'give --accept_changed_parts to go on with it as it is'
+        )
+    tell(message)
+
+
+def _is_of(package: str, file: str) -> bool:
+    return PurePath(file).parts[0].split('.')[0] == package
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    file = path / RECORD
+    if not storage.exists(file):
+        return {'files': {}, 'earlier': []}
+    return storage.read_json(file)
+
+
+def _imported_files(package: str) -> dict[str, Path]:
+    """Of a package, by their paths from the folder that it lies in: `my_parts.py`."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, '__file__', None)
+        if name.split('.')[0] == package and file:
+            path = Path(*name.split('.'))
+            is_package = hasattr(module, '__path__')
+            place = path / '__init__' if is_package else path
+            found[f'{place.as_posix()}{Path(file).suffix}'] = Path(file)
+    return found
+
+
+def _folder_of(package: str) -> Path | None:
+    """The folder that a package or module lies in, which is not imported for that."""
+    found = importlib.util.find_spec(package)
+    if found is None:
+        return None
+    places = found.submodule_search_locations
+    return Path(next(iter(places)) if places else found.origin or '').parent

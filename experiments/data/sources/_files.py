@@ -1,0 +1,45 @@
+"""Text files, plain or `.gz`, read line by line."""
+
+import contextlib
+import gzip
+import io
+import unicodedata
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.errors import UserError
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns the errors of reading a file, or of a damaged one, into UserErrors."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, 'strerror', None) or error
+        raise UserError(f'data: {path} cannot be read: {reason}') from None
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[io.BufferedIOBase]:
+    with (
+        reading(path),
+        gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file,
+    ):
+        yield file
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a file; only `\\n` ends one: sentences may hold other separators."""
+    number = 0
+    try:
+        with opened(path) as file:
+            for number, line in enumerate(file, 1):
+                text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
+                yield unicodedata.normalize('NFC', text.rstrip('\r\n'))
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f'data: {path}, line {number}, is not UTF-8 ({error.reason}, byte '
+            f'{error.start + 1} of it); convert the file, for example with iconv'
+        ) from None

@@ -1,0 +1,101 @@
+"""Several sources as one: `mix(sources=["text(…)", "table(…)"], temperature=5)`."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from experiments.data import sources as folder
+from experiments.data.sources.base import Source
+from flaxformer_lite.ranges import Checked, Range
+
+
+@dataclasses.dataclass(frozen=True)
+class Mix(Source, Checked):
+    """`mix(sources=["text(path='a', source='en', target='de')", "…"], temperature=5)`.
+
+    An epoch has a pair of the largest source once, and one of source i, which has nᵢ,
+
+        cᵢ = (nᵢ / max n)^(1/T) · max n / nᵢ ≥ 1
+
+    times on average: the sources' shares are ∝ nᵢ^(1/T) (Arivazhagan et al., Massively
+    Multilingual NMT in the Wild, 2019: T = 5). Where cᵢ is no whole number, pairs that
+    are spread evenly over the source come once more than others.
+
+    The dev set, `'val'`, joins those of all sources; their other sets are scored by
+    themselves, as `en-de.test`, or `1.en-de.test` for the second of one direction.
+
+    Attributes:
+      sources: specs of the sources.
+      temperature: T; 1: as they are, above: smaller sources gain.
+      tags: whether each text to translate begins with the language that it is to be
+        translated to, as `<2de>` (Johnson et al., Multilingual NMT System, 2017). The
+        tokenizer's `user_defined_symbols=["<2de>"]` makes a tag one piece.
+
+    Raises:
+      UserError, ValueError: as the sources; or there is none.
+    """
+
+    sources: list | tuple
+    temperature: Annotated[float, Range(at_least=1)] = 1.0
+    tags: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.sources:
+            raise ValueError('sources=[] mixes nothing: name some')
+        assert self._parts  # makes them
+
+    @functools.cached_property
+    def _parts(self) -> list[Source]:
+        return [folder.load(spec) for spec in self.sources]
+
+    @property
+    def source(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The languages: `'en'`, or `'en+fr'`."""
+        return '+'.join(dict.fromkeys(part.source for part in self._parts))
+
+    @property
+    def target(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The languages, as of `source`."""
+        return '+'.join(dict.fromkeys(part.target for part in self._parts))
+
+    def train(self) -> Iterator[tuple[str, str]]:
+        sizes = self._sizes
+        for part, size in zip(self._parts, sizes, strict=True):
+            share = (size / max(sizes)) ** (1 / self.temperature)
+            copies = share * max(sizes) / size
+            for i, pair in enumerate(part.train()):
+                for _ in range(int((i + 1) * copies) - int(i * copies)):
+                    yield self._tagged(part, pair)
+
+    @functools.cached_property
+    def _sizes(self) -> list[int]:
+        return [sum(1 for _ in part.train()) for part in self._parts]
+
+    def evaluation(self) -> dict[str, list[tuple[str, Any]]]:
+        dev = []
+        others = {}
+        for i, part in enumerate(self._parts):
+            sets = part.evaluation()
+            direction = f'{part.source}-{part.target}'
+            for name, pairs in sets.items():
+                tagged = [self._tagged(part, pair) for pair in pairs]
+                if name == next(iter(sets)):
+                    dev += tagged
+                full = f'{direction}.{name}'
+                others[f'{i}.{full}' if full in others else full] = tagged
+        return {'val': dev} | others
+
+    def digest(self) -> str:
+        parts = [part.digest() for part in self._parts]
+        tagged = [part.target for part in self._parts] if self.tags else []
+        content = (parts, self.temperature, tagged)
+        return hashlib.sha256(repr(content).encode()).hexdigest()
+
+    def _tagged(self, part: Source, pair: tuple[str, Any]) -> tuple[str, Any]:
+        source, target = pair
+        if self.tags and source.strip():
+            source = f'<2{part.target}> {source}'
+        return source, target

@@ -1,0 +1,200 @@
+"""Columns of tables: `table(train="a.tsv", val="b.tsv", source="en", target="de")`."""
+
+import csv
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from experiments.data.sources._files import lines, reading
+from experiments.data.sources.base import Source, plain_text
+from experiments.errors import UserError
+
+_ROWS = 8192  # of a Parquet file that are in memory at once
+Row = dict[str, Any]  # a cell by its column's name
+
+
+class Table(Source):
+    """`table(train="a.tsv", val="b.tsv", source="word", target="sounds")`.
+
+    Each row has a source and a target in two columns, which are found by their names.
+    The name of a file says how it is read. `.tsv` and `.csv` have the names of columns
+    in the first line; a quotation mark encloses cells in CSV, and in TSV it is a
+    character like others. `.jsonl` has an object a line. These may be `.gz`, too, and
+    are UTF-8. `.parquet` is read by pyarrow. Text is brought to Unicode's NFC, and line
+    ends within a cell become spaces. Files are streamed.
+
+    Args:
+      train: the file that is trained on; `~` is the home directory.
+      val: the file that judges the training.
+      source: name of the column to translate from; results call the language so.
+      target: name of the column to translate to.
+      sets: more evaluation sets, such as `{"test": "test.tsv"}`.
+      references: names of columns with further references, in evaluation sets; a blank
+        cell says that this sentence has no such reference.
+
+    Raises:
+      UserError: when made, for a file that is missing or of another kind; when read,
+        for a column that is not there, text that is no such table, or no rows.
+      ValueError: an argument of the wrong type.
+    """
+
+    def __init__(
+        self,
+        train: str,
+        val: str,
+        source: str,
+        target: str,
+        sets: dict | None = None,
+        references: list | tuple = (),
+    ):
+        if source == target:
+            raise ValueError(f'source and target are both {source!r}; name two columns')
+        self.source = source
+        self.target = target
+        self._references = tuple(references)
+        self._train = _check_file(train)
+        others = {name: _check_file(file) for name, file in (sets or {}).items()}
+        self._sets = {'val': _check_file(val)} | others
+
+    def train(self) -> Iterator[tuple[str, str]]:
+        rows = self._rows(self._train, (self.source, self.target))
+        return ((source, target) for source, target in rows)
+
+    def evaluation(self) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
+        columns = (self.source, self.target, *self._references)
+        sets = {}
+        for name, file in self._sets.items():
+            sets[name] = []
+            for source, target, *others in self._rows(file, columns):
+                sets[name].append((source, (target, *filter(str.strip, others))))
+        return sets
+
+    def digest(self) -> str:
+        """Of the file as it is, and of which columns are read."""
+        content = repr((self._train.name, self.source, self.target))
+        digest = hashlib.sha256(content.encode())
+        with reading(self._train), self._train.open('rb') as file:
+            digest.update(hashlib.file_digest(file, 'sha256').digest())
+        return digest.hexdigest()
+
+    def _rows(self, file: Path, columns: tuple[str, ...]) -> Iterator[list[str]]:
+        """The cells of these columns, row by row."""
+        is_empty = True
+        for number, row in enumerate(_READERS[_kind(file)](file, columns), 1):
+            is_empty = False
+            yield [_cell(file, number, row, name) for name in columns]
+        if is_empty:
+            raise UserError(f'data: {file} has no rows')
+
+
+def _check_file(name: str) -> Path:
+    file = Path(str(name)).expanduser()
+    if _kind(file) not in _READERS:
+        kinds = ', '.join(_READERS)
+        raise UserError(f'data: {file} is no table: its name must end with {kinds}')
+    with reading(file):
+        is_there = file.is_file()
+    if not is_there:
+        raise UserError(f'data: {file} is missing')
+    return file
+
+
+def _kind(file: Path) -> str:
+    """`a.TSV.gz` → `.tsv`."""
+    return Path(file.name.removesuffix('.gz')).suffix.lower()
+
+
+def _cell(file: Path, number: int, row: Row, name: str) -> str:
+    """The text of a cell; '' where there is none.
+
+    Raises:
+      UserError: the row has no such column, or no text in it.
+    """
+    if name not in row:
+        raise UserError(
+            f'data: {file} has no column {name!r} in row {number}; it has '
+            f'{", ".join(row)}'
+        )
+    value = '' if row[name] is None else row[name]
+    if not isinstance(value, str):
+        raise UserError(f'data: {file}, row {number}: {name} is {value!r}, and no text')
+    return plain_text(value)
+
+
+def _separated(
+    parse: Callable[[Iterator[str]], Iterator[list[str]]],
+    file: Path,
+    columns: tuple[str, ...],
+) -> Iterator[Row]:
+    """Rows of cells below a row of names; a blank line is a row of blank cells."""
+    rows = parse(lines(file))
+    names = []
+    number = 0
+    while True:
+        try:
+            cells = next(rows, None)
+        except csv.Error as error:
+            raise UserError(f'data: {file}, below row {number}: {error}') from None
+        if cells is None:
+            return
+        if not names:
+            names = cells
+            continue
+        number += 1
+        if cells and len(cells) != len(names):
+            raise UserError(
+                f'data: {file}, row {number}, has {len(cells)} cells, and the first '
+                f'line {len(names)} names'
+            )
+        yield dict(zip(names, cells or [''] * len(names), strict=True))
+
+
+def _tsv(text: Iterator[str]) -> Iterator[list[str]]:
+    return (line.split('\t') if line else [] for line in text)
+
+
+def _csv(text: Iterator[str]) -> Iterator[list[str]]:
+    return csv.reader((f'{line}\n' for line in text), strict=True)
+
+
+def _jsonl(file: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+    for number, line in enumerate(lines(file), 1):
+        if not line.strip():
+            yield dict.fromkeys(columns, '')
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f'data: {file}, line {number}: {error}') from None
+        if not isinstance(row, dict):
+            raise UserError(f'data: {file}, line {number}, is no JSON object')
+        yield row
+
+
+def _parquet(file: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError(f'data: to read {file}, pip install pyarrow') from None
+    try:
+        with reading(file), parquet.ParquetFile(file) as table:
+            there = table.schema_arrow.names
+            wanted = [name for name in columns if name in there]
+            if len(wanted) < len(columns):  # `_cell` refuses it, and lists these
+                yield dict.fromkeys(there)
+            for batch in table.iter_batches(_ROWS, columns=wanted):
+                yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise UserError(f'data: {file} cannot be read: {error}') from None
+
+
+_READERS: dict[str, Callable[[Path, tuple[str, ...]], Iterator[Row]]] = {
+    '.tsv': functools.partial(_separated, _tsv),
+    '.csv': functools.partial(_separated, _csv),
+    '.jsonl': _jsonl,
+    '.parquet': _parquet,
+}

@@ -1,0 +1,91 @@
+"""Tokenizers whose pieces are the most frequent units of a text."""
+
+import collections
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable
+from typing import Annotated, Self
+
+from experiments.data.tokenizers.base import (
+    UNK,
+    UNKNOWN,
+    Tokenizer,
+    normalize,
+    text_ids,
+)
+from experiments.errors import UserError
+from flaxformer_lite.ranges import Range, Size
+
+SPECIAL = ('<pad>', '</s>', '<s>', '<unk>')  # by their ids
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted(Tokenizer):
+    """Of a text `split` gives the units, and `joined` undoes it.
+
+    Attributes:
+      vocab_size: ids at most, the four special ones included.
+      min_count: rarer units are unknown.
+      model: the units as JSON, the most frequent first.
+    """
+
+    vocab_size: Annotated[int, Range(at_least=5)] = 50_000
+    min_count: Size = 1
+    model: bytes = dataclasses.field(default=b'', repr=False)
+
+    def split(self, text: str) -> list[str]:
+        """The units of a normalised text."""
+        raise NotImplementedError
+
+    def joined(self, units: list[str]) -> str:
+        """The text of units."""
+        raise NotImplementedError
+
+    def train(self, texts: Iterable[str]) -> bytes:
+        """Counts the units.
+
+        Raises:
+          UserError: no unit is there `min_count` times.
+        """
+        counts = collections.Counter()
+        for text in texts:
+            counts.update(self.split(normalize(text)))
+        # Of equal counts in the order of their characters, whatever the text's.
+        ordered = sorted(counts, key=lambda unit: (-counts[unit], unit))
+        frequent = [unit for unit in ordered if counts[unit] >= self.min_count]
+        if not frequent:
+            raise UserError(
+                f'tokenizer: nothing is {self.min_count} times in the training text, '
+                'as min_count asks: lower it'
+            )
+        found = frequent[: self.vocab_size - len(SPECIAL)]
+        return json.dumps(found, ensure_ascii=False).encode()
+
+    def opened(self, model: bytes) -> Self:
+        """With the units, of which each has an id."""
+        size = len(SPECIAL) + len(json.loads(model))
+        return dataclasses.replace(self, model=model, vocab_size=size)
+
+    @functools.cached_property
+    def _units(self) -> list[str]:
+        return [*SPECIAL, *json.loads(self.model)]
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        units = enumerate(self._units)
+        return {unit: i for i, unit in units if i >= len(SPECIAL)}
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        ids = self._ids
+        return [[ids.get(x, UNK) for x in self.split(normalize(t))] for t in texts]
+
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        rows = []
+        for row in ids:
+            known = [UNKNOWN if i == UNK else self._units[i] for i in text_ids(row)]
+            rows.append(self.joined(known))
+        return rows
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        return [self._units[int(i)] for i in ids]

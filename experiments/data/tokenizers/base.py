@@ -1,0 +1,129 @@
+"""What every tokenizer offers."""
+
+import dataclasses
+import hashlib
+import inspect
+import itertools
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+from experiments.data.tokenizers import _saved
+from flaxformer_lite.ranges import Checked
+from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
+
+PAD, EOS, BOS, UNK = 0, 1, 2, 3
+UNKNOWN = '\N{DOUBLE QUESTION MARK}'  # how UNK is decoded
+
+
+class Tokenizer(Checked):
+    """Text to ids and back, of both languages: a frozen dataclass.
+
+    The arguments in the spec are those of the class, but for `model`. An object as the
+    spec makes it is to be trained; `opened` with what it learnt it has its ids, and
+    `decode` undoes `encode` up to `normalize` for text of known pieces.
+
+    Attributes:
+      vocab_size: the number of ids; before it is trained, the largest it may have.
+      model: what it learnt: the content of its file. Empty before.
+      special_tokens: which ids are no text.
+      source_end: the id that each source ends with; None for none.
+      forced_first: the id that each target begins with; None for any.
+
+    Raises:
+      ValueError: when made, for arguments that cannot be.
+    """
+
+    vocab_size: int
+    model: bytes
+    special_tokens: SpecialTokens = DEFAULT_TOKENS
+    source_end: int | None = DEFAULT_TOKENS.end
+    forced_first: int | None = None
+
+    @property
+    def digest(self) -> str:
+        """A hexadecimal digest of all by which ids may differ, the class's code too."""
+        content = hashlib.sha256(repr(self).encode())
+        content.update(self.model)
+        for kind in type(self).__mro__:
+            if issubclass(kind, Tokenizer):
+                content.update(Path(inspect.getfile(kind)).read_bytes())
+        return content.hexdigest()
+
+    def largest_vocab_size(self) -> int:
+        """`vocab_size`; an override may have to read files for it."""
+        return self.vocab_size
+
+    def train(self, texts: Iterable[str]) -> bytes:
+        """What it learns of texts, to be its `model`.
+
+        Args:
+          texts: of both sides, streamed; blank ones are among them.
+
+        Raises:
+          UserError: it cannot be made of these.
+        """
+        raise NotImplementedError
+
+    def opened(self, model: bytes) -> Self:
+        """The same with what was learnt.
+
+        Raises:
+          UserError, ValueError, RuntimeError: it cannot be read.
+        """
+        return dataclasses.replace(self, model=model)  # pyright: ignore
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The ids of each source, without `source_end`; a blank text has none."""
+        raise NotImplementedError
+
+    @property
+    def samples(self) -> bool:
+        """Whether training is to draw ids anew in each epoch."""
+        return False
+
+    def sample(self, row: list[int], seed: int) -> list[int]:
+        """Other ids of the same text, drawn by the seed alone.
+
+        Args:
+          row: of `encode`.
+          seed: from 0 to 2³¹ − 1.
+        """
+        return row
+
+    def encode_target(self, texts: list[str]) -> list[list[int]]:
+        """The ids of each target, without start and end; here as of sources."""
+        return self.encode(texts)
+
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        """The text of each row up to its first end; padding and starts are no text."""
+        raise NotImplementedError
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """How each id is written."""
+        raise NotImplementedError
+
+    def save(self, path: Path) -> None:
+        """Writes its file, complete or not at all, and a sum beside it."""
+        _saved.write_model(path, self.model)
+
+    def open(self, path: Path) -> Self:
+        """As `opened`, with the file that `save` wrote, which is known to be whole."""
+        return self.opened(path.read_bytes())
+
+
+def normalize(text: str) -> str:
+    """NFC, with one space for each run of white space of any kind."""
+    return ' '.join(unicodedata.normalize('NFC', text).split())
+
+
+def on_one_line(text: str) -> str:
+    """The text with spaces in place of its line ends, of whichever kind."""
+    return ' '.join(text.splitlines())
+
+
+def text_ids(row: Iterable[int]) -> list[int]:
+    """The ids of a row up to its first EOS, without PAD and BOS."""
+    ids = itertools.takewhile(lambda i: i != EOS, map(int, row))
+    return [i for i in ids if i not in (PAD, BOS)]

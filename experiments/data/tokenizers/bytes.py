@@ -1,0 +1,45 @@
+"""UTF-8's bytes (Xue et al., ByT5, 2022): no text is unknown, and none is needed."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import ClassVar
+
+from experiments.data.tokenizers.base import UNK, Tokenizer, normalize, text_ids
+
+_FIRST = UNK + 1  # the id of byte 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Bytes(Tokenizer):
+    """Byte b of the NFC text in UTF-8 has the id b + 4, after the four special ones."""
+
+    vocab_size: ClassVar[int] = _FIRST + 256
+    model: bytes = dataclasses.field(default=b'', repr=False)
+
+    def train(self, texts: Iterable[str]) -> bytes:
+        """There is nothing to learn."""
+        return b''
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        rows = [normalize(text).encode() for text in texts]
+        return [[_FIRST + byte for byte in row] for row in rows]
+
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        """The text of each row; bytes that are no UTF-8 are `'\\ufffd'`."""
+        rows = [[i - _FIRST for i in text_ids(row) if i != UNK] for row in ids]
+        return [bytes(row).decode(errors='replace') for row in rows]
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """ASCII as it is, a space as ▁, other bytes as `<0xc3>`."""
+        special = ('<pad>', '</s>', '<s>', '<unk>')
+        found = []
+        for i in map(int, ids):
+            byte = i - _FIRST
+            if byte < 0:
+                found.append(special[i])
+            elif byte == ord(' '):
+                found.append('▁')
+            else:
+                is_shown = ord(' ') < byte < 127
+                found.append(chr(byte) if is_shown else f'<0x{byte:02x}>')
+        return found

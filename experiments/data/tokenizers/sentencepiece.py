@@ -1,0 +1,169 @@
+"""SentencePiece: byte-pair encoding (paper §5.1; Sennrich et al. 2016) and unigrams.
+
+Kudo and Richardson, SentencePiece, 2018; unigrams: Kudo, Subword Regularization, 2018;
+BPE-dropout: Provilkov et al., 2020.
+"""
+
+import dataclasses
+import functools
+import io
+import re
+import threading
+from collections.abc import Iterable
+from typing import Annotated, Any, Self
+
+import sentencepiece
+
+from experiments.data.tokenizers.base import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    UNKNOWN,
+    Tokenizer,
+    normalize,
+    text_ids,
+)
+from experiments.errors import UserError
+from flaxformer_lite.ranges import Choices, Range
+
+# Text is normalised here, so SentencePiece is to leave it alone; then decode gives back
+# what encode got. The number of threads is part of the model's bytes.
+_SETTINGS: dict[str, Any] = dict(
+    pad_id=PAD,
+    eos_id=EOS,
+    bos_id=BOS,
+    unk_id=UNK,
+    unk_surface=UNKNOWN,
+    normalization_rule_name='identity',
+    remove_extra_whitespaces=False,
+    max_sentence_length=1 << 20,
+    hard_vocab_limit=False,
+    num_threads=1,
+    minloglevel=2,
+)
+_BYTES = 256
+_SAMPLING = threading.Lock()  # SentencePiece's generator is one for all
+_SPACE = '▁'  # SentencePiece's sign for one
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePiece(Tokenizer):
+    """Pieces of words, learnt from a run's own text; a word's first begins with ▁.
+
+    Attributes:
+      vocab_size: ids, the four special ones included. A short text may give fewer.
+      model_type: `'bpe'` merges the most frequent pair of pieces again and again;
+        `'unigram'` drops the pieces that a text's likelihood needs least.
+      character_coverage: share of the text whose characters are pieces; the rarest
+        others are unknown.
+      byte_fallback: 256 of the ids are bytes, by which other characters are written;
+        without, a character unseen in training is unknown.
+      split_digits: each digit is a piece of its own.
+      user_defined_symbols: words that are one piece each, such as `['<2de>', '<2fr>']`.
+      alpha: in training, how ids are drawn anew for each pair in each epoch; 0: they
+        are not. Of `'bpe'` it is the share of merges that are left out (BPE-dropout,
+        Provilkov et al. 2020: 0.1); of `'unigram'` a segmentation has the probability
+        p^alpha / Σ p^alpha (subword regularisation, Kudo 2018: 0.1 to 0.5).
+      nbest_size: of `'unigram'`, among how many of the likeliest it is drawn; −1: all.
+      model: the serialized SentencePiece model.
+    """
+
+    vocab_size: Annotated[int, Range(at_least=5)] = 37_000
+    model_type: Annotated[str, Choices('bpe', 'unigram')] = 'bpe'
+    character_coverage: Annotated[float, Range(above=0, at_most=1)] = 1.0
+    byte_fallback: bool = False
+    split_digits: bool = False
+    user_defined_symbols: list | tuple = ()
+    # Neither is of what is learnt, nor of what `encode` gives.
+    alpha: Annotated[float, Range(at_least=0, at_most=1)] = dataclasses.field(
+        default=0.0, repr=False
+    )
+    nbest_size: Annotated[int, Range(at_least=-1)] = dataclasses.field(
+        default=-1, repr=False
+    )
+    model: bytes = dataclasses.field(default=b'', repr=False)
+
+    def train(self, texts: Iterable[str]) -> bytes:
+        """The model, of the same bytes for equal texts and arguments.
+
+        Raises:
+          UserError: `vocab_size` is less than the text has characters, or the texts are
+            blank.
+        """
+        # A setting that is given, be it as it is by default, is written to the model.
+        options = {
+            'byte_fallback': self.byte_fallback,
+            'split_digits': self.split_digits,
+            'user_defined_symbols': list(self.user_defined_symbols),
+        }
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=filter(None, map(_plain, texts)),
+                model_writer=model,
+                model_type=self.model_type,
+                character_coverage=self.character_coverage,
+                vocab_size=self.vocab_size,
+                **_SETTINGS,
+                **{name: value for name, value in options.items() if value},
+            )
+        except RuntimeError as error:
+            raise self._refusal(str(error)) or error from None
+        return model.getvalue()
+
+    def _refusal(self, message: str) -> UserError | None:
+        needed = re.search(r'required_chars\. \d+ vs (\d+)', message)
+        if needed:
+            special = 4 + _BYTES * self.byte_fallback + len(self.user_defined_symbols)
+            return UserError(
+                f'tokenizer: vocab_size={self.vocab_size} is smaller than the '
+                f'{int(needed[1]) - special:,} characters of the training text and '
+                f'{special} special ids; give at least {needed[1]}'
+            )
+        if 'sentences_.empty()' in message:
+            return UserError('data: the training text is blank')
+        return None
+
+    def opened(self, model: bytes) -> Self:
+        """With a serialized model, whose number of ids is `vocab_size`."""
+        found = dataclasses.replace(self, model=model)
+        return dataclasses.replace(found, vocab_size=found._processor.vocab_size())
+
+    @functools.cached_property
+    def _processor(self) -> sentencepiece.SentencePieceProcessor:
+        return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """The ids of each text, without BOS and EOS; a blank text has none."""
+        return self._processor.encode([_plain(text) for text in texts])
+
+    @property
+    def samples(self) -> bool:
+        return self.alpha > 0
+
+    def sample(self, row: list[int], seed: int) -> list[int]:
+        """Others of the text; of a row with UNK the text is lost, so that it stays."""
+        if UNK in row:
+            return row
+        text = self._processor.decode(row)
+        with _SAMPLING:
+            sentencepiece.set_random_generator_seed(seed)
+            return self._processor.encode(
+                text,
+                enable_sampling=True,
+                alpha=self.alpha,
+                nbest_size=self.nbest_size if self.model_type == 'unigram' else -1,
+            )
+
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        """The text of each row up to its first EOS; PAD and BOS count for nothing."""
+        return self._processor.decode([text_ids(row) for row in ids])
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """How each id is written."""
+        return [self._processor.id_to_piece(int(i)) for i in ids]
+
+
+def _plain(text: str) -> str:
+    return normalize(text).replace(_SPACE, '_')

@@ -1,0 +1,115 @@
+"""What a model holds of targets that are given, token by token, in batches."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.data import collate, corpus, packing
+from experiments.data.tokenizers.base import Tokenizer
+from experiments.evaluation.translator import WINDOW, check_lengths
+from experiments.runtime import compilation, mesh
+from experiments.runtime.mesh import DeviceMesh
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.scoring import TokenScores, log_probs
+
+
+class ScoredToken(NamedTuple):
+    """A token of a target; as `flaxformer_lite.TokenScores`, in nats."""
+
+    token: str
+    log_p: float
+    rank: int
+    entropy: float
+
+
+class Scorer:
+    """Scores pairs in memory that does not grow with their number.
+
+    Args:
+      model: the Transformer.
+      tokenizer: of both languages.
+      batch_tokens: of each side, for each device.
+      devices: divide the rows of batches; by default all that there are.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        batch_tokens: int,
+        devices: DeviceMesh | None = None,
+    ):
+        self._model = model
+        self._tokenizer = tokenizer
+        self._batch_tokens = batch_tokens
+        self._devices = devices or mesh.of()
+        self._log_probs = _log_probs(model, self._devices)
+
+    def batches(
+        self, pairs: Sequence[tuple[str, str]]
+    ) -> Iterator[tuple[np.ndarray, Any]]:
+        """All pairs in batches on the devices, several pairs a row.
+
+        Yields:
+          The numbers of a batch's pairs, in their order in it, and the batch.
+
+        Raises:
+          UserError: a side has more tokens than the model has positions.
+        """
+        tokens = corpus.tokenize(list(pairs), self._tokenizer)
+        lengths = tokens.lengths()
+        check_lengths(self._model, lengths.flat)
+        # Packed, for then one program does for all.
+        length = packing.packed_length(int(lengths.max()))
+        rows = max(1, self._batch_tokens // length) * self._devices.row_shards
+        shape = (rows, length)
+        for part, part_rows in packing.pack(lengths, shape):
+            batch = collate.pairs_batch(tokens, shape, part, part_rows)
+            yield part, mesh.put(batch, self._devices.rows())
+
+    def __call__(
+        self,
+        variables: Any,
+        pairs: Sequence[tuple[str, str]],
+        on_progress: Callable[[int], None] = lambda done: None,
+    ) -> Iterator[list[ScoredToken]]:
+        """The tokens of each target with its end, in the order of the pairs.
+
+        Args:
+          on_progress: is told from time to time how many pairs are scored.
+
+        Raises:
+          UserError: as `batches`; those of the windows before it are scored.
+        """
+        done = 0
+        for start in range(0, len(pairs), WINDOW):
+            window = pairs[start : start + WINDOW]
+            results: list[list[ScoredToken]] = [[] for _ in window]
+            for part, batch in self.batches(window):
+                scores = self._log_probs(variables, batch)
+                for pair, found in zip(part, self._tokens(batch, scores), strict=True):
+                    results[pair] = found
+                done += len(part)
+                on_progress(done)
+            yield from results
+
+    def _tokens(self, batch: Any, scores: TokenScores) -> Iterator[list[ScoredToken]]:
+        """The tokens of each pair of a batch, one pair after the other."""
+        columns = jax.device_get((batch['labels'], *scores))
+        positions_BT = jax.device_get(batch['target_positions'])
+        is_token_BT = columns[0] != self._model.special_tokens.padding
+        begins = np.flatnonzero(positions_BT[is_token_BT] == 0)
+        by_pair = [np.split(x_BT[is_token_BT], begins[1:]) for x_BT in columns]
+        for ids, *own in zip(*by_pair, strict=True):
+            pieces = self._tokenizer.pieces(ids.tolist())
+            yield list(map(ScoredToken, pieces, *(x.tolist() for x in own)))
+
+
+@functools.lru_cache(maxsize=4)
+def _log_probs(model: Model, devices: DeviceMesh) -> compilation.Program:
+    """The compiled scores of a batch."""
+    function = functools.partial(log_probs, model)
+    return compilation.Program(jax.jit(function, out_shardings=devices.readable_rows()))

@@ -1,0 +1,103 @@
+"""BLEU (Papineni et al. 2002), as sacreBLEU computes it (Post 2018)."""
+
+import dataclasses
+import re
+from typing import Annotated, Any, ClassVar
+
+from experiments.errors import UserError
+from experiments.metrics._sacrebleu import SacreBleu
+from experiments.metrics.base import References, Texts
+from flaxformer_lite.ranges import Choices, Range, Size
+
+# For languages whose words are not parted by spaces, or not by these alone; by their
+# codes in ISO 639-1 and 639-3.
+_TOKENIZERS = {
+    'zh': 'zh',
+    'zho': 'zh',
+    'ja': 'ja-mecab',
+    'jpn': 'ja-mecab',
+    'ko': 'ko-mecab',
+    'kor': 'ko-mecab',
+}
+# What these need is not here with sacreBLEU: a dictionary, or a file from the network.
+_NEED_MORE = ('ja-mecab', 'ko-mecab', 'flores101', 'flores200')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bleu(SacreBleu):
+    """BP · exp(1/N Σₙ log pₙ), in percent: the share of n-grams that a reference has.
+
+        BP = min(1, exp(1 − r/c)),  pₙ = Σ min(count, count in a reference) / Σ count
+
+    c is the length of the translations, r that of the references that are nearest in
+    length.
+
+    Attributes:
+      tokenize: sacreBLEU's tokenizer; 'language': the one that the target's language
+        asks for. flores101 and flores200 are downloaded at their first use.
+      lowercase: whether case does not count.
+      smooth_method: what is done with pₙ = 0 (Chen and Cherry 2014).
+      smooth_value: of floor and add-k; None: 0.1 and 1.
+      max_ngram_order: N.
+      effective_order: N is at most the longest n of which there are n-grams; scores of
+        single sentences always have it.
+    """
+
+    unsigned: ClassVar[tuple[str, ...]] = ('max_ngram_order',)
+
+    tokenize: Annotated[
+        str,
+        Choices(
+            *('language', '13a', 'intl', 'zh', 'ja-mecab', 'ko-mecab', 'char'),
+            *('flores101', 'flores200', 'none'),
+        ),
+    ] = 'language'
+    lowercase: bool = False
+    smooth_method: Annotated[str, Choices('exp', 'floor', 'add-k', 'none')] = 'exp'
+    smooth_value: Annotated[float | None, Range(at_least=0)] = None
+    max_ngram_order: Size = 4
+    effective_order: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        has_value = self.smooth_method in ('floor', 'add-k')
+        if self.smooth_value is not None and not has_value:
+            raise ValueError(
+                f'smooth_value={self.smooth_value} is of smooth_method floor and '
+                f'add-k, not of {self.smooth_method}'
+            )
+
+    @property
+    def tokenizer(self) -> str:
+        """The name of sacreBLEU's tokenizer."""
+        if self.tokenize != 'language':
+            return self.tokenize
+        code = re.split('[-_]', self.language.lower())[0]  # of zh-CN and zho_Hans
+        return _TOKENIZERS.get(code, '13a')
+
+    def check_installed(self) -> None:
+        if self.tokenizer not in _NEED_MORE:
+            return
+        try:
+            self.make_scorer()
+        # sacreBLEU ends the process where it cannot download.
+        except (Exception, SystemExit) as error:
+            reason = ' '.join(str(error).split())
+            raise UserError(
+                f'evaluation.metrics: {self.name} by the tokenizer {self.tokenizer}: '
+                f'{reason}; or choose another tokenizer, such as --config.evaluation.'
+                'metrics=\'[bleu(tokenize="char"), chrf]\''
+            ) from None
+
+    def make_scorer(self) -> Any:
+        from sacrebleu.metrics.bleu import BLEU
+
+        options = self.arguments()
+        options['tokenize'] = self.tokenizer
+        return BLEU(**options)
+
+    def sentence_scores(
+        self, outputs: Texts, references: References, sources: Texts
+    ) -> list[float]:
+        rows = self.statistics(outputs, references, sources)
+        return list(map(dataclasses.replace(self, effective_order=True).score_of, rows))

@@ -1,0 +1,30 @@
+"""How many translations are a reference, word by word."""
+
+import dataclasses
+
+from experiments.metrics.base import Metric, References, Rows, Texts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExactMatch(Metric):
+    """The share of translations that are one of their references, in percent.
+
+    How many spaces part two words does not count.
+
+    Attributes:
+      lowercase: whether case does not count.
+    """
+
+    lowercase: bool = False
+
+    def statistics(
+        self, outputs: Texts, references: References, sources: Texts
+    ) -> Rows:
+        rows = []
+        for output, known in zip(outputs, references, strict=True):
+            is_right = self._words(output) in map(self._words, known)
+            rows.append((int(is_right), 1))
+        return rows
+
+    def _words(self, text: str) -> list[str]:
+        return (text.lower() if self.lowercase else text).split()

@@ -1,0 +1,33 @@
+"""TER, translation edit rate (Snover et al. 2006), as sacreBLEU computes it."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+from experiments.metrics._sacrebleu import SacreBleu
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ter(SacreBleu):
+    """Σ edits / Σ words of the references, in percent.
+
+    Words are inserted, deleted, replaced, or moved with their neighbours. Edits are to
+    the nearest reference, words the mean over a sentence's references.
+
+    Attributes:
+      normalized: whether punctuation is parted from words, as Tercom does.
+      no_punct: whether punctuation does not count.
+      asian_support: of both, for Chinese and Japanese characters too.
+      case_sensitive: whether case counts.
+    """
+
+    higher_is_better: ClassVar[bool] = False
+
+    normalized: bool = False
+    no_punct: bool = False
+    asian_support: bool = False
+    case_sensitive: bool = False
+
+    def make_scorer(self) -> Any:
+        from sacrebleu.metrics.ter import TER
+
+        return TER(**self.arguments())

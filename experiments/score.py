@@ -1,0 +1,79 @@
+"""Scores given translations with a trained run, token by token.
+
+python -m experiments.score --workdir=runs/wmt_small <pairs.tsv >scores.jsonl
+
+A line of standard input is a source, a tab and a target. For each, in their order, a
+line of JSON has log_p, that of the whole target in nats, and tokens: of each, the end
+included, its log_p, its rank (1: none is likelier) and the entropy of the distribution
+that it is one of.
+"""
+
+if __name__ == '__main__':
+    from experiments.command_line import command
+
+    command.run('experiments.score')
+
+import json
+import math
+import sys
+from pathlib import Path
+
+from experiments.command_line import flags, lines, screen
+from experiments.errors import UserError
+from experiments.evaluation.opened_run import OpenedRun
+from experiments.evaluation.scorer import ScoredToken, Scorer
+from experiments.runtime import memory
+
+
+def main() -> None:
+    parser = flags.Parser(__doc__)
+    parser.add_argument('--workdir', type=Path, required=True, help='of the run')
+    args = parser.parse_args()
+
+    memory.keep_freed()
+    pairs = _read_pairs()
+    with screen.on_stderr('opening the run') as shown:
+        run = OpenedRun(args.workdir)
+        score = Scorer(run.model, run.tokenizer, run.config.evaluation.batch_tokens)
+        shown.begin('scoring')
+        for tokens in score(
+            run.variables, pairs, lambda done: shown.count(done, len(pairs), 'pairs')
+        ):
+            if sys.stdout.isatty():
+                shown.close()
+            print(_line(tokens), flush=False)
+
+
+def _read_pairs() -> list[tuple[str, str]]:
+    """All of standard input, so that a wrong line is told of before any is scored."""
+    if sys.stdin is None:
+        raise UserError('there is no standard input to score')
+    if sys.stdin.isatty():
+        print('reading lines from here; Ctrl-D ends', file=sys.stderr)
+    pairs = []
+    for window in lines.line_windows(sys.stdin.fileno()):
+        for line in window:
+            pairs.append(_pair(line, f'standard input, line {len(pairs) + 1}'))
+    return pairs
+
+
+def _pair(line: str, where: str) -> tuple[str, str]:
+    sides = line.split('\t')
+    if len(sides) != 2:
+        raise UserError(
+            f'{where}: {len(sides) - 1} tabs in {line[:60]!r}, and one is wanted: '
+            'source, tab, target'
+        )
+    source, target = sides
+    for name, side in (('source', source), ('target', target)):
+        if not side.strip():
+            raise UserError(f'{where}: its {name} is blank: leave the line out')
+    return source, target
+
+
+def _line(tokens: list[ScoredToken]) -> str:
+    found = {
+        'log_p': math.fsum(token.log_p for token in tokens),
+        'tokens': [token._asdict() for token in tokens],
+    }
+    return json.dumps(found, ensure_ascii=False)
