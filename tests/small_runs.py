@@ -16,11 +16,14 @@ import pytest
 
 from experiments import run
 from experiments.command_line import flags as command_flags
+from experiments.data import tokenizers
+from experiments.data.sources.base import Source
 from experiments.data.sources.grammar import Grammar
+from experiments.data.tokenizers.base import Tokenizer
 from experiments.runs import directory
 
 FIELDS = {
-    'tokenizer.vocab_size': 200,
+    'tokenizer': 'sentencepiece(vocab_size=200)',
     'batch.tokens': 256,
     'model.d_model': 16,
     'model.num_layers': 1,
@@ -41,6 +44,12 @@ SHORT = FIELDS | {
     'checkpoint.keep': 2,
 }
 _TRAIN = 150  # pairs
+
+
+def train_tokenizer(data: Source, vocab_size: int, cache: Path) -> Tokenizer:
+    """SentencePiece's of some pairs."""
+    spec = f'sentencepiece(vocab_size={vocab_size})'
+    return tokenizers.train(tokenizers.make(spec), data, cache)
 
 
 def write_text(folder: Path, **sets: int) -> Path:
@@ -87,7 +96,7 @@ OF_A_PAGE = FIELDS | {
     'checkpoint.every': 2,
 }
 # What is small whatever the page says.
-ALWAYS = ('batch.tokens', 'tokenizer.vocab_size', 'evaluation.every', 'model.dtype')
+ALWAYS = ('batch.tokens', 'tokenizer', 'evaluation.every', 'model.dtype')
 
 
 def shrunk(argv: list[str]) -> list[str]:
@@ -109,7 +118,7 @@ def _shrunk_run(argv: list[str]) -> list[str]:
         return ['-m', 'experiments.describe', config, *overrides]
     fields = OF_A_PAGE | {k: v for k, v in given.items() if k not in ALWAYS}
     if config.endswith('.json'):  # whose model is one that is there
-        of_model = ('model.', 'tokenizer.')
+        of_model = ('model.', 'tokenizer')
         fields = {k: v for k, v in fields.items() if not k.startswith(of_model)}
     # A run that is to go on further has more of them.
     fields['train.steps'] = 4 if settings.config.train.steps <= 1_300 else 6

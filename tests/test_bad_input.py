@@ -20,7 +20,7 @@ SMALL = {
     'model.d_model': 12,
     'model.num_heads': 2,
     'model.d_ff': 16,
-    'tokenizer.vocab_size': 13,
+    'tokenizer': 'sentencepiece(vocab_size=13)',
     'batch.tokens': 64,
     'batch.max_length': 8,
 }
@@ -58,7 +58,7 @@ def answer(overrides, described):
         if described:
             ledger(settings.config)
         else:
-            check.build_model(settings.config, settings.config.tokenizer.vocab_size)
+            check.build_model(settings.config)
     except UserError as error:
         return line(error)
     except Exception as error:
@@ -67,6 +67,9 @@ def answer(overrides, described):
             f'{given} gives {type(error).__name__}: {error}'
         ) from error
     return ''
+
+
+UNSECTIONED = ('data', 'init_', 'tokenizer')
 
 
 def is_a_line(text):
@@ -91,7 +94,7 @@ def test_any_value_of_any_field_is_used_or_refused_in_a_line(field, share):
         text = answer({'model.num_layers': 1} | {field: value}, described=False)
         assert is_a_line(text), f'seed {SEED}: {ranges.shown(value)}'
         # By its name, or by that of the other field that it does not fit.
-        named = '.' in text.split(':')[0] or 'data' in text or 'init_' in text
+        named = '.' in text.split(':')[0] or text.startswith(UNSECTIONED)
         assert not text or named, text
 
 
@@ -116,9 +119,7 @@ ARGUMENTS = [
     for field in ('architecture', 'attention', 'positions', 'norm', 'residual')
     + ('feed_forward', 'init')
     for name in variants.names(field)
-    for argument in spec.parameters(
-        spec.find(f'flaxformer_lite.{variants.folder(field)}', name)
-    )
+    for argument in spec.parameters(variants.FOLDERS[field].find(name)[0])
 ]
 
 
@@ -135,7 +136,7 @@ def answer_to_spec(field, text, traced):
     config['model'][field] = text
     try:
         config = load.from_dict(config)
-        check.build_model(config, config.tokenizer.vocab_size)
+        check.build_model(config)
         if traced:
             ledger(config)
     except UserError as error:
@@ -167,7 +168,7 @@ def test_any_value_of_any_argument_of_a_variant(field, name, argument, share):
 def test_the_largest_model_is_described_without_an_array():
     sizes = {'model.d_model': 2**24, 'model.d_ff': 2**24, 'model.num_heads': 2**16}
     sizes |= {'model.d_k': 2**24, 'model.d_v': 2**24, 'model.num_layers': 1}
-    sizes |= {'tokenizer.vocab_size': 2**31 - 1, 'batch.tokens': 2**31 - 1}
+    sizes |= {'tokenizer': 'words(vocab_size=2147483647)', 'batch.tokens': 2**31 - 1}
     sizes |= {'batch.max_length': 2**20, 'model.positions': 'alibi'}
     assert answer(sizes, described=True) == ''
 

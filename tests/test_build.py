@@ -1,15 +1,14 @@
 """Configs to modules: what is built of a field, how big it is, and what is refused."""
 
-import importlib
-import sys
-
 import jax
 import jax.numpy as jnp
 import pytest
 import tiny
+from flax import linen as nn
 from flax.traverse_util import flatten_dict
 
 from configs import wmt_base, wmt_big
+from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.config import build, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.dropout import Dropout
@@ -134,24 +133,14 @@ def test_what_cannot_be_built_is_refused_by_the_name_of_its_field(overrides, mes
         tiny.model(**overrides)
 
 
-PROBE = """
-from flax import linen as nn
-from flaxformer_lite.attention.softmax import Softmax
-
 class Probe(Softmax):
     def setup(self):
         self.w = self.param('w', nn.initializers.ones_init(), (1,))
-"""
 
 
-def test_one_new_file_is_a_variant_with_weights_of_its_own_in_every_place(
-    tmp_path, monkeypatch
-):
-    (tmp_path / 'probe.py').write_text(PROBE, encoding='utf-8')
-    package = importlib.import_module('flaxformer_lite.attention')
-    monkeypatch.setattr(package, '__path__', [*package.__path__, str(tmp_path)])
-    monkeypatch.delitem(sys.modules, 'flaxformer_lite.attention.probe', raising=False)
-    p = flatten_dict(tiny.parameters(tiny.model(attention='probe')), sep='/')
+def test_a_class_of_ones_own_has_weights_of_its_own_in_every_place():
+    model = build.model(tiny.SIZES | dict(attention=Probe), tiny.VOCAB)
+    p = flatten_dict(tiny.parameters(model), sep='/')
     places = (
         'encoder/layer_{}/self',
         'decoder/layer_{}/self',

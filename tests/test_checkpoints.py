@@ -24,6 +24,7 @@ from experiments.checkpoints import digest
 from experiments.checkpoints.checkpoints import Checkpoints, Gone
 from experiments.errors import UserError
 from experiments.runs import trained_run
+from experiments.runtime import mesh
 
 
 class State(NamedTuple):
@@ -343,7 +344,7 @@ def test_the_last_checkpoints_are_averaged_or_the_best(tmp_path):
 @pytest.fixture
 def shapes(monkeypatch):
     """Has the mean of this file's states be taken, for no model is needed."""
-    monkeypatch.setattr(trained_run, 'abstract_variables', lambda *_: PARAMS)
+    monkeypatch.setattr(mesh, 'abstract_variables', lambda *_: PARAMS)
 
 
 def save_ever_more(path, stop):

@@ -22,8 +22,8 @@ from flaxformer_lite.config.schema import ModelConfig
 
 ROOT = Path(__file__).parent.parent
 # Each is looked at by who reads it: a spec, or the names of sets.
-FREE_TEXT = {'data', 'optimizer.name', 'optimizer.schedule', 'evaluation.sets'}
-FREE_TEXT |= {'init_from', 'train.profile'}
+FREE_TEXT = {'optimizer.name', 'optimizer.schedule', 'evaluation.sets'}
+FREE_TEXT |= {'init_from', 'train.profile', 'train.teacher', 'evaluation.best'}
 
 
 @pytest.mark.parametrize('name', schema.fields())
@@ -32,7 +32,7 @@ def test_every_field_says_what_it_means_and_what_it_may_be(name):
     assert field.help and '\n' not in field.help
     ranges.check(name, field.kind, field.default)
     kinds = set(ranges.types_of(field.kind)) - {type(None)}
-    is_spec = name in FREE_TEXT or (name.startswith('model.') and kinds == {str})
+    is_spec = name in FREE_TEXT or name in schema.part_fields()
     assert ranges.limit_of(field.kind) is not None or kinds == {bool} or is_spec
 
 
@@ -51,7 +51,7 @@ def test_the_base_config_is_the_defaults():
 # The paper's §3 and Table 3, §5 on training and §6.1 on decoding.
 PAPER = {
     'data': 'tfds(name="wmt14_translate/de-en", source="en", target="de")',
-    'tokenizer.vocab_size': 37_000,
+    'tokenizer': 'sentencepiece(vocab_size=37000)',
     'batch.tokens': 25_000,
     'model.num_layers': 6,
     'model.d_model': 512,
@@ -71,7 +71,7 @@ PAPER = {
     'optimizer.eps': 1e-9,
     'optimizer.schedule': 'noam(warmup=4000)',
     'train.steps': 100_000,
-    'train.label_smoothing': 0.1,
+    'train.loss': 'cross_entropy(label_smoothing=0.1)',
     'evaluation.decode': 'beam',
     'evaluation.beams': 4,
     'evaluation.alpha': 0.6,
@@ -135,12 +135,53 @@ def test_a_field_of_a_later_version_has_the_value_of_what_was_done(
     del stored['train']['on_nonfinite']
     file = tmp_path / 'config.json'
     file.write_text(json.dumps(stored))
-    monkeypatch.setattr(load, 'ADDED', [{'train.on_nonfinite': 'skip'}])
+    later = [*load.ADDED, {'train.on_nonfinite': 'skip'}]
+    monkeypatch.setattr(load, 'ADDED', later)
     assert load.from_dict(load.read_stored(file)).train.on_nonfinite == 'skip'
     # A config of the version that has the field says itself what it did.
     present = ExperimentConfig().to_dict()
     file.write_text(json.dumps(load.to_store(present)))
     assert load.read_stored(file) == present
+
+
+def test_label_smoothing_is_read_from_older_runs_and_said_by_the_loss_now(tmp_path):
+    stored = load.to_store(ExperimentConfig().to_dict()) | {'schema_version': 8}
+    for name in ('loss', 'teacher'):
+        del stored['train'][name]
+    stored['train']['label_smoothing'] = 0.2
+    file = tmp_path / 'config.json'
+    file.write_text(json.dumps(stored))
+    train = load.from_dict(load.read_stored(file)).train
+    assert train.loss == 'cross_entropy(label_smoothing=0.2)'
+    stored['train']['label_smoothing'] = 0.1
+    file.write_text(json.dumps(stored))
+    assert load.from_dict(load.read_stored(file)) == ExperimentConfig()
+
+    message = "no train.label_smoothing any more: write train.loss='cross_entropy"
+    with pytest.raises(UserError, match=message):
+        load.fill(ConfigDict({'train': {'label_smoothing': 0.2}}))
+
+
+@pytest.mark.parametrize(
+    ('kind', 'spec'),
+    [
+        ('trained', 'sentencepiece(vocab_size=4000)'),
+        ('published', 'huggingface(vocab_size=4000)'),
+    ],
+)
+def test_the_tokenizer_of_the_first_release_is_read_as_a_spec(kind, spec, tmp_path):
+    section = {'vocab_size': 4000, 'kind': kind}
+    stored = ExperimentConfig().to_dict() | {'tokenizer': section}
+    file = tmp_path / 'config.json'
+    file.write_text(json.dumps(stored | {'schema_version': load.FIRST_VERSION}))
+    assert load.from_dict(load.read_stored(file)).tokenizer == spec
+
+
+def test_a_field_of_the_tokenizer_is_answered_with_how_it_is_written_now():
+    with pytest.raises(
+        UserError, match=r"tokenizer='sentencepiece\(vocab_size=8000\)'"
+    ):
+        load.check_names(['tokenizer.vocab_size'])
 
 
 @pytest.mark.parametrize('version', [None, load.FIRST_VERSION - 1, 99, 0, True, '8'])

@@ -5,20 +5,18 @@ import os
 import random
 import re
 
-import contracts
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from flax.traverse_util import flatten_dict, unflatten_dict
-from jax.extend import core
+from flax.traverse_util import flatten_dict
 
 from flaxformer_lite import remat
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
-from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.ops import use_reference
+from flaxformer_lite.testing import forms, models, require, rows
 from flaxformer_lite.training.train_step import init_variables
 
 # Slow tests, for these differ from their like by a function of each number, or of each
@@ -66,8 +64,8 @@ every_variant = pytest.mark.parametrize('overrides', list(every_case()))
 @every_variant
 def test_contracts_hold_for_every_file(overrides):
     model = tiny.model(**dict(num_layers=1) | overrides)
-    found = contracts.examine(model, tiny.all_variables(model))
-    contracts.check(found, all_counts=True)
+    found = models.examine(model, tiny.all_variables(model))
+    require(models.findings(found), str(overrides))
     assert model == tiny.model(**dict(num_layers=1) | overrides)
 
 
@@ -150,11 +148,7 @@ def named(number, drawn):
 
 def scanned(drawn, model, variables):
     """The same layers as a loop."""
-    other = tiny.model(**drawn, scan_layers=True)
-    stacked = stack_layers(variables, other.layer_periods)
-    found = contracts.examine(other, stacked)
-    gradients = unstack_layers({'params': unflatten_dict(found.gradients, sep='/')})
-    return found._replace(gradients=flatten_dict(gradients['params'], sep='/'))
+    return forms.examine_scanned(tiny.model(**drawn, scan_layers=True), variables)
 
 
 def rematerialised(drawn, model, variables):
@@ -162,13 +156,13 @@ def rematerialised(drawn, model, variables):
     choice = random.Random(named(0, drawn)).choice([remat.BLOCKS, *remat.POLICIES])
     if drawn['architecture'] == 'recurrent':
         choice = remat.NONE
-    return contracts.examine(model.with_remat(choice), variables)
+    return models.examine(model.with_remat(choice), variables)
 
 
 def on_references(drawn, model, variables):
     """Every operation by its plain formula."""
     with use_reference():
-        return contracts.examine(model, variables)
+        return models.examine(model, variables)
 
 
 FORMS = (scanned, rematerialised, on_references)
@@ -183,12 +177,12 @@ FORMS = (scanned, rematerialised, on_references)
 )
 def test_contracts_hold_for_any_combination_and_any_form_of_it(number):
     drawn, model, variables = combination(number)
-    print(named(number, drawn))  # pytest shows it on failure
-    found = contracts.examine(model, variables)
-    contracts.check(found, drawn['dtype'])
-    form = FORMS[number % len(FORMS)]
-    print(form.__name__)
-    contracts.check_same(form(drawn, model, variables), found, drawn['dtype'])
+    dtype, form = drawn['dtype'], FORMS[number % len(FORMS)]
+    found = models.examine(model, variables)
+    again = form(drawn, model, variables)
+    findings = models.findings(found, dtype, all_counts=False)
+    findings.append(models.same(form.__name__, again, found, dtype))
+    require(findings, named(number, drawn))
 
 
 # What has maps of its own, in float32.
@@ -198,22 +192,6 @@ FLOAT32_MAPS = {
     'feed_forward': ('mixture',),
     'positions': ('shaw',),
 }
-
-
-def every_equation(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in core.jaxprs_in_params(equation.params):
-            yield from every_equation(inner)
-
-
-def check_products(jaxpr, maps_in_float32=False):
-    """Summed and returned in float32, though their operands are bfloat16."""
-    products = [e for e in every_equation(jaxpr) if e.primitive.name == 'dot_general']
-    assert {e.outvars[0].aval.dtype for e in products} == {jnp.dtype('float32')}
-    operands = {str(x.aval.dtype) for e in products for x in e.invars}
-    assert 'bfloat16' in operands
-    assert ('float32' in operands) == maps_in_float32
 
 
 def in_bfloat16(overrides):
@@ -232,14 +210,14 @@ WITH_PRODUCTS = [
 @pytest.mark.parametrize('overrides', WITH_PRODUCTS)
 def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
     """Forward and backward."""
-    model, variables = in_bfloat16(overrides)
-    loss = functools.partial(contracts.loss, model, variables)
-    gradient = jax.grad(loss, has_aux=True)
-    traced = jax.make_jaxpr(gradient)(variables['params'], contracts.all_rows())
+    products = forms.products(*in_bfloat16(overrides))
+    require([forms.float32_sums(products)], str(overrides))
+    operands = {dtype for product in products for dtype in product.operands}
+    assert 'bfloat16' in operands
     has_float32_maps = any(
         value in FLOAT32_MAPS.get(field, ()) for field, value in overrides.items()
     )
-    check_products(traced.jaxpr, has_float32_maps)
+    assert ('float32' in operands) == has_float32_maps
 
 
 @pytest.mark.parametrize(
@@ -247,11 +225,12 @@ def test_products_of_bfloat16_are_summed_and_returned_in_float32(overrides):
 )
 def test_bfloat16_rounds_operands_and_leaves_logits_float32(overrides):
     model, variables = in_bfloat16(overrides)
-    found = contracts.examine(model, variables)
-    exact = contracts.examine(tiny.model(num_layers=1, **overrides), variables)
-    assert (found.whole != np.float32(jnp.bfloat16(found.whole))).any()
-    row = contracts.SAME
-    error = np.abs(found.whole - exact.whole)[row].max() / np.std(exact.whole[row])
+    model_in_float32 = tiny.model(num_layers=1, **overrides)
+    found = models.examine(model, variables, quick=True).logits
+    exact = models.examine(model_in_float32, variables, quick=True).logits
+    assert (found != np.float32(jnp.bfloat16(found))).any()
+    row = 0, rows.PLAIN
+    error = np.abs(found - exact)[row].max() / np.std(exact[row])
     # 8 bits of fraction, and some ten roundings between tokens and logits.
     assert 0 < error < 10 * 2**-8 * 4
 

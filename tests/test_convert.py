@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import published_tokenizers
 import pytest
+from terminals import Terminal
 
 import flaxformer_lite
 from experiments import convert, look, report, run, storage, translate
@@ -82,7 +83,10 @@ def test_the_commands_take_it_as_a_run(tmp_path, monkeypatch, capsys):
     theirs = published_tokenizers.checkpoint('t5', tmp_path / 't5')
     path = tmp_path / 'run'
     data = '--data=grammar(pairs=100)'
-    command(monkeypatch, convert, theirs, f'--workdir={path}', data)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, 'stderr', Terminal())
+        command(patch, convert, theirs, f'--workdir={path}', data)
+        assert 'converting' in sys.stderr.getvalue()
     assert re.search(r'family +t5\nparameters', capsys.readouterr().out)
     assert list(tmp_path.glob('.*')) == []
 
@@ -124,13 +128,13 @@ def test_a_run_that_is_trained_here_has_no_published_tokenizer(
     runs, monkeypatch, capsys
 ):
     with pytest.raises(
-        UserError, match='tokenizer.kind=published is of a run that.*as init_from'
+        UserError, match='huggingface without a path is of a run that.*as init_from'
     ):
         command(
             monkeypatch,
             run,
             '--config=wmt_small',
-            '--config.tokenizer.kind=published',
+            '--config.tokenizer=huggingface(vocab_size=200)',
             '--config.data=grammar(pairs=100)',
             f'--workdir={runs / "other"}',
         )
@@ -163,7 +167,7 @@ def test_a_report_has_the_scores_that_evaluate_has_written(tmp_path, runs):
     text = report.as_table([reading.read_run(path)])
     assert re.search('test bleu +val bleu', text) and re.search('4.50 +3.25', text)
     storage.write_json(file.with_suffix('.json'), {})
-    with pytest.raises(UserError, match='test.step=0.json holds no scores, for bleu'):
+    with pytest.raises(UserError, match='test.step=0.json holds no scores, for set'):
         reading.read_run(path)
 
 

@@ -15,8 +15,7 @@ from collectives import collectives, total_bytes
 
 from experiments.runtime import compilation, mesh
 from flaxformer_lite.layers.dropout import keep_mask
-from flaxformer_lite.ops import cross_entropy, use_reference
-from flaxformer_lite.ops.cross_entropy import label_smoothed_cross_entropy
+from flaxformer_lite.ops import loss_of_logits, use_reference
 from flaxformer_lite.sharding import sum_over_data
 from flaxformer_lite.training.loss import loss_sums
 from flaxformer_lite.training.train_step import init_state, make_train_step
@@ -31,7 +30,7 @@ KEY = jax.random.key(1)
 def several_turns(monkeypatch):
     """The loss takes a few turns: XLA leaves no loop of a single one."""
     assert jax.device_count() == 4
-    monkeypatch.setattr(cross_entropy, 'CHUNK_ON_CPU', 4)
+    monkeypatch.setattr(loss_of_logits, 'CHUNK_ON_CPU', 4)
 
 
 def alone(function, *arguments):
@@ -69,9 +68,13 @@ def loss_arguments(rows=B):
 
 
 def loss_and_gradients(smoothing=0.1, dtype=F32):
+    settings = loss_of_logits.Settings(
+        loss_of_logits.cross_entropy(smoothing, 0), dtype
+    )
+
     def loss(table_VD, hidden_BTD, labels_BT):
-        sums = label_smoothed_cross_entropy(
-            hidden_BTD, table_VD, labels_BT, smoothing, dtype
+        sums = loss_of_logits.loss_of_logits(
+            hidden_BTD, (table_VD, None), (labels_BT,), settings
         )
         return 3 * sums.loss, sums
 

@@ -30,7 +30,7 @@ def ledger(config):
 def small(**model):
     config = wmt_base.get_config()
     load.fill(config)
-    config.tokenizer.vocab_size = V
+    config.tokenizer = f'sentencepiece(vocab_size={V})'
     config.batch.tokens, config.batch.max_length = 6 * L, L
     config.model.update(
         dict(d_model=D, num_layers=N, num_heads=H, d_k=K, d_v=U, d_ff=F) | model

@@ -79,6 +79,42 @@ def test_a_cache_that_cannot_be_is_one_line_that_names_the_mend(
             compilation.use_cache()
 
 
+@pytest.mark.parametrize('mode', [0o770, 0o702])
+def test_a_cache_that_others_may_write_to_is_refused(mode, monkeypatch, tmp_path):
+    cache = tmp_path / 'cache'
+    cache.mkdir()
+    cache.chmod(mode)
+    (tmp_path / 'link').symlink_to(cache)
+    place(monkeypatch, FLAXFORMER_LITE_CACHE=tmp_path / 'link')
+    message = f'{cache} can be written to by others .mode {mode:o}.* FLAXFORMER_LITE_'
+    with pytest.raises(UserError, match=message):
+        compilation.use_cache()
+    assert not list(cache.iterdir())
+
+
+def test_a_cache_of_another_user_is_refused(monkeypatch, tmp_path):
+    if not tmp_path.stat().st_uid:  # root's own are everybody's to use
+        os.chown(tmp_path, 4321, -1)
+    owner = tmp_path.stat().st_uid
+    place(monkeypatch, FLAXFORMER_LITE_CACHE=tmp_path)
+    monkeypatch.setattr(os, 'geteuid', lambda: owner + 1)
+    with pytest.raises(UserError, match=f'belongs to another user .number {owner}'):
+        compilation.use_cache()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cache_in_a_folder_of_everybodys_is_made_for_its_owner_alone(
+    monkeypatch, tmp_path
+):
+    tmp_path.chmod(0o1777)  # as /tmp is
+    place(monkeypatch, FLAXFORMER_LITE_CACHE=tmp_path / 'cache')
+    before = os.umask(0)
+    try:
+        assert compilation.use_cache().stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
+
+
 PROGRAM = """
 import jax, numpy
 from experiments.runtime import compilation
@@ -133,12 +169,6 @@ class Scaled(FeedForward):
     def activation(self, h_BTF):
         return FACTOR * jax.nn.relu(h_BTF)
 """
-RUN = """
-import runpy
-import flaxformer_lite.feed_forward
-flaxformer_lite.feed_forward.__path__.append('own')
-runpy.run_module('experiments.run', run_name='__main__')
-"""
 
 
 @pytest.mark.slow
@@ -146,9 +176,12 @@ def test_a_variant_of_ones_own_that_is_edited_runs_as_edited(tmp_path):
     """The same command in a new directory, with a full cache."""
     (tmp_path / 'own').mkdir()
     text = small_runs.source(small_runs.write_text(tmp_path, val=4))
-    fields = small_runs.FIELDS | {'data': text, 'model.feed_forward': 'scaled'}
+    fields = small_runs.FIELDS | {
+        'data': text,
+        'model.feed_forward': 'own.scaled.Scaled',
+    }
     fields |= {'train.steps': 2, 'evaluation.sets': 'val'}
-    command = [sys.executable, '-c', RUN, '--config=wmt_small']
+    command = [sys.executable, '-m', 'experiments.run', '--config=wmt_small']
     command += small_runs.flags(fields)
     path = f'{Path(__file__).parents[1]}{os.pathsep}{os.environ.get("PYTHONPATH", "")}'
     environment = os.environ | {'FLAXFORMER_LITE_CACHE': str(tmp_path / 'cache')}

@@ -54,7 +54,9 @@ def test_the_readme_names_each_field_of_a_model():
 
 def test_contributing_names_the_folders_of_variants():
     rows = re.findall(r'^\| `(\w+)` \|', CONTRIBUTING, re.MULTILINE)
-    assert set(rows) == set(variants.FOLDERS.values())
+    folders = [*variants.FOLDERS.values(), variants.LOSSES]
+    packages = [folder.package for folder in folders]
+    assert {f'flaxformer_lite.{row}' for row in rows} == set(packages)
 
 
 def test_the_citation_is_of_this_version():

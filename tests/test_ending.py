@@ -15,7 +15,7 @@ from experiments.errors import UserError
 from experiments.evaluation import evaluator
 from experiments.runs import directory, metrics_log
 from experiments.training.metrics import Progress, stops_early
-from flaxformer_lite.ops.cross_entropy import LossSums
+from flaxformer_lite.ops.loss_of_logits import LossSums
 from flaxformer_lite.training.train_step import Metrics
 
 SMALL = small_runs.FIELDS | {
@@ -137,8 +137,9 @@ class Killed(Exception):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(('best', 'sign'), [('bleu', 1), ('ter', -1)])
 def test_a_run_stops_early_and_scores_its_best_also_when_it_is_killed(
-    data, tmp_path, monkeypatch, capsys
+    data, tmp_path, monkeypatch, capsys, best, sign
 ):
     scores = {2: 10.0, 4: 30.0, 6: 20.0, 8: 30.0, 10: 99.0}
     killed_at = []
@@ -149,14 +150,15 @@ def test_a_run_stops_early_and_scores_its_best_also_when_it_is_killed(
             killed_at.clear()
             raise Killed
         result = evaluated(self, variables, name, pairs, step, *more)
-        result['bleu'] = scores[step]  # in place, for it is remembered
+        result[best] = sign * scores[step]  # in place, for it is remembered
         return result
 
     monkeypatch.setattr(evaluator.Evaluator, '__call__', scripted)
     patient = dict(train__steps=10, train__patience=2, checkpoint__keep_best=1)
+    patient |= dict(evaluation__metrics='[bleu, ter]', evaluation__best=best)
     result = start(data, tmp_path / 'whole', **patient)
     assert (result['step'], result['stopped_early']) == (8, True)
-    assert result['evaluations']['val']['bleu'] == 30.0
+    assert result['evaluations']['val'][best] == sign * 30.0
     # Of equal scores the later is kept.
     assert result['averaged_steps'] == [8]
     assert 'stopped early: ' in capsys.readouterr().out
@@ -181,8 +183,9 @@ def test_waiting_for_evaluations_that_never_come_is_refused(data, tmp_path):
 STOPS_ITSELF = """
 import os, signal, time
 from experiments import run
-from experiments.command_line import flags
+from experiments.command_line import flags, stopping
 from experiments.training.metrics import Progress
+stopping.watch()
 add = Progress.add
 def add_and_stop(self, step, *more):
     add(self, step, *more)
@@ -213,9 +216,11 @@ def test_a_stop_is_saved_and_rows_have_the_rates_of_their_updates(data, tmp_path
 def test_a_row_has_means_over_target_tokens():
     progress = Progress('digest of the text')
     for step, loss, tokens in ((1, 20.0, 10.0), (2, 30.0, 30.0)):
-        sums = LossSums(loss=loss, nll=loss / 2, correct=5.0, tokens=tokens)
+        others = {'z_loss': loss / 4}
+        sums = LossSums(loss, nll=loss / 2, correct=5.0, tokens=tokens, others=others)
         progress.add(step, progress.position, Metrics(sums, gradient_norm=float(step)))
     assert progress.settle() == []
     row = progress.row()
     assert (row['loss'], row['accuracy'], row['gradient_norm']) == (1.25, 0.25, 1.5)
     assert row['perplexity'] == math.exp(25 / 40)
+    assert row['loss/z_loss'] == 12.5 / 40

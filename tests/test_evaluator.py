@@ -3,16 +3,19 @@
 from types import SimpleNamespace
 
 import pytest
+import sacrebleu
 
-from experiments import storage
+from experiments import metrics, storage
+from experiments.config import load
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.evaluation import sets
 from experiments.evaluation.evaluator import Evaluator
 from experiments.evaluation.scores import table
 from experiments.evaluation.translator import Hypothesis
+from experiments.runs import reading
 
-PAIRS = [('a b', 'x y'), ('c', 'z')]
+PAIRS = [('a b', ('x y',)), ('c', ('z',))]
 
 
 @pytest.fixture
@@ -24,7 +27,8 @@ def evaluator(tmp_path, monkeypatch):
         SimpleNamespace(forced_first=None),
         ExperimentConfig(),
         tmp_path,
-        'en-de',
+        ('en', 'zh-CN'),
+        list(metrics.make('[bleu, ter]', 'zh-CN').values()),
         on_progress=lambda *x: told.append(x),
     )
 
@@ -52,21 +56,63 @@ def test_a_mean_of_checkpoints_has_files_of_its_own(evaluator, tmp_path):
 
 def test_the_set_and_its_sentences_are_told(evaluator):
     evaluator(1.0, 'val', PAIRS, 6)
-    assert evaluator.told == [('val', 2, 2)]
+    assert evaluator.told == [(2, 2, 'sentences of val')]
 
 
 def test_a_table_shows_scores_with_two_decimals(evaluator):
     result = evaluator(1.0, 'val', PAIRS, 6) | {'perplexity': 1.0, 'accuracy': 1.0}
-    row = table({'val': result | {'bleu': 8.685e-61, 'chrf': 12.345}})
-    assert row.split('\n')[2].split()[-3:] == ['0.00', '12.35', 'en-de']
+    row = table({'val': result | {'bleu': 8.685e-61, 'ter': 12.345}})
+    assert row.split('\n')[2].split()[-3:] == ['0.00', '12.35', 'en-zh-CN']
+    assert result['lower_is_better'] == ['ter']
 
 
 def test_sets_are_chosen_by_their_names():
     available = {'val': [('a', 'b')], 'none': []}
-    assert set(sets.chosen(available, 'val, val', '--set')) == {'val'}
+    assert sets.chosen(available, 'val, val', '--set') == {'val': [('a', ('b',))]}
     for names, words in (
         ('none', "--set: the set 'none' holds no sentences"),
         ('no', "--set: there is no set 'no'; there is val, none"),
     ):
         with pytest.raises(UserError, match=words):
             sets.chosen(available, names, '--set')
+
+
+@pytest.mark.parametrize('blank', [(' ', 'y'), ('x', ''), ('x', ('y', '')), ('x', ())])
+def test_a_set_with_a_blank_side_is_refused(blank):
+    words = (
+        "set 'val' has a blank source or reference in 2 of 4 lines, first in line 3:"
+    )
+    with pytest.raises(UserError, match=words):
+        sets.chosen({'val': [*PAIRS, blank, blank]}, '', 'data')
+
+
+CHINESE = [
+    ('我们明天去北京看长城。', '我们明天要去北京看长城。'),
+    ('这本书是他去年写的。', '这本书是去年他写的。'),
+    ('孩子们在公园里踢足球。', '孩子们正在公园里踢足球。'),
+]
+
+
+def test_chinese_is_scored_by_its_own_tokenizer(evaluator):
+    outputs, references = map(list, zip(*CHINESE, strict=True))
+    evaluator._translate = lambda *_, **__: [[Hypothesis(x, 0.0)] for x in outputs]
+    pairs = [(text, (text,)) for text in references]
+    result = evaluator(1.0, 'val', pairs, 6)
+    expected = sacrebleu.corpus_bleu(outputs, [references], tokenize='zh')
+    assert result['bleu'] == expected.score > 50
+    assert 'tok:zh' in result['bleu_signature']
+
+
+def test_several_references_are_files_that_are_read_again(evaluator, tmp_path):
+    pairs = [('a b', ('x y', 'y\nx')), ('c', ('z',))]
+    result = evaluator(1.0, 'val', pairs, 6)
+    assert 'nrefs:var' in result['bleu_signature']
+    folder = tmp_path / 'translations'
+    assert (folder / 'val.reference2.txt').read_text() == 'y x\n\n'
+    storage.write_json(tmp_path / 'config.json', load.to_store({}))
+    run = reading.read_run(tmp_path)
+    run.result['averaged_steps'] = [6]
+    found = reading.read_translations(run, 'val')
+    assert found.references == [('x y', 'y x'), ('z',)]
+    assert found.outputs == ['a b 1.0', 'c 1.0']
+    assert reading.read_pairs(tmp_path, 'val') == [('a b', 'x y'), ('c', 'z')]

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_runs
 
 import flaxformer_lite
 from experiments.config.schema import ExperimentConfig
 from experiments.conversion import to_ctranslate2
 from experiments.conversion.trained import Trained
-from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
+from experiments.data.tokenizers import base as tokenizer
 from experiments.errors import UserError
 from flaxformer_lite.config import build
 from flaxformer_lite.config.schema import ModelConfig
@@ -101,7 +102,7 @@ def test_what_is_computed_is_not_refused(name):
 @pytest.fixture(scope='module')
 def vocabulary(tmp_path_factory):
     pairs = Grammar(pairs=200)
-    return tokenizer.train(pairs, 200, tmp_path_factory.mktemp('cache'))
+    return small_runs.train_tokenizer(pairs, 200, tmp_path_factory.mktemp('cache'))
 
 
 def trained(vocabulary, **given):

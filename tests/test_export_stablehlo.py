@@ -12,7 +12,7 @@ import pytest
 from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.conversion import stablehlo
 from experiments.conversion.trained import Trained
-from experiments.data.tokenizer import TrainedTokenizer
+from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
 from flaxformer_lite.config import build
 from flaxformer_lite.config.schema import ModelConfig
@@ -56,7 +56,7 @@ def trained(**fields):
     evaluation = EvaluationConfig(extra_length=EXTRA)
     return Trained(
         ExperimentConfig(model=config, evaluation=evaluation),
-        TrainedTokenizer(b'tokenizer'),
+        SentencePiece(model=b'tokenizer'),
         model,
         tiny.all_variables(model),
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny import apply, float64, variables
 
-from flaxformer_lite.config import spec
+from flaxformer_lite.config import variants
 from flaxformer_lite.masks import padding_known
 from flaxformer_lite.sizes import Sizes
 
@@ -84,7 +84,7 @@ def laws(p, x):  # noqa: C901 (one function a variant)
 def made(text, **parts):
     """The feed-forward network that a spec names, 10 wide."""
     sizes = Sizes(d_model=6, d_ff=10)
-    return spec.make('flaxformer_lite.feed_forward', text, sizes=sizes, **parts)
+    return variants.make('feed_forward', text, sizes=sizes, **parts)
 
 
 def run(name, x, **parts):
@@ -93,7 +93,7 @@ def run(name, x, **parts):
     return p['params'], apply(module, p, jnp.asarray(x, jnp.float32))
 
 
-@pytest.mark.parametrize('name', spec.available('flaxformer_lite.feed_forward'))
+@pytest.mark.parametrize('name', variants.names('feed_forward'))
 def test_is_its_formula(name):
     p, y = run(name, X)
     if name != 'mixture':

@@ -5,7 +5,7 @@ import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
-from flaxformer_lite import introspection, make_batch
+from flaxformer_lite import generate, introspection, make_batch
 from flaxformer_lite.config import build
 from flaxformer_lite.feed_forward.base import FeedForward
 
@@ -65,7 +65,19 @@ def recorded(model, variables):
     return found.weights['decoder cross'][0]
 
 
-LOOKS = {look.__name__: look for look in (plain, patched, captured, recorded)}
+def generated(model, variables):
+    return generate(model, variables, BATCH['source'], max_length=3).scores_BN
+
+
+def generated_patched(model, variables):
+    with nn.intercept_methods(halve):
+        return generated(model, variables)
+
+
+LOOKS = {
+    look.__name__: look
+    for look in (plain, patched, captured, recorded, generated, generated_patched)
+}
 
 
 def in_every_order(names):
@@ -87,6 +99,7 @@ def test_hooks_give_the_same_in_any_order():
         again = LOOKS[name](*parts)
         np.testing.assert_array_equal(again, alone[name], err_msg=name)
     np.testing.assert_array_equal(alone['captured'], alone['plain'])
+    assert np.all(alone['generated'] != alone['generated_patched'])
 
 
 def test_what_a_recurrent_decoder_gives_is_captured():

@@ -26,7 +26,7 @@ def config(**fields):
     found = wmt_base.get_config()
     load.fill(found)
     found.model.update(tiny.SIZES)
-    found.tokenizer.vocab_size = tiny.VOCAB
+    found.tokenizer = f'sentencepiece(vocab_size={tiny.VOCAB})'
     found.batch.tokens, found.batch.max_length = 32, 8
     for name, value in fields.items():
         section, _, key = name.partition('__')

@@ -8,7 +8,7 @@ import tiny
 from configs import wmt_base
 from experiments.config import load
 from experiments.optimizers import optimizer
-from flaxformer_lite.config import build, spec
+from flaxformer_lite.config import build, variants
 from flaxformer_lite.sizes import Sizes
 from flaxformer_lite.training.train_step import init_state, make_train_step
 
@@ -25,7 +25,7 @@ BETA = 0.87 * 48 ** (-1 / 16)
 
 def made(text, **sizes):
     """The initialisation that a spec names, of a stack of these sizes."""
-    return spec.make('flaxformer_lite.init', text, sizes=Sizes(**SIZES | sizes))
+    return variants.make('init', text, sizes=Sizes(**SIZES | sizes))
 
 
 def matrix(text, name='up', **sizes):
@@ -56,7 +56,7 @@ def test_the_spread_is_the_papers(text, name, std):
     np.testing.assert_allclose(w.std(), std, rtol=0.01)
 
 
-@pytest.mark.parametrize('name', spec.available('flaxformer_lite.init'))
+@pytest.mark.parametrize('name', variants.names('init'))
 def test_embeddings_have_length_one(name):
     table = np.asarray(made(name).embedding(jax.random.key(0), 1000, 64), np.float64)
     np.testing.assert_allclose(np.square(table).sum(1).mean(), 1.0, rtol=0.02)

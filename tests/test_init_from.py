@@ -14,11 +14,12 @@ from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import flags
 from experiments.command_line.screen import Screen
 from experiments.config import check
-from experiments.data import sources, tokenizer
+from experiments.data import sources, tokenizers
 from experiments.data.batches import Position
 from experiments.errors import UserError
 from experiments.runs import directory, initial, metrics_log, trained_run
 from experiments.runtime import compilation
+from experiments.runtime.mesh import abstract_variables
 from experiments.training import loop, programs, setup
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.training import freezing
@@ -54,8 +55,10 @@ def settings(text, **changes):
 def make_source(path, text, steps=(1, 2), **changes):
     """The directory of a run, made without training: random parameters at each step."""
     config = settings(text, evaluation__average=2, checkpoint__keep=2, **changes)
-    words = tokenizer.train(
-        sources.load(config.data), config.tokenizer.vocab_size, compilation.use_cache()
+    words = tokenizers.train(
+        tokenizers.make(config.tokenizer),
+        sources.load(config.data),
+        compilation.use_cache(),
     )
     model = check.build_model(config, words.vocab_size)
     make = jax.jit(lambda key: init_variables(model, key))
@@ -76,7 +79,7 @@ def source(text, tmp_path_factory):
 def mean_of(path, steps=(1, 2)):
     """The mean of a run's checkpoints, in float64, by paths with a collection first."""
     run = trained_run.open_trained(path)
-    abstract = trained_run.abstract_variables(run.model)
+    abstract = abstract_variables(run.model)
     trees = []
     for step in steps:
         loaded = run.checkpoints.average([step], abstract).variables
@@ -108,7 +111,7 @@ def result(path):
 def last_params(path):
     checkpoints = Checkpoints(path / trained_run.CHECKPOINTS)
     run = trained_run.open_trained(path)
-    abstract = trained_run.abstract_variables(run.model)
+    abstract = abstract_variables(run.model)
     loaded = checkpoints.average(checkpoints.last_steps(1), abstract).variables
     return freezing.paths(jax.device_get(loaded['params']))
 
@@ -154,7 +157,7 @@ def check_first_loss(text, source, path):
     variables = freezing.from_paths(
         {name: np.float32(x) for name, x in mean_of(source).items()}
     )
-    sums = jax.jit(loss_sums, static_argnums=(0, 3))(own.model, variables, batch, 0.1)
+    sums = jax.jit(loss_sums, static_argnums=0)(own.model, variables, batch)
     np.testing.assert_allclose(first['loss'], sums.loss / sums.tokens, rtol=1e-5)
 
 
@@ -213,7 +216,9 @@ def test_layers_may_be_scanned_on_either_side(text, tmp_path, mesh):
             **mesh,
         )
         key = own.devices.key(0)
-        first = programs.first_state(programs.kind_of(own))
+        first = programs.first_state(
+            programs.Kind(own.config, own.model, own.steps, own.devices)
+        )
         state = first.make(key, own.initial.variables)
         run = trained_run.open_trained(path)
         separate = own.model.with_separate_layers() if not scanned else own.model
@@ -276,9 +281,9 @@ def test_a_source_that_cannot_be_read_is_refused(text, tmp_path, make, message):
         ({'init_ignore': '.'}, "init_ignore='.' leaves nothing to take"),
         ({'init_average': 3}, 'init_average=3 and .* holds 2 to average'),
         (
-            {'tokenizer__vocab_size': 150},
-            'the fields of tokenizer make another one .* rows of embedding go: '
-            r"give those of .*--config.init_ignore='\^\(embedding\)",
+            {'tokenizer': 'sentencepiece(vocab_size=150)'},
+            r'tokenizer=.*150\) makes another one .* rows of embedding go: '
+            r"give sentencepiece\(vocab_size=200\), or .*init_ignore='\^\(embedding\)",
         ),
     ],
     ids=str,

@@ -206,3 +206,100 @@ def test_masks_change_nothing_while_all_are_on_and_never_compile_again():
         run(off(m, *head)['ablation_masks'])
         run(off(m, *layer)['ablation_masks'])
     assert len(traces) == 1
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def patch(model, variables, batch, values):
+    return flaxformer_lite.patch(model, variables, batch, values)
+
+
+def two_batches():
+    """Rows of one length, which is what values are exchanged between."""
+    sources, targets = zip(*tiny.PAIRS, strict=True)
+    others = [[5, 12, 1], [8, 9, 4, 1], [6, 3, 1]]
+    ours = flaxformer_lite.make_batch(sources, targets, length=6)
+    return ours, flaxformer_lite.make_batch(others, others, length=6)
+
+
+def logits_of(model, variables, batch):
+    return tiny.apply(model, variables, *source_and_inputs(batch))
+
+
+@pytest.mark.parametrize(
+    'config',
+    [{}, {'scan_layers': True, 'residual': 'sandwich'}, {'parallel': True}],
+    ids=lambda config: ','.join(config),
+)
+def test_all_that_the_last_layer_gives_makes_the_other_run(config):
+    m = model(**config)
+    variables = tiny.all_variables(m)
+    ours, other = two_batches()
+    seen = record(m.with_remat('blocks'), variables, other).values
+    last = max(name for name in seen if name.startswith('decoder/layer_1/residual'))
+    wanted = logits_of(m, variables, other)
+    found = patch(m, variables, ours, {last: seen[last]})
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    # So does what the decoder is fed, with the other source.
+    same_source = other | {'inputs': ours['inputs']}
+    fed = 'decoder/layer_0/before'
+    found = patch(m, variables, same_source, {fed: seen[fed]})
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    nothing = logits_of(m, variables, ours)
+    np.testing.assert_allclose(patch(m, variables, ours, {}), nothing, atol=1e-5)
+    assert np.abs(nothing - wanted).max() > 1e-2
+
+
+def test_the_stream_is_the_sum_of_what_sublayers_give_it():
+    m = model(residual='pre_norm')
+    seen = float64(record(m, tiny.all_variables(m), batch()).values)
+    for stack, parts in {
+        'encoder': ('self_attention', 'feed_forward'),
+        'decoder': ('self_attention', 'cross_attention', 'feed_forward'),
+    }.items():
+        stream = seen[f'{stack}/layer_0/before']
+        for i, part in enumerate(parts, 1):
+            stream = stream + seen[f'{stack}/layer_0/{part}']
+            found = seen[f'{stack}/layer_0/residual_{i}']
+            np.testing.assert_allclose(found, stream, atol=1e-5)
+        np.testing.assert_allclose(seen[f'{stack}/layer_1/before'], stream, atol=1e-5)
+
+
+def test_a_head_is_patched_as_its_rows_of_the_last_matrix_have_it():
+    m = model()
+    variables = tiny.all_variables(m)
+    ours, other = two_batches()
+    own, seen = (record(m, variables, rows).values for rows in (ours, other))
+    part = 'decoder/layer_1/cross_attention'
+    head = f'{part}/head_1'
+    # Its result through its rows of W^O is its share of what the sublayer gives.
+    change = np.float64(seen[head]) - np.float64(own[head])
+    params = float64(variables['params'])
+    rows_UD = params['decoder']['layer_1']['cross_attention']['out_proj']['kernel'][1]
+    whole = np.float64(own[part]) + change @ rows_UD
+    found = patch(m, variables, ours, {head: seen[head]})
+    wanted = patch(m, variables, ours, {part: np.float32(whole)})
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    nothing = patch(m, variables, ours, {head: 0 * own[head]})
+    flat = flatten_dict(variables, sep='/')
+    merge = f'params/{part}/out_proj/kernel'
+    flat[merge] = flat[merge].at[1].set(0)
+    without = logits_of(m, unflatten_dict(flat, sep='/'), ours)
+    np.testing.assert_allclose(nothing, without, atol=1e-5)
+    assert np.abs(found - nothing).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ('name', 'shape', 'message'),
+    [
+        ('decoder/layer_2/before', (), "no value 'decoder/layer_2/before': it has enc"),
+        (
+            'encoder/layer_0/before',
+            (3, 5, 12),
+            r'of shape \(3, 6, 12\), not \(3, 5, 12',
+        ),
+    ],
+)
+def test_a_value_that_is_not_there_is_told_of(name, shape, message):
+    ours, _ = two_batches()
+    with pytest.raises(ValueError, match=message):
+        patch(model(), tiny.all_variables(model()), ours, {name: jnp.zeros(shape)})

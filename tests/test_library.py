@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import tiny
 
@@ -45,6 +46,23 @@ def test_a_batch_is_one_pair_a_row():
 def test_a_batch_refuses_what_is_no_rows_of_tokens(source, target, message):
     with pytest.raises(ValueError, match=message):
         flaxformer_lite.make_batch(source, target)
+
+
+def test_rows_longer_than_the_length_asked_for_are_refused():
+    assert flaxformer_lite.make_batch([[4, 1]], [[5]], length=3)['labels'].shape == (
+        1,
+        3,
+    )
+    with pytest.raises(ValueError, match='target has a row of 4 tokens, more than len'):
+        flaxformer_lite.make_batch([[4, 1]], [[5, 6, 7, 1]], length=3)
+
+
+@pytest.mark.parametrize('side', ['source', 'target'])
+def test_a_token_beyond_the_vocabulary_is_refused(side):
+    sentences = dict(source=[[4, 1]], target=[[5, 1]])
+    flaxformer_lite.make_batch(**sentences, vocab_size=6)
+    with pytest.raises(ValueError, match=f'{side} holds token 6: .* of 6 ends at 5'):
+        flaxformer_lite.make_batch(**sentences | {side: [[4, 6, 1]]}, vocab_size=6)
 
 
 SOURCES = [[4, 5, 6, 7, 1], [10, 4, 1], [], [9, 1]]
@@ -137,6 +155,7 @@ def test_generate_stays_within_learned_positions():
     [
         (dict(strategy='beams'), "must be one of greedy, beam, sample, not 'beams'"),
         (dict(strategy='sample'), 'sampling needs a key'),
+        (dict(source=[[4, 13, 1]]), 'source holds token 13: a vocabulary of 13 ends'),
         (dict(max_length=0), 'max_length must be at least 1, not 0'),
         (dict(forced_first=2), 'forced_first must be a token .* start nor end'),
         (dict(forced_first=4, max_length=1), 'max_length of at least 2'),
@@ -159,3 +178,31 @@ def test_parameters_alone_are_no_variables():
     ):
         with pytest.raises(ValueError, match="variables are wanted, {'params': …}"):
             ask()
+
+
+def test_a_batch_without_one_of_its_arrays_is_refused():
+    model, variables = made()
+    rows = tiny.batch([[pair] for pair in tiny.PAIRS])
+    del rows['labels']
+    optimizer = optax.sgd(1.0)
+    state = flaxformer_lite.TrainState.create(variables, optimizer)
+    step = flaxformer_lite.make_train_step(model, optimizer)
+    for ask in (
+        lambda: step(state, rows, jax.random.key(0)),
+        lambda: flaxformer_lite.loss_sums(model, variables, rows),
+        lambda: flaxformer_lite.attention_stats(model, variables, rows),
+    ):
+        with pytest.raises(ValueError, match='a batch without labels: make_batch'):
+            ask()
+
+
+def test_a_loss_is_smoothed_alike_wherever_nothing_is_said():
+    model = tiny.model(num_layers=1, dropout=0.0)
+    rows = tiny.batch([[pair] for pair in tiny.PAIRS])
+    variables, optimizer = {'params': tiny.parameters(model)}, optax.sgd(1.0)
+    state = flaxformer_lite.TrainState.create(variables, optimizer)
+    step = jax.jit(flaxformer_lite.make_train_step(model, optimizer))
+    _, metrics = step(state, rows, jax.random.key(0))
+    sums = jax.jit(flaxformer_lite.loss_sums, static_argnums=0)(model, variables, rows)
+    np.testing.assert_allclose(sums.loss, metrics.sums.loss, rtol=1e-6)
+    assert abs(sums.loss - sums.nll) > 0.1  # which is without

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import small_runs
 import tiny
+from terminals import Terminal
 from test_report_page import Reader, drawn
 
 from experiments import look
 from experiments.errors import UserError
+from experiments.evaluation import opened_run
 from experiments.reports import looking, pictures
 from experiments.reports.looking import Attended, Inspection
 from flaxformer_lite import introspection
@@ -54,7 +56,10 @@ def command(*arguments):
 def page(trained, tmp_path_factory):
     out = tmp_path_factory.mktemp('out') / 'folder' / 'page.html'
     texts = [f'--text={TEXT}', '--text=A dog.', '--target=', f'--target={TARGET}']
-    command(f'--workdir={trained}', *texts, f'--out={out}')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, 'stderr', Terminal())
+        command(f'--workdir={trained}', *texts, f'--out={out}')
+        assert re.search(r'looking inside.* \d+/6 layers', sys.stderr.getvalue())
     assert os.listdir(out.parent) == ['page.html']
     return out.read_text('utf-8')
 
@@ -80,7 +85,7 @@ def test_the_page_has_all_that_is_known_of_the_run(page, trained):
 @pytest.mark.slow
 def test_an_alignment_is_the_mean_over_heads_of_the_weights_that_write_a_piece(run):
     tokenizer = run.trained.tokenizer
-    batch = looking.pairs_batch(tokenizer, [(TEXT, TARGET)])
+    batch = opened_run.pairs_batch(tokenizer, [(TEXT, TARGET)])
     record = jax.jit(introspection.record, static_argnums=0)
     seen = record(run.trained.model, run.variables, batch).weights['decoder cross']
     layers_LTS = np.stack([np.asarray(layer, np.float64)[0].mean(0) for layer in seen])
@@ -141,11 +146,13 @@ def test_a_head_that_is_switched_off_is_one_whose_projection_is_zero():
     model = tiny.model(dropout=0.0)
     batch = tiny.batch([[pair] for pair in tiny.PAIRS])
     variables = tiny.all_variables(model)
-    found = looking.head_importance(model, variables, batch)
+    found = looking.head_importance(model, variables, batch, lambda *counts: None)
 
     @jax.jit
     def loss(variables):
-        sums = loss_sums(model, variables, batch)
+        sums = loss_sums(
+            model, variables, batch, loss='cross_entropy(label_smoothing=0)'
+        )
         return sums.loss / sums.tokens
 
     with_all = float(loss(variables))

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from experiments import metrics
 from experiments.command_line import console
 from experiments.errors import UserError
 from experiments.runs import metrics_log
@@ -36,18 +37,20 @@ def records(path):
 
 
 def test_rows_are_json_lines_in_order(tmp_path):
-    metrics = metrics_log.MetricsLog(tmp_path)
-    metrics.write(10, 'train', loss=np.float32(2.5), tokens=np.int64(3))
-    metrics.write(10, 'eval', set='val', loss=float('nan'), bleu=12.5, note=None)
-    metrics.close()
+    log = metrics_log.MetricsLog(tmp_path)
+    log.write(10, 'train', loss=np.float32(2.5), tokens=np.int64(3))
+    log.write(10, 'eval', set='val', loss=float('nan'), ter=12.5, note=None)
+    log.close()
     rows = lines(tmp_path)
     assert all(abs(row.pop('time') - time.time()) < 600 for row in rows)
-    scores = {'set': 'val', 'loss': None, 'bleu': 12.5, 'note': None}
+    scores = {'set': 'val', 'loss': None, 'ter': 12.5, 'note': None}
     assert rows == [
         {'step': 10, 'kind': 'train', 'loss': 2.5, 'tokens': 3},
         {'step': 10, 'kind': 'eval', **scores},
     ]
-    assert metrics_log.dev_scores(tmp_path) == {10: 12.5}
+    # Higher is better there.
+    ter = metrics.deciding('[bleu, ter]', 'ter')
+    assert metrics_log.dev_scores(tmp_path, ter) == {10: -12.5}
 
 
 def test_a_resumed_run_keeps_the_rows_up_to_its_checkpoint(tmp_path):

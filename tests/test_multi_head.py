@@ -8,7 +8,7 @@ from flax import linen as nn
 from tiny import apply, float64, variables
 
 from flaxformer_lite.attention.softmax import Softmax
-from flaxformer_lite.config import spec
+from flaxformer_lite.config import variants
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.positions.base import Positions
@@ -154,7 +154,7 @@ def test_heads_that_share_keys_are_heads_with_equal_ones(name, groups):
 
     def made(num_kv_heads):
         sizes = Sizes(d_model=D, num_heads=4, num_kv_heads=num_kv_heads, d_k=5, d_v=2)
-        core_attention = spec.make('flaxformer_lite.attention', name)
+        core_attention = variants.make('attention', name)
         return Attention(
             multi_head(sizes, core_attention=core_attention, positions=Louder())
         )

@@ -14,8 +14,8 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite import ops
 from flaxformer_lite.ops import (
-    cross_entropy,
     einsum,
+    loss_of_logits,
     masked_softmax,
     matmul,
     random_bits,
@@ -129,21 +129,22 @@ def test_tuned_rms_is_the_reference(epsilon, centered):
 @pytest.mark.parametrize('dtype', [F32, BF16])
 @pytest.mark.parametrize('smoothing', [0.0, 0.1])
 @pytest.mark.parametrize('chunk', [1, 6, 512])
-def test_tuned_cross_entropy_is_the_reference(chunk, smoothing, dtype, monkeypatch):
-    monkeypatch.setattr(cross_entropy, 'CHUNK_ON_CPU', chunk)
+def test_tuned_loss_of_logits_is_the_reference(chunk, smoothing, dtype, monkeypatch):
+    monkeypatch.setattr(loss_of_logits, 'CHUNK_ON_CPU', chunk)
     hidden_BTD, table_VD = random(2, 7, 5), random(9, 5, seed=1)
     labels_BT = jnp.asarray(np.random.default_rng(2).integers(0, 9, (2, 7)))
 
     def run(version):
         def loss(hidden_BTD, table_VD):
-            settings = cross_entropy.Settings(smoothing, dtype)
-            sums = version(hidden_BTD, (table_VD, None), labels_BT, settings)
+            formula = loss_of_logits.cross_entropy(smoothing, padding=0)
+            settings = loss_of_logits.Settings(formula, dtype)
+            sums = version(hidden_BTD, (table_VD, None), (labels_BT,), settings)
             return 3 * sums.loss + 5 * sums.nll, sums
 
         return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(hidden_BTD, table_VD)
 
-    gradients, sums = run(cross_entropy.tuned)
-    expected_gradients, expected_sums = run(cross_entropy.reference)
+    gradients, sums = run(loss_of_logits.tuned)
+    expected_gradients, expected_sums = run(loss_of_logits.reference)
     # Logits, and all that is computed of them, are float32 in both.
     assert_equal(sums, expected_sums, TOLERANCE[F32])
     assert_equal(gradients, expected_gradients, TOLERANCE[dtype])

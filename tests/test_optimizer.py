@@ -278,7 +278,11 @@ def test_rates_of_an_initialisation_are_adams():
     [
         (
             {'weight_decay': 0.1},
-            'optimizer.weight_decay=0.1 is for optimizer.name=adamw',
+            'optimizer.weight_decay=0.1 is for optimizer.name=adamw: choose that',
+        ),
+        (
+            {'weight_decay': 0.1, 'name': 'lion(b1=0.8)'},
+            r'write lion\(weight_decay=0.1\), if it has that$',
         ),
         (
             {'name': 'muon'},

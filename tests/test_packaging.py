@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -84,6 +85,25 @@ def wheel(folder):
     return file
 
 
+def extras():
+    """Extra → its packages, as the project declares them."""
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text('utf-8'))['project']
+    return project['optional-dependencies']
+
+
+def test_the_install_table_says_of_each_extra_whether_a_wheel_has_what_it_is_for():
+    table = (ROOT / 'docs/index.md').read_text('utf-8').partition('## Install')[2]
+    named = {'yes': set(), 'no': set()}
+    for commands, has_it in re.findall(r'\| ([^|]*) \| (yes|no) \|', table):
+        quoted = ' '.join(re.findall('`(.*?)`', commands))
+        named[has_it] |= set(re.findall(r'\w+', quoted)) & extras().keys()
+    assert named['yes'] | named['no'] == extras().keys()
+    # What is of the library asks for nothing of the runner's.
+    assert named['yes'] == {'cuda', 'tpu', 'pretrained'}
+    for name in named['yes']:
+        assert not any('flaxformer-lite[' in package for package in extras()[name])
+
+
 @pytest.mark.slow
 def test_the_wheel_is_the_library_and_runs_the_readmes_examples(tmp_path):
     file = wheel(tmp_path)
@@ -92,6 +112,9 @@ def test_the_wheel_is_the_library_and_runs_the_readmes_examples(tmp_path):
     (info,) = roots - {'flaxformer_lite'}
     assert re.fullmatch(r'flaxformer_lite-[\d.]+\.dist-info', info)
     assert 'flaxformer_lite/py.typed' in names
+    metadata = zipfile.ZipFile(file).read(f'{info}/METADATA').decode()
+    provided = re.findall('^Provides-Extra: (.*)$', metadata, re.MULTILINE)
+    assert set(provided) == extras().keys()
     modules = {str(p.relative_to(ROOT)) for p in ROOT.glob('flaxformer_lite/**/*.py')}
     assert modules <= set(names)
 

@@ -14,7 +14,7 @@ import pytest
 
 from experiments.command_line import flags
 from experiments.config import check, load
-from experiments.config.schema import ExperimentConfig, TokenizerConfig
+from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.sweeps import schema
 from flaxformer_lite.layers import blocks
@@ -88,14 +88,16 @@ def folder(tmp_path, monkeypatch):
     for name in ('runs/wmt_small', 'docs'):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / 'in.en').touch()
+    (tmp_path / 'pairs.tsv').touch()
     converted = tmp_path / 'runs/opus-mt-en-de/config.json'
     converted.parent.mkdir()
-    config = ExperimentConfig(tokenizer=TokenizerConfig(100, kind='published'))
+    config = ExperimentConfig(tokenizer='huggingface(vocab_size=100)')
     converted.write_text(json.dumps(load.to_store(config.to_dict())), 'utf-8')
     for page in pages.PAGES:
         for name, code in pages.files(page).items():
             (tmp_path / name).write_text(code, encoding='utf-8')
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(flags, 'parse', stop_after(flags.parse))
     monkeypatch.setattr(
         argparse.ArgumentParser,

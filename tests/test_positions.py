@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tiny
 
-from flaxformer_lite.config import spec
+from flaxformer_lite.config import variants
 from flaxformer_lite.positions.learned import Learned
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
 from flaxformer_lite.sizes import Sizes
@@ -18,7 +18,7 @@ BEFORE = [31, 31, 23, 16, 15, 7, 1, 0, 0, 0, 0, 0, 0, 0]
 
 def made(text, **sizes):
     """The positions that a spec names, for a stack of these sizes."""
-    return spec.make('flaxformer_lite.positions', text, sizes=Sizes(**sizes))
+    return variants.make('positions', text, sizes=Sizes(**sizes))
 
 
 def table(length, d_model):

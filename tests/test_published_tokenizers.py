@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from published_tokenizers import NAMES, TOKENIZERS, checkpoint, golden_of
 
-from experiments.data import collate, corpus, published
+from experiments.data import collate, corpus, tokenizers
+from experiments.data.tokenizers import huggingface
 from experiments.errors import UserError
 from flaxformer_lite.pretrained import load
 
@@ -22,7 +23,7 @@ every_golden = pytest.mark.parametrize('name', NAMES)
 
 def open_checkpoint(path, *languages):
     described = load.describe_pretrained(path)
-    return published.load(
+    return huggingface.of_checkpoint(
         path, described.vocab_size, described.special_tokens, *languages
     )
 
@@ -77,20 +78,20 @@ def test_a_run_keeps_a_copy(name, tmp_path):
     tokenizer = read(name, tmp_path)
     path = tmp_path / 'run' / 'tokenizer.model'
     tokenizer.save(path)
-    saved = published.load_saved(path)
-    assert saved == tokenizer and saved.digest == tokenizer.digest
+    saved = tokenizers.open_saved('huggingface', path)
+    assert saved.digest == tokenizer.digest
     texts = golden_of(name)['texts']
     assert saved.encode(texts) == tokenizer.encode(texts)
-    file = saved.folder / saved.sums[0][0]
+    file = min(saved.files.values())
     file.write_bytes(b' ' + file.read_bytes())
     with pytest.raises(UserError, match=f'{file.name} is not what was written.*conver'):
-        published.load_saved(path)
+        tokenizers.open_saved('huggingface', path)
     file.unlink()
     with pytest.raises(UserError, match=f'{file.name} is not what was written'):
-        published.load_saved(path)
+        tokenizers.open_saved('huggingface', path)
     path.write_bytes(b'{}')
     with pytest.raises(UserError, match='tokenizer.model is not what was written'):
-        published.load_saved(path)
+        tokenizers.open_saved('huggingface', path)
 
 
 def test_other_settings_of_a_checkpoint_make_no_other_tokenizer(tmp_path):
@@ -141,10 +142,10 @@ def refuses(theirs, words, *languages):
 @pytest.mark.parametrize(
     ('name', 'languages', 'words'),
     [
-        ('mbart', ('', ''), '--source= is not one of the languages that'),
-        ('mbart', ('en_XX', 'en'), '--target=en is not one of'),
-        ('nllb', ('eng_Latn', 'deu'), '--target=deu is not one of'),
-        ('m2m100', ('en', 'tlh'), '--target=tlh is not one of'),
+        ('mbart', ('', ''), 'source= is not one of the languages that'),
+        ('mbart', ('en_XX', 'en'), 'target=en is not one of'),
+        ('nllb', ('eng_Latn', 'deu'), 'target=deu is not one of'),
+        ('m2m100', ('en', 'tlh'), 'target=tlh is not one of'),
         ('t5', ('en', ''), 'as tokens: none: leave the flag out'),
     ],
 )
@@ -198,11 +199,11 @@ def test_without_a_package_it_is_named_and_nothing_else_is_said(tmp_path):
     program = (
         'import sys\n'
         'from pathlib import Path\n'
-        'from experiments.data import published\n'
+        'from experiments.data.tokenizers import huggingface\n'
         'from flaxformer_lite.special_tokens import SpecialTokens\n'
         'if sys.argv[2]: sys.modules[sys.argv[2]] = None\n'
         'special = SpecialTokens(16, 16, 0)\n'
-        'published.load(Path(sys.argv[1]), 17, special).encode(["ab"])\n'
+        'huggingface.of_checkpoint(Path(sys.argv[1]), 17, special).encode(["ab"])\n'
     )
 
     def run(missing):

@@ -100,18 +100,14 @@ def limited(kind):
 
 
 VARIANTS = [
-    (folder, name)
-    for folder in sorted(set(variants.FOLDERS.values()))
-    for name in spec.available(f'flaxformer_lite.{folder}')
+    (kind, name) for kind in sorted(variants.FOLDERS) for name in variants.names(kind)
 ]
 
 
-@pytest.mark.parametrize(('folder', 'name'), VARIANTS)
-def test_every_argument_of_a_variant_that_is_a_number_or_a_word_has_a_range(
-    folder, name
-):
+@pytest.mark.parametrize(('kind', 'name'), VARIANTS)
+def test_every_argument_of_a_variant_that_is_a_number_or_a_word_has_a_range(kind, name):
     """Modules, which are parts, and switches need none: their types say all."""
-    cls = spec.find(f'flaxformer_lite.{folder}', name)
+    cls, _ = variants.FOLDERS[kind].find(name)
     for argument, kind in spec.parameters(cls).items():
         assert kind is not inspect.Parameter.empty, f'{argument} has no type'
         assert not isinstance(kind, str), f'{argument}: a type, not its name as text'

@@ -37,7 +37,7 @@ ENVIRONMENT = ' does not tell what a run ran on, for .*: move it away'
         ('result.json', '[]', RESULT),
         ('result.json', '{"evaluations": {}}', 'step is missing'),
         ('result.json', {'evaluations': {'test': 3}}, RESULT),
-        ('result.json', {'evaluations': {'test': {}}}, 'bleu is missing'),
+        ('result.json', {'evaluations': {'test': {}}}, 'loss is missing'),
         ('metrics.jsonl', '{"kind": "train"}\n', ROW),
         ('failure.json', '{', ' is not JSON'),
         ('environment.json', '[]', ENVIRONMENT),
@@ -60,7 +60,8 @@ def test_translations_are_read_with_their_sources(tmp_path):
     assert reading.read_pairs(path) == []
     translate(path, REFERENCES)
     found = reading.read_translations(run, 'test')
-    assert found == (SOURCES, REFERENCES, REFERENCES)
+    known = [(text,) for text in REFERENCES]
+    assert found == (SOURCES, known, REFERENCES)
     assert reading.read_pairs(path) == list(zip(SOURCES, REFERENCES, strict=True))
     for name, content, words in (
         ('test.step=20.txt', b'one line\n', 'has not as many lines as the sources'),

@@ -24,7 +24,7 @@ def batch():
 def config(**model):
     config = wmt_base.get_config()
     load.fill(config)
-    config.tokenizer.vocab_size = tiny.VOCAB
+    config.tokenizer = f'sentencepiece(vocab_size={tiny.VOCAB})'
     config.batch.tokens, config.batch.max_length = 64, 8
     config.model.update(tiny.SIZES | model)
     return config

@@ -103,7 +103,9 @@ def test_csv_holds_the_numbers_as_they_are(tmp_path):
 def test_no_run_at_all_is_an_error(tmp_path):
     result = run(tmp_path)
     assert result.returncode == 2
-    assert result.stderr.splitlines()[-1] == 'error: there is no run to report'
+    assert result.stderr.splitlines()[-1] == (
+        'error: there is no run to report: give the directories of runs, such as runs/*'
+    )
 
 
 def test_a_run_that_has_only_begun_is_reported(tmp_path):

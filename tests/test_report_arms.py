@@ -89,14 +89,21 @@ def test_of_one_seed_nothing_is_said(tmp_path):
 
 
 def test_within_a_seed_the_runs_of_that_seed_are_paired(tmp_path):
-    paths = heads(tmp_path, {4: (30.0, 31.0), 8: (32.0, 33.0)})
+    paths = heads(tmp_path, {4: (30.0, 31.0), 8: (32.0, 33.0), 16: (34.0, 35.0)})
     for path in paths:
-        translate(path, ['eine Katze schläft', *REFERENCES[1:]])
-    rows = findings.bootstrap(study(paths)).rows
-    assert [row[:2] for row in rows] == [('num_heads=8', '0'), ('num_heads=8', '1')]
+        translate(path, REFERENCES)
+    for path in paths[:2]:
+        translate(path, ['Katze', 'Hund', 'Vögel'])
+    rows = findings.within_a_seed(study(paths)).rows
+    arms = ('num_heads=8', 'num_heads=16')
+    assert [row[:2] for row in rows] == [(arm, seed) for arm in arms for seed in '01']
+    # Of three sentences two in eight swaps are as far apart. The arm has two tests.
+    for *_, p, corrected in rows:
+        assert p == pytest.approx(0.25, abs=0.05)
+        assert corrected == pytest.approx(2 * p)
     # Other sentences cannot be paired.
     translate(paths[3], ['x'] * 3, sources=['other'] * 3)
-    assert len(findings.bootstrap(study(paths)).rows) == 1
+    assert len(findings.within_a_seed(study(paths)).rows) == 3
 
 
 def test_diverged_failed_and_unfinished_runs_are_named_and_in_no_mean(tmp_path):
@@ -145,6 +152,24 @@ def test_unequal_code_and_unequal_cost_are_said(tmp_path):
     assert not conditions.warnings(study(paths[:1]))
 
 
+def test_of_a_metric_whose_best_score_is_low_the_lowest_arm_is_best(tmp_path):
+    paths = []
+    scores = dict(direction='en-de', sentences=3, loss=1.0, perplexity=2.7)
+    scores |= dict(accuracy=0.5, ter_signature='of TER', lower_is_better=['ter'])
+    for number, score in ((4, 50.0), (8, 40.0)):
+        result = {'evaluations': {'test': scores | {'ter': score}}}
+        made = {'result': result, 'outputs': REFERENCES, 'model__num_heads': number}
+        made['evaluation__metrics'] = '[ter, chrf]'
+        paths.append(make(tmp_path / f'{number}', 1.0, **made))
+    found = study(paths)
+    assert str(found.measure) == 'test ter'
+    assert [arm.name for arm in found.ranked()] == ['num_heads=8', 'num_heads=4']
+    assert findings.within_a_seed(found).columns[3] == 'ter'
+    assert tuple(findings.scores(found).columns[2:4]) == ('ter', 'chrf')
+    text = ' '.join(map(str, conditions.facts(found).rows))
+    assert "('signature', 'of TER', 'all')" in text
+
+
 def test_a_sweep_has_its_arms_and_says_what_is_missing(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 31.0), 8: [32.0]})
     found = study(paths, sweep(tmp_path))
@@ -170,7 +195,7 @@ def test_a_sweep_says_which_difference_it_did_not_ask_for(tmp_path):
 def test_what_was_published_stands_beside_what_was_found(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 32.0), 8: [32.0]})
     table = findings.published(study(paths, sweep(tmp_path)))
-    assert table.columns[1:3] == ('bleu, published', 'bleu, here')
+    assert table.columns[1:3] == ['bleu, published', 'bleu, here']
     few, many, most = table.cells()
     assert few[1:] == ['25.50', '31.00 ± 1.41', '65,000,000', '1,000 ± 0']
     assert many[1:4] == ['25.80', '32.00', '-']

@@ -7,7 +7,9 @@ import pytest
 import sacrebleu
 from scipy import stats
 
-from experiments.reports import statistics
+from experiments import metrics
+from experiments.reports import findings, statistics
+from experiments.runs.reading import Translations
 
 
 def test_a_spread_is_numpys_mean_and_sample_deviation():
@@ -30,9 +32,7 @@ def test_welch_is_the_formula():
     reach = stats.t.ppf(0.975, freedom) * error
     found = statistics.welch(list(a), list(b))
     assert found.value == pytest.approx(difference)
-    assert (found.low, found.high) == pytest.approx(
-        (difference - reach, difference + reach)
-    )
+    assert found.interval == pytest.approx((difference - reach, difference + reach))
     assert found.p == pytest.approx(2 * stats.t.sf(difference / error, freedom))
 
 
@@ -43,7 +43,7 @@ def test_welch_is_the_formula():
 def test_what_cannot_be_tested_has_a_difference_and_no_p(values, base):
     found = statistics.welch(values, base)
     assert found.value == np.mean(values) - np.mean(base)
-    assert (found.low, found.high, found.p) == (None, None, None)
+    assert (found.interval, found.p) == (None, None)
 
 
 def closed_testing(ps):
@@ -73,28 +73,69 @@ def test_holm_does_not_count_what_was_not_tested():
     assert statistics.holm([]) == []
 
 
-REFERENCES = [
-    f'the {a} cat saw {b} dogs in the garden' for a in 'abcde' for b in 'vwxyz'
-]
+# Few sentences, of which some are translated alike: many swaps are as far apart.
+REFERENCES = ['the old cat sleeps in the garden', 'we see two red birds today'] * 4
+BASE = [text.replace('old', 'red').replace('today', '') for text in REFERENCES]
+SYSTEM = [*REFERENCES[:3], *BASE[3:7], 'we see two birds today']
 
 
-def spoiled(every):
-    """The references, every so many of them cut short."""
-    return [
-        text.replace('dogs in the', 'dog') if i % every == 0 else text
-        for i, text in enumerate(REFERENCES)
-    ]
+def of_all_swaps(score):
+    """The share of all ways to swap that are as far apart as the translations are."""
+    observed = abs(score(SYSTEM) - score(BASE))
+    as_far = []
+    for is_swapped in itertools.product((False, True), repeat=len(BASE)):
+        sides = zip(is_swapped, BASE, SYSTEM, strict=True)
+        pairs = [(b, a) if swapped else (a, b) for swapped, a, b in sides]
+        base, system = zip(*pairs, strict=True)
+        as_far.append(abs(score(system) - score(base)) >= observed - 1e-9)
+    return np.mean(as_far)
 
 
-def test_the_paired_bootstrap_scores_as_sacrebleu_does():
-    found = statistics.paired_bootstrap('bleu', spoiled(3), spoiled(12), REFERENCES)
-    score = sacrebleu.corpus_bleu(spoiled(12), [REFERENCES]).score
-    assert found.score == pytest.approx(score)
-    base = sacrebleu.corpus_bleu(spoiled(3), [REFERENCES]).score
-    assert found.base_score == pytest.approx(base)
+@pytest.mark.parametrize('name', ['bleu', 'chrf', 'ter'])
+def test_approximate_randomisation_comes_close_to_all_swaps(name):
+    def score(outputs):
+        return corpus_score(outputs, [REFERENCES]).score
+
+    corpus_score = getattr(sacrebleu, f'corpus_{name}')
+    exact = of_all_swaps(score)
+    assert 0.05 < exact < 0.95
+    known = [(text,) for text in REFERENCES]
+    base, system = (Translations(known, known, x) for x in (BASE, SYSTEM))
+    metric = metrics.deciding(name, '')
+    found = findings.paired_test(metric, base, system, family=5)
+    assert found.base_score == pytest.approx(score(BASE))
+    assert found.score == pytest.approx(score(SYSTEM))
+    trials = 5 * statistics.TRIALS
+    assert abs(found.p - exact) < 4 * np.sqrt(exact * (1 - exact) / trials)
 
 
-def test_the_paired_bootstrap_tells_a_difference_from_none():
-    for outputs, p in ((spoiled(3), 1.0), (REFERENCES, 1 / (statistics.RESAMPLES + 1))):
-        found = statistics.paired_bootstrap('bleu', spoiled(3), outputs, REFERENCES)
-        assert found.p == pytest.approx(p)
+def mean_of_words(total):
+    """Right words, of all words: a score that is no mean over sentences."""
+    right, words = total
+    return right / words
+
+
+def test_equal_systems_differ_in_no_more_than_one_of_twenty_draws(monkeypatch):
+    monkeypatch.setattr(statistics, 'TRIALS', 99)
+    rng = np.random.default_rng(0)
+    alarms = []
+    for _ in range(1000):
+        words = rng.integers(1, 20, 30)
+        chances = rng.random(30)  # some sentences are easy for both
+        systems = [np.stack([rng.binomial(words, chances), words], 1) for _ in range(2)]
+        found = statistics.approximate_randomisation(*systems, mean_of_words, 1)
+        alarms.append(found.p <= statistics.LEVEL)
+    assert np.mean(alarms) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 1000)
+
+
+def test_a_large_loss_is_shown_among_a_hundred():
+    base = np.full((30, 2), [9, 10])
+    system = np.full((30, 2), [5, 10])
+    found = statistics.approximate_randomisation(base, system, mean_of_words, 100)
+    assert found.difference.value == pytest.approx(-0.4)
+    assert max(statistics.holm([found.p] * 100)) < statistics.LEVEL / 10
+
+
+def test_equal_translations_differ_by_chance():
+    same = np.array([[3, 7], [5, 5]])
+    assert statistics.approximate_randomisation(same, same, mean_of_words, 1).p == 1

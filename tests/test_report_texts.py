@@ -4,11 +4,14 @@ import pytest
 import sacrebleu
 from made_runs import REFERENCES, make, translate
 
+from experiments import metrics
 from experiments.data import phenomena
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.reports import arms, texts
 from experiments.runs.reading import read_run as read
+
+BLEU = metrics.deciding('bleu', '')
 
 
 def parts(output, reference):
@@ -66,7 +69,8 @@ def test_sentences_that_divide_the_arms_are_shown(tmp_path):
 
 def made(references, outputs):
     sources = ['s'] * len(references)
-    return texts.Translated('', sources, references, {'arm': [outputs]})
+    known = [(text,) for text in references]
+    return texts.Translated('', sources, known, {'arm': [outputs]}, BLEU)
 
 
 def test_scores_by_length_are_those_of_the_sentences_alone():
@@ -81,6 +85,7 @@ def test_scores_by_length_are_those_of_the_sentences_alone():
     ):
         score = sacrebleu.corpus_bleu(outputs, [references]).score
         assert row[2].mean == pytest.approx(score)
+    assert table.title == 'bleu by length and phenomenon: test'
 
 
 def test_lengths_that_are_much_alike_say_nothing():
@@ -108,7 +113,7 @@ def test_each_phenomenon_is_held_by_some_sentences_and_not_by_all(grammar):
 
 def test_a_table_has_lengths_and_phenomena(grammar):
     sources, references = map(list, zip(*grammar.evaluation()['test'], strict=True))
-    found = texts.Translated('grammar', sources, references, {'arm': [references]})
+    found = made(references, references)._replace(data='grammar', sources=sources)
     rows = texts.by_group(found, 'test').rows
     assert {'6–10 words', *phenomena.PHENOMENA} <= {row[0] for row in rows}
     assert all(row[2].mean == pytest.approx(100) for row in rows)

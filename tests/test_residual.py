@@ -7,7 +7,7 @@ import pytest
 from flax import linen as nn
 from tiny import apply, variables
 
-from flaxformer_lite.config import spec
+from flaxformer_lite.config import variants
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.norms.identity import Identity
 from flaxformer_lite.residual.post_norm import PostNorm
@@ -47,7 +47,7 @@ def made(name, **sizes):
     """A residual with the norm that shows where it was, and its parameters."""
     defaults = dict(role='encoder', encoder_layers=2, decoder_layers=3)
     parts = dict(norm=Tenfold(), dropout=Dropout(0.0), sizes=Sizes(**defaults | sizes))
-    residual = spec.make('flaxformer_lite.residual', name, **parts)
+    residual = variants.make('residual', name, **parts)
     return residual, variables(residual, X, Y, method='after')
 
 
@@ -98,10 +98,10 @@ def test_gates_begin_closed_or_nearly(name, weight, value):
     np.testing.assert_allclose(p[weight], np.full(p[weight].shape, value), rtol=1e-6)
 
 
-@pytest.mark.parametrize('name', spec.available('flaxformer_lite.residual'))
+@pytest.mark.parametrize('name', variants.names('residual'))
 def test_dropout_falls_on_the_branch_and_spares_the_stream(name):
-    residual = spec.make(
-        'flaxformer_lite.residual',
+    residual = variants.make(
+        'residual',
         name,
         norm=Identity(),
         dropout=Dropout(0.5),

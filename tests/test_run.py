@@ -16,15 +16,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small_runs
+from terminals import Terminal
 
-from experiments import evaluate, report, run, storage, translate
+import experiments
+from experiments import (
+    evaluate,
+    metrics,
+    report,
+    run,
+    score,
+    storage,
+    translate,
+)
 from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.config import load
 from experiments.costs.ledger import ledger
-from experiments.data import tokenizer
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
-from experiments.evaluation.scores import bleu_and_chrf
+from experiments.evaluation.scores import of_translations
 from experiments.evaluation.sets import chosen, lines_of
 from experiments.runs import directory, metrics_log, trained_run
 
@@ -135,7 +144,9 @@ def test_scores_are_what_sacrebleus_command_says(whole, text, tmp_path):
     references = (folder / 'news.reference.txt').read_text('utf-8').splitlines()
     outputs = [' '.join(line.split()[:-1]) for line in references]
     (tmp_path / 'cut.txt').write_text('\n'.join(outputs) + '\n', encoding='utf-8')
-    scores = bleu_and_chrf(outputs, references)
+    scored_by = metrics.make('[bleu, chrf]').values()
+    texts = [(text,) for text in references]
+    scores = of_translations(scored_by, outputs, texts, outputs)
     assert 0 < scores['bleu'] < 100
     compare_with_sacrebleu(folder, tmp_path / 'cut.txt', scores)
 
@@ -169,8 +180,8 @@ def test_the_final_scores_are_the_last_metrics(whole):
 
 
 def test_a_line_end_within_a_sentence_becomes_a_space():
-    pairs = [('a\nb', 'c\r\nd'), ('e\u2028f', 'g\x85h')]
-    assert lines_of(pairs) == (['a b', 'e f'], ['c d', 'g h'])
+    pairs = [('a\nb', ('c\r\nd', 'i')), ('e\u2028f', ('g\x85h',))]
+    assert lines_of(pairs) == (['a b', 'e f'], [('c d', 'i'), ('g h',)])
 
 
 def test_the_same_command_again_shows_the_result(whole, text, monkeypatch, capsys):
@@ -221,7 +232,8 @@ def test_a_run_stopped_again_and_again_ends_the_same_bit_for_bit(whole, text, tm
 STUCK = """
 import hashlib, importlib, sys
 from experiments import run
-from experiments.command_line import flags
+from experiments.command_line import flags, stopping
+stopping.watch()
 module, owner, name = sys.argv.pop(1).split(':')
 owner = getattr(importlib.import_module(module), owner)
 def stuck(*args, **kwargs):
@@ -251,7 +263,7 @@ def stopped_in(where, number, text, workdir):
     ('where', 'phase'),
     [
         ('experiments.training.setup:sources:load', 'loading data'),
-        ('experiments.training.setup:tokenizer:train', 'making the tokenizer'),
+        ('experiments.training.setup:tokenizers:train', 'making the tokenizer'),
         ('experiments.training.programs:compilation:compiled', 'compiling'),
     ],
 )
@@ -307,14 +319,14 @@ def command(monkeypatch, module, *argv):
     module.main()
 
 
-def translated(monkeypatch, capsys, workdir, lines, *flags):
+def translated(monkeypatch, capsys, workdir, lines, *flags, program=translate):
     data = lines if isinstance(lines, bytes) else lines.encode()
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.seek(0)
         monkeypatch.setattr(sys, 'stdin', file)
         capsys.readouterr()
-        command(monkeypatch, translate, f'--workdir={workdir}', *flags)
+        command(monkeypatch, program, f'--workdir={workdir}', *flags)
     return capsys.readouterr().out.split('\n')[:-1]
 
 
@@ -358,6 +370,8 @@ def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
             translated(
                 monkeypatch, capsys, workdir, '', f'--decode={decode}', '--n_best=3'
             )
+    with pytest.raises(UserError, match='--top_k=3 changes nothing where evaluation.'):
+        translated(monkeypatch, capsys, workdir, '', '--decode=greedy', '--top_k=3')
 
 
 def test_a_run_beside_itself_translates_as_it_does_alone(
@@ -369,12 +383,60 @@ def test_a_run_beside_itself_translates_as_it_does_alone(
     beside = f'--workdir={workdir}'
     assert translated(monkeypatch, capsys, workdir, lines, beside) == alone
     shutil.copytree(workdir, tmp_path / 'other')
-    other = tokenizer.train(Grammar(pairs=100), 300, tmp_path)
+    other = small_runs.train_tokenizer(Grammar(pairs=100), 300, tmp_path)
     other.save(tmp_path / 'other' / 'tokenizer.model')
     with pytest.raises(UserError, match='its tokenizer is another than that of'):
         translated(
             monkeypatch, capsys, workdir, lines, f'--workdir={tmp_path / "other"}'
         )
+
+
+def test_scores_of_given_targets_are_the_loss_of_a_set(
+    whole, text, monkeypatch, capsys
+):
+    """One line of JSON a pair, in their order, whatever batches they are scored in."""
+    workdir, _ = whole
+    sides = [(text / f'news.{x}').read_text().splitlines() for x in ('en', 'de')]
+    pairs = [*zip(*sides, strict=True)]
+    lines = ''.join(f'{source}\t{target}\n' for source, target in pairs)
+    scored = translated(monkeypatch, capsys, workdir, lines, program=score)
+    found = list(map(json.loads, scored))
+    tokens = [token for line in found for token in line['tokens']]
+    expected = result(workdir)['evaluations']['news']
+    loss = -sum(line['log_p'] for line in found) / len(tokens)
+    assert loss == pytest.approx(expected['loss'], rel=1e-5)
+    likeliest = np.mean([token['rank'] == 1 for token in tokens])
+    assert likeliest == pytest.approx(expected['accuracy'])
+    opened = experiments.open_run(workdir)
+    for line, (_, target) in zip(found, pairs, strict=True):
+        assert sum(x['log_p'] for x in line['tokens']) == pytest.approx(line['log_p'])
+        *ids, _ = [x['token'] for x in line['tokens']]
+        assert ids == opened.tokenizer.pieces(opened.tokenizer.encode([target])[0])
+
+
+def test_what_is_no_pair_is_told_of_with_its_line_before_the_run_is_opened(
+    tmp_path, monkeypatch, capsys
+):
+    for line, message in (
+        ('A dog.', r"line 2: 0 tabs in 'A dog.', and one is wanted: source, tab"),
+        ('a\tb\tc', 'line 2: 2 tabs in'),
+        ('A dog.\t ', 'line 2: its target is blank: leave the line out'),
+        ('\tEin Hund.', 'line 2: its source is blank'),
+    ):
+        lines = f'A cat.\tEine Katze.\n{line}\n'
+        with pytest.raises(UserError, match=message):
+            translated(monkeypatch, capsys, tmp_path, lines, program=score)
+
+
+def test_an_opened_run_does_what_the_commands_do(whole, text, monkeypatch, capsys):
+    workdir, _ = whole
+    opened = experiments.open_run(workdir)
+    sources, references = lines_of(opened.evaluation_sets['news'])
+    expected = translated(monkeypatch, capsys, workdir, '\n'.join(sources))
+    assert opened.translate(sources) == expected
+    (tokens,) = opened.score([(sources[0], references[0][0])])
+    seen = opened.record(sources[0], references[0][0])
+    assert seen.values['decoder/layer_0/before'].shape == (1, len(tokens), 16)
 
 
 def test_lines_before_one_that_cannot_be_translated_are_translated(
@@ -416,6 +478,41 @@ def test_evaluating_again_gives_the_same_scores(whole, monkeypatch, capsys):
         UserError, match="--set: there is no set 'test'; there is val, news"
     ):
         command(monkeypatch, evaluate, f'--workdir={workdir}', '--set=test')
+
+
+def test_a_terminal_shows_what_is_done_beside_a_result(
+    whole, text, monkeypatch, capsys
+):
+    workdir, _ = whole
+    news = (text / 'news.en').read_text()
+    for run_command, shown in (
+        (lambda: command(monkeypatch, report, workdir, '--csv'), 'reading runs'),
+        (
+            lambda: command(monkeypatch, evaluate, f'--workdir={workdir}'),
+            '3/3 sentences of news',
+        ),
+        (lambda: print(*translated(monkeypatch, capsys, workdir, news)), '3 lines'),
+    ):
+        run_command()
+        result, nothing = capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, 'stderr', Terminal())
+            run_command()
+            assert shown in sys.stderr.getvalue()
+        assert (nothing, capsys.readouterr().out) == ('', result)
+
+
+@pytest.mark.skipif(os.name != 'posix', reason='has no pseudo-terminals')
+def test_who_types_is_told_how_to_end(whole, monkeypatch, capsys):
+    ours, theirs = os.openpty()
+    os.write(ours, b'A dog.\n\x04')
+    with open(theirs) as stdin:
+        monkeypatch.setattr(sys, 'stdin', stdin)
+        command(monkeypatch, translate, f'--workdir={whole[0]}')
+    os.close(ours)
+    out, err = capsys.readouterr()
+    assert out.count('\n') == 1
+    assert err == 'reading lines from here; Ctrl-D ends\n'
 
 
 def test_the_report_reads_it(whole, monkeypatch, capsys):
@@ -497,11 +594,14 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         (dict(train__steps='many'), 'train.steps'),
         (dict(train__steps=0), 'train.steps=0 and train.epochs=0'),
         (
-            dict(train__label_smoothing=1),
-            'train.label_smoothing must be at least 0 and below 1',
+            dict(train__loss='cross_entropy(label_smoothing=1)'),
+            'train.loss: label_smoothing must be at least 0 and below 1',
         ),
         (dict(optimizer__schedule='nome'), 'optimizer.schedule: .*is not one of noam'),
-        (dict(tokenizer__vocab_size=20), 'tokenizer.vocab_size=20 is smaller than'),
+        (
+            dict(tokenizer='sentencepiece(vocab_size=20)'),
+            'tokenizer: vocab_size=20 is smaller than',
+        ),
         (
             dict(batch__tokens=64, batch__rows_multiple=4),
             'batch.tokens=64 is less than batch.rows_multiple=4 rows',
@@ -514,7 +614,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         (dict(evaluation__average=9), 'checkpoint.keep'),
         (
             dict(data='txt'),
-            'grammar, needles, text, tfds; did you mean .text.',
+            'needles, table, text, tfds, nor .*; did you mean .text.',
         ),
         (dict(data='text(path="nowhere", source="en", target="de")'), 'nowhere'),
         (dict(model__positions='learned(max_length=5)'), 'learned positions .* for 5'),
@@ -526,6 +626,18 @@ def test_bad_input_is_one_line_and_writes_nothing(
     with pytest.raises(UserError, match=message) as caught:
         command(monkeypatch, run, *arguments(text, tmp_path / 'run', **changes))
     assert '\n' not in str(caught.value)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_a_language_whose_tokenizer_is_not_installed_is_told_first(
+    text, tmp_path, monkeypatch
+):
+    for file in text.iterdir():
+        shutil.copy(file, tmp_path / f'{file.stem}{file.suffix.replace("de", "ja")}')
+    monkeypatch.setitem(sys.modules, 'MeCab', None)
+    data = f'text(path="{tmp_path}", source="en", target="ja")'
+    with pytest.raises(UserError, match=r'pip install sacrebleu\[ja\]; or choose'):
+        command(monkeypatch, run, *arguments(text, tmp_path / 'run', data=data))
     assert not (tmp_path / 'run').exists()
 
 

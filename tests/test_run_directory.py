@@ -158,6 +158,8 @@ def test_the_commit_is_that_of_this_code_and_no_other(tmp_path, monkeypatch):
         'commit': git('rev-parse', 'HEAD'),
         'changed': False,
     }
+    (tmp_path / 'my_sweep.py').write_text('')
+    assert not environment.describe([])['git']['changed']
     code.write_text('changed')
     assert environment.describe([])['git']['changed']
 

@@ -53,12 +53,14 @@ PATTERN = {
     'norm': '[layer, batch]',
     'residual': 'pre_norm',
     'feed_forward': '[relu, mixture]',
+    'dropout': 0.0,
 }
 
 
 def test_loss_gradients_and_statistics_are_those_of_separate_layers():
     def step(model, variables):
-        return jax.jit(functools.partial(loss_and_grads, model))(variables, batch())
+        step = functools.partial(loss_and_grads, model, dropout_key=jax.random.key(1))
+        return jax.jit(step)(variables, batch())
 
     separate, scanned = both(**PATTERN)
     expected, expected_stats = step(*separate)

@@ -2,15 +2,14 @@
 
 import io
 import os
+import sys
 
 import pytest
+from terminals import Terminal
 
+from experiments.command_line import screen as screens
+from experiments.command_line import stopping
 from experiments.command_line.screen import Screen
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.fixture
@@ -21,28 +20,42 @@ def terminal(monkeypatch):
 
 
 def test_a_file_gets_plain_lines():
-    out, times = io.StringIO(), iter([0.0, 0.0, 10.0, 20.0])
-    screen = Screen(out, lambda: next(times))
+    out, now = io.StringIO(), 0.0
+    screen = Screen(out, lambda: now)
     screen.begin('loading data', quiet=True)
     for pairs in (100, 200):
         screen.begin('tokenising')
         screen.count(pairs, None, 'pairs')
-    screen.train(steps=1000, first=100)
-    screen.step(200)
+    screen.begin('compiling', quiet=True)
+    screen.step(101, 1000)
+    screen.metrics(101, loss=4)
+    now = 10.0
+    screen.step(201, 1000)
     screen.metrics(200, loss=3.14159, tokens_per_second=12345.6)
     screen.say('hello')
+    screen.step(1000, 1000)
     screen.metrics(1000, loss=1)
     screen.close()
     assert out.getvalue() == (
         'tokenising …\n'
+        'step 101/1,000  loss 4  ? left\n'
         'step 200/1,000  loss 3.142  tokens per second 12,346  1:20 left\n'
         'hello\n'
         'step 1,000/1,000  loss 1  0:00 left\n'
     )
 
 
-def test_a_terminal_shows_every_phase_and_keeps_what_was_said(terminal):
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(terminal, monkeypatch):
+    monkeypatch.setenv('TERM', 'dumb')
     screen = Screen(terminal)
+    screen.begin('tokenising')
+    screen.close()
+    assert terminal.getvalue() == 'tokenising …\n'
+
+
+def test_a_terminal_shows_every_phase_and_keeps_what_was_said(terminal):
+    now = 0.0
+    screen = Screen(terminal, lambda: now)
 
     def shown():
         terminal.truncate(terminal.seek(0))
@@ -56,13 +69,16 @@ def test_a_terminal_shows_every_phase_and_keeps_what_was_said(terminal):
     screen.begin('tokenising')
     screen.count(12_000, None, 'pairs')
     assert '12,000 pairs' in shown()
-    screen.train(steps=50, first=0)
     screen.metrics(20, loss=2.5)
-    screen.step(21)
+    screen.step(21, 50)
     assert 'training: step 21/50' in shown() and 'loss 2.5' in shown()
     screen.begin('evaluating', quiet=True)
-    screen.count(64, 200, 'sentences of val')
-    assert '64/200 sentences of val' in shown()
+    screen.count(200, 200, 'sentences of news')
+    for done in (0, 40, 80):
+        screen.count(done, 200, 'sentences of val')
+        now += 30.0
+    assert '80/200 sentences of val' in shown()
+    assert '0:01:30' in shown()  # for the 120 that are left
     assert 'loss 2.5' not in shown()
     screen.say('hello [bold]')
     assert 'hello [bold]\n' in terminal.getvalue()
@@ -81,3 +97,28 @@ def test_a_run_goes_on_where_nobody_reads():
     os.close(reads)
     screen.say('not seen')
     stream.close()  # what had been buffered is flushed, and no error
+
+
+@pytest.fixture
+def last_line(monkeypatch):
+    """What a signal would have done and printed."""
+    monkeypatch.setattr(stopping, '_line', str)
+    return lambda: stopping._line()
+
+
+def test_beside_a_result_only_a_terminal_shows_something(
+    terminal, last_line, monkeypatch, capsys
+):
+    with screens.on_stderr('reading') as screen:
+        screen.begin('scoring')
+        screen.count(1, 2, 'runs')
+    assert capsys.readouterr() == ('', '')
+    monkeypatch.setattr(sys, 'stderr', terminal)
+    with screens.on_stderr('reading') as screen:
+        assert 'reading' in terminal.getvalue()
+        print('a result')  # is not drawn into by the line, nor the line into it
+        print('a warning', file=sys.stderr)
+        assert 'a warning\n' in terminal.getvalue()
+        assert last_line() is None  # and the line is gone, as after the block
+        assert terminal.getvalue().endswith('\x1b[?25h\r\x1b[1A\x1b[2K')
+    assert capsys.readouterr() == ('a result\n', '')

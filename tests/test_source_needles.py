@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+import small_runs
 
-from experiments.data import sources, tokenizer
+from experiments.data import sources
 from experiments.data.sources.needles import Needles
-from experiments.data.tokenizer import UNK
+from experiments.data.tokenizers.base import UNK
 
 
 def answer(source, count):
@@ -56,7 +57,7 @@ def test_it_is_the_same_each_time_and_by_its_arguments():
 
 def test_every_word_is_one_piece(tmp_path: Path):
     data = sources.load('needles(count=2, pairs=3000)')
-    vocabulary = tokenizer.train(data, 1000, tmp_path)
+    vocabulary = small_runs.train_tokenizer(data, 1000, tmp_path)
     for name in (0, 1):
         texts = [pair[name] for pair in data.evaluation()['test']]
         for text, ids in zip(texts, vocabulary.encode(texts), strict=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.data import sources
+from experiments.data.contracts import source_findings
 from experiments.data.sources.text import Text
 from experiments.errors import UserError
 
@@ -36,8 +37,31 @@ def test_reads_pairs_and_every_set_that_has_both_languages(folder):
     assert list(text.train()) == [('a', 'x'), ('b', 'y')]
     sets = text.evaluation()
     assert list(sets) == ['val', 'news.2014', 'test']
-    assert sets['val'] == [('c', 'z')] and sets['news.2014'] == [('g', 'v')]
+    assert sets['val'] == [('c', ('z',))] and sets['news.2014'] == [('g', ('v',))]
     assert list(make(folder, 'de', 'en').train()) == [('x', 'a'), ('y', 'b')]
+
+
+def test_an_evaluation_set_may_have_further_references(folder):
+    write(folder, test_en='a\nb\n', test_de='x\ny\n')
+    (folder / 'test.de.1').write_text('x1\n\n')
+    (folder / 'test.de.2.gz').write_bytes(gzip.compress(b'x2\ny2\n'))
+    sets = make(folder).evaluation()
+    assert list(sets) == ['val', 'test']
+    assert sets['test'] == [('a', ('x', 'x1', 'x2')), ('b', ('y', 'y2'))]
+    (folder / 'test.de.1').write_text('x1\n')
+    with pytest.raises(UserError, match='test.de.1 has 1 lines and the set 2; line n'):
+        make(folder).evaluation()
+
+
+def test_the_contracts_look_at_every_reference(folder):
+    (folder / 'val.de.1').write_text('z1\n')
+    assert not [found for found in source_findings(make(folder)) if not found.holds]
+    write(folder, val_en='b\n')
+    (folder / 'val.de.1').write_text('y\n')
+    broken = [found for found in source_findings(make(folder)) if not found.holds]
+    assert [found.contract for found in broken] == [
+        'no set holds a pair that is trained on'
+    ]
 
 
 def test_a_spec_makes_it(folder):
@@ -92,8 +116,12 @@ def test_digest_follows_the_training_text_alone(folder, tmp_path_factory):
         ('path=".", source="en", target="en"', "are both 'en'; name two"),
         ('path="~nosuchuser/x", source="en", target="de"', 'home directory'),
         (f'path="{"x" * 5000}", source="en", target="de"', 'File name too long'),
+        (
+            'path="x"',
+            'text needs source, target, such as '
+            r'text\(path="corpus", source="en", target="de"\)$',
+        ),
         ('path="x", sorce="en"', "unknown argument 'sorce'; text takes path, source"),
-        ('path="x"', 'source'),
     ],
 )
 def test_bad_arguments_are_one_line_of_the_field(arguments, message):

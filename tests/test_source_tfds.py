@@ -150,7 +150,11 @@ def test_digest_tells_sets_splits_and_directions_apart(folder, tfrecords):
         ),
         (
             {'name': 'no_such_set'},
-            r"name='no_such_set'\): Dataset no_such_set not found",
+            r"name='no_such_set'\): Dataset no_such_set not found\.$",
+        ),
+        (
+            {'name': 'wmt14_transalte/de-en'},
+            r'not found\. Did you mean: wmt14_transalte -> wmt14_translate \?',
         ),
         (
             {'name': 'tiny_translate/xx'},

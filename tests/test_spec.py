@@ -6,11 +6,12 @@ import pytest
 
 from flaxformer_lite.config import spec
 
+SHOP = spec.Folder('shop', 'Base')
 FILES = {
-    '__init__.py': '',
-    'base.py': 'class Base:\n    pass\n',
-    '_hidden.py': '',
-    'local.py': """
+    'shop/__init__.py': '',
+    'shop/base.py': 'class Base:\n    pass\n',
+    'shop/_hidden.py': '',
+    'shop/local.py': """
         import dataclasses
         from shop.base import Base
 
@@ -19,6 +20,8 @@ FILES = {
 
         @dataclasses.dataclass
         class Local(Base):
+            '''`local(window=64)`, or `local(window=1)`.'''
+
             window: int
             dilation: int = 1
 
@@ -26,19 +29,32 @@ FILES = {
                 if self.window < 1:
                     raise ValueError(f'window must be at least 1, not {self.window}')
     """,
+    'spare_parts.py': """
+        import dataclasses
+        from shop.base import Base
+
+        @dataclasses.dataclass
+        class Far(Base):
+            window: int = 1
+            places: object = ()
+
+            class Inner(Base):
+                pass
+    """,
+    'broken_parts.py': 'import nowhere_to_be_found',
 }
 
 
 @pytest.fixture(scope='module', autouse=True)
 def shop(tmp_path_factory):
     """A package whose variants no list names."""
-    folder = tmp_path_factory.mktemp('package') / 'shop'
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp('package')
+    (folder / 'shop').mkdir()
     for name, text in FILES.items():
         (folder / name).write_text(textwrap.dedent(text))
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder.parent)
-        yield folder
+        patch.syspath_prepend(folder)
+        yield
 
 
 @pytest.mark.parametrize(
@@ -47,6 +63,7 @@ def shop(tmp_path_factory):
         ('local', ('local', {})),
         (' local() ', ('local', {})),
         ('local(window=64)', ('local', {'window': 64})),
+        ('spare_parts.Far(window=2)', ('spare_parts.Far', {'window': 2})),
         ('rotary(max_wavelength=-500.0)', ('rotary', {'max_wavelength': -500.0})),
         (
             'text(path="a b/(c)", pair=("en", "de"), x=None)',
@@ -73,7 +90,7 @@ def test_the_entries_of_a_pattern_are_specs(text, expected):
 
 @pytest.mark.parametrize('text', ['[]', '[local', '[local][0]', '[local], far'])
 def test_what_is_not_a_pattern_is_refused(text):
-    with pytest.raises(ValueError, match='is not a pattern over layers: write'):
+    with pytest.raises(ValueError, match='is not a list: write'):
         spec.entries(text)
 
 
@@ -87,6 +104,8 @@ def test_what_is_not_a_pattern_is_refused(text):
         'local(window=__import__("os").getcwd())',
         'local(window=1, window=2)',
         'local(**{"window": 1})',
+        'local(window=1).far',
+        '[local].far',
     ],
 )
 def test_what_is_not_a_spec_is_refused(text):
@@ -95,42 +114,104 @@ def test_what_is_not_a_spec_is_refused(text):
 
 
 def test_available_lists_files_but_base_and_hidden_ones():
-    assert spec.available('shop') == ['local']
+    assert SHOP.names() == ['local']
 
 
 def test_make_makes_the_one_public_class_of_the_file():
-    local = spec.make('shop', 'local(window=3)')
+    local = SHOP.make('local(window=3)')
     assert (type(local).__name__, local.window, local.dilation) == ('Local', 3, 1)
 
 
 def test_given_arguments_reach_the_class_beside_those_of_the_spec():
-    local = spec.make('shop', 'local(window=3)', dilation=2)
+    local = SHOP.make('local(window=3)', dilation=2)
     assert (local.window, local.dilation) == (3, 2)
 
 
 def test_a_given_argument_is_not_the_specs_to_say():
     message = "unknown argument 'window'; local takes dilation$"
     with pytest.raises(ValueError, match=message):
-        spec.make('shop', 'local(window=3)', window=5)
+        SHOP.make('local(window=3)', window=5)
 
 
 def test_a_given_argument_that_the_class_does_not_take_is_refused():
     with pytest.raises(ValueError, match="'local\\(window=3\\)': .*'unheard_of'"):
-        spec.make('shop', 'local(window=3)', unheard_of=1)
+        SHOP.make('local(window=3)', unheard_of=1)
+
+
+def test_a_file_with_two_public_classes_is_refused_by_their_names(
+    tmp_path, monkeypatch
+):
+    (tmp_path / 'stall').mkdir()
+    for name in ('__init__', 'base', 'twofold'):
+        (tmp_path / 'stall' / f'{name}.py').touch()
+    two = 'class One:\n    pass\n\nclass Two:\n    pass\n'
+    (tmp_path / 'stall' / 'twofold.py').write_text(two)
+    monkeypatch.syspath_prepend(tmp_path)
+    message = 'stall.twofold must define one public class, and defines One, Two: begin'
+    with pytest.raises(ValueError, match=message):
+        spec.Folder('stall', 'Base').make('twofold')
 
 
 @pytest.mark.parametrize(
     ('text', 'message'),
     [
-        ('lokal', "'lokal' is not one of local; did you mean 'local'"),
-        ('zzz', "'zzz' is not one of local$"),
+        ('lokal', "'lokal' is not one of local, .*; did you mean 'local'"),
+        ('zzz', "^'zzz' is not one of local, nor a .*my_package.my_module.MyClass is$"),
         ('base', "'base' is not one of local"),
         ('_hidden', "'_hidden' is not one of local"),
         ('local(size=3)', "unknown argument 'size'; local takes window, dilation"),
-        ('local', 'window'),
+        ('local', '^local needs window, such as local\\(window=64\\)$'),
         ('local(window=0)', 'window must be at least 1, not 0'),
+        ('nowhere.Far', 'nowhere.Far: there is no module nowhere, neither in the'),
+        ('spare_parts.sub.Far', 'there is no module spare_parts.sub, neither'),
+        (
+            'broken_parts.Far',
+            'broken_parts.Far: there is no module nowhere_to_be_found, n',
+        ),
+        ('spare_parts.Farr', "spare_parts has no class Farr; did you mean 'Far'"),
+        ('spare_parts.dataclasses', 'spare_parts has no class dataclasses'),
+        ('decimal.Decimal', 'decimal.Decimal is no Base: derive it from shop.base.B'),
+        (
+            'spare_parts.Far(size=3)',
+            "unknown argument 'size'; spare_parts.Far takes window",
+        ),
+        (5, '5 is not a spec'),
     ],
 )
 def test_what_cannot_be_made_is_refused_with_what_is_there(text, message):
     with pytest.raises(ValueError, match=message):
-        spec.make('shop', text)
+        SHOP.make(text)
+
+
+def test_a_class_and_an_object_are_as_good_as_their_name():
+    from spare_parts import Far
+
+    class Near(Far):
+        pass
+
+    names = 'spare_parts.Far(window=3)', Far(window=3)
+    assert [SHOP.make(name) for name in names] == [Far(3)] * 2
+    assert SHOP.make(Far, window=2) == SHOP.make('spare_parts.Far', window=2) == Far(2)
+    assert isinstance(SHOP.make(Near), Near)
+    assert SHOP.make(Near(window=5)).window == 5
+
+
+def test_the_text_of_a_spec_names_what_it_was_made_of():
+    from spare_parts import Far
+
+    assert spec.text('local(window=3)') == 'local(window=3)'
+    assert spec.text(Far) == spec.text(Far()) == 'spare_parts.Far'
+    far = Far(window=3, places=('a', 2.5))
+    assert spec.text(far) == "spare_parts.Far(window=3, places=('a', 2.5))"
+    assert SHOP.make(spec.text(far)) == far
+
+
+def test_what_no_text_can_name_has_none():
+    from spare_parts import Far
+
+    class Near(Far):
+        pass
+
+    for unnamed in (Near, Near(window=2), Far.Inner, Far(places=object())):
+        with pytest.raises(ValueError, match='cannot be made again of this text, as'):
+            spec.text(unnamed)

@@ -43,6 +43,8 @@ def test_a_process_ends_whatever_it_does_and_says_a_line(work, number):
     assert stopped(f'{work}()', number) == (128 + number, 'nothing was lost\n')
 
 
+IMPORTED = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
+
 ASKED = """
 with stopping.asked() as is_asked:
     print('ready', flush=True)
@@ -82,6 +84,36 @@ except ValueError:
     wait()
 """
     assert stopped(code, signal.SIGTERM) == (143, 'nothing was lost\n')
+
+
+COMMANDS = sorted(
+    file.stem
+    for file in (ROOT / 'experiments').glob('*.py')
+    if '    command.run(' in file.read_text('utf-8')
+)
+MOMENTS = [(command, 'absl', signal.SIGINT) for command in COMMANDS]
+MOMENTS += [
+    ('run', 'argparse', signal.SIGTERM),
+    ('evaluate', 'jax', signal.SIGINT),
+    ('translate', 'numpy', signal.SIGTERM),
+]
+
+
+@pytest.mark.parametrize(('command', 'module', 'number'), MOMENTS)
+def test_a_command_that_is_still_being_imported_ends_with_a_line(
+    tmp_path, command, module, number
+):
+    (tmp_path / f'{module}.py').write_text(IMPORTED)
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    argv = [sys.executable, '-m', f'experiments.{command}']
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(
+        argv, cwd=ROOT, env=os.environ | {'PYTHONPATH': path}, **pipes
+    ) as process:
+        assert process.stdout.readline() == 'ready\n'
+        process.send_signal(number)
+        printed = process.communicate(timeout=20)
+    assert (process.returncode, *printed) == (128 + number, '', 'stopped\n')
 
 
 def test_a_child_that_is_ended_does_not_end_its_parent():

@@ -5,7 +5,7 @@ import pytest
 from configs.sweeps import table3
 from experiments.command_line import flags
 from experiments.config import check
-from experiments.runs import trained_run
+from experiments.runtime import mesh
 from experiments.sweeps import schema
 from experiments.training.result import count_parameters
 
@@ -18,8 +18,8 @@ def first_runs(name):
 
 
 def parameters(config):
-    model = check.build_model(config, config.tokenizer.vocab_size)
-    return count_parameters(trained_run.abstract_variables(model)['params'])
+    model = check.build_model(config)
+    return count_parameters(mesh.abstract_variables(model)['params'])
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -28,7 +28,7 @@ def test_every_arm_can_be_built_and_scores_what_decides(name):
     for run in first_runs(name).values():
         check.check_config(run.config)
         check.check_overrides(run.config, run.overrides)
-        check.build_model(run.config, run.config.tokenizer.vocab_size)
+        check.build_model(run.config)
         chosen = [text.strip() for text in run.config.evaluation.sets.split(',')]
         assert chosen == [''] or measure.split()[0] in chosen
 

@@ -231,7 +231,7 @@ BATCH_NORM = dict(norm='batch(momentum=0.0)', residual='pre_norm')
 def test_evaluation_reads_the_batch_stats_that_training_leaves():
     first, state, metrics = once(**BATCH_NORM)
     m = model(dropout=0.0, **BATCH_NORM)
-    sums = jax.jit(functools.partial(loss_sums, m, label_smoothing=0.1))
+    sums = jax.jit(functools.partial(loss_sums, m))
     # Without momentum they are the batch's own, so the same parameters have the same
     # loss again.
     variables = first.replace(batch_stats=state.batch_stats).variables
@@ -245,7 +245,8 @@ def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
     def learnt(balance):
         m = model(dropout=0.0, feed_forward=f'mixture(balance={balance})')
         variables = {'params': tiny.parameters(m)}
-        return jax.jit(functools.partial(loss_and_grads, m))(variables, batch())[0]
+        step = functools.partial(loss_and_grads, m, dropout_key=jax.random.key(1))
+        return jax.jit(step)(variables, batch())[0]
 
     (sums, others, none), (_, _, once), (_, _, twice) = found = [
         learnt(x) for x in (0.0, 1.0, 2.0)

@@ -32,7 +32,7 @@ BATCH = tiny.batch([[pair] for pair in tiny.PAIRS])
 
 
 def mean_loss(params, dropout_key=None, model=MODEL):
-    sums = loss_sums(model, {'params': params}, BATCH, 0.1, dropout_key)
+    sums = loss_sums(model, {'params': params}, BATCH, dropout_key=dropout_key)
     return sums.loss / sums.tokens
 
 

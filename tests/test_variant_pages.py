@@ -8,14 +8,27 @@ import pytest
 
 from experiments.config.table import allowed, shown
 from flaxformer_lite.config import spec, variants
+from flaxformer_lite.config.variants import LOSSES
 
 ROOT = Path(__file__).parents[1]
-KINDS = sorted(variants.FOLDERS)
-ALL = [(kind, name) for kind in KINDS for name in variants.names(kind)]
+FOLDERS = variants.FOLDERS | {'loss': LOSSES}
+KINDS = sorted(FOLDERS)
+
+
+def arguments(kind, name):
+    if kind != 'loss':
+        return variants.arguments(kind, name)
+    cls, _ = LOSSES.find(name)
+    # The teacher of a loss is no argument of a spec.
+    return {k: x for k, x in spec.parameters(cls).items() if 'teacher' not in k}
+
+
+ALL = [(kind, name) for kind in KINDS for name in FOLDERS[kind].names()]
 
 
 def page(kind):
-    return (ROOT / f'docs/variants/{variants.FOLDERS[kind]}.md').read_text('utf-8')
+    _, _, folder = FOLDERS[kind].package.rpartition('.')
+    return (ROOT / f'docs/variants/{folder}.md').read_text('utf-8')
 
 
 def sections(kind):
@@ -33,7 +46,7 @@ def rows(text, columns):
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_page_names_the_variants_of_its_kind(kind):
-    assert sorted(sections(kind)) == variants.names(kind)
+    assert sorted(sections(kind)) == FOLDERS[kind].names()
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -45,11 +58,11 @@ def test_a_page_names_the_fields_of_its_kind(kind):
 
 @pytest.mark.parametrize(('kind', 'name'), ALL)
 def test_a_page_has_the_arguments_defaults_and_ranges_of_a_variant(kind, name):
-    cls = spec.find(f'flaxformer_lite.{variants.FOLDERS[kind]}', name)
+    cls, _ = FOLDERS[kind].find(name)
     parameters = inspect.signature(cls).parameters
     expected = [
         [f'`{argument}`', f'`{shown(parameters[argument].default)}`', allowed(kind_of)]
-        for argument, kind_of in variants.arguments(kind, name).items()
+        for argument, kind_of in arguments(kind, name).items()
     ]
     text = sections(kind)[name]
     assert [cells[:3] for cells in rows(text, 4)] == expected
@@ -60,5 +73,5 @@ def test_a_page_has_the_arguments_defaults_and_ranges_of_a_variant(kind, name):
 def test_a_page_has_a_formula_and_the_file_of_a_variant(kind, name):
     text = sections(kind)[name]
     assert re.search(r'^\$\$.+\$\$$', text, re.MULTILINE)
-    path = f'flaxformer_lite/{variants.FOLDERS[kind]}/{name}.py'
+    path = f'{FOLDERS[kind].package.replace(".", "/")}/{name}.py'
     assert f'File: [`{name}.py`](../../{path}).' in text

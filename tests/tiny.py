@@ -15,9 +15,10 @@ from flaxformer_lite.config import build, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.decoding import DecodeInputs
 from flaxformer_lite.models.base import Model
+from flaxformer_lite.testing import rows
 from flaxformer_lite.training.train_step import TrainState, init_variables
 
-VOCAB = 13
+VOCAB = rows.VOCAB_SIZE
 # d_k, d_v and d_model / num_heads all differ, so that none can stand for another.
 SIZES = dict(d_model=12, num_layers=2, num_heads=2, d_k=4, d_v=3, d_ff=16)
 # The decoder's sizes, and those of its attention to the source, differ from the
@@ -35,11 +36,8 @@ UNEQUAL = dict(
     cross_d_k=8,
     cross_d_v=7,
 )
-PAIRS = [
-    ([4, 5, 6, 7, 1], [8, 9, 3, 1]),
-    ([10, 4, 1], [11, 5, 12, 6, 7, 1]),
-    ([9, 1], [4, 1]),
-]
+PAIRS = rows.PAIRS
+batch = rows.batch_of
 
 
 def model(**overrides: Any) -> Model:
@@ -141,24 +139,7 @@ def first_gradient(state: TrainState) -> Any:
     return jax.tree.map(lambda x: x / (1 - 0.9), state.opt_state[0].mu)
 
 
-def padded(rows: list[list[int]], length: int = 0) -> jax.Array:
-    length = max([length, *map(len, rows)])
-    return jnp.asarray([row + [0] * (length - len(row)) for row in rows], jnp.int32)
-
-
-def batch(rows: list[list[tuple[list[int], list[int]]]]) -> dict[str, jax.Array]:
-    """Rows of any number of pairs of source and labels, as they are trained on."""
-    columns: dict[str, list[list[int]]] = {}
-
-    def add(name, values):
-        columns.setdefault(name, []).append([int(v) for pair in values for v in pair])
-
-    for row in rows:
-        source, labels = [s for s, _ in row], [t for _, t in row]
-        add('source', source)
-        add('inputs', [[2, *t[:-1]] for t in labels])
-        add('labels', labels)
-        for name, side in (('source', source), ('target', labels)):
-            add(f'{name}_segments', [[i] * len(x) for i, x in enumerate(side, 1)])
-            add(f'{name}_positions', [range(len(x)) for x in side])
-    return {name: padded(values) for name, values in columns.items()}
+def padded(sentences: list[list[int]], length: int = 0) -> jax.Array:
+    length = max([length, *map(len, sentences)])
+    lists = [tokens + [0] * (length - len(tokens)) for tokens in sentences]
+    return jnp.asarray(lists, jnp.int32)

@@ -1,0 +1,324 @@
+"""Losses: each file by its formula in float64, and all held to one contract."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+import flaxformer_lite
+from experiments.runtime import compilation, mesh
+from flaxformer_lite import testing
+from flaxformer_lite.config import spec
+from flaxformer_lite.config.variants import LOSSES
+from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.losses.focal import Focal
+from flaxformer_lite.ops import loss_of_logits, use_reference
+from flaxformer_lite.special_tokens import SpecialTokens
+from flaxformer_lite.training.loss import as_loss, loss_and_grads
+from flaxformer_lite.training.train_step import TrainState, make_train_step
+
+WIDTH = 6
+
+
+class Words:
+    """Stands for a model that compiles at once: a word's vector, noisy with a key."""
+
+    scans_layers = False
+    logit_cap = 3.0
+
+    special_tokens = SpecialTokens()
+
+    def __init__(self, dtype=jnp.float32, noise=1.0):
+        self.dense = Dense((), dtype=dtype)
+        self.noise = noise
+
+    def with_remat(self, remat):
+        return self
+
+    def apply(self, variables, source, inputs, method='', rngs=None, mutable=()):
+        table_VD = variables['params']['table']
+        hidden_BTD = table_VD[inputs.tokens_BT] + table_VD[source.tokens_BT[:, :1]]
+        if rngs:
+            noise_BTD = jax.random.normal(rngs['dropout'], hidden_BTD.shape)
+            hidden_BTD += self.noise * noise_BTD
+        if method != 'logit_factors':
+            return hidden_BTD @ table_VD.T
+        return (hidden_BTD, table_VD, variables['params']['bias']), {}
+
+
+def variables(seed=0):
+    rng = np.random.default_rng(seed)
+    table, bias = rng.normal(size=(tiny.VOCAB, WIDTH)), rng.normal(size=tiny.VOCAB)
+    return {'params': {'table': jnp.float32(table), 'bias': jnp.float32(bias)}}
+
+
+def loss_of(text):
+    return as_loss(text, teacher=Words(), teacher_variables=variables(1))
+
+
+# The laws, of the logits of one label by each pass, and of the teacher's there.
+
+
+def log_p(logits):
+    return logits - np.log(np.exp(logits).sum())
+
+
+def cross_entropy(logits, label, smoothing):
+    q = np.full(len(logits), smoothing / len(logits))
+    q[label] += 1 - smoothing
+    return -q @ log_p(logits)
+
+
+def kl(one, other):
+    return np.exp(log_p(one)) @ (log_p(one) - log_p(other))
+
+
+def focal(logits, label, gamma):
+    p = np.exp(logits[label]) / np.exp(logits).sum()
+    return -((1 - p) ** gamma) * np.log(p)
+
+
+def r_drop(one, other, label, alpha, smoothing):
+    costs = cross_entropy(one, label, smoothing) + cross_entropy(
+        other, label, smoothing
+    )
+    return costs + alpha / 2 * (kl(one, other) + kl(other, one))
+
+
+def distillation(logits, label, teacher, alpha):
+    q = np.exp(teacher) / np.exp(teacher).sum()
+    return (1 - alpha) * cross_entropy(logits, label, 0.0) - alpha * q @ log_p(logits)
+
+
+LAWS = {
+    'cross_entropy(label_smoothing=0.2)': lambda z, y, t: cross_entropy(z[0], y, 0.2),
+    'z_loss(weight=0.3)': lambda z, y, t: 0.3 * np.log(np.exp(z[0]).sum()) ** 2,
+    'focal(gamma=1.5)': lambda z, y, t: focal(z[0], y, 1.5),
+    'r_drop(weight=2.0, label_smoothing=0.2)': lambda z, y, t: r_drop(*z, y, 2.0, 0.2),
+    'distillation(weight=0.3)': lambda z, y, t: distillation(z[0], y, t, 0.3),
+    '[cross_entropy(label_smoothing=0.2), z_loss(weight=0.3)]': lambda z, y, t: (
+        cross_entropy(z[0], y, 0.2) + 0.3 * np.log(np.exp(z[0]).sum()) ** 2
+    ),
+}
+every_law = pytest.mark.parametrize('text', LAWS)
+
+
+def test_each_file_has_a_law():
+    assert sorted(spec.parse(x)[0] for x in LAWS if x[0] != '[') == LOSSES.names()
+
+
+def by_law(text, logits_BTPV, labels_BT, teacher_BTV):
+    """The sum over labels but padding."""
+    return sum(
+        LAWS[text](logits_BTPV[b, t], labels_BT[b, t], teacher_BTV[b, t])
+        for b, t in np.argwhere(labels_BT != 0)
+    )
+
+
+@every_law
+def test_a_loss_and_its_gradient_are_those_of_the_law(text):
+    """The gradient is that of differences, (f(h) − f(−h)) / 2h, in float64."""
+    loss, rng = loss_of(text), np.random.default_rng(0)
+    logits = rng.normal(size=(2, 3, loss.passes, 5))
+    teacher = rng.normal(size=(2, 3, 5))
+    labels = np.array([[1, 4, 2], [3, 0, 0]])
+    targets = jnp.asarray(labels), jax.nn.log_softmax(jnp.float32(teacher))
+    if 'distillation' not in text:
+        targets = targets[:1]
+    formula = loss.formula(padding=0)
+    logits_NV = jnp.float32(logits).reshape(-1, 5)
+    sums = formula.sums(logits_NV, targets)
+    np.testing.assert_allclose(
+        sums.loss, by_law(text, logits, labels, teacher), rtol=1e-5
+    )
+    gradient = np.zeros_like(logits)
+    for place in np.ndindex(*logits.shape):
+        for sign in (1, -1):
+            moved = logits.copy()
+            moved[place] += sign * 1e-5
+            gradient[place] += sign * by_law(text, moved, labels, teacher) / 2e-5
+    found = formula.gradient(logits_NV, targets)
+    np.testing.assert_allclose(found, gradient.reshape(-1, 5), atol=1e-4)
+
+
+EVERY = (*LAWS, '[r_drop, distillation, z_loss]')
+
+
+def rows(*numbers):
+    """Of four rows, the third of which is packed, these; padding in the others' place.
+
+    The arrays' last column is padding in all.
+    """
+    pairs = [tiny.PAIRS[:1], tiny.PAIRS[1:2], tiny.PAIRS, []]
+    chosen = [pairs[i] if i in numbers else [] for i in range(4)]
+    batch = tiny.batch(chosen)
+    return {k: jnp.pad(x, [(0, 0), (0, 13 - x.shape[1])]) for k, x in batch.items()}
+
+
+def learn(text, dtype=jnp.float32):
+    """(batch, key) → sums and gradients."""
+
+    @jax.jit
+    def run(batch, key=None):
+        output, _ = loss_and_grads(Words(dtype), variables(), batch, loss_of(text), key)
+        return output.sums, output.gradients
+
+    return run
+
+
+def close(found, expected, tolerance=1e-5):
+    def compare(x, y):
+        scale = max(1.0, float(jnp.abs(y).max()))
+        np.testing.assert_allclose(x, y, atol=tolerance * scale)
+
+    jax.tree.map(compare, found, expected)
+
+
+@pytest.mark.parametrize('text', EVERY)
+def test_what_every_loss_has_to_hold(text):
+    testing.require(testing.loss_findings(loss_of(text), Words(), variables()), text)
+    run = learn(text)
+    whole = run(rows(0, 1, 2))
+    sums, gradients = run(rows(0, 1, 2), jax.random.key(1))
+    assert sums.loss > 0 and sums.tokens == 22
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
+    in_bfloat16 = learn(text, jnp.bfloat16)(rows(0, 1, 2))
+    close(in_bfloat16, whole, 0.1)
+    # Perplexity and accuracy are the labels', whatever is trained by.
+    plain, _ = learn('cross_entropy')(rows(0, 1, 2))
+    for name in ('nll', 'correct', 'tokens'):
+        close(getattr(whole[0], name), getattr(plain, name))
+
+
+@pytest.mark.parametrize('text', EVERY)
+def test_a_loss_in_chunks_is_the_plain_formula(text, monkeypatch):
+    monkeypatch.setattr(loss_of_logits, 'CHUNK_ON_CPU', 8)
+    key = jax.random.key(1)
+    found = learn(text)(rows(0, 1, 2), key)
+    with use_reference():
+        expected = learn(text)(rows(0, 1, 2), key)
+    close(found, expected)
+
+
+def stepped(text, accumulate=1, devices=None):
+    """The sums of a training step without noise, and its gradient.
+
+    The loss is an argument of the step, as is what a teacher knows.
+    """
+    model, optimizer = Words(noise=0.0), tiny.adam(1e-2)
+
+    def step(state, batch, key, loss):
+        made = make_train_step(model, optimizer, loss=loss, accumulate=accumulate)
+        return made(state, batch, key)
+
+    state = TrainState.create(variables(), optimizer)
+    arguments = state, rows(0, 1, 2), jax.random.key(0), loss_of(text)
+    if devices is not None:
+        everywhere = devices.everywhere()
+        places = everywhere, devices.rows(), everywhere, everywhere
+        arguments = tuple(map(jax.device_put, arguments, places))
+    state, metrics = compilation.compiled(jax.jit(step), *arguments)(*arguments)
+    return jax.device_get((metrics.sums, tiny.first_gradient(state)))
+
+
+@pytest.mark.parametrize('text', EVERY)
+def test_parts_of_a_batch_and_devices_sum_up_to_the_whole(text):
+    whole = stepped(text)
+    close(stepped(text, accumulate=2), whole)
+    assert jax.device_count() == 4
+    close(stepped(text, devices=mesh.of()), whole)
+
+
+@pytest.mark.slow
+def test_losses_train_the_papers_model():
+    """With dropout, a loop over layers that are computed again, in parts."""
+    model = tiny.model(num_layers=2, scan_layers=True)
+    teacher = flaxformer_lite.ensemble([tiny.model(num_layers=1)] * 2)
+    each = [tiny.all_variables(tiny.model(num_layers=1), seed) for seed in (1, 2)]
+    taught = flaxformer_lite.ensemble_variables(each)
+    given = dict(teacher=teacher, teacher_variables=taught)
+    loss = as_loss('[r_drop, distillation, focal, z_loss]', **given)
+    optimizer = tiny.adam(1e-2)
+    state = flaxformer_lite.init_state(model, optimizer, jax.random.key(0))
+    step = make_train_step(model, optimizer, loss=loss, accumulate=2, remat='blocks')
+    step, losses = jax.jit(step), []
+    for _ in range(8):
+        state, metrics = step(state, rows(0, 1, 2), jax.random.key(1))
+        losses.append(metrics.sums.loss)
+    assert state.skipped == 0 and losses[-1] < 0.9 * losses[0]
+
+
+def test_the_passes_of_r_drop_differ_exactly_when_a_key_is_given():
+    run = learn('r_drop')
+    without, _ = run(rows(0, 1, 2))
+    with_noise, _ = run(rows(0, 1, 2), jax.random.key(1))
+    assert without.others['r_drop_kl'] == 0 < with_noise.others['r_drop_kl']
+
+
+def test_a_sum_reports_what_each_of_its_losses_adds():
+    sums, _ = learn('[r_drop(label_smoothing=0.0), focal, z_loss]')(rows(0, 1, 2))
+    alone = [learn(text)(rows(0, 1, 2))[0].loss for text in ('focal', 'z_loss')]
+    close([sums.others[name] for name in ('focal', 'z_loss')], alone)
+    parts = sum(sums.others[name] for name in ('r_drop', 'focal', 'z_loss'))
+    np.testing.assert_allclose(sums.loss, parts, rtol=1e-6)
+    np.testing.assert_allclose(sums.others['r_drop'], 2 * sums.nll, rtol=1e-5)
+
+
+def test_the_mean_of_an_ensembles_probabilities_teaches():
+    models = [tiny.model(num_layers=1)] * 2
+    each = [tiny.all_variables(model, seed) for seed, model in enumerate(models)]
+    source, inputs = tiny.padded([[4, 5, 1]]), tiny.padded([[2, 6, 7]])
+    both = flaxformer_lite.ensemble_variables(each)
+    found = tiny.apply(flaxformer_lite.ensemble(models), both, source, inputs)
+    logits = [
+        tiny.apply(m, v, source, inputs) for m, v in zip(models, each, strict=True)
+    ]
+    mean = np.mean([np.exp(tiny.float64(jax.nn.log_softmax(x))) for x in logits], 0)
+    np.testing.assert_allclose(np.exp(found), mean, rtol=1e-5)
+
+
+def test_a_loss_an_object_a_class_and_a_spec_are_one():
+    assert as_loss('focal') == as_loss(Focal) == as_loss(Focal()) == Focal(gamma=2.0)
+    assert hash(as_loss('focal')) == hash(Focal()) and as_loss('[focal]') == Focal()
+
+
+@pytest.mark.parametrize(
+    ('given', 'message'),
+    [
+        ('fokal', "'fokal' is not one of cross_entropy, .*; did you mean 'focal'"),
+        ('focal(gamma=-1)', 'gamma must be at least 0, not -1'),
+        ('focal(beta=1)', "unknown argument 'beta'; focal takes gamma"),
+        ('distillation', 'distillation needs a teacher'),
+        (0.1, '0.1 is not a spec: give a name, a class or an object'),
+        (Words, 'Words is no Loss: derive it from flaxformer_lite.losses.base.Loss'),
+    ],
+)
+def test_what_is_no_loss_is_refused_by_name(given, message):
+    with pytest.raises(ValueError, match=message):
+        make_train_step(Words(), tiny.adam(1e-2), loss=given)
+
+
+OWN = """
+import jax.numpy as jnp
+from flaxformer_lite.losses.base import Loss
+
+class Large(Loss):
+    weight: float = 1.0
+
+    def token_losses(self, logits_BTV, labels_BT, *more):
+        return self.weight * jnp.square(logits_BTV).sum(-1)
+"""
+
+
+def test_a_loss_from_elsewhere_is_named_with_its_module(tmp_path, monkeypatch):
+    (tmp_path / 'own_losses.py').write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    sums, _ = learn('[z_loss, own_losses.Large(weight=0.5)]')(rows(0))
+    hidden = variables()['params']
+    tokens = rows(0)
+    source, inputs = tokens['source'][:, :1], tokens['inputs']
+    h = tiny.float64(hidden['table'][inputs] + hidden['table'][source])
+    logits = h @ tiny.float64(hidden['table']).T + tiny.float64(hidden['bias'])
+    capped = 3 * np.tanh(logits / 3)[np.asarray(tokens['labels']) != 0]
+    np.testing.assert_allclose(sums.others['large'], 0.5 * (capped**2).sum(), rtol=1e-5)

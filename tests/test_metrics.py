@@ -1,0 +1,328 @@
+"""Metrics: the contract on each file that is found, and a law for each."""
+
+import itertools
+import math
+import random
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import sacrebleu
+
+from experiments import metrics
+from experiments.errors import UserError
+from experiments.evaluation.scores import installed_metrics
+from experiments.metrics import METRICS
+from flaxformer_lite.config import spec
+
+SOURCES = ['a', 'b', 'c', 'd', 'e']
+OUTPUTS = [
+    'The cat is on the mat.',
+    'He reads a good book in the garden',
+    'Nobody has seen the dogs of my neighbour today.',
+    'We would like to help you with this, if we can.',
+    'the the the',
+]
+# Not all have as many.
+REFERENCES = [
+    ('There is a cat on the mat.', 'The cat is on the mat.'),
+    ('He is reading a good book in the garden.',),
+    ("Today nobody has seen my neighbour's dogs.", 'No one saw the dogs today.'),
+    ('We would like to help you, if we can.',),
+    ('The the, and The.', 'the', 'the end'),
+]
+ONE_EACH = [references[:1] for references in REFERENCES]
+PERFECT = [references[0] for references in REFERENCES]
+
+
+def make(text):
+    (metric,) = metrics.make(f'[{text}]').values()
+    return metric
+
+
+@pytest.fixture(autouse=True)
+def comet(monkeypatch):
+    """In the place of unbabel-comet: it says which share of the words is right.
+
+    What is tested so is what it is asked, and not that package, which is not here.
+    """
+
+    def predict(asked, batch_size, gpus, progress_bar):
+        assert all(set(entry) == {'src', 'mt', 'ref'} for entry in asked)
+        pairs = [(set(x['mt'].split()), set(x['ref'].split())) for x in asked]
+        scores = [len(mt & ref) / len(mt | ref) for mt, ref in pairs]
+        return SimpleNamespace(scores=scores)
+
+    module = ModuleType('comet')
+    module.__spec__ = SimpleNamespace()
+    module.load_from_checkpoint = lambda path: SimpleNamespace(predict=predict)
+    monkeypatch.setitem(sys.modules, 'comet', module)
+
+
+@pytest.fixture(params=METRICS.names())
+def metric(request):
+    return make({'comet': 'comet(path="model")'}.get(request.param, request.param))
+
+
+def test_the_best_score_is_of_what_a_reference_says(metric):
+    best = metric.score(PERFECT, REFERENCES, SOURCES)
+    for outputs in (OUTPUTS, PERFECT[1:] + PERFECT[:1]):
+        assert metric.rank(best) > metric.rank(
+            metric.score(outputs, REFERENCES, SOURCES)
+        )
+    by_sentence = metric.sentence_scores(OUTPUTS, REFERENCES, SOURCES)
+    of_best = metric.sentence_scores(PERFECT, REFERENCES, SOURCES)
+    for score, highest in zip(by_sentence, of_best, strict=True):
+        assert metric.rank(score) <= metric.rank(highest)
+    assert by_sentence[0] == pytest.approx(of_best[0])
+
+
+def test_the_order_of_sentences_and_of_references_does_not_matter(metric):
+    score = metric.score(OUTPUTS, REFERENCES, SOURCES)
+    texts = (OUTPUTS, [known[::-1] for known in REFERENCES], SOURCES)
+    turned = [list(reversed(column)) for column in texts]
+    assert metric.score(*turned) == pytest.approx(score)
+
+
+def test_blank_translations_are_the_worst(metric):
+    one_blank = metric.score(['', *PERFECT[1:]], ONE_EACH, SOURCES)
+    blank = metric.score([''] * len(SOURCES), ONE_EACH, SOURCES)
+    assert math.isfinite(blank) and len(SOURCES) == len(
+        metric.sentence_scores([''] * len(SOURCES), ONE_EACH, SOURCES)
+    )
+    assert metric.rank(blank) < metric.rank(one_blank)
+    assert blank == (0.0 if metric.higher_is_better else 100.0)
+
+
+# Other values of arguments than the default, where these are not clear.
+OTHER = {'tokenize': 'char', 'unit': 'character', 'smooth_method': 'floor'}
+OTHER |= {'path': 'other', 'smooth_value': 0.5, 'pieces': 'x.model'}
+NEEDS = {'smooth_value': "smooth_method='floor'", 'pieces': "unit='piece'"}
+
+
+def test_the_signature_tells_every_argument(metric):
+    for name, value in metric.arguments().items():
+        other = OTHER.get(name, not value if isinstance(value, bool) else None)
+        if other is None:
+            other = value + 1
+        beside = [] if name == 'path' or metric.name != 'comet' else ['path="model"']
+        beside += [NEEDS[name]] if name in NEEDS else []
+        changed = make(f'{metric.name}({", ".join([*beside, f"{name}={other!r}"])})')
+        assert changed.signature(ONE_EACH) != metric.signature(ONE_EACH), name
+    numbers = [metric.signature(x).split('|')[0] for x in (ONE_EACH, REFERENCES)]
+    assert numbers == ['nrefs:1', 'nrefs:var']
+
+
+def columns(references):
+    return list(itertools.zip_longest(*references))
+
+
+@pytest.mark.parametrize('references', [ONE_EACH, REFERENCES], ids=['one', 'several'])
+@pytest.mark.parametrize(
+    ('text', 'corpus', 'options'),
+    [
+        ('bleu', 'bleu', {}),
+        ('bleu(lowercase=True)', 'bleu', {'lowercase': True}),
+        ('bleu(tokenize="char")', 'bleu', {'tokenize': 'char'}),
+        (
+            'bleu(smooth_method="floor", smooth_value=0.25)',
+            'bleu',
+            {'smooth_method': 'floor', 'smooth_value': 0.25},
+        ),
+        ('bleu(smooth_method="add-k")', 'bleu', {'smooth_method': 'add-k'}),
+        ('chrf', 'chrf', {}),
+        ('chrf(word_order=2, beta=3)', 'chrf', {'word_order': 2, 'beta': 3}),
+        ('chrf(eps_smoothing=True)', 'chrf', {'eps_smoothing': True}),
+        ('ter', 'ter', {}),
+        (
+            'ter(normalized=True, no_punct=True, case_sensitive=True)',
+            'ter',
+            {'normalized': True, 'no_punct': True, 'case_sensitive': True},
+        ),
+    ],
+)  # fmt: skip
+def test_scores_are_those_of_sacrebleu(text, corpus, options, references):
+    by_sacrebleu = getattr(sacrebleu, f'corpus_{corpus}')
+    expected = by_sacrebleu(OUTPUTS, columns(references), **options).score
+    metric = make(text)
+    assert metric.score(OUTPUTS, references, SOURCES) == expected
+    # Again: smoothing leaves nothing behind.
+    assert metric.score(OUTPUTS, references, SOURCES) == expected
+
+
+@pytest.mark.parametrize('name', ['bleu', 'chrf', 'ter'])
+def test_scores_of_sentences_are_those_of_sacrebleu(name):
+    one = getattr(sacrebleu, f'sentence_{name}')
+    expected = [one(*pair).score for pair in zip(OUTPUTS, REFERENCES, strict=True)]
+    assert make(name).sentence_scores(OUTPUTS, REFERENCES, SOURCES) == expected
+
+
+def test_papers_examples_have_the_papers_scores():
+    # Papineni et al. 2002, section 2.1: a modified unigram precision of 2/7.
+    known = [('The cat is on the mat', 'There is a cat on the mat')]
+    unigrams = make('bleu(max_ngram_order=1, lowercase=True)')
+    score = unigrams.score(['the the the the the the the'], known, ['x'])
+    assert score == pytest.approx(100 * 2 / 7)
+    # Snover et al. 2006, section 2.1: four edits, of which one moves two words.
+    reference = (
+        'SAUDI ARABIA denied THIS WEEK information published in the AMERICAN new york '
+        'times'
+    )
+    output = 'THIS WEEK THE SAUDIS denied information published in the new york times'
+    score = make('ter').score([output], [(reference,)], ['x'])
+    assert score == pytest.approx(100 * 4 / 13)
+
+
+def edits(one, other):
+    """The edit distance by its recurrence."""
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        before, row = row, [i]
+        for j, b in enumerate(other, 1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (a != b)))
+    return row[-1]
+
+
+@pytest.mark.parametrize(('unit', 'split'), [('word', str.split), ('character', list)])
+def test_error_rates_are_edits_by_length(unit, split):
+    draw = random.Random(0)
+
+    def text():
+        return ' '.join(draw.choices(['ab', 'ba', 'abc', 'c'], k=draw.randint(1, 9)))
+
+    outputs = [text() for _ in range(50)]
+    references = [tuple(text() for _ in range(i % 3 + 1)) for i in range(50)]
+    total = length = 0
+    for output, known in zip(outputs, references, strict=True):
+        pairs = [(edits(split(output), split(x)), -len(split(x))) for x in known]
+        total += min(pairs)[0]
+        length -= min(pairs)[1]
+    metric = make(f'error_rate(unit={unit!r})')
+    score = metric.score(outputs, references, outputs)
+    assert score == pytest.approx(100 * total / length)
+
+
+def test_error_rates_of_what_is_known():
+    one = (['Kitten  bark'], [('sitting bark',)], ['x'])
+    assert make('error_rate').score(*one) == 50.0
+    characters = make("error_rate(unit='character', lowercase=True)")
+    assert characters.score(*one) == pytest.approx(100 * 3 / 12)
+
+
+def test_pieces_are_those_of_a_model_that_is_named(tmp_path):
+    import sentencepiece
+
+    file = tmp_path / 'pieces'
+    text = tmp_path / 'text'
+    text.write_text('\n'.join(PERFECT * 20))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(file), vocab_size=45, minloglevel=2
+    )
+    model = sentencepiece.SentencePieceProcessor(model_file=f'{file}.model')
+    split = [model.encode(x, out_type=str) for x in (OUTPUTS[1], PERFECT[1])]
+    metric = make(f"error_rate(unit='piece', pieces='{file}.model')")
+    score = metric.score(OUTPUTS[1:2], ONE_EACH[1:2], ['x'])
+    assert score == pytest.approx(100 * edits(*split) / len(split[1]))
+    with pytest.raises(UserError, match='there is no file nowhere.model'):
+        installed_metrics("error_rate(unit='piece', pieces='nowhere.model')", 'de')
+
+
+def test_an_exact_match_is_any_reference_but_for_spaces():
+    outputs = ['a  b ', 'A b', 'b']
+    references = [('x', 'a b'), ('a b',), ('a b',)]
+    for text, share in (('exact_match', 1 / 3), ('exact_match(lowercase=True)', 2 / 3)):
+        score = make(text).score(outputs, references, outputs)
+        assert score == pytest.approx(100 * share)
+
+
+def test_of_several_references_comet_takes_the_one_that_is_best():
+    found = make('comet(path="model")').sentence_scores(
+        ['a b', 'c'], [('x', 'a b'), ('c d',)], ['s', 't']
+    )
+    assert found == [100.0, 50.0]
+
+
+@pytest.mark.parametrize(
+    ('language', 'tokenizer'),
+    [('de', '13a'), ('zh', 'zh'), ('zho_Hans', 'zh'), ('ZH-tw', 'zh'), ('jam', '13a')],
+)
+def test_the_language_says_how_bleu_parts_text(language, tokenizer):
+    found = metrics.make('[bleu, bleu(tokenize="char")]', language)
+    by_language, by_name = [x.signature(ONE_EACH) for x in found.values()]
+    assert f'tok:{tokenizer}|' in by_language and 'tok:char|' in by_name
+
+
+@pytest.mark.parametrize(
+    ('text', 'language', 'package', 'message'),
+    [
+        ('bleu', 'ja', 'MeCab', r'pip install sacrebleu\[ja\]; or choose another'),
+        ('bleu', 'kor_Hang', 'mecab_ko', r'sacrebleu\[ko\]; or .*tokenize="char"'),
+        (
+            'comet(path="x")',
+            'de',
+            'comet',
+            'needs the file .*pip install unbabel-comet',
+        ),
+    ],
+)
+def test_what_is_not_installed_is_one_line(
+    text, language, package, message, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=message) as error:
+        installed_metrics(text, language)
+    assert '\n' not in str(error.value)
+
+
+def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
+    found = metrics.make('[bleu, ter, bleu(tokenize="char", lowercase=True)]')
+    names = ['bleu', 'ter', "bleu(tokenize='char',lowercase=True)"]
+    assert [metric.name for metric in found.values()] == list(found) == names
+    assert metrics.deciding('[ter, bleu]', '').name == 'ter'
+    assert metrics.deciding('[ter, bleu]', 'bleu').name == 'bleu'
+
+
+@pytest.mark.parametrize(
+    ('text', 'best', 'message'),
+    [
+        ('', '', "evaluation.metrics: '' is not a spec"),
+        ('[bleu, blue]', '', "evaluation.metrics: 'blue' is not one of .*'bleu'"),
+        ('[]', '', 'write .spec, spec, …'),
+        ('[bleu, bleu]', '', 'there is a bleu already'),
+        ('bleu(tokenize="14a")', '', 'tokenize must be one of language, 13a'),
+        ('bleu(smooth_value=1)', '', 'smooth_value=1 is of smooth_method floor'),
+        ('bleu(smooth_value="x")', '', 'smooth_value must be of type float or None'),
+        ('bleu(name="x")', '', "unknown argument 'name'"),
+        ('error_rate(unit="piece")', '', 'give unit=.piece. and the path'),
+        ('comet', '', 'evaluation.metrics: comet needs path'),
+        ('math.Bleu', '', 'math has no class Bleu'),
+        ('[chrf, ter]', 'bleu', 'evaluation.best=bleu is not one of .*: chrf, ter'),
+    ],
+)
+def test_what_is_no_metric_is_one_line(text, best, message):
+    with pytest.raises(UserError, match=message) as error:
+        metrics.deciding(text, best)
+    assert '\n' not in str(error.value)
+
+
+MINE = """
+import dataclasses
+from experiments.metrics.base import Metric
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MyMetric(Metric):
+    weight: int = 1
+
+    def statistics(self, outputs, references, sources):
+        return [(self.weight * len(x), len(y)) for x, y in zip(outputs, sources)]
+"""
+
+
+def test_a_metric_may_be_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / 'my_metrics.py').write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(spec, '_elsewhere', set())
+    found = metrics.make('[my_metrics.MyMetric(weight=2), bleu]')
+    assert list(found) == ['MyMetric', 'bleu']
+    assert found['MyMetric'].score(['ab', ''], [('x',)] * 2, ['abc', 'a']) == 100.0
+    assert found['MyMetric'].signature([('x',)]) == 'nrefs:1|weight:2'

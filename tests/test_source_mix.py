@@ -1,0 +1,97 @@
+"""The mix of sources: how often each comes, tags, and its evaluation sets."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from experiments.data import sources
+from experiments.errors import UserError
+
+
+@pytest.fixture
+def specs(tmp_path):
+    """Sources of 900, 100 and 10 pairs, each with sets `val` and `test`."""
+    found = []
+    for target, size in {'de': 900, 'fr': 100, 'cs': 10}.items():
+        folder = tmp_path / target
+        folder.mkdir()
+        for name, count in {'train': size, 'val': 2, 'test': 3}.items():
+            for code in ('en', target):
+                lines = ''.join(f'{code} {name} {i}\n' for i in range(count))
+                (folder / f'{name}.{code}').write_text(lines)
+        found.append(f'text(path="{folder}", source="en", target="{target}")')
+    return found
+
+
+def load(specs, more=''):
+    return sources.load(f'mix(sources={specs!r}{more})')
+
+
+def counts(found):
+    pairs = list(found.train())
+    return pairs, collections.Counter(target[:2] for _, target in pairs)
+
+
+def test_without_a_temperature_each_pair_comes_once(specs):
+    pairs, by_language = counts(load(specs))
+    assert by_language == {'de': 900, 'fr': 100, 'cs': 10}
+    assert len(set(pairs)) == len(pairs)
+
+
+@pytest.mark.parametrize('temperature', [2, 5, 100])
+def test_shares_are_the_sizes_to_the_power_of_one_over_the_temperature(
+    temperature, specs
+):
+    pairs, by_language = counts(load(specs, f', temperature={temperature}'))
+    sizes = np.array([900, 100, 10], float)
+    shares = sizes ** (1 / temperature) / (sizes ** (1 / temperature)).sum()
+    found = np.array([by_language[x] for x in ('de', 'fr', 'cs')])
+    assert by_language['de'] == 900
+    np.testing.assert_allclose(found / found.sum(), shares, atol=2 / found.sum())
+    # Pairs of a source come equally often, but for one.
+    times = collections.Counter(pairs)
+    for language in ('fr', 'cs'):
+        of = [n for (_, target), n in times.items() if target[:2] == language]
+        assert max(of) - min(of) <= 1
+
+
+def test_a_tag_says_the_language_to_translate_to(specs):
+    found = load(specs[1:], ', tags=True')
+    pairs = list(found.train())
+    assert pairs[0] == ('<2fr> en train 0', 'fr train 0')
+    assert pairs[-1] == ('<2cs> en train 9', 'cs train 9')
+    assert found.evaluation()['val'][0] == ('<2fr> en val 0', ('fr val 0',))
+    assert (found.source, found.target) == ('en', 'fr+cs')
+
+
+def test_dev_sets_are_joined_and_other_sets_scored_alone(specs):
+    sets = load([specs[0], specs[1], specs[0]]).evaluation()
+    assert {name: len(pairs) for name, pairs in sets.items()} == {
+        'val': 6,
+        **{'en-de.val': 2, 'en-de.test': 3, 'en-fr.val': 2, 'en-fr.test': 3},
+        **{'2.en-de.val': 2, '2.en-de.test': 3},
+    }
+
+
+def test_the_digest_follows_all_that_it_gives(specs):
+    digests = [load(specs).digest()]
+    digests.append(load(specs, ', temperature=5').digest())
+    digests.append(load(specs, ', tags=True').digest())
+    digests.append(load(specs[::-1]).digest())
+    assert len(set(digests)) == 4 and load(specs).digest() == digests[0]
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ('sources=[]', 'mixes nothing'),
+        ('sources=["txt"]', 'txt.* is not one of'),
+        ('sources=["grammar"], temperature=0.5', 'temperature must be at least 1'),
+        ('temperature=5', 'mix needs sources'),
+    ],
+)
+def test_bad_arguments_are_one_line(arguments, message):
+    with pytest.raises(UserError, match=message) as caught:
+        sources.load(f'mix({arguments})')
+    assert str(caught.value).startswith('data')

@@ -1,0 +1,164 @@
+"""The table source: what is read of each kind of file, and what is refused."""
+
+import csv
+import gzip
+import itertools
+import json
+import tracemalloc
+import unicodedata
+
+import pytest
+
+from experiments.data import sources
+from experiments.errors import UserError
+
+ROWS = [
+    {'id': 'a', 'word': 'schön', 'sounds': 'ʃ ø ː n'},
+    {'id': 'b', 'word': 'say "so", or\tnot', 'sounds': 'x'},
+    {'id': 'c', 'word': 'two\nlines', 'sounds': ''},
+]
+EXPECTED = [
+    ('schön', 'ʃ ø ː n'),
+    ('say "so", or\tnot', 'x'),
+    ('two lines', ''),
+]
+
+
+def write(path, rows):
+    """With the writers of others: csv's, json's, pyarrow's."""
+    apart = [{k: unicodedata.normalize('NFD', v) for k, v in r.items()} for r in rows]
+    if '.csv' in path.suffixes:
+        opened = gzip.open if path.suffix == '.gz' else open
+        with opened(path, 'wt', encoding='utf-8', newline='') as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(apart)
+    elif path.suffix == '.jsonl':
+        lines = ''.join(json.dumps(row) + '\n' for row in apart)
+        path.write_text(lines.replace('""', 'null'), 'utf-8')
+    else:
+        pyarrow = pytest.importorskip('pyarrow')
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(apart), path)
+    return path
+
+
+def load(train, val=None, more=''):
+    val = val or train
+    return sources.load(
+        f'table(train="{train}", val="{val}", source="word", target="sounds"{more})'
+    )
+
+
+@pytest.mark.parametrize('kind', ['csv', 'csv.gz', 'jsonl', 'parquet'])
+def test_pairs_are_the_cells_of_two_columns(kind, tmp_path):
+    file = write(tmp_path / f'a.{kind}', ROWS)
+    other = write(tmp_path / f'b.{kind}', ROWS[:1])
+    found = load(file, other, f', sets={{"test": "{file}"}}')
+    assert list(found.train()) == list(found.train()) == EXPECTED
+    expected = [(source, (target,)) for source, target in EXPECTED]
+    assert found.evaluation() == {'val': expected[:1], 'test': expected}
+    assert (found.source, found.target) == ('word', 'sounds')
+
+
+def test_in_tsv_a_quotation_mark_is_a_character_and_a_blank_line_a_blank_row(tmp_path):
+    file = tmp_path / 'a.tsv'
+    file.write_text('\ufeffid\tword\tsounds\r\n1\t"so\t\'x\r\n\n2\tb\u2028c\ty')
+    expected = [('"so', "'x"), ('', ''), ('b\u2028c', 'y')]
+    assert list(load(file).train()) == expected
+
+
+def test_further_references_are_cells_of_more_columns(tmp_path):
+    file = tmp_path / 'a.tsv'
+    file.write_text('word\tsounds\tmore\nw\tx\ty\nv\tz\t \n')
+    found = load(file, more=', references=["more"]')
+    assert found.evaluation()['val'] == [('w', ('x', 'y')), ('v', ('z',))]
+    assert list(found.train()) == [('w', 'x'), ('v', 'z')]
+
+
+def test_the_digest_follows_the_training_file_and_the_columns(tmp_path):
+    file = write(tmp_path / 'a.csv', ROWS)
+    other = write(tmp_path / 'b.csv', ROWS[:1])
+    first = load(file).digest()
+    assert load(file, other).digest() == first
+    text = f'table(train="{file}", val="{file}", source="id", target="sounds")'
+    assert sources.load(text).digest() != first
+    write(file, ROWS[:2])
+    assert load(file).digest() != first
+
+
+@pytest.mark.parametrize('kind', ['csv', 'jsonl', 'parquet'])
+def test_memory_does_not_grow_with_the_file(kind, tmp_path):
+    peaks = []
+    for size in (20_000, 80_000):
+        rows = [ROWS[0] | {'id': str(i), 'word': f'{i:0100d}'} for i in range(size)]
+        stream = load(write(tmp_path / f'{size}.{kind}', rows)).train()
+        next(stream)
+        tracemalloc.start()
+        assert sum(1 for _ in stream) == size - 1
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0] + 100_000
+
+
+@pytest.mark.parametrize(
+    ('name', 'text', 'message'),
+    [
+        (
+            'a.tsv',
+            'id\twort\tsounds\n1\t2\t3\n',
+            "no column 'word'.* id, wort, sounds$",
+        ),
+        ('a.jsonl', '{"wort": "x"}\n', "no column 'word' in row 1; it has wort$"),
+        (
+            'a.tsv',
+            'word\tsounds\na\tb\nc\n',
+            'row 2, has 1 cells, and the first line 2',
+        ),
+        ('a.csv', 'word,sounds\na,"b\nc,d\n', 'below row 0: unexpected end of data'),
+        ('a.jsonl', '{"word": 3, "sounds": "x"}\n', 'row 1: word is 3, and no text'),
+        ('a.jsonl', '[1]\n', 'line 1, is no JSON object'),
+        ('a.jsonl', '{"word": \n', 'line 1: Expecting value'),
+        ('a.tsv', 'word\tsounds\n', 'a.tsv has no rows'),
+        ('a.tsv', '', 'a.tsv has no rows'),
+        ('a.parquet', 'PAR2', 'a.parquet cannot be read'),
+    ],
+)
+def test_what_is_no_such_table_is_one_line(name, text, message, tmp_path):
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(UserError, match=message) as caught:
+        list(load(file).train())
+    assert str(caught.value).startswith('data: ')
+
+
+def test_a_parquet_file_without_the_column_lists_those_that_are_there(tmp_path):
+    file = write(tmp_path / 'a.parquet', [{'id': 'x', 'sounds': 'y'}])
+    with pytest.raises(UserError, match="no column 'word' in row 1; it has id, sounds"):
+        list(load(file).train())
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ('train="no.tsv", val="no.tsv", source="a", target="b"', 'no.tsv is missing'),
+        ('train="a.txt", val="a.txt", source="a", target="b"', 'end with .tsv, .csv'),
+        ('train="a.tsv", val="a.tsv", source="a", target="a"', 'name two columns'),
+        ('train=3, val="a.tsv", source="a", target="b"', 'train must be of type str'),
+        ('train="a.tsv"', 'table needs val, source, target, such as table'),
+    ],
+)
+def test_bad_arguments_are_one_line(arguments, message):
+    with pytest.raises(UserError, match=message) as caught:
+        sources.load(f'table({arguments})')
+    assert str(caught.value).startswith('data')
+
+
+def test_bytes_that_are_not_utf_8_are_named_with_their_line(tmp_path):
+    file = tmp_path / 'a.tsv'
+    file.write_bytes(b'word\tsounds\na\tb\nc\t\xff\n')
+    pairs = load(file).train()
+    assert list(itertools.islice(pairs, 1)) == [('a', 'b')]
+    with pytest.raises(UserError, match='a.tsv, line 3, is not UTF-8'):
+        next(pairs)

@@ -1,0 +1,300 @@
+"""A part with a mistake is found by the contract that it breaks, with an example."""
+
+import re
+import sys
+
+import jax.numpy as jnp
+import pytest
+from flax import linen as nn
+
+from configs import wmt_base
+from experiments import check
+from experiments.command_line.screen import Screen
+from experiments.config import load
+from experiments.config.check import check_contracts
+from experiments.data import contracts, sources
+from experiments.data.sources.base import Source
+from experiments.errors import UserError
+from experiments.training import setup
+from flaxformer_lite import testing
+from flaxformer_lite.attention.softmax import Softmax
+from flaxformer_lite.feed_forward.base import FeedForward
+from flaxformer_lite.feed_forward.relu import Relu
+from flaxformer_lite.init.xavier import Xavier
+from flaxformer_lite.kv_cache import Cache
+from flaxformer_lite.losses.base import Loss, label_log_p
+from flaxformer_lite.norms.layer import Layer
+from flaxformer_lite.positions.base import Positions
+from flaxformer_lite.testing import forms, models, parts
+
+
+class SeesTheFuture(Relu):
+    """A convolution to the wrong side."""
+
+    @nn.compact
+    def __call__(self, x_BTD):
+        return super().__call__(x_BTD + jnp.roll(x_BTD, -1, axis=1))
+
+
+class IgnoresThePadding(Softmax):
+    def __call__(self, q_BTHK, kv, *, positions_BT, mask_BHTS, **others):
+        before_BTS = kv.positions_BS[:, None] <= positions_BT[:, :, None]
+        mask_BHTS |= before_BTS[:, None]
+        arguments = dict(positions_BT=positions_BT, mask_BHTS=mask_BHTS)
+        return super().__call__(q_BTHK, kv, **arguments, **others)
+
+
+class CountsAlongTheRow(Positions):
+    def embed(self, x_BTD, positions_BT):
+        return x_BTD + jnp.arange(x_BTD.shape[1])[None, :, None]
+
+
+class OfTheBatch(Layer):
+    def normalize(self, x_BTD):
+        return x_BTD - x_BTD.mean(0, keepdims=True)
+
+
+class Forgetful(Cache):
+    def append(self, new, beam):
+        _, everything = super().append(new, beam)
+        return self, everything
+
+
+class Forgets(Softmax):
+    def init_cache(self, prefix, valid_BS):
+        return Forgetful.starting_with(prefix)
+
+
+class InfiniteSlope(Relu):
+    def activation(self, h_BTF):
+        return jnp.sqrt(jnp.maximum(h_BTF, 0.0))
+
+
+class HasTooMany(Relu):
+    @nn.compact
+    def __call__(self, x_BTD):
+        self.param('spare', nn.initializers.ones, (3,))
+        return super().__call__(x_BTD)
+
+
+BROKEN = [
+    (
+        SeesTheFuture,
+        'logits do not see the future',
+        r'logits at position 0 change by \d.* when token 1 does',
+    ),
+    (
+        IgnoresThePadding,
+        'padding changes nothing',
+        'logits at position 0 change by .* with other tokens in padding',
+    ),
+    (
+        CountsAlongTheRow,
+        'packing changes nothing',
+        'logits at position 0 change by .* as number 1 of a packed row',
+    ),
+    (
+        OfTheBatch,
+        'other rows change nothing',
+        'logits at position 0 change by .* with other rows in the batch',
+    ),
+    (
+        Forgets,
+        'token by token as at once',
+        'logits at position 1 are .* away from those at once',
+    ),
+    (
+        InfiniteSlope,
+        'logits and gradients are finite',
+        'the gradient of decoder/layer_0/.* is not',
+    ),
+    (
+        HasTooMany,
+        'each parameter has a gradient',
+        'that of decoder/layer_0/feed_forward/spare is 0',
+    ),
+]
+
+
+QUICK = (SeesTheFuture, IgnoresThePadding, CountsAlongTheRow, OfTheBatch)
+
+
+@pytest.mark.parametrize(('part', 'contract', 'example'), BROKEN)
+def test_a_mistake_is_found_with_its_smallest_example(part, contract, example):
+    with pytest.raises(testing.BrokenContract, match=f'{contract}: {example}'):
+        testing.check(part, quick=part in QUICK)
+
+
+def test_products_that_are_summed_in_bfloat16_are_found():
+    class Rounds(FeedForward):
+        @nn.compact
+        def __call__(self, x_BTD):
+            shape = x_BTD.shape[-1:] * 2
+            kernel = self.param('kernel', nn.initializers.ones, shape)
+            return x_BTD.astype(self.dense.dtype) @ kernel.astype(self.dense.dtype)
+
+    def found(part):
+        model = parts.model_with(part, 'feed_forward').with_separate_layers()
+        rounded = forms.in_bfloat16(model)
+        products = forms.products(rounded, models.random_variables(model))
+        return forms.float32_sums(products)
+
+    assert found(Relu).holds
+    assert not found(Rounds).holds
+    assert found(Rounds).detail == 'a dot_general of bfloat16 gives bfloat16'
+
+
+def test_first_values_that_are_no_numbers_are_found():
+    class Endless(Xavier):
+        def matrix(self, key, fan_in, fan_out, name):
+            return super().matrix(key, fan_in, fan_out, name) / 0.0
+
+    assert models.first_values(parts.model_with(Xavier, 'init')).holds
+    found = models.first_values(parts.model_with(Endless, 'init'))
+    assert not found.holds and 'kernel: float32, up to' in found.detail
+
+
+@pytest.mark.slow
+def test_a_part_of_ours_keeps_its_contracts_in_all_forms():
+    found = testing.check(Relu(bias=False), 'feed_forward')
+    assert len(found) == 15 and all(finding.holds for finding in found)
+
+
+def test_a_whole_model_is_held_to_the_same():
+    model = testing.small_model(architecture='decoder_only', parallel=True)
+    found = testing.check(model, quick=True)
+    assert 'logits do not see the future' in {finding.contract for finding in found}
+
+
+def test_what_cannot_be_tried_is_no_failure_and_says_so():
+    class OfAnotherDevice(Softmax):
+        backend = 'abacus'
+
+    (found,) = testing.check(OfAnotherDevice)
+    assert found.holds is None and found.detail == 'only on abacus'
+
+
+@pytest.mark.parametrize(
+    ('part', 'message'),
+    [
+        ('relu', "'relu' is of several kinds, attention, feed_forward: give its kind"),
+        ('nowhere.Near', 'nowhere.Near: there is no module nowhere'),
+        (dict, 'dict is no Model: derive it from .*Model; or .* is no Attention'),
+    ],
+)
+def test_what_is_no_part_is_refused(part, message):
+    with pytest.raises(ValueError, match=message):
+        testing.check(part)
+
+
+def test_the_command_prints_what_it_finds_and_exits_with_1(monkeypatch, capsys):
+    def run(part):
+        monkeypatch.setattr(sys, 'argv', ['check', part, '--quick'])
+        check.main()
+        return capsys.readouterr().out
+
+    assert 'NO' not in run('swiglu')
+    with pytest.raises(SystemExit) as leaving:
+        run('test_testing.SeesTheFuture')
+    assert leaving.value.code == 1
+    line = 'logits do not see the future +NO +logits at position 0 change by .* token 1'
+    assert re.search(line, capsys.readouterr().out)
+
+
+class Mean(Loss):
+    """Of all places, padding among them."""
+
+    def token_losses(self, logits_BTV, labels_BT, *more):
+        return label_log_p(logits_BTV, labels_BT) / labels_BT.size
+
+
+class OfTheFirst(Loss):
+    """Labels of the first row count most."""
+
+    def token_losses(self, logits_BTV, labels_BT, *more):
+        weight_B1 = 1 / (1 + jnp.arange(len(labels_BT)))[:, None]
+        return weight_B1 * label_log_p(logits_BTV, labels_BT)
+
+
+class InfiniteCost(Loss):
+    def token_losses(self, logits_BTV, labels_BT, *more):
+        return jnp.sqrt(label_log_p(logits_BTV, labels_BT))
+
+
+class LearnsNothing(Loss):
+    def token_losses(self, logits_BTV, labels_BT, *more):
+        return jnp.ones(labels_BT.shape)
+
+
+@pytest.mark.parametrize(
+    ('loss', 'message'),
+    [
+        (Mean, 'padding adds nothing: the loss changes by'),
+        (OfTheFirst, 'the order of rows changes nothing: the loss changes by'),
+        (InfiniteCost, 'the loss and its gradients are finite: they are not'),
+        (LearnsNothing, 'the model learns by it: gradients are 0'),
+    ],
+)
+def test_a_loss_with_a_mistake_is_found(loss, message):
+    with pytest.raises(testing.BrokenContract, match=message):
+        testing.require(testing.loss_findings(loss), 'it')
+
+
+class Careless(Source):
+    def __init__(self, val=(), train=()):
+        self.val, self.calls = val, iter(train)
+
+    def train(self):
+        return iter(next(self.calls))
+
+    def evaluation(self):
+        return {'val': self.val}
+
+
+@pytest.mark.parametrize(
+    ('train', 'val', 'example'),
+    [
+        ([[('a', 'b')]] * 2, [('a', 'b')], 'no set holds .*: val, pair 0 is'),
+        (
+            [[('a', 'b')], [('c', 'd')]],
+            [],
+            'the same pairs .*: number 0 is .*, and then',
+        ),
+        ([[('a', 'o\u0308')]] * 2, [], 'text is NFC.*: training, pair 0 is'),
+        ([[]] * 2, [], 'there are training pairs: there is none'),
+    ],
+)
+def test_a_careless_source_is_found(train, val, example):
+    found = contracts.source_findings(Careless(val, train))
+    with pytest.raises(testing.BrokenContract, match=f'contracts\n{example}'):
+        testing.require(found, 'Careless')
+
+
+@pytest.mark.parametrize('name', ['grammar(pairs=300)', 'needles(pairs=300)'])
+def test_our_sources_that_make_their_text_keep_their_contracts(name):
+    testing.require(contracts.source_findings(sources.load(name)), name)
+
+
+def config_with(part='relu', **train):
+    settings = wmt_base.get_config()
+    load.fill(settings)
+    settings.model.decoder_feed_forward = part
+    settings.train.update(train)
+    return load.from_config_dict(settings)
+
+
+def test_a_run_refuses_a_part_that_breaks_a_contract_unless_told_to_train_it(
+    tmp_path, cache
+):
+    """Where it stands: what only an encoder has may see all of the source."""
+    part = 'test_testing.SeesTheFuture'
+    message = (
+        f'model.decoder_feed_forward={part}: logits do not see the future, but logits '
+        'at position 0 change by .* when token 1 does: .*train.check_parts=False'
+    )
+    with pytest.raises(UserError, match=message):
+        setup.prepare(config_with(part), tmp_path / 'run', Screen())
+    check_contracts(config_with(part, check_parts=False))
+    check_contracts(config_with('test_testing.HasTooMany'))
+    with pytest.raises(UserError, match='train.loss=test_testing.Mean: padding adds'):
+        check_contracts(config_with(loss='test_testing.Mean'))

@@ -1,0 +1,245 @@
+"""What every tokenizer of the folder has to be, and the law of each."""
+
+import collections
+import shutil
+
+import numpy as np
+import pytest
+import sentencepiece
+from published_tokenizers import TOKENIZERS as PUBLISHED
+from test_tokenizer import Words
+
+from experiments.data import corpus, tokenizers
+from experiments.data.batches import Batches, Position
+from experiments.data.tokenizers import TOKENIZERS, huggingface
+from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK, normalize
+from experiments.errors import UserError
+
+TEXTS = [text for pair in Words().pairs for text in pair]
+ARGUMENTS = {'sentencepiece': 'vocab_size=120', 'huggingface': 'path={path!r}'}
+every_tokenizer = pytest.mark.parametrize('name', TOKENIZERS.names())
+
+
+def train(spec, cache, texts=()):
+    data = Words(extra=list(texts))
+    return tokenizers.train(tokenizers.make(spec), data, cache)
+
+
+@pytest.fixture
+def spec(name, tmp_path):
+    folder = shutil.copytree(PUBLISHED / 'bart', tmp_path / 'theirs')
+    arguments = ARGUMENTS.get(name, '').format(path=str(folder))
+    return f'{name}({arguments})'
+
+
+@every_tokenizer
+def test_text_comes_back_of_ids_that_there_are(name, spec, tmp_path):
+    made = tokenizers.make(spec)
+    trained = train(spec, tmp_path)
+    special = trained.special_tokens
+    rows = trained.encode(TEXTS)
+    assert all({special.padding, special.end}.isdisjoint(row) for row in rows)
+    assert max(map(max, rows)) < trained.vocab_size <= made.largest_vocab_size()
+    assert trained.decode(rows) == TEXTS
+    ended = [[*row, special.end, rows[0][0], special.padding] for row in rows]
+    assert trained.decode(ended) == TEXTS
+    assert trained.encode(['', ' \t ']) == [[], []]
+    assert trained.encode_target(['']) == [[]]
+    assert trained.encode([]) == [] and trained.decode([[]]) == ['']
+    assert all(isinstance(piece, str) for piece in trained.pieces([0, *rows[0]]))
+
+
+@every_tokenizer
+def test_a_run_opens_what_it_saved(name, spec, tmp_path):
+    trained = train(spec, tmp_path)
+    path = tmp_path / 'run' / 'tokenizer.model'
+    trained.save(path)
+    expected = trained.encode(TEXTS)
+    shutil.rmtree(tmp_path / 'theirs')
+    found = tokenizers.open_saved(spec, path)
+    assert found.digest == trained.digest and found.model == trained.model
+    assert found.vocab_size == trained.vocab_size
+    assert found.encode(TEXTS) == expected
+    path.write_bytes(path.read_bytes() + b' ')
+    with pytest.raises(UserError, match='tokenizer.model is damaged'):
+        tokenizers.open_saved(spec, path)
+
+
+@every_tokenizer
+def test_equal_text_makes_equal_bytes_which_are_kept(name, spec, tmp_path):
+    first = train(spec, tmp_path / 'one')
+    assert train(spec, tmp_path / 'two').model == first.model
+    stored = corpus.prepare(Words(), first, tmp_path)
+    assert len(stored) == 400 and stored.special_tokens == first.special_tokens
+
+
+@pytest.mark.parametrize('model_type', ['bpe', 'unigram'])
+def test_sentencepiece_segments_as_its_own_trainer_by_the_same_options(
+    model_type, tmp_path
+):
+    spec = (
+        f'sentencepiece(vocab_size=340, model_type="{model_type}", byte_fallback=True)'
+    )
+    trained = train(spec, tmp_path)
+    file = tmp_path / 'lines.txt'
+    file.write_text(''.join(f'{text}\n' for text in TEXTS), 'utf-8')
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(file),
+        model_prefix=str(tmp_path / 'theirs'),
+        vocab_size=339,  # it has no padding
+        model_type=model_type,
+        byte_fallback=True,
+        character_coverage=1.0,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    theirs = sentencepiece.SentencePieceProcessor(str(tmp_path / 'theirs.model'))
+    expected = theirs.encode(TEXTS, out_type=str)
+    assert [trained.pieces(row) for row in trained.encode(TEXTS)] == expected
+    # With bytes no character is unknown.
+    assert trained.decode(trained.encode(['der 🐕'])) == ['der 🐕']
+
+
+def test_user_defined_symbols_are_one_piece_each(tmp_path):
+    spec = 'sentencepiece(vocab_size=120, user_defined_symbols=["<2de>"])'
+    trained = train(spec, tmp_path)
+    row = trained.encode(['<2de> der Hund'])[0]
+    assert '<2de>' in trained.pieces(row)
+    assert trained.decode([row]) == ['<2de> der Hund']
+
+
+def test_bytes_are_those_of_utf_8(tmp_path):
+    trained = train('bytes', tmp_path)
+    text = normalize('größer 🐕')
+    assert trained.encode([text]) == [[4 + byte for byte in text.encode('utf-8')]]
+    assert trained.vocab_size == 260
+    assert trained.pieces([PAD, EOS, BOS, UNK, 4 + 65, 4 + 0xC3, 4 + 32]) == [
+        *('<pad>', '</s>', '<s>', '<unk>', 'A', '<0xc3>', '▁')
+    ]
+    assert trained.decode([[4 + 0xC3]]) == ['\ufffd']
+
+
+@pytest.mark.parametrize('name', ['words', 'characters'])
+def test_the_most_frequent_units_have_the_first_ids(name, tmp_path):
+    units = [
+        unit for text in TEXTS for unit in (text.split() if name == 'words' else text)
+    ]
+    counts = collections.Counter(units)
+    trained = train(name, tmp_path)
+    found = trained.pieces(list(range(4, trained.vocab_size)))
+    found = [' ' if piece == '▁' else piece for piece in found]
+    assert set(found) == set(counts)
+    assert [counts[unit] for unit in found] == sorted(counts.values(), reverse=True)
+    fewer = train(f'{name}(vocab_size=9, min_count=2)', tmp_path)
+    assert fewer.vocab_size == 9
+    assert fewer.decode([[4, UNK]])[0].endswith('⁇')
+
+
+def test_min_count_leaves_out_what_is_rarer(tmp_path):
+    pairs = [('einmal', 'zweimal zweimal')]
+    trained = train('words(min_count=2)', tmp_path, pairs)
+    assert UNK in trained.encode(['einmal'])[0]
+    assert UNK not in trained.encode(['zweimal'])[0]
+    with pytest.raises(UserError, match='nothing is 9999 times .* lower it'):
+        train('words(min_count=9999)', tmp_path)
+
+
+def test_another_argument_makes_another_digest(tmp_path):
+    digests = set()
+    for spec in ('words', 'characters', 'bytes', 'words(min_count=2)'):
+        digests.add(train(spec, tmp_path).digest)
+        digests.add(tokenizers.make(spec).digest)
+    assert len(digests) >= 7
+
+
+def test_a_published_tokenizer_without_a_checkpoint_has_its_own_special_tokens(
+    tmp_path,
+):
+    folder = shutil.copytree(PUBLISHED / 'bart', tmp_path / 'theirs')
+    found = train(f'huggingface(path={str(folder)!r})', tmp_path)
+    theirs = huggingface._open(folder)
+    special = found.special_tokens
+    assert (special.padding, special.start, special.end) == (
+        *(theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id),
+    )
+    assert found.vocab_size == len(theirs)
+    with pytest.raises(UserError, match='tokenizer: nothing is not a folder'):
+        tokenizers.make('huggingface(path="nothing")').largest_vocab_size()
+
+
+@pytest.mark.parametrize(
+    ('spec', 'message'),
+    [
+        ('sentencepice', "did you mean 'sentencepiece'"),
+        ('sentencepiece(vocab_size=3)', 'vocab_size must be at least 5'),
+        ('sentencepiece(model_type="wp")', 'model_type must be one of bpe, unigram'),
+        ('words(minimum=3)', "unknown argument 'minimum'; words takes"),
+        ('sentencepiece(model=b"x")', 'unknown argument'),
+    ],
+)
+def test_a_wrong_spec_is_one_line_of_the_field(spec, message):
+    with pytest.raises(UserError, match=message) as caught:
+        tokenizers.make(spec)
+    assert str(caught.value).startswith('tokenizer: ')
+
+
+@pytest.fixture(params=['bpe', 'unigram'])
+def sampler(request, tmp_path):
+    spec = f'sentencepiece(vocab_size=120, model_type="{request.param}", alpha=0.3)'
+    return train(spec, tmp_path)
+
+
+def test_sampled_ids_are_of_the_same_text_and_follow_from_the_seed_alone(sampler):
+    rows = sampler.encode(TEXTS)
+    first = [sampler.sample(row, seed) for seed, row in enumerate(rows)]
+    assert sampler.decode(first) == TEXTS
+    assert sum(a != b for a, b in zip(first, rows, strict=True)) > len(rows) / 2
+    again = {i: sampler.sample(rows[i], i) for i in reversed(range(len(rows)))}
+    assert [again[i] for i in range(len(rows))] == first
+    assert sampler.sample([UNK, 9], 3) == [UNK, 9]
+
+
+def test_a_merge_is_left_out_as_often_as_alpha_says(tmp_path):
+    """`▁a` is the only merge: of its ids a share alpha is written as two."""
+    made = tokenizers.make('sentencepiece(vocab_size=7, alpha=0.25)')
+    trained = made.opened(made.train(['a'] * 9))
+    (row,) = trained.encode(['a'])
+    assert trained.pieces(row) == ['▁a']
+    whole = [trained.sample(row, seed) == row for seed in range(4000)]
+    assert abs(sum(whole) / len(whole) - 0.75) < 4 * (0.25 * 0.75 / len(whole)) ** 0.5
+
+
+def test_each_epoch_draws_anew_and_a_resumed_run_draws_the_same(sampler, tmp_path):
+    data = Words()
+    stored = corpus.prepare(data, sampler, tmp_path)
+    settings = dict(tokens=512, max_length=99, packed=True, seed=5, window=150)
+
+    def batches(position):
+        return Batches(stored, tokenizer=sampler, **settings).iterate(position)
+
+    epochs: list[list] = [[], []]
+    position, whole = Position(), []
+    for batch, after in batches(position):
+        if position.epoch == 2:
+            break
+        whole.append((position, batch))
+        for row, of in zip(batch['source'], batch['source_segments'], strict=True):
+            rows = [row[of == i].tolist() for i in range(1, of.max() + 1)]
+            epochs[position.epoch] += rows
+        position = after
+    for rows in epochs:
+        expected = sorted(source for source, _ in data.pairs)
+        assert sorted(sampler.decode(rows)) == expected
+    assert sorted(epochs[0]) != sorted(epochs[1])
+    for position, batch in whole[:: len(whole) // 4]:
+        resumed, _ = next(batches(position))
+        for name, array in batch.items():
+            np.testing.assert_array_equal(resumed[name], array)
+
+
+def test_alpha_changes_neither_what_is_learnt_nor_what_is_cached(tmp_path):
+    plain = train('sentencepiece(vocab_size=120)', tmp_path)
+    sampled = train('sentencepiece(vocab_size=120, alpha=0.1)', tmp_path)
+    assert plain.digest == sampled.digest and plain != sampled
+    assert plain.encode(TEXTS) == sampled.encode(TEXTS)
+    assert sampled.samples and not plain.samples
