@@ -22,7 +22,9 @@ import numpy as np
 
 from benchmarks import turns
 from benchmarks.turns import Side
-from experiments.data import collate, corpus, sources, tokenizer
+from experiments.data import collate, corpus, sources, tokenizers
+from experiments.data.tokenizers import base
+from experiments.evaluation import sets
 from experiments.runs import directory
 
 MODULE = 'benchmarks.decoding'
@@ -93,7 +95,8 @@ def _fastest(name: str, arguments: tuple[str, ...], sizes: list[int]) -> Side:
 
 def _pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
     source = sources.load(directory.read_config(args.workdir)['data'])
-    return source.evaluation()[args.set] * args.copies
+    chosen = sets.chosen(source.evaluation(), args.set, '--set')[args.set]
+    return sets.first_references(chosen) * args.copies
 
 
 def _timed(translate: Any, args: argparse.Namespace) -> dict[str, float]:
@@ -144,7 +147,7 @@ def _model(args: argparse.Namespace, dtype: str) -> Any:
 
     config = ConfigDict(directory.read_config(args.workdir)).model
     config.dtype = dtype
-    words = tokenizer.load(args.workdir / 'tokenizer.model')
+    words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
     return build.model(config, words.vocab_size)
 
 
@@ -167,7 +170,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
         extra_length=EXTRA,
         batch_tokens=args.size,
     )
-    words = tokenizer.load(args.workdir / 'tokenizer.model')
+    words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
     translate = translator.Translator(_model(args, args.dtype), words, settings)
     params = traverse_util.unflatten_dict(
         dict(np.load(args.share / 'params.npz')), sep='/'
@@ -184,7 +187,7 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
 
     from benchmarks import marian
 
-    words = tokenizer.load(args.workdir / 'tokenizer.model')
+    words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
     sizes = directory.read_config(args.workdir)['model']
     model = marian.make(
         words.vocab_size,
@@ -216,13 +219,13 @@ def _generate(model: Any, sentences: list[list[int]], beams: int) -> list[list[i
     import torch
 
     longest = len(sentences[0])
-    source = torch.full((len(sentences), longest + 1), tokenizer.PAD)
+    source = torch.full((len(sentences), longest + 1), base.PAD)
     for row, sentence in zip(source, sentences, strict=True):
-        row[: len(sentence) + 1] = torch.tensor([*sentence, tokenizer.EOS])
+        row[: len(sentence) + 1] = torch.tensor([*sentence, base.EOS])
     with torch.inference_mode():
         return model.generate(
             source,
-            attention_mask=(source != tokenizer.PAD).long(),
+            attention_mask=(source != base.PAD).long(),
             do_sample=False,
             max_new_tokens=longest + EXTRA,
             num_beams=beams,

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from benchmarks import turns
 from benchmarks.turns import Side
-from experiments.data import sources, tokenizer
+from experiments.data import sources, tokenizers
+from experiments.evaluation import sets
 from experiments.runs import directory
 
 MODULE = 'benchmarks.exported'
@@ -79,7 +80,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
 
     compilation.use_cache()
     memory.keep_freed()  # as `translate` does
-    run = trained.read(args.workdir)
+    run = trained.read_trained(args.workdir)
     settings = dataclasses.replace(
         run.config.evaluation,
         decode='greedy',
@@ -98,7 +99,7 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
     """CTranslate2 on the exported model, with the same tokenizer."""
     import ctranslate2
 
-    words = tokenizer.load(args.workdir / 'tokenizer.model')
+    words = tokenizers.open_saved('sentencepiece', args.workdir / 'tokenizer.model')
     ids = {piece: i for i, piece in enumerate(words.pieces([*range(words.vocab_size)]))}
     translator = ctranslate2.Translator(
         str(args.share / args.quantization),
@@ -126,7 +127,8 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
 def _timed(translate: Translate, args: argparse.Namespace) -> dict[str, float]:
     """The second pass over the set; the first compiles and warms up."""
     data = directory.read_config(args.workdir)['data']
-    pairs = sources.load(data).evaluation()[args.set]
+    evaluation = sources.load(data).evaluation()
+    pairs = sets.first_references(sets.chosen(evaluation, args.set, '--set')[args.set])
     texts = [source for source, _ in pairs]
     references = [target for _, target in pairs]
     translate(texts)

@@ -138,7 +138,8 @@ def _our_training(args, model, variables, batch) -> Compute:
 
     optimizer = optax.adamw(**RATE)
     state = flaxformer_lite.TrainState.create(variables, optimizer)
-    step = flaxformer_lite.make_train_step(model, optimizer, label_smoothing=0.0)
+    loss = 'cross_entropy(label_smoothing=0)'
+    step = flaxformer_lite.make_train_step(model, optimizer, loss=loss)
     step = jax.jit(step, donate_argnums=0)
     trained = family_models.as_trained_on(batch)
 

@@ -52,14 +52,14 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     import jax
     import jax.numpy as jnp
 
-    from flaxformer_lite.config import spec
+    from flaxformer_lite.config import variants
     from flaxformer_lite.kv_cache import KeyValues
     from flaxformer_lite.masks import TokenBatch
 
     if args.worker == 'nothing':
         jax.block_until_ready(jax.jit(jnp.square)(jnp.ones(8)))
         return {'peak MB': turns.peak_megabytes()}
-    attention = spec.make('flaxformer_lite.attention', args.worker)
+    attention = variants.make('attention', args.worker)
     positions_BT = jnp.arange(args.length)[None]
     shapes = (1, args.length, HEADS, WIDTH), *[(1, HEADS, WIDTH, args.length)] * 2
     keys = jax.random.split(jax.random.key(0), len(shapes))

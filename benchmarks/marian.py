@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from experiments.data.tokenizer import BOS, EOS, PAD
+from experiments.data.tokenizers.base import BOS, EOS, PAD
 
 POSITIONS = 1024
 LAYER = re.compile(r'(encoder|decoder)/layer_(\d+)/(\w+)/(\w+)/(\w+)')

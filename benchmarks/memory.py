@@ -96,7 +96,7 @@ def work(changes: dict[str, Any]) -> dict[str, float]:
     made = setup.prepare(config, NO_RUN, Screen(sys.stderr))
     init = functools.partial(init_state, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
-    step = make_train_step(made.model, made.optimizer, label_smoothing=0.1)
+    step = make_train_step(made.model, made.optimizer)
     jitted = jax.jit(step, donate_argnums=0)
     batches = itertools.islice(made.batches.iterate(Position()), STEPS)
     placed = [jax.device_put(batch, mesh.of().rows()) for batch, _ in batches]

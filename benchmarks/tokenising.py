@@ -18,8 +18,9 @@ import time
 from pathlib import Path
 
 from experiments.command_line import console
-from experiments.data import corpus, sources, tokenizer
+from experiments.data import corpus, sources, tokenizers
 from experiments.data.sources import text
+from experiments.data.tokenizers.base import Tokenizer
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(sources.load(args.data), Path(folder), args.copies)
         # The tokenizer's time is not that of tokenising.
-        tokenizer.train(text.Text(folder, 'en', 'de'), 8000, Path(folder) / 'tokenizer')
+        _train_tokenizer(text.Text(folder, 'en', 'de'), Path(folder))
         rows = []
         for _ in range(args.rounds):
             rows.append(in_its_own(args.data, folder))
@@ -61,9 +62,14 @@ def in_its_own(data: str, folder: str) -> list[float]:
     return json.loads(output)
 
 
+def _train_tokenizer(source: sources.Source, folder: Path) -> Tokenizer:
+    words = tokenizers.make('sentencepiece(vocab_size=8000)')
+    return tokenizers.train(words, source, folder / 'tokenizer')
+
+
 def measure(folder: Path) -> list[float]:
     source = text.Text(str(folder), 'en', 'de')
-    words = tokenizer.train(source, 8000, folder / 'tokenizer')
+    words = _train_tokenizer(source, folder)
     with tempfile.TemporaryDirectory(dir=folder) as cache:
         before, began = time.process_time(), time.perf_counter()
         made = corpus.prepare(source, words, Path(cache))

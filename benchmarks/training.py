@@ -26,12 +26,13 @@ import numpy as np
 
 from benchmarks import turns
 from benchmarks.turns import Side
-from experiments.data import collate, corpus, sources, tokenizer
+from experiments.data import collate, corpus, sources, tokenizers
 from experiments.data.batches import Batches, Position
 from experiments.data.prefetch import prefetch
 from experiments.runtime import memory
 
 VOCABULARY = 8000
+TOKENIZER = f'sentencepiece(vocab_size={VOCABULARY})'
 TOKENS = 4096  # target positions a batch
 MAX_LENGTH = 64  # tokens of a pair's longer side; longer pairs are left out
 SIZES = dict(num_layers=4, num_heads=4, dropout=0.1)
@@ -90,7 +91,7 @@ def _sides(dtype: str) -> Iterator[Side]:
 def _prepare(args: argparse.Namespace) -> tuple[corpus.Corpus, int]:
     """The tokenised pairs and the size of the vocabulary, made once and then read."""
     source = sources.load(args.data)
-    words = tokenizer.train(source, VOCABULARY, args.cache)
+    words = tokenizers.train(tokenizers.make(TOKENIZER), source, args.cache)
     return corpus.prepare(source, words, args.cache), words.vocab_size
 
 
@@ -108,7 +109,8 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     work = setup.prepare(_config(args), args.cache, Screen(sys.stderr))
     init = functools.partial(init_state, work.model, work.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
-    step = make_train_step(work.model, work.optimizer, label_smoothing=SMOOTHING)
+    loss = f'cross_entropy(label_smoothing={SMOOTHING})'
+    step = make_train_step(work.model, work.optimizer, loss=loss)
     batches = prefetch(work.batches.iterate(Position()))
     first = jax.device_put(next(batches)[0], mesh.of().rows())
     began = time.perf_counter()
@@ -138,7 +140,8 @@ def _config(args: argparse.Namespace) -> Any:
     from experiments.config import load
 
     config = wmt_base.get_config()
-    config.data, config.tokenizer.vocab_size = args.data, VOCABULARY
+    config.data = args.data
+    config.tokenizer = TOKENIZER
     config.batch.tokens, config.batch.max_length = TOKENS, MAX_LENGTH
     config.model.update(
         SIZES, d_model=args.d_model, d_ff=4 * args.d_model, dtype=args.dtype

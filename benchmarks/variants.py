@@ -121,7 +121,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     made = setup.prepare(config, NO_RUN, Screen(sys.stderr))
     init = functools.partial(init_state, made.model, made.optimizer)
     state, key = jax.jit(init)(jax.random.key(0)), jax.random.key(1)
-    step = make_train_step(made.model, made.optimizer, label_smoothing=0.1)
+    step = make_train_step(made.model, made.optimizer)
     jitted = jax.jit(step, donate_argnums=0)
     programs, figures = {}, Progress(text='')
     for batch, after in itertools.islice(
@@ -138,7 +138,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     peak = turns.peak_megabytes()
     with tempfile.TemporaryDirectory() as folder:
         score = evaluator.Evaluator(
-            made.model, made.tokenizer, config, Path(folder), made.direction
+            made.model, made.tokenizer, config, Path(folder), made.languages, []
         )
         dev = score.loss(state.variables, made.dev[1])
     return {
