@@ -7,6 +7,7 @@ import pytest
 from experiments import convert
 from experiments.conversion import export
 from experiments.conversion.trained import Trained
+from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
 
 
@@ -28,9 +29,8 @@ def formats(monkeypatch):
     monkeypatch.setattr(export.to_ctranslate2, 'write', refuses)
     monkeypatch.setattr(export.stablehlo, 'write', fails)
     monkeypatch.setattr(export.flags, 'require_packages', lambda *_: None)
-    monkeypatch.setattr(
-        export, 'read_trained', lambda path: Trained(None, None, None, None)
-    )
+    trained = Trained(None, SentencePiece(), None, None)
+    monkeypatch.setattr(export, 'read_trained', lambda path: trained)
 
 
 def convert_to(monkeypatch, *arguments):

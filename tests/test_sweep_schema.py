@@ -71,7 +71,7 @@ def test_its_runs_are_those_that_the_command_line_makes(tmp_path):
     [
         ({'arms': {}}, 'arms is missing'),
         ({'arms': {'a': 3}}, r"arms\['a'\] must be of type dict, not 3"),
-        ({'arms': {'base': {'model.d_k': None}}}, 'model.d_k=None: .*int'),
+        ({'arms': {'base': {'model.d_k': None}}}, 'model.d_k must be int, .*None'),
         ({'overrides': {'train.seed': 3}}, 'train.seed=3: give it in seeds'),
         ({'base': 'bass'}, "there is no arm 'bass'.*'base'"),
         ({'published': {'bass': {}}}, "there is no arm 'bass'"),

@@ -59,7 +59,7 @@ def test_what_no_loss_can_do_is_refused_by_name(changes, message):
 
 def test_a_teacher_of_another_tokenizer_is_refused(text, teacher, tmp_path):
     changes = dict(train__loss='distillation', train__teacher=teacher)
-    given = overrides(text, tokenizer__vocab_size=150, **changes)
+    given = overrides(text, tokenizer='sentencepiece(vocab_size=150)', **changes)
     config = flags.settings('wmt_small', given).config
     message = 'train.teacher=.*: its tokenizer is another than that of this run'
     with pytest.raises(UserError, match=message):

@@ -193,7 +193,8 @@ def test_sampled_ids_are_of_the_same_text_and_follow_from_the_seed_alone(sampler
     rows = sampler.encode(TEXTS)
     first = [sampler.sample(row, seed) for seed, row in enumerate(rows)]
     assert sampler.decode(first) == TEXTS
-    assert sum(a != b for a, b in zip(first, rows, strict=True)) > len(rows) / 2
+    others = sum(a != b for a, b in zip(first, rows, strict=True))
+    assert len(rows) / 3 < others < len(rows)
     again = {i: sampler.sample(rows[i], i) for i in reversed(range(len(rows)))}
     assert [again[i] for i in range(len(rows))] == first
     assert sampler.sample([UNK, 9], 3) == [UNK, 9]

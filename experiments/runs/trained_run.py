@@ -48,10 +48,7 @@ def open_trained(path: Path) -> TrainedRun:
         of another version, or its model cannot be built here.
     """
     config = _config(path)
-    scores: dict[int, float] = {}
-    if takes_best(config):
-        scores = metrics_log.dev_scores(path, deciding_metric(config))
-    checkpoints = Checkpoints(path / CHECKPOINTS, scores=scores)
+    checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
     if not checkpoints.steps():
         raise UserError(
             f'{path} holds no finished checkpoint yet: let its run train on'
@@ -109,12 +106,18 @@ def average(
             steps = average_steps(config, checkpoints)
             return checkpoints.average(steps, abstract, warn)
         except Gone:
-            path = checkpoints.directory.parent
-            checkpoints.scores = metrics_log.dev_scores(path, deciding_metric(config))
+            checkpoints.scores = _dev_scores(checkpoints.directory.parent, config)
     raise UserError(
         'the run removes its checkpoints sooner than they can be read: let it end, or '
         'begin one with a larger checkpoint.every'
     )
+
+
+def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
+    """What says which checkpoints are best, where the best ones are scored."""
+    if not takes_best(config):
+        return {}
+    return metrics_log.dev_scores(path, deciding_metric(config))
 
 
 def deciding_metric(config: ExperimentConfig) -> Metric:
