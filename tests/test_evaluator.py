@@ -54,6 +54,13 @@ def test_a_mean_of_checkpoints_has_files_of_its_own(evaluator, tmp_path):
     assert {'val.source.txt', 'val.reference.txt'} < {x.name for x in folder.iterdir()}
 
 
+def test_what_training_has_scored_is_not_scored_again(evaluator):
+    found = evaluator(1.0, 'val', PAIRS, 6)
+    results = evaluator.every(1.0, {'test': PAIRS[:1], 'val': PAIRS}, [6])
+    assert [len(texts) for texts in evaluator.translated] == [2, 1]
+    assert results['val'] == found
+
+
 def test_the_set_and_its_sentences_are_told(evaluator):
     evaluator(1.0, 'val', PAIRS, 6)
     assert evaluator.told == [(2, 2, 'sentences of val')]

@@ -59,6 +59,7 @@ class Evaluator:
         self._languages = languages
         self._metrics = metrics
         self._warn = warn
+        self._scored: dict[tuple[str, int, int], dict[str, Any]] = {}
         self._on_progress = on_progress
         devices = devices or mesh.of()
         self._translate = Translator(
@@ -82,8 +83,12 @@ class Evaluator:
     ) -> dict[str, Any]:
         """All scores of a set, whose translations are saved with their scores.
 
-        Sources and references are saved beside them, as `sets` says.
+        Sources and references are saved beside them, as `sets` says. What was scored
+        once, as the dev set at the last step, is not scored again.
         """
+        key = (name, step, mean_of)
+        if key in self._scored:
+            return self._scored[key]
         sources, references = sets.lines_of(pairs)
 
         def on_progress(done: int) -> None:
@@ -108,6 +113,7 @@ class Evaluator:
             if self._warn is None:
                 raise
             self._warn(f'translations and scores are not saved: {error}')
+        self._scored[key] = result
         return result
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:

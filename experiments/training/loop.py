@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from experiments import storage
-from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.command_line import stopping
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
@@ -368,11 +368,13 @@ class Run:
         """Scores the chosen sets, after training, and writes the run's result."""
         self.screen.begin('scoring')
         setup = self.setup
-        mean = trained_run.average(
-            self.config, self._checkpoints, setup.model, self.screen.say, setup.devices
-        )
-        params = eval_params.variables(self.state)['params']
-        memory.keep_freed()  # from here on nothing is trained
+        variables = eval_params.variables(self.state)
+        del self.state  # from here on nothing is trained: the moments may go
+        parameters = result.count_parameters(variables['params'])
+        digest = trained_run.sha256(variables['params'])
+        mean = self._mean(variables)
+        del variables
+        memory.keep_freed()
         evaluations = self._evaluator.every(mean.variables, setup.sets, mean.steps)
         for name, values in evaluations.items():
             self._log.write(self.step, 'final', set=name, **values)
@@ -380,12 +382,12 @@ class Run:
             'status': 'finished',
             'step': self.step,
             'stopped_early': self.step < setup.steps,
-            'parameters': result.count_parameters(params),
+            'parameters': parameters,
             'train_seconds': self.progress.seconds,
             'tokens_per_second': self.progress.tokens / self.progress.seconds,
             'peak_memory_bytes': self._peak.bytes(),
             'flops_per_token': result.flops_per_token(self._kind.config, setup.model),
-            'parameters_sha256': trained_run.sha256(params),
+            'parameters_sha256': digest,
             'averaged_steps': mean.steps,
             'left_out_steps': mean.left_out,
             'evaluations': evaluations,
@@ -393,6 +395,19 @@ class Run:
         if processes.is_first():
             storage.write_json(self.path / directory.RESULT, found)
         self.screen.say(result.summary(self.path, found))
+
+    def _mean(self, variables: Any) -> Mean:
+        """What is scored: often the last checkpoint alone, whose variables are here."""
+        steps = trained_run.average_steps(self.config, self._checkpoints)
+        if list(steps) == [self.step]:
+            return Mean(variables, [self.step], [])
+        return trained_run.average(
+            self.config,
+            self._checkpoints,
+            self.setup.model,
+            self.screen.say,
+            self.setup.devices,
+        )
 
     def close(self) -> None:
         """Ends the threads and closes the files."""
