@@ -13,7 +13,7 @@ from experiments.config.schema import ExperimentConfig
 from experiments.optimizers import frozen, optimizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
-from experiments.training import teacher
+from experiments.training import result, teacher
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.loss import as_loss
@@ -52,7 +52,10 @@ def compiling(
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix='compile')
     try:
-        yield {shape: thread.submit(_step, kind, shape) for shape in shapes}
+        compiled = {shape: thread.submit(_step, kind, shape) for shape in shapes}
+        # The result wants to know it, which is traced while training goes on.
+        thread.submit(result.flops_per_token, kind.config, kind.model)
+        yield compiled
     finally:
         thread.shutdown(wait=False, cancel_futures=True)
 
