@@ -6,13 +6,20 @@ python -m experiments.check 'my_parts.Near(width=3)'
 """
 
 import contextlib
+import itertools
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from experiments.command_line import console, flags
 from experiments.errors import user_errors
 from flaxformer_lite.config import variants
 
+if TYPE_CHECKING:  # it imports JAX
+    from flaxformer_lite.testing.finding import Finding
+
+NO_MODEL = ('data', 'tokenizer', 'loss', 'metric')
+TEXT = 'grammar(pairs=500)'  # of which a tokenizer learns
 WORDS = {True: 'yes', False: 'NO', None: '-'}
 
 
@@ -21,7 +28,7 @@ def main() -> None:
     parser.add_argument('part', help='as a config names it: local(window=3)')
     parser.add_argument(
         '--kind',
-        choices=['data', 'loss', *variants.FOLDERS],
+        choices=[*NO_MODEL, *variants.FOLDERS],
         help='the field of the config that names it, where several could',
     )
     parser.add_argument(
@@ -32,17 +39,12 @@ def main() -> None:
     args = parser.parse_args()
     _make_devices()
     # It imports JAX, so it comes after the flags.
-    from experiments.data import contracts, sources
     from flaxformer_lite import testing
 
-    findings_of = {
-        'data': lambda part: contracts.source_findings(sources.load(part)),
-        'loss': testing.loss_findings,
-    }
     kind = args.kind or _kind_beside_models(args.part)
     with user_errors():
-        if kind in findings_of:
-            findings = findings_of[kind](args.part)
+        if kind in NO_MODEL:
+            findings = _findings(args.part, kind)
         else:
             findings = testing.findings(args.part, kind, args.quick)
     rows = [[x.contract, WORDS[x.holds], x.detail or None] for x in findings]
@@ -51,11 +53,32 @@ def main() -> None:
         sys.exit(1)
 
 
+def _findings(part: str, kind: str) -> 'list[Finding]':
+    """Of a part that is none of a model."""
+    from experiments import metrics
+    from experiments.data import contracts, sources, tokenizers
+    from experiments.evaluation import metric_contracts
+    from flaxformer_lite import testing
+
+    if kind == 'data':
+        return contracts.source_findings(sources.load(part))
+    if kind == 'tokenizer':
+        texts = itertools.chain.from_iterable(sources.load(TEXT).train())
+        return contracts.tokenizer_findings(tokenizers.make(part), texts)
+    if kind == 'metric':
+        (metric,) = metrics.make(part).values()
+        metric.check_installed()
+        return metric_contracts.metric_findings(metric)
+    return testing.loss_findings(part)
+
+
 def _kind_beside_models(part: str) -> str | None:
     """The field that can name a part, where that is none of a model."""
-    from experiments.data import sources
+    from experiments import metrics
+    from experiments.data import sources, tokenizers
 
-    for kind, folder in {'data': sources.SOURCES, 'loss': variants.LOSSES}.items():
+    folders = (sources.SOURCES, tokenizers.TOKENIZERS, variants.LOSSES, metrics.METRICS)
+    for kind, folder in zip(NO_MODEL, folders, strict=True):
         with contextlib.suppress(ValueError):
             folder.find(part)
             return kind

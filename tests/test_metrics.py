@@ -11,8 +11,11 @@ import sacrebleu
 
 from experiments import metrics
 from experiments.errors import UserError
+from experiments.evaluation.metric_contracts import metric_findings
 from experiments.evaluation.scores import installed_metrics
 from experiments.metrics import METRICS
+from experiments.metrics.base import Metric
+from flaxformer_lite import testing
 from flaxformer_lite.config import spec
 
 SOURCES = ['a', 'b', 'c', 'd', 'e']
@@ -64,24 +67,72 @@ def metric(request):
     return make({'comet': 'comet(path="model")'}.get(request.param, request.param))
 
 
-def test_the_best_score_is_of_what_a_reference_says(metric):
-    best = metric.score(PERFECT, REFERENCES, SOURCES)
-    for outputs in (OUTPUTS, PERFECT[1:] + PERFECT[:1]):
-        assert metric.rank(best) > metric.rank(
-            metric.score(outputs, REFERENCES, SOURCES)
-        )
-    by_sentence = metric.sentence_scores(OUTPUTS, REFERENCES, SOURCES)
-    of_best = metric.sentence_scores(PERFECT, REFERENCES, SOURCES)
-    for score, highest in zip(by_sentence, of_best, strict=True):
-        assert metric.rank(score) <= metric.rank(highest)
-    assert by_sentence[0] == pytest.approx(of_best[0])
+def test_ours_keep_the_contracts(metric):
+    testing.require(metric_findings(metric), metric.name)
 
 
-def test_the_order_of_sentences_and_of_references_does_not_matter(metric):
+class _Careless(Metric):
+    """The share of words that a reference has, or a score with a mistake."""
+
+    def statistics(self, outputs, references, sources):
+        return [
+            (len(set(output.split()) & set(known[0].split())), len(known[0].split()))
+            for output, known in zip(outputs, references, strict=True)
+        ]
+
+
+class _NotANumber(_Careless):
+    def score_of(self, total):
+        return math.nan if not total[0] else super().score_of(total)
+
+
+class _Short(_Careless):
+    def statistics(self, *texts):
+        return super().statistics(*texts)[1:]
+
+
+class _Falling(_Careless):
+    higher_is_better = False
+
+
+class _Long(_Careless):
+    def score_of(self, total):
+        return -total[0]
+
+
+class _OfTheFirst(_Careless):
+    def score(self, *texts):
+        return self.sentence_scores(*texts)[0]
+
+
+class _Counting(_Careless):
+    calls = itertools.count()
+
+    def score(self, *texts):
+        return super().score(*texts) + next(self.calls)
+
+
+@pytest.mark.parametrize(
+    ('careless', 'contract'),
+    [
+        (_NotANumber, "scores are finite numbers: .*'' and others have nan"),
+        (_Short, 'each sentence has a row of numbers: 4 sentences have rows of'),
+        (_Falling, 'what a reference says is best: all references have 100'),
+        (_Long, 'blank translations are no better: blank ones have -?0'),
+        (_OfTheFirst, 'the order of sentences changes nothing: it is'),
+        (_Counting, 'the same score comes each time: it is'),
+    ],
+)
+def test_a_careless_metric_is_found(careless, contract):
+    with pytest.raises(testing.BrokenContract, match=contract):
+        testing.require(metric_findings(careless()), 'it')
+    testing.require(metric_findings(_Careless()), 'it')
+
+
+def test_the_order_of_references_does_not_matter(metric):
     score = metric.score(OUTPUTS, REFERENCES, SOURCES)
-    texts = (OUTPUTS, [known[::-1] for known in REFERENCES], SOURCES)
-    turned = [list(reversed(column)) for column in texts]
-    assert metric.score(*turned) == pytest.approx(score)
+    turned = [known[::-1] for known in REFERENCES]
+    assert metric.score(OUTPUTS, turned, SOURCES) == pytest.approx(score)
 
 
 def test_blank_translations_are_the_worst(metric):

@@ -11,9 +11,19 @@ from test_tokenizer import Words
 
 from experiments.data import corpus, tokenizers
 from experiments.data.batches import Batches, Position
+from experiments.data.contracts import tokenizer_findings
 from experiments.data.tokenizers import TOKENIZERS, huggingface
-from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK, normalize
+from experiments.data.tokenizers.base import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    Tokenizer,
+    normalize,
+    text_ids,
+)
 from experiments.errors import UserError
+from flaxformer_lite import testing
 
 TEXTS = [text for pair in Words().pairs for text in pair]
 ARGUMENTS = {'sentencepiece': 'vocab_size=120', 'huggingface': 'path={path!r}'}
@@ -33,20 +43,57 @@ def spec(name, tmp_path):
 
 
 @every_tokenizer
-def test_text_comes_back_of_ids_that_there_are(name, spec, tmp_path):
-    made = tokenizers.make(spec)
-    trained = train(spec, tmp_path)
-    special = trained.special_tokens
-    rows = trained.encode(TEXTS)
-    assert all({special.padding, special.end}.isdisjoint(row) for row in rows)
-    assert max(map(max, rows)) < trained.vocab_size <= made.largest_vocab_size()
-    assert trained.decode(rows) == TEXTS
-    ended = [[*row, special.end, rows[0][0], special.padding] for row in rows]
-    assert trained.decode(ended) == TEXTS
-    assert trained.encode(['', ' \t ']) == [[], []]
-    assert trained.encode_target(['']) == [[]]
-    assert trained.encode([]) == [] and trained.decode([[]]) == ['']
-    assert all(isinstance(piece, str) for piece in trained.pieces([0, *rows[0]]))
+def test_ours_keep_the_contracts(name, spec):
+    testing.require(tokenizer_findings(tokenizers.make(spec), TEXTS), name)
+
+
+class _Careless(Tokenizer):
+    """The code points of a text, with a mistake for each contract."""
+
+    vocab_size, model, samples, trained = 500, b'', True, 0
+
+    def __init__(self, mistake):
+        self.mistake = mistake
+
+    def train(self, texts):
+        self.trained += 1
+        return b'model' * (self.trained if self.mistake == 'unequal' else 1)
+
+    def opened(self, model):
+        return self
+
+    def encode(self, texts):
+        first = {'ids': [PAD], 'blank': [9]}.get(self.mistake, [])
+        return [first + [*map(ord, normalize(text))] for text in texts]
+
+    def decode(self, ids):
+        shift = self.mistake == 'changed'
+        rows = ids if self.mistake == 'end' else map(text_ids, ids)
+        return [''.join(chr(i + shift) for i in row) for row in rows]
+
+    def pieces(self, ids):
+        return [i if self.mistake == 'pieces' else chr(i) for i in ids]
+
+    def sample(self, row, seed):
+        return row[::-1] if self.mistake == 'drawn' else row
+
+
+@pytest.mark.parametrize(
+    ('mistake', 'contract'),
+    [
+        ('changed', "text comes back: 'ab' comes back as 'bc'"),
+        ('end', "what follows an end is no text: 'ab' becomes"),
+        ('ids', "ids are those of text: 'ab' has the id 0 of 500"),
+        ('blank', 'a blank text has no ids: '),
+        ('pieces', 'each id is written as a piece: 0 is 0'),
+        ('unequal', 'equal text makes equal bytes: of 5 bytes and 10'),
+        ('drawn', "what it draws is of the same text: 'ab' comes back as 'ba'"),
+    ],
+)
+def test_a_careless_tokenizer_is_found(mistake, contract):
+    with pytest.raises(testing.BrokenContract, match=contract):
+        testing.require(tokenizer_findings(_Careless(mistake), ['ab', 'abc']), 'it')
+    testing.require(tokenizer_findings(_Careless(''), ['ab', 'abc']), 'it')
 
 
 @every_tokenizer

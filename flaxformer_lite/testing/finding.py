@@ -44,6 +44,12 @@ def require(findings: Sequence[Finding], of: str) -> Sequence[Finding]:
     return findings
 
 
+def without(contract: str, examples: Iterable[str]) -> Finding:
+    """That there is no example against a contract; of several the first is shown."""
+    example = next(iter(examples), '')
+    return Finding(contract, not example, example)
+
+
 def equal(
     contract: str, atol: float, differences: Iterable[tuple[float, str]]
 ) -> Finding:
