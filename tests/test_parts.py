@@ -162,6 +162,15 @@ def test_what_a_part_raises_at_work_keeps_its_traceback_and_says_where(
     assert not (here / 'run').exists()
 
 
+def test_an_error_of_a_module_keeps_its_traceback(world):
+    here = world('here')
+    (here / 'my_parts.py').write_text("int('of mine')\n")
+    data = small_runs.source(small_runs.write_text(here, val=4))
+    with pytest.raises(ImportError, match='^my_parts cannot be imported') as caught:
+        train(here / 'run', data=data)
+    assert "int() with base 10: 'of mine'" in str(caught.value.__cause__)
+
+
 def test_what_a_part_refuses_is_one_line(world):
     here = world('here')
     refusing = "    def __post_init__(self):\n        raise ValueError('no more')\n"

@@ -11,7 +11,7 @@ import jax
 from experiments import storage
 from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.command_line import stopping
-from experiments.command_line.screen import Screen
+from experiments.command_line.screen import Screen, errors_noted
 from experiments.command_line.stopping import Stopped
 from experiments.config import check, parts
 from experiments.config.load import flatten
@@ -70,13 +70,8 @@ def run(
         failed, as `failure.json` in the directory then says.
       Stopped: a stop was asked for while training; the state is saved.
     """
-    try:
+    with errors_noted(screen, f', of {path}'):
         _run(config, path, overrides, screen, accept_changed_parts)
-    except UserError:
-        raise
-    except Exception as error:
-        error.add_note(f'while {screen.phase}, of {path}')
-        raise
 
 
 def _run(

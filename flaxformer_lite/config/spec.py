@@ -259,6 +259,8 @@ def _import_class(name: str) -> type:
             f'{name}: there is no module {error.name}, neither in the working '
             'directory nor installed'
         ) from None
+    except ValueError as error:  # which would be taken for what is wrong with the name
+        raise ImportError(f'{module_name} cannot be imported') from error
     cls = getattr(module, class_name, None)
     if not isinstance(cls, type):
         there = [key for key, value in vars(module).items() if isinstance(value, type)]
