@@ -40,7 +40,7 @@ from experiments.runs import (
 from experiments.runs.failure import Diverged
 from experiments.runs.metrics_log import MetricsLog
 from experiments.runtime import memory, processes
-from experiments.training import programs, result
+from experiments.training import programs, result, teacher
 from experiments.training.metrics import Progress, stops_early
 from experiments.training.setup import RunSetup, describe, prepare
 from flaxformer_lite.training import schedules
@@ -452,5 +452,6 @@ def _write_start(setup: RunSetup, path: Path) -> None:
     setup.tokenizer.save(path / trained_run.TOKENIZER)
     parts.save(path, flatten(setup.config.to_dict()))
     environment.save(path, [device.device_kind for device in jax.devices()])
+    teacher.save(setup.config.train.teacher, path)
     if setup.initial is not None:
         storage.write_json(path / initial.NAME, setup.initial.record)

@@ -99,8 +99,8 @@ def first_state(kind: Kind) -> FirstState:
 
 def _step(kind: Kind, shape: tuple[int, int]) -> Callable[..., Any]:
     program = compiled_step(kind, shape)
-    _, taught, _ = teacher.read(kind.config.train.teacher)
-    return lambda *arguments: program(*arguments, taught)
+    taught = teacher.read(kind.config.train.teacher)
+    return lambda *arguments: program(*arguments, taught.variables)
 
 
 @functools.lru_cache(maxsize=16)
@@ -112,13 +112,13 @@ def compiled_step(kind: Kind, shape: tuple[int, int]) -> jax.stages.Compiled:
     """
     train = kind.config.train
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)
-    model, taught, _ = teacher.read(train.teacher)
+    taught = teacher.read(train.teacher)
 
-    def train_step(state, batch, key, taught):
+    def train_step(state, batch, key, variables):
         step = make_train_step(
             kind.model,
             update,
-            loss=as_loss(train.loss, teacher=model, teacher_variables=taught),
+            loss=as_loss(train.loss, teacher=taught.model, teacher_variables=variables),
             accumulate=train.accumulate,
             remat=train.remat,
             frozen=frozen.paths(kind.config, kind.model),
@@ -131,4 +131,4 @@ def compiled_step(kind: Kind, shape: tuple[int, int]) -> jax.stages.Compiled:
     out_shardings = (kind.devices.state(state), kind.devices.everywhere())
     jitted = jax.jit(train_step, donate_argnums=0, out_shardings=out_shardings)
     key = mesh.abstract_key(kind.devices)
-    return compilation.compiled(jitted, state, batch, key, taught)
+    return compilation.compiled(jitted, state, batch, key, taught.variables)

@@ -84,7 +84,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     make = functools.partial(_train_tokenizer, config, cache, screen)
     vocabulary = initial.vocabulary(config, path, origin, make)
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
-    teacher.check_tokenizer(config.train.teacher, vocabulary)
+    teacher.check(config.train.teacher, vocabulary, path)
     screen.begin('tracing the model', quiet=True)
     # Of a short text the tokenizer has fewer pieces than were asked for.
     model = _traced(model, vocabulary, devices)
