@@ -8,6 +8,7 @@ import platform
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -64,6 +65,18 @@ def write(path: Path, data: str | bytes) -> None:
     """Writes a file as `replacing` does; text as UTF-8 with the line ends it has."""
     with replacing(path) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def open_to_append(path: Path) -> FileIO:
+    """A file for `append`. Not buffered: a kill loses nothing, a power cut could."""
+    return open(path, 'ab', buffering=0)
+
+
+def append(file: FileIO, data: bytes) -> None:
+    """Adds all of the data to a file; raises UserError if the disk is full."""
+    with as_user_error('write', Path(file.name)):
+        while data:  # a disk that is nearly full takes only some of it
+            data = data[file.write(data) :]
 
 
 def write_json(path: Path, value: Any) -> None:

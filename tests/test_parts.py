@@ -15,6 +15,7 @@ from experiments import evaluate, translate
 from experiments.config import load, parts, schema
 from experiments.data.sources import SOURCES
 from experiments.errors import UserError
+from experiments.hooks import HOOKS
 from experiments.metrics import METRICS
 from flaxformer_lite.attention.base import Attention
 from flaxformer_lite.config import variants
@@ -193,7 +194,7 @@ def test_the_page_has_a_row_for_each_field_that_names_a_part():
     }
     assert set(rows) == plain
     folders = {f'model.{kind}': folder for kind, folder in variants.FOLDERS.items()}
-    others = {'data': SOURCES, 'evaluation.metrics': METRICS}
+    others = {'data': SOURCES, 'evaluation.metrics': METRICS, 'train.hooks': HOOKS}
     others['train.loss'] = variants.LOSSES
     for field, folder in (folders | others).items():
         assert rows[field] == folder.package.replace('.', '/')

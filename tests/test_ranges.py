@@ -143,7 +143,7 @@ def test_every_field_of_a_config_has_a_type_and_every_number_a_range():
     kinds = {name: field.kind for name, field in schema.fields().items()}
     # What is free text, and what is a spec, is looked at by who reads it.
     text = {'data', 'tokenizer', 'optimizer.name', 'optimizer.schedule', 'train.loss'}
-    text |= {'init_from', 'train.teacher', 'train.profile'}
+    text |= {'init_from', 'train.teacher', 'train.profile', 'train.hooks'}
     text |= {f'evaluation.{field}' for field in ('sets', 'metrics', 'best')}
     text |= {f'model.{field}' for field in variants.fields()}
     assert {field for field, kind in kinds.items() if limited(kind)} == text

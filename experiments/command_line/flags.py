@@ -21,6 +21,7 @@ from experiments.config.load import flatten
 from experiments.data.sources import SOURCES
 from experiments.data.tokenizers import TOKENIZERS
 from experiments.errors import UserError, line
+from experiments.hooks import HOOKS
 from experiments.metrics import METRICS
 from flaxformer_lite.config import variants
 from flaxformer_lite.ranges import nearest, shown
@@ -185,6 +186,7 @@ def _help(argv: Sequence[str]) -> str:
     lines.append(_row('data', ', '.join(SOURCES.names())))
     lines.append(_row('tokenizer', ', '.join(TOKENIZERS.names())))
     lines.append(_row('train.loss', ', '.join(variants.LOSSES.names())))
+    lines.append(_row('train.hooks', ', '.join(HOOKS.names())))
     lines.append(_row('evaluation.metrics', ', '.join(METRICS.names())))
     for kind in variants.FOLDERS:
         lines.append(_row(f'model.{kind}', ', '.join(variants.names(kind))))

@@ -5,7 +5,7 @@ What a field by itself may be is checked when its section of the schema is made.
 
 from collections.abc import Iterable
 
-from experiments import metrics
+from experiments import hooks, metrics
 from experiments.config.load import flatten
 from experiments.config.schema import (
     ExperimentConfig,
@@ -41,6 +41,7 @@ def check_config(config: ExperimentConfig) -> None:
         variants.check(config.model)
     with user_errors('train.loss: '):
         as_loss(config.train.loss, teacher=config.train.teacher or None)
+    hooks.make(config.train.hooks)
     optimizer.check(config)
     profiled_steps(config)
     train, evaluation = config.train, config.evaluation

@@ -28,6 +28,7 @@ ADDED: list[dict[str, Any]] = [
     {'train.loss': 'cross_entropy(label_smoothing=0.1)', 'train.teacher': ''},
     {'evaluation.metrics': '[bleu, chrf]', 'evaluation.best': ''},
     {},
+    {'train.hooks': 'tensorboard', 'train.ema': 0.0},
 ]
 _SMOOTHED = 'cross_entropy(label_smoothing={})'
 # Fields that there were → how the same is said now.

@@ -133,6 +133,11 @@ class TrainConfig(Section):
         ranges.Regex,
         'parameters with this in their paths are not trained, and stay as they are',
     ] = ''
+    ema: Annotated[
+        Rate,
+        'decay of a moving average of the parameters, which is evaluated and scored in '
+        'their place; 0: none',
+    ] = 0.0
     accumulate: Annotated[Size, 'parts of a batch that are computed one by one'] = 1
     remat: Annotated[
         Remat,
@@ -150,6 +155,11 @@ class TrainConfig(Section):
         'what to do at a loss or gradient that is not finite',
     ] = 'stop'
     log_every: Annotated[Size, 'steps between rows of the metrics'] = 100
+    hooks: Annotated[
+        Spec,
+        'what is called with rows and checkpoints: files of experiments/hooks/; '
+        "'[tensorboard, wandb]' is both, '[]' none",
+    ] = 'tensorboard'
     profile: Annotated[
         str, "steps to profile, such as '10:13', into profile/ in the run's directory"
     ] = ''

@@ -9,7 +9,7 @@ import optax
 
 from experiments.config.schema import ExperimentConfig, OptimizerConfig
 from experiments.errors import UserError, user_errors
-from experiments.optimizers import optax_specs
+from experiments.optimizers import eval_params, optax_specs
 from flaxformer_lite.config import variants
 from flaxformer_lite.init.base import Init
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
@@ -48,7 +48,7 @@ def make(
     w from each weight w that `decays` is true of (Loshchilov and Hutter 2019). Both go
     by the fields of `optimizer`. Any other is optax's own, by its spec. A gradient
     whose norm over all parameters is above `clip` is scaled down to it; 0 leaves it as
-    it is.
+    it is. With `train.ema` it keeps an average, as `eval_params.with_ema` says.
 
     Args:
       config: the whole config.
@@ -67,6 +67,8 @@ def make(
         update = optax.chain(optax.clip_by_global_norm(config.optimizer.clip), update)
     if _has_lr_multipliers(config):
         update = optax.chain(update, optax.stateless(_scale_by_multipliers(model)))
+    if config.train.ema:
+        update = eval_params.with_ema(update, config.train.ema)
     return update, schedule
 
 
@@ -83,6 +85,11 @@ def _from_optax(
         raise UserError(
             f'optimizer.weight_decay={settings.weight_decay} is for '
             f'optimizer.name=adamw: {mend}'
+        )
+    if config.train.ema and name.startswith('contrib.schedule_free'):
+        raise UserError(
+            f'train.ema={config.train.ema}: optimizer.name={name} keeps an average of '
+            'its own: set train.ema to 0, or choose another optimizer'
         )
     if _has_lr_multipliers(config):
         _check_lr_multipliers(config, name)

@@ -21,7 +21,7 @@ LOCK = '.lock'
 # May be larger than that of the run that is there, which then goes on further.
 STEPS = 'train.steps'
 # Of these a run's result does not depend, but for rounding; it goes on with others.
-_ANY = 'mesh.'
+_ANY = ('mesh.', 'train.hooks')
 # What a run would overwrite.
 _OVERWRITTEN = (RESULT, 'metrics.jsonl', 'tokenizer.model', 'checkpoints')
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from experiments import storage
+from experiments import hooks, storage
 from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.command_line import stopping
 from experiments.command_line.screen import Screen, errors_noted
@@ -27,6 +27,7 @@ from experiments.data.prefetch import prefetch
 from experiments.errors import UserError
 from experiments.evaluation import scores, sets
 from experiments.evaluation.evaluator import Evaluator
+from experiments.hooks.base import Begun
 from experiments.optimizers import eval_params
 from experiments.runs import (
     directory,
@@ -145,6 +146,9 @@ class Run:
         self._peak = memory.Peak()
         self._trace = contextlib.ExitStack()
         self._log = MetricsLog(None)
+        made = hooks.make(self.config.train.hooks) if processes.is_first() else {}
+        self._hooks = hooks.Hooks(made)
+        self._untold: int | None = None  # a checkpoint that they have not heard of
         self._checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
             self.config.checkpoint.keep,
@@ -184,7 +188,7 @@ class Run:
                     with _stop_asked() as stop:
                         self._make_steps(batches, compiled, stop)
         self.screen.begin('saving', quiet=True)
-        self._checkpoints.wait()
+        self._wait_for_checkpoint()
 
     def _make_steps(
         self,
@@ -213,7 +217,7 @@ class Run:
             if self._saves(step) or is_stopped:
                 self._save()
             if is_stopped:
-                self._checkpoints.wait()
+                self._wait_for_checkpoint()
                 raise Stopped(f'saved at step {step:,}')
             if self._evaluates(step):
                 self._evaluate()
@@ -259,9 +263,13 @@ class Run:
                 )
             self.screen.say(f'resuming at step {restored.step:,}')
             self.state = eval_params.restored(restored.state)
+            self._untold = restored.step
         self.step = int(self.state.step)
         if processes.is_first():
-            self._log = MetricsLog(self.path, self.step)
+            self._log = MetricsLog(self.path, self.step, self._hooks.row)
+            fields = flatten(self.config.to_dict())
+            rows = metrics_log.read_rows(self.path)
+            self._hooks.start(Begun(self.path, fields, self.step, rows))
         logged = processes.from_first(
             lambda: list(metrics_log.dev_scores(self.path, self._best).items())
         )
@@ -270,7 +278,7 @@ class Run:
             taken.clear()  # which frees their memory
             # With this checkpoint nothing asks for the source any more.
             self._save()
-            self._checkpoints.wait()
+            self._wait_for_checkpoint()
 
     def _key(self, name: str) -> jax.Array:
         """The random key of one of the seeds, on every device."""
@@ -336,16 +344,25 @@ class Run:
     def _save(self) -> None:
         """Begins to save the state, to which the rows so far belong."""
         self.screen.begin('saving', quiet=True)
+        self._wait_for_checkpoint()
         self._log.flush()
         tree = eval_params.to_save(self.state)
         self._checkpoints.save(self.step, tree, self.progress.metadata())
+        self._untold = self.step
+
+    def _wait_for_checkpoint(self) -> None:
+        """Returns when the checkpoint that was begun is whole, and hooks know it."""
+        self._checkpoints.wait()
+        if self._untold is not None:
+            self._hooks.checkpoint(self._untold)
+            self._untold = None
 
     def _evaluate(self) -> None:
         """Scores the dev set; its scores are logged and shown with translations.
 
         The checkpoint is whole before, so a signal ends the process and loses nothing.
         """
-        self._checkpoints.wait()
+        self._wait_for_checkpoint()
         name, pairs = self.setup.dev
         self.screen.begin('evaluating', quiet=True)
         with stopping.at_once():
@@ -389,6 +406,7 @@ class Run:
         }
         if processes.is_first():
             storage.write_json(self.path / directory.RESULT, found)
+            self._hooks.end(found)
         self.screen.say(result.summary(self.path, found))
 
     def _mean(self, variables: Any) -> Mean:
@@ -405,10 +423,11 @@ class Run:
         )
 
     def close(self) -> None:
-        """Ends the threads and closes the files."""
+        """Ends the threads, closes the files, and ends hooks that have not ended."""
         self._trace.close()
         self._log.close()
         self._checkpoints.close()
+        self._hooks.end(None)
 
 
 def _is_due(step: int, every: int) -> bool:

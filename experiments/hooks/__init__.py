@@ -1,0 +1,78 @@
+"""What is called while a run trains: one file a hook, chosen by a spec string.
+
+The field `train.hooks` is a list of specs: `[tensorboard, wandb(project="near")]`.
+"""
+
+import importlib.util
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from experiments.errors import UserError, user_errors
+from experiments.hooks.base import Begun, Hook
+from flaxformer_lite.config import spec as specs
+from flaxformer_lite.config.spec import Folder, Spec
+
+HOOKS = Folder('experiments.hooks', 'Hook')
+
+
+def make(text: Spec) -> dict[str, Hook]:
+    """The hooks of a list by their specs, in its order; none of '' and '[]'.
+
+    Raises:
+      UserError: the text is no list of hooks; or what is to be installed.
+    """
+    if text in ('', '[]'):
+        return {}
+    with user_errors('train.hooks: '):
+        found = {specs.text(x): HOOKS.make(x) for x in specs.entries(text)}
+    for name, hook in found.items():
+        if hook.package and importlib.util.find_spec(hook.package) is None:
+            raise UserError(
+                f'train.hooks={name} needs the package {hook.package}: pip install '
+                f'{hook.package}, or leave it out'
+            )
+    return found
+
+
+class Hooks:
+    """The hooks of a run, which are called one after another.
+
+    What one raises passes, with a note that says which it was.
+    """
+
+    def __init__(self, made: Mapping[str, Hook]):
+        self._made = made
+        self._open: dict[str, Hook] = {}  # were started and have not ended
+
+    def start(self, run: Begun) -> None:
+        for name, hook in self._made.items():
+            _call({name: hook}, lambda hook: hook.start(run))
+            self._open[name] = hook
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Adds to a row what the hooks return, which those after them see."""
+
+        def add(hook: Hook) -> None:
+            # As the file can hold it: NumPy's numbers too, and null for no number.
+            more = json.dumps(hook.row(dict(row)) or {}, default=float)
+            row.update(json.loads(more, parse_constant=lambda name: None) | row)
+
+        _call(self._open, add)
+
+    def checkpoint(self, step: int) -> None:
+        _call(self._open, lambda hook: hook.checkpoint(step))
+
+    def end(self, result: Mapping[str, Any] | None) -> None:
+        """Ends those that were started and have not ended."""
+        started, self._open = self._open, {}
+        _call(started, lambda hook: hook.end(result))
+
+
+def _call(hooks: Mapping[str, Hook], act: Callable[[Hook], None]) -> None:
+    for name, hook in hooks.items():
+        try:
+            act(hook)
+        except Exception as error:
+            error.add_note(f'in train.hooks={name}')
+            raise

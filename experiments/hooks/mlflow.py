@@ -1,0 +1,47 @@
+"""MLflow (mlflow.org), by its package."""
+
+import dataclasses
+import importlib
+import re
+from typing import Any, ClassVar
+
+from experiments import storage
+from experiments.hooks.base import Begun, Hook, Row, numbers
+
+
+@dataclasses.dataclass(kw_only=True)
+class Mlflow(Hook):
+    """Logs the config and the numbers of rows to a run there, which a resume goes on.
+
+    Attributes:
+      experiment: which it belongs to.
+      uri: of the server, or a folder; '': as MLflow is set up.
+    """
+
+    package: ClassVar[str] = 'mlflow'
+
+    experiment: str = 'flaxformer_lite'
+    uri: str = ''
+
+    def start(self, run: Begun) -> None:
+        mlflow: Any = importlib.import_module(self.package)
+        self._mlflow = mlflow
+        if self.uri:
+            mlflow.set_tracking_uri(self.uri)
+        mlflow.set_experiment(self.experiment)
+        file = run.path / 'mlflow.json'
+        known = storage.read_json(file) if storage.exists(file) else None
+        # A resumed run has that one's name and config, which cannot be changed there.
+        name = None if known else run.path.name
+        active = mlflow.start_run(run_id=known, run_name=name)
+        storage.write_json(file, active.info.run_id)
+        if not known:
+            mlflow.log_params(run.config)
+
+    def row(self, row: Row) -> None:
+        # Other characters are refused there, such as those of bleu(tokenize='char').
+        found = {re.sub(r'[^\w ./-]', '_', x): y for x, y in numbers(row).items()}
+        self._mlflow.log_metrics(found, step=row['step'])
+
+    def end(self, result: Row | None) -> None:
+        self._mlflow.end_run('FINISHED' if result else 'KILLED')

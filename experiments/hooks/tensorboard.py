@@ -1,0 +1,103 @@
+"""The rows as events of TensorBoard, in `tensorboard/` of the run's directory.
+
+The packages that write events import TensorFlow, or PyTorch where it is installed,
+which takes seconds at the start of every run. So their few formats are written out
+here: protocol-buffer Event messages in TFRecords.
+"""
+
+import dataclasses
+import math
+import struct
+import time
+
+from experiments import storage
+from experiments.hooks.base import Begun, Hook, Row, numbers
+
+LARGEST = 3.4028234663852886e38  # of a float32
+
+
+@dataclasses.dataclass(kw_only=True)
+class Tensorboard(Hook):
+    """An event for each number of a row.
+
+    At a resume they are written again of the rows that stay, in a new file: TensorBoard
+    does not notice when one becomes shorter.
+    """
+
+    def start(self, run: Begun) -> None:
+        folder = run.path / 'tensorboard'
+        for file in folder.glob('*tfevents*'):
+            storage.remove(file)
+        file = folder / f'events.out.tfevents.{time.time_ns()}'
+        storage.write(file, version(time.time()) + b''.join(map(_events, run.rows)))
+        self._file = storage.open_to_append(file)
+
+    def row(self, row: Row) -> None:
+        storage.append(self._file, _events(row))
+
+    def end(self, result: Row | None) -> None:
+        self._file.close()
+
+
+def _events(row: Row) -> bytes:
+    time_of_row = row.get('time', 0)
+    events = [scalar(time_of_row, row['step'], *x) for x in numbers(row).items()]
+    return b''.join(events)
+
+
+def version(time: float) -> bytes:
+    """The record that a file of events begins with."""
+    return _record(_double(1, time) + _bytes(3, b'brain.Event:2'))
+
+
+def scalar(time: float, step: int, name: str, value: float) -> bytes:
+    """The record of one value. `time` is in seconds since 1970."""
+    if abs(value) > LARGEST:
+        value = math.copysign(math.inf, value)
+    number = _key(2, 5) + struct.pack('<f', value)
+    summary = _bytes(1, _bytes(1, name.encode()) + number)
+    return _record(_double(1, time) + _key(2, 0) + _varint(step) + _bytes(5, summary))
+
+
+def _record(data: bytes) -> bytes:
+    length = struct.pack('<Q', len(data))
+    return length + _checksum(length) + data + _checksum(data)
+
+
+def _key(field: int, wire_type: int) -> bytes:
+    return bytes([field << 3 | wire_type])
+
+
+def _double(field: int, value: float) -> bytes:
+    return _key(field, 1) + struct.pack('<d', value)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return _key(field, 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    digits = []
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def _checksum(data: bytes) -> bytes:
+    """CRC-32C, rotated and shifted as TFRecords have it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return struct.pack('<I', ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _table_entry(value: int) -> int:
+    for _ in range(8):
+        value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value
+
+
+_TABLE = [_table_entry(byte) for byte in range(256)]

@@ -1,0 +1,51 @@
+"""Weights & Biases (wandb.ai), by its package."""
+
+import dataclasses
+import importlib
+from typing import Any, ClassVar
+
+from experiments import storage
+from experiments.hooks.base import Begun, Hook, Row, numbers
+
+
+@dataclasses.dataclass(kw_only=True)
+class Wandb(Hook):
+    """Logs the config and the numbers of rows to a run there, which a resume goes on.
+
+    Attributes:
+      project: which it belongs to.
+      entity: the user or the team that has the project; '': as wandb is set up.
+      offline: whether it is kept in `wandb/` of the run's directory, for `wandb sync`.
+    """
+
+    package: ClassVar[str] = 'wandb'
+
+    project: str = 'flaxformer_lite'
+    entity: str = ''
+    offline: bool = False
+
+    def start(self, run: Begun) -> None:
+        wandb: Any = importlib.import_module(self.package)
+        file = run.path / 'wandb.json'
+        known = storage.read_json(file) if storage.exists(file) else None
+        self._run: Any = wandb.init(
+            project=self.project,
+            entity=self.entity or None,
+            mode='offline' if self.offline else None,
+            dir=run.path,
+            name=run.path.name,
+            id=known,
+            resume='allow',
+            config=dict(run.config),
+            allow_val_change=True,  # such as train.steps, which may be raised
+            settings=wandb.Settings(console='off'),
+        )
+        storage.write_json(file, self._run.id)
+        # By its own count wandb would drop rows that come once more.
+        self._run.define_metric('*', step_metric='step')
+
+    def row(self, row: Row) -> None:
+        self._run.log({'step': row['step'], **numbers(row)})
+
+    def end(self, result: Row | None) -> None:
+        self._run.finish(exit_code=int(result is None))
