@@ -135,8 +135,8 @@ class TrainConfig(Section):
     ] = ''
     ema: Annotated[
         Rate,
-        'decay of a moving average of the parameters, which is evaluated and scored in '
-        'their place; 0: none',
+        'decay of an exponential moving average of the parameters, which is scored in '
+        'their place; evaluation.average is the mean of these; 0: none',
     ] = 0.0
     accumulate: Annotated[Size, 'parts of a batch that are computed one by one'] = 1
     remat: Annotated[

@@ -15,7 +15,8 @@ class Mlflow(Hook):
 
     Attributes:
       experiment: which it belongs to.
-      uri: of the server, or a folder; '': as MLflow is set up.
+      uri: of a server, or of a database as sqlite:///mlflow.db; '': as MLflow is set
+        up.
     """
 
     package: ClassVar[str] = 'mlflow'

@@ -53,9 +53,9 @@ def with_ema(
     def init(params):
         return Ema(optimizer.init(params), jnp.zeros((), jnp.int32), params)
 
-    def update(updates, state, params=None):
+    def update(updates: Any, state: Any, params: Any = None):
         updates, inner = optimizer.update(updates, state.inner, params)
-        count = optax.safe_increment(state.count)
+        count = state.count + 1
         share = (1 - decay) / -jnp.expm1(count * math.log(decay))
         new = optax.apply_updates(params, updates)
         average = optax.incremental_update(new, state.average, share)

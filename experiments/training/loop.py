@@ -278,7 +278,7 @@ class Run:
             taken.clear()  # which frees their memory
             # With this checkpoint nothing asks for the source any more.
             self._save()
-            self._wait_for_checkpoint()
+        self._wait_for_checkpoint()
 
     def _key(self, name: str) -> jax.Array:
         """The random key of one of the seeds, on every device."""
