@@ -1,4 +1,4 @@
-"""Schedule-free optimizers are evaluated with their average of the iterates."""
+"""Averages of the parameters, with which some optimizers are evaluated."""
 
 import contextlib
 
@@ -6,10 +6,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
+import tiny
+from test_freezing import build, config
 
 from experiments.checkpoints.checkpoints import Checkpoints
-from experiments.optimizers import eval_params
-from flaxformer_lite.training.train_step import TrainState
+from experiments.config import check
+from experiments.errors import UserError
+from experiments.optimizers import eval_params, frozen, optimizer
+from flaxformer_lite.training import freezing
+from flaxformer_lite.training.train_step import (
+    TrainState,
+    init_state,
+    make_train_step,
+)
 
 RATE, B1 = 0.1, 0.8
 
@@ -35,6 +45,78 @@ def schedule_free():
 GRADIENTS = np.random.default_rng(0).standard_normal((5, 2))
 
 
+def ema(decay=0.9):
+    return eval_params.with_ema(optax.sgd(RATE), decay)
+
+
+def recurrence(thetas, decay):
+    """e ← d e + (1 − d) θ from e = 0, over 1 − dᵗ as in Adam (Kingma and Ba 2015), in
+    float64."""
+    average = np.zeros_like(thetas[0], np.float64)
+    for theta in thetas:
+        average = decay * average + (1 - decay) * np.asarray(theta, np.float64)
+    return average / (1 - decay ** len(thetas))
+
+
+@pytest.mark.parametrize('decay', [0.3, 0.9, 0.9999])
+@pytest.mark.parametrize('steps', [1, 2, 5])
+def test_an_ema_is_that_of_the_parameters_so_far(decay, steps):
+    thetas = np.array([1.0, -2.0]) - RATE * np.cumsum(GRADIENTS, axis=0)
+    state = trained(ema(decay), GRADIENTS[:steps])
+    np.testing.assert_allclose(state.params['w'], thetas[steps - 1], rtol=1e-6)
+    found = eval_params.variables(state)['params']['w']
+    expected = recurrence(thetas[:steps], decay)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_before_any_update_an_ema_is_the_first_parameters():
+    state = trained(ema(), [])
+    found = eval_params.variables(state)['params']['w']
+    np.testing.assert_array_equal(found, state.params['w'])
+
+
+@pytest.mark.parametrize(
+    'fields',
+    [
+        {},
+        {'model__scan_layers': True, 'optimizer__name': 'lamb'},
+        {'model__init': 'mu_p', 'optimizer__schedule': 'constant_schedule(value=1e-2)'},
+    ],
+)
+def test_an_ema_is_of_what_a_training_step_makes(fields):
+    """With frozen parameters, clipping, parts of a batch, a step that is skipped."""
+    settings = config(
+        train__ema=0.8, train__freeze='^encoder/', optimizer__clip=0.1, **fields
+    )
+    model = build(settings)
+    held = frozen.paths(settings, model)
+    update, _ = optimizer.make(settings, model)
+    state = init_state(model, update, jax.random.key(0), frozen=held)
+    step = jax.jit(make_train_step(model, update, accumulate=2, frozen=held))
+    pairs = [*tiny.PAIRS, ([6, 5, 4, 1], [3, 1])]
+    batch = tiny.batch([[pair] for pair in pairs])
+    first, found = freezing.paths(state.params), []
+    for i in range(4):
+        state, _ = step(state, batch, jax.random.key(1))
+        found.append(jax.device_get(freezing.paths(state.params)))
+        if i == 1:  # which changes nothing but the number of the step
+            params = state.params
+            broken = jax.tree.map(lambda x: x * jnp.nan, params)
+            state, _ = step(state.replace(params=broken), batch, jax.random.key(1))
+            assert state.skipped == 1
+            state = state.replace(params=params)
+    averages = freezing.paths(eval_params.variables(state)['params'])
+    moved = 0
+    for path, average in averages.items():
+        if path in held:
+            assert np.asarray(average).tobytes() == np.asarray(first[path]).tobytes()
+            continue
+        expected = recurrence([params[path] for params in found], 0.8)
+        np.testing.assert_allclose(average, expected, rtol=1e-5, atol=1e-7)
+        moved += not np.allclose(average, found[-1][path], rtol=1e-5, atol=1e-7)
+    assert held and moved > 5
+
+
 def test_a_schedule_free_optimizer_is_evaluated_at_the_mean_of_its_iterates():
     """Defazio et al. (2024), equations 3 to 5: at a constant rate x is the mean of z_1
     … z_t."""
@@ -47,6 +129,12 @@ def test_a_schedule_free_optimizer_is_evaluated_at_the_mean_of_its_iterates():
     np.testing.assert_allclose(state.params['w'], y, atol=1e-5)
 
 
+def test_a_schedule_free_optimizer_takes_no_second_average():
+    with pytest.raises(UserError, match='train.ema=0.5: optimizer.name=contrib.sch'):
+        settings = config(train__ema=0.5, optimizer__name='contrib.schedule_free_sgd')
+        check.check_config(settings)
+
+
 def test_other_optimizers_are_evaluated_at_what_they_train():
     state = trained(optax.adam(RATE), GRADIENTS)
     np.testing.assert_array_equal(
@@ -56,10 +144,11 @@ def test_other_optimizers_are_evaluated_at_what_they_train():
     assert eval_params.restored(eval_params.to_restore(state)) is state
 
 
+@pytest.mark.parametrize('make', [schedule_free, ema])
 def test_a_checkpoints_params_are_the_average_and_training_goes_on_from_its_state(
-    tmp_path,
+    make, tmp_path
 ):
-    state = trained(schedule_free(), GRADIENTS)
+    state = trained(make(), GRADIENTS)
     abstract = jax.eval_shape(lambda x: x, state)
     with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
         checkpoints.save(5, eval_params.to_save(state), {})
