@@ -271,6 +271,8 @@ def test_several_processes_train_as_one_does(begin, alone, tmp_path, number, fie
     assert {path.name for path in alone.iterdir()} == {
         path.name for path in (tmp_path / 'run').iterdir()
     }
+    # Of the first alone, which calls the hooks.
+    assert len(list((tmp_path / 'run' / 'tensorboard').iterdir())) == 1
 
 
 @pytest.mark.slow

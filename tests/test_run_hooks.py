@@ -107,9 +107,9 @@ def here(tmp_path, monkeypatch):
     (tmp_path / 'my_hooks.py').write_text(RECORDER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, 'my_hooks', raising=False)
     importlib.invalidate_caches()
-    return tmp_path
+    yield tmp_path
+    sys.modules.pop('my_hooks', None)
 
 
 def flags(text, spec):
