@@ -103,6 +103,11 @@ class Parts:
         config = self.config
         sizes = config.sizes(role)
         blocks = self._blocks(role, sizes)
+        distinct = config.value('share_layers', role)
+        if distinct is not None:
+            field = config.deciding_field('share_layers', role)
+            _check_shared(field, distinct, role, sizes.num_layers, len(blocks))
+            blocks *= distinct // len(blocks)
         kind = Stack
         if config.scan_layers:
             kind = ScannedStack
@@ -114,6 +119,7 @@ class Parts:
             embedding_norm=self._embedding_norm(role),
             dropout=self.dropout(),
             layer_drop_rate=config.layer_drop,
+            shared=distinct is not None,
         )
 
     def _blocks(self, role: Role, sizes: Sizes) -> tuple[Block, ...]:
@@ -267,12 +273,30 @@ def period_of(layers: tuple[Any, ...]) -> int:
     return len(layers)
 
 
+def _check_shared(
+    field: str, distinct: int, role: Role, num_layers: int, period: int
+) -> None:
+    """Refuses layers that would share parameters and are not alike, or not there."""
+    stack, _, _ = role.partition('_')
+    if distinct > num_layers:
+        raise ValueError(
+            f'model.{field}={distinct}: the {stack} has {num_layers} layers: give at '
+            'most as many'
+        )
+    if distinct % period:
+        raise ValueError(
+            f'model.{field}={distinct}: layers of the {stack} are alike after {period} '
+            'of a pattern, and only such can share parameters: give a multiple, or '
+            'change the pattern'
+        )
+
+
 def _check_turns(role: Role, num_layers: int, period: int) -> None:
     """Refuses a loop whose last turn would lack layers."""
     if num_layers % period:
         stack, _, _ = role.partition('_')
         raise ValueError(
-            f'model.scan_layers=True runs the {period} layers of a pattern as one turn '
-            f'of a loop, and the {stack} has {num_layers} layers, no multiple of them: '
+            f'model.scan_layers=True runs the {period} layers of a pattern, or those '
+            f'that are shared, as one turn of a loop, and the {stack} has {num_layers} layers, no multiple of them: '
             'change its depth or the pattern, or leave scan_layers out'
         )

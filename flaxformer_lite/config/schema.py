@@ -111,6 +111,16 @@ class ModelConfig:
         bool, 'layers are one loop: the program does not grow with depth'
     ] = False
 
+    share_layers: Annotated[
+        int | None,
+        DEPTH,
+        'so many layers have parameters, which the layers above use again in turn; '
+        'empty: all',
+    ] = None
+    decoder_share_layers: Annotated[
+        int | None, DEPTH, "the decoder's; empty: share_layers"
+    ] = None
+
     dropout: Annotated[Rate, 'share dropped of sublayers and embeddings'] = 0.1
     dropout_kind: Annotated[str, Choices(*DROPOUT_AXES), 'what is dropped together'] = (
         'elements'

@@ -52,7 +52,7 @@ class ScannedStack(Stack):
     Where `Stack` has a tuple with keys and values or a cache of each layer, this has a
     tuple with those of each layer of a period, for all turns of the loop: arrays with
     the turns in the axis behind that of the sentences. Most stacks have a period of
-    one, and each layer is a turn. Dropout draws other numbers than in a `Stack`, and as
+    one, and each layer is a turn. Layers that are shared are one turn. Dropout draws other numbers than in a `Stack`, and as
     independent ones.
     """
 
@@ -111,15 +111,34 @@ class ScannedStack(Stack):
           axis: that of the turns in x; None where it is the same for all. y is.
         """
         in_axes: Any = (axis, None)
+        variable_axes = dict(_OF_A_LAYER)
+        if self.shared:
+            function = self._of_one_turn(function)
+            variable_axes['params'] = None
         return nn.vmap(
             function,
-            variable_axes=_OF_A_LAYER,
+            variable_axes=variable_axes,
             # Flax counts the keys of a layer by what it was first called with.
-            split_rngs={'params': True, 'dropout': True},
+            split_rngs={'params': not self.shared, 'dropout': True},
             in_axes=in_axes,
             out_axes=1,
             axis_size=self.num_turns,
         )
+
+    @nn.nowrap
+    def _of_one_turn(self, function: Callable) -> Callable:
+        """Has a function of a turn read parameters that are all turns'.
+
+        They have an axis of turns, as those of other stacks, of length 1.
+        """
+
+        def alone(params):
+            return jax.tree.map(lambda x: x[0], params)
+
+        def stacked(params):
+            return jax.tree.map(lambda x: x[None], params)
+
+        return self._with_parameters(function, alone, stacked)
 
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
         run_layer = self._run_layer(trains=caches is None)
@@ -142,10 +161,15 @@ class ScannedStack(Stack):
             return x_BTD, tuple(new_caches)
 
         in_axes: Any = (1, 1, 0, nn.broadcast, nn.broadcast)
+        variable_axes = dict(_OF_A_LAYER)
+        if self.shared:
+            step = self._of_one_turn(step)
+            del variable_axes['params']
         scan = nn.scan(
             step,
-            variable_axes=_OF_A_LAYER,
-            split_rngs={'params': True, 'dropout': True},
+            variable_axes=variable_axes,
+            variable_broadcast='params' if self.shared else False,
+            split_rngs={'params': not self.shared, 'dropout': True},
             in_axes=in_axes,
             out_axes=1,
             length=self.num_turns,
@@ -161,7 +185,7 @@ class ScannedStack(Stack):
     def separate(self) -> Stack:
         """The stack of the same layers that are run one by one."""
         attributes = ('blocks', 'num_layers', 'positions', 'embedding_norm', 'dropout')
-        attributes += ('layer_drop_rate', 'remat')
+        attributes += ('layer_drop_rate', 'remat', 'shared')
         return Stack(**{name: getattr(self, name) for name in attributes})
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,21 @@ from flaxformer_lite.remat import BLOCKS, NONE, Remat
 from flaxformer_lite.sharding import place
 
 
+def _of_depths(method: Callable) -> Callable:
+    """Has a method of a stack find the parameters of every layer, also if shared."""
+
+    @functools.wraps(method)
+    def run(self, *arguments):
+        if self.shared:
+            run = self._with_parameters(method, self._of_all_layers, self._of_a_period)
+            return run(self, *arguments)
+        return method(self, *arguments)
+
+    return run
+
+
 class Stack(Checked, nn.Module):
-    """Blocks, each with weights of its own.
+    """Blocks, each with weights of its own, or of the layer a period before it.
 
     Attributes:
       blocks: the templates of the layers of a period, which repeats over the depth:
@@ -33,6 +46,10 @@ class Stack(Checked, nn.Module):
       remat: what of a layer the backward pass computes again: nothing of it ('none'),
         all but its inputs ('blocks'), or what a policy of `jax.checkpoint_policies`
         does not save. It changes no result.
+      shared: whether the layers of one template are one layer, whose parameters are
+        used again (Dehghani et al. 2019, "Universal Transformers"; Lan et al. 2020,
+        "ALBERT"; Takase and Kiyono 2021, "cycle"). It has the parameters of the first
+        period alone. All else is each layer's own, caches and running statistics too.
 
     Raises:
       ValueError: there is no such `remat`.
@@ -48,6 +65,7 @@ class Stack(Checked, nn.Module):
     dropout: nn.Module
     layer_drop_rate: float = 0.0
     remat: Remat = NONE
+    shared: bool = False
 
     def setup(self):
         # Copies, for one template that is called several times would share its weights.
@@ -76,6 +94,36 @@ class Stack(Checked, nn.Module):
         """The residual connection whose `final_norm` follows: the last layer's kind."""
         return self.template(self.num_layers - 1).residual.copy(name=None)
 
+    @nn.nowrap
+    def _with_parameters(self, function: Callable, read: Callable, write: Callable):
+        """The function of a module that sees read(its parameters).
+
+        Those that it makes itself, at first, are kept as write(parameters).
+        """
+
+        def each(change):
+            return lambda found: {name: change(tree) for name, tree in found.items()}
+
+        mutable = self.is_initializing()
+        return nn.map_variables(
+            function, 'params', each(read), each(write), mutable=mutable
+        )
+
+    @nn.nowrap
+    def _of_all_layers(self, params: dict[str, Any]) -> dict[str, Any]:
+        """With those of layer i mod n as those of layer i, of a period of n."""
+        layers = {
+            f'layer_{i}': params.get(f'layer_{i % len(self.blocks)}', {})
+            for i in range(self.num_layers)
+        }
+        return params | layers
+
+    @nn.nowrap
+    def _of_a_period(self, params: dict[str, Any]) -> dict[str, Any]:
+        others = {f'layer_{i}' for i in range(len(self.blocks), self.num_layers)}
+        return {name: tree for name, tree in params.items() if name not in others}
+
+    @_of_depths
     def cross_kv(
         self, encoded_BSD: jax.Array, positions_BS: jax.Array
     ) -> tuple[KeyValues, ...]:
@@ -84,6 +132,7 @@ class Stack(Checked, nn.Module):
             layer.project_source(encoded_BSD, positions_BS) for layer in self.layer
         )
 
+    @_of_depths
     def init_cache(
         self, prefix: tuple[KeyValues, ...], valid_BS: jax.Array
     ) -> tuple[CacheState, ...]:
@@ -100,6 +149,7 @@ class Stack(Checked, nn.Module):
         nothing = self._self_kv(x_B0D, positions_B0)
         return self.init_cache(nothing, jnp.zeros((batch, 0), bool))
 
+    @_of_depths
     def _self_kv(self, x_BTD, positions_BT):
         return tuple(
             layer.self_attention.project_kv(x_BTD, positions_BT) for layer in self.layer
@@ -139,6 +189,7 @@ class Stack(Checked, nn.Module):
             x_BTD = self.final.final_norm(x_BTD)
         return x_BTD, caches
 
+    @_of_depths
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
         trains = caches is None
         run_layer = self._run_layer(trains)

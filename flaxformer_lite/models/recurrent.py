@@ -72,6 +72,7 @@ class Recurrent(Model, kw_only=True):
         'head_dropout',
         'layer_drop',
         'scan_layers',
+        'share_layers',
     )
     own_arguments = ('cell',)
     has_decoder_beside_encoder = True
