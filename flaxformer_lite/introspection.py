@@ -72,7 +72,6 @@ def record(
         parameters); or `variables` are parameters alone.
     """
     model, variables = _with_separate_layers(model, variables)
-    check_variables(variables)
     # What is computed again would be taken out of the function that does it.
     model = model.with_remat(NONE)
     found = Record({}, {}, {}, {}, {}, {})
@@ -121,7 +120,6 @@ def patch(
         parameters alone.
     """
     model, variables = _with_separate_layers(model, variables)
-    check_variables(variables)
     shapes = {}
 
     def replace(name: str, value: jax.Array) -> jax.Array:
@@ -172,9 +170,12 @@ def _values_through(
 
 
 def _with_separate_layers(model: Model, variables: Any) -> tuple[Model, Any]:
-    if not model.scans_layers:
-        return model, variables
-    return model.with_separate_layers(), unstack_layers(variables)
+    """What each layer does is its own, also where it shares its parameters."""
+    check_variables(variables)
+    if model.scans_layers:
+        variables = unstack_layers(variables)
+        model = model.with_separate_layers()
+    return model.unshared(variables)
 
 
 def _add_stack(found: Record, stack: str, inside: Any, missing_ok: bool) -> None:

@@ -115,6 +115,14 @@ def test_what_is_named_stands_in_its_place():
         ),
         (dict(init='[normal, xavier]'), 'model.init: .* there is one init for all'),
         (
+            dict(num_layers=4, share_layers=5),
+            'model.share_layers=5: the encoder has 4 layers: give at most as many',
+        ),
+        (
+            dict(num_layers=4, decoder_share_layers=3, decoder_norm='[layer, rms]'),
+            'model.decoder_share_layers=3: layers of the decoder are alike after 2',
+        ),
+        (
             dict(scan_layers=True, norm='[layer, rms]', decoder_num_layers=3),
             'model.scan_layers=True runs the 2 layers .* the decoder has 3 layers',
         ),

@@ -60,8 +60,10 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
             )
     if model.scans_layers:
         variables = unstack_layers(variables)
+    _, variables = model.unshared(variables)
+    alike = dict(scan_layers=False, share_layers=None, decoder_share_layers=None)
     return Expressed(config, variables).with_fields(
-        head_dropout=0.0, dropout_kind='elements', scan_layers=False
+        head_dropout=0.0, dropout_kind='elements', **alike
     )
 
 

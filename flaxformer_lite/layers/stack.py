@@ -25,7 +25,7 @@ def _of_depths(method: Callable) -> Callable:
     @functools.wraps(method)
     def run(self, *arguments):
         if self.shared:
-            run = self._with_parameters(method, self._of_all_layers, self._of_a_period)
+            run = self._with_parameters(method, self.of_all_layers, self._of_a_period)
             return run(self, *arguments)
         return method(self, *arguments)
 
@@ -110,7 +110,7 @@ class Stack(Checked, nn.Module):
         )
 
     @nn.nowrap
-    def _of_all_layers(self, params: dict[str, Any]) -> dict[str, Any]:
+    def of_all_layers(self, params: dict[str, Any]) -> dict[str, Any]:
         """With those of layer i mod n as those of layer i, of a period of n."""
         layers = {
             f'layer_{i}': params.get(f'layer_{i % len(self.blocks)}', {})

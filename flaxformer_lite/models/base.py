@@ -177,6 +177,22 @@ class Model(Checked, nn.Module):
         return self._with_stacks(lambda stack: stack.separate())
 
     @nn.nowrap
+    def unshared(self, variables: Any) -> tuple[Self, Any]:
+        """The same model whose layers share nothing, and its variables, with copies.
+
+        Args:
+          variables: {'params': …} of this model, whose layers are separate.
+        """
+        stacks = {name: x for name, x in self.stacks().items() if x.shared}
+        if not stacks:
+            return self, variables
+        params = dict(variables['params'])
+        for name, stack in stacks.items():
+            params[name] = stack.of_all_layers(params[name])
+        model = self._with_stacks(lambda stack: stack.clone(shared=False))
+        return model, {**variables, 'params': params}
+
+    @nn.nowrap
     def _with_stacks(self, change: Callable[[Stack], Stack]) -> Self:
         changed: dict[str, Any] = {
             name: change(stack) for name, stack in self.stacks().items()

@@ -1,0 +1,153 @@
+"""Layers that share parameters: the model whose layers have equal ones."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from experiments.config.schema import BatchConfig, ExperimentConfig
+from experiments.costs import ledger
+from flaxformer_lite import record, testing
+from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.introspection import attention_stats
+from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
+from flaxformer_lite.training.loss import loss_and_grads
+from flaxformer_lite.training.train_step import init_variables
+
+SHARED = dict(
+    num_layers=4,
+    share_layers=2,
+    decoder_num_layers=3,
+    decoder_share_layers=1,
+    attention='[softmax, local(window=2)]',
+    decoder_attention='softmax',
+    cross_attention='softmax',
+    residual='pre_norm',
+)
+DISTINCT = {'encoder': 2, 'decoder': 1}
+DEPTHS = {'encoder': 4, 'decoder': 3}
+
+
+def unshared():
+    nothing = dict(share_layers=None, decoder_share_layers=None)
+    return tiny.model(**SHARED | nothing)
+
+
+def copies(params):
+    """What layer i mod n has, layer i has."""
+    found = dict(params)
+    for stack, depth in DEPTHS.items():
+        layers = {
+            f'layer_{i}': params[stack][f'layer_{i % DISTINCT[stack]}']
+            for i in range(depth)
+        }
+        found[stack] = found[stack] | layers
+    return found
+
+
+def sums(gradients):
+    """Of the copies of each layer."""
+    found = dict(gradients)
+    for stack, depth in DEPTHS.items():
+        of_stack = dict(gradients[stack])
+        each = [of_stack.pop(f'layer_{i}') for i in range(depth)]
+        for i in range(DISTINCT[stack]):
+            same = each[i :: DISTINCT[stack]]
+            of_stack[f'layer_{i}'] = jax.tree.map(lambda *x: sum(x), *same)
+        found[stack] = of_stack
+    return found
+
+
+def close(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=4e-6 * max(1, np.abs(y).max()))
+
+
+@functools.cache
+def expected():
+    """Loss sums and gradients of copies, and the model that shares, with variables."""
+    model = tiny.model(**SHARED)
+    variables = tiny.all_variables(model)
+    found = {'params': copies(variables['params'])}
+    result, _ = jax.jit(functools.partial(loss_and_grads, unshared()))(found, batch())
+    return model, variables, result._replace(gradients=sums(result.gradients))
+
+
+def batch():
+    return tiny.batch([*([p] for p in tiny.PAIRS), tiny.PAIRS, []])
+
+
+@pytest.mark.parametrize('remat', ['none', 'blocks'])
+def test_gradients_are_the_sums_of_those_of_equal_layers(remat):
+    model, variables, result = expected()
+    step = functools.partial(loss_and_grads, model.with_remat(remat))
+    found, _ = jax.jit(step)(variables, batch())
+    close(found, result)
+
+
+@pytest.mark.parametrize('remat', ['none', 'blocks'])
+def test_a_loop_of_shared_layers_computes_the_same(remat):
+    _, variables, result = expected()
+    scanned = tiny.model(**SHARED, scan_layers=True)
+    stacked = stack_layers(variables, scanned.layer_periods)
+    step = functools.partial(loss_and_grads, scanned.with_remat(remat))
+    found, _ = jax.jit(step)(stacked, batch())
+    close(found._replace(gradients=unstack_layers(found.gradients)), result)
+    again = jax.eval_shape(scanned.init, jax.random.key(0), *[jnp.ones((1, 1), int)] * 2)
+    assert jax.tree.map(jnp.shape, again) == jax.tree.map(jnp.shape, stacked)
+
+
+def test_contracts_hold_where_each_layer_decodes_with_a_cache_of_its_own():
+    testing.check(tiny.model(**SHARED, scan_layers=True))
+
+
+def test_the_first_parameters_are_those_of_as_many_layers():
+    key = jax.random.key(3)
+    found = init_variables(tiny.model(**SHARED), key)['params']
+    others = init_variables(unshared(), key)['params']
+    for stack, distinct in DISTINCT.items():
+        names = {name for name in found[stack] if name.startswith('layer_')}
+        assert names == {f'layer_{i}' for i in range(distinct)}
+        for name, tree in found[stack].items():
+            jax.tree.map(np.testing.assert_array_equal, tree, others[stack][name])
+
+
+def test_running_statistics_are_those_of_each_depth():
+    sizes = dict(num_layers=3, norm='batch', architecture='decoder_only')
+    model = tiny.model(**sizes, share_layers=1)
+    separate = tiny.model(**sizes)
+    variables = tiny.all_variables(model)
+    others = tiny.all_variables(separate)['batch_stats']
+    given = variables | {'batch_stats': others}
+    key = jax.random.key(0)
+    _, written = loss_and_grads(model, given, batch(), dropout_key=key)
+    assert jax.tree.structure(written) == jax.tree.structure(others)
+
+
+def test_what_is_inside_is_recorded_by_depth():
+    model, variables, _ = expected()
+    params = {'params': copies(variables['params'])}
+    found = record(model, variables, batch())
+    close(found, record(unshared(), params, batch()))
+    scanned = tiny.model(**SHARED, scan_layers=True)
+    stacked = stack_layers(variables, scanned.layer_periods)
+    close(
+        attention_stats(scanned, stacked, batch()),
+        attention_stats(unshared(), params, batch()),
+    )
+
+
+def test_costs_are_the_parameters_of_few_layers_and_the_work_of_all():
+    def found(**fields):
+        config = ModelConfig(**tiny.SIZES | fields)
+        batch = BatchConfig(tokens=64, max_length=16)
+        costs = ledger.ledger(ExperimentConfig(model=config, batch=batch))
+        return costs['parameters'], costs['flops_per_token']
+
+    parameters, flops = found(num_layers=6, share_layers=2)
+    assert parameters == found(num_layers=2)[0]
+    assert flops == found(num_layers=6)[1]
