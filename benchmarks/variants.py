@@ -26,7 +26,7 @@ from benchmarks.turns import Side
 OTHERS = (
     {'num_kv_heads': 1},
     {'projections': False},
-    {'parallel': True},
+    {'block': 'parallel'},
     {'dropout_kind': 'tokens'},
     {'head_dropout': 0.1},
     {'layer_drop': 0.1},

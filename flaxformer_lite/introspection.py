@@ -10,7 +10,7 @@ import optax
 from flax import linen as nn
 
 from flaxformer_lite.config.spec import Spec
-from flaxformer_lite.layers.blocks import Block
+from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.models.base import Model

@@ -79,7 +79,7 @@ OTHERS = {
     # Wide, so that logits are about as large as what they are computed of.
     'logit_cap': (None, 50.0),
     'num_kv_heads': (None, 1),
-    'parallel': (False, True),
+    'share_layers': (None, None, 1),
     'continuous_positions': (False, True),
     'merged_attention': (False, False, True),
     'decoder_d_model': (None, None, 10),

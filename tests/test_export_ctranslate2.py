@@ -81,7 +81,7 @@ CASES = {
         (dict(continuous_positions=True), 'model.continuous_positions=True: the'),
         (dict(norm='batch'), 'model.norm=batch: there it is layer, rms'),
         (dict(merged_attention=True), 'model.merged_attention=True: what is merged'),
-        (dict(parallel=True), 'model.parallel=True: blocks side by side'),
+        (dict(block='parallel'), 'model.block=parallel: there it is sequential'),
         (dict(projections=False), 'model.projections=False: an attention has four'),
         (dict(architecture='recurrent'), 'model.architecture=recurrent: a translator'),
         (dict(cross_d_k=4), 'heads of model.d_k=4 and model.d_v=12, as the cross has'),

@@ -129,7 +129,7 @@ def test_the_folder_is_read_to_the_bit_and_gives_our_logits(tmp_path, vocabulary
         (dict(num_kv_heads=1), 'model.num_kv_heads=1'),
         (dict(attention='cosine'), "model.attention='cosine'"),
         (dict(logit_cap=30.0), 'model.logit_cap=30.0'),
-        (dict(parallel=True), 'model.parallel=True'),
+        (dict(block='parallel'), 'model.block=parallel'),
         (dict(architecture='recurrent'), "model.architecture='recurrent'"),
         (dict(attention='[softmax, local]'), 'model.attention=[softmax, local]: the'),
     ],

@@ -227,7 +227,7 @@ def logits_of(model, variables, batch):
 
 @pytest.mark.parametrize(
     'config',
-    [{}, {'scan_layers': True, 'residual': 'sandwich'}, {'parallel': True}],
+    [{}, {'scan_layers': True, 'residual': 'sandwich'}, {'block': 'parallel'}],
     ids=lambda config: ','.join(config),
 )
 def test_all_that_the_last_layer_gives_makes_the_other_run(config):

@@ -696,10 +696,10 @@ def test_a_run_of_another_version_is_named_as_such(whole, tmp_path, monkeypatch)
     copy = tmp_path / 'run'
     shutil.copytree(whole[0], copy)
     config = storage.read_json(copy / 'config.json')
-    del config['model']['parallel']
+    del config['model']['block']
     storage.write_json(copy / 'config.json', config)
     with pytest.raises(
-        UserError, match='config.json: the config has no field model.parallel'
+        UserError, match='config.json: the config has no field model.block'
     ):
         command(monkeypatch, translate, f'--workdir={copy}')
 

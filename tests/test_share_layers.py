@@ -1,6 +1,7 @@
 """Layers that share parameters: the model whose layers have equal ones."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +98,9 @@ def test_a_loop_of_shared_layers_computes_the_same(remat):
     step = functools.partial(loss_and_grads, scanned.with_remat(remat))
     found, _ = jax.jit(step)(stacked, batch())
     close(found._replace(gradients=unstack_layers(found.gradients)), result)
-    again = jax.eval_shape(scanned.init, jax.random.key(0), *[jnp.ones((1, 1), int)] * 2)
+    again = jax.eval_shape(
+        scanned.init, jax.random.key(0), *[jnp.ones((1, 1), int)] * 2
+    )
     assert jax.tree.map(jnp.shape, again) == jax.tree.map(jnp.shape, stacked)
 
 
@@ -143,7 +146,8 @@ def test_what_is_inside_is_recorded_by_depth():
 
 def test_costs_are_the_parameters_of_few_layers_and_the_work_of_all():
     def found(**fields):
-        config = ModelConfig(**tiny.SIZES | fields)
+        sizes: dict[str, Any] = tiny.SIZES | fields
+        config = ModelConfig(**sizes)
         batch = BatchConfig(tokens=64, max_length=16)
         costs = ledger.ledger(ExperimentConfig(model=config, batch=batch))
         return costs['parameters'], costs['flops_per_token']

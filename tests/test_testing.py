@@ -161,7 +161,7 @@ def test_a_part_of_ours_keeps_its_contracts_in_all_forms():
 
 
 def test_a_whole_model_is_held_to_the_same():
-    model = testing.small_model(architecture='decoder_only', parallel=True)
+    model = testing.small_model(architecture='decoder_only', block='parallel')
     found = testing.check(model, quick=True)
     assert 'logits do not see the future' in {finding.contract for finding in found}
 

@@ -13,7 +13,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 import flaxformer_lite
 from flaxformer_lite import decoding
 from flaxformer_lite.kv_cache import BeamState
-from flaxformer_lite.layers.blocks import DecoderBlock, ParallelBlock
+from flaxformer_lite.layers.blocks.parallel import Parallel
+from flaxformer_lite.layers.blocks.sequential import Sequential
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.masks import AttentionContext
 from flaxformer_lite.residual.pre_norm import PreNorm
@@ -196,9 +197,9 @@ class PlusOne(nn.Module):
 @pytest.mark.parametrize(
     ('kind', 'expected'),
     [
-        (ParallelBlock, lambda x: x + (2 + 3 + 5) * (x + 1)),
+        (Parallel, lambda x: x + (2 + 3 + 5) * (x + 1)),
         (
-            DecoderBlock,
+            Sequential,
             lambda x: functools.reduce(lambda x, k: x + k * (x + 1), (2, 3, 5), x),
         ),
     ],

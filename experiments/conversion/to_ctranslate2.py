@@ -39,6 +39,7 @@ _VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     'norm': {'layer': ('epsilon',), 'rms': ('epsilon', 'offset')},
     'residual': {'post_norm': (), 'pre_norm': ()},
+    'block': {'sequential': ()},
     'feed_forward': {
         'relu': ('dropout', 'bias', 'd_ff'),
         'gelu': ('dropout', 'bias', 'd_ff', 'tanh'),
@@ -54,7 +55,6 @@ _FIXED: dict[str, tuple[Any, str]] = {
     'continuous_positions': (False, "the decoder's positions begin at 0 there"),
     'merged_attention': (False, 'what is merged there gave other logits than ours'),
     'projections': (True, 'an attention has four matrices there'),
-    'parallel': (False, 'blocks side by side do not attend to the source there'),
     'logit_cap': (None, 'the bias that keeps padding out would be capped, too'),
 }
 _ROLES = ('encoder', 'decoder', 'cross')

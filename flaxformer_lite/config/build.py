@@ -9,12 +9,7 @@ import jax.numpy as jnp
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.schema import DROPOUT_AXES, ModelConfig
 from flaxformer_lite.entity_encoder import EntityEncoder
-from flaxformer_lite.layers.blocks import (
-    Block,
-    DecoderBlock,
-    EncoderBlock,
-    ParallelBlock,
-)
+from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
@@ -182,7 +177,13 @@ class Parts:
         return variants.find(self.config, field).default_init
 
     def _block(self, role: Role, sizes: Sizes) -> Block:
-        sublayers: dict[str, Any] = dict(
+        merged = role == 'decoder' and self.config.merged_attention
+        if merged:
+            self._check_merged(sizes)
+        has_cross = role == 'decoder' and not merged
+        return self._make(
+            'block',
+            role,
             self_attention=self._self_attention(role, sizes),
             feed_forward=self._make(
                 'feed_forward', role, sizes=sizes, dense=self.dense(role)
@@ -194,18 +195,9 @@ class Parts:
                 dropout=self.dropout(),
                 sizes=sizes,
             ),
+            cross_attention=self._cross_attention() if has_cross else None,
+            merged=merged,
         )
-        merged = role == 'decoder' and self.config.merged_attention
-        if merged:
-            self._check_merged(sizes)
-            sublayers['merged'] = True
-        elif role == 'decoder':
-            sublayers['cross_attention'] = self._cross_attention()
-        if self.config.parallel:
-            return ParallelBlock(**sublayers)
-        if role == 'decoder' and not merged:
-            return DecoderBlock(**sublayers)
-        return EncoderBlock(**sublayers)
 
     def _self_attention(self, role: Role, sizes: Sizes) -> MultiHeadAttention:
         return MultiHeadAttention(
@@ -296,7 +288,7 @@ def _check_turns(role: Role, num_layers: int, period: int) -> None:
     if num_layers % period:
         stack, _, _ = role.partition('_')
         raise ValueError(
-            f'model.scan_layers=True runs the {period} layers of a pattern, or those '
-            f'that are shared, as one turn of a loop, and the {stack} has {num_layers} layers, no multiple of them: '
+            f'model.scan_layers=True runs the {period} layers of a pattern as one turn '
+            f'of a loop, and the {stack} has {num_layers} layers, no multiple of them: '
             'change its depth or the pattern, or leave scan_layers out'
         )

@@ -103,9 +103,8 @@ class ModelConfig:
     decoder_feed_forward: Annotated[
         Spec | None, "the decoder's; empty: feed_forward"
     ] = None
-    parallel: Annotated[bool, 'attention and feed-forward side by side in a block'] = (
-        False
-    )
+    block: Annotated[Spec, 'a file of layers/blocks/'] = 'sequential'
+    decoder_block: Annotated[Spec | None, "the decoder's; empty: block"] = None
 
     scan_layers: Annotated[
         bool, 'layers are one loop: the program does not grow with depth'

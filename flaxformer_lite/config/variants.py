@@ -18,6 +18,7 @@ FOLDERS = {
     'norm': Folder('flaxformer_lite.norms', 'Norm'),
     'residual': Folder('flaxformer_lite.residual', 'Residual'),
     'feed_forward': Folder('flaxformer_lite.feed_forward', 'FeedForward'),
+    'block': Folder('flaxformer_lite.layers.blocks', 'Block'),
     'init': Folder('flaxformer_lite.init', 'Init'),
 }
 # Of no model's config: what a training step takes.
@@ -35,6 +36,13 @@ GIVEN = {
     'norm': (),
     'residual': ('norm', 'dropout', 'sizes'),
     'feed_forward': ('sizes', 'dense'),
+    'block': (
+        'self_attention',
+        'feed_forward',
+        'residual',
+        'cross_attention',
+        'merged',
+    ),
     'init': ('sizes',),
 }
 

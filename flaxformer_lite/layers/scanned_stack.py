@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from flaxformer_lite.kv_cache import LayersCache
-from flaxformer_lite.layers.blocks import Block
+from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.sharding import place
@@ -52,8 +52,8 @@ class ScannedStack(Stack):
     Where `Stack` has a tuple with keys and values or a cache of each layer, this has a
     tuple with those of each layer of a period, for all turns of the loop: arrays with
     the turns in the axis behind that of the sentences. Most stacks have a period of
-    one, and each layer is a turn. Layers that are shared are one turn. Dropout draws other numbers than in a `Stack`, and as
-    independent ones.
+    one, and each layer is a turn; layers that are shared are read in every turn.
+    Dropout draws other numbers than in a `Stack`, and as independent ones.
     """
 
     in_a_loop: ClassVar[bool] = True
@@ -86,19 +86,16 @@ class ScannedStack(Stack):
     def init_cache(self, prefix, valid_BS):
         def init_cache(turn, prefix, valid_BS):
             return tuple(
-                layer.self_attention.core_attention.init_cache(kv, valid_BS)
-                for layer, kv in zip(_layers(turn), prefix, strict=True)
+                layer.init_cache(kept, valid_BS)
+                for layer, kept in zip(_layers(turn), prefix, strict=True)
             )
 
         caches = self._of_each(init_cache, 1)(self.layers, prefix, valid_BS)
         return tuple(map(LayersCache, caches))
 
-    def _self_kv(self, x_BTD, positions_BT):
+    def _kept(self, x_BTD, positions_BT):
         def project(turn, x_BTD, positions_BT):
-            return tuple(
-                layer.self_attention.project_kv(x_BTD, positions_BT)
-                for layer in _layers(turn)
-            )
+            return tuple(layer.keep(x_BTD, positions_BT) for layer in _layers(turn))
 
         return self._of_each(project, None)(self.layers, x_BTD, positions_BT)
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,25 +11,27 @@ from jax.core import Tracer
 
 from flaxformer_lite.interception import interceptors
 from flaxformer_lite.kv_cache import BeamState, CacheState, KeyValues
-from flaxformer_lite.layers.blocks import Block
+from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.layers.dropout import LayerDrop
 from flaxformer_lite.masks import AttentionContext, padding_known
 from flaxformer_lite.ranges import Checked
 from flaxformer_lite.remat import BLOCKS, NONE, Remat
 from flaxformer_lite.sharding import place
 
+_Method = TypeVar('_Method', bound=Callable[..., Any])
 
-def _of_depths(method: Callable) -> Callable:
+
+def _of_depths(method: _Method) -> _Method:
     """Has a method of a stack find the parameters of every layer, also if shared."""
 
-    @functools.wraps(method)
     def run(self, *arguments):
         if self.shared:
             run = self._with_parameters(method, self.of_all_layers, self._of_a_period)
             return run(self, *arguments)
         return method(self, *arguments)
 
-    return run
+    wrapped: Any = functools.wraps(method)(run)
+    return wrapped
 
 
 class Stack(Checked, nn.Module):
@@ -138,22 +140,20 @@ class Stack(Checked, nn.Module):
     ) -> tuple[CacheState, ...]:
         """A cache for each layer that begins with the keys and values of a prefix."""
         return tuple(
-            layer.self_attention.core_attention.init_cache(kv, valid_BS)
-            for layer, kv in zip(self.layer, prefix, strict=True)
+            layer.init_cache(kept, valid_BS)
+            for layer, kept in zip(self.layer, prefix, strict=True)
         )
 
     def empty_cache(self, batch: int) -> tuple[CacheState, ...]:
         """A cache for each layer that begins with nothing."""
         x_B0D = jnp.zeros((batch, 0, self.d_model))
         positions_B0 = jnp.zeros((batch, 0), jnp.int32)
-        nothing = self._self_kv(x_B0D, positions_B0)
+        nothing = self._kept(x_B0D, positions_B0)
         return self.init_cache(nothing, jnp.zeros((batch, 0), bool))
 
     @_of_depths
-    def _self_kv(self, x_BTD, positions_BT):
-        return tuple(
-            layer.self_attention.project_kv(x_BTD, positions_BT) for layer in self.layer
-        )
+    def _kept(self, x_BTD, positions_BT):
+        return tuple(layer.keep(x_BTD, positions_BT) for layer in self.layer)
 
     def __call__(
         self,

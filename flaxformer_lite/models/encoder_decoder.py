@@ -66,7 +66,7 @@ class EncoderDecoder(Model, kw_only=True):
         if of_source or path[0] in ('encoder', 'source_embedding'):
             # These read vectors of the encoder's width.
             dense = self.encoder.block.self_attention.dense
-        elif 'cross_attention' in path:
+        elif 'cross_attention' in path and block.cross_attention is not None:
             dense = block.cross_attention.dense
         elif path[0] == 'decoder':
             dense = block.self_attention.dense

@@ -68,7 +68,7 @@ class Recurrent(Model, kw_only=True):
         'norm',
         'norm_embeddings',
         'residual',
-        'parallel',
+        'block',
         'head_dropout',
         'layer_drop',
         'scan_layers',
