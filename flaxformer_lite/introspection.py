@@ -32,7 +32,7 @@ class Record(NamedTuple):
 
     Attributes:
       weights: the weights of each attention, BHTS, by its name: 'encoder', 'decoder' or
-        'decoder cross'.
+        'decoder cross'; of the layers that have it.
       heads: each head's result before the output projection, BTHU, by the same names.
       norms: the length of the residual stream before the first layer and after each
         layer, BT, by stack.
@@ -183,12 +183,12 @@ def _add_stack(found: Record, stack: str, inside: Any, missing_ok: bool) -> None
     found.positions[stack] = inside['positions']
     found.valid[stack] = inside['valid']
     num_layers = len(inside['norms']) - 1
-    layers = [inside[f'layer_{i}'] for i in range(num_layers)]
+    layers = [inside.get(f'layer_{i}', {}) for i in range(num_layers)]
     for module, suffix in ATTENTION_SUFFIXES.items():
-        if module not in layers[0]:
-            continue
         name = stack + suffix
-        attentions = [layer[module] for layer in layers]
+        attentions = [layer[module] for layer in layers if module in layer]
+        if not attentions:
+            continue
         found.heads[name] = tuple(x['heads'][0] for x in attentions)
         if missing_ok and not all(map(_holds_weights, attentions)):
             continue

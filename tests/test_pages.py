@@ -17,10 +17,10 @@ from experiments.config import check, load
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.sweeps import schema
-from flaxformer_lite.layers import blocks
+from flaxformer_lite.layers.blocks import sequential
 
 # Names that the Python of a page may use, beside its own: README quotes a class.
-GIVEN = {'README.md': vars(blocks)}
+GIVEN = {'README.md': vars(sequential)}
 WITH_PYTHON = [page for page in pages.PAGES if pages.snippets(page)]
 # They train, decode and record, each of which is compiled.
 LONG = ('README.md', 'docs/guides/looking_inside.md')

@@ -16,6 +16,7 @@ from flaxformer_lite.layers.multi_head_attention import MultiHeadAttention
 from flaxformer_lite.layers.scanned_stack import ScannedStack
 from flaxformer_lite.layers.stack import Stack
 from flaxformer_lite.models.base import Model
+from flaxformer_lite.ranges import shown
 from flaxformer_lite.sizes import Role, Sizes
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
@@ -181,7 +182,7 @@ class Parts:
         if merged:
             self._check_merged(sizes)
         has_cross = role == 'decoder' and not merged
-        return self._make(
+        block: Block = self._make(
             'block',
             role,
             self_attention=self._self_attention(role, sizes),
@@ -198,6 +199,14 @@ class Parts:
             cross_attention=self._cross_attention() if has_cross else None,
             merged=merged,
         )
+        if merged and type(block).attend_to_self is not Block.attend_to_self:
+            field = self.config.deciding_field('block', role)
+            raise ValueError(
+                f'model.{field}={shown(getattr(self.config, field))} has no '
+                'self-attention to be merged with that to the source: leave '
+                'model.merged_attention=True out'
+            )
+        return block
 
     def _self_attention(self, role: Role, sizes: Sizes) -> MultiHeadAttention:
         return MultiHeadAttention(
