@@ -104,6 +104,10 @@ def test_a_loop_of_shared_layers_computes_the_same(remat):
     assert jax.tree.map(jnp.shape, again) == jax.tree.map(jnp.shape, stacked)
 
 
+def test_as_many_layers_as_there_are_share_nothing():
+    assert tiny.model(share_layers=2) == tiny.model()
+
+
 def test_contracts_hold_where_each_layer_decodes_with_a_cache_of_its_own():
     testing.check(tiny.model(**SHARED, scan_layers=True))
 

@@ -99,10 +99,12 @@ class Parts:
         config = self.config
         sizes = config.sizes(role)
         blocks = self._blocks(role, sizes)
-        distinct = config.value('share_layers', role)
-        if distinct is not None:
+        distinct = config.value('share_layers', role) or sizes.num_layers
+        shared = distinct != sizes.num_layers
+        if shared:
             field = config.deciding_field('share_layers', role)
             _check_shared(field, distinct, role, sizes.num_layers, len(blocks))
+            # What is shared is a period.
             blocks *= distinct // len(blocks)
         kind = Stack
         if config.scan_layers:
@@ -115,7 +117,7 @@ class Parts:
             embedding_norm=self._embedding_norm(role),
             dropout=self.dropout(),
             layer_drop_rate=config.layer_drop,
-            shared=distinct is not None,
+            shared=shared,
         )
 
     def _blocks(self, role: Role, sizes: Sizes) -> tuple[Block, ...]:

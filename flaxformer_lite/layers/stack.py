@@ -97,7 +97,9 @@ class Stack(Checked, nn.Module):
         return self.template(self.num_layers - 1).residual.copy(name=None)
 
     @nn.nowrap
-    def _with_parameters(self, function: Callable, read: Callable, write: Callable):
+    def _with_parameters(
+        self, function: Callable, read: Callable, write: Callable
+    ) -> Callable:
         """The function of a module that sees read(its parameters).
 
         Those that it makes itself, at first, are kept as write(parameters).
@@ -113,7 +115,7 @@ class Stack(Checked, nn.Module):
 
     @nn.nowrap
     def of_all_layers(self, params: dict[str, Any]) -> dict[str, Any]:
-        """With those of layer i mod n as those of layer i, of a period of n."""
+        """The stack's own, with those of layer i mod n as those of layer i."""
         layers = {
             f'layer_{i}': params.get(f'layer_{i % len(self.blocks)}', {})
             for i in range(self.num_layers)
@@ -235,7 +237,7 @@ class Stack(Checked, nn.Module):
         """
         scope = self.scope
         assert scope is not None
-        gives_results_alone = scope.mutable is False and not scope.rngs
+        gives_results_alone = not scope.mutable and not scope.rngs
         return gives_results_alone and not interceptors()
 
     def _with_bias(self, context: AttentionContext) -> AttentionContext:
