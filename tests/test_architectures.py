@@ -198,6 +198,7 @@ OTHERS = dict(
     feed_forward='gelu',
     decoder_feed_forward='swiglu',
     block='parallel',
+    decoder_block='parallel',
     share_layers=1,
     decoder_share_layers=1,
     scan_layers=True,

@@ -42,7 +42,12 @@ CASES = {
     'marian': dict(),
     'pegasus': dict(residual='pre_norm', head_dropout=0.1, feed_forward='gelu'),
     'bart': dict(positions='learned(max_length=70)', norm_embeddings=True),
-    'mbart': dict(positions='learned', norm_embeddings=True, residual='pre_norm'),
+    'mbart': dict(
+        positions='learned',
+        norm_embeddings=True,
+        residual='pre_norm',
+        share_layers=1,
+    ),
     't5': dict(feed_forward='relu(bias=False)', **T5),
     'mt5': V11,
 }
@@ -129,7 +134,7 @@ def test_the_folder_is_read_to_the_bit_and_gives_our_logits(tmp_path, vocabulary
         (dict(num_kv_heads=1), 'model.num_kv_heads=1'),
         (dict(attention='cosine'), "model.attention='cosine'"),
         (dict(logit_cap=30.0), 'model.logit_cap=30.0'),
-        (dict(block='parallel'), 'model.block=parallel'),
+        (dict(block='parallel'), "model.block='parallel'"),
         (dict(architecture='recurrent'), "model.architecture='recurrent'"),
         (dict(attention='[softmax, local]'), 'model.attention=[softmax, local]: the'),
     ],
