@@ -162,6 +162,19 @@ def test_label_smoothing_is_read_from_older_runs_and_said_by_the_loss_now(tmp_pa
         load.fill(ConfigDict({'train': {'label_smoothing': 0.2}}))
 
 
+@pytest.mark.parametrize('parallel', [True, False])
+def test_parallel_blocks_of_older_runs_are_read_as_their_name(parallel, tmp_path):
+    stored = load.to_store(ExperimentConfig().to_dict()) | {'schema_version': 11}
+    del stored['model']['block']
+    stored['model']['parallel'] = parallel
+    file = tmp_path / 'config.json'
+    file.write_text(json.dumps(stored))
+    block = 'parallel' if parallel else 'sequential'
+    assert load.from_dict(load.read_stored(file)).model.block == block
+    with pytest.raises(UserError, match='no model.parallel any more: write'):
+        load.check_names(['model.parallel'])
+
+
 @pytest.mark.parametrize(
     ('kind', 'spec'),
     [

@@ -28,12 +28,20 @@ ADDED: list[dict[str, Any]] = [
     {'train.loss': 'cross_entropy(label_smoothing=0.1)', 'train.teacher': ''},
     {'evaluation.metrics': '[bleu, chrf]', 'evaluation.best': ''},
     {},
-    {'train.hooks': 'tensorboard', 'train.ema': 0.0},
+    {
+        'train.hooks': 'tensorboard',
+        'train.ema': 0.0,
+        'model.block': 'sequential',
+        'model.decoder_block': None,
+        'model.share_layers': None,
+        'model.decoder_share_layers': None,
+    },
 ]
 _SMOOTHED = 'cross_entropy(label_smoothing={})'
 # Fields that there were → how the same is said now.
 REPLACED = {
     'train.label_smoothing': f"train.loss='{_SMOOTHED.format(0.1)}'",
+    'model.parallel': 'model.block=parallel',
     'tokenizer.vocab_size': "tokenizer='sentencepiece(vocab_size=8000)'",
     'tokenizer.kind': "tokenizer='sentencepiece(vocab_size=8000)', or huggingface(…)",
 }
@@ -158,6 +166,9 @@ def read_stored(file: Path) -> dict[str, Any]:
     train = config.get('train', {})
     if 'label_smoothing' in train:
         train['loss'] = _SMOOTHED.format(train.pop('label_smoothing'))
+    model = config.get('model')
+    if isinstance(model, dict) and model.pop('parallel', False):
+        model['block'] = 'parallel'
     for added in ADDED[version - FIRST_VERSION :]:
         for name, value in added.items():
             section, _, key = name.rpartition('.')
