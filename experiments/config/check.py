@@ -13,7 +13,7 @@ from experiments.config.schema import (
     takes_best,
     unused_by_search,
 )
-from experiments.data import tokenizers
+from experiments.data import filters, tokenizers
 from experiments.data.sources import SOURCES
 from experiments.errors import UserError, user_errors
 from experiments.optimizers import frozen, optax_specs, optimizer
@@ -36,6 +36,7 @@ def check_config(config: ExperimentConfig) -> None:
     with user_errors('data: '):
         # The name alone: a source's own file may take long to import.
         SOURCES.check_name(config.data)
+    filters.make(config.filters)
     tokenizers.make(config.tokenizer)
     with user_errors():
         variants.check(config.model)

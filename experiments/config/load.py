@@ -36,6 +36,7 @@ ADDED: list[dict[str, Any]] = [
         'model.share_layers': None,
         'model.decoder_share_layers': None,
     },
+    {'filters': None},
 ]
 _SMOOTHED = 'cross_entropy(label_smoothing={})'
 # Fields that there were → how the same is said now.

@@ -232,6 +232,11 @@ class ExperimentConfig(Section):
     data: Annotated[
         Spec, 'where pairs come from: a file of experiments/data/sources/'
     ] = 'tfds(name="wmt14_translate/de-en", source="en", target="de")'
+    filters: Annotated[
+        Spec | None,
+        'which training pairs are left out: files of experiments/data/filters/, such '
+        "as '[length_ratio(most=3), duplicates]'",
+    ] = None
     tokenizer: Annotated[
         Spec,
         'what makes ids of both languages: a file of experiments/data/tokenizers/',

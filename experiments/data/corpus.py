@@ -56,6 +56,7 @@ class Corpus:
     Attributes:
       source, target: row i of one translates row i of the other.
       skipped: pairs that were left out because a side was blank.
+      left_out: pairs that the source left out, by why.
       digest: of its files; '' for pairs in memory.
       special_tokens: what batches of it start, end and are filled up with.
       source_end: what sources end with; None for nothing.
@@ -64,6 +65,7 @@ class Corpus:
     source: RaggedArray
     target: RaggedArray
     skipped: int = 0
+    left_out: dict[str, int] = dataclasses.field(default_factory=dict)
     digest: str = ''
     special_tokens: SpecialTokens = DEFAULT_TOKENS
     source_end: int | None = DEFAULT_TOKENS.end
@@ -142,7 +144,7 @@ def prepare(
     folder = cache / f'corpus-{key[:32]}'
 
     def make(draft: Path) -> None:
-        _write(draft, data.train(), tokenizer, progress)
+        _write(draft, data, tokenizer, progress)
 
     storage.cache_folder(folder, make)
     return _read(folder, tokenizer)
@@ -150,7 +152,7 @@ def prepare(
 
 def _write(
     folder: Path,
-    pairs: Iterable[tuple[str, str]],
+    data: Source,
     tokenizer: Tokenizer,
     progress: Callable[[int], None] | None,
 ) -> None:
@@ -158,7 +160,7 @@ def _write(
     done = 0
     skipped = 0
     lengths: dict[str, list[np.ndarray]] = {'source': [], 'target': []}
-    for chunk in _chunks(pairs, _CHUNK):
+    for chunk in _chunks(data.train(), _CHUNK):
         sources = tokenizer.encode([source for source, _ in chunk])
         targets = tokenizer.encode_target([target for _, target in chunk])
         full = [both for both in zip(sources, targets, strict=True) if all(both)]
@@ -176,7 +178,10 @@ def _write(
         offsets.tofile(folder / f'{side}.offsets')
     if done == skipped:
         raise UserError('data: no training pair has text on both sides')
-    storage.write_json(folder / _ABOUT, {'dtype': dtype, 'skipped': skipped})
+    about = {'dtype': dtype, 'skipped': skipped}
+    if data.left_out:
+        about['left_out'] = dict(data.left_out)
+    storage.write_json(folder / _ABOUT, about)
 
 
 def _id_dtype(tokenizer: Tokenizer) -> str:
@@ -196,6 +201,7 @@ def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
         source=ragged('source'),
         target=ragged('target'),
         skipped=about['skipped'],
+        left_out=about.get('left_out', {}),
         digest=storage.sha256(folder / storage.SUMS),
         special_tokens=tokenizer.special_tokens,
         source_end=tokenizer.source_end,

@@ -15,6 +15,8 @@ from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import corpus, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
+from experiments.data.filters import Filtered
+from experiments.data.sources.base import Source
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import user_errors
 from experiments.evaluation import scores, sets, translator
@@ -75,7 +77,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     screen.begin('checking parts', quiet=True)
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
-    source = sources.load(config.data)
+    source = _source(config)
     metrics = scores.installed_metrics(config.evaluation.metrics, source.target)
     available = source.evaluation()
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
@@ -127,6 +129,9 @@ def describe(setup: RunSetup, path: Path) -> str:
     """What will run, as text."""
     batches = setup.batches
     used = len(setup.pairs) - batches.dropped
+    left_out = [f'{batches.dropped:,} too long', f'{setup.pairs.skipped:,} blank']
+    for why, count in setup.pairs.left_out.items():
+        left_out.append(f'{count:,} by {why}')
     sizes = [f'{name} {len(pairs):,}' for name, pairs in setup.sets.items()]
     shapes = ', '.join(f'{rows} × {length}' for rows, length in batches.shapes)
     devices = f'{jax.device_count()} × {jax.devices()[0].device_kind}'
@@ -136,8 +141,7 @@ def describe(setup: RunSetup, path: Path) -> str:
         {
             'run': path,
             'data': f'{setup.config.data} ({"-".join(setup.languages)})',
-            'training pairs': f'{used:,} (left out: {batches.dropped:,} too long, '
-            f'{setup.pairs.skipped:,} blank)',
+            'training pairs': f'{used:,} (left out: {", ".join(left_out)})',
             'evaluation sets': ', '.join(sizes),
             'vocabulary': setup.tokenizer.vocab_size,
             'parameters': count_parameters(params),
@@ -149,12 +153,17 @@ def describe(setup: RunSetup, path: Path) -> str:
     )
 
 
+def _source(config: ExperimentConfig) -> Source:
+    source = sources.load(config.data)
+    return Filtered(source, config.filters) if config.filters else source
+
+
 def _train_tokenizer(
     config: ExperimentConfig, cache: Path, screen: Screen
 ) -> Tokenizer:
     return tokenizers.train(
         tokenizers.make(config.tokenizer),
-        sources.load(config.data),
+        _source(config),
         cache,
         lambda pairs: screen.count(pairs, None, 'pairs'),
     )

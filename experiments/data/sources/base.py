@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import types
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,10 +20,12 @@ class Source:
     Attributes:
       source: the code of the language to translate from, such as `'en'`.
       target: the code of the language to translate to.
+      left_out: how many pairs the last whole pass of `train` did not give, by why.
     """
 
     source: str
     target: str
+    left_out: Mapping[str, int] = types.MappingProxyType({})
 
     def train(self) -> Iterator[tuple[str, str]]:
         """Streams the (source, target) training pairs, in the same order each time."""

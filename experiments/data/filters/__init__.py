@@ -1,0 +1,76 @@
+"""Which training pairs are left out: one file a filter, chosen by a spec string.
+
+The field `filters` is a list of specs: `[length_ratio(most=3), duplicates, copies]`.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.data.filters.base import Filter
+from experiments.data.sources.base import Source
+from experiments.errors import UserError, user_errors
+from flaxformer_lite.config import spec as specs
+from flaxformer_lite.config.spec import Folder, Spec
+
+FILTERS = Folder('experiments.data.filters', 'Filter')
+
+
+def make(spec: Spec | None) -> list[Filter]:
+    """The filters of a list; none where it is empty.
+
+    Raises:
+      UserError: the text is no list of filters.
+    """
+    with user_errors('filters: '):
+        return [FILTERS.make(entry) for entry in specs.entries(spec)] if spec else []
+
+
+class Filtered(Source):
+    """A source without the training pairs that a filter leaves out.
+
+    Args:
+      whole: with them.
+      spec: the filters, of which the first that leaves a pair out is counted.
+
+    Attributes:
+      left_out: how many pairs the last pass left out, by the filter.
+
+    Raises:
+      UserError: as `make`; in `train`, no pair is left.
+    """
+
+    def __init__(self, whole: Source, spec: Spec):
+        self._whole = whole
+        self._spec = spec
+        self._filters = make(spec)
+        self.source = whole.source
+        self.target = whole.target
+
+    def train(self) -> Iterator[tuple[str, str]]:
+        filters = dict(zip(specs.entries(self._spec), make(self._spec), strict=True))
+        counts = {str(entry): 0 for entry in filters}
+        kept = 0
+        for pair in self._whole.train():
+            by = (x for x, filter in filters.items() if not filter.keeps(*pair))
+            refused = next(by, None)
+            if refused is None:
+                kept += 1
+                yield pair
+            else:
+                counts[str(refused)] += 1
+        self.left_out = counts
+        if not kept:
+            raise UserError(f'filters={self._spec} leave out all training pairs')
+
+    def evaluation(self):
+        return self._whole.evaluation()
+
+    def digest(self) -> str:
+        """Of the source, of the filters and of their code."""
+        content = hashlib.sha256(self._whole.digest().encode())
+        for part in self._filters:
+            content.update(repr(part).encode())
+            content.update(Path(inspect.getfile(type(part))).read_bytes())
+        return content.hexdigest()

@@ -1,0 +1,142 @@
+"""Filters: which training pairs are left out, and how many a run says they are."""
+
+import io
+
+import pytest
+import small_runs
+
+from experiments.command_line import flags
+from experiments.command_line.screen import Screen
+from experiments.data import corpus, filters, sources, tokenizers
+from experiments.data.filters import Filtered
+from experiments.errors import UserError
+from experiments.training import setup
+
+PAIRS = [
+    ('a b c', 'd e f'),
+    ('same text', 'same  text'),
+    ('a b c', 'd e f'),
+    ('one', 'dreimal so lang'),
+    ('a b c', 'd e g'),
+    ('', 'blank source'),
+    ('Same text', 'same text'),
+    ('one', 'einsein'),
+]
+
+
+def write(folder, pairs):
+    folder.mkdir()
+    for i, language in enumerate(('en', 'de')):
+        for name, found in {'train': pairs, 'val': [('a b c', 'd e h')]}.items():
+            lines = ''.join(f'{pair[i]}\n' for pair in found)
+            (folder / f'{name}.{language}').write_text(lines, 'utf-8')
+    return small_runs.source(folder)
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write(tmp_path / 'text', PAIRS)
+
+
+def kept(data, spec):
+    return list(Filtered(sources.load(data), spec).train())
+
+
+def test_each_leaves_out_what_it_says(data):
+    assert kept(data, 'duplicates') == list(dict.fromkeys(PAIRS))
+    assert kept(data, 'copies') == [x for x in PAIRS if x[0] != 'same text']
+    # 15 and 7 characters to 3; 3 words and 1 word to 1.
+    assert kept(data, 'length_ratio(most=5)') == PAIRS
+    assert kept(data, 'length_ratio(most=4.9)') == PAIRS[:3] + PAIRS[4:]
+    assert kept(data, 'length_ratio(most=2)') == PAIRS[:3] + PAIRS[4:-1]
+    assert kept(data, 'length_ratio(most=2, unit="words")') == PAIRS[:3] + PAIRS[4:]
+
+
+def test_the_first_of_a_list_that_leaves_a_pair_out_is_counted(data):
+    found = Filtered(sources.load(data), '[copies, length_ratio(most=4), duplicates]')
+    for _ in range(2):  # each pass begins anew
+        pairs = list(found.train())
+        assert found.left_out == {
+            'copies': 1,
+            'length_ratio(most=4)': 1,
+            'duplicates': 1,
+        }
+        assert len(pairs) + 3 == len(PAIRS)
+    assert dict(found.evaluation()) == dict(sources.load(data).evaluation())
+
+
+def test_the_counts_are_kept_with_the_tokens(data, tmp_path):
+    words = tokenizers.make('bytes')
+    source = sources.load(data)
+    first = corpus.prepare(Filtered(source, 'duplicates'), words, tmp_path)
+    again = corpus.prepare(Filtered(source, 'duplicates'), words, tmp_path)
+    assert first.left_out == again.left_out == {'duplicates': 1}
+    assert (len(first), first.skipped) == (len(again), again.skipped) == (6, 1)
+    assert corpus.prepare(source, words, tmp_path).left_out == {}
+
+
+@pytest.mark.usefixtures('cache')
+def test_a_run_is_without_them_and_says_how_many(tmp_path):
+    folder = small_runs.write_text(tmp_path, val=2)
+    whole = list(sources.load(small_runs.source(folder)).train())
+    data = write(tmp_path / 'more', [*whole, *whole[:7], ('☃ x', '☃ x')])
+    fields = small_runs.FIELDS | {'data': data, 'train.steps': 1}
+    fields |= {'tokenizer': 'characters', 'filters': '[copies, duplicates]'}
+    fields |= {'batch.max_length': 256}
+    settings = flags.settings('wmt_small', small_runs.flags(fields))
+    made = setup.prepare(settings.config, tmp_path / 'run', Screen(io.StringIO()))
+    said = setup.describe(made, tmp_path / 'run')
+    repeated = 7 + len(whole) - len(set(whole))
+    assert f'0 blank, 1 by copies, {repeated} by duplicates)' in said
+    assert len(made.pairs) == len(set(whole))
+    # Nor does the tokenizer see them.
+    assert made.tokenizer.encode(['a☃']) == [[*made.tokenizer.encode(['a'])[0], 3]]
+
+
+OWN = """
+import dataclasses
+from experiments.data.filters.base import Filter
+
+@dataclasses.dataclass(frozen=True)
+class Without(Filter):
+    word: str
+
+    def keeps(self, source, target):
+        return self.word not in target
+"""
+
+
+def test_one_of_your_own_and_its_code_make_other_text(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / 'own_filters.py'
+    file.write_text(OWN)
+    spec = 'own_filters.Without(word="g")'
+    assert kept(data, spec) == [x for x in PAIRS if 'g' not in x[1]]
+    source = sources.load(data)
+    digests = {source.digest(), Filtered(source, 'copies').digest()}
+    for text in (spec, 'own_filters.Without(word="h")'):
+        digests.add(Filtered(source, text).digest())
+    file.write_text(OWN.replace('not in', 'in'))
+    digests.add(Filtered(source, spec).digest())
+    assert len(digests) == 5
+
+
+@pytest.mark.parametrize(
+    ('spec', 'message'),
+    [
+        ('copy', "^filters: 'copy' is not one of copies, duplicates, length_ratio"),
+        ('length_ratio(most=0.5)', '^filters: most must be at least 1, not 0.5'),
+        ('[', '^filters: .* is not a list'),
+        ('softmax(', '^filters: '),
+    ],
+)
+def test_a_wrong_list_is_one_line_of_the_field(spec, message):
+    with pytest.raises(UserError, match=message):
+        filters.make(spec)
+
+
+def test_text_of_which_nothing_is_left_is_refused(tmp_path):
+    data = write(tmp_path / 'text', [('a', 'a')])
+    with pytest.raises(UserError, match='filters=copies leave out all training pairs'):
+        kept(data, 'copies')
