@@ -69,7 +69,7 @@ def answer(overrides, described):
     return ''
 
 
-UNSECTIONED = ('data', 'init_', 'tokenizer')
+UNSECTIONED = ('data', 'filters', 'init_', 'objective', 'tokenizer')
 
 
 def is_a_line(text):

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from experiments import evaluate, translate
 from experiments.config import load, parts, schema
 from experiments.data.filters import FILTERS
+from experiments.data.objectives import OBJECTIVES
 from experiments.data.sources import SOURCES
 from experiments.errors import UserError
 from experiments.hooks import HOOKS
@@ -197,6 +198,6 @@ def test_the_page_has_a_row_for_each_field_that_names_a_part():
     folders = {f'model.{kind}': folder for kind, folder in variants.FOLDERS.items()}
     others = {'data': SOURCES, 'evaluation.metrics': METRICS, 'train.hooks': HOOKS}
     others['train.loss'] = variants.LOSSES
-    others['filters'] = FILTERS
+    others |= {'filters': FILTERS, 'objective': OBJECTIVES}
     for field, folder in (folders | others).items():
         assert rows[field] == folder.package.replace('.', '/')

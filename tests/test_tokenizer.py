@@ -12,6 +12,7 @@ import sentencepiece
 from small_runs import train_tokenizer
 
 from experiments.data import corpus, tokenizers
+from experiments.data.sources.base import Source
 from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
@@ -22,7 +23,7 @@ WORDS = (
 ).split()
 
 
-class Words:
+class Words(Source):
     """Pairs of random words."""
 
     def __init__(self, pairs=400, extra=(), seed=0):

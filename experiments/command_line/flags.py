@@ -18,6 +18,8 @@ from ml_collections import config_dict, config_flags
 
 from experiments.config import load, parts, schema, table
 from experiments.config.load import flatten
+from experiments.data.filters import FILTERS
+from experiments.data.objectives import OBJECTIVES
 from experiments.data.sources import SOURCES
 from experiments.data.tokenizers import TOKENIZERS
 from experiments.errors import UserError, line
@@ -184,6 +186,8 @@ def _help(argv: Sequence[str]) -> str:
     # import JAX.
     lines += ['', 'variants; docs/variants/ has what NAME(argument=value) may give:']
     lines.append(_row('data', ', '.join(SOURCES.names())))
+    lines.append(_row('filters', ', '.join(FILTERS.names())))
+    lines.append(_row('objective', ', '.join(OBJECTIVES.names())))
     lines.append(_row('tokenizer', ', '.join(TOKENIZERS.names())))
     lines.append(_row('train.loss', ', '.join(variants.LOSSES.names())))
     lines.append(_row('train.hooks', ', '.join(HOOKS.names())))

@@ -13,7 +13,7 @@ from experiments.config.schema import (
     takes_best,
     unused_by_search,
 )
-from experiments.data import filters, tokenizers
+from experiments.data import filters, objectives, tokenizers
 from experiments.data.sources import SOURCES
 from experiments.errors import UserError, user_errors
 from experiments.optimizers import frozen, optax_specs, optimizer
@@ -38,6 +38,7 @@ def check_config(config: ExperimentConfig) -> None:
         SOURCES.check_name(config.data)
     filters.make(config.filters)
     tokenizers.make(config.tokenizer)
+    objectives.make(config.objective)
     with user_errors():
         variants.check(config.model)
     with user_errors('train.loss: '):

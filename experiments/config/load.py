@@ -37,6 +37,7 @@ ADDED: list[dict[str, Any]] = [
         'model.decoder_share_layers': None,
     },
     {'filters': None},
+    {'filters': None, 'objective': None},
 ]
 _SMOOTHED = 'cross_entropy(label_smoothing={})'
 # Fields that there were → how the same is said now.

@@ -241,6 +241,11 @@ class ExperimentConfig(Section):
         Spec,
         'what makes ids of both languages: a file of experiments/data/tokenizers/',
     ] = 'sentencepiece(vocab_size=37000)'
+    objective: Annotated[
+        Spec | None,
+        'what is learnt of one side of the pairs: a file of experiments/data/'
+        'objectives/; empty: to translate',
+    ] = None
     init_from: Annotated[
         str, "a run's directory, with whose parameters and tokenizer this one begins"
     ] = ''

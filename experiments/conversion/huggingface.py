@@ -233,12 +233,13 @@ def _byte_pair_encoding(trained: Trained) -> SentencePiece:
     if (
         isinstance(found, SentencePiece)
         and found.model_type == 'bpe'
-        and not (found.byte_fallback or found.user_defined_symbols)
+        and not (found.byte_fallback or found.symbols)
     ):
         return found
     raise UserError(
         f'--to=huggingface writes byte-pair encodings, without byte_fallback or '
-        f'user_defined_symbols, and this run has tokenizer={trained.config.tokenizer}'
+        f'user_defined_symbols or sentinels, and this run has '
+        f'tokenizer={trained.config.tokenizer}'
     )
 
 

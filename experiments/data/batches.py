@@ -11,7 +11,8 @@ import numpy as np
 
 from experiments.data import packing
 from experiments.data.collate import Batch, pairs_batch
-from experiments.data.corpus import Corpus, resample
+from experiments.data.corpus import Corpus, examples, one_sided, resample
+from experiments.data.objectives.base import Objective
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 
@@ -57,6 +58,8 @@ class Batches:
       window: pairs planned at once, at most.
       tokenizer: of the corpus, which draws ids anew in each epoch where it `samples`;
         what it draws for a pair follows from seed, epoch and pair.
+      objective: what makes examples of one side of the pairs, by the same; None: the
+        pairs themselves.
 
     Attributes:
       dropped: pairs that are longer than `max_length`.
@@ -88,8 +91,12 @@ class Batches:
         devices: int = 1,
         window: int = 1 << 17,
         tokenizer: Tokenizer | None = None,
+        objective: Objective | None = None,
     ):
+        if objective:
+            corpus = one_sided(corpus, objective)
         self._corpus = corpus
+        self._objective = objective
         self._sampler = tokenizer if tokenizer and tokenizer.samples else None
         self._seed = seed
         self._max_length = max_length
@@ -168,10 +175,13 @@ class Batches:
         end = size * (window + 1) // self._windows
         pairs = packing.permute(np.arange(start, end), size, (self._seed, epoch))
         corpus = self._corpus
+        seeds = packing.pair_seeds(pairs, (self._seed, epoch))
         if self._sampler:
-            seeds = packing.pair_seeds(pairs, (self._seed, epoch))
             most = self.planned_shapes[-1][1]
             corpus = resample(corpus, pairs, self._sampler, seeds, most)
+            pairs = np.arange(len(pairs))
+        if self._objective:
+            corpus = examples(corpus, pairs, self._objective, seeds[:, 0])
             pairs = np.arange(len(pairs))
         lengths = corpus.lengths(pairs)
         fits = lengths.max(axis=1) <= self._max_length

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from experiments import storage
+from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Source
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
@@ -37,6 +38,12 @@ class RaggedArray:
     def from_rows(cls, rows: list[list[int]], dtype: str = 'uint32') -> 'RaggedArray':
         tokens = np.fromiter(itertools.chain.from_iterable(rows), dtype)
         return cls(tokens, np.cumsum([0, *map(len, rows)], dtype=np.int64))
+
+    @classmethod
+    def joined(cls, rows: list[np.ndarray]) -> 'RaggedArray':
+        """Of at least one row, in the rows' dtype."""
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return cls(np.concatenate(rows), offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -104,9 +111,33 @@ def resample(
             if max(len(row), len(drawn)) < most:
                 row = np.array(drawn, row.dtype)
             rows.append(row)
-        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        sides.append(RaggedArray(np.concatenate(rows), offsets))
+        sides.append(RaggedArray.joined(rows))
     return dataclasses.replace(corpus, source=sides[0], target=sides[1])
+
+
+def examples(
+    corpus: Corpus, pairs: np.ndarray, objective: Objective, seeds: np.ndarray
+) -> Corpus:
+    """What an objective makes of some pairs, in memory.
+
+    Args:
+      pairs: [n], indices into the corpus.
+      seeds: [n], by which each is made.
+    """
+    side: RaggedArray = getattr(corpus, objective.side)
+    sides = [], []
+    for pair, seed in zip(pairs.tolist(), seeds.tolist(), strict=True):
+        made = objective.example(side[pair], np.random.default_rng(seed))
+        for rows, row in zip(sides, made, strict=True):
+            rows.append(row)
+    source, target = map(RaggedArray.joined, sides)
+    return dataclasses.replace(corpus, source=source, target=target)
+
+
+def one_sided(corpus: Corpus, objective: Objective) -> Corpus:
+    """The corpus that an objective sees: no example is longer than its row."""
+    side = getattr(corpus, objective.side)
+    return dataclasses.replace(corpus, source=side, target=side)
 
 
 def tokenize(pairs: Pairs, tokenizer: Tokenizer) -> Corpus:

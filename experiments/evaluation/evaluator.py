@@ -11,6 +11,7 @@ import numpy as np
 
 from experiments import storage
 from experiments.config.schema import ExperimentConfig
+from experiments.data import objectives
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 from experiments.evaluation import scores, sets
@@ -68,6 +69,7 @@ class Evaluator:
         tokens = config.evaluation.batch_tokens
         self._scorer = Scorer(model, tokenizer, tokens, devices)
         self._sums = _loss_sums(model, devices)
+        self._objective = objectives.make(config.objective, tokenizer)
 
     def every(
         self, variables: Any, chosen: dict[str, Pairs], steps: Sequence[int]
@@ -119,9 +121,11 @@ class Evaluator:
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
         """Loss, perplexity and token accuracy over all pairs, of first references.
 
-        The loss is in nats a token, and without label smoothing.
+        The loss is in nats a token, and without label smoothing; with an objective it
+        is of the same examples each time.
         """
-        batches = self._scorer.batches(sets.first_references(pairs))
+        references = sets.first_references(pairs)
+        batches = self._scorer.batches(references, self._objective)
         sums = [self._sums(variables, batch) for _, batch in batches]
         total = jax.tree.map(
             lambda *values: np.sum(values, dtype=np.float64), *jax.device_get(sums)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from experiments.data import collate, corpus, packing
+from experiments.data.objectives.base import Objective
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.evaluation.translator import WINDOW, check_lengths
 from experiments.runtime import compilation, mesh
@@ -49,9 +50,12 @@ class Scorer:
         self._log_probs = _log_probs(model, self._devices)
 
     def batches(
-        self, pairs: Sequence[tuple[str, str]]
+        self, pairs: Sequence[tuple[str, str]], objective: Objective | None = None
     ) -> Iterator[tuple[np.ndarray, Any]]:
         """All pairs in batches on the devices, several pairs a row.
+
+        Args:
+          objective: what makes examples of them, by the number of each.
 
         Yields:
           The numbers of a batch's pairs, in their order in it, and the batch.
@@ -60,6 +64,9 @@ class Scorer:
           UserError: a side has more tokens than the model has positions.
         """
         tokens = corpus.tokenize(list(pairs), self._tokenizer)
+        if objective:
+            numbers = np.arange(len(tokens))
+            tokens = corpus.examples(tokens, numbers, objective, seeds=numbers)
         lengths = tokens.lengths()
         check_lengths(self._model, lengths.flat)
         # Packed, for then one program does for all.

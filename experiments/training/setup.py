@@ -12,7 +12,7 @@ from experiments.command_line import console
 from experiments.command_line.screen import Screen
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig, seed
-from experiments.data import corpus, sources, tokenizers
+from experiments.data import corpus, objectives, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
 from experiments.data.filters import Filtered
@@ -192,6 +192,7 @@ def _batches(
         accumulate=config.train.accumulate,
         devices=devices.row_shards,
         tokenizer=vocabulary,
+        objective=objectives.make(config.objective, vocabulary),
     )
 
 

@@ -61,6 +61,8 @@ class SentencePiece(Tokenizer):
         without, a character unseen in training is unknown.
       split_digits: each digit is a piece of its own.
       user_defined_symbols: words that are one piece each, such as `['<2de>', '<2fr>']`.
+      sentinels: how many further such there are, `<extra_id_0>`, `<extra_id_1>`, …,
+        which the objective span_corruption puts in the place of text.
       alpha: in training, how ids are drawn anew for each pair in each epoch; 0: they
         are not. Of `'bpe'` it is the share of merges that are left out (BPE-dropout,
         Provilkov et al. 2020: 0.1); of `'unigram'` a segmentation has the probability
@@ -75,6 +77,7 @@ class SentencePiece(Tokenizer):
     byte_fallback: bool = False
     split_digits: bool = False
     user_defined_symbols: list | tuple = ()
+    sentinels: Annotated[int, Range(at_least=0, at_most=10_000)] = 0
     # Neither is of what is learnt, nor of what `encode` gives.
     alpha: Annotated[float, Range(at_least=0, at_most=1)] = dataclasses.field(
         default=0.0, repr=False
@@ -95,7 +98,7 @@ class SentencePiece(Tokenizer):
         options = {
             'byte_fallback': self.byte_fallback,
             'split_digits': self.split_digits,
-            'user_defined_symbols': list(self.user_defined_symbols),
+            'user_defined_symbols': self.symbols,
         }
         model = io.BytesIO()
         try:
@@ -112,10 +115,16 @@ class SentencePiece(Tokenizer):
             raise self._refusal(str(error)) or error from None
         return model.getvalue()
 
+    @property
+    def symbols(self) -> list[str]:
+        """All words that are one piece each."""
+        sentinels = [f'<extra_id_{i}>' for i in range(self.sentinels)]
+        return [*self.user_defined_symbols, *sentinels]
+
     def _refusal(self, message: str) -> UserError | None:
         needed = re.search(r'required_chars\. \d+ vs (\d+)', message)
         if needed:
-            special = 4 + _BYTES * self.byte_fallback + len(self.user_defined_symbols)
+            special = 4 + _BYTES * self.byte_fallback + len(self.symbols)
             return UserError(
                 f'tokenizer: vocab_size={self.vocab_size} is smaller than the '
                 f'{int(needed[1]) - special:,} characters of the training text and '

@@ -1,0 +1,32 @@
+"""What is learnt of one side of the pairs: one file an objective, chosen by a spec."""
+
+from typing import TYPE_CHECKING
+
+from experiments.data.tokenizers.base import Tokenizer
+from experiments.errors import user_errors
+from flaxformer_lite.config.spec import Folder, Spec
+
+if TYPE_CHECKING:  # for what only names an objective does not need numpy
+    from experiments.data.objectives.base import Objective
+
+OBJECTIVES = Folder('experiments.data.objectives', 'Objective')
+
+
+def make(spec: Spec | None, tokenizer: Tokenizer | None = None) -> 'Objective | None':
+    """What the config field `objective` names; None where it is empty.
+
+    Args:
+      tokenizer: that makes ids; without it the spec alone is looked at.
+
+    Raises:
+      UserError: the spec is wrong, or the tokenizer has no pieces for it.
+    """
+    if not spec:
+        return None
+    ids = list(range(tokenizer.vocab_size)) if tokenizer else []
+    pieces = tuple(tokenizer.pieces(ids)) if tokenizer else ()
+    with user_errors('objective: '):
+        objective = OBJECTIVES.make(spec, pieces=pieces)
+    if tokenizer:
+        assert objective.marks is not None  # or says that it has none
+    return objective

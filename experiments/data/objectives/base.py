@@ -1,0 +1,61 @@
+"""What every objective offers."""
+
+import dataclasses
+import functools
+import re
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from experiments.errors import UserError
+from flaxformer_lite.ranges import Checked, Choices
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective(Checked):
+    """Makes examples of one side of the pairs: a frozen dataclass.
+
+    The arguments in the spec are those of the class, but for `pieces`.
+
+    Attributes:
+      pieces: how each id is written.
+      side: of which side of the pairs the examples are made.
+      needs: a regular expression of the pieces that it puts in the place of text.
+    """
+
+    needs: ClassVar[str] = ''
+    pieces: tuple[str, ...] = dataclasses.field(repr=False)
+    side: Annotated[str, Choices('source', 'target')] = 'source'
+
+    @functools.cached_property
+    def marks(self) -> np.ndarray:
+        """The ids of the pieces that it `needs`, `<extra_id_9>` before `<extra_id_10>`.
+
+        Raises:
+          UserError: the tokenizer has none.
+        """
+        found = [x for x, piece in enumerate(self.pieces) if self._is_mark(piece)]
+        if self.needs and not found:
+            raise UserError(
+                f'objective: the tokenizer has no piece {self.needs}: give '
+                'tokenizer=\'sentencepiece(user_defined_symbols=["<mask>"])\' for '
+                'denoise, and sentencepiece(sentinels=100) for span_corruption'
+            )
+        by_number = sorted(found, key=lambda x: (len(self.pieces[x]), self.pieces[x]))
+        return np.array(by_number, int)
+
+    def _is_mark(self, piece: str) -> bool:
+        return re.fullmatch(self.needs, piece) is not None
+
+    def example(
+        self, row: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What the model reads and what it is to write, by the random numbers alone.
+
+        Args:
+          row: [n], the ids of a text without its end, at least one.
+
+        Returns:
+          Two arrays of at most n ids each, without ends, of the dtype of `row`.
+        """
+        raise NotImplementedError

@@ -1,0 +1,234 @@
+"""Objectives of one side: T5's spans and BART's noise by what their papers say."""
+
+import collections
+import itertools
+import re
+
+import numpy as np
+import pytest
+import small_runs
+from test_batches import epoch_of, unpack
+
+from experiments.command_line import flags
+from experiments.command_line.screen import Screen
+from experiments.data import corpus, objectives, sources, tokenizers
+from experiments.data.batches import Batches, Position
+from experiments.data.corpus import Corpus, RaggedArray
+from experiments.errors import UserError
+from experiments.training import setup
+
+SENTINELS = [f'<extra_id_{i}>' for i in range(30)]
+PIECES = ('<pad>', '</s>', '<s>', '<unk>', '<mask>', '.', *SENTINELS)
+FIRST = len(PIECES)  # the ids of text are from here on
+FIRST_SENTINEL = PIECES.index('<extra_id_0>')
+
+
+def make(spec, pieces=PIECES):
+    return objectives.OBJECTIVES.make(spec, pieces=pieces)
+
+
+def examples(spec, lengths, seed=0):
+    objective = make(spec)
+    rng = np.random.default_rng(seed)
+    for n in lengths:
+        row = np.arange(FIRST, FIRST + n, dtype=np.uint16)
+        source, target = objective.example(row, rng)
+        assert source.dtype == target.dtype == row.dtype
+        assert max(len(source), len(target)) <= n
+        yield row.tolist(), source.tolist(), target.tolist()
+
+
+def spans_of(target):
+    """The ids behind each sentinel, in the order of the target."""
+    spans = {}
+    for x in target:
+        if x < FIRST:
+            assert x not in spans, 'a sentinel twice'
+            spans[x] = []
+        else:
+            spans[list(spans)[-1]].append(x)
+    return spans
+
+
+LENGTHS = [*range(1, 60), 200, 333] * 5
+
+
+@pytest.mark.parametrize(('density', 'mean'), [(0.15, 3), (0.5, 1), (0.9, 2), (0.3, 9)])
+def test_spans_in_the_place_of_their_sentinels_are_the_text(density, mean):
+    spec = f'span_corruption(density={density}, mean_span={mean})'
+    for row, source, target in examples(spec, LENGTHS):
+        spans = spans_of(target)
+        assert all(spans.values())
+        marks = [x for x in source if x < FIRST]
+        assert marks == list(spans)
+        assert marks == [FIRST_SENTINEL + i for i in range(len(marks))]
+        whole = [spans[x] if x < FIRST else [x] for x in source]
+        assert list(itertools.chain.from_iterable(whole)) == row
+
+
+def test_density_and_mean_length_of_spans_are_those_asked_for():
+    for row, _, target in examples('span_corruption', [200, 333, 512]):
+        spans = spans_of(target)
+        noise = sum(map(len, spans.values()))
+        assert noise == round(0.15 * len(row))
+        assert len(spans) == round(noise / 3)
+
+
+def test_all_places_of_spans_that_do_not_touch_are_equally_likely():
+    # Of 8 ids 3 are in 2 spans: 2 ways to part 3 and C(6, 2) places among 5 others.
+    spec = 'span_corruption(density=0.375, mean_span=1.5)'
+    found = collections.Counter(
+        tuple(target) for _, _, target in examples(spec, [8] * 30_000)
+    )
+    assert len(found) == 30
+    expected = 30_000 / 30
+    chi_square = sum((n - expected) ** 2 / expected for n in found.values())
+    assert chi_square < 58.3  # 29 degrees of freedom: p = 0.001
+
+
+def test_more_spans_than_sentinels_are_as_many():
+    few = make('span_corruption(mean_span=1)', PIECES[: FIRST_SENTINEL + 2])
+    row = np.arange(FIRST, FIRST + 100)
+    _, target = few.example(row, np.random.default_rng(0))
+    assert len(spans_of(target.tolist())) == 2
+    assert (target >= FIRST).sum() == 15
+
+
+def test_noise_masks_spans_of_poissons_lengths_and_the_target_is_the_text():
+    masks = masked = inserted = 0
+    for row, source, target in examples('denoise', [*LENGTHS, *[400] * 300]):
+        assert target == row
+        kept = [x for x in source if x >= FIRST]
+        assert kept == sorted(set(kept)) and set(kept) <= set(row)
+        gone = len(row) - len(kept)
+        assert gone == -(-3 * len(row) // 10)
+        # Between neighbours of the text only masks of no ids, elsewhere one at least.
+        text = [FIRST - 1, *source, row[-1] + 1]
+        runs = [
+            list(run)
+            for is_mask, run in itertools.groupby(text, lambda x: x == 4)
+            if not is_mask
+        ]
+        gaps = [b[0] - a[-1] - 1 for a, b in itertools.pairwise(runs)]
+        assert all(b - a == 1 for run in runs for a, b in itertools.pairwise(run))
+        if len(row) == 400:
+            masks += source.count(4)
+            masked += gone
+            inserted += gaps.count(0)
+    # Of 300 · 40 spans; the last of each row is cut, which is one in 40.
+    assert abs(masked / masks - 3) < 0.1
+    # e⁻³ of all, of which few lie beside another mask: 0.7 of the neighbours are text.
+    share = inserted / masks
+    assert 0.5 * np.exp(-3) < share < np.exp(-3)
+
+
+def test_sentences_change_places_whole():
+    objective = make(
+        'denoise(permute_sentences=True, ratio=0.001)', (*PIECES, *'abcdef')
+    )
+    a, b, c, d = range(FIRST, FIRST + 4)
+    row = np.array([a, 5, b, c, 5, d])
+    rng = np.random.default_rng(0)
+    orders = set()
+    for _ in range(300):
+        source, target = objective.example(row, rng)
+        assert target.tolist() == row.tolist()
+        places = {int(x): i for i, x in enumerate(source)}
+        if {b, c} <= places.keys():
+            assert places[c] == places[b] + 1 or places.get(4) == places[b] + 1
+        orders.add(tuple(sorted(places.keys() & {a, b, d}, key=places.get)))
+    assert len([x for x in orders if len(x) == 3]) == 6
+
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory):
+    return small_runs.write_text(tmp_path_factory.mktemp('text'), val=3)
+
+
+def corpus_of(pairs=200, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = [list(range(FIRST, FIRST + n)) for n in rng.integers(1, 60, 2 * pairs)]
+    return Corpus(*map(RaggedArray.from_rows, (rows[:pairs], rows[pairs:])))
+
+
+@pytest.mark.parametrize('packed', [False, True])
+@pytest.mark.parametrize('side', ['source', 'target'])
+def test_each_epoch_makes_other_examples_and_a_resumed_run_the_same(side, packed):
+    stored = corpus_of()
+    objective = make(f'denoise(side="{side}")')
+    settings = dict(tokens=512, max_length=64, packed=packed, seed=3, window=90)
+    make_batches = lambda: Batches(stored, objective=objective, **settings)  # noqa: E731
+    rows = getattr(stored, side)
+    epochs = []
+    for epoch in range(2):
+        found = [x for batch in epoch_of(make_batches(), epoch) for x in unpack(batch)]
+        expected = [rows[i].tolist() for i in range(len(rows))]
+        assert sorted(target for _, target in found) == sorted(expected)
+        epochs.append(sorted(found))
+    assert epochs[0] != epochs[1]
+    steps = list(itertools.islice(make_batches().iterate(Position()), 30))
+    for i in range(0, 29, 7):
+        resumed, _ = next(make_batches().iterate(steps[i][1]))
+        for name, array in steps[i + 1][0].items():
+            np.testing.assert_array_equal(resumed[name], array)
+
+
+def test_a_tokenizer_has_sentinels_in_their_order(text, tmp_path):
+    data = sources.load(small_runs.source(text))
+    spec = 'sentencepiece(vocab_size=200, sentinels=12)'
+    words = tokenizers.train(tokenizers.make(spec), data, tmp_path)
+    objective = objectives.make('span_corruption', words)
+    assert objective is not None
+    names = words.pieces(objective.marks.tolist())
+    assert names == [f'<extra_id_{i}>' for i in range(12)]
+    stored = corpus.prepare(data, words, tmp_path)
+    made = corpus.examples(stored, np.arange(9), objective, np.arange(9))
+    for i in range(9):
+        ids = made.source[i].tolist(), made.target[i].tolist()
+        source, target = words.decode(list(ids))
+        spans = re.split(r'(<extra_id_\d+>)', target)[1:]
+        for mark, span in zip(spans[::2], spans[1::2], strict=True):
+            source = source.replace(mark, span)
+        (whole,) = words.decode([stored.source[i].tolist()])
+        assert source.replace(' ', '') == whole.replace(' ', '')
+
+
+@pytest.mark.usefixtures('cache')
+def test_a_run_begins_with_what_an_objective_taught(text, tmp_path):
+    fields = small_runs.FIELDS | {
+        'data': small_runs.source(text),
+        'tokenizer': 'sentencepiece(vocab_size=200, sentinels=9)',
+        'train.steps': 2,
+        'evaluation.every': 0,
+        'evaluation.decode': 'greedy',
+        'evaluation.average': 1,
+        'checkpoint.every': 2,
+    }
+    first, second = tmp_path / 'first', tmp_path / 'second'
+    small_runs.train(first, *small_runs.flags(fields, objective='span_corruption'))
+    argv = small_runs.flags(fields, init_from=first)
+    small_runs.train(second, *argv)
+    assert (first / 'tokenizer.model').read_bytes() == (
+        second / 'tokenizer.model'
+    ).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ('spec', 'message'),
+    [
+        ('noise', "^objective: 'noise' is not one of denoise, span_corruption"),
+        ('denoise(ratio=2)', '^objective: ratio must be above 0 and at most 1, not 2'),
+        ('denoise(side="both")', '^objective: side must be one of source, target'),
+        ('denoise(pieces=())', "^objective: unknown argument 'pieces'"),
+    ],
+)
+def test_a_wrong_spec_is_one_line_of_the_field(spec, message):
+    with pytest.raises(UserError, match=message):
+        objectives.make(spec)
+
+
+def test_a_tokenizer_without_marks_is_refused_before_training(text, tmp_path):
+    fields = {'data': small_runs.source(text), 'objective': 'denoise'}
+    config = flags.settings('wmt_small', small_runs.flags(fields)).config
+    with pytest.raises(UserError, match='objective: the tokenizer has no piece <mask>'):
+        setup.prepare(config, tmp_path / 'run', Screen(None))
