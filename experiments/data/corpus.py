@@ -39,12 +39,6 @@ class RaggedArray:
         tokens = np.fromiter(itertools.chain.from_iterable(rows), dtype)
         return cls(tokens, np.cumsum([0, *map(len, rows)], dtype=np.int64))
 
-    @classmethod
-    def joined(cls, rows: list[np.ndarray]) -> 'RaggedArray':
-        """Of at least one row, in the rows' dtype."""
-        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        return cls(np.concatenate(rows), offsets)
-
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -111,7 +105,8 @@ def resample(
             if max(len(row), len(drawn)) < most:
                 row = np.array(drawn, row.dtype)
             rows.append(row)
-        sides.append(RaggedArray.joined(rows))
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        sides.append(RaggedArray(np.concatenate(rows), offsets))
     return dataclasses.replace(corpus, source=sides[0], target=sides[1])
 
 
@@ -127,10 +122,10 @@ def examples(
     side: RaggedArray = getattr(corpus, objective.side)
     sides = [], []
     for pair, seed in zip(pairs.tolist(), seeds.tolist(), strict=True):
-        made = objective.example(side[pair], np.random.default_rng(seed))
+        made = objective.example(side[pair].tolist(), np.random.default_rng(seed))
         for rows, row in zip(sides, made, strict=True):
             rows.append(row)
-    source, target = map(RaggedArray.joined, sides)
+    source, target = (RaggedArray.from_rows(x, side.tokens.dtype.name) for x in sides)
     return dataclasses.replace(corpus, source=source, target=target)
 
 

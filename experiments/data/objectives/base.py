@@ -28,7 +28,7 @@ class Objective(Checked):
     side: Annotated[str, Choices('source', 'target')] = 'source'
 
     @functools.cached_property
-    def marks(self) -> np.ndarray:
+    def marks(self) -> list[int]:
         """The ids of the pieces that it `needs`, `<extra_id_9>` before `<extra_id_10>`.
 
         Raises:
@@ -41,21 +41,20 @@ class Objective(Checked):
                 'tokenizer=\'sentencepiece(user_defined_symbols=["<mask>"])\' for '
                 'denoise, and sentencepiece(sentinels=100) for span_corruption'
             )
-        by_number = sorted(found, key=lambda x: (len(self.pieces[x]), self.pieces[x]))
-        return np.array(by_number, int)
+        return sorted(found, key=lambda x: (len(self.pieces[x]), self.pieces[x]))
 
     def _is_mark(self, piece: str) -> bool:
         return re.fullmatch(self.needs, piece) is not None
 
     def example(
-        self, row: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, row: list[int], rng: np.random.Generator
+    ) -> tuple[list[int], list[int]]:
         """What the model reads and what it is to write, by the random numbers alone.
 
         Args:
-          row: [n], the ids of a text without its end, at least one.
+          row: the n ≥ 1 ids of a text, without its end.
 
         Returns:
-          Two arrays of at most n ids each, without ends, of the dtype of `row`.
+          At most n ids each, without ends.
         """
         raise NotImplementedError

@@ -1,14 +1,16 @@
 """BART's objective (Lewis et al., BART, 2020): the text of a text with noise."""
 
 import dataclasses
-import functools
+import itertools
 import math
 from typing import Annotated, ClassVar
 
 import numpy as np
 
 from experiments.data.objectives.base import Objective
-from flaxformer_lite.ranges import Positive, Range
+from flaxformer_lite.ranges import Range
+
+_ENDS = ('.', '!', '?')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,39 +30,34 @@ class Denoise(Objective):
 
     needs: ClassVar[str] = '<mask>'
     ratio: Annotated[float, Range(above=0, at_most=1)] = 0.3
-    mean_span: Positive = 3.0
+    mean_span: Annotated[float, Range(at_least=0.1)] = 3.0
     permute_sentences: bool = False
 
     def example(self, row, rng):
         text = self._permuted(row, rng) if self.permute_sentences else row
         masked = math.ceil(self.ratio * len(text))
-        spans = rng.permutation(self._spans(masked, rng))
-        count = len(text) - masked + len(spans)
-        is_mask = rng.permutation(np.arange(count) < len(spans))
-        widths = np.ones(count, int)
-        widths[is_mask] = spans
-        places = widths.cumsum() - widths  # a mask without ids may be behind the last
-        source = text[np.minimum(places, len(text) - 1)]
-        source[is_mask] = self.marks[0]
+        spans = rng.permutation(self._spans(masked, rng)).tolist()
+        is_mask = rng.permutation(len(text) - masked + len(spans)) < len(spans)
+        source = []
+        at = 0
+        for masks in is_mask.tolist():
+            source.append(self.marks[0] if masks else text[at])
+            at += spans.pop() if masks else 1
         return source, row
 
-    def _spans(self, masked: int, rng: np.random.Generator) -> np.ndarray:
-        ends = np.zeros(1, int)
-        while ends[-1] < masked:
-            drawn = rng.poisson(self.mean_span, masked)
-            ends = np.append(ends, ends[-1] + drawn.cumsum())
-        last = np.searchsorted(ends, masked)
-        lengths = np.diff(np.minimum(ends[: last + 1], masked))
-        spans = lengths[lengths > 0]
+    def _spans(self, masked: int, rng: np.random.Generator) -> list[int]:
+        lengths = []
+        left = masked
+        while left:
+            lengths.append(min(int(rng.poisson(self.mean_span)), left))
+            left -= lengths[-1]
+        spans = [length for length in lengths if length]
         empty = min(len(lengths), masked) - len(spans)
-        return np.append(spans, np.zeros(empty, int))
+        return spans + [0] * empty
 
-    @functools.cached_property
-    def _ends_sentence(self) -> np.ndarray:
-        return np.array([piece.endswith(('.', '!', '?')) for piece in self.pieces])
-
-    def _permuted(self, row: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        ends = np.flatnonzero(self._ends_sentence[row[:-1]]) + 1
-        sentences = np.split(row, ends)
-        order = rng.permutation(len(sentences))
-        return np.concatenate([sentences[i] for i in order])
+    def _permuted(self, row: list[int], rng: np.random.Generator) -> list[int]:
+        ends = [i for i, x in enumerate(row, 1) if self.pieces[x].endswith(_ENDS)]
+        begins = sorted({0, *ends} - {len(row)})
+        order = rng.permutation(len(begins)).tolist()
+        bounds = list(itertools.pairwise([*begins, len(row)]))
+        return [x for i in order for x in row[slice(*bounds[i])]]

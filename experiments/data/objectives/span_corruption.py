@@ -1,6 +1,7 @@
 """T5's objective (Raffel et al., Exploring the Limits of Transfer Learning, 2020)."""
 
 import dataclasses
+import itertools
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -33,23 +34,26 @@ class SpanCorruption(Objective):
     def example(self, row, rng):
         noise = min(max(round(self.density * len(row)), 1), len(row) - 1)
         if not noise:
-            return row, row[:0]
+            return row, []
         kept = len(row) - noise
         # As many as are kept at most: then the target is no longer than the text.
         most = min(kept, len(self.marks))
         count = min(max(round(noise / self.mean_span), 1), most)
-        lengths = np.zeros(2 * count + 1, int)  # kept, span, kept, …, span, kept
-        lengths[1::2] = _parts(noise, count, rng)
-        lengths[::2] = _parts(kept + 2, count + 1, rng)
-        lengths[[0, -1]] -= 1  # these may be empty
-        is_noise = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)
-        begins = lengths.cumsum()[:-1:2]
-        marked = np.insert(row, begins, self.marks[:count])
-        source = marked[~np.insert(is_noise, begins, False)]
-        return source, marked[np.insert(is_noise, begins, True)]
+        spans = _parts(noise, count, rng)
+        gaps = _parts(kept + 2, count + 1, rng)
+        gaps[0] -= 1  # it may be empty, and so may the last
+        source, target = [], []
+        at = 0
+        for mark, gap, span in zip(self.marks, gaps, spans, strict=False):
+            source += [*row[at : at + gap], mark]
+            at += gap
+            target += [mark, *row[at : at + span]]
+            at += span
+        return source + row[at:], target
 
 
-def _parts(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
+def _parts(total: int, count: int, rng: np.random.Generator) -> list[int]:
     """The sizes, at least 1, of so many parts of a whole; all are equally likely."""
-    cuts = 1 + np.sort(rng.choice(total - 1, count - 1, replace=False))
-    return np.diff(cuts, prepend=0, append=total)
+    inner = 1 + rng.permutation(total - 1)[: count - 1]
+    cuts = [0, *sorted(inner.tolist()), total]
+    return [end - begin for begin, end in itertools.pairwise(cuts)]
