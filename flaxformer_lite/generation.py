@@ -87,7 +87,8 @@ def generate(
     check_variables(variables)
     special_tokens = _special_tokens(model, bos, eos)
     padding = special_tokens.padding
-    source_BS = pad_rows(source, 'source', padding, model.vocab_size)
+    size = model.source_vocab_size or model.vocab_size
+    source_BS = pad_rows(source, 'source', padding, size)
     source_length_B = (source_BS != padding).sum(-1)
     _check(model, source_length_B, strategy, key)
     _check_first(model, special_tokens, forced_first, max_length)

@@ -77,14 +77,19 @@ def build_model(
 
     Args:
       vocab_size: by default the largest that the config's tokenizer may have.
+        Sources then have their own, where they have a tokenizer of their own.
 
     Raises:
       UserError: names the field that it cannot be built with.
     """
+    source_vocab_size = None
     if vocab_size is None:
-        vocab_size = tokenizers.make(config.tokenizer).largest_vocab_size()
+        tokenizer = tokenizers.make(config.tokenizer)
+        vocab_size = tokenizer.largest_vocab_size()
+        source_vocab_size = tokenizer.source_vocab_size
     with user_errors():
         model = build.model(config.model, vocab_size, special_tokens)
+        model = model.clone(source_vocab_size=source_vocab_size)
     try:
         model.with_remat(config.train.remat)
     except ValueError:

@@ -239,7 +239,8 @@ class ExperimentConfig(Section):
     ] = None
     tokenizer: Annotated[
         Spec,
-        'what makes ids of both languages: a file of experiments/data/tokenizers/',
+        'what makes ids of both languages, or in brackets of source and target each: '
+        'files of experiments/data/tokenizers/',
     ] = 'sentencepiece(vocab_size=37000)'
     objective: Annotated[
         Spec | None,

@@ -98,10 +98,11 @@ def resample(
     """
     sides = []
     for i, side in enumerate((corpus.source, corpus.target)):
+        own = tokenizer.sides[i]
         rows = []
         for pair, seed in zip(pairs.tolist(), seeds[:, i].tolist(), strict=True):
             row = side[pair]
-            drawn = tokenizer.sample(row.tolist(), seed)
+            drawn = own.sample(row.tolist(), seed) if own.samples else row
             if max(len(row), len(drawn)) < most:
                 row = np.array(drawn, row.dtype)
             rows.append(row)
@@ -211,8 +212,9 @@ def _write(
 
 
 def _id_dtype(tokenizer: Tokenizer) -> str:
-    """The smallest dtype for the ids of a tokenizer."""
-    return 'uint16' if tokenizer.vocab_size <= 1 << 16 else 'uint32'
+    """The smallest dtype for the ids of both sides."""
+    size = max(side.vocab_size for side in tokenizer.sides)
+    return 'uint16' if size <= 1 << 16 else 'uint32'
 
 
 def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:

@@ -269,8 +269,9 @@ def attended(
         return introspection.record(model, variables, batch, missing_ok=True).weights
 
     weights = _run_once(attention_weights, variables, batch)
-    read = _pieces(tokenizer, batch['source'], batch['source_segments'])
-    written = _pieces(tokenizer, batch['inputs'], batch['target_segments'])
+    of_source, of_target = tokenizer.sides
+    read = _pieces(of_source, batch['source'], batch['source_segments'])
+    written = _pieces(of_target, batch['inputs'], batch['target_segments'])
     found = [Attended(source, {}, {}, {}) for source, _ in outputs]
     for kind, layers in weights.items():
         for i, sentence in enumerate(found):

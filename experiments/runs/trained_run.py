@@ -59,6 +59,7 @@ def open_trained(path: Path) -> TrainedRun:
             model = build.model(
                 config.model, vocabulary.vocab_size, vocabulary.special_tokens
             )
+            model = model.clone(source_vocab_size=vocabulary.source_vocab_size)
             mesh.abstract_variables(model)
     except UserError as error:
         raise UserError(f'{path}: {error}') from None

@@ -133,6 +133,7 @@ def describe(setup: RunSetup, path: Path) -> str:
     for why, count in setup.pairs.left_out.items():
         left_out.append(f'{count:,} by {why}')
     sizes = [f'{name} {len(pairs):,}' for name, pairs in setup.sets.items()]
+    vocabularies = (setup.tokenizer.source_vocab_size, setup.tokenizer.vocab_size)
     shapes = ', '.join(f'{rows} × {length}' for rows, length in batches.shapes)
     devices = f'{jax.device_count()} × {jax.devices()[0].device_kind}'
     epochs = setup.steps / batches.batches_per_epoch
@@ -143,7 +144,7 @@ def describe(setup: RunSetup, path: Path) -> str:
             'data': f'{setup.config.data} ({"-".join(setup.languages)})',
             'training pairs': f'{used:,} (left out: {", ".join(left_out)})',
             'evaluation sets': ', '.join(sizes),
-            'vocabulary': setup.tokenizer.vocab_size,
+            'vocabulary': ' and '.join(f'{x:,}' for x in vocabularies if x),
             'parameters': count_parameters(params),
             'batch': f'{shapes}; {batches.target_tokens_per_batch:,.0f} target tokens, '
             f'{batches.padding_share:.1%} padding',
@@ -172,8 +173,12 @@ def _train_tokenizer(
 def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
     """The model of a vocabulary, once it was traced: it can run on the devices."""
     tokens = vocabulary.special_tokens
-    model = model.clone(vocab_size=vocabulary.vocab_size, special_tokens=tokens)
     with user_errors():
+        model = model.clone(
+            vocab_size=vocabulary.vocab_size,
+            source_vocab_size=vocabulary.source_vocab_size,
+            special_tokens=tokens,
+        )
         variables = mesh.abstract_variables(model, devices)
     mesh.check_divides(devices.mesh, variables)
     return model

@@ -54,7 +54,9 @@ class Model(Checked, nn.Module):
     Attributes:
       d_model: the width of target embeddings and of the residual stream under the
         logits.
-      vocab_size: source and target have one vocabulary.
+      vocab_size: source and target have one vocabulary, or this is the target's.
+      source_vocab_size: of a vocabulary of the source's own; `tie` then shares no
+        matrix between source and target. None: there is none.
       tie: which embeddings share one matrix (paper §3.4): 'all' (source, target and
         pre-softmax), 'decoder' (target and pre-softmax), 'source_target' or 'none'.
       scale_embeddings: whether they are multiplied by the root of their width (§3.4).
@@ -83,6 +85,7 @@ class Model(Checked, nn.Module):
     logit_cap: Annotated[float | None, Range(above=0)] = None
     dense: Dense = Dense()
     special_tokens: SpecialTokens = DEFAULT_TOKENS
+    source_vocab_size: Annotated[int | None, Range(at_least=1)] = None
 
     if TYPE_CHECKING:
         # Flax makes modules hashable, by their attributes; its types do not say so.
@@ -99,12 +102,21 @@ class Model(Checked, nn.Module):
         """
         raise NotImplementedError
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.source_vocab_size is not None and self.tie in ('all', 'source_target'):
+            raise ValueError(
+                f'model.tie={self.tie} shares embeddings of source and target, which '
+                'have a vocabulary each: set model.tie to decoder or none'
+            )
+
     def setup(self):
         self.target_VD = self._table('embedding')
         self.source_VD = self.target_VD
         self.output_VD = self.target_VD
         if self.tie in ('decoder', 'none'):
-            self.source_VD = self._table('source_embedding', self.source_d_model)
+            size = self.source_vocab_size
+            self.source_VD = self._table('source_embedding', self.source_d_model, size)
         if self.tie in ('source_target', 'none'):
             self.output_VD = self._table('output')
         self.bias_V = None
@@ -112,9 +124,10 @@ class Model(Checked, nn.Module):
             zeros = nn.initializers.zeros
             self.bias_V = self.param('output_bias', zeros, (self.vocab_size,))
 
-    def _table(self, name, d_model=None):
+    def _table(self, name, d_model=None, size=None):
         init = self.dense.kernel_init.embedding
-        return self.param(name, init, self.vocab_size, d_model or self.d_model)
+        shape = (size or self.vocab_size, d_model or self.d_model)
+        return self.param(name, init, *shape)
 
     @property
     def source_d_model(self) -> int:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import user_errors
+from experiments.errors import UserError, user_errors
 from flaxformer_lite.config.spec import Folder, Spec
 
 if TYPE_CHECKING:  # for what only names an objective does not need numpy
@@ -28,5 +28,10 @@ def make(spec: Spec | None, tokenizer: Tokenizer | None = None) -> 'Objective | 
     with user_errors('objective: '):
         objective = OBJECTIVES.make(spec, pieces=pieces)
     if tokenizer:
+        if tokenizer.source_vocab_size is not None:
+            raise UserError(
+                f'objective={spec} has the model write what it reads: give one '
+                'tokenizer of both sides'
+            )
         assert objective.marks is not None  # or says that it has none
     return objective

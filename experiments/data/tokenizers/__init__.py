@@ -7,8 +7,10 @@ from pathlib import Path
 from experiments import storage
 from experiments.data.sources.base import Source
 from experiments.data.tokenizers._saved import check_same, damage
+from experiments.data.tokenizers._sides import Sides
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, user_errors
+from flaxformer_lite.config import spec as specs
 from flaxformer_lite.config.spec import Folder, Spec
 
 __all__ = ['TOKENIZERS', 'check_same', 'damage', 'make', 'open_saved', 'train']
@@ -20,13 +22,16 @@ _MODEL = 'tokenizer.model'
 
 
 def make(spec: Spec) -> Tokenizer:
-    """What the config field `tokenizer` names, untrained.
+    """What the config field `tokenizer` names, untrained: one, or one of each side.
 
     Raises:
       UserError: the spec, its name or one of its arguments is wrong.
     """
     with user_errors('tokenizer: '):
-        return TOKENIZERS.make(spec, model=b'')
+        made = [TOKENIZERS.make(x, model=b'') for x in specs.entries(spec)]
+        if len(made) > 2:
+            raise ValueError(f'{spec} are {len(made)}: give one, or one of each side')
+        return Sides(*made) if len(made) == 2 else made[0]
 
 
 def train(

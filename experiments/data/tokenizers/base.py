@@ -42,6 +42,16 @@ class Tokenizer(Checked):
     forced_first: int | None = None
 
     @property
+    def sides(self) -> 'tuple[Tokenizer, Tokenizer]':
+        """That of sources and that of targets; here it is both."""
+        return self, self
+
+    @property
+    def source_vocab_size(self) -> int | None:
+        """The number of ids of sources, where these have a tokenizer of their own."""
+        return None
+
+    @property
     def digest(self) -> str:
         """A hexadecimal digest of all by which ids may differ, the class's code too."""
         content = hashlib.sha256(repr(self).encode())

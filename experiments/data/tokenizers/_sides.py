@@ -1,0 +1,96 @@
+"""Two tokenizers as one: the first of sources, the second of targets."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable
+from typing import Self
+
+from experiments.data.tokenizers.base import Tokenizer
+
+_SIZE = 8  # bytes of the number that says how long the first model is
+
+
+@dataclasses.dataclass(frozen=True)
+class Sides(Tokenizer):
+    """`[sentencepiece(vocab_size=8000), characters]`: each reads its side alone.
+
+    Its own ids, in `vocab_size`, `decode` and `pieces`, are those of targets.
+    """
+
+    source: Tokenizer
+    target: Tokenizer
+
+    def __post_init__(self):
+        super().__post_init__()
+        for part in self.sides:
+            if type(part).save is not Tokenizer.save:
+                name = type(part).__name__.lower()
+                raise ValueError(f'{name} cannot be of one side: give it alone')
+        if self.source.special_tokens != self.target.special_tokens:
+            raise ValueError(
+                f'{self.source} and {self.target} have other special tokens: give two '
+                'with the same'
+            )
+
+    @property
+    def sides(self):
+        return self.source, self.target
+
+    @property
+    def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.target.vocab_size
+
+    @property
+    def source_vocab_size(self):
+        return self.source.vocab_size
+
+    @property
+    def model(self) -> bytes:  # pyright: ignore[reportIncompatibleVariableOverride]
+        size = len(self.source.model).to_bytes(_SIZE, 'little')
+        return size + self.source.model + self.target.model
+
+    @property
+    def special_tokens(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.target.special_tokens
+
+    @property
+    def source_end(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.source.source_end
+
+    @property
+    def forced_first(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.target.forced_first
+
+    @property
+    def digest(self) -> str:
+        both = ' '.join(part.digest for part in self.sides)
+        return hashlib.sha256(both.encode()).hexdigest()
+
+    def train(self, texts: Iterable[str]) -> bytes:
+        """Of a source, its target, the next source, …"""
+        every = list(texts)
+        learnt = [part.train(every[i::2]) for i, part in enumerate(self.sides)]
+        return len(learnt[0]).to_bytes(_SIZE, 'little') + b''.join(learnt)
+
+    def opened(self, model: bytes) -> Self:
+        end = _SIZE + int.from_bytes(model[:_SIZE], 'little')
+        source = self.source.opened(model[_SIZE:end])
+        return dataclasses.replace(
+            self, source=source, target=self.target.opened(model[end:])
+        )
+
+    @property
+    def samples(self) -> bool:
+        return any(part.samples for part in self.sides)
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        return self.source.encode(texts)
+
+    def encode_target(self, texts: list[str]) -> list[list[int]]:
+        return self.target.encode_target(texts)
+
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        return self.target.decode(ids)
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        return self.target.pieces(ids)
