@@ -100,7 +100,7 @@ def test_each_side_is_sampled_by_its_own(text, tmp_path):
 
 @pytest.mark.usefixtures('cache')
 def test_a_run_of_both_trains_translates_and_is_refused_by_other_formats(
-    text, tmp_path
+    text, tmp_path, monkeypatch
 ):
     fields = small_runs.FIELDS | {
         'data': small_runs.source(text),
@@ -120,6 +120,7 @@ def test_a_run_of_both_trains_translates_and_is_refused_by_other_formats(
     assert isinstance(hypothesis, str)
     ((*_, end),) = run.score([('a bee', 'eine Biene')])
     assert end.token == '</s>' and np.isfinite(end.log_p)
+    monkeypatch.setattr(flags, 'require_packages', lambda *_: None)
     for to in ('huggingface', 'stablehlo', 'ctranslate2'):
         with pytest.raises(UserError, match=r'this run has tokenizer=\[characters, '):
             export(tmp_path / 'run', to, tmp_path / to)

@@ -16,11 +16,12 @@ from experiments import storage
 from experiments.checkpoints import digest, fitting
 from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.checkpoints.fitting import Fit
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError
-from experiments.runs import trained_run
+from experiments.errors import UserError, user_errors
+from experiments.runs import rows, trained_run
+from experiments.runs.rows import Kept
 from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
@@ -128,8 +129,9 @@ def load(
     if run is None:
         return None
     with _named(config):
-        fit = Fit.of(_kinds(model), _kinds(run.model), config.init_ignore)
-        _check_ids(config, run, model, vocabulary, fit)
+        with user_errors():
+            theirs = rows.resized(run.model, model)
+        fit = Fit.of(_kinds(model), _kinds(theirs), config.init_ignore)
         fit.check(config.init_from, config.init_ignore)
         mean = _mean(config, run, devices)
     variables = mean.variables
@@ -137,8 +139,15 @@ def load(
         variables = unstack_layers(variables)
     by_path = freezing.paths(variables)
     taken = {path: by_path[path] for path in sorted(fit.taken)}
+    kept = {}
+    if vocabulary.digest != run.tokenizer.digest:
+        for path in sorted(_by_ids(model) & fit.taken):
+            kept[path] = Kept.of(path, vocabulary, run.tokenizer)
+        own = {path: taken[path] for path in kept}
+        taken |= rows.taken_over(model, devices, seed(config, 'init_seed'), own, kept)
+    counts = {fitting.name(x): [len(kept[x].here), kept[x].rows] for x in kept}
     about = {'sha256': trained_run.sha256(freezing.from_paths(taken)['params'])}
-    return Initial(taken, _record(config, run, fit, mean) | about)
+    return Initial(taken, _record(config, run, fit, mean) | about | {'rows': counts})
 
 
 def _record(
@@ -159,26 +168,11 @@ def _kinds(model: Model) -> dict[str, str]:
     return digest.array_kinds(mesh.abstract_variables(separate))
 
 
-def _check_ids(
-    config: ExperimentConfig,
-    run: TrainedRun,
-    model: Model,
-    vocabulary: Tokenizer,
-    fit: Fit,
-) -> None:
-    """Refuses rows for ids that mean other pieces here."""
-    if vocabulary.digest == run.tokenizer.digest:
-        return
-    larger = _kinds(model.clone(vocab_size=model.vocab_size + 1))
-    by_ids = {path for path, kind in fit.here.items() if larger[path] != kind}
-    kept = sorted(map(fitting.name, by_ids - fit.ignored))
-    if not kept:
-        return
-    raise UserError(
-        f'tokenizer={config.tokenizer} makes another one than that of '
-        f'{config.init_from}, by whose ids the rows of {fitting.listed(kept)} go: give '
-        f'{run.config.tokenizer}, or let these begin anew: {fitting.pattern_of(kept)}'
-    )
+def _by_ids(model: Model) -> set[str]:
+    """The paths of variables that have a row for each id."""
+    kinds = _kinds(model)
+    larger = _kinds(rows.resized(model, model, more=1))
+    return {path for path in kinds if larger[path] != kinds[path]}
 
 
 def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:
