@@ -35,9 +35,9 @@ ADDED: list[dict[str, Any]] = [
         'model.decoder_block': None,
         'model.share_layers': None,
         'model.decoder_share_layers': None,
+        'filters': None,
+        'objective': None,
     },
-    {'filters': None},
-    {'filters': None, 'objective': None},
 ]
 _SMOOTHED = 'cross_entropy(label_smoothing={})'
 # Fields that there were → how the same is said now.
