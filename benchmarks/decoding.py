@@ -164,9 +164,9 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     stored = load.from_dict(directory.read_config(args.workdir)).evaluation
     settings = dataclasses.replace(
         stored,
-        decode='greedy' if args.beams == 1 else 'beam',
-        beams=args.beams,
-        alpha=ALPHA,
+        decode=f'beam(beams={args.beams}, alpha={ALPHA})'
+        if args.beams > 1
+        else 'greedy',
         extra_length=EXTRA,
         batch_tokens=args.size,
     )

@@ -159,8 +159,7 @@ def _our_decoding(args, model, variables, batch) -> Compute:
             model,
             variables,
             batch['source'],
-            args.work,
-            beams=BEAMS,
+            f'beam(beams={BEAMS})' if args.work == 'beam' else args.work,
             max_length=args.tokens,
         )
         if (np.asarray(found.tokens_BNL)[..., :-1] == model.special_tokens.end).any():

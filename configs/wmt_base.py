@@ -47,9 +47,7 @@ def get_config() -> ConfigDict:
     train.loss = 'cross_entropy(label_smoothing=0.1)'  # §5.4
 
     config.evaluation = evaluation = ConfigDict()  # §6.1
-    evaluation.decode = 'beam'
-    evaluation.beams = 4
-    evaluation.alpha = 0.6
+    evaluation.decode = 'beam(beams=4, alpha=0.6)'
     evaluation.extra_length = 50  # the longest translation: source + 50
     evaluation.average = 5  # checkpoints
 

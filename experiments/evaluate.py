@@ -8,9 +8,11 @@ if __name__ == '__main__':
 
     command.run('experiments.evaluate')
 
+import dataclasses
 from pathlib import Path
 
 from experiments.command_line import flags, screen
+from experiments.config import search
 from experiments.errors import warn
 from experiments.evaluation import scores, sets
 from experiments.evaluation.evaluator import Evaluator
@@ -27,6 +29,7 @@ def main() -> None:
     parser.add_argument(
         '--metrics', default='', help="in place of those of the run's config"
     )
+    parser.add_argument('--decode', default='', help=search.HELP)
     args = parser.parse_args()
 
     memory.keep_freed()
@@ -34,14 +37,15 @@ def main() -> None:
         run = OpenedRun(args.workdir)
         source = run.data
         chosen = sets.chosen(source.evaluation(), args.set, '--set')
-        metrics = args.metrics or run.config.evaluation.metrics
+        evaluation = search.with_decode(run.config.evaluation, args.decode)
+        metrics = args.metrics or evaluation.metrics
         scored_by = scores.installed_metrics(metrics, source.target)
         mean = run.mean
         shown.begin('scoring')
         evaluator = Evaluator(
             run.model,
             run.tokenizer,
-            run.config,
+            dataclasses.replace(run.config, evaluation=evaluation),
             args.workdir,
             (source.source, source.target),
             scored_by,

@@ -12,30 +12,19 @@ if __name__ == '__main__':
 
     command.run('experiments.translate')
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.command_line import flags, lines, screen
-from experiments.config import schema
-from experiments.config.schema import EvaluationConfig
+from experiments.config import schema, search
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runtime import memory
+from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ensembling import ensemble, ensemble_variables
-
-# Flags that stand for the fields of these names in a config's `evaluation`.
-_FIELDS = {
-    'beams': int,
-    'alpha': float,
-    'temperature': float,
-    'top_k': int,
-    'top_p': float,
-    'decode': str,
-}
 
 
 def main() -> None:
@@ -45,8 +34,8 @@ def main() -> None:
     memory.keep_freed()
     with screen.on_stderr('opening the run') as shown:
         runs = _open_runs(args.workdir)
-        settings = _settings(runs[0].config.evaluation, args)
-        _check_n_best(args.n_best, settings)
+        settings = search.with_decode(runs[0].config.evaluation, args.decode)
+        _check_n_best(args.n_best, search.make(settings).strategy)
         if sys.stdin is None:
             raise UserError('there is no standard input to translate')
         model, variables = _model(runs)
@@ -85,10 +74,7 @@ def _parser() -> flags.Parser:
     parser.add_argument(
         '--scores', action='store_true', help='put "score<TAB>" before each'
     )
-    for name, kind in _FIELDS.items():
-        parser.add_argument(
-            f'--{name}', type=kind, help=f'instead of the config’s evaluation.{name}'
-        )
+    parser.add_argument('--decode', default='', help=search.HELP)
     parser.add_argument('--seed', type=int, default=0, help='of sampling')
     return parser
 
@@ -105,34 +91,13 @@ def _open_runs(paths: Sequence[Path]) -> list[OpenedRun]:
     return runs
 
 
-def _settings(evaluation: EvaluationConfig, args: Any) -> EvaluationConfig:
-    """The config's `evaluation`, with the fields that the flags set.
-
-    Raises:
-      UserError: a flag has a value that cannot be, or changes nothing.
-    """
-    given = {}
-    for name in _FIELDS:
-        value = getattr(args, name)
-        if value is not None:
-            given[name] = value
-    settings = dataclasses.replace(evaluation, **given)
-    for name in schema.unused_by_search(settings):
-        if name in given:
-            raise UserError(
-                f'--{name}={given[name]} changes nothing where evaluation.decode='
-                f'{settings.decode}: leave it out'
-            )
-    return settings
-
-
-def _check_n_best(n_best: int, settings: EvaluationConfig) -> None:
+def _check_n_best(n_best: int, strategy: Strategy) -> None:
     """Refuses more translations of a line than the search finds."""
-    most = {'beam': settings.beams, 'greedy': 1}.get(settings.decode, n_best)
+    most = n_best if strategy.draws else strategy.hypotheses
     if not 1 <= n_best <= most:
         raise UserError(
-            f'--n_best={n_best} must be from 1 to {most}: raise --beams, or use '
-            '--decode=sample'
+            f"--n_best={n_best} must be from 1 to {most}: give --decode='beam(beams=…)'"
+            ' more beams, or use --decode=sample'
         )
 
 

@@ -2,13 +2,18 @@
 
 import dataclasses
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
 import flaxformer_lite.decoding as decoding
+from flaxformer_lite.config import spec
+from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
+from flaxformer_lite.decoding.processors.base import Processor
+from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.interception import interceptors
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows
@@ -18,9 +23,6 @@ from flaxformer_lite.training.batch import Sentences, check_variables, pad_rows
 # How much longer than its source a target may become (paper §6.1).
 EXTRA_LENGTH = 50
 
-Strategy = Literal['greedy', 'beam', 'sample']
-STRATEGIES = ('greedy', 'beam', 'sample')
-
 
 class Settings(NamedTuple):
     """What `decode_rows` is told beside arrays: `generate` has the same.
@@ -28,34 +30,46 @@ class Settings(NamedTuple):
     `length` is the most tokens of any target; learned positions limit it.
     """
 
-    strategy: str
+    strategy: Strategy
+    processors: tuple[Processor, ...]
     length: int
     special_tokens: SpecialTokens
-    forced_first: int | None
-    beams: int
-    alpha: float
-    n_best: int
-    temperature: float
-    top_k: int
-    top_p: float
+    n_best: int = 1
+
+
+def as_strategy(strategy: Spec) -> Strategy:
+    """The strategy that a spec names, `'beam(beams=8)'`; a class or an object, too.
+
+    Raises:
+      ValueError: there is no such strategy or argument, or a value that cannot be.
+    """
+    return STRATEGIES.make(strategy)
+
+
+def as_processors(processors: Spec | None) -> tuple[Processor, ...]:
+    """Those of a list, `'[no_repeat_ngram(size=3), min_length(length=5)]'`, in order.
+
+    Args:
+      processors: the list, or one without brackets; nothing for none.
+
+    Raises:
+      ValueError: as `as_strategy`.
+    """
+    return tuple(map(PROCESSORS.make, spec.entries(processors) if processors else ()))
 
 
 def generate(
     model: Model,
     variables: Any,
     source: Sentences,
-    strategy: Strategy = 'beam',
+    strategy: Spec = 'beam',
     *,
     max_length: int | None = None,
     bos: int | None = None,
     eos: int | None = None,
     forced_first: int | None = None,
-    beams: int = 4,
-    alpha: float = 0.6,
+    processors: Spec | None = None,
     n_best: int = 1,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
     key: jax.Array | None = None,
 ) -> decoding.DecodeResult:
     """Decodes the targets of sources: tokens, scores, and which of them exist.
@@ -68,15 +82,18 @@ def generate(
       variables: what `model.apply` takes: {'params': …}.
       source: lists of tokens, or an array (rows, length) with padding; with end tokens,
         if the model was trained with them. A row of nothing has no target.
-      strategy: how the next token is chosen.
+      strategy: a spec of `decoding/strategies`, such as 'beam(beams=8, alpha=1.0)' or
+        'sample(top_p=0.9)'; also a class or an object of one.
       max_length: the most tokens of a target, its end token counted; None for 50 more
         than its source has. Learned positions limit it to their number.
       bos, eos: the start and the end token; None for the model's.
       forced_first: the token that every target begins with, such as the language that
         M2M100 is to write; None for any. It is given, and adds nothing to the score.
-      beams, alpha, n_best: of 'beam', as `decoding.beam` has them.
-      temperature, top_k, top_p: of 'sample', as `decoding.sample` has them.
-      key: of 'sample'; what a row draws depends on it and the row's number alone.
+      processors: what changes logits: specs of `decoding/processors`, as
+        '[no_repeat_ngram(size=3), min_length(length=5)]'.
+      n_best: how many results of a beam search must be final.
+      key: of strategies that draw; what a row draws depends on it and the row's
+        number alone.
 
     Returns:
       The hypotheses of each source, best first.
@@ -90,23 +107,14 @@ def generate(
     size = model.source_vocab_size or model.vocab_size
     source_BS = pad_rows(source, 'source', padding, size)
     source_length_B = (source_BS != padding).sum(-1)
-    _check(model, source_length_B, strategy, key)
+    made = as_strategy(strategy)
+    _check(model, source_length_B, made, key)
     _check_first(model, special_tokens, forced_first, max_length)
     longest = source_BS.shape[1] + EXTRA_LENGTH if max_length is None else max_length
     if longest < 1:
         raise ValueError(f'max_length must be at least 1, not {max_length}')
-    settings = Settings(
-        strategy,
-        longest,
-        special_tokens,
-        forced_first,
-        beams,
-        alpha,
-        n_best,
-        temperature,
-        top_k,
-        top_p,
-    )
+    every = *forced_prefix(forced_first), *as_processors(processors)
+    settings = Settings(made, every, longest, special_tokens, n_best)
     max_len_B = source_length_B + EXTRA_LENGTH if max_length is None else max_length
     max_len_B = jnp.where(source_length_B > 0, max_len_B, 0).astype(jnp.int32)
     if key is None:
@@ -122,6 +130,13 @@ def _special_tokens(model, bos, eos):
     special_tokens = dataclasses.replace(model.special_tokens, **given)
     special_tokens.check_within(model.vocab_size)
     return special_tokens
+
+
+def forced_prefix(first: int | None) -> tuple[Processor, ...]:
+    """What has every target begin with a token; nothing for None."""
+    if first is None:
+        return ()
+    return (PROCESSORS.make('forced_prefix', tokens=(first,)),)
 
 
 def _check_first(model, special_tokens, forced_first, max_length):
@@ -141,10 +156,7 @@ def _check_first(model, special_tokens, forced_first, max_length):
 
 
 def _check(model, source_length_B, strategy, key):
-    if strategy not in STRATEGIES:
-        names = ', '.join(STRATEGIES)
-        raise ValueError(f'strategy must be one of {names}, not {strategy!r}')
-    if strategy == 'sample' and key is None:
+    if strategy.draws and key is None:
         raise ValueError('sampling needs a key, such as key=jax.random.key(0)')
     # The lengths of traced arrays are not known.
     if model.max_length is None or isinstance(source_length_B, Tracer):
@@ -180,7 +192,7 @@ def decode_rows(
       model: the model, or an `Ensemble`.
       settings: what is no array.
       variables: what `model.apply` takes.
-      key: of 'sample'.
+      key: of strategies that draw.
       source_BS: int32, with end tokens and padding.
       max_len_B: int32, the most tokens of each target, its end token counted; 0 for a
         row of nothing.
@@ -203,12 +215,7 @@ def _decode(model, settings, variables, source_BS, max_len_B, keys_B):
         settings.special_tokens.end,
         length,
         settings.special_tokens.padding,
-        settings.forced_first,
+        settings.processors,
+        keys_B if settings.strategy.draws else None,
     )
-    if settings.strategy == 'greedy':
-        return decoding.greedy(inputs)
-    if settings.strategy == 'beam':
-        return decoding.beam(inputs, settings.beams, settings.alpha, settings.n_best)
-    return decoding.sample(
-        inputs, keys_B, settings.temperature, settings.top_k, settings.top_p
-    )
+    return settings.strategy(inputs, settings.n_best)

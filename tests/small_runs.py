@@ -38,7 +38,7 @@ FIELDS = {
 SHORT = FIELDS | {
     'train.steps': 12,
     'evaluation.every': 6,
-    'evaluation.beams': 2,
+    'evaluation.decode': 'beam(beams=2)',
     'evaluation.average': 2,
     'checkpoint.every': 4,
     'checkpoint.keep': 2,

@@ -59,7 +59,7 @@ def traced_search(**overrides):
     made = model(**overrides)
     variables = jax.eval_shape(functools.partial(init_variables, made), KEY)
     source_BS = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
-    search = functools.partial(generate, made, strategy='beam', beams=3)
+    search = functools.partial(generate, made, strategy='beam(beams=3)')
     return jax.jit(search).trace(variables, source_BS)
 
 

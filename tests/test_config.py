@@ -72,9 +72,7 @@ PAPER = {
     'optimizer.schedule': 'noam(warmup=4000)',
     'train.steps': 100_000,
     'train.loss': 'cross_entropy(label_smoothing=0.1)',
-    'evaluation.decode': 'beam',
-    'evaluation.beams': 4,
-    'evaluation.alpha': 0.6,
+    'evaluation.decode': 'beam(beams=4, alpha=0.6)',
     'evaluation.extra_length': 50,
     'evaluation.average': 5,
     'checkpoint.every': 1_500,
@@ -173,6 +171,26 @@ def test_parallel_blocks_of_older_runs_are_read_as_their_name(parallel, tmp_path
     assert load.from_dict(load.read_stored(file)).model.block == block
     with pytest.raises(UserError, match='no model.parallel any more: write'):
         load.check_names(['model.parallel'])
+
+
+@pytest.mark.parametrize(
+    ('decode', 'spec'),
+    [
+        ('greedy', 'greedy'),
+        ('beam', 'beam(beams=8, alpha=0.6)'),
+        ('sample', 'sample(temperature=0.5, top_k=3, top_p=1.0)'),
+    ],
+)
+def test_how_older_runs_decode_is_read_as_a_spec(decode, spec, tmp_path):
+    stored = load.to_store(ExperimentConfig().to_dict()) | {'schema_version': 11}
+    del stored['evaluation']['processors']
+    stored['evaluation'] |= dict(decode=decode, beams=8, alpha=0.6)
+    stored['evaluation'] |= dict(temperature=0.5, top_k=3, top_p=1.0)
+    file = tmp_path / 'config.json'
+    file.write_text(json.dumps(stored))
+    found = load.from_dict(load.read_stored(file))
+    expected = dataclasses.replace(ExperimentConfig().evaluation, decode=spec)
+    assert found == dataclasses.replace(ExperimentConfig(), evaluation=expected)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,27 @@ import pytest
 from flax import struct
 
 from flaxformer_lite import decoding
+from flaxformer_lite.config.variants import STRATEGIES
 from flaxformer_lite.decoding import search as search_loop
+from flaxformer_lite.decoding.strategies.sample import Sample
+from flaxformer_lite.generation import as_processors, as_strategy
 
 PAD, EOS, BOS = 0, 1, 2
 LENGTH = 5
 # 4 tokens that go on (3 to 6) and 5 steps: a beam of 4^4 leaves nothing out.
 EVERYTHING = 4**4
+
+
+SEARCHES = {
+    'greedy': 'greedy',
+    'beam': 'beam(beams=3)',
+    'sample': 'sample(temperature=0.7, top_k=4, top_p=0.9)',
+}
+every_search = pytest.mark.parametrize('name', SEARCHES)
+
+
+def test_each_strategy_is_searched_with():
+    assert sorted(SEARCHES) == STRATEGIES.names()
 
 
 class SlotsState(struct.PyTreeNode):
@@ -92,18 +107,19 @@ class Toy:
         return step, SlotsState(S, jnp.zeros((len(sentences), 0), jnp.int32))
 
 
-def run(search, model, limits, **settings):
+def run(spec, model, limits, *, length=LENGTH, keys=None, n_best=1, processors=None):
     """A search, compiled → tokens, scores and whether they exist, as NumPy arrays."""
     step, state = model
-    length, keys = settings.pop('length', LENGTH), settings.pop('keys', None)
+    more = dict(processors=as_processors(processors))
 
     @jax.jit
-    def searched(state, max_len_B, *keys):
-        inputs = decoding.DecodeInputs(step, state, max_len_B, BOS, EOS, length)
-        return search(inputs, *keys, **settings)
+    def searched(state, max_len_B, keys):
+        inputs = decoding.DecodeInputs(
+            step, state, max_len_B, BOS, EOS, length, keys_B=keys, **more
+        )
+        return as_strategy(spec)(inputs, n_best)
 
-    arrays = state, jnp.asarray(limits, jnp.int32)
-    found = searched(*arrays) if keys is None else searched(*arrays, keys)
+    found = searched(state, jnp.asarray(limits, jnp.int32), keys)
     return tuple(np.asarray(x) for x in found)
 
 
@@ -164,11 +180,9 @@ def by_beam(toy, sentence, limit, beams, alpha):
 def test_a_wide_beam_finds_the_best_of_all_sentences(alpha):
     toy, limits, n_best = Toy(), [5, 3, 1, 0, 4, 5], 6
     tokens, scores, exists = run(
-        decoding.beam,
+        f'beam(beams={EVERYTHING}, alpha={alpha})',
         toy.by_slots(np.arange(6), EVERYTHING),
         limits,
-        beams=EVERYTHING,
-        alpha=alpha,
         n_best=n_best,
     )
     for sentence, limit in enumerate(limits):
@@ -199,7 +213,7 @@ def test_a_wide_beam_finds_the_best_of_all_sentences(alpha):
 def test_a_narrow_beam_is_the_textbooks(toy, alpha):
     limits = [2 + i % 4 for i in range(len(toy.S))]
     model = toy.by_slots(np.arange(len(limits)), 3)
-    tokens, scores, _ = run(decoding.beam, model, limits, beams=3, alpha=alpha)
+    tokens, scores, _ = run(f'beam(beams=3, alpha={alpha})', model, limits)
     for sentence, limit in enumerate(limits):
         expected, score = by_beam(toy, sentence, limit, beams=3, alpha=alpha)
         assert cut(tokens[sentence, 0]) == expected
@@ -213,7 +227,7 @@ def test_greedy_takes_the_likeliest_token_each_time(sentences):
     toy = Toy(sentences=sentences, eos_bias=1.0)
     limits = [[5, 3, 1, 4, 2, 5][i % 6] for i in range(sentences)]
     model = toy.by_slots(np.arange(sentences), 1)
-    tokens, scores, exists = run(decoding.greedy, model, limits)
+    tokens, scores, exists = run('greedy', model, limits)
     assert exists.all()
     for sentence, limit in enumerate(limits):
         expected = greedily(toy, sentence, limit)
@@ -223,47 +237,38 @@ def test_greedy_takes_the_likeliest_token_each_time(sentences):
         )
 
 
-@pytest.mark.parametrize('name', ['greedy', 'beam', 'sample'])
+@every_search
 def test_padding_and_the_start_token_are_never_chosen(name):
     def step(token_BN, state, beam):
         logits = jnp.asarray([9.0, -9.0, 9.0, 0.0, 1.0])
         return jnp.broadcast_to(logits, (*token_BN.shape, 5)), state
 
-    search, beams, own = SEARCHES[name]
-    if name == 'sample':
-        own = own | dict(keys=jax.random.split(jax.random.key(0), 1))
+    keys = jax.random.split(jax.random.key(0), 1)
     model = step, NoState(jnp.zeros(1))
-    tokens, *_ = run(search, model, [5], **own)
+    tokens, *_ = run(SEARCHES[name], model, [5], keys=keys)
     assert set(cut(tokens[0, 0])) <= {3, 4, EOS}
 
 
-@pytest.mark.parametrize('name', ['greedy', 'beam', 'sample'])
+@every_search
 def test_logits_that_are_not_numbers_give_no_result(name):
     def step(token_BN, state, beam):
         return jnp.full((*token_BN.shape, 5), jnp.nan), state
 
-    keys = dict(keys=jax.random.split(jax.random.key(0), 1)) if name == 'sample' else {}
+    keys = jax.random.split(jax.random.key(0), 1)
     model = step, NoState(jnp.zeros(1))
-    tokens, scores, exists = run(SEARCHES[name][0], model, [3], **keys)
+    tokens, scores, exists = run(SEARCHES[name], model, [3], keys=keys)
     assert not exists.any() and not tokens.any()
     np.testing.assert_array_equal(scores, -np.inf)
 
 
-SEARCHES = {
-    'greedy': (decoding.greedy, 1, {}),
-    'beam': (decoding.beam, 3, dict(beams=3)),
-    'sample': (decoding.sample, 1, dict(temperature=0.7, top_k=4, top_p=0.9)),
-}
-
-
 def search_rows(name, toy, rows, limits, **settings):
-    search, beams, own = SEARCHES[name]
-    if name == 'sample':
-        settings['keys'] = jax.vmap(jax.random.key)(jnp.asarray(rows, jnp.uint32))
-    return run(search, toy.by_slots(np.asarray(rows), beams), limits, **own | settings)
+    spec = SEARCHES[name]
+    keys = jax.vmap(jax.random.key)(jnp.asarray(rows, jnp.uint32))
+    model = toy.by_slots(np.asarray(rows), as_strategy(spec).hypotheses)
+    return run(spec, model, limits, keys=keys, **settings)
 
 
-@pytest.mark.parametrize('name', SEARCHES)
+@every_search
 def test_a_row_does_not_depend_on_the_rows_beside_it(name):
     toy, limits = Toy(), np.array([5, 2, 4, 1, 5, 3])
     tokens, scores, _ = search_rows(name, toy, range(6), limits)
@@ -292,7 +297,7 @@ def test_room_is_made_as_sentences_grow(monkeypatch):
     )
 
 
-@pytest.mark.parametrize('name', SEARCHES)
+@every_search
 def test_scores_are_the_log_probabilities_of_the_tokens(name):
     toy = Toy(seed=3)
     tokens, scores, _ = search_rows(name, toy, range(6), [5] * 6)
@@ -358,9 +363,7 @@ def drawn(**settings):
     rows = 6_000
     keys = jax.random.split(jax.random.key(0), rows)
     model = step, NoState(jnp.zeros(rows))
-    tokens, *_ = run(
-        decoding.sample, model, [4] * rows, keys=keys, length=4, **settings
-    )
+    tokens, *_ = run(Sample(**settings), model, [4] * rows, keys=keys, length=4)
     return tokens[:, 0, :3] - 3
 
 

@@ -11,7 +11,7 @@ from collectives import collectives
 from experiments.config.schema import EvaluationConfig
 from experiments.evaluation import translator
 from experiments.runtime import compilation, mesh
-from flaxformer_lite.generation import generate
+from flaxformer_lite.generation import Settings, as_strategy, generate
 
 ROWS = 64  # 16 of each device, of which 8 leave once the others are finished
 LONGEST = 10
@@ -32,10 +32,10 @@ def sources():
     [
         pytest.param({'strategy': 'greedy'}, marks=pytest.mark.slow),
         pytest.param(
-            {'strategy': 'beam', 'beams': 3, 'n_best': 2}, marks=pytest.mark.slow
+            {'strategy': 'beam(beams=3)', 'n_best': 2}, marks=pytest.mark.slow
         ),
         pytest.param(
-            {'strategy': 'sample', 'key': jax.random.key(3), 'top_p': 0.9},
+            {'strategy': 'sample(top_p=0.9)', 'key': jax.random.key(3)},
             marks=pytest.mark.slow,
         ),
     ],
@@ -64,8 +64,8 @@ def test_a_search_on_devices_finds_what_that_on_one_finds(settings):
 
 
 def test_the_program_of_translations_exchanges_nothing():
-    settings = EvaluationConfig(beams=3, extra_length=5)
-    search = translator._search(MODEL, settings, 1, mesh.of(), None)
+    choice = Settings(as_strategy('beam(beams=3)'), (), 5, MODEL.special_tokens)
+    search = translator._search(MODEL, choice, mesh.of())
     numbers_B = np.arange(ROWS, dtype=np.int32)
     limit_B = np.full(ROWS, LONGEST, np.int32)
     whole = tiny.all_variables(MODEL), jax.random.key(0)

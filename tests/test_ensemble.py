@@ -7,6 +7,7 @@ import pytest
 import tiny
 
 import flaxformer_lite
+from flaxformer_lite.generation import as_strategy
 
 SOURCE = tiny.padded([source for source, _ in tiny.PAIRS])
 LENGTH = 7
@@ -24,7 +25,7 @@ def search(model, variables, beams=3):
     def run(variables, source_BS):
         max_len_B = jnp.full(len(source_BS), LENGTH)
         inputs = tiny.decode_inputs(model, variables, source_BS, max_len_B, LENGTH)
-        return flaxformer_lite.decoding.beam(inputs, beams, 0.6, n_best=beams)
+        return as_strategy(f'beam(beams={beams})')(inputs, n_best=beams)
 
     return run(variables, SOURCE)
 

@@ -115,8 +115,8 @@ def test_only_what_differs_from_the_file_counts_and_in_no_order(file):
             "^model.num_heads must be int, from 1 to 65536, not 'abc'$",
         ),
         (
-            '--config.evaluation.alpha=a=b: c',
-            "evaluation.alpha must be float, from 0 to 10, not 'a=b: c'$",
+            '--config.train.log_every=a=b: c',
+            "train.log_every must be int, at least 1, not 'a=b: c'$",
         ),
         ('--config.batch.packed=maybe', "batch.packed must be bool, not 'maybe'"),
         ('--config.model.num_heads', 'Missing value for flag --config.model.num_heads'),

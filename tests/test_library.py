@@ -9,8 +9,9 @@ import tiny
 
 import flaxformer_lite
 from configs import wmt_base
-from flaxformer_lite import decoding
 from flaxformer_lite.config.schema import ModelConfig
+from flaxformer_lite.decoding.strategies.sample import Sample
+from flaxformer_lite.generation import as_strategy
 from flaxformer_lite.special_tokens import SpecialTokens
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 
@@ -73,14 +74,14 @@ def made(**overrides):
     return model, tiny.all_variables(model)
 
 
-def by_decoding(model, variables, search, limits, length, **settings):
+def by_decoding(model, variables, strategy, limits, length, n_best=2, **more):
     """What `decoding` gives for the sources, its inputs written out."""
 
     @jax.jit
     def run(source):
         max_len_B = jnp.asarray(limits)
         inputs = tiny.decode_inputs(model, variables, source, max_len_B, length)
-        return search(inputs, **settings)
+        return as_strategy(strategy)(inputs._replace(**more), n_best)
 
     return run(tiny.padded(SOURCES))
 
@@ -94,25 +95,19 @@ def assert_same(found, expected):
 def test_generate_is_the_search_that_it_names():
     model, variables = made()
     limits = [55, 53, 0, 52]
-    settings = dict(beams=3, alpha=1.0, n_best=2)
-    found = flaxformer_lite.generate(model, variables, SOURCES, 'beam', **settings)
-    expected = by_decoding(model, variables, decoding.beam, limits, 55, **settings)
+    beam = 'beam(beams=3, alpha=1.0)'
+    found = flaxformer_lite.generate(model, variables, SOURCES, beam, n_best=2)
+    expected = by_decoding(model, variables, beam, limits, 55)
     assert_same(found, expected)
     assert found.exists_BN.all(1).tolist() == [True, True, False, True]
 
-    key, filters = jax.random.key(3), dict(temperature=0.7, top_k=5, top_p=0.9)
+    key, sample = jax.random.key(3), Sample(temperature=0.7, top_k=5, top_p=0.9)
     found = flaxformer_lite.generate(
-        model,
-        variables,
-        tiny.padded(SOURCES),
-        'sample',
-        key=key,
-        max_length=6,
-        **filters,
+        model, variables, tiny.padded(SOURCES), sample, key=key, max_length=6
     )
     keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(4))
     expected = by_decoding(
-        model, variables, decoding.sample, [6, 6, 0, 6], 6, keys_B=keys_B, **filters
+        model, variables, sample, [6, 6, 0, 6], 6, n_best=1, keys_B=keys_B
     )
     assert_same(found, expected)
 
@@ -153,7 +148,9 @@ def test_generate_stays_within_learned_positions():
 @pytest.mark.parametrize(
     ('settings', 'message'),
     [
-        (dict(strategy='beams'), "must be one of greedy, beam, sample, not 'beams'"),
+        (dict(strategy='beams'), "'beams' is not one of beam, .*did you mean 'beam'"),
+        (dict(strategy='beam(beams=2)', n_best=3), 'n_best must be from 1 to the 2 '),
+        (dict(processors='no_repeat'), "'no_repeat' is not one of forced_prefix, "),
         (dict(strategy='sample'), 'sampling needs a key'),
         (dict(source=[[4, 13, 1]]), 'source holds token 13: a vocabulary of 13 ends'),
         (dict(max_length=0), 'max_length must be at least 1, not 0'),

@@ -211,7 +211,7 @@ def test_a_search_finds_what_that_on_one_device_finds(sizes):
     model = tiny.model(**SIZES)
     variables = tiny.all_variables(model)
     source_BS = batch_of(8)['source']
-    search = functools.partial(generate, model, strategy='beam', beams=3)
+    search = functools.partial(generate, model, strategy='beam(beams=3)')
     expected = jax.jit(search)(variables, source_BS)
     found, _ = on_mesh(sizes, search, variables, batch=source_BS)
     np.testing.assert_array_equal(found.tokens_BNL, expected.tokens_BNL)

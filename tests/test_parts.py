@@ -199,5 +199,7 @@ def test_the_page_has_a_row_for_each_field_that_names_a_part():
     others = {'data': SOURCES, 'evaluation.metrics': METRICS, 'train.hooks': HOOKS}
     others['train.loss'] = variants.LOSSES
     others |= {'filters': FILTERS, 'objective': OBJECTIVES}
+    others['evaluation.decode'] = variants.STRATEGIES
+    others['evaluation.processors'] = variants.PROCESSORS
     for field, folder in (folders | others).items():
         assert rows[field] == folder.package.replace('.', '/')

@@ -145,11 +145,9 @@ def decoded(model, variables, source, strategy, first):
         model,
         variables,
         source,
-        strategy,
+        f'beam(beams={BEAMS}, alpha=0)' if strategy == 'beam' else strategy,
         max_length=LIMIT,
         forced_first=first,
-        beams=BEAMS,
-        alpha=0.0,
     )
     rows = np.asarray(result.tokens_BNL[:, 0]).tolist()
     texts = [row[: row.index(model.special_tokens.end)] for row in rows]

@@ -363,15 +363,15 @@ def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
         scores = [float(x.split('\t')[0]) for x in found]
         assert scores == sorted(scores, reverse=True)
     for decode, message in (
-        ('greedy', 'from 1 to 1: raise'),
-        ('beam', 'from 1 to 2: raise'),
+        ('greedy', 'from 1 to 1: give --decode='),
+        ('beam(beams=2)', 'from 1 to 2: give --decode='),
     ):
         with pytest.raises(UserError, match=message):
             translated(
                 monkeypatch, capsys, workdir, '', f'--decode={decode}', '--n_best=3'
             )
-    with pytest.raises(UserError, match='--top_k=3 changes nothing where evaluation.'):
-        translated(monkeypatch, capsys, workdir, '', '--decode=greedy', '--top_k=3')
+    with pytest.raises(UserError, match="no --top_k any more: write --decode='sample"):
+        translated(monkeypatch, capsys, workdir, '', '--top_k=3')
 
 
 def test_a_run_beside_itself_translates_as_it_does_alone(
@@ -581,9 +581,16 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
             'model.attention=relu changes nothing where model.architecture=recurrent',
         ),
         (
-            dict(evaluation__decode='greedy'),
-            'evaluation.beams=2 changes nothing where evaluation.decode=greedy: '
-            'leave it out',
+            dict(evaluation__decode='beam(beams=0)'),
+            'evaluation.decode: beams must be at least 1 and at most 10000, not 0',
+        ),
+        (
+            dict(evaluation__processors='[min_length]'),
+            'evaluation.processors: min_length needs length',
+        ),
+        (
+            dict(evaluation__beams=2),
+            "there is no evaluation.beams any more: write evaluation.decode='beam",
         ),
         (
             dict(evaluation__average_of='best', checkpoint__keep_best=0),
@@ -809,6 +816,7 @@ def test_a_damaged_older_checkpoint_is_left_out_of_the_mean_and_said(
         ('model.num_layers', None),
         ('model.norm', 7),
         ('model.attention', ['softmax']),
+        ('evaluation.decode', 'beam(beams="many")'),
         ('evaluation.beams', 'many'),
         ('evaluation.average', []),
         ('evaluation.average_of', 'worst'),

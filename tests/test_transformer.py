@@ -11,7 +11,7 @@ from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 import flaxformer_lite
-from flaxformer_lite import decoding
+from flaxformer_lite.generation import as_strategy
 from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.layers.blocks.parallel import Parallel
 from flaxformer_lite.layers.blocks.sequential import Sequential
@@ -119,7 +119,7 @@ def translate(model, p, source, bos=2):
     words_B = (source != 0).sum(-1)
     max_len_B = jnp.where(words_B > 0, words_B + 5, 0)
     inputs = tiny.decode_inputs(model, p, source, max_len_B, length=10, bos=bos)
-    return decoding.beam(inputs, beams=3, n_best=3)
+    return as_strategy('beam(beams=3)')(inputs, n_best=3)
 
 
 def teacher_forced(model, p, source, tokens, bos=2):

@@ -31,7 +31,7 @@ def get_config() -> dict:
         overrides={
             'tokenizer': 'sentencepiece(vocab_size=1000)',
             'model.num_layers': 1,
-            'evaluation.beams': 1,
+            'evaluation.decode': 'greedy',
             'train.steps': 1_500,
             'checkpoint.every': 1_500,
             'evaluation.every': 500,

@@ -94,6 +94,10 @@ class Parser(argparse.ArgumentParser):
             flag = text.split('=')[0]
             if flag in known or OVERRIDE.match(flag):
                 continue
+            dropped = load.REPLACED.get(f'evaluation.{flag[2:]}')
+            if dropped and '--decode' in known:
+                instead = dropped.removeprefix('evaluation.')
+                raise UserError(f'there is no {flag} any more: write --{instead}')
             if re.fullmatch('--?[a-zA-Z][^ ]*', flag):
                 raise UserError(f'there is no flag {flag}{nearest(flag, known)}')
         return super().parse_known_args(argv, namespace)
@@ -192,6 +196,9 @@ def _help(argv: Sequence[str]) -> str:
     lines.append(_row('train.loss', ', '.join(variants.LOSSES.names())))
     lines.append(_row('train.hooks', ', '.join(HOOKS.names())))
     lines.append(_row('evaluation.metrics', ', '.join(METRICS.names())))
+    lines.append(_row('evaluation.decode', ', '.join(variants.STRATEGIES.names())))
+    processors = variants.PROCESSORS.names()
+    lines.append(_row('evaluation.processors', ', '.join(processors)))
     for kind in variants.FOLDERS:
         lines.append(_row(f'model.{kind}', ', '.join(variants.names(kind))))
     lines.append('  model.decoder_* and model.cross_* may name the same')

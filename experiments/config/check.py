@@ -6,12 +6,12 @@ What a field by itself may be is checked when its section of the schema is made.
 from collections.abc import Iterable
 
 from experiments import hooks, metrics
+from experiments.config import search
 from experiments.config.load import flatten
 from experiments.config.schema import (
     ExperimentConfig,
     profiled_steps,
     takes_best,
-    unused_by_search,
 )
 from experiments.data import filters, objectives, tokenizers
 from experiments.data.sources import SOURCES
@@ -57,6 +57,7 @@ def check_config(config: ExperimentConfig) -> None:
             'evaluation.every=0 there is one, at the end: raise evaluation.every'
         )
     metrics.deciding(evaluation.metrics, evaluation.best)
+    search.make(evaluation)
     field = 'keep_best' if takes_best(config) else 'keep'
     there = getattr(config.checkpoint, field)
     if evaluation.average > there:
@@ -164,9 +165,6 @@ def _unused_fields(config: ExperimentConfig) -> dict[str, str]:
     reasons = [f'model.{field}={value}' for field, value in given.items() if value]
     for name in names:
         unused[f'model.{name}'] = ' and '.join(reasons)
-    for name in unused_by_search(config.evaluation):
-        reason = f'evaluation.decode={config.evaluation.decode}'
-        unused[f'evaluation.{name}'] = reason
     name, _ = optax_specs.split(config.optimizer.name)
     if name not in optimizer.BY_FIELDS:
         for field in optimizer.ADAMS[:-1]:  # `optimizer.check` says it of weight_decay

@@ -37,15 +37,26 @@ ADDED: list[dict[str, Any]] = [
         'model.decoder_share_layers': None,
         'filters': None,
         'objective': None,
+        'evaluation.processors': None,
     },
 ]
 _SMOOTHED = 'cross_entropy(label_smoothing={})'
+# Arguments of `evaluation.decode` that were fields beside it.
+_OF_DECODE = {
+    'greedy': (),
+    'beam': ('beams', 'alpha'),
+    'sample': ('temperature', 'top_k', 'top_p'),
+}
 # Fields that there were → how the same is said now.
 REPLACED = {
     'train.label_smoothing': f"train.loss='{_SMOOTHED.format(0.1)}'",
     'model.parallel': 'model.block=parallel',
     'tokenizer.vocab_size': "tokenizer='sentencepiece(vocab_size=8000)'",
     'tokenizer.kind': "tokenizer='sentencepiece(vocab_size=8000)', or huggingface(…)",
+} | {
+    f'evaluation.{field}': f"evaluation.decode='{name}({field}=…)'"
+    for name, fields_of in _OF_DECODE.items()
+    for field in fields_of
 }
 
 
@@ -178,7 +189,20 @@ def read_stored(file: Path) -> dict[str, Any]:
             part.setdefault(key, value)
     if isinstance(config.get('tokenizer'), dict):
         config['tokenizer'] = _tokenizer_spec(config['tokenizer'])
+    evaluation = config.get('evaluation')
+    if isinstance(evaluation, dict) and str(evaluation.get('decode')) in _OF_DECODE:
+        config['evaluation'] = _with_decode_spec(evaluation)
     return config
+
+
+def _with_decode_spec(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """The section with `decode` as a spec, of what were fields up to version 11."""
+    decode = evaluation['decode']
+    fields = [x for x in _OF_DECODE[decode] if x in evaluation]
+    given = ', '.join(f'{field}={evaluation[field]!r}' for field in fields)
+    dropped = {x for names in _OF_DECODE.values() for x in names}
+    others = {name: x for name, x in evaluation.items() if name not in dropped}
+    return others | {'decode': f'{decode}({given})' if given else decode}
 
 
 def _tokenizer_spec(section: Mapping[str, Any]) -> str:

@@ -182,29 +182,17 @@ class EvaluationConfig(Section):
         str, 'the metric that says which checkpoints are best; empty: the first'
     ] = ''
     decode: Annotated[
-        str, Choices('beam', 'greedy', 'sample'), 'how tokens are chosen'
-    ] = 'beam'
-    beams: Annotated[
-        int, Range(at_least=1, at_most=10_000), 'hypotheses of a beam search'
-    ] = 4
-    # Above, a long sentence's penalty is more than a float32 can be.
-    alpha: Annotated[
-        float, Range(at_least=0, at_most=10), 'length penalty of a beam search; 0: none'
-    ] = 0.6
+        Spec, 'how tokens are chosen: a file of flaxformer_lite/decoding/strategies/'
+    ] = 'beam(beams=4, alpha=0.6)'
+    processors: Annotated[
+        Spec | None,
+        'what changes their logits: files of flaxformer_lite/decoding/processors/',
+    ] = None
     extra_length: Annotated[
         int,
         Range(at_least=1, at_most=2**20),
         'tokens that a translation may have more than its source',
     ] = 50
-    # Below, logits over it are more than a float32 can be; 0 is what greedy decoding
-    # is.
-    temperature: Annotated[
-        float, Range(at_least=1e-6), 'of sampling; below 1, likely tokens gain'
-    ] = 1.0
-    top_k: Annotated[Count, 'likeliest tokens to sample from; 0: all'] = 0
-    top_p: Annotated[
-        float, Range(above=0, at_most=1), 'probability of the tokens to sample from'
-    ] = 1.0
     average: Annotated[Size, 'checkpoints averaged for the final scores'] = 5
     average_of: Annotated[
         str, Choices('last', 'best'), 'which checkpoints are averaged'
@@ -321,13 +309,6 @@ def takes_best(config: ExperimentConfig) -> bool:
     Where training stops early they are, whatever `evaluation.average_of` says.
     """
     return config.evaluation.average_of == 'best' or config.train.patience > 0
-
-
-def unused_by_search(evaluation: EvaluationConfig) -> list[str]:
-    """The fields of `evaluation` that only other ways to decode ask for."""
-    only_of = {'beam': ('beams', 'alpha'), 'sample': ('temperature', 'top_k', 'top_p')}
-    only_of.pop(evaluation.decode, None)
-    return [name for names in only_of.values() for name in names]
 
 
 def profiled_steps(config: ExperimentConfig) -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from experiments.config import search
 from experiments.config.schema import EvaluationConfig
 from experiments.data import packing
 from experiments.data.tokenizers.base import Tokenizer, on_one_line
@@ -18,7 +19,7 @@ from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.decoding import DecodeResult
 from flaxformer_lite.ensembling import Ensemble
-from flaxformer_lite.generation import Settings, decode_rows
+from flaxformer_lite.generation import Settings, decode_rows, forced_prefix
 from flaxformer_lite.models.base import Model
 
 WINDOW = 4096  # sentences that are read ahead, to be sorted by length
@@ -38,8 +39,8 @@ class Translator:
       tokenizer: of both languages.
       settings: how to decode, and in batches of how many tokens for each device.
       seed: of sampling.
-      n_best: how many hypotheses of a beam search must be final; of sampling, how many
-        are drawn.
+      n_best: how many hypotheses of a search must be final; of one that draws, how
+        many are drawn.
       devices: divide the rows of batches; by default all that there are.
     """
 
@@ -58,9 +59,16 @@ class Translator:
         self._seed = seed
         self._n_best = n_best
         self._devices = devices or mesh.of()
+        self._strategy, processors = search.make(settings)
+        choice = Settings(
+            strategy=self._strategy,
+            processors=(*forced_prefix(tokenizer.forced_first), *processors),
+            length=settings.extra_length,
+            special_tokens=model.special_tokens,
+            n_best=1 if self._strategy.draws else n_best,
+        )
         # Flax makes modules hashable, which the checker does not see.
-        first = tokenizer.forced_first
-        self._search = _search(model, settings, n_best, self._devices, first)  # pyright: ignore[reportArgumentType]
+        self._search = _search(model, choice, self._devices)  # pyright: ignore[reportArgumentType]
 
     def __call__(
         self,
@@ -119,8 +127,7 @@ class Translator:
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Batches BS of sentences of similar length, and which sentences they are."""
         settings = self._settings
-        beams = settings.beams if settings.decode == 'beam' else 1
-        tokens = max(1, settings.batch_tokens // beams)
+        tokens = max(1, settings.batch_tokens // self._strategy.hypotheses)
         shards = self._devices.row_shards
         end = self._tokenizer.source_end
         last = [] if end is None else [end]
@@ -159,7 +166,7 @@ class Translator:
         others' keys differ from any sentence's: sentences' numbers end before 2³¹.
         """
         key = self._devices.key(self._seed)
-        samples = self._n_best if self._settings.decode == 'sample' else 1
+        samples = self._n_best if self._strategy.draws else 1
         others = [jax.random.fold_in(key, (1 << 32) - i) for i in range(1, samples)]
         return [key, *others]
 
@@ -180,13 +187,13 @@ class Translator:
 
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it
 def _search(
-    model: Model | Ensemble,
-    settings: EvaluationConfig,
-    n_best: int,
-    devices: DeviceMesh,
-    forced_first: int | None,
+    model: Model | Ensemble, choice: Settings, devices: DeviceMesh
 ) -> compilation.Program:
-    """The compiled search for the translations of a batch, each device for its rows."""
+    """The compiled search for the translations of a batch, each device for its rows.
+
+    Args:
+      choice: its `length` is what a target may have more than the longest source.
+    """
 
     def search(
         variables: Any,
@@ -195,20 +202,10 @@ def _search(
         max_len_B: jax.Array,
         numbers_B: jax.Array,
     ) -> DecodeResult:
-        choice = Settings(
-            strategy=settings.decode,
-            length=source_BS.shape[1] - 1 + settings.extra_length,
-            special_tokens=model.special_tokens,
-            forced_first=forced_first,
-            beams=settings.beams,
-            alpha=settings.alpha,
-            n_best=n_best,
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-        )
+        length = source_BS.shape[1] - 1 + choice.length
+        settings = choice._replace(length=length)
         arrays = (source_BS, max_len_B, numbers_B)
-        return decode_rows(model, choice, variables, key, *arrays)
+        return decode_rows(model, settings, variables, key, *arrays)
 
     jitted = jax.jit(search, out_shardings=devices.readable_rows())
     return compilation.Program(jitted)

@@ -12,7 +12,7 @@ import jax
 
 from experiments import metrics
 from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
-from experiments.config import load, parts
+from experiments.config import load, parts, search
 from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
@@ -80,7 +80,9 @@ def _config(path: Path) -> ExperimentConfig:
     stored = directory.read_config(path)
     parts.use(path)
     try:
-        return load.from_dict(stored)
+        config = load.from_dict(stored)
+        search.make(config.evaluation)
+        return config
     except UserError as error:
         raise UserError(f'{path / directory.CONFIG}: {error}') from None
 

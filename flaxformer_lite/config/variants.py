@@ -21,9 +21,10 @@ FOLDERS = {
     'block': Folder('flaxformer_lite.layers.blocks', 'Block'),
     'init': Folder('flaxformer_lite.init', 'Init'),
 }
-# Of no model's config: what a training step takes.
+# Of no model's config: what a training step takes, and what decodes.
 LOSSES = Folder('flaxformer_lite.losses', 'Loss')
-
+STRATEGIES = Folder('flaxformer_lite.decoding.strategies', 'Strategy')
+PROCESSORS = Folder('flaxformer_lite.decoding.processors', 'Processor')
 
 # Of these there is one for all layers, so that they take no pattern.
 _OF_ALL_LAYERS = ('architecture', 'init')

@@ -1,4 +1,4 @@
-"""Decoding: greedy, beam search and sampling. Nothing here knows what a model is.
+"""Decoding by strategies, one file each. Nothing here knows what a model is.
 
 A decoding step is `(token_BN, state, beam) → (logits_BNV, state)`: from the token at
 position `beam.step` of each of the N hypotheses of a sentence to the logits of the next
@@ -14,16 +14,27 @@ Neither padding nor the start token is ever chosen, unless it is the end token, 
 though scores are log-probabilities among all tokens.
 """
 
-from flaxformer_lite.decoding.result import DecodeResult
-from flaxformer_lite.decoding.search import DecodeInputs, length_penalty
-from flaxformer_lite.decoding.strategies import beam, filter_logits, greedy, sample
+# ruff: noqa: F401 (type checkers read them)
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flaxformer_lite.decoding.filtering import filter_logits
+    from flaxformer_lite.decoding.result import DecodeResult
+    from flaxformer_lite.decoding.search import DecodeInputs, length_penalty
 
 __all__ = [
     'DecodeInputs',
     'DecodeResult',
-    'beam',
     'filter_logits',
-    'greedy',
     'length_penalty',
-    'sample',
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports JAX when the first name is used: those of strategies are read without."""
+    if name not in __all__:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    from flaxformer_lite.decoding import filtering, search
+
+    return getattr(filtering if name == 'filter_logits' else search, name)

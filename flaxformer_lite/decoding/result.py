@@ -35,9 +35,17 @@ def concatenate(one: DecodeResult, other: DecodeResult) -> DecodeResult:
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1), one, other)
 
 
-def best(count: int, hypotheses: DecodeResult) -> tuple[DecodeResult, jax.Array]:
-    """The hypotheses of the highest scores, and where they stood: int32 BN."""
+def best(count: int, hypotheses: DecodeResult) -> DecodeResult:
+    """The hypotheses of the highest scores."""
     _, index_BN = jax.lax.top_k(hypotheses.scores_BN, count)
+    return jax.tree.map(lambda x: gather_beams(x, index_BN), hypotheses)
+
+
+def first(count: int, hypotheses: DecodeResult) -> tuple[DecodeResult, jax.Array]:
+    """The first hypotheses that exist, and where they stood: int32 BN."""
+    places = jnp.arange(hypotheses.exists_BN.shape[1], dtype=jnp.float32)
+    rank_BN = jnp.where(hypotheses.exists_BN, -places[None], -jnp.inf)
+    _, index_BN = jax.lax.top_k(rank_BN, count)
     return jax.tree.map(lambda x: gather_beams(x, index_BN), hypotheses), index_BN
 
 

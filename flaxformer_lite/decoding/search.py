@@ -1,4 +1,4 @@
-"""The loop over positions that greedy, beam search and sampling share."""
+"""The loop over positions that strategies share."""
 
 import dataclasses
 import itertools
@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.result import (
     DecodeResult,
     best,
     concatenate,
+    first,
     write_rows,
 )
 from flaxformer_lite.kv_cache import BeamState, gather_beams
@@ -39,8 +41,9 @@ class DecodeInputs(NamedTuple):
       bos, eos: the start token and the end token, which may be one.
       length: the longest result, static.
       padding: the token that stands behind the end of a result.
-      forced_first: the token that every target begins with; None for any. It is given,
-        and so has probability 1.
+      processors: what changes logits, one after another.
+      keys_B: a key for each row, for strategies that draw: what a row draws does not
+        depend on the other rows.
     """
 
     decode_step: Callable[[jax.Array, Any, BeamState], tuple[jax.Array, Any]]
@@ -50,7 +53,8 @@ class DecodeInputs(NamedTuple):
     eos: int
     length: int
     padding: int = 0
-    forced_first: int | None = None
+    processors: tuple[Processor, ...] = ()
+    keys_B: jax.Array | None = None
 
 
 class SearchState(NamedTuple):
@@ -60,6 +64,7 @@ class SearchState(NamedTuple):
       beam: the next step, before its own slots are made visible.
       row_B: int32, the row of each sentence in the whole batch.
       max_len_B: int32, the most tokens of each.
+      keys_B: a key of each, where keys are given.
       live: the unfinished hypotheses, scored by log-probability.
       finished: the best finished ones.
       model: the model's state.
@@ -68,13 +73,14 @@ class SearchState(NamedTuple):
     beam: BeamState
     row_B: jax.Array
     max_len_B: jax.Array
+    keys_B: Any
     live: DecodeResult
     finished: DecodeResult
     model: Any
 
 
 # (state, logits_BNV, total_BNV) → index_BM of M of the N · V continuations of a
-# sentence
+# sentence, the best first
 Choose = Callable[[SearchState, jax.Array, jax.Array], jax.Array]
 
 
@@ -87,15 +93,15 @@ class Search:
       choose: M ≥ N candidates, by the logits of the next token and by the
         log-probability of all tokens with it; both are −inf for a token that may not
         come.
+      length_penalty: length → what log-probabilities of results are divided by.
       beams: N, the hypotheses of a sentence.
-      alpha: of the length penalty; 0 for none.
       n_best: how many results of each sentence must be final.
     """
 
     inputs: DecodeInputs
     choose: Choose
+    length_penalty: Callable[[jax.Array], jax.Array | float]
     beams: int = 1
-    alpha: float = 0.0
     n_best: int = 1
 
     def __call__(self) -> DecodeResult:
@@ -142,6 +148,7 @@ class Search:
             beam=beam,
             row_B=jnp.arange(batch, dtype=jnp.int32),
             max_len_B=jnp.minimum(inputs.max_len_B, inputs.length),
+            keys_B=inputs.keys_B,
             live=live,
             finished=nothing,
             model=inputs.state,
@@ -174,7 +181,7 @@ class Search:
     def _is_unfinished(self, state: SearchState) -> jax.Array:
         """Whether a live hypothesis can still come among the `n_best`, bool B."""
         # Log-probabilities only fall, so a live hypothesis can reach at most this.
-        penalty_B = length_penalty(state.max_len_B, self.alpha)
+        penalty_B = self.length_penalty(state.max_len_B)
         reachable_B = state.live.scores_BN.max(-1) / penalty_B
         last = self.n_best - 1
         is_beaten_B = reachable_B <= state.finished.scores_BN[:, last]
@@ -191,10 +198,10 @@ class Search:
 
         unfinished_B1 = self._is_unfinished(state)[:, None]
         results = candidates._replace(
-            scores_BN=candidates.scores_BN / length_penalty(length, self.alpha)
+            scores_BN=candidates.scores_BN / self.length_penalty(length)
         ).where(ended_BM & unfinished_B1)
-        finished, _ = best(self.beams, concatenate(state.finished, results))
-        live, kept_BN = best(self.beams, candidates.where(~ended_BM))
+        finished = best(self.beams, concatenate(state.finished, results))
+        live, kept_BN = first(self.beams, candidates.where(~ended_BM))
 
         parent_BN = jnp.take_along_axis(parent_BM, kept_BN, 1)
         return state._replace(
@@ -223,16 +230,7 @@ class Search:
         last_BN = state.live.tokens_BNL[:, :, beam.step - 1]
         last_BN = jnp.where(beam.step > 0, last_BN, self.inputs.bos)
         logits_BNV, model = self.inputs.decode_step(last_BN, state.model, beam)
-        logits_BNV = self._with_forced(logits_BNV.astype(jnp.float32), beam.step)
-        return beam, model, logits_BNV
-
-    def _with_forced(self, logits_BNV: jax.Array, step: jax.Array) -> jax.Array:
-        """The same logits; at the first step those of the token that is given."""
-        if self.inputs.forced_first is None:
-            return logits_BNV
-        tokens_V = jnp.arange(logits_BNV.shape[2])
-        forced_V = jnp.where(tokens_V == self.inputs.forced_first, 0.0, -jnp.inf)
-        return jnp.where(step == 0, forced_V[None, None], logits_BNV)
+        return beam, model, logits_BNV.astype(jnp.float32)
 
     def _candidates(
         self, state: SearchState, logits_BNV: jax.Array
@@ -242,6 +240,7 @@ class Search:
         allowed_BV = self._may_follow(state, jnp.arange(vocab_size)[None])
         log_z_BN = jax.nn.logsumexp(logits_BNV, -1)
         offset_BN = state.live.scores_BN - log_z_BN
+        logits_BNV = self._processed(state, logits_BNV)
         total_BNV = logits_BNV + offset_BN[..., None]
         total_BNV = jnp.where(allowed_BV[:, None], total_BNV, -jnp.inf)
         logits_BNV = jnp.where(allowed_BV[:, None], logits_BNV, -jnp.inf)
@@ -258,9 +257,24 @@ class Search:
         tokens_BML = tokens_BML.at[:, :, state.beam.step].set(token_BM)
         return DecodeResult(tokens_BML, scores_BM, exists_BM), parent_BM
 
+    def _processed(self, state: SearchState, logits_BNV: jax.Array) -> jax.Array:
+        """The logits that the processors make; at the limit they are as they were."""
+        found_BNV, step = logits_BNV, state.beam.step
+        for processor in self.inputs.processors:
+            tokens_BNL = state.live.tokens_BNL
+            found_BNV = processor(found_BNV, tokens_BNL, step, self.inputs.eos)
+        if not self.inputs.processors:
+            return logits_BNV
+        is_last_B11 = self._is_last(state)[:, None, None]
+        return jnp.where(is_last_B11, logits_BNV, found_BNV)
+
+    def _is_last(self, state: SearchState) -> jax.Array:
+        """Whether a sentence is at its limit, bool B."""
+        return state.beam.step + 1 >= state.max_len_B
+
     def _may_follow(self, state: SearchState, token_BM: jax.Array) -> jax.Array:
         """No padding, no start token, and at the limit the end token alone."""
-        is_last_B1 = (state.beam.step + 1 >= state.max_len_B)[:, None]
+        is_last_B1 = self._is_last(state)[:, None]
         is_end = token_BM == self.inputs.eos
         is_text = (token_BM != self.inputs.padding) & (token_BM != self.inputs.bos)
         return jnp.where(is_last_B1, is_end, is_text | is_end)

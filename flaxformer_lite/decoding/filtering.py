@@ -1,0 +1,44 @@
+"""Which tokens sampling draws from."""
+
+import jax
+import jax.numpy as jnp
+
+
+def filter_logits(
+    logits_BV: jax.Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> jax.Array:
+    """Logits / temperature, −inf outside the k likeliest and outside the nucleus.
+
+    The nucleus is the smallest set of likeliest tokens whose mass reaches p (Holtzman
+    et al. 2020), counted among the k likeliest. Of equally likely tokens the first go
+    first.
+
+    Args:
+      logits_BV: float32.
+      temperature: above 0.
+      top_k: k; 0 for all.
+      top_p: p, in (0, 1].
+
+    Raises:
+      ValueError: temperature ≤ 0 (use `greedy`), top_k < 0, or top_p not in (0, 1].
+    """
+    if not (temperature > 0 and top_k >= 0 and 0 < top_p <= 1):
+        raise ValueError(
+            'sampling needs temperature > 0, top_k ≥ 0 and 0 < top_p ≤ 1, not '
+            f'{temperature}, {top_k} and {top_p}'
+        )
+    logits_BV = logits_BV / temperature
+    vocab_size = logits_BV.shape[-1]
+    if top_k == 0 and top_p == 1:
+        return logits_BV
+    order_BV = jnp.argsort(-logits_BV, axis=-1)
+    keep_V = jnp.arange(vocab_size) < (top_k or vocab_size)
+    keep_BV = jnp.broadcast_to(keep_V[None], logits_BV.shape)
+    if top_p < 1:
+        sorted_BV = jnp.take_along_axis(logits_BV, order_BV, -1)
+        p_BV = jax.nn.softmax(jnp.where(keep_BV, sorted_BV, -jnp.inf), -1)
+        # A token is in if the mass before it is below p; the likeliest always is.
+        mass_before_BV = jnp.cumsum(p_BV, -1) - p_BV
+        keep_BV &= mass_before_BV < top_p
+    keep_BV = jnp.put_along_axis(keep_BV, order_BV, keep_BV, -1, inplace=False)
+    return jnp.where(keep_BV, logits_BV, -jnp.inf)

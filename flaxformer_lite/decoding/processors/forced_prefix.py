@@ -1,0 +1,28 @@
+"""Tokens that every target begins with: `forced_prefix(tokens=(5, 9))`."""
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.decoding.processors.base import Processor
+
+
+class ForcedPrefix(Processor):
+    """The first tokens are given, and so have probability 1.
+
+    Attributes:
+      tokens: their ids, such as that of a language.
+    """
+
+    tokens: tuple
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.tokens or not all(isinstance(x, int) for x in self.tokens):
+            raise ValueError(f'tokens must be ids, such as (5, 9), not {self.tokens!r}')
+
+    def __call__(self, logits_BNV, tokens_BNL, step, end):
+        prefix = jnp.asarray(self.tokens, jnp.int32)
+        is_given_V = jnp.arange(logits_BNV.shape[2]) == prefix[step]
+        log_z_BN = jax.nn.logsumexp(logits_BNV, -1)
+        given_BNV = jnp.where(is_given_V[None, None], log_z_BN[..., None], -jnp.inf)
+        return jnp.where(step < len(prefix), given_BNV, logits_BNV)

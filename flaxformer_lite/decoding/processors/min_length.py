@@ -1,0 +1,21 @@
+"""Targets of at least so many tokens: `min_length(length=5)`."""
+
+import jax.numpy as jnp
+
+from flaxformer_lite.decoding.processors.base import Processor
+from flaxformer_lite.ranges import Size
+
+
+class MinLength(Processor):
+    """The end token may not come before there are `length` others.
+
+    Attributes:
+      length: tokens before the end token, at least.
+    """
+
+    length: Size
+
+    def __call__(self, logits_BNV, tokens_BNL, step, end):
+        is_end_V = jnp.arange(logits_BNV.shape[2]) == end
+        is_early_V = is_end_V & (step < self.length)
+        return jnp.where(is_early_V[None, None], -jnp.inf, logits_BNV)

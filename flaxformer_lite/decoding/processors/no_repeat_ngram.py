@@ -1,0 +1,38 @@
+"""No n tokens twice in one target: `no_repeat_ngram(size=3)`."""
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.decoding.processors.base import Processor
+from flaxformer_lite.ranges import Size
+
+
+class NoRepeatNgram(Processor):
+    """No n-gram of tokens comes twice (Paulus et al. 2018).
+
+    Attributes:
+      size: n.
+    """
+
+    size: Size = 3
+
+    def __call__(self, logits_BNV, tokens_BNL, step, end):
+        before = self.size - 1
+        length = tokens_BNL.shape[2]
+        starts = length - before  # of the n-grams that there is room for
+        if starts < 1:
+            return logits_BNV
+        # Those n-grams that begin like the one that would come now.
+        same_BNS = jnp.arange(starts)[None, None] + before < step
+        for i in range(before):
+            now_BN1 = jax.lax.dynamic_slice_in_dim(
+                tokens_BNL, step - before + i, 1, axis=2
+            )
+            same_BNS &= tokens_BNL[:, :, i : i + starts] == now_BN1
+        last_BNS = tokens_BNL[:, :, before:]
+        same_BNS = jnp.broadcast_to(same_BNS, last_BNS.shape)
+        repeats = jax.vmap(
+            jax.vmap(lambda repeats_V, t, same: repeats_V.at[t].max(same))
+        )
+        repeats_BNV = repeats(jnp.zeros(logits_BNV.shape, bool), last_BNS, same_BNS)
+        return jnp.where(repeats_BNV, -jnp.inf, logits_BNV)

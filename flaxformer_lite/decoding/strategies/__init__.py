@@ -1,0 +1,1 @@
+"""How continuations are chosen: one file a strategy, chosen by a spec string."""

@@ -1,0 +1,11 @@
+"""Greedy decoding."""
+
+from flaxformer_lite.decoding.strategies.base import Strategy, flat
+from flaxformer_lite.ops.top_k import top_k_indices
+
+
+class Greedy(Strategy):
+    """The likeliest token at each step."""
+
+    def choose(self, state, logits_BNV, total_BNV):
+        return top_k_indices(flat(logits_BNV), 1)

@@ -1,0 +1,37 @@
+"""Sampling, from all tokens, the likeliest, or the nucleus."""
+
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.decoding.filtering import filter_logits
+from flaxformer_lite.decoding.strategies.base import Strategy
+from flaxformer_lite.ranges import Range
+
+
+class Sample(Strategy):
+    """A token drawn at each step, from the logits that `filter_logits` leaves.
+
+    Attributes:
+      temperature: what logits are divided by; below 1, likely tokens gain.
+      top_k: so many of the likeliest tokens are drawn from; 0: all.
+      top_p: and, of these, the likeliest that together have this probability.
+    """
+
+    draws = True
+
+    # Below, logits over it are more than a float32 can be; 0 is what greedy decoding
+    # is.
+    temperature: Annotated[float, Range(at_least=1e-6)] = 1.0
+    top_k: Annotated[int, Range(at_least=0)] = 0
+    top_p: Annotated[float, Range(above=0, at_most=1)] = 1.0
+
+    def choose(self, state, logits_BNV, total_BNV):
+        fold_in = jax.vmap(jax.random.fold_in, (0, None))
+        step_keys_B = fold_in(state.keys_B, state.beam.step)
+        logits_BV = filter_logits(
+            logits_BNV[:, 0], self.temperature, self.top_k, self.top_p
+        )
+        drawn_B = jax.vmap(jax.random.categorical)(step_keys_B, logits_BV)
+        return drawn_B[:, None].astype(jnp.int32)
