@@ -18,7 +18,7 @@ from flaxformer_lite.config import variants
 if TYPE_CHECKING:  # it imports JAX
     from flaxformer_lite.testing.finding import Finding
 
-NO_MODEL = ('data', 'tokenizer', 'loss', 'metric')
+NO_MODEL = ('data', 'tokenizer', 'loss', 'metric', 'schedule')
 TEXT = 'grammar(pairs=500)'  # of which a tokenizer learns
 WORDS = {True: 'yes', False: 'NO', None: '-'}
 
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument('part', help='as a config names it: local(window=3)')
     parser.add_argument(
         '--kind',
-        choices=[*NO_MODEL, *variants.FOLDERS],
+        choices=[*NO_MODEL, 'optimizer', *variants.FOLDERS],
         help='the field of the config that names it, where several could',
     )
     parser.add_argument(
@@ -43,7 +43,7 @@ def main() -> None:
 
     kind = args.kind or _kind_beside_models(args.part)
     with user_errors():
-        if kind in NO_MODEL:
+        if kind in (*NO_MODEL, 'optimizer'):
             findings = _findings(args.part, kind)
         else:
             findings = testing.findings(args.part, kind, args.quick)
@@ -58,10 +58,15 @@ def _findings(part: str, kind: str) -> 'list[Finding]':
     from experiments import metrics
     from experiments.data import contracts, sources, tokenizers
     from experiments.evaluation import metric_contracts
+    from experiments.optimizers import optax_specs
     from flaxformer_lite import testing
 
     if kind == 'data':
         return contracts.source_findings(sources.load(part))
+    if kind == 'schedule':
+        return testing.schedule_findings(part)
+    if kind == 'optimizer':
+        return optax_specs.findings(part)
     if kind == 'tokenizer':
         texts = itertools.chain.from_iterable(sources.load(TEXT).train())
         return contracts.tokenizer_findings(tokenizers.make(part), texts)
@@ -76,8 +81,10 @@ def _kind_beside_models(part: str) -> str | None:
     """The field that can name a part, where that is none of a model."""
     from experiments import metrics
     from experiments.data import sources, tokenizers
+    from flaxformer_lite.training.schedules import SCHEDULES
 
-    folders = (sources.SOURCES, tokenizers.TOKENIZERS, variants.LOSSES, metrics.METRICS)
+    ours = sources.SOURCES, tokenizers.TOKENIZERS
+    folders = *ours, variants.LOSSES, metrics.METRICS, SCHEDULES
     for kind, folder in zip(NO_MODEL, folders, strict=True):
         with contextlib.suppress(ValueError):
             folder.find(part)

@@ -10,7 +10,8 @@ import pytest
 from flax import struct
 
 from flaxformer_lite import decoding
-from flaxformer_lite.config.variants import STRATEGIES
+from flaxformer_lite.config.spec import parse
+from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding import search as search_loop
 from flaxformer_lite.decoding.strategies.sample import Sample
 from flaxformer_lite.generation import as_processors, as_strategy
@@ -385,3 +386,61 @@ def test_sampled_frequencies_follow_the_softmax(settings, limit):
         observed = np.bincount(drawn(**settings)[:, position], minlength=5)
         assert not observed[~some].any()
         assert (((observed - expected)[some] ** 2) / expected[some]).sum() < limit
+
+
+# The laws of processors: what may come after some tokens.
+
+
+def repeats(tokens, size):
+    """Whether some n-gram comes twice."""
+    grams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+    return len(set(grams)) < len(grams)
+
+
+PROCESSORS_LAWS = {
+    'no_repeat_ngram(size=2)': lambda tokens, t: not repeats([*tokens, t], 2),
+    'no_repeat_ngram(size=1)': lambda tokens, t: t not in tokens,
+    'min_length(length=3)': lambda tokens, t: t != EOS or len(tokens) >= 3,
+    'forced_prefix(tokens=(4, 6))': lambda tokens, t: (
+        len(tokens) >= 2 or t == (4, 6)[len(tokens)]
+    ),
+}
+
+
+def test_each_processor_has_a_law():
+    assert sorted({parse(text)[0] for text in PROCESSORS_LAWS}) == PROCESSORS.names()
+
+
+@pytest.mark.parametrize('text', PROCESSORS_LAWS)
+def test_a_search_finds_the_best_of_the_sentences_that_its_processor_leaves(text):
+    """In scores, a token that was forced has probability 1; others are as they were."""
+    law, toy, limits = PROCESSORS_LAWS[text], Toy(), [5, 4, 2, 1, 5, 3]
+    forced = 2 if text.startswith('forced') else 0
+    search = f'beam(beams={EVERYTHING}, alpha=0)'
+    model = toy.by_slots(np.arange(6), EVERYTHING)
+    tokens, scores, _ = run(search, model, limits, processors=text)
+    for sentence, limit in enumerate(limits):
+
+        def score(path, sentence=sentence, limit=limit):
+            log_p = [toy.log_p(sentence, path[:i])[t] for i, t in enumerate(path)]
+            # The end token that a limit asks for is not forced.
+            return sum(log_p[min(forced, limit - 1) :])
+
+        left = [
+            path
+            for path in everything(toy, limit)
+            if all(law(path[:i], t) for i, t in enumerate(path) if i + 1 < limit)
+        ]
+        best = max(left, key=score)
+        assert cut(tokens[sentence, 0]) == best
+        np.testing.assert_allclose(scores[sentence, 0], score(best), rtol=1e-5)
+
+
+def test_processors_follow_one_another():
+    toy, limits = Toy(sentences=40, eos_bias=1.0), [5] * 40
+    model = toy.by_slots(np.arange(40), 3)
+    both = '[min_length(length=2), no_repeat_ngram(size=1)]'
+    tokens, _, exists = run('beam(beams=3)', model, limits, processors=both)
+    paths = [cut(row)[:-1] for row in tokens[:, 0]]
+    assert exists[:, 0].all() and all(len(set(path)) == len(path) for path in paths)
+    assert min(map(len, paths)) == 2

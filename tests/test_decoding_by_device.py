@@ -8,10 +8,11 @@ import pytest
 import tiny
 from collectives import collectives
 
+from experiments.config import search
 from experiments.config.schema import EvaluationConfig
 from experiments.evaluation import translator
 from experiments.runtime import compilation, mesh
-from flaxformer_lite.generation import Settings, as_strategy, generate
+from flaxformer_lite.generation import as_strategy, generate
 
 ROWS = 64  # 16 of each device, of which 8 leave once the others are finished
 LONGEST = 10
@@ -64,15 +65,15 @@ def test_a_search_on_devices_finds_what_that_on_one_finds(settings):
 
 
 def test_the_program_of_translations_exchanges_nothing():
-    choice = Settings(as_strategy('beam(beams=3)'), (), 5, MODEL.special_tokens)
-    search = translator._search(MODEL, choice, mesh.of())
+    choice = search.Search(as_strategy('beam(beams=3)'), ())
+    program = translator._search(MODEL, choice, 5, 1, mesh.of())
     numbers_B = np.arange(ROWS, dtype=np.int32)
     limit_B = np.full(ROWS, LONGEST, np.int32)
     whole = tiny.all_variables(MODEL), jax.random.key(0)
     whole = jax.device_put(whole, mesh.of().everywhere())
     arrays = tiny.padded(sources()), limit_B, numbers_B
     rows = jax.device_put(arrays, mesh.of().rows())
-    assert not collectives(compilation.compiled(search._function, *whole, *rows))
+    assert not collectives(compilation.compiled(program._function, *whole, *rows))
 
 
 class Numbers:

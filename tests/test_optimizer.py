@@ -17,6 +17,7 @@ from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.config import check, load
 from experiments.errors import UserError
 from experiments.optimizers import optax_specs, optimizer
+from flaxformer_lite import testing
 from flaxformer_lite.config import build, variants
 from flaxformer_lite.training.train_step import init_variables
 
@@ -295,7 +296,7 @@ def test_rates_of_an_initialisation_are_adams():
         ),
         (
             {'schedule': 'noah(warmup=4)'},
-            "optimizer.schedule: 'noah' is not one of noam",
+            "optimizer.schedule: 'noah' is not one of cosine, noam",
         ),
         (
             {'schedule': 'noam(warmup=0)'},
@@ -335,3 +336,46 @@ def test_matrices_and_embeddings_decay_and_nothing_else(overrides):
     assert not [path for path in decaying if 'positions' in path.split('/')]
     sizes = flatten_dict(shapes(**overrides), sep='/')
     assert all(sizes[path].ndim > 1 for path in decaying)
+
+
+def plain_descent(learning_rate, factor: float = 1.0):
+    """An optimizer of one's own: −rate · factor · gradient."""
+    return optax.chain(optax.scale(factor), optax.scale_by_learning_rate(learning_rate))
+
+
+def endless(learning_rate):
+    """1 / gradient, which may be 0."""
+    return optax.stateless(
+        lambda updates, params: jax.tree.map(lambda g: 1 / g, updates)
+    )
+
+
+def test_an_optimizer_of_ones_own_is_named_by_its_function():
+    update, schedule = make(config(name=f'{__name__}.plain_descent(factor=0.5)'))
+    params, gradients = jax.tree.map(jnp.float32, problem())
+    found, _ = update.update(gradients[0], update.init(params), params)
+    expected = jax.tree.map(lambda g: -schedule(0) * 0.5 * g, gradients[0])
+    jax.tree.map(np.testing.assert_allclose, found, expected)
+
+
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        ('plain_descent(rate=1)', "unknown argument 'rate'; .* takes factor"),
+        ('problem', 'must take learning_rate, a schedule'),
+        ('STEPS', 'has no class STEPS'),
+    ],
+)
+def test_what_cannot_be_an_optimizer_is_refused(name, message):
+    with pytest.raises(UserError, match=f'^optimizer.name: .*{message}'):
+        make(config(name=f'{__name__}.{name}'))
+
+
+def test_the_contracts_find_updates_that_are_not_finite():
+    def broken(name):
+        found = testing.broken(optax_specs.findings(name))
+        return [finding.contract for finding in found]
+
+    for name in ('adam', 'contrib.muon', f'{__name__}.plain_descent'):
+        assert not broken(name)
+    assert broken(f'{__name__}.endless') == ['updates are finite']

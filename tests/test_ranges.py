@@ -14,7 +14,9 @@ from flaxformer_lite.init.normal import Normal
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.norms.layer import Layer
 from flaxformer_lite.ranges import Choices, Range
-from flaxformer_lite.training import schedules
+from flaxformer_lite.training.schedules import SCHEDULES
+from flaxformer_lite.training.schedules.cosine import Cosine
+from flaxformer_lite.training.schedules.noam import Noam
 
 INF, NAN = float('inf'), float('nan')
 Whole = Annotated[int, Range(at_least=1)]
@@ -81,8 +83,8 @@ def test_what_is_refused(annotation, value, message):
         (lambda: Layer(epsilon=-1.0), 'epsilon must be above 0 and at most 1, not -1'),
         (lambda: Normal(std=0.0), 'std must be above 0, not 0.0'),
         (lambda: Dropout(1.0), 'rate must be at least 0 and below 1, not 1.0'),
-        (lambda: schedules.noam(512, factor=-1), 'factor must be above 0, not -1'),
-        (lambda: schedules.cosine(10, INF), 'peak must be above 0 and finite'),
+        (lambda: Noam(512, factor=-1), 'factor must be above 0, not -1'),
+        (lambda: Cosine(10, INF), 'peak must be above 0 and finite'),
     ],
 )
 def test_what_is_made_in_python_is_held_to_the_same(make, message):
@@ -133,10 +135,16 @@ def test_what_a_model_gives_its_parts_is_written_down(monkeypatch):
     assert given_to == {kind: {given} for kind, given in variants.GIVEN.items()}
 
 
-@pytest.mark.parametrize('name', schedules.OURS)
-def test_every_argument_of_a_schedule_has_a_range(name):
-    for argument, kind in spec.parameters(getattr(schedules, name)).items():
-        assert ranges.limit_of(kind) is not None, argument
+FOLDERS = (SCHEDULES, variants.STRATEGIES, variants.PROCESSORS)
+
+
+@pytest.mark.parametrize(
+    ('folder', 'name'),
+    [(folder, name) for folder in FOLDERS for name in folder.names()],
+)
+def test_every_number_of_a_schedule_strategy_or_processor_has_a_range(folder, name):
+    for argument, kind in spec.parameters(folder.find(name)[0]).items():
+        assert not limited(kind), argument
 
 
 def test_every_field_of_a_config_has_a_type_and_every_number_a_range():
@@ -145,5 +153,6 @@ def test_every_field_of_a_config_has_a_type_and_every_number_a_range():
     text = {'data', 'tokenizer', 'optimizer.name', 'optimizer.schedule', 'train.loss'}
     text |= {'init_from', 'train.teacher', 'train.profile', 'train.hooks'}
     text |= {f'evaluation.{field}' for field in ('sets', 'metrics', 'best')}
+    text |= {'evaluation.decode', 'evaluation.processors'}
     text |= {f'model.{field}' for field in variants.fields()}
     assert {field for field, kind in kinds.items() if limited(kind)} == text

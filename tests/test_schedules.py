@@ -1,20 +1,28 @@
 """Learning rates by their formulas, and what is refused as a schedule."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite import testing
 from flaxformer_lite.training import schedules
+from flaxformer_lite.training.schedules.base import Schedule
+from flaxformer_lite.training.schedules.noam import Noam
 
 
 @pytest.mark.parametrize(
     ('d_model', 'warmup', 'factor'), [(512, 4000, 1.0), (128, 400, 2.5)]
 )
 def test_noam_is_the_papers_formula_and_its_first_step_is_one(d_model, warmup, factor):
-    rate = schedules.noam(d_model, warmup, factor)
+    rate = Noam(d_model, warmup, factor)
     for count in (0, 1, 17, warmup - 2, warmup - 1, warmup, 10 * warmup, 100_000):
         s = count + 1
         expected = factor * d_model**-0.5 * min(s**-0.5, s * warmup**-1.5)
         np.testing.assert_allclose(rate(count), expected, rtol=1e-5)
+
+
+def test_each_file_has_a_law():
+    assert schedules.SCHEDULES.names() == ['cosine', 'noam']  # each is below
 
 
 def test_cosine_ends_with_the_training():
@@ -31,7 +39,7 @@ def test_cosine_ends_with_the_training():
     [
         (
             'nome',
-            "'nome' is not one of noam, cosine, constant_schedule, "
+            "'nome' is not one of cosine, noam, constant_schedule, "
             '.*cosine_decay_schedule',
         ),
         ('noam(warm=3)', 'noam.*warm'),
@@ -63,3 +71,38 @@ def test_a_schedule_that_cannot_be_made_is_refused_by_name(text, message):
 def test_a_schedule_of_negative_or_infinite_rates_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         schedules.check_rates(text, 64, 1000)
+
+
+class Falling(Schedule):
+    """A class of one's own, which goes by steps."""
+
+    steps: int
+    peak: float = 1.0
+
+    def __call__(self, count):
+        return self.peak * (1 - jnp.asarray(count, jnp.float32) / self.steps)
+
+
+def test_a_schedule_of_ones_own_is_given_what_it_takes_of_the_run():
+    spec = f'{__name__}.Falling(peak=0.5)'
+    rate = schedules.make(spec, 64, 100)
+    assert rate(0) == 0.5 and rate(100) == 0
+    assert schedules.goes_by(spec, 'steps') and not schedules.goes_by(spec, 'd_model')
+    assert schedules.goes_by('noam', 'd_model') and not schedules.goes_by(
+        'noam', 'steps'
+    )
+    with pytest.raises(ValueError, match="unknown argument 'steps'"):
+        schedules.make(f'{__name__}.Falling(steps=3)', 64, 100)
+
+
+@pytest.mark.parametrize(
+    ('spec', 'broken'),
+    [
+        ('noam', 0),
+        ('cosine(peak=0.1)', 0),
+        (f'{__name__}.Falling', 0),
+        (f'{__name__}.Falling(peak=-1.0)', 1),
+    ],
+)
+def test_the_contracts_find_a_negative_rate(spec, broken):
+    assert len(testing.broken(testing.schedule_findings(spec))) == broken

@@ -189,16 +189,19 @@ def _help(argv: Sequence[str]) -> str:
     # By the names of files: what a variant takes, only its class says, and those
     # import JAX.
     lines += ['', 'variants; docs/variants/ has what NAME(argument=value) may give:']
-    lines.append(_row('data', ', '.join(SOURCES.names())))
-    lines.append(_row('filters', ', '.join(FILTERS.names())))
-    lines.append(_row('objective', ', '.join(OBJECTIVES.names())))
-    lines.append(_row('tokenizer', ', '.join(TOKENIZERS.names())))
-    lines.append(_row('train.loss', ', '.join(variants.LOSSES.names())))
-    lines.append(_row('train.hooks', ', '.join(HOOKS.names())))
-    lines.append(_row('evaluation.metrics', ', '.join(METRICS.names())))
-    lines.append(_row('evaluation.decode', ', '.join(variants.STRATEGIES.names())))
-    processors = variants.PROCESSORS.names()
-    lines.append(_row('evaluation.processors', ', '.join(processors)))
+    folders = {
+        'data': SOURCES,
+        'filters': FILTERS,
+        'objective': OBJECTIVES,
+        'tokenizer': TOKENIZERS,
+        'train.loss': variants.LOSSES,
+        'train.hooks': HOOKS,
+        'evaluation.metrics': METRICS,
+        'evaluation.decode': variants.STRATEGIES,
+        'evaluation.processors': variants.PROCESSORS,
+    }
+    for name, folder in folders.items():
+        lines.append(_row(name, ', '.join(folder.names())))
     for kind in variants.FOLDERS:
         lines.append(_row(f'model.{kind}', ', '.join(variants.names(kind))))
     lines.append('  model.decoder_* and model.cross_* may name the same')

@@ -125,6 +125,13 @@ def check_contracts(config: ExperimentConfig) -> None:
     if _is_elsewhere(config.train.loss):
         findings = testing.loss_findings(config.train.loss)
         _refuse_broken(f'train.loss={config.train.loss}', findings)
+    settings = config.optimizer
+    if _is_elsewhere(settings.schedule):
+        findings = testing.schedule_findings(settings.schedule)
+        _refuse_broken(f'optimizer.schedule={settings.schedule}', findings)
+    if '.' in optax_specs.split(settings.name)[0].removeprefix('contrib.'):
+        findings = optax_specs.findings(settings.name)
+        _refuse_broken(f'optimizer.name={settings.name}', findings)
 
 
 def _is_elsewhere(part: spec.Spec) -> bool:

@@ -20,7 +20,7 @@ from flaxformer_lite.config import spec
 
 FOLDER = 'parts'
 RECORD = 'parts.json'
-_OURS = ('experiments', 'flaxformer_lite')
+_OURS = ('experiments', 'flaxformer_lite', 'contrib')  # the last is optax's
 
 
 def packages(fields: Mapping[str, Any]) -> list[str]:

@@ -91,7 +91,7 @@ class OptimizerConfig(Section):
     NAME = 'optimizer'
 
     name: Annotated[
-        str, "adam, adamw, or any other of optax with its arguments: 'lion(b1=0.95)'"
+        Spec, "adam, adamw, or any other of optax with its arguments: 'lion(b1=0.95)'"
     ] = 'adam'
     b1: Annotated[Rate, 'decay of the mean of gradients; of adam and adamw'] = 0.9
     b2: Annotated[Rate, 'decay of the mean of their squares; of adam and adamw'] = 0.98
@@ -99,7 +99,7 @@ class OptimizerConfig(Section):
     eps: Annotated[Epsilon, 'is added to what is divided by; of adam and adamw'] = 1e-9
     weight_decay: Annotated[NotNegative, 'of adamw'] = 0.0
     clip: Annotated[NotNegative, 'largest norm of the gradient; 0: any'] = 0.0
-    schedule: Annotated[str, 'the learning rate of each step'] = 'noam(warmup=4000)'
+    schedule: Annotated[Spec, 'the learning rate of each step'] = 'noam(warmup=4000)'
 
 
 @dataclasses.dataclass(frozen=True)

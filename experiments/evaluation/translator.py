@@ -60,15 +60,13 @@ class Translator:
         self._n_best = n_best
         self._devices = devices or mesh.of()
         self._strategy, processors = search.make(settings)
-        choice = Settings(
-            strategy=self._strategy,
-            processors=(*forced_prefix(tokenizer.forced_first), *processors),
-            length=settings.extra_length,
-            special_tokens=model.special_tokens,
-            n_best=1 if self._strategy.draws else n_best,
+        choice = search.Search(
+            self._strategy, (*forced_prefix(tokenizer.forced_first), *processors)
         )
+        final = 1 if self._strategy.draws else n_best
+        extra = settings.extra_length
         # Flax makes modules hashable, which the checker does not see.
-        self._search = _search(model, choice, self._devices)  # pyright: ignore[reportArgumentType]
+        self._search = _search(model, choice, extra, final, self._devices)  # pyright: ignore[reportArgumentType]
 
     def __call__(
         self,
@@ -187,27 +185,27 @@ class Translator:
 
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it
 def _search(
-    model: Model | Ensemble, choice: Settings, devices: DeviceMesh
+    model: Model | Ensemble,
+    choice: search.Search,
+    extra_length: int,
+    n_best: int,
+    devices: DeviceMesh,
 ) -> compilation.Program:
-    """The compiled search for the translations of a batch, each device for its rows.
+    """The compiled search for the translations of a batch, each device for its rows."""
 
-    Args:
-      choice: its `length` is what a target may have more than the longest source.
-    """
-
-    def search(
+    def decode(
         variables: Any,
         key: jax.Array,
         source_BS: jax.Array,
         max_len_B: jax.Array,
         numbers_B: jax.Array,
     ) -> DecodeResult:
-        length = source_BS.shape[1] - 1 + choice.length
-        settings = choice._replace(length=length)
+        length = source_BS.shape[1] - 1 + extra_length
+        settings = Settings(*choice, length, model.special_tokens, n_best)
         arrays = (source_BS, max_len_B, numbers_B)
         return decode_rows(model, settings, variables, key, *arrays)
 
-    jitted = jax.jit(search, out_shardings=devices.readable_rows())
+    jitted = jax.jit(decode, out_shardings=devices.readable_rows())
     return compilation.Program(jitted)
 
 

@@ -1,4 +1,4 @@
-"""Any optimizer of optax by a spec: `lion(b1=0.95)`, `contrib.muon`."""
+"""Any optimizer by a spec: optax's `lion(b1=0.95)`, `contrib.muon`, `my_parts.mine`."""
 
 import functools
 import inspect
@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import optax
 
 from experiments.errors import UserError, user_errors
+from flaxformer_lite import ranges, testing
 from flaxformer_lite.config import spec
+from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.ranges import nearest
 
 _CONTRIB = 'contrib.'
@@ -37,17 +39,26 @@ def names() -> list[str]:
     return list(_makers())
 
 
-def split(text: str) -> tuple[str, dict[str, Any]]:
+def split(text: Spec) -> tuple[str, dict[str, Any]]:
     """`'contrib.muon(beta=0.9)'` → `('contrib.muon', {'beta': 0.9})`.
 
     Raises:
       UserError: the text is not a spec.
     """
-    text = text.strip()
+    text = spec.text(text).strip()
     prefix = _CONTRIB if text.startswith(_CONTRIB) else ''
     with user_errors('optimizer.name: '):
         name, arguments = spec.parse(text.removeprefix(prefix))
     return prefix + name, arguments
+
+
+def findings(text: Spec) -> list[testing.Finding]:
+    """The contracts of an optimizer, at a constant learning rate."""
+    name, given = split(text)
+    rate = optax.constant_schedule(1e-3)
+    return testing.optimizer_findings(
+        lambda: make(name, given, rate, lambda params: jax.tree.map(jnp.ndim, params))
+    )
 
 
 def make(
@@ -56,7 +67,10 @@ def make(
     schedule: optax.Schedule,
     mask: Callable[[Any], Any],
 ) -> optax.GradientTransformation:
-    """An optimizer of optax, with optax's own defaults for what is not given.
+    """An optimizer of optax, with its defaults for what is not given, or of elsewhere.
+
+    One of elsewhere is what a function or class of a dotted name returns for a
+    `learning_rate`, and for a `mask` if it takes one.
 
     Args:
       name, given: its name and its arguments, as `split` returns them.
@@ -68,6 +82,8 @@ def make(
       UserError: there is no such optimizer or argument, or optax refuses a value.
     """
     makers = _makers()
+    if '.' in name and not name.startswith(_CONTRIB):
+        return _from_elsewhere(name, given, schedule, mask)
     if name not in makers:
         raise UserError(
             f'optimizer.name must be one of {", ".join(makers)}, not {name!r}'
@@ -91,6 +107,31 @@ def make(
     except Exception as error:  # whatever optax and JAX say to a value of a wrong kind
         reason = ' '.join(str(error).split())
         raise UserError(f'optimizer.name={name}: optax refuses it: {reason}') from None
+    return update
+
+
+def _from_elsewhere(
+    name: str,
+    given: dict[str, Any],
+    schedule: optax.Schedule,
+    mask: Callable[[Any], Any],
+) -> optax.GradientTransformation:
+    """What a function or class of a dotted name returns."""
+    ours = {'learning_rate': schedule, 'mask': mask}
+    with user_errors('optimizer.name: '):
+        maker = spec.imported(name)
+        takes = spec.parameters(maker)
+        if 'learning_rate' not in takes:
+            raise ValueError(f'{name} must take learning_rate, a schedule')
+        ours = {argument: x for argument, x in ours.items() if argument in takes}
+        spec.check(name, maker, given, ours)
+    update = maker(**ours, **given)
+    if not isinstance(update, optax.GradientTransformation):
+        raise UserError(
+            f'optimizer.name={name} must return an optax.GradientTransformation, not '
+            f'{ranges.shown(update)}'
+        )
+    _try(update)
     return update
 
 

@@ -144,7 +144,7 @@ def _check_lr_multipliers(config: ExperimentConfig, name: str) -> None:
             f'model.init={config.model.init} gives each parameter are for Adam and its '
             f'like: choose one of {", ".join(_OF_ONE_LENGTH)}'
         )
-    if config.optimizer.schedule.startswith('noam'):
+    if schedules.goes_by(config.optimizer.schedule, 'd_model'):
         raise UserError(
             f'optimizer.schedule={config.optimizer.schedule} goes by d_model, and '
             f'model.init={config.model.init} has learning rates of its own for that: '

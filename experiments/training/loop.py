@@ -458,7 +458,7 @@ def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
 def _check_may_go_on(config: ExperimentConfig) -> None:
     """Refuses more steps where those so far would have had other learning rates."""
     schedule = config.optimizer.schedule
-    if schedules.goes_by_steps(schedule):
+    if schedules.goes_by(schedule, 'steps'):
         raise UserError(
             f'train.steps={config.train.steps} is more than this run was begun with, '
             f'and optimizer.schedule={schedule} goes by the number of steps: those so '

@@ -86,11 +86,11 @@ class Folder:
         if not isinstance(spec, str):
             cls = _class_of(spec)
         elif '.' in name:
-            cls = _import_class(name)
+            cls = imported(name)
         else:
             cls = _only_class(f'{self.package}.{name}')
         base = getattr(importlib.import_module(f'{self.package}.base'), self.base)
-        if not issubclass(cls, base):
+        if not (isinstance(cls, type) and issubclass(cls, base)):
             raise ValueError(
                 f'{name} is no {self.base}: derive it from '
                 f'{base.__module__}.{self.base}'
@@ -159,7 +159,7 @@ def text(spec: Spec) -> str:
     given = ', '.join(f'{argument}={value!r}' for argument, value in arguments.items())
     written = f'{name}({given})' if given else name
     try:
-        is_found = cls.__module__ != '__main__' and _import_class(name) is cls
+        is_found = cls.__module__ != '__main__' and imported(name) is cls
         is_found = is_found and parse(written) == (name, arguments)
     except ValueError:
         is_found = False
@@ -246,8 +246,12 @@ def is_of_part(error: BaseException) -> bool:
     return __name__ not in modules and not packages.isdisjoint(_elsewhere)
 
 
-def _import_class(name: str) -> type:
-    """The class of a dotted name. What its module raises passes."""
+def imported(name: str) -> Any:
+    """The class or function of a dotted name. What its module raises passes.
+
+    Raises:
+      ValueError: there is no such module, or nothing in it that can be called.
+    """
     module_name, _, class_name = name.rpartition('.')
     package, _, _ = name.partition('.')
     if package != __name__.partition('.')[0]:
@@ -261,12 +265,12 @@ def _import_class(name: str) -> type:
         ) from None
     except ValueError as error:  # which would be taken for what is wrong with the name
         raise ImportError(f'{module_name} cannot be imported') from error
-    cls = getattr(module, class_name, None)
-    if not isinstance(cls, type):
-        there = [key for key, value in vars(module).items() if isinstance(value, type)]
+    found = getattr(module, class_name, None)
+    if not callable(found):
+        there = [key for key, value in vars(module).items() if callable(value)]
         hint = ranges.nearest(class_name, there)
         raise ValueError(f'{name}: {module_name} has no class {class_name}{hint}')
-    return cls
+    return found
 
 
 def _only_class(module_name: str) -> type:

@@ -13,3 +13,5 @@ from flaxformer_lite.testing.finding import broken as broken
 from flaxformer_lite.testing.finding import require as require
 from flaxformer_lite.testing.losses import loss_findings as loss_findings
 from flaxformer_lite.testing.parts import small_model as small_model
+from flaxformer_lite.testing.updates import optimizer_findings as optimizer_findings
+from flaxformer_lite.testing.updates import schedule_findings as schedule_findings

@@ -1,0 +1,101 @@
+"""What must hold of every learning-rate schedule, and of every optimizer."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.testing.finding import Finding
+from flaxformer_lite.training import schedules
+
+D_MODEL, STEPS = 64, 1000
+_UPDATES = 3
+
+
+def schedule_findings(
+    schedule: Spec, d_model: int = D_MODEL, steps: int = STEPS
+) -> list[Finding]:
+    """The contracts of a schedule, by rates of a training of so many steps.
+
+    Raises:
+      ValueError: there is no such schedule.
+    """
+    rate = schedules.make(schedule, d_model, steps)
+    counts = [steps * i // 100 for i in range(101)]
+    traced = jax.jit(jax.vmap(rate))(jnp.asarray(counts, jnp.int32)).tolist()
+    plain = [jnp.asarray(rate(count)).item() for count in counts]
+    wrong = [i for i, x in enumerate(traced) if not -1e-9 <= x < float('inf')]
+    # By rounding, which compilers may order otherwise.
+    rounding = 1e-5 * max(map(abs, plain))
+    differs = [i for i, x in enumerate(traced) if not abs(x - plain[i]) <= rounding]
+    return [
+        _first('rates are finite, and not negative', wrong, counts, traced),
+        _first('rates are the same, traced or not', differs, counts, traced),
+    ]
+
+
+def optimizer_findings(
+    make: Callable[[], optax.GradientTransformation],
+) -> list[Finding]:
+    """The contracts of an optimizer, by some updates of a small tree.
+
+    Args:
+      make: makes it anew each time.
+    """
+    params = {
+        'kernel': jnp.linspace(-1.0, 1.0, 12).reshape(3, 4),
+        'bias': jnp.ones(4),
+    }
+    state, updates = _after_updates(make(), params)
+    again = _after_updates(make(), params)
+    like = jax.tree.map(jnp.shape, updates) == jax.tree.map(jnp.shape, params)
+    finite = all(jnp.isfinite(x).all() for x in jax.tree.leaves(updates))
+    arrays = all(isinstance(x, jax.Array) for x in jax.tree.leaves(state))
+    first = jax.eval_shape(make().init, params)
+    kept = jax.tree.structure(first) == jax.tree.structure(state)
+    both = _plain((state, updates)), _plain(again)
+    same = jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), *both))
+    return [
+        _holds('updates have the tree of the parameters', like, 'they have another'),
+        _holds('updates are finite', finite, 'one is not, of gradients of 0'),
+        _holds('its state is arrays, of one tree', arrays and kept, 'it is not'),
+        _holds('the same gradients make the same updates', bool(same), 'they differ'),
+    ]
+
+
+def _after_updates(update: optax.GradientTransformation, params: Any) -> Any:
+    """The state and the updates after some gradients, the last of which are 0."""
+    step = jax.jit(update.update)
+    state, updates = update.init(params), params
+    for i in range(_UPDATES):
+        scale = _UPDATES - 1 - i
+        gradients = jax.tree.map(functools.partial(jnp.multiply, scale), params)
+        updates, state = step(gradients, state, params)
+    return state, updates
+
+
+def _plain(tree: Any) -> Any:
+    """The tree with the numbers of random keys."""
+
+    def of_leaf(x: Any) -> Any:
+        is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(x) if is_key else x
+
+    return jax.tree.map(of_leaf, tree)
+
+
+def _first(
+    contract: str, wrong: list[int], counts: list[int], rates: list[float]
+) -> Finding:
+    if not wrong:
+        return Finding(contract, True)
+    i = wrong[0]
+    return Finding(contract, False, f'step {counts[i]:,} has a rate of {rates[i]:g}')
+
+
+def _holds(contract: str, holds: bool, otherwise: str) -> Finding:
+    return Finding(contract, holds, '' if holds else otherwise)

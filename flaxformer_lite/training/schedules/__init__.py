@@ -1,0 +1,111 @@
+"""Learning rates by step: one file a schedule, optax's, and classes of one's own."""
+
+import math
+import re
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from flaxformer_lite import ranges
+from flaxformer_lite.config import spec
+from flaxformer_lite.config.spec import Folder, Spec
+from flaxformer_lite.ranges import Range
+
+SCHEDULES = Folder('flaxformer_lite.training.schedules', 'Schedule')
+_OPTAX = re.compile('[a-z].*_schedule')
+
+
+def make(text: Spec, d_model: int, steps: int) -> optax.Schedule:
+    """`'noam(warmup=400)'`, `'my_parts.Triangle(peak=1e-3)'`, or optax's
+    `'linear_schedule(…)'`.
+
+    Args:
+      text: the spec.
+      d_model: the width of the model, for schedules that go by it.
+      steps: the length of the whole training, for those that go by that.
+
+    Raises:
+      ValueError: no schedule has that name, its arguments are wrong, or it gives no
+        number.
+    """
+    name, arguments = spec.parse(text)
+    ours = None
+    if _is_optax(text):
+        _refuse_long(arguments)
+    else:
+        run = dict(d_model=d_model, steps=steps)
+        given = {field: x for field, x in run.items() if goes_by(text, field)}
+        ours = SCHEDULES.make(text, **given)
+    try:
+        schedule = ours or getattr(optax.schedules, name)(**arguments)
+        rate = jax.eval_shape(schedule, 0)
+    # Optax looks at few of its arguments: what its arithmetic makes of the others may
+    # be any error.
+    except Exception as error:
+        reason = str(error).split('\n')[0] or type(error).__name__
+        raise ValueError(f'{ranges.shown(text)}: {reason}') from None
+    if not _is_number(rate):
+        raise ValueError(f'{ranges.shown(text)} gives no number for a rate')
+    return schedule
+
+
+def goes_by(text: Spec, field: str) -> bool:
+    """Whether a schedule depends on `d_model`, or on the `steps` of the training."""
+    if _is_optax(text):
+        return False
+    cls, _ = SCHEDULES.find(text)
+    return field in spec.parameters(cls)
+
+
+def available() -> list[str]:
+    """The names that `make` knows."""
+    of_optax = filter(_OPTAX.fullmatch, vars(optax.schedules))
+    return [*SCHEDULES.names(), *of_optax]
+
+
+def _is_optax(text: Spec) -> bool:
+    """Raises ValueError for a name without a module that is none's."""
+    name, _ = spec.parse(text)
+    if '.' not in name and name not in available():
+        known = ', '.join(available())
+        raise ValueError(
+            f'{ranges.shown(name)} is not one of {known}, nor a class of your own'
+        )
+    return '.' not in name and name not in SCHEDULES.names()
+
+
+def check_rates(text: Spec, d_model: int, steps: int) -> None:
+    """Refuses a schedule by its rates over so many steps, which a device computes.
+
+    Raises:
+      ValueError: as `make`; or a rate is negative or not finite.
+    """
+    schedule = make(text, d_model, steps)
+    if spec.parse(text)[0] in SCHEDULES.names():
+        return  # the ranges of their arguments leave no such rate
+    counts = [steps * i // 100 for i in range(101)]
+    rates = jax.jit(jax.vmap(schedule))(jnp.asarray(counts, jnp.int32))
+    rates = rates.tolist()
+    # By rounding, one that ends at 0 may end below it.
+    least = -1e-6 * max((x for x in rates if 0 < x < math.inf), default=0.0)
+    for count, rate in zip(counts, rates, strict=True):
+        if not least <= rate < math.inf:
+            raise ValueError(
+                f'{ranges.shown(text)} gives a rate of {rate:g} at step {count:,}; '
+                'it must be at least 0 and finite'
+            )
+
+
+def _refuse_long(arguments: dict[str, Any]) -> None:
+    for argument, value in arguments.items():
+        for number in spec.numbers_in(value):
+            if isinstance(number, int):
+                ranges.check(argument, Annotated[int | bool, Range()], number)
+
+
+def _is_number(rate: Any) -> bool:
+    if not isinstance(rate, jax.ShapeDtypeStruct) or rate.shape:
+        return False
+    return jnp.issubdtype(rate.dtype, jnp.number)

@@ -1,0 +1,25 @@
+"""The paper's learning rate, §5.3."""
+
+import jax.numpy as jnp
+
+from flaxformer_lite.ranges import Positive, Size
+from flaxformer_lite.training.schedules.base import Schedule
+
+
+class Noam(Schedule):
+    """factor · d_model^−0.5 · min(s^−0.5, s · warmup^−1.5), s from 1 on (equation 3).
+
+    Attributes:
+      d_model: the width of the model; given.
+      warmup: updates until the highest rate.
+      factor: of all rates.
+    """
+
+    d_model: Size
+    warmup: Size = 4000
+    factor: Positive = 1.0
+
+    def __call__(self, count):
+        s = jnp.asarray(count, jnp.float32) + 1
+        shape = jnp.minimum(s**-0.5, s * self.warmup**-1.5)
+        return self.factor * self.d_model**-0.5 * shape
