@@ -150,7 +150,15 @@ def test_every_number_of_a_schedule_strategy_or_processor_has_a_range(folder, na
 def test_every_field_of_a_config_has_a_type_and_every_number_a_range():
     kinds = {name: field.kind for name, field in schema.fields().items()}
     # What is free text, and what is a spec, is looked at by who reads it.
-    text = {'data', 'tokenizer', 'optimizer.name', 'optimizer.schedule', 'train.loss'}
+    text = {
+        'data',
+        'filters',
+        'objective',
+        'tokenizer',
+        'optimizer.name',
+        'optimizer.schedule',
+        'train.loss',
+    }
     text |= {'init_from', 'train.teacher', 'train.profile', 'train.hooks'}
     text |= {f'evaluation.{field}' for field in ('sets', 'metrics', 'best')}
     text |= {'evaluation.decode', 'evaluation.processors'}
