@@ -86,6 +86,9 @@ def test_it_begins_with_a_badge_that_opens_it_and_a_cell_that_installs(name):
 def test_its_outputs_are_there_small_and_of_no_machine(name):
     found = outputs(name)
     assert found
+    for cell in cells(name, 'code'):
+        prints = re.search(r'^(print\(|!)', source(cell), re.MULTILINE)
+        assert cell['outputs'] or not prints
     counts = [cell['execution_count'] for cell in cells(name, 'code')]
     assert counts == list(range(1, len(counts) + 1))
     text = json.dumps(found)
