@@ -276,7 +276,7 @@ def numbers_of_heads(
             x=alt.X('head:O', axis=alt.Axis(labelAngle=0)),
             y='layer:O',
             color=alt.Color('value:Q', title=None, scale=scale),
-            column=alt.Column('attention:N', title=None, sort=list(grids)),
+            column=alt.Column('attention:N', title=None, sort=list(grids), spacing=60),
             tooltip=['layer:O', 'head:O', alt.Tooltip('value:Q', format='.4~g')],
         )
         .properties(width=alt.Step(_CELL), height=alt.Step(_CELL))
