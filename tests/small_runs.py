@@ -114,12 +114,15 @@ def _shrunk_run(argv: list[str]) -> list[str]:
     config = next(x for x in argv if x.startswith('--config='))
     overrides = [x for x in argv if x.startswith('--config.')]
     settings = command_flags.settings(config.partition('=')[2], overrides)
-    if settings.config.data.startswith('tfds'):
+    if settings.config.data.startswith(('tfds', 'huggingface')):
         return ['-m', 'experiments.describe', config, *overrides]
     fields = OF_A_PAGE | {k: v for k, v in given.items() if k not in ALWAYS}
     if config.endswith('.json'):  # whose model is one that is there
         of_model = ('model.', 'tokenizer')
         fields = {k: v for k, v in fields.items() if not k.startswith(of_model)}
+    if 'model.decoder_num_layers' in given:  # two more than the source's, here one
+        fields['model.decoder_num_layers'] = 3
+        fields['init_ignore'] = given['init_ignore'].replace('[45]', '[12]')
     # A run that is to go on further has more of them.
     fields['train.steps'] = 4 if settings.config.train.steps <= 1_300 else 6
     if 'train.profile' in fields:

@@ -25,7 +25,7 @@ SHELL = f'pip() {{ :; }}; python() {{ "{sys.executable}" "{SHRUNK}" "$@"; }}; '
 NOT_HERE = (
     '--sweep=configs/sweeps/',
     'benchmarks.',
-    'model.attention=euclidean',
+    'euclidean',  # which the page has the reader write: the last test does
     'experiments.config.table',  # of which another test compares all that it prints
 )
 if importlib.util.find_spec('ctranslate2') is None:  # which the extra `test` leaves out
@@ -57,6 +57,13 @@ def trained(tmp_path_factory):
         (folder / name).mkdir()
         small_runs.write_text(folder / name, val=4, test=4, test_2016_flickr=4)
     (folder / 'in.en').write_text('Tom sleeps.\n', encoding='utf-8')
+    for name in ('train', 'val'):
+        sides = [
+            (folder / f'my_text/{name}.{language}').read_text('utf-8').splitlines()
+            for language in ('en', 'de')
+        ]
+        lines = ['word\tsounds', *map('\t'.join, zip(*sides, strict=True))]
+        (folder / f'{name}.tsv').write_text('\n'.join(lines) + '\n', 'utf-8')
     (folder / 'pairs.tsv').write_text('Tom sleeps.\tTom schläft.\n', 'utf-8')
     for name, like in (('opus-mt-en-de', 'marian'), ('nllb', 'nllb')):
         published_tokenizers.checkpoint(like, folder / name)
@@ -120,9 +127,11 @@ def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):
     text = tests.read_text('utf-8')
     assert text.count('\nLAWS = {\n') == 1
     tests.write_text(text.replace('\nLAWS = {\n', f'\nLAWS = {{\n{law}'), 'utf-8')
-    training = [x for x in pages.commands('README.md') if '=euclidean' in x]
+    commands = pages.commands('README.md') + pages.commands(guide)
+    commands = [command for command in commands if 'euclidean' in command]
+    assert len(commands) == 2
     (testing,) = [x for x in pages.text(guide).splitlines() if x.startswith('pytest ')]
-    for command in (*training, f'"{sys.executable}" -m {testing}'):
+    for command in (*commands, f'"{sys.executable}" -m {testing}'):
         status, printed = run(command, root, root)
         assert status == 0, (command, printed)
     assert ' passed' in printed
