@@ -15,6 +15,7 @@ from terminals import Terminal
 from test_report_page import Reader, drawn
 
 from experiments import look
+from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 from experiments.evaluation import opened_run
 from experiments.reports import looking, pictures
@@ -168,7 +169,7 @@ def test_a_head_that_is_switched_off_is_one_whose_projection_is_zero():
             assert rise == pytest.approx(float(loss(changed)) - with_all, abs=1e-5)
 
 
-class Letters:
+class Letters(Tokenizer):
     """A tokenizer whose tokens are letters from a to i."""
 
     special_tokens = SpecialTokens()
