@@ -26,6 +26,7 @@ SEARCHES = {
     'greedy': 'greedy',
     'beam': 'beam(beams=3)',
     'sample': 'sample(temperature=0.7, top_k=4, top_p=0.9)',
+    'diverse_beam': 'diverse_beam(beams=4, groups=2)',
 }
 every_search = pytest.mark.parametrize('name', SEARCHES)
 
@@ -221,6 +222,79 @@ def test_a_narrow_beam_is_the_textbooks(toy, alpha):
         np.testing.assert_allclose(scores[sentence, 0], score, rtol=1e-4)
 
 
+def by_diverse_beam(toy, sentence, limit, beams, groups, diversity, alpha):
+    """Algorithm 1 with Hamming diversity, with lists: a beam search of each group, in
+    which a token costs λ each time that a group before chose it at this step."""
+    width = beams // groups
+    live, done = [[([], 0.0)] for _ in range(groups)], [[] for _ in range(groups)]
+    for i in range(limit):
+        chosen = []
+        for g in range(groups):
+            candidates = []
+            for prefix, score in live[g]:
+                log_p = toy.log_p(sentence, prefix)
+                candidates += [
+                    ([*prefix, t], score + p) for t, p in choices(log_p, i + 1 == limit)
+                ]
+            candidates.sort(key=lambda c: diversity * chosen.count(c[0][-1]) - c[1])
+            candidates = candidates[: 2 * width]
+            chosen = chosen + [prefix[-1] for prefix, _ in candidates[:width]]
+            penalty = ((5 + i + 1) / 6) ** alpha
+            done[g] += [(p, s / penalty) for p, s in candidates if p[-1] == EOS]
+            done[g] = sorted(done[g], key=lambda c: -c[1])[:width]
+            live[g] = [c for c in candidates if c[0][-1] != EOS][:width]
+    return sorted(sum(done, []), key=lambda c: -c[1])
+
+
+@pytest.mark.parametrize(
+    ('beams', 'groups', 'diversity', 'alpha'),
+    [(4, 2, 0.5, 0.6), (6, 3, 1.5, 1.0), (3, 3, 0.8, 0.0), (4, 1, 0.5, 0.6)],
+)
+@pytest.mark.parametrize('eos_bias', [-1.0, 1.5])
+def test_groups_of_beams_are_those_of_algorithm_1(
+    beams, groups, diversity, alpha, eos_bias
+):
+    toy = Toy(sentences=40, eos_bias=eos_bias)
+    limits = [2 + i % 4 for i in range(40)]
+    given = f'beams={beams}, groups={groups}, diversity={diversity}, alpha={alpha}'
+    model = toy.by_slots(np.arange(40), beams)
+    # All are asked for, so that a search ends no sooner than the lists do.
+    found = run(f'diverse_beam({given})', model, limits, n_best=beams)
+    for sentence, limit in enumerate(limits):
+        expected = by_diverse_beam(
+            toy, sentence, limit, beams, groups, diversity, alpha
+        )
+        tokens, scores, exists = (x[sentence] for x in found)
+        assert exists.sum() == len(expected)
+        # Equal results of several groups have equal scores, but for rounding.
+        assert sorted(map(cut, tokens[exists])) == sorted(p for p, _ in expected)
+        expected_scores = [score for _, score in expected]
+        np.testing.assert_allclose(scores[exists], expected_scores, rtol=1e-4)
+
+
+def test_one_group_is_a_beam_search():
+    toy, limits = Toy(sentences=40, eos_bias=1.5), [2 + i % 4 for i in range(40)]
+    model = toy.by_slots(np.arange(40), 3)
+    expected = run('beam(beams=3, alpha=0.6)', model, limits, n_best=2)
+    one_group = 'diverse_beam(beams=3, groups=1, alpha=0.6)'
+    for x, y in zip(run(one_group, model, limits, n_best=2), expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_without_diversity_each_group_is_a_beam_search_of_its_beams():
+    toy, limits = Toy(sentences=40, eos_bias=1.5), [2 + i % 4 for i in range(40)]
+    alone = run('beam(beams=2)', toy.by_slots(np.arange(40), 2), limits, n_best=2)
+    groups = 'diverse_beam(beams=6, groups=3, diversity=0)'
+    found = run(groups, toy.by_slots(np.arange(40), 6), limits, n_best=6)
+    for x, y in zip(found, alone, strict=True):
+        np.testing.assert_allclose(x, np.repeat(y, 3, axis=1), rtol=1e-5)
+
+
+def test_beams_are_divided_among_groups():
+    with pytest.raises(ValueError, match='^beams=4 cannot be divided among groups=3: '):
+        as_strategy('diverse_beam(beams=4, groups=3)')
+
+
 # Of many sentences, those that have ended leave the batch, and the others go on without
 # them.
 @pytest.mark.parametrize('sentences', [6, 70])
@@ -304,7 +378,7 @@ def test_scores_are_the_log_probabilities_of_the_tokens(name):
     tokens, scores, _ = search_rows(name, toy, range(6), [5] * 6)
     for sentence in range(6):
         path = cut(tokens[sentence, 0])
-        penalty = ((5 + len(path)) / 6) ** 0.6 if name == 'beam' else 1.0
+        penalty = ((5 + len(path)) / 6) ** 0.6 if 'beam' in name else 1.0
         expected = toy.score(sentence, path) / penalty
         np.testing.assert_allclose(scores[sentence, 0], expected, rtol=1e-4)
 

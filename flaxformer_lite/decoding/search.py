@@ -80,7 +80,7 @@ class SearchState(NamedTuple):
 
 
 # (state, logits_BNV, total_BNV) → index_BM of M of the N · V continuations of a
-# sentence, the best first
+# sentence, group by group, and of each group the best first
 Choose = Callable[[SearchState, jax.Array, jax.Array], jax.Array]
 
 
@@ -90,12 +90,14 @@ class Search:
 
     Attributes:
       inputs: what is decoded.
-      choose: M ≥ N candidates, by the logits of the next token and by the
-        log-probability of all tokens with it; both are −inf for a token that may not
-        come.
+      choose: M ≥ N candidates, M / groups of each group, by the logits of the next
+        token and by the log-probability of all tokens with it; both are −inf for a
+        token that may not come.
       length_penalty: length → what log-probabilities of results are divided by.
       beams: N, the hypotheses of a sentence.
       n_best: how many results of each sentence must be final.
+      groups: of N / groups hypotheses each, which stand side by side. Only those of one
+        group take each other's place.
     """
 
     inputs: DecodeInputs
@@ -103,6 +105,7 @@ class Search:
     length_penalty: Callable[[jax.Array], jax.Array | float]
     beams: int = 1
     n_best: int = 1
+    groups: int = 1
 
     def __call__(self) -> DecodeResult:
         """Runs the search."""
@@ -122,7 +125,7 @@ class Search:
             state = self._keep_unfinished(state, rows)
             state = self._run(state, self.inputs.length, stop)
             result = write_rows(result, state.row_B, state.finished)
-        return result
+        return result if self.groups == 1 else best(self.beams, result)
 
     def _first_state(self) -> SearchState:
         inputs = self.inputs
@@ -133,11 +136,12 @@ class Search:
             scores_BN=jnp.full(shape, -jnp.inf),
             exists_BN=jnp.zeros(shape, bool),
         )
-        # All hypotheses begin alike, so only the first one exists.
+        # All hypotheses begin alike, so only the first one of a group exists.
+        first_ones = slice(0, None, self._width) if self.groups > 1 else 0
         live = DecodeResult(
             tokens_BNL=nothing.tokens_BNL,
-            scores_BN=nothing.scores_BN.at[:, 0].set(0.0),
-            exists_BN=nothing.exists_BN.at[:, 0].set(True),
+            scores_BN=nothing.scores_BN.at[:, first_ones].set(0.0),
+            exists_BN=nothing.exists_BN.at[:, first_ones].set(True),
         )
         beam = BeamState(
             step=jnp.int32(0),
@@ -179,15 +183,22 @@ class Search:
         return jax.tree.map(lambda x: x[stay_B] if x.ndim else x, state)
 
     def _is_unfinished(self, state: SearchState) -> jax.Array:
-        """Whether a live hypothesis can still come among the `n_best`, bool B."""
+        """Whether a live hypothesis can still come among its group's best, bool B."""
+        live, finished = self._by_group(state.live), self._by_group(state.finished)
+        max_len_B = state.max_len_B
+        if self.groups > 1:
+            max_len_B = jnp.repeat(max_len_B, self.groups)
         # Log-probabilities only fall, so a live hypothesis can reach at most this.
-        penalty_B = self.length_penalty(state.max_len_B)
-        reachable_B = state.live.scores_BN.max(-1) / penalty_B
-        last = self.n_best - 1
-        is_beaten_B = reachable_B <= state.finished.scores_BN[:, last]
-        is_decided_B = state.finished.exists_BN[:, last] & is_beaten_B
-        is_below_limit_B = state.beam.step < state.max_len_B
-        return is_below_limit_B & ~is_decided_B & state.live.exists_BN.any(-1)
+        penalty_B = self.length_penalty(max_len_B)
+        reachable_B = live.scores_BN.max(-1) / penalty_B
+        last = min(self.n_best, self._width) - 1
+        is_beaten_B = reachable_B <= finished.scores_BN[:, last]
+        is_decided_B = finished.exists_BN[:, last] & is_beaten_B
+        is_below_limit_B = state.beam.step < max_len_B
+        is_open_B = is_below_limit_B & ~is_decided_B & live.exists_BN.any(-1)
+        if self.groups > 1:
+            is_open_B = is_open_B.reshape(-1, self.groups).any(-1)
+        return is_open_B
 
     def _advance(self, state: SearchState) -> SearchState:
         """One step: feeds the last tokens, and keeps the best of what may follow."""
@@ -200,15 +211,34 @@ class Search:
         results = candidates._replace(
             scores_BN=candidates.scores_BN / self.length_penalty(length)
         ).where(ended_BM & unfinished_B1)
-        finished = best(self.beams, concatenate(state.finished, results))
-        live, kept_BN = first(self.beams, candidates.where(~ended_BM))
+        results = concatenate(self._by_group(state.finished), self._by_group(results))
+        finished = best(self._width, results)
+        going_on = self._by_group(candidates.where(~ended_BM))
+        live, kept_BN = first(self._width, going_on)
 
-        parent_BN = jnp.take_along_axis(parent_BM, kept_BN, 1)
+        parent_BN = jnp.take_along_axis(self._by_group(parent_BM), kept_BN, 1)
         return state._replace(
-            beam=beam.replace(step=length, parent_BN=parent_BN),
-            live=live,
-            finished=finished,
+            beam=beam.replace(step=length, parent_BN=self._whole(parent_BN)),
+            live=self._whole(live),
+            finished=self._whole(finished),
             model=model,
+        )
+
+    @property
+    def _width(self) -> int:
+        """Hypotheses of a group."""
+        return self.beams // self.groups
+
+    def _by_group(self, arrays: Any) -> Any:
+        """Arrays BM as rows of one group each: (B · groups, M / groups)."""
+        return jax.tree.map(
+            lambda x: x.reshape(-1, x.shape[1] // self.groups, *x.shape[2:]), arrays
+        )
+
+    def _whole(self, arrays: Any) -> Any:
+        """The opposite of `_by_group`."""
+        return jax.tree.map(
+            lambda x: x.reshape(-1, x.shape[1] * self.groups, *x.shape[2:]), arrays
         )
 
     def _feed(self, state: SearchState) -> tuple[BeamState, Any, jax.Array]:

@@ -35,12 +35,18 @@ class Strategy(Checked):
         """N, of each sentence."""
         return 1
 
+    @property
+    def hypothesis_groups(self) -> int:
+        """So many groups of hypotheses, side by side, search each by themselves."""
+        return 1
+
     def choose(
         self, state: SearchState, logits_BNV: jax.Array, total_BNV: jax.Array
     ) -> jax.Array:
         """M ≥ N of the N · V continuations of each sentence, the best first.
 
-        Of these, what ends is a result, and the first N that do not end go on.
+        Of these, what ends is a result, and the first N that do not end go on. Where
+        there are groups, the first M / groups are those of the first group, and so on.
 
         Args:
           state: of the search. Where the strategy draws, `state.keys_B` has a key of
@@ -77,7 +83,12 @@ class Strategy(Checked):
                 f'sentence, not {n_best}'
             )
         search = Search(
-            inputs, self.choose, self.length_penalty, self.hypotheses, n_best
+            inputs,
+            self.choose,
+            self.length_penalty,
+            self.hypotheses,
+            n_best,
+            self.hypothesis_groups,
         )
         return search()
 

@@ -1,0 +1,69 @@
+"""Diverse beam search (Vijayakumar et al. 2018)."""
+
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.decoding.strategies.base import flat
+from flaxformer_lite.decoding.strategies.beam import Beam
+from flaxformer_lite.ops.top_k import top_k_indices
+from flaxformer_lite.ranges import Range, Size
+
+
+class DiverseBeam(Beam):
+    """Groups of beams, each of which avoids the tokens that those before it choose.
+
+    At each step the groups choose in turn (algorithm 1, with the Hamming diversity of
+    §4): of the log-probability of each continuation λ is taken off for each time that
+    a group before chose its token, at this step, among its `beams / groups` best. This
+    decides what goes on, and is no part of a hypothesis' score, by which results of all
+    groups are sorted. Two groups may have one result.
+
+    Attributes:
+      beams: live hypotheses, and results, of all groups together.
+      alpha: α of the length penalty, as of `beam`.
+      groups: of equal size.
+      diversity: λ; 0 makes all groups alike.
+
+    Raises:
+      ValueError: when made, for beams that cannot be divided among the groups.
+    """
+
+    groups: Size = 4
+    # Above, log-probabilities beside it are lost in float32.
+    diversity: Annotated[float, Range(at_least=0, at_most=1_000)] = 0.5
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.beams % self.groups:
+            raise ValueError(
+                f'beams={self.beams} cannot be divided among groups={self.groups}: '
+                'give a multiple of it'
+            )
+
+    @property
+    def hypothesis_groups(self):
+        return self.groups
+
+    def choose(self, state, logits_BNV, total_BNV):
+        batch, _, vocab_size = total_BNV.shape
+        width = self.beams // self.groups
+        rows_B1 = jnp.arange(batch)[:, None]
+
+        def choose_of_group(chosen_BV, group):
+            of_group_BNV = jax.lax.dynamic_slice_in_dim(
+                total_BNV, group * width, width, 1
+            )
+            penalised_BC = flat(of_group_BNV - self.diversity * chosen_BV[:, None])
+            index_BM = top_k_indices(penalised_BC, 2 * width)
+            best_BN = index_BM[:, :width]
+            is_one_BN = jnp.isfinite(jnp.take_along_axis(penalised_BC, best_BN, 1))
+            chosen_BV = chosen_BV.at[rows_B1, best_BN % vocab_size].add(is_one_BN)
+            return chosen_BV, index_BM + group * width * vocab_size
+
+        nothing_BV = jnp.zeros((batch, vocab_size))
+        _, index_GBM = jax.lax.scan(
+            choose_of_group, nothing_BV, jnp.arange(self.groups)
+        )
+        return jnp.moveaxis(index_GBM, 0, 1).reshape(batch, -1)
