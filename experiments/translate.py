@@ -93,7 +93,7 @@ def _open_runs(paths: Sequence[Path]) -> list[OpenedRun]:
 
 def _check_n_best(n_best: int, strategy: Strategy) -> None:
     """Refuses more translations of a line than the search finds."""
-    most = n_best if strategy.draws else strategy.hypotheses
+    most = strategy.drawn(n_best) if strategy.draws else strategy.hypotheses
     if not 1 <= n_best <= most:
         raise UserError(
             f"--n_best={n_best} must be from 1 to {most}: give --decode='beam(beams=…)'"

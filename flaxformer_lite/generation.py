@@ -156,6 +156,11 @@ def _check_first(model, special_tokens, forced_first, max_length):
 
 
 def _check(model, source_length_B, strategy, key):
+    if strategy.utility_spec:
+        raise ValueError(
+            f"a utility, '{strategy.utility_spec}', is one of texts, and generate has "
+            "tokens alone: draw with 'sample' here, or translate with a run"
+        )
     if strategy.draws and key is None:
         raise ValueError('sampling needs a key, such as key=jax.random.key(0)')
     # The lengths of traced arrays are not known.

@@ -27,6 +27,7 @@ SEARCHES = {
     'beam': 'beam(beams=3)',
     'sample': 'sample(temperature=0.7, top_k=4, top_p=0.9)',
     'diverse_beam': 'diverse_beam(beams=4, groups=2)',
+    'mbr': 'mbr(samples=2, top_p=0.9)',
 }
 every_search = pytest.mark.parametrize('name', SEARCHES)
 

@@ -152,6 +152,7 @@ def test_generate_stays_within_learned_positions():
         (dict(strategy='beam(beams=2)', n_best=3), 'n_best must be from 1 to the 2 '),
         (dict(processors='no_repeat'), "'no_repeat' is not one of forced_prefix, "),
         (dict(strategy='sample'), 'sampling needs a key'),
+        (dict(strategy='mbr'), "a utility, 'chrf', is one of texts, and generate has"),
         (dict(source=[[4, 13, 1]]), 'source holds token 13: a vocabulary of 13 ends'),
         (dict(max_length=0), 'max_length must be at least 1, not 0'),
         (dict(forced_first=2), 'forced_first must be a token .* start nor end'),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sacrebleu
 import small_runs
 from terminals import Terminal
 
@@ -365,6 +366,8 @@ def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
     for decode, message in (
         ('greedy', 'from 1 to 1: give --decode='),
         ('beam(beams=2)', 'from 1 to 2: give --decode='),
+        ('mbr(samples=2)', 'from 1 to 2: give --decode='),
+        ('mbr(utility="chf")', "^evaluation.decode: utility: 'chf' is not one of "),
     ):
         with pytest.raises(UserError, match=message):
             translated(
@@ -372,6 +375,23 @@ def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
             )
     with pytest.raises(UserError, match="no --top_k any more: write --decode='sample"):
         translated(monkeypatch, capsys, workdir, '', '--top_k=3')
+
+
+def test_the_sample_that_the_others_are_likest_is_chosen(
+    whole, text, monkeypatch, capsys
+):
+    workdir, _ = whole
+    lines = (text / 'news.en').read_text()
+    by_risk = '--decode=mbr(samples=5, temperature=0.5)'
+    sample, *flags = '--decode=sample(temperature=0.5)', '--seed=3', '--n_best=5'
+    drawn = translated(monkeypatch, capsys, workdir, lines, sample, *flags)
+    chosen = translated(monkeypatch, capsys, workdir, lines, by_risk, '--seed=3')
+    for i, line in enumerate(chosen):
+        texts = drawn[5 * i : 5 * i + 5]
+        utilities = {
+            x: sum(sacrebleu.sentence_chrf(x, [y]).score for y in texts) for x in texts
+        }
+        assert utilities[line] == pytest.approx(max(utilities.values()))
 
 
 def test_a_run_beside_itself_translates_as_it_does_alone(

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from experiments.config.schema import EvaluationConfig
 from experiments.errors import user_errors
+from experiments.metrics import METRICS
+from experiments.metrics.base import Metric
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.generation import as_processors, as_strategy
@@ -30,5 +32,18 @@ def make(evaluation: EvaluationConfig) -> Search:
     """
     with user_errors('evaluation.decode: '):
         strategy = as_strategy(evaluation.decode)
+    utility(strategy)
     with user_errors('evaluation.processors: '):
         return Search(strategy, as_processors(evaluation.processors))
+
+
+def utility(strategy: Strategy) -> Metric | None:
+    """The metric by which a strategy orders samples; None for their scores.
+
+    Raises:
+      UserError: there is no such metric, or it has a wrong argument.
+    """
+    if not strategy.utility_spec:
+        return None
+    with user_errors('evaluation.decode: utility: '):
+        return METRICS.make(strategy.utility_spec, name='utility')

@@ -15,6 +15,7 @@ from experiments.config.schema import EvaluationConfig
 from experiments.data import packing
 from experiments.data.tokenizers.base import Tokenizer, on_one_line
 from experiments.errors import UserError
+from experiments.evaluation import minimum_risk
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.decoding import DecodeResult
@@ -40,8 +41,11 @@ class Translator:
       settings: how to decode, and in batches of how many tokens for each device.
       seed: of sampling.
       n_best: how many hypotheses of a search must be final; of one that draws, how
-        many are drawn.
+        many are drawn, unless it says that itself.
       devices: divide the rows of batches; by default all that there are.
+
+    Raises:
+      UserError: as `search.make`; or what a utility needs is not installed.
     """
 
     def __init__(
@@ -57,9 +61,12 @@ class Translator:
         self._tokenizer = tokenizer
         self._settings = settings
         self._seed = seed
-        self._n_best = n_best
         self._devices = devices or mesh.of()
         self._strategy, processors = search.make(settings)
+        self._samples = self._strategy.drawn(n_best)
+        self._utility = search.utility(self._strategy)
+        if self._utility:
+            self._utility.check_installed()
         choice = search.Search(
             self._strategy, (*forced_prefix(tokenizer.forced_first), *processors)
         )
@@ -86,14 +93,16 @@ class Translator:
             windows before it are translated.
         """
         for start in range(0, len(texts), WINDOW):
-            sentences = self._tokenizer.encode(list(texts[start : start + WINDOW]))
+            window = list(texts[start : start + WINDOW])
+            sentences = self._tokenizer.encode(window)
             check_lengths(self._model, [len(ids) + 1 for ids in sentences])
             number = first + start
-            yield from self._window(variables, sentences, number, on_progress)
+            yield from self._window(variables, window, sentences, number, on_progress)
 
     def _window(
         self,
         variables: Any,
+        texts: list[str],
         sentences: list[list[int]],
         first: int,
         on_progress: Callable[[int], None],
@@ -110,15 +119,28 @@ class Translator:
         on_progress(done)
         with ThreadPoolExecutor(_count_threads()) as pool:
             decoded = pool.map(decode, batches)
-            for (_, index), found in zip(batches, decoded, strict=True):
-                samples = [self._hypotheses(sample, len(index)) for sample in found]
+            for (_, index), drawn in zip(batches, decoded, strict=True):
+                samples = [self._hypotheses(sample, len(index)) for sample in drawn]
                 for row, *several in zip(index, *samples, strict=True):
-                    hypotheses = sorted(sum(several, []), key=lambda x: -x.score)
-                    is_blank = not sentences[row]
-                    results[row] = [Hypothesis('', 0.0)] if is_blank else hypotheses
+                    if sentences[row]:
+                        found = self._best_first(sum(several, []), texts[row])
+                    else:
+                        found = [Hypothesis('', 0.0)]
+                    results[row] = found
                 done += len(index)
                 on_progress(done)
         return results
+
+    def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
+        """Sorted by score; or the different ones among them by utility."""
+        if self._utility is None:
+            return sorted(found, key=lambda x: -x.score)
+        first_of = {x.text: x for x in reversed(found)}
+        if len(first_of) == 1:
+            return found[:1]
+        texts = [x.text for x in found]
+        means = minimum_risk.mean_utilities(texts, source, self._utility)
+        return [first_of[text] for text in sorted(means, key=lambda x: -means[x])]
 
     def _batches(
         self, sentences: list[list[int]]
@@ -164,8 +186,8 @@ class Translator:
         others' keys differ from any sentence's: sentences' numbers end before 2³¹.
         """
         key = self._devices.key(self._seed)
-        samples = self._n_best if self._strategy.draws else 1
-        others = [jax.random.fold_in(key, (1 << 32) - i) for i in range(1, samples)]
+        numbers = range(1, self._samples)
+        others = [jax.random.fold_in(key, (1 << 32) - i) for i in numbers]
         return [key, *others]
 
     def _hypotheses(

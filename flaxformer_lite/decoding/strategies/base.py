@@ -40,6 +40,15 @@ class Strategy(Checked):
         """So many groups of hypotheses, side by side, search each by themselves."""
         return 1
 
+    @property
+    def utility_spec(self) -> str:
+        """The metric of texts by which samples are ordered; '' for their scores."""
+        return ''
+
+    def drawn(self, n_best: int) -> int:
+        """How often a sentence is decoded, with a key each, for so many results."""
+        return n_best if self.draws else 1
+
     def choose(
         self, state: SearchState, logits_BNV: jax.Array, total_BNV: jax.Array
     ) -> jax.Array:
