@@ -6,11 +6,14 @@ import json
 import re
 import sys
 
+import jax
+import numpy as np
 import pages
 import pytest
 import small_runs
 from ml_collections import ConfigDict
 
+import experiments
 from experiments import evaluate, translate
 from experiments.config import load, parts, schema
 from experiments.data.filters import FILTERS
@@ -19,6 +22,7 @@ from experiments.data.sources import SOURCES
 from experiments.errors import UserError
 from experiments.hooks import HOOKS
 from experiments.metrics import METRICS
+from experiments.runtime import mesh
 from flaxformer_lite.attention.base import Attention
 from flaxformer_lite.config import variants
 from flaxformer_lite.training.schedules import SCHEDULES
@@ -103,6 +107,74 @@ def test_the_example_trains_and_is_used_from_elsewhere_then_changes(
     assert kept['earlier'] == [{'folder': 'parts.1', 'files': record['files']}]
     assert (path / 'parts.1' / 'my_parts.py').read_text() == EXAMPLE
     assert (path / 'parts' / 'my_parts.py').read_text() == f'{EXAMPLE}\n'
+
+
+HOW_TO_TRAIN_AND_DECODE = """
+import jax
+import jax.numpy as jnp
+import optax
+
+from flaxformer_lite.decoding.strategies.base import Strategy
+from flaxformer_lite.training.schedules.base import Schedule
+
+
+class Falling(Schedule):
+    steps: int
+    peak: float = 1.0
+
+    def __call__(self, count):
+        return self.peak * (1 - count / self.steps)
+
+
+def sign_descent(learning_rate, factor):
+    return optax.chain(
+        optax.stateless(lambda updates, params: jax.tree.map(jnp.sign, updates)),
+        optax.scale(factor),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+
+class Last(Strategy):
+    def choose(self, state, logits_BNV, total_BNV):
+        may_come_BV = jnp.isfinite(total_BNV[:, 0])
+        last = total_BNV.shape[2] - 1
+        return last - jnp.argmax(may_come_BV[:, ::-1], 1, keepdims=True)
+"""
+
+
+def test_schedule_optimizer_and_strategy_are_ones_own(world, capsys, cache):
+    here = world('here')
+    (here / 'my_parts.py').write_text(HOW_TO_TRAIN_AND_DECODE)
+    path = here / 'run'
+    train(
+        path,
+        data=small_runs.source(small_runs.write_text(here, val=4)),
+        model__attention='softmax',
+        optimizer__schedule='my_parts.Falling(peak=0.02)',
+        optimizer__name='my_parts.sign_descent(factor=0.5)',
+        evaluation__decode='my_parts.Last',
+        train__log_every=1,
+        checkpoint__every=1,
+    )
+    rows = map(json.loads, (path / 'metrics.jsonl').read_text().splitlines())
+    rates = [row['learning_rate'] for row in rows if row['kind'] == 'train']
+    np.testing.assert_allclose(rates, [0.02, 0.01], rtol=1e-6)
+
+    world('there')
+    run = experiments.open_run(path)
+    abstract = mesh.abstract_variables(run.model)
+    before, after = (
+        run.trained.checkpoints.average([step], abstract).variables for step in (1, 2)
+    )
+    for x, y in zip(*map(jax.tree.leaves, (before, after)), strict=True):
+        moved = np.abs(np.asarray(y - x)[x != y])
+        np.testing.assert_allclose(moved, 0.5 * 0.01, rtol=1e-3)
+
+    (ids,) = run.tokenizer.encode(['Tom sleeps.'])
+    # The end token comes at the limit.
+    pieces = len(ids) + FIELDS['evaluation.extra_length'] - 1
+    last = run.model.vocab_size - 1
+    assert run.translate(['Tom sleeps.']) == run.tokenizer.decode([[last] * pieces])
 
 
 def test_of_a_package_the_files_that_were_imported_are_kept(world, tmp_path):

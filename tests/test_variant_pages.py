@@ -8,17 +8,18 @@ import pytest
 
 from experiments.config.table import allowed, shown
 from flaxformer_lite.config import spec, variants
-from flaxformer_lite.config.variants import LOSSES
+from flaxformer_lite.config.variants import LOSSES, PROCESSORS, STRATEGIES
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = variants.FOLDERS | {'loss': LOSSES}
+OTHERS = {'loss': LOSSES, 'strategy': STRATEGIES, 'processor': PROCESSORS}
+FOLDERS = variants.FOLDERS | OTHERS
 KINDS = sorted(FOLDERS)
 
 
 def arguments(kind, name):
-    if kind != 'loss':
+    if kind not in OTHERS:
         return variants.arguments(kind, name)
-    cls, _ = LOSSES.find(name)
+    cls, _ = OTHERS[kind].find(name)
     # The teacher of a loss is no argument of a spec.
     return {k: x for k, x in spec.parameters(cls).items() if 'teacher' not in k}
 
@@ -56,12 +57,18 @@ def test_a_page_names_the_fields_of_its_kind(kind):
     assert fields <= set(re.findall(r'`model\.(\w+)`', lead))
 
 
+def default(parameter):
+    if parameter.default is inspect.Parameter.empty:
+        return 'to be given'
+    return f'`{shown(parameter.default)}`'
+
+
 @pytest.mark.parametrize(('kind', 'name'), ALL)
 def test_a_page_has_the_arguments_defaults_and_ranges_of_a_variant(kind, name):
     cls, _ = FOLDERS[kind].find(name)
     parameters = inspect.signature(cls).parameters
     expected = [
-        [f'`{argument}`', f'`{shown(parameters[argument].default)}`', allowed(kind_of)]
+        [f'`{argument}`', default(parameters[argument]), allowed(kind_of)]
         for argument, kind_of in arguments(kind, name).items()
     ]
     text = sections(kind)[name]
