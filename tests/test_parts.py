@@ -142,7 +142,7 @@ class Last(Strategy):
 """
 
 
-def test_schedule_optimizer_and_strategy_are_ones_own(world, capsys, cache):
+def test_schedule_optimizer_and_strategy_are_ones_own(world, cache):
     here = world('here')
     (here / 'my_parts.py').write_text(HOW_TO_TRAIN_AND_DECODE)
     path = here / 'run'
@@ -166,9 +166,11 @@ def test_schedule_optimizer_and_strategy_are_ones_own(world, capsys, cache):
     before, after = (
         run.trained.checkpoints.average([step], abstract).variables for step in (1, 2)
     )
-    for x, y in zip(*map(jax.tree.leaves, (before, after)), strict=True):
-        moved = np.abs(np.asarray(y - x)[x != y])
-        np.testing.assert_allclose(moved, 0.5 * 0.01, rtol=1e-3)
+    moved = jax.tree.map(lambda x, y: np.abs(np.asarray(y - x)).ravel(), before, after)
+    moved = np.concatenate(jax.tree.leaves(moved))
+    # What has no gradient stays, such as the embeddings of pieces that do not come.
+    np.testing.assert_allclose(moved[moved > 0], 0.5 * 0.01, rtol=1e-3)
+    assert (moved > 0).mean() > 0.5
 
     (ids,) = run.tokenizer.encode(['Tom sleeps.'])
     # The end token comes at the limit.
