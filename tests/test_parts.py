@@ -188,8 +188,9 @@ def test_of_a_package_the_files_that_were_imported_are_kept(world, tmp_path):
     fields = dict.fromkeys(schema.fields()) | {
         'model.attention': '[softmax, my_package.near.C(x=1)]',
         'model.norm': 'flaxformer_lite.norms.rms.Rms',
+        'evaluation.decode': 'mbr(utility="my_metrics.Words")',
     }
-    assert parts.packages(fields) == ['my_package']
+    assert parts.packages(fields) == ['my_metrics', 'my_package']
     parts.save(tmp_path, fields)
     kept = ['my_package/__init__.py', 'my_package/near.py']
     assert list(json.loads((tmp_path / 'parts.json').read_text())['files']) == kept

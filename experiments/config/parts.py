@@ -29,10 +29,12 @@ def packages(fields: Mapping[str, Any]) -> list[str]:
     for field in schema.part_fields():
         with contextlib.suppress(ValueError):  # whose check names the field
             for entry in spec.entries(fields[field] or ''):
-                package, dot, _ = spec.parse(entry)[0].partition('.')
-                if dot and package not in _OURS:
-                    found.add(package)
-    return sorted(found)
+                name, arguments = spec.parse(entry)
+                found.add(name)
+                # That of `mbr` is a part, too.
+                found.add(spec.parse(arguments.get('utility', name))[0])
+    packages = {name.partition('.')[0] for name in found if '.' in name}
+    return sorted(packages.difference(_OURS))
 
 
 def save(path: Path, fields: Mapping[str, Any]) -> None:
