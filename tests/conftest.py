@@ -3,6 +3,7 @@ compiling."""
 
 import gc
 import os
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -51,3 +52,11 @@ def programs_end_with_their_module():
     import jax
 
     jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def own_modules_end_with_their_test():
+    """A page's `my_parts.py` in another folder is another module of the same name."""
+    yield
+    for name in [name for name in sys.modules if name.startswith('my_')]:
+        del sys.modules[name]

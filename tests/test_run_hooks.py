@@ -108,8 +108,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    yield tmp_path
-    sys.modules.pop('my_hooks', None)
+    return tmp_path
 
 
 def flags(text, spec):
