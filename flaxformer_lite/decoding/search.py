@@ -289,12 +289,12 @@ class Search:
 
     def _processed(self, state: SearchState, logits_BNV: jax.Array) -> jax.Array:
         """The logits that the processors make; at the limit they are as they were."""
-        found_BNV, step = logits_BNV, state.beam.step
-        for processor in self.inputs.processors:
-            tokens_BNL = state.live.tokens_BNL
-            found_BNV = processor(found_BNV, tokens_BNL, step, self.inputs.eos)
         if not self.inputs.processors:
             return logits_BNV
+        found_BNV = logits_BNV
+        tokens_BNL, step = state.live.tokens_BNL, state.beam.step
+        for processor in self.inputs.processors:
+            found_BNV = processor(found_BNV, tokens_BNL, step, self.inputs.eos)
         is_last_B11 = self._is_last(state)[:, None, None]
         return jnp.where(is_last_B11, logits_BNV, found_BNV)
 
