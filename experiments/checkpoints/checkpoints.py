@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -377,6 +378,9 @@ def _silence_orbax() -> None:
     logging.getLogger('absl').addFilter(lambda line: 'orbax' not in line.pathname)
     late = 'exception was never retrieved'
     logging.getLogger('asyncio').addFilter(lambda line: late not in line.getMessage())
+    # Its event loops end with the first error; what was to be read next never begins.
+    unread = r'coroutine .* was never awaited'
+    warnings.filterwarnings('ignore', unread, category=RuntimeWarning)
     printing = sys.unraisablehook
 
     def print_others(unraisable: Any) -> None:
