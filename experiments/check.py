@@ -5,21 +5,18 @@ The exit status is 1 where one does not hold.
 python -m experiments.check 'my_parts.Near(width=3)'
 """
 
-import contextlib
-import itertools
 import os
 import sys
-from typing import TYPE_CHECKING
 
+from experiments import kinds
 from experiments.command_line import console, flags
-from experiments.errors import user_errors
+from experiments.errors import UserError, user_errors
 from flaxformer_lite.config import variants
+from flaxformer_lite.config.spec import Folder
 
-if TYPE_CHECKING:  # it imports JAX
-    from flaxformer_lite.testing.finding import Finding
-
-NO_MODEL = ('data', 'tokenizer', 'loss', 'metric', 'schedule')
-TEXT = 'grammar(pairs=500)'  # of which a tokenizer learns
+# By the last word of the fields that name them; 'optimizer' has no folder.
+BESIDE_MODELS = {x.rpartition('.')[2]: folder for x, folder in kinds.FOLDERS.items()}
+KINDS: dict[str, Folder] = BESIDE_MODELS | variants.FOLDERS
 WORDS = {True: 'yes', False: 'NO', None: '-'}
 
 
@@ -28,7 +25,7 @@ def main() -> None:
     parser.add_argument('part', help='as a config names it: local(window=3)')
     parser.add_argument(
         '--kind',
-        choices=[*NO_MODEL, 'optimizer', *variants.FOLDERS],
+        choices=['optimizer', *KINDS],
         help='the field of the config that names it, where several could',
     )
     parser.add_argument(
@@ -38,58 +35,40 @@ def main() -> None:
     )
     args = parser.parse_args()
     _make_devices()
-    # It imports JAX, so it comes after the flags.
+    # They import JAX, so they come after the flags.
+    from experiments import contracts
     from flaxformer_lite import testing
 
-    kind = args.kind or _kind_beside_models(args.part)
     with user_errors():
-        if kind in (*NO_MODEL, 'optimizer'):
-            findings = _findings(args.part, kind)
-        else:
+        kind = args.kind or _kind_of(args.part)
+        if kind in variants.FOLDERS:
             findings = testing.findings(args.part, kind, args.quick)
+        else:
+            findings = contracts.findings(args.part, kind)
     rows = [[x.contract, WORDS[x.holds], x.detail or None] for x in findings]
     print(console.table(['contract', 'holds', 'where it does not'], rows))
     if testing.broken(findings):
         sys.exit(1)
 
 
-def _findings(part: str, kind: str) -> 'list[Finding]':
-    """Of a part that is none of a model."""
-    from experiments import metrics
-    from experiments.data import contracts, sources, tokenizers
-    from experiments.evaluation import metric_contracts
-    from experiments.optimizers import optax_specs
-    from flaxformer_lite import testing
+def _kind_of(part: str) -> str:
+    """The kind whose folder has a part, or whose base class is its.
 
-    if kind == 'data':
-        return contracts.source_findings(sources.load(part))
-    if kind == 'schedule':
-        return testing.schedule_findings(part)
-    if kind == 'optimizer':
-        return optax_specs.findings(part)
-    if kind == 'tokenizer':
-        texts = itertools.chain.from_iterable(sources.load(TEXT).train())
-        return contracts.tokenizer_findings(tokenizers.make(part), texts)
-    if kind == 'metric':
-        (metric,) = metrics.make(part).values()
-        metric.check_installed()
-        return metric_contracts.metric_findings(metric)
-    return testing.loss_findings(part)
-
-
-def _kind_beside_models(part: str) -> str | None:
-    """The field that can name a part, where that is none of a model."""
-    from experiments import metrics
-    from experiments.data import sources, tokenizers
-    from flaxformer_lite.training.schedules import SCHEDULES
-
-    ours = sources.SOURCES, tokenizers.TOKENIZERS
-    folders = *ours, variants.LOSSES, metrics.METRICS, SCHEDULES
-    for kind, folder in zip(NO_MODEL, folders, strict=True):
-        with contextlib.suppress(ValueError):
+    Raises:
+      UserError: none has, or several have.
+    """
+    found, refused = [], []
+    for kind, folder in KINDS.items():
+        try:
             folder.find(part)
-            return kind
-    return None
+            found.append(kind)
+        except ValueError as error:
+            refused.append(str(error))
+    if len(found) > 1:
+        raise UserError(f'{part} is of several kinds: give --kind={" or ".join(found)}')
+    if not found:
+        raise UserError('; or '.join(dict.fromkeys(refused)))
+    return found[0]
 
 
 def _make_devices() -> None:

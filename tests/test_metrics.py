@@ -10,10 +10,10 @@ import pytest
 import sacrebleu
 
 from experiments import metrics
+from experiments.contracts import metric_findings
 from experiments.errors import UserError
-from experiments.evaluation.metric_contracts import metric_findings
 from experiments.evaluation.scores import installed_metrics
-from experiments.metrics import METRICS
+from experiments.kinds import METRICS
 from experiments.metrics.base import Metric
 from flaxformer_lite import testing
 from flaxformer_lite.config import spec

@@ -15,6 +15,7 @@ from experiments.data import corpus, objectives, sources, tokenizers
 from experiments.data.batches import Batches, Position
 from experiments.data.corpus import Corpus, RaggedArray
 from experiments.errors import UserError
+from experiments.kinds import OBJECTIVES
 from experiments.training import setup
 
 SENTINELS = [f'<extra_id_{i}>' for i in range(30)]
@@ -24,7 +25,7 @@ FIRST_SENTINEL = PIECES.index('<extra_id_0>')
 
 
 def make(spec, pieces=PIECES):
-    return objectives.OBJECTIVES.make(spec, pieces=pieces)
+    return OBJECTIVES.make(spec, pieces=pieces)
 
 
 def examples(spec, lengths, seed=0):

@@ -14,18 +14,12 @@ import small_runs
 from ml_collections import ConfigDict
 
 import experiments
-from experiments import evaluate, translate
+from experiments import evaluate, kinds, translate
 from experiments.config import load, parts, schema
-from experiments.data.filters import FILTERS
-from experiments.data.objectives import OBJECTIVES
-from experiments.data.sources import SOURCES
 from experiments.errors import UserError
-from experiments.hooks import HOOKS
-from experiments.metrics import METRICS
 from experiments.runtime import mesh
 from flaxformer_lite.attention.base import Attention
 from flaxformer_lite.config import variants
-from flaxformer_lite.training.schedules import SCHEDULES
 
 EXAMPLE = pages.files('docs/extend.md')['my_parts.py']
 FIELDS = small_runs.FIELDS | {
@@ -272,11 +266,5 @@ def test_the_page_has_a_row_for_each_field_that_names_a_part():
     }
     assert set(rows) == plain - {'optimizer.name'}  # optax's; it has no folder
     folders = {f'model.{kind}': folder for kind, folder in variants.FOLDERS.items()}
-    others = {'data': SOURCES, 'evaluation.metrics': METRICS, 'train.hooks': HOOKS}
-    others['train.loss'] = variants.LOSSES
-    others |= {'filters': FILTERS, 'objective': OBJECTIVES}
-    others['optimizer.schedule'] = SCHEDULES
-    others['evaluation.decode'] = variants.STRATEGIES
-    others['evaluation.processors'] = variants.PROCESSORS
-    for field, folder in (folders | others).items():
+    for field, folder in (folders | kinds.FOLDERS).items():
         assert rows[field] == folder.package.replace('.', '/')

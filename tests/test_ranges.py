@@ -14,7 +14,6 @@ from flaxformer_lite.init.normal import Normal
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.norms.layer import Layer
 from flaxformer_lite.ranges import Choices, Range
-from flaxformer_lite.training.schedules import SCHEDULES
 from flaxformer_lite.training.schedules.cosine import Cosine
 from flaxformer_lite.training.schedules.noam import Noam
 
@@ -135,7 +134,7 @@ def test_what_a_model_gives_its_parts_is_written_down(monkeypatch):
     assert given_to == {kind: {given} for kind, given in variants.GIVEN.items()}
 
 
-FOLDERS = (SCHEDULES, variants.STRATEGIES, variants.PROCESSORS)
+FOLDERS = (variants.SCHEDULES, variants.STRATEGIES, variants.PROCESSORS)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.contracts import source_findings
 from experiments.data import sources
-from experiments.data.contracts import source_findings
 from experiments.data.sources.text import Text
 from experiments.errors import UserError
 

@@ -1,23 +1,31 @@
 """A part with a mistake is found by the contract that it breaks, with an example."""
 
+import itertools
 import re
 import sys
 
+import jax
 import jax.numpy as jnp
 import pytest
 from flax import linen as nn
 
 from configs import wmt_base
-from experiments import check
+from experiments import check, contracts, kinds
 from experiments.command_line.screen import Screen
 from experiments.config import load
 from experiments.config.check import check_contracts
-from experiments.data import contracts, sources
+from experiments.data import sources
+from experiments.data.filters.base import Filter
+from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Source
 from experiments.errors import UserError
+from experiments.hooks.base import Hook
 from experiments.training import setup
 from flaxformer_lite import testing
 from flaxformer_lite.attention.softmax import Softmax
+from flaxformer_lite.decoding.processors.base import Processor
+from flaxformer_lite.decoding.strategies.greedy import Greedy
+from flaxformer_lite.decoding.strategies.sample import Sample
 from flaxformer_lite.feed_forward.base import FeedForward
 from flaxformer_lite.feed_forward.relu import Relu
 from flaxformer_lite.init.xavier import Xavier
@@ -298,3 +306,167 @@ def test_a_run_refuses_a_part_that_breaks_a_contract_unless_told_to_train_it(
     check_contracts(config_with('test_testing.HasTooMany'))
     with pytest.raises(UserError, match='train.loss=test_testing.Mean: padding adds'):
         check_contracts(config_with(loss='test_testing.Mean'))
+
+
+# What the files of a folder need to be told; of the others their names are specs.
+TOLD = {
+    'forced_prefix': 'forced_prefix(tokens=(5, 9))',
+    'min_length': 'min_length(length=3)',
+}
+OF_OTHERS = {'wandb', 'mlflow'}  # hooks that call what is installed
+OURS = [
+    (field.rpartition('.')[2], TOLD.get(name, name))
+    for field in ('filters', 'objective', 'train.hooks')
+    for name in kinds.FOLDERS[field].names()
+    if name not in OF_OTHERS
+] + [
+    (field, TOLD.get(name, name))
+    for field in ('decode', 'processors')
+    for name in kinds.FOLDERS[f'evaluation.{field}'].names()
+]
+
+
+@pytest.mark.parametrize(('kind', 'part'), OURS)
+def test_ours_keep_the_contracts(kind, part):
+    found = testing.require(contracts.findings(part, kind), part)
+    assert len(found) >= 3 and all(finding.holds for finding in found)
+
+
+class KeepsNothing(Filter):
+    def keeps(self, source, target):
+        return False
+
+
+class GoesOn(Filter):
+    """It counts over all passes."""
+
+    calls = itertools.count()
+
+    def keeps(self, source, target):
+        return next(self.calls) % 3 != 1
+
+
+class EverySecond(Filter):
+    def __init__(self):
+        self.calls = itertools.count()
+
+    def keeps(self, source, target):
+        return next(self.calls) % 2 == 0
+
+
+class Draws(Objective):
+    calls = itertools.count()
+
+    def example(self, row, rng):
+        return row, [3 + next(self.calls)]
+
+
+class Doubles(Objective):
+    def example(self, row, rng):
+        return row * 2, row
+
+
+class Ends(Objective):
+    def example(self, row, rng):
+        return row, [*row[:-1], 1]
+
+
+class Overwrites(Hook):
+    def row(self, row):
+        row['loss'] = 0.0
+
+
+class AddsItself(Hook):
+    def row(self, row):
+        return {'hook': self}
+
+
+class OnlyAtFirst(Hook):
+    def start(self, run):
+        self.step = run.step
+
+    def row(self, row):
+        return {} if self.step else {'first': 1.0}
+
+
+class Twice(Greedy):
+    def __call__(self, inputs, n_best=1):
+        found = super().__call__(inputs, n_best)
+        return found._replace(scores_BN=2 * found.scores_BN)
+
+
+class FindsNothing(Greedy):
+    def __call__(self, inputs, n_best=1):
+        found = super().__call__(inputs, n_best)
+        return found._replace(exists_BN=jnp.zeros_like(found.exists_BN))
+
+
+class NeverEnds(Greedy):
+    def __call__(self, inputs, n_best=1):
+        found = super().__call__(inputs, n_best)
+        return found._replace(tokens_BNL=jnp.full_like(found.tokens_BNL, 5))
+
+
+class OfTheWholeBatch(Sample):
+    """What a row draws depends on how many rows there are."""
+
+    def choose(self, state, logits_BNV, total_BNV):
+        key = jax.random.fold_in(jax.random.key(1), state.beam.step)
+        drawn_B = jax.random.categorical(key, logits_BNV[:, 0])
+        return drawn_B[:, None].astype(jnp.int32)
+
+
+class Forbids(Processor):
+    def __call__(self, logits_BNV, tokens_BNL, step, end):
+        return jnp.full_like(logits_BNV, -jnp.inf)
+
+
+class LooksAhead(Processor):
+    def __call__(self, logits_BNV, tokens_BNL, step, end):
+        return logits_BNV + tokens_BNL[..., -1:]
+
+
+class OfAllRows(Processor):
+    def __call__(self, logits_BNV, tokens_BNL, step, end):
+        return logits_BNV - logits_BNV[:1]
+
+
+class InBfloat16(Processor):
+    def __call__(self, logits_BNV, tokens_BNL, step, end):
+        return logits_BNV.astype(jnp.bfloat16)
+
+
+CARELESS = [
+    ('filters', KeepsNothing, 'some pairs are kept: none is'),
+    ('filters', GoesOn, 'the same pairs are kept each time: there are'),
+    ('filters', EverySecond, 'what is kept is kept again: there are'),
+    ('objective', Draws, 'equal random numbers make equal examples: number 0'),
+    ('objective', Doubles, 'neither side is longer than the text: of 1 ids 2 are read'),
+    (
+        'objective',
+        Ends,
+        'ids are those of pieces, without ends: of 1 ids one is 1',
+    ),
+    ('hooks', Overwrites, 'it leaves rows as they are: .* becomes'),
+    ('hooks', AddsItself, 'what it adds to a row can be JSON: .*AddsItself'),
+    ('hooks', OnlyAtFirst, 'it adds the same to both after a stop: number 0 is'),
+    ('decode', Twice, 'scores are those of the model: that of .* away'),
+    ('decode', FindsNothing, 'each sentence has a result: number 0 has none'),
+    ('decode', NeverEnds, 'a result is tokens, an end and padding: '),
+    ('decode', OfTheWholeBatch, 'other rows change nothing: number . has'),
+    ('processors', Forbids, 'some token may come: none after 0 tokens'),
+    (
+        'processors',
+        LooksAhead,
+        'tokens not chosen yet change nothing: after 0',
+    ),
+    ('processors', OfAllRows, 'hypotheses change nothing of each other: after 0'),
+    ('processors', InBfloat16, 'logits stay as many, in float32: .* become bfloat16'),
+]
+
+
+@pytest.mark.parametrize(('kind', 'part', 'message'), CARELESS)
+def test_a_careless_part_of_the_runner_is_found(kind, part, message):
+    found = contracts.findings(f'test_testing.{part.__name__}', kind)
+    with pytest.raises(testing.BrokenContract, match=message):
+        testing.require(found, 'it')

@@ -9,10 +9,10 @@ import sentencepiece
 from published_tokenizers import TOKENIZERS as PUBLISHED
 from test_tokenizer import Words
 
+from experiments.contracts import tokenizer_findings
 from experiments.data import corpus, tokenizers
 from experiments.data.batches import Batches, Position
-from experiments.data.contracts import tokenizer_findings
-from experiments.data.tokenizers import TOKENIZERS, huggingface
+from experiments.data.tokenizers import huggingface
 from experiments.data.tokenizers.base import (
     BOS,
     EOS,
@@ -23,6 +23,7 @@ from experiments.data.tokenizers.base import (
     text_ids,
 )
 from experiments.errors import UserError
+from experiments.kinds import TOKENIZERS
 from flaxformer_lite import testing
 
 TEXTS = [text for pair in Words().pairs for text in pair]

@@ -16,15 +16,10 @@ from typing import Any, NamedTuple, NoReturn
 from absl import flags
 from ml_collections import config_dict, config_flags
 
+from experiments import kinds
 from experiments.config import load, parts, schema, table
 from experiments.config.load import flatten
-from experiments.data.filters import FILTERS
-from experiments.data.objectives import OBJECTIVES
-from experiments.data.sources import SOURCES
-from experiments.data.tokenizers import TOKENIZERS
 from experiments.errors import UserError, line
-from experiments.hooks import HOOKS
-from experiments.metrics import METRICS
 from flaxformer_lite.config import variants
 from flaxformer_lite.ranges import nearest, shown
 
@@ -189,18 +184,7 @@ def _help(argv: Sequence[str]) -> str:
     # By the names of files: what a variant takes, only its class says, and those
     # import JAX.
     lines += ['', 'variants; docs/variants/ has what NAME(argument=value) may give:']
-    folders = {
-        'data': SOURCES,
-        'filters': FILTERS,
-        'objective': OBJECTIVES,
-        'tokenizer': TOKENIZERS,
-        'train.loss': variants.LOSSES,
-        'train.hooks': HOOKS,
-        'evaluation.metrics': METRICS,
-        'evaluation.decode': variants.STRATEGIES,
-        'evaluation.processors': variants.PROCESSORS,
-    }
-    for name, folder in folders.items():
+    for name, folder in kinds.FOLDERS.items():
         lines.append(_row(name, ', '.join(folder.names())))
     for kind in variants.FOLDERS:
         lines.append(_row(f'model.{kind}', ', '.join(variants.names(kind))))

@@ -14,8 +14,8 @@ from experiments.config.schema import (
     takes_best,
 )
 from experiments.data import filters, objectives, tokenizers
-from experiments.data.sources import SOURCES
 from experiments.errors import UserError, user_errors
+from experiments.kinds import SOURCES
 from experiments.optimizers import frozen, optax_specs, optimizer
 from flaxformer_lite import testing
 from flaxformer_lite.config import build, spec, variants

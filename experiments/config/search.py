@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from experiments.config.schema import EvaluationConfig
 from experiments.errors import user_errors
-from experiments.metrics import METRICS
+from experiments.kinds import METRICS
 from experiments.metrics.base import Metric
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy

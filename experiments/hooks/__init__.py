@@ -10,10 +10,9 @@ from typing import Any
 
 from experiments.errors import UserError, user_errors
 from experiments.hooks.base import Begun, Hook
+from experiments.kinds import HOOKS
 from flaxformer_lite.config import spec as specs
-from flaxformer_lite.config.spec import Folder, Spec
-
-HOOKS = Folder('experiments.hooks', 'Hook')
+from flaxformer_lite.config.spec import Spec
 
 
 def make(text: Spec) -> dict[str, Hook]:

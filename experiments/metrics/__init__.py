@@ -4,11 +4,10 @@ The field `evaluation.metrics` is a list of specs: `[bleu, chrf(word_order=2)]`.
 """
 
 from experiments.errors import UserError, user_errors
+from experiments.kinds import METRICS
 from experiments.metrics.base import OF_MODELS, Metric
 from flaxformer_lite.config import spec as specs
-from flaxformer_lite.config.spec import Folder, Spec
-
-METRICS = Folder('experiments.metrics', 'Metric')
+from flaxformer_lite.config.spec import Spec
 
 
 def by_name(text: Spec) -> dict[str, str]:

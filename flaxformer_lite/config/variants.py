@@ -22,6 +22,7 @@ FOLDERS = {
     'init': Folder('flaxformer_lite.init', 'Init'),
 }
 # Of no model's config: what a training step takes, and what decodes.
+SCHEDULES = Folder('flaxformer_lite.training.schedules', 'Schedule')
 LOSSES = Folder('flaxformer_lite.losses', 'Loss')
 STRATEGIES = Folder('flaxformer_lite.decoding.strategies', 'Strategy')
 PROCESSORS = Folder('flaxformer_lite.decoding.processors', 'Processor')

@@ -7,6 +7,8 @@ smallest example of what does not hold; `findings` returns all that was found.
 from flaxformer_lite.testing.contracts import check as check
 from flaxformer_lite.testing.contracts import findings as findings
 from flaxformer_lite.testing.contracts import model_findings as model_findings
+from flaxformer_lite.testing.decoding import processor_findings as processor_findings
+from flaxformer_lite.testing.decoding import strategy_findings as strategy_findings
 from flaxformer_lite.testing.finding import BrokenContract as BrokenContract
 from flaxformer_lite.testing.finding import Finding as Finding
 from flaxformer_lite.testing.finding import broken as broken

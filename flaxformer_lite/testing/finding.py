@@ -44,6 +44,11 @@ def require(findings: Sequence[Finding], of: str) -> Sequence[Finding]:
     return findings
 
 
+def told(contract: str, holds: bool, otherwise: str) -> Finding:
+    """Whether a contract holds, and what is so where it does not."""
+    return Finding(contract, holds, '' if holds else otherwise)
+
+
 def without(contract: str, examples: Iterable[str]) -> Finding:
     """That there is no example against a contract; of several the first is shown."""
     example = next(iter(examples), '')

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.testing import models, rows
-from flaxformer_lite.testing.finding import Finding, equal
+from flaxformer_lite.testing.finding import Finding, equal, told
 from flaxformer_lite.testing.parts import small_model
 from flaxformer_lite.training.batch import Batch
 from flaxformer_lite.training.loss import as_loss, loss_and_grads
@@ -47,9 +47,9 @@ def loss_findings(
     learns = any(x.any() for x in jax.tree.leaves(gradients))
     costs_nothing = not any(x.any() for x in jax.tree.leaves(run(_padded([]))))
     return [
-        _holds('the loss and its gradients are finite', finite, 'they are not'),
-        _holds('the model learns by it', learns, 'gradients are 0'),
-        _holds('padding alone costs nothing', costs_nothing, 'it has a loss'),
+        told('the loss and its gradients are finite', finite, 'they are not'),
+        told('the model learns by it', learns, 'gradients are 0'),
+        told('padding alone costs nothing', costs_nothing, 'it has a loss'),
         _same('padding adds nothing', run(rows.batch_of(pairs)), whole),
         _same('parts of a batch add up to it', together, whole),
         _same('the order of rows changes nothing', run(_padded(pairs[::-1])), whole),
@@ -79,10 +79,6 @@ def _padded(pairs: list[list[rows.Pair]]) -> Batch:
         name: jnp.pad(x, [(0, 0), (0, COLUMNS - x.shape[1])])
         for name, x in batch.items()
     }
-
-
-def _holds(contract: str, holds: bool, otherwise: str) -> Finding:
-    return Finding(contract, holds, '' if holds else otherwise)
 
 
 def _same(contract: str, found: Any, expected: Any) -> Finding:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from flaxformer_lite.config.spec import Spec
-from flaxformer_lite.testing.finding import Finding
+from flaxformer_lite.testing.finding import Finding, told, without
 from flaxformer_lite.training import schedules
 
 D_MODEL, STEPS = 64, 1000
@@ -28,13 +28,18 @@ def schedule_findings(
     counts = [steps * i // 100 for i in range(101)]
     traced = jax.jit(jax.vmap(rate))(jnp.asarray(counts, jnp.int32)).tolist()
     plain = [jnp.asarray(rate(count)).item() for count in counts]
-    wrong = [i for i, x in enumerate(traced) if not -1e-9 <= x < float('inf')]
     # By rounding, which compilers may order otherwise.
     rounding = 1e-5 * max(map(abs, plain))
-    differs = [i for i, x in enumerate(traced) if not abs(x - plain[i]) <= rounding]
+    wrong, differs = [], []
+    for count, x, y in zip(counts, traced, plain, strict=True):
+        example = f'step {count:,} has a rate of {x:g}'
+        if not -1e-9 <= x < float('inf'):
+            wrong.append(example)
+        if not abs(x - y) <= rounding:
+            differs.append(f'{example}, and {y:g} where it is not traced')
     return [
-        _first('rates are finite, and not negative', wrong, counts, traced),
-        _first('rates are the same, traced or not', differs, counts, traced),
+        without('rates are finite, and not negative', wrong),
+        without('rates are the same, traced or not', differs),
     ]
 
 
@@ -60,10 +65,10 @@ def optimizer_findings(
     both = _plain((state, updates)), _plain(again)
     same = jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), *both))
     return [
-        _holds('updates have the tree of the parameters', like, 'they have another'),
-        _holds('updates are finite', finite, 'one is not, of gradients of 0'),
-        _holds('its state is arrays, of one tree', arrays and kept, 'it is not'),
-        _holds('the same gradients make the same updates', bool(same), 'they differ'),
+        told('updates have the tree of the parameters', like, 'they have another'),
+        told('updates are finite', finite, 'one is not, of gradients of 0'),
+        told('its state is arrays, of one tree', arrays and kept, 'it is not'),
+        told('the same gradients make the same updates', bool(same), 'they differ'),
     ]
 
 
@@ -86,16 +91,3 @@ def _plain(tree: Any) -> Any:
         return jax.random.key_data(x) if is_key else x
 
     return jax.tree.map(of_leaf, tree)
-
-
-def _first(
-    contract: str, wrong: list[int], counts: list[int], rates: list[float]
-) -> Finding:
-    if not wrong:
-        return Finding(contract, True)
-    i = wrong[0]
-    return Finding(contract, False, f'step {counts[i]:,} has a rate of {rates[i]:g}')
-
-
-def _holds(contract: str, holds: bool, otherwise: str) -> Finding:
-    return Finding(contract, holds, '' if holds else otherwise)

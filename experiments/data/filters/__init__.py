@@ -11,10 +11,9 @@ from pathlib import Path
 from experiments.data.filters.base import Filter
 from experiments.data.sources.base import Source
 from experiments.errors import UserError, user_errors
+from experiments.kinds import FILTERS
 from flaxformer_lite.config import spec as specs
-from flaxformer_lite.config.spec import Folder, Spec
-
-FILTERS = Folder('experiments.data.filters', 'Filter')
+from flaxformer_lite.config.spec import Spec
 
 
 def make(spec: Spec | None) -> list[Filter]:

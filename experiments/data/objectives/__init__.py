@@ -4,12 +4,11 @@ from typing import TYPE_CHECKING
 
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, user_errors
-from flaxformer_lite.config.spec import Folder, Spec
+from experiments.kinds import OBJECTIVES
+from flaxformer_lite.config.spec import Spec
 
 if TYPE_CHECKING:  # for what only names an objective does not need numpy
     from experiments.data.objectives.base import Objective
-
-OBJECTIVES = Folder('experiments.data.objectives', 'Objective')
 
 
 def make(spec: Spec | None, tokenizer: Tokenizer | None = None) -> 'Objective | None':

@@ -2,10 +2,9 @@
 
 from experiments.data.sources.base import Source
 from experiments.errors import UserError
+from experiments.kinds import SOURCES
 from flaxformer_lite import ranges
-from flaxformer_lite.config.spec import Folder, Spec
-
-SOURCES = Folder('experiments.data.sources', 'Source')
+from flaxformer_lite.config.spec import Spec
 
 
 def load(spec: Spec) -> Source:

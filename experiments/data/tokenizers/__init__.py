@@ -10,12 +10,12 @@ from experiments.data.tokenizers._saved import check_same, damage
 from experiments.data.tokenizers._sides import Sides
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, user_errors
+from experiments.kinds import TOKENIZERS
 from flaxformer_lite.config import spec as specs
-from flaxformer_lite.config.spec import Folder, Spec
+from flaxformer_lite.config.spec import Spec
 
-__all__ = ['TOKENIZERS', 'check_same', 'damage', 'make', 'open_saved', 'train']
+__all__ = ['check_same', 'damage', 'make', 'open_saved', 'train']
 
-TOKENIZERS = Folder('experiments.data.tokenizers', 'Tokenizer')
 _SAMPLE = 1_000_000  # pairs; more text moves the merges little and costs memory
 _COUNTED = 8192  # pairs read between two reports of progress
 _MODEL = 'tokenizer.model'

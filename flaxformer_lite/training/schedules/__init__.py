@@ -10,10 +10,10 @@ import optax
 
 from flaxformer_lite import ranges
 from flaxformer_lite.config import spec
-from flaxformer_lite.config.spec import Folder, Spec
+from flaxformer_lite.config.spec import Spec
+from flaxformer_lite.config.variants import SCHEDULES
 from flaxformer_lite.ranges import Range
 
-SCHEDULES = Folder('flaxformer_lite.training.schedules', 'Schedule')
 _OPTAX = re.compile('[a-z].*_schedule')
 
 

@@ -1,0 +1,27 @@
+"""The fields of a config that name a file, and the folder that it is a file of.
+
+Those of the model are in `flaxformer_lite.config.variants`.
+"""
+
+from flaxformer_lite.config import variants
+from flaxformer_lite.config.spec import Folder
+
+SOURCES = Folder('experiments.data.sources', 'Source')
+FILTERS = Folder('experiments.data.filters', 'Filter')
+TOKENIZERS = Folder('experiments.data.tokenizers', 'Tokenizer')
+OBJECTIVES = Folder('experiments.data.objectives', 'Objective')
+HOOKS = Folder('experiments.hooks', 'Hook')
+METRICS = Folder('experiments.metrics', 'Metric')
+
+FOLDERS = {
+    'data': SOURCES,
+    'filters': FILTERS,
+    'tokenizer': TOKENIZERS,
+    'objective': OBJECTIVES,
+    'optimizer.schedule': variants.SCHEDULES,
+    'train.loss': variants.LOSSES,
+    'train.hooks': HOOKS,
+    'evaluation.metrics': METRICS,
+    'evaluation.decode': variants.STRATEGIES,
+    'evaluation.processors': variants.PROCESSORS,
+}

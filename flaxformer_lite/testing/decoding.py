@@ -1,0 +1,158 @@
+"""What must hold of every decoding strategy, and of every processor of logits."""
+
+import functools
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.decoding.processors.base import Processor
+from flaxformer_lite.decoding.result import DecodeResult
+from flaxformer_lite.decoding.strategies.base import Strategy
+from flaxformer_lite.generation import Settings, decode_rows
+from flaxformer_lite.scoring import log_probs
+from flaxformer_lite.special_tokens import DEFAULT_TOKENS
+from flaxformer_lite.testing import models, rows
+from flaxformer_lite.testing.finding import Finding, equal, without
+from flaxformer_lite.testing.parts import small_model
+from flaxformer_lite.training.batch import make_batch
+
+LENGTH = 7  # the most tokens of a target, its end token counted
+SHAPE = (3, 2, rows.VOCAB_SIZE)  # of the logits that processors are given
+ROUNDING = 1e-4
+
+
+def strategy_findings(strategy: Strategy) -> list[Finding]:
+    """The contracts of a strategy, by what it finds with a small model."""
+    model = small_model()
+    variables = models.random_variables(model)
+    sources = [source for source, _ in rows.PAIRS]
+
+    @jax.jit
+    def decode(numbers_B, source_BS):
+        settings = Settings(strategy, (), LENGTH, DEFAULT_TOKENS)
+        max_len_B = jnp.full(len(numbers_B), LENGTH)
+        key = jax.random.key(0)
+        return decode_rows(
+            model, settings, variables, key, source_BS, max_len_B, numbers_B
+        )
+
+    with models.exact_products():
+        padded_BS = make_batch(sources, sources)['source']
+        numbers_B = jnp.arange(len(sources))
+        found = decode(numbers_B, padded_BS)
+        alone = [decode(i[None], padded_BS[i][None]) for i in numbers_B]
+        scores = functools.partial(_teacher_forced, model, variables)
+        return [
+            without('each sentence has a result', _without_result(found)),
+            without('a result is tokens, an end and padding', _unfinished(found)),
+            without('the best result comes first', _unordered(found)),
+            equal(
+                'scores are those of the model',
+                ROUNDING,
+                _misjudged(strategy, found, sources, scores),
+            ),
+            without('other rows change nothing', _changed(found, alone)),
+        ]
+
+
+def _teacher_forced(model, variables, source, target) -> float:
+    """log p of a target."""
+    scored = log_probs(model, variables, make_batch([source], [target]))
+    return float(scored.log_p.sum())
+
+
+def _results(found: DecodeResult) -> Iterator[tuple[int, int, list[int], float]]:
+    """Those that exist: sentence, rank, tokens, score."""
+    for i, j in zip(*jnp.nonzero(found.exists_BN), strict=True):
+        tokens, score = found.tokens_BNL[i, j], found.scores_BN[i, j]
+        yield int(i), int(j), tokens.tolist(), float(score)
+
+
+def _without_result(found: DecodeResult) -> Iterator[str]:
+    for i, exists_N in enumerate(found.exists_BN):
+        if not exists_N[0]:
+            yield f'number {i} has none'
+
+
+def _unfinished(found: DecodeResult) -> Iterator[str]:
+    end, padding = DEFAULT_TOKENS.end, DEFAULT_TOKENS.padding
+    for _, _, tokens, _ in _results(found):
+        length = tokens.index(end) + 1 if end in tokens else len(tokens) + 1
+        text, rest = tokens[: length - 1], tokens[length:]
+        if length > LENGTH or padding in text or any(x != padding for x in rest):
+            yield f'{tokens}, where {end} is the end and {padding} padding'
+
+
+def _unordered(found: DecodeResult) -> Iterator[str]:
+    before: dict[int, float] = {}
+    for i, j, _, score in _results(found):
+        if score > before.get(i, float('inf')):
+            yield f'number {i} has {before[i]:.3f}, and result {j} has {score:.3f}'
+        before[i] = score
+
+
+def _misjudged(strategy, found, sources, log_p) -> Iterator[tuple[float, str]]:
+    end = DEFAULT_TOKENS.end
+    for i, _, tokens, score in _results(found):
+        length = tokens.index(end) + 1 if end in tokens else len(tokens)
+        expected = log_p(sources[i], tokens[:length])
+        expected /= float(strategy.length_penalty(jnp.int32(length)))
+        yield abs(score - expected), f'that of {tokens[:length]} is {{}} away'
+
+
+def _changed(found: DecodeResult, alone: list[DecodeResult]) -> Iterator[str]:
+    for i, own in enumerate(alone):
+        here, there = found.tokens_BNL[i].tolist(), own.tokens_BNL[0].tolist()
+        if here != there:
+            yield f'number {i} has {here[0]}, and alone {there[0]}'
+
+
+def processor_findings(processor: Processor) -> list[Finding]:
+    """The contracts of a processor, by its logits after no token, one token, …"""
+    keys = jax.random.split(jax.random.key(0), 3)
+    logits_BNV = jax.random.normal(keys[0], SHAPE)
+    first = 3  # no special token
+    tokens = functools.partial(
+        jax.random.randint, shape=(*SHAPE[:2], LENGTH), minval=first, maxval=SHAPE[2]
+    )
+    tokens_BNL, others_BNL = tokens(keys[1]), tokens(keys[2])
+
+    @jax.jit
+    def process(step, logits_BNV, tokens_BNL):
+        return processor(logits_BNV, tokens_BNL, step, DEFAULT_TOKENS.end)
+
+    found, other, turned = [], [], []
+    for step in range(LENGTH):
+        is_past_L = jnp.arange(LENGTH) < step
+        found.append(process(step, logits_BNV, tokens_BNL))
+        noisy_BNL = jnp.where(is_past_L, tokens_BNL, others_BNL)
+        other.append(process(step, logits_BNV, noisy_BNL))
+        reverse = process(step, logits_BNV[::-1, ::-1], tokens_BNL[::-1, ::-1])
+        turned.append(reverse[::-1, ::-1])
+    of_later, of_others = _differing(found, other), _differing(found, turned)
+    return [
+        without('logits stay as many, in float32', _other_shape(found)),
+        without('some token may come', _nothing_left(found)),
+        without('tokens not chosen yet change nothing', of_later),
+        without('hypotheses change nothing of each other', of_others),
+    ]
+
+
+def _other_shape(found: list[jax.Array]) -> Iterator[str]:
+    for logits in found:
+        if (logits.shape, logits.dtype) != (SHAPE, jnp.float32):
+            yield f'{SHAPE} become {logits.dtype}{list(logits.shape)}'
+
+
+def _nothing_left(found: list[jax.Array]) -> Iterator[str]:
+    for step, logits_BNV in enumerate(found):
+        is_number = ~jnp.isnan(logits_BNV).any() & (logits_BNV < jnp.inf).all()
+        if not is_number or not jnp.isfinite(logits_BNV.max(-1)).all():
+            yield f'none after {step} tokens'
+
+
+def _differing(one: list[jax.Array], other: list[jax.Array]) -> Iterator[str]:
+    for step, (x, y) in enumerate(zip(one, other, strict=True)):
+        if x.shape == y.shape and not (x == y).all():
+            yield f'after {step} tokens they do'
