@@ -14,7 +14,7 @@ an object of one, is as good as its name. All imports by name are here.
 import ast
 import cmath
 import dataclasses
-import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -54,8 +54,10 @@ class Folder:
     base: str
 
     def names(self) -> list[str]:
-        """The names of the files; none of them is imported."""
-        files = pkgutil.iter_modules(importlib.import_module(self.package).__path__)
+        """The names of the files; neither they nor the package are imported."""
+        package = importlib.util.find_spec(self.package)
+        assert package, self.package
+        files = pkgutil.iter_modules(package.submodule_search_locations)
         names = {file.name for file in files if not file.name.startswith('_')}
         return sorted(names - {'base'})
 
