@@ -15,10 +15,11 @@ from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.interception import interceptors
+from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.sharding import map_rows
 from flaxformer_lite.special_tokens import SpecialTokens
-from flaxformer_lite.training.batch import Sentences, check_variables, pad_rows
+from flaxformer_lite.training.batch import Sources, check_variables, pad_source
 
 # How much longer than its source a target may become (paper §6.1).
 EXTRA_LENGTH = 50
@@ -61,7 +62,7 @@ def as_processors(processors: Spec | None) -> tuple[Processor, ...]:
 def generate(
     model: Model,
     variables: Any,
-    source: Sentences,
+    source: Sources,
     strategy: Spec = 'beam',
     *,
     max_length: int | None = None,
@@ -81,7 +82,9 @@ def generate(
       model: the model.
       variables: what `model.apply` takes: {'params': …}.
       source: lists of tokens, or an array (rows, length) with padding; with end tokens,
-        if the model was trained with them. A row of nothing has no target.
+        if the model was trained with them. Or vectors: lists of arrays (length,
+        features), or one (rows, length, features) where zeros are padding. A row of
+        nothing has no target.
       strategy: a spec of `decoding/strategies`, such as 'beam(beams=8, alpha=1.0)' or
         'sample(top_p=0.9)'; also a class or an object of one.
       max_length: the most tokens of a target, its end token counted; None for 50 more
@@ -105,8 +108,8 @@ def generate(
     special_tokens = _special_tokens(model, bos, eos)
     padding = special_tokens.padding
     size = model.source_vocab_size or model.vocab_size
-    source_BS = pad_rows(source, 'source', padding, size)
-    source_length_B = (source_BS != padding).sum(-1)
+    source_BS = pad_source(source, padding, size)
+    source_length_B = TokenBatch.from_tokens(source_BS, padding).valid_BT.sum(-1)
     made = as_strategy(strategy)
     _check(model, source_length_B, made, key)
     _check_first(model, special_tokens, forced_first, max_length)
@@ -198,7 +201,7 @@ def decode_rows(
       settings: what is no array.
       variables: what `model.apply` takes.
       key: of strategies that draw.
-      source_BS: int32, with end tokens and padding.
+      source_BS: int32, with end tokens and padding; or vectors, float32 BSF.
       max_len_B: int32, the most tokens of each target, its end token counted; 0 for a
         row of nothing.
       numbers_B: int32; what a row draws depends on the key and its number alone.

@@ -16,7 +16,7 @@ class TokenBatch(NamedTuple):
     """Rows of tokens, int32 BT each. A row may hold several sentences (packing).
 
     Attributes:
-      tokens_BT: ids.
+      tokens_BT: ids; or vectors in their place, float BTF.
       segments_BT: counts the sentences of a row from 1; 0 for padding.
       positions_BT: the position of each token in its own sentence, from 0.
     """
@@ -31,11 +31,14 @@ class TokenBatch(NamedTuple):
     ) -> 'TokenBatch':
         """Takes each row as one sentence and the token `padding` as none.
 
-        Padding gets position 0, which every model has: rows may be padded beyond the
-        length of a `learned` table. A `TokenBatch` is returned as it is.
+        Of vectors the one of zeros is none. Padding gets position 0, which every model
+        has: rows may be padded beyond the length of a `learned` table. A `TokenBatch`
+        is returned as it is.
         """
         if isinstance(tokens_BT, TokenBatch):
             return tokens_BT
+        if tokens_BT.ndim == 3:
+            return cls._with_valid(tokens_BT, (tokens_BT != 0).any(-1))
         return cls._with_valid(tokens_BT, tokens_BT != padding)
 
     @classmethod
@@ -76,7 +79,7 @@ class TokenBatch(NamedTuple):
 
     def prefix_mask(self, length: int) -> jax.Array:
         """As `causal_mask`, but all tokens see the first so many of the row, B1TT."""
-        is_prefix_S = jnp.arange(self.tokens_BT.shape[1]) < length
+        is_prefix_S = jnp.arange(self.segments_BT.shape[1]) < length
         of_prefix = self.segment_mask(self) & is_prefix_S[None, None, None]
         return self.causal_mask() | of_prefix
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TIES = ('all', 'decoder', 'source_target', 'none')
 
-# Tokens, int32 BT; or rows that may be packed.
+# Tokens, int32 BT, or vectors of a source, float BSF; or rows that may be packed.
 Tokens = jax.Array | TokenBatch
 
 
@@ -48,6 +48,10 @@ class DecodeState(NamedTuple):
 
 class Model(Checked, nn.Module):
     """Tokens to logits.
+
+    A source may be vectors, such as frames of speech, in place of tokens: each weighs
+    the rows of the source's embeddings, so that a vector with a single 1 is a token.
+    Its features are then the source's vocabulary, and `source_vocab_size` their number.
 
     A variant overrides `decode_hidden`, `prefill` and `step_hidden`.
 
@@ -218,14 +222,33 @@ class Model(Checked, nn.Module):
         return None
 
     def embed(self, table_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
-        """Tokens to vectors, float32 BTD."""
+        """Tokens to vectors, float32 BTD; also of vectors BTV, which weigh its rows.
+
+        Raises:
+          ValueError: the vectors have not as many features as the table has rows.
+        """
         table_VD = gather(table_VD, ('embedding',))
-        # By device, or else XLA sends the gradients of all tokens, and not their sum.
-        rows_of = functools.partial(jnp.take, axis=0)
-        x_BTD = place(map_rows(rows_of, (table_VD,), (tokens_BT,)), 'BTD')
+        if tokens_BT.ndim == 3:
+            x_BTD = place(self._weigh(table_VD, tokens_BT), 'BTD')
+        else:
+            # By device, or else XLA sends the gradients of all tokens, and not their
+            # sum.
+            rows_of = functools.partial(jnp.take, axis=0)
+            x_BTD = place(map_rows(rows_of, (table_VD,), (tokens_BT,)), 'BTD')
         if self.scale_embeddings:
             x_BTD *= x_BTD.shape[-1] ** 0.5
         return x_BTD
+
+    def _weigh(self, table_VD, vectors_BTV):
+        if vectors_BTV.shape[-1] != len(table_VD):
+            raise ValueError(
+                f'the source has vectors of {vectors_BTV.shape[-1]} features, and the '
+                f"model's source_vocab_size is {len(table_VD)}"
+            )
+        dtype = self.dense.dtype
+        vectors_NV = vectors_BTV.reshape(-1, len(table_VD)).astype(dtype)
+        x_ND = matmul(vectors_NV, table_VD.astype(dtype))
+        return x_ND.reshape(*vectors_BTV.shape[:-1], -1)
 
     def decode_hidden(self, source: TokenBatch, inputs: TokenBatch) -> jax.Array:
         """The hidden states of a whole target before the output matrix: float32 BTD."""
@@ -263,7 +286,7 @@ class Model(Checked, nn.Module):
         """Teacher-forced logits, float32 BTV: row t predicts the token after input t.
 
         Args:
-          source: the source's tokens.
+          source: the source's tokens, or its vectors.
           inputs: the target's, shifted right behind a start token. Of tokens alone, the
             first of each row is taken as the start token, even if it is padding.
         """

@@ -74,8 +74,10 @@ class DecoderOnly(Model, kw_only=True):
         source_length = source.tokens_BT.shape[1]
         x_BSD = self.embed(self.source_VD, source.tokens_BT)
         x_BTD = self.embed(self.target_VD, inputs.tokens_BT)
-        both = TokenBatch(
-            *(jnp.concatenate(x, 1) for x in zip(source, inputs, strict=True))
+        # Of tokens their vectors are all that is read.
+        both = inputs._replace(
+            segments_BT=jnp.concatenate([source.segments_BT, inputs.segments_BT], 1),
+            positions_BT=jnp.concatenate([source.positions_BT, inputs.positions_BT], 1),
         )
         context = self._context(both, source_length)
         hidden_BLD, _ = self.decoder(jnp.concatenate([x_BSD, x_BTD], 1), context)

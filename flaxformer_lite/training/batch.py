@@ -7,12 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from flaxformer_lite.masks import TokenBatch
 
 # The arrays of a batch, int32 (rows, length) each. A row may hold several pairs of a
 # source and a target (packing). - source, inputs, labels: tokens or padding; the
-# inputs are the labels shifted right behind a start token. - source_segments,
+# inputs are the labels shifted right behind a start token. A source may be vectors,
+# float32 (rows, length, features), where zeros are padding. - source_segments,
 # target_segments: count the pairs of a row from 1; 0 for padding. - source_positions,
 # target_positions: of each token in its own sentence, from 0.
 Batch = Mapping[str, jax.Array]
@@ -27,10 +29,12 @@ BATCH_ARRAYS = (
 )
 # Sentences, one a row: lists of tokens, or an array (rows, length) with padding.
 Sentences = Sequence[Sequence[int]] | jax.Array
+# Or vectors: arrays (length, features), one a row; or one array, all of them padded.
+Sources = Sentences | Sequence[ArrayLike]
 
 
 def make_batch(
-    source: Sentences,
+    source: Sources,
     target: Sentences,
     bos: int = 2,
     padding: int = 0,
@@ -41,7 +45,7 @@ def make_batch(
 
     Args:
       source, target: as many rows each, of the tokens that the model reads and writes,
-        end tokens included.
+        end tokens included. A source may be vectors, an array (length, features).
       bos: the start token, which stands before each target in `inputs`.
       padding: the token that is none; what a model takes for it, its `special_tokens`
         say, and what it starts with.
@@ -52,13 +56,13 @@ def make_batch(
 
     Returns:
       int32 arrays: the source's are (rows, longest source), the others (rows, longest
-      target), or all (rows, `length`).
+      target), or all (rows, `length`). Vectors are float32 (…, features).
 
     Raises:
       ValueError: these are no rows of tokens of the vocabulary, not as many sources as
         targets, or one is longer than `length`.
     """
-    source_BS = pad_rows(source, 'source', padding, vocab_size, length)
+    source_BS = pad_source(source, padding, vocab_size, length)
     labels_BT = pad_rows(target, 'target', padding, vocab_size, length)
     if len(source_BS) != len(labels_BT):
         raise ValueError(
@@ -96,6 +100,26 @@ def source_and_inputs(batch: Batch) -> tuple[TokenBatch, TokenBatch]:
     return source, inputs
 
 
+def pad_source(
+    source: Sources,
+    padding: int = 0,
+    vocab_size: int | None = None,
+    length: int | None = None,
+) -> jax.Array:
+    """As `pad_rows`; of vectors float32 (rows, length, features), filled up with zeros.
+
+    Raises:
+      ValueError: as `pad_rows`; or vectors are not finite, all zeros, or not of as many
+        features each.
+    """
+    rows: Any = source
+    if getattr(rows, 'ndim', 0) == 3:
+        return _with_length(jnp.asarray(rows, jnp.float32), 'source', 0, length)
+    if not hasattr(rows, 'ndim') and any(getattr(x, 'ndim', 1) == 2 for x in rows):
+        return _with_length(_padded_vectors(rows), 'source', 0, length)
+    return pad_rows(rows, 'source', padding, vocab_size, length)
+
+
 def pad_rows(
     sentences: Sentences,
     name: str,
@@ -116,15 +140,7 @@ def pad_rows(
       ValueError: these are no rows of tokens of the vocabulary, or longer than
         `length`.
     """
-    rows_BT = _padded(sentences, name, padding)
-    if length is not None:
-        missing = length - rows_BT.shape[1]
-        if missing < 0:
-            raise ValueError(
-                f'{name} has a row of {rows_BT.shape[1]} tokens, more than '
-                f'length={length}: give a larger length, or cut the row'
-            )
-        rows_BT = jnp.pad(rows_BT, ((0, 0), (0, missing)), constant_values=padding)
+    rows_BT = _with_length(_padded(sentences, name, padding), name, padding, length)
     # The tokens of traced arrays are not known.
     if vocab_size is not None and rows_BT.size and not isinstance(rows_BT, Tracer):
         largest = int(rows_BT.max())
@@ -134,6 +150,40 @@ def pad_rows(
                 f'{vocab_size - 1}'
             )
     return rows_BT
+
+
+def _with_length(
+    rows_BT: jax.Array, name: str, padding: int, length: int | None
+) -> jax.Array:
+    if length is None:
+        return rows_BT
+    missing = length - rows_BT.shape[1]
+    if missing < 0:
+        raise ValueError(
+            f'{name} has a row of {rows_BT.shape[1]} tokens, more than '
+            f'length={length}: give a larger length, or cut the row'
+        )
+    widths = [(0, 0), (0, missing), (0, 0)][: rows_BT.ndim]
+    return jnp.pad(rows_BT, widths, constant_values=padding)
+
+
+def _padded_vectors(source: Any) -> jax.Array:
+    rows = [jnp.asarray(row, jnp.float32) for row in source]
+    features = rows[0].shape[-1]
+    longest = max(map(len, rows))
+    for i, row in enumerate(rows):
+        if row.ndim != 2 or row.shape[1] != features:
+            raise ValueError(
+                f'source, row {i}: vectors must be (length, {features}), not '
+                f'{row.shape}'
+            )
+        if not (jnp.isfinite(row).all() and row.any(1).all()):
+            raise ValueError(
+                f'source, row {i}: vectors must be finite, and none of them all zeros, '
+                'which is padding; a feature that is always 1 keeps them apart'
+            )
+    padded = [jnp.pad(row, ((0, longest - len(row)), (0, 0))) for row in rows]
+    return jnp.stack(padded)
 
 
 def _padded(sentences: Sentences, name: str, padding: int) -> jax.Array:
