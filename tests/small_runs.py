@@ -101,6 +101,8 @@ ALWAYS = ('batch.tokens', 'tokenizer', 'evaluation.every', 'model.dtype')
 
 def shrunk(argv: list[str]) -> list[str]:
     """The arguments of Python for a command in short."""
+    if argv[0] != '-m':  # a page's own program
+        return argv
     module = argv[1]
     if module == 'experiments.run' and '--help' not in argv:
         return _shrunk_run(argv)

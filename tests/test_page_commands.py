@@ -91,6 +91,9 @@ def test_the_commands_of_a_page_run(page, trained, tmp_path):
     shutil.copytree(trained, folder, symlinks=True)
     for name, code in pages.files(page).items():
         (folder / name).write_text(in_short(name, code), encoding='utf-8')
+        if f'python {name}\n' in pages.text(page):
+            status, printed = run(f'python {name}', folder)
+            assert status == 0, printed
     for command in pages.commands(page):
         bare = command.partition(' -m ')[2].count(' ') == 0 and '=' not in command
         if bare or any(part in command for part in NOT_HERE):

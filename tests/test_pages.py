@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 
+import numpy as np
 import pages
 import pytest
 
@@ -64,7 +65,8 @@ CHECKS = {
         for page in WITH_PYTHON
     ],
 )
-def test_the_python_of_a_page_runs_in_order(page):
+def test_the_python_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names = {**GIVEN.get(page, {}), '__name__': 'page'}
     for code in pages.snippets(page):
         exec(compile(code, page, 'exec'), names)
@@ -89,6 +91,7 @@ def folder(tmp_path, monkeypatch):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / 'in.en').touch()
     (tmp_path / 'pairs.tsv').touch()
+    np.savez(tmp_path / 'frames.npz', a=np.ones((2, 8)))
     converted = tmp_path / 'runs/opus-mt-en-de/config.json'
     converted.parent.mkdir()
     config = ExperimentConfig(tokenizer='huggingface(vocab_size=100)')

@@ -15,6 +15,7 @@ from experiments.conversion.export import export
 from experiments.data import corpus, objectives, sources, tokenizers
 from experiments.data.batches import Batches, Position
 from experiments.errors import UserError
+from experiments.runs import reading
 from flaxformer_lite.training import freezing
 from flaxformer_lite.training.train_step import init_variables
 
@@ -116,6 +117,7 @@ def test_a_run_of_both_trains_translates_and_is_refused_by_other_formats(
     small_runs.train(tmp_path / 'run', *small_runs.flags(fields))
     run = experiments.open_run(tmp_path / 'run')
     assert run.variables['params']['source_embedding'].shape[0] != run.model.vocab_size
+    assert reading.read_run(tmp_path / 'run').result
     (hypothesis,) = run.translate(['a bee sings'])
     assert isinstance(hypothesis, str)
     ((*_, end),) = run.score([('a bee', 'eine Biene')])

@@ -102,6 +102,13 @@ def build_model(
     return model
 
 
+def source_features(config: ExperimentConfig, model: Model) -> int | None:
+    """Of the vectors that sources of a config are; None: they are ids."""
+    if tokenizers.make(config.tokenizer).reads_vectors:
+        return model.source_vocab_size
+    return None
+
+
 def check_contracts(config: ExperimentConfig) -> None:
     """Holds parts from elsewhere to the quick half of their contracts, if they are to.
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.extend.core import Jaxpr
 from jax.interpreters import partial_eval
 from jax.sharding import AbstractMesh, NamedSharding
@@ -15,6 +14,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig
 from experiments.costs import flops
+from experiments.data.collate import abstract_batch
 from experiments.errors import UserError, user_errors
 from experiments.optimizers import frozen, optimizer
 from experiments.runtime.mesh import check_divides
@@ -23,7 +23,6 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
 from flaxformer_lite.sharding import AXES, state_shardings
 from flaxformer_lite.training import freezing
-from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.loss import DEFAULT_LOSS, loss_sums
 from flaxformer_lite.training.train_step import TrainState, init_state
 
@@ -117,7 +116,8 @@ def flops_per_token(
     rows, length = batch_shape(config)
     shape = rows // config.train.accumulate, length
     loss = DEFAULT_LOSS if config.train.teacher else config.train.loss
-    step = _step(model, variables, shape, frozen.paths(config, model), loss)
+    batch = abstract_batch(shape, check.source_features(config, model))
+    step = _step(model, variables, batch, frozen.paths(config, model), loss)
     return _by_part(flops.flops(step).items(), math.prod(shape))
 
 
@@ -159,7 +159,7 @@ def _abstract_state(
 def _step(
     model: Model,
     variables: Any,
-    shape: tuple[int, int],
+    batch: dict[str, jax.ShapeDtypeStruct],
     held: frozenset[str],
     loss: Spec,
 ) -> Jaxpr:
@@ -174,7 +174,6 @@ def _step(
 
         return jax.grad(total)(trained)
 
-    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in BATCH_ARRAYS}
     key = jax.eval_shape(jax.random.key, 0)
     jaxpr = jax.make_jaxpr(gradients)(variables, batch, key).jaxpr
     if not held:

@@ -1,16 +1,36 @@
 """Collates pairs of a corpus into the arrays of a batch."""
 
+from typing import Any
+
+import jax
 import numpy as np
 
 from experiments.data.corpus import Corpus, RaggedArray
+from flaxformer_lite.training.batch import BATCH_ARRAYS
 
 Batch = dict[str, np.ndarray]
+
+
+def abstract_batch(
+    shape: tuple[int, int], features: int | None
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """What `pairs_batch` gives, by shapes and dtypes.
+
+    Args:
+      shape: (rows, length).
+      features: of the vectors that sources are; None: they are ids.
+    """
+    ids = jax.ShapeDtypeStruct(shape, np.int32)
+    batch: dict[str, Any] = {name: ids for name in BATCH_ARRAYS}
+    if features:
+        batch['source'] = jax.ShapeDtypeStruct((*shape, features), np.float32)
+    return batch
 
 
 def pairs_batch(
     corpus: Corpus, shape: tuple[int, int], pairs: np.ndarray, rows: np.ndarray
 ) -> Batch:
-    """Both sides of pairs, int32 [rows, length] each.
+    """Both sides of pairs, int32 [rows, length] each; vectors [rows, length, features].
 
     Args:
       corpus: where the pairs are.
@@ -55,9 +75,15 @@ def _collate_side(
     rows: np.ndarray,
     end: int | None,
     padding: int,
-) -> np.ndarray:
-    """int32 [3, rows, length]: tokens, segments and positions of one side."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """int32 [rows, length]: tokens, segments and positions of one side.
+
+    Vectors are float32 [rows, length, features], and 0 where there is no token.
+    """
     number, length = shape
+    features = side.tokens.shape[1:]
+    dtype = np.float32 if features else np.int32
+    blank = 0 if features else padding
     # One entry a pair: its tokens, where it begins in its row, which of the row it is.
     own_lengths = side.lengths(pairs)
     lengths = own_lengths + (end is not None)
@@ -68,16 +94,16 @@ def _collate_side(
     # One entry a token, from here on.
     pair = np.repeat(np.arange(len(pairs)), lengths)
     positions = np.arange(len(pair)) - begins[pair]
-    tokens = np.full(len(pair), padding if end is None else end)
+    tokens = np.full((len(pair), *features), blank if end is None else end, dtype)
     is_text = positions < own_lengths[pair]
     place_in_corpus = side.offsets[pairs][pair] + positions
     tokens[is_text] = side.tokens[place_in_corpus[is_text]]
 
-    result = np.zeros((3, number * length), np.int32)
-    result[0] = padding
     first_place = rows * length + columns
     place = first_place[pair] + positions
-    result[0, place] = tokens
-    result[1, place] = segments[pair]
-    result[2, place] = positions
-    return result.reshape(3, number, length)
+    result = np.full((number * length, *features), blank, dtype)
+    result[place] = tokens
+    numbers = np.zeros((2, number * length), np.int32)
+    numbers[:, place] = segments[pair], positions
+    segments, positions = numbers.reshape(2, *shape)
+    return result.reshape(*shape, *features), segments, positions

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class RaggedArray:
     """Rows of unequal length, stored one behind the other.
 
     Attributes:
-      tokens: [tokens], uint16 or uint32.
+      tokens: [tokens], uint16 or uint32; or vectors, [tokens, features], float32.
       offsets: [rows + 1], int64: where each row begins, and where the last one ends.
     """
 
@@ -35,7 +35,7 @@ class RaggedArray:
     offsets: np.ndarray
 
     @classmethod
-    def from_rows(cls, rows: list[list[int]], dtype: str = 'uint32') -> 'RaggedArray':
+    def from_rows(cls, rows: list[Any], dtype: str = 'uint32') -> 'RaggedArray':
         tokens = np.fromiter(itertools.chain.from_iterable(rows), dtype)
         return cls(tokens, np.cumsum([0, *map(len, rows)], dtype=np.int64))
 
@@ -138,12 +138,12 @@ def one_sided(corpus: Corpus, objective: Objective) -> Corpus:
 
 def tokenize(pairs: Pairs, tokenizer: Tokenizer) -> Corpus:
     """All the pairs, blank ones too, in memory: for evaluation sets."""
-    dtype = _id_dtype(tokenizer)
     sources = tokenizer.encode([source for source, _ in pairs])
     targets = tokenizer.encode_target([target for _, target in pairs])
+    source_dtype, target_dtype = _dtypes(tokenizer)
     return Corpus(
-        source=RaggedArray.from_rows(sources, dtype),
-        target=RaggedArray.from_rows(targets, dtype),
+        source=RaggedArray.from_rows(sources, source_dtype),
+        target=RaggedArray.from_rows(targets, target_dtype),
         special_tokens=tokenizer.special_tokens,
         source_end=tokenizer.source_end,
     )
@@ -183,16 +183,17 @@ def _write(
     tokenizer: Tokenizer,
     progress: Callable[[int], None] | None,
 ) -> None:
-    dtype = _id_dtype(tokenizer)
+    dtypes = _dtypes(tokenizer)
     done = 0
     skipped = 0
     lengths: dict[str, list[np.ndarray]] = {'source': [], 'target': []}
     for chunk in _chunks(data.train(), _CHUNK):
         sources = tokenizer.encode([source for source, _ in chunk])
         targets = tokenizer.encode_target([target for _, target in chunk])
-        full = [both for both in zip(sources, targets, strict=True) if all(both)]
+        pairs = zip(sources, targets, strict=True)
+        full = [both for both in pairs if all(map(len, both))]
         for i, side in enumerate(lengths):
-            rows = RaggedArray.from_rows([both[i] for both in full], dtype)
+            rows = RaggedArray.from_rows([both[i] for both in full], dtypes[i])
             with (folder / f'{side}.tokens').open('ab') as file:
                 file.write(rows.tokens.tobytes())
             lengths[side].append(rows.lengths())
@@ -205,29 +206,31 @@ def _write(
         offsets.tofile(folder / f'{side}.offsets')
     if done == skipped:
         raise UserError('data: no training pair has text on both sides')
-    about = {'dtype': dtype, 'skipped': skipped}
+    about: dict[str, Any] = {'dtype': dtypes[1], 'skipped': skipped}
+    if tokenizer.reads_vectors:
+        about['source_dtype'] = dtypes[0]
     if data.left_out:
         about['left_out'] = dict(data.left_out)
     storage.write_json(folder / _ABOUT, about)
 
 
-def _id_dtype(tokenizer: Tokenizer) -> str:
-    """The smallest dtype for the ids of both sides."""
-    size = max(side.vocab_size for side in tokenizer.sides)
-    return 'uint16' if size <= 1 << 16 else 'uint32'
+def _dtypes(tokenizer: Tokenizer) -> list[str]:
+    """Of source and target; ids have one that holds those of both."""
+    own = [side.dtype for side in tokenizer.sides]
+    return own if tokenizer.reads_vectors else [max(own)] * 2
 
 
 def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
     about = storage.read_json(folder / _ABOUT)
 
-    def ragged(side: str) -> RaggedArray:
-        tokens = np.memmap(folder / f'{side}.tokens', about['dtype'], 'r')
+    def ragged(side: str, dtype: str) -> RaggedArray:
+        tokens = np.memmap(folder / f'{side}.tokens', dtype, 'r')
         offsets = np.memmap(folder / f'{side}.offsets', np.int64, 'r')
         return RaggedArray(np.asarray(tokens), np.asarray(offsets))
 
     return Corpus(
-        source=ragged('source'),
-        target=ragged('target'),
+        source=ragged('source', about.get('source_dtype', about['dtype'])),
+        target=ragged('target', about['dtype']),
         skipped=about['skipped'],
         left_out=about.get('left_out', {}),
         digest=storage.sha256(folder / storage.SUMS),

@@ -118,9 +118,8 @@ def pairs_batch(
     source_ids = tokenizer.encode([source for source, _ in pairs])
     target_ids = tokenizer.encode_target([target for _, target in pairs])
     special = tokenizer.special_tokens
-    last = [] if tokenizer.source_end is None else [tokenizer.source_end]
     batch = make_batch(
-        [ids + last for ids in source_ids],
+        [tokenizer.with_end(ids) for ids in source_ids],
         [[*ids, special.end] for ids in target_ids],
         special.start,
         special.padding,

@@ -122,7 +122,7 @@ class Translator:
             for (_, index), drawn in zip(batches, decoded, strict=True):
                 samples = [self._hypotheses(sample, len(index)) for sample in drawn]
                 for row, *several in zip(index, *samples, strict=True):
-                    if sentences[row]:
+                    if len(sentences[row]):
                         found = self._best_first(sum(several, []), texts[row])
                     else:
                         found = [Hypothesis('', 0.0)]
@@ -149,14 +149,16 @@ class Translator:
         settings = self._settings
         tokens = max(1, settings.batch_tokens // self._strategy.hypotheses)
         shards = self._devices.row_shards
-        end = self._tokenizer.source_end
-        last = [] if end is None else [end]
+        # Of vectors zeros are padding, whatever it is of tokens.
+        features = np.shape(sentences[0])[1:] if self._tokenizer.reads_vectors else ()
+        dtype = np.float32 if features else np.int32
+        padding = 0 if features else self._model.special_tokens.padding
         lengths = np.array([len(ids) + 1 for ids in sentences])
         batches = []
         for shape, index in packing.by_length(lengths, tokens, shards):
-            source_BS = np.full(shape, self._model.special_tokens.padding, np.int32)
+            source_BS = np.full((*shape, *features), padding, dtype)
             for row, i in enumerate(index):
-                ids = sentences[i] + last
+                ids = self._tokenizer.with_end(sentences[i])
                 source_BS[row, : len(ids)] = ids
             batches.append((source_BS, index))
         return batches
@@ -166,7 +168,8 @@ class Translator:
     ) -> list[DecodeResult]:
         """What each key finds for a batch; `numbers` are those of its sentences."""
         padding = self._model.special_tokens.padding
-        tokens_B = (source_BS != padding).sum(1) - 1  # without EOS; −1: an empty row
+        is_token = (source_BS != padding) if source_BS.ndim == 2 else source_BS.any(2)
+        tokens_B = is_token.sum(1) - 1  # without EOS; −1: an empty row
         longest_B = tokens_B + self._settings.extra_length
         max_len_B = np.where(tokens_B < 0, 0, longest_B)
         numbers_B = np.pad(numbers, (0, len(source_BS) - len(numbers)))

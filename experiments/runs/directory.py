@@ -122,9 +122,9 @@ def read_config(path: Path) -> dict[str, Any]:
 def is_converted(config: Mapping[str, Any]) -> bool:
     """Whether a run's config is that of a checkpoint which was converted to a run."""
     flat = flatten(config)
+    parsed = map(spec.parse, spec.entries(flat.get('tokenizer', 'sentencepiece')))
+    keeps_files = any(name == 'huggingface' and not x.get('path') for name, x in parsed)
     # A run that is trained here has such a tokenizer from the run it begins with.
-    name, arguments = spec.parse(flat.get('tokenizer', 'sentencepiece'))
-    keeps_files = name == 'huggingface' and not arguments.get('path')
     return keeps_files and not flat.get('init_from')
 
 

@@ -7,15 +7,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
+from experiments.config import check
 from experiments.config.schema import ExperimentConfig
+from experiments.data.collate import abstract_batch
 from experiments.optimizers import frozen, optimizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from experiments.training import result, teacher
 from flaxformer_lite.models.base import Model
-from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.loss import as_loss
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
@@ -126,8 +126,8 @@ def compiled_step(kind: Kind, shape: tuple[int, int]) -> jax.stages.Compiled:
         return step(state, batch, key)
 
     state = first_state(kind).abstract
-    array = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=kind.devices.rows())
-    batch = dict.fromkeys(BATCH_ARRAYS, array)
+    features = check.source_features(kind.config, kind.model)
+    batch = mesh.placed(abstract_batch(shape, features), kind.devices.rows())
     out_shardings = (kind.devices.state(state), kind.devices.everywhere())
     jitted = jax.jit(train_step, donate_argnums=0, out_shardings=out_shardings)
     key = mesh.abstract_key(kind.devices)

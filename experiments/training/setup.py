@@ -209,8 +209,11 @@ def _batches(
 def _check_positions(
     model: Model, batches: Batches, vocabulary: Tokenizer, scored: Mapping[str, Pairs]
 ) -> None:
-    """Refuses text that is longer than the positions that the model learns."""
-    if model.max_length is None:
+    """Refuses text that is longer than the positions that the model learns.
+
+    And sources that name vectors which are not there.
+    """
+    if model.max_length is None and not vocabulary.reads_vectors:
         return
     translator.check_lengths(model, [batches.longest])
     for pairs in scored.values():

@@ -31,6 +31,8 @@ def make(spec: Spec) -> Tokenizer:
         made = [TOKENIZERS.make(x, model=b'') for x in specs.entries(spec)]
         if len(made) > 2:
             raise ValueError(f'{spec} are {len(made)}: give one, or one of each side')
+        if made[-1].reads_vectors:
+            raise ValueError(f'{spec} is of sources: write [{spec}, characters]')
         return Sides(*made) if len(made) == 2 else made[0]
 
 

@@ -58,6 +58,10 @@ class Sides(Tokenizer):
         return self.source.source_end
 
     @property
+    def reads_vectors(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.source.reads_vectors
+
+    @property
     def forced_first(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.target.forced_first
 

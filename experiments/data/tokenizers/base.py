@@ -7,7 +7,7 @@ import itertools
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from experiments.data.tokenizers import _saved
 from flaxformer_lite.ranges import Checked
@@ -30,6 +30,8 @@ class Tokenizer(Checked):
       special_tokens: which ids are no text.
       source_end: the id that each source ends with; None for none.
       forced_first: the id that each target begins with; None for any.
+      reads_vectors: whether `encode` gives vectors, float32 (length, features), in
+        place of ids; `vocab_size` is then the number of features.
 
     Raises:
       ValueError: when made, for arguments that cannot be.
@@ -40,6 +42,7 @@ class Tokenizer(Checked):
     special_tokens: SpecialTokens = DEFAULT_TOKENS
     source_end: int | None = DEFAULT_TOKENS.end
     forced_first: int | None = None
+    reads_vectors: bool = False
 
     @property
     def sides(self) -> 'tuple[Tokenizer, Tokenizer]':
@@ -50,6 +53,11 @@ class Tokenizer(Checked):
     def source_vocab_size(self) -> int | None:
         """The number of ids of sources, where these have a tokenizer of their own."""
         return None
+
+    @property
+    def dtype(self) -> str:
+        """NumPy's, of a row of ids on disk; of vectors with their shape."""
+        return 'uint16' if self.vocab_size <= 1 << 16 else 'uint32'
 
     @property
     def digest(self) -> str:
@@ -87,6 +95,10 @@ class Tokenizer(Checked):
     def encode(self, texts: list[str]) -> list[list[int]]:
         """The ids of each source, without `source_end`; a blank text has none."""
         raise NotImplementedError
+
+    def with_end(self, row: Any) -> Any:
+        """A row of `encode` with `source_end`."""
+        return row if self.source_end is None else [*row, self.source_end]
 
     @property
     def samples(self) -> bool:

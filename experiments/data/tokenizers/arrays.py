@@ -1,0 +1,121 @@
+"""Vectors in place of a source's text: `[arrays(path="frames.npz"), characters]`."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import storage
+from experiments.data.tokenizers.base import Tokenizer
+from experiments.errors import UserError
+from flaxformer_lite import ranges
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrays(Tokenizer):
+    """A source is the name of an array, whose vectors take the place of tokens.
+
+    The file is NumPy's, as `numpy.savez(path, **{name: array, …})` writes it; arrays
+    are numbers (length, features), with as many features each. The model weighs rows of
+    its embedding by them: squares that sum to about 1 are of the size of a token.
+
+    Attributes:
+      path: the file, `.npz`; `~` is the home directory.
+      model: as JSON the number of features, and the sum of the file.
+    """
+
+    path: str
+    model: bytes = dataclasses.field(default=b'', repr=False)
+    source_end = None
+    reads_vectors = True
+
+    @functools.cached_property
+    def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The number of features."""
+        if self.model:
+            return json.loads(self.model)['features']
+        with self._archive() as archive:
+            return archive[min(archive)].shape[-1]
+
+    @property
+    def dtype(self):
+        return f'({self.vocab_size},)float32'
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(f'{super().digest} {self._sum}'.encode()).hexdigest()
+
+    @property
+    def _file(self) -> Path:
+        return Path(self.path).expanduser()
+
+    @functools.cached_property
+    def _sum(self) -> str:
+        return storage.sha256(self._file)
+
+    @contextlib.contextmanager
+    def _archive(self) -> Iterator[Any]:
+        """The file, open; refused if it is not the one of `model`."""
+        try:
+            found = np.load(self._file)
+            if not isinstance(found, np.lib.npyio.NpzFile) or not found.files:
+                raise ValueError('it is no .npz of several arrays')
+            with found:
+                yield found
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+            reason = getattr(error, 'strerror', None) or error
+            raise UserError(
+                f'tokenizer: arrays: {self.path} cannot be read: {reason}'
+            ) from None
+
+    def train(self, texts: Iterable[str]) -> bytes:
+        """Looks at the file; nothing is learnt of texts."""
+        about = {'features': self.vocab_size, 'sha256': self._sum}
+        return json.dumps(about).encode()
+
+    def encode(self, texts: list[str]) -> list[Any]:
+        """The vectors of each name, float32 (length, features); of a blank one none.
+
+        Raises:
+          UserError: there is no array of that name, it is not as it has to be, or the
+            file is not the one that `train` has seen.
+        """
+        if json.loads(self.model)['sha256'] != self._sum:
+            raise UserError(
+                f'tokenizer: arrays: {self.path} is not what the run was trained with: '
+                'restore it'
+            )
+        with self._archive() as archive:
+            return [self._vectors(archive, text.strip()) for text in texts]
+
+    def _vectors(self, archive: Any, name: str) -> np.ndarray:
+        if not name:
+            return np.zeros((0, self.vocab_size), np.float32)
+        if name not in archive:
+            hint = ranges.nearest(name, archive.files)
+            raise UserError(f'{self.path} has no array {ranges.shown(name)}{hint}')
+        found = archive[name]
+        is_number = np.issubdtype(found.dtype, np.number)
+        if not is_number or found.ndim != 2 or found.shape[1] != self.vocab_size:
+            raise UserError(
+                f'{self.path}: array {name!r} is {found.dtype} {found.shape}; it must '
+                f'be of numbers (length, {self.vocab_size})'
+            )
+        vectors = found.astype(np.float32)
+        if not (np.isfinite(vectors).all() and vectors.any(1).all()):
+            raise UserError(
+                f'{self.path}: array {name!r} has a vector that is not finite, or all '
+                'zeros, as padding is; a feature that is always 1 keeps them apart'
+            )
+        return vectors
+
+    def pieces(self, ids: list[Any]) -> list[str]:
+        """Vectors are not written: their numbers, from 0."""
+        return [str(i) for i in range(len(ids))]

@@ -1,0 +1,130 @@
+"""Vectors of a file in place of a source's text: stored, batched, trained on."""
+
+import numpy as np
+import pytest
+import small_runs
+
+import experiments
+import flaxformer_lite
+from experiments.data import corpus, sources, tokenizers
+from experiments.data.batches import Batches, Position
+from experiments.errors import UserError
+
+FEATURES = 6
+ARRAYS = {
+    f'{name}/{i}': np.random.default_rng(i).normal(size=(2 + i % 5, FEATURES))
+    for name, size in {'train': 40, 'val': 3}.items()
+    for i in range(size)
+}
+DATA = 'table(train="train.tsv", val="val.tsv", source="frames", target="word")'
+SPEC = '[arrays(path="frames.npz"), characters]'
+FIELDS = small_runs.FIELDS | {
+    'data': DATA,
+    'tokenizer': SPEC,
+    'model.tie': 'decoder',
+    'train.steps': 3,
+    'evaluation.every': 0,
+    'evaluation.decode': 'greedy',
+    'evaluation.average': 1,
+    'checkpoint.every': 3,
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The working directory, with arrays and tables of their names."""
+    monkeypatch.chdir(tmp_path)
+    np.savez('frames.npz', **ARRAYS)
+    for name in ('train', 'val'):
+        own = [key for key in ARRAYS if key.startswith(name)]
+        rows = ''.join(f'{key}\t{"abcdefg"[: len(ARRAYS[key])]}\n' for key in own)
+        (tmp_path / f'{name}.tsv').write_text(f'frames\tword\n{rows}', 'utf-8')
+    return tmp_path
+
+
+def trained(folder):
+    return tokenizers.train(tokenizers.make(SPEC), sources.load(DATA), folder)
+
+
+@pytest.mark.parametrize('packed', [True, False])
+def test_batches_hold_the_arrays_of_the_names(packed, folder):
+    stored = corpus.prepare(sources.load(DATA), trained(folder), folder)
+    batches = Batches(stored, tokens=64, max_length=16, packed=packed)
+    expected = sorted(
+        array.astype(np.float32).tolist()
+        for name, array in ARRAYS.items()
+        if name.startswith('train')
+    )
+    found = []
+    for batch, position in batches.iterate(Position()):
+        source, segments = batch['source'], batch['source_segments']
+        assert source.dtype == np.float32 and not source[segments == 0].any()
+        for row, of in zip(source, segments, strict=True):
+            found += [row[of == i].tolist() for i in range(1, of.max() + 1)]
+        if position.epoch:
+            break
+    assert sorted(found) == expected
+
+
+@pytest.mark.usefixtures('cache')
+def test_a_run_reads_the_names_of_arrays():
+    small_runs.train('run', *small_runs.flags(FIELDS))
+    run = experiments.open_run('run')
+    name = 'val/2'
+    tokens, *_ = flaxformer_lite.generate(
+        run.model,
+        run.variables,
+        [ARRAYS[name]],
+        'greedy',
+        # As the config says: so many more than the source has, beside the end.
+        max_length=len(ARRAYS[name]) - 1 + FIELDS['evaluation.extra_length'],
+    )
+    assert run.translate([name, '']) == [*run.tokenizer.decode(tokens[0].tolist()), '']
+    batch = flaxformer_lite.make_batch([ARRAYS[name]], [[5, 4, 1]])
+    expected = flaxformer_lite.log_probs(run.model, run.variables, batch).log_p[0]
+    (word,) = run.tokenizer.decode([[5, 4]])
+    ((*found,),) = run.score([(name, word)])
+    np.testing.assert_allclose([x.log_p for x in found], expected, rtol=1e-4)
+    with pytest.raises(UserError, match=r"no array 'val/22'; did you mean 'val/2'"):
+        run.translate(['val/22'])
+    np.savez('frames.npz', **ARRAYS | {'val/2': ARRAYS['val/1']})
+    with pytest.raises(UserError, match='frames.npz is not what the run was trained'):
+        experiments.open_run('run').translate([name])
+
+
+@pytest.mark.parametrize(
+    ('array', 'message'),
+    [
+        (np.ones((2, FEATURES + 1)), r"'train/7' is float64 \(2, 7\); .*\(length, 6\)"),
+        (np.ones(FEATURES), r"'train/7' is float64 \(6,\)"),
+        (np.array([['a'] * FEATURES]), "'train/7' is <U1"),
+        (np.zeros((2, FEATURES)), "'train/7' has a vector that .* all zeros"),
+        (np.full((1, FEATURES), np.inf), "'train/7' has a vector that is not finite"),
+    ],
+)
+def test_an_array_that_cannot_be_is_refused(array, message, folder):
+    np.savez('frames.npz', **ARRAYS | {'train/7': array})
+    with pytest.raises(UserError, match=message):
+        corpus.prepare(sources.load(DATA), trained(folder), folder)
+
+
+@pytest.mark.parametrize('content', [b'', b'PK\x03\x04 and no more', None])
+def test_a_file_that_is_none_is_refused(content, folder):
+    (folder / 'frames.npz').unlink()
+    if content is not None:
+        (folder / 'frames.npz').write_bytes(content)
+    with pytest.raises(UserError, match='cannot (be )?read'):
+        trained(folder)
+
+
+def test_an_array_alone_is_no_archive():
+    with open('frames.npz', 'wb') as file:
+        np.save(file, np.ones((2, FEATURES)))
+    with pytest.raises(UserError, match='it is no .npz of several arrays'):
+        _ = tokenizers.make(SPEC).source_vocab_size
+
+
+@pytest.mark.parametrize('spec', ['arrays(path="x.npz")', '[bytes, arrays(path="x")]'])
+def test_arrays_are_of_sources(spec):
+    with pytest.raises(UserError, match='tokenizer: .* is of sources: write'):
+        tokenizers.make(spec)
