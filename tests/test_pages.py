@@ -1,12 +1,16 @@
 """The Python of README and docs/ runs, and their commands have flags that there are."""
 
 import argparse
+import ast
 import importlib
 import importlib.util
+import io
 import json
+import os
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 
 import numpy as np
@@ -178,3 +182,43 @@ def test_a_page_installs_extras_that_there_are(page):
     extras = project['project']['optional-dependencies']
     for names in re.findall(r'\.\[([\w,]+)\]"', pages.text(page)):
         assert set(names.split(',')) <= set(extras)
+
+
+def code_lines(code):
+    """How many lines of a program are neither blank, nor comments, nor docstrings."""
+    found = set()
+    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
+    for token in tokens:
+        if token.string.strip() and token.type != tokenize.COMMENT:
+            found.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            found.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
+    return len(found)
+
+
+def test_tasks_take_as_many_lines_as_their_page_says():
+    guide = 'docs/guides/tasks.md'
+    here, elsewhere = (
+        dict(re.findall(row, pages.text(guide), re.MULTILINE))
+        for row in (
+            r'^\| ([^|]*) \| \[.*?\]\(.*?\) \| (\d+) \|$',
+            r'^\| ([^|]*) \| (\d+) \| .* \| .* \|$',
+        )
+    )
+    assert len(here) == 13 and here == elsewhere
+    links = re.findall(
+        r'^\| ([^|]*) \| \[.*?\]\((.*?)#(.*?)\)', pages.text(guide), re.MULTILINE
+    )
+    for task, page, anchor in links:
+        page = os.path.normpath(os.path.join('docs/guides', page or 'tasks.md'))
+        sections = re.split('^## ', pages.text(page), flags=re.MULTILINE)
+        of_anchor = [
+            text
+            for text in sections
+            if re.sub('[^a-z -]', '', text.partition('\n')[0].lower()).replace(' ', '-')
+            == anchor
+        ]
+        assert len(of_anchor) == 1, (page, anchor)
+        code = [code for name, code in pages.FENCE.findall(of_anchor[0]) if name]
+        assert sum(map(code_lines, code[:1])) == int(here[task]), task
