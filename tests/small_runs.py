@@ -46,6 +46,16 @@ SHORT = FIELDS | {
 _TRAIN = 150  # pairs
 
 
+class Numbers(Tokenizer):
+    """A tokenizer of text that is written as token ids."""
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        return [[int(token) for token in text.split()] for text in texts]
+
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        return [' '.join(map(str, row)) for row in ids]
+
+
 def train_tokenizer(data: Source, vocab_size: int, cache: Path) -> Tokenizer:
     """SentencePiece's of some pairs."""
     spec = f'sentencepiece(vocab_size={vocab_size})'

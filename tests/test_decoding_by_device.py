@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 from collectives import collectives
+from small_runs import Numbers
 
 from experiments.config import search
 from experiments.config.schema import EvaluationConfig
@@ -80,19 +81,6 @@ def test_the_program_of_translations_exchanges_nothing():
     arrays = tiny.padded(sources()), limit_B, numbers_B
     rows = jax.device_put(arrays, mesh.of().rows())
     assert not collectives(compilation.compiled(program._function, *whole, *rows))
-
-
-class Numbers:
-    """A tokenizer of text that is written as token ids."""
-
-    forced_first = None
-    source_end = 1
-
-    def encode(self, texts):
-        return [[int(token) for token in text.split()] for text in texts]
-
-    def decode(self, rows):
-        return [' '.join(map(str, row)) for row in rows]
 
 
 def test_a_sample_does_not_depend_on_the_window(monkeypatch):

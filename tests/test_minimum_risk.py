@@ -2,6 +2,7 @@
 
 import pytest
 import tiny
+from small_runs import Numbers
 
 from experiments.config.schema import EvaluationConfig
 from experiments.evaluation.minimum_risk import mean_utilities
@@ -43,19 +44,6 @@ def test_mean_utilities_are_those_by_hand(metric, expected):
     found = mean_utilities(drawn, '3 4', metric)
     assert list(found) == list(expected)
     assert found == pytest.approx(expected)
-
-
-class Numbers:
-    """A tokenizer of text that is written as token ids."""
-
-    forced_first = None
-    source_end = 1
-
-    def encode(self, texts):
-        return [[int(token) for token in text.split()] for text in texts]
-
-    def decode(self, rows):
-        return [' '.join(map(str, row)) for row in rows]
 
 
 def translated(decode, sources, n_best=1):

@@ -64,11 +64,13 @@ class Arrays(Tokenizer):
     def _archive(self) -> Iterator[Any]:
         """The file, open; refused if it is not the one of `model`."""
         try:
-            found = np.load(self._file)
-            if not isinstance(found, np.lib.npyio.NpzFile) or not found.files:
-                raise ValueError('it is no .npz of several arrays')
-            with found:
-                yield found
+            # Opened here: NumPy leaves a file open that it cannot read.
+            with self._file.open('rb') as file:
+                found = np.load(file)
+                if not isinstance(found, np.lib.npyio.NpzFile) or not found.files:
+                    raise ValueError('it is no .npz of several arrays')
+                with found:
+                    yield found
         except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
             reason = getattr(error, 'strerror', None) or error
             raise UserError(
