@@ -1,6 +1,7 @@
-"""Prints what training a config costs: parameters, FLOPs, memory.
+"""Prints what training a config costs, parameters, FLOPs and memory; or its data.
 
 python -m experiments.describe --config=configs/wmt_base.py --config.model.d_k=16
+python -m experiments.describe --config=configs/scan.py --data
 """
 
 if __name__ == '__main__':
@@ -10,6 +11,7 @@ if __name__ == '__main__':
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 from experiments.command_line import console, flags
@@ -26,6 +28,16 @@ def main() -> None:
         action='store_true',
         help='compile the step for the devices here, to tell the memory it takes',
     )
+    parser.add_argument(
+        '--data',
+        action='store_true',
+        help='in place of costs the data: sizes, lengths, what sets share, examples',
+    )
+    parser.add_argument(
+        '--write',
+        metavar='FOLDER',
+        help='write the data there as plain text, a line an example',
+    )
     args, settings = flags.parse(parser)
     # These import JAX, so they come after the flags: a mistyped flag is answered at
     # once.
@@ -33,10 +45,29 @@ def main() -> None:
     from experiments.costs.ledger import ledger
 
     check.check_overrides(settings.config, settings.overrides)
+    if args.data or args.write:
+        show_data(settings.config, args.write)
+        return
     costs = ledger(settings.config)
     if args.compile:
         costs['memory'] = step_memory(settings.config)
     print(json.dumps(costs, indent=2) if args.json else text(costs))
+
+
+def show_data(config: ExperimentConfig, folder: str | None) -> None:
+    """Prints what the sets hold; with a folder writes them there in its place.
+
+    Raises:
+      UserError: the data cannot be read, or the folder is there.
+    """
+    from experiments.evaluation import overview
+    from experiments.training import setup
+
+    source = setup.source(config)
+    if folder is None:
+        print(overview.text(source))
+    else:
+        overview.write(source, Path(folder).expanduser())
 
 
 def step_memory(config: ExperimentConfig) -> dict[str, int]:

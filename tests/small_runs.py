@@ -105,6 +105,8 @@ OF_A_PAGE = FIELDS | {
     'evaluation.decode': 'greedy',
     'checkpoint.every': 2,
 }
+# Sources of what is not here.
+NOT_HERE = ('tfds', 'huggingface', 'cmudict', 'sigmorphon')
 # What is small whatever the page says.
 ALWAYS = ('batch.tokens', 'tokenizer', 'evaluation.every', 'model.dtype')
 
@@ -126,7 +128,7 @@ def _shrunk_run(argv: list[str]) -> list[str]:
     config = next(x for x in argv if x.startswith('--config='))
     overrides = [x for x in argv if x.startswith('--config.')]
     settings = command_flags.settings(config.partition('=')[2], overrides)
-    if settings.config.data.startswith(('tfds', 'huggingface')):
+    if settings.config.data.startswith(NOT_HERE):
         return ['-m', 'experiments.describe', config, *overrides]
     fields = OF_A_PAGE | {k: v for k, v in given.items() if k not in ALWAYS}
     if not given.get('tokenizer', 'sentencepiece').startswith('sentencepiece'):

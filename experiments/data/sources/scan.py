@@ -1,0 +1,128 @@
+"""Commands and the actions that they ask for: `scan(split="length")`.
+
+SCAN (Lake and Baroni 2018, "Generalization without Systematicity"): the grammar of
+their figure 6, the meanings of figure 7, and the splits of their experiments 1 to 3.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from experiments.data.sources.base import Source
+from flaxformer_lite.ranges import Checked, Choices, Range
+
+Pair = tuple[str, str]
+
+ACTIONS = ('walk', 'look', 'run', 'jump')
+_VAL = 500  # of the test set, which watch the training
+
+
+@dataclass(frozen=True)
+class Scan(Source, Checked):
+    """`jump around left twice` → `I_TURN_LEFT I_JUMP …`: all 20,910 commands, divided.
+
+    | split | trained on | tested on |
+    |---|---|---|
+    | `simple` | four in five, by a hash | the others |
+    | `length` | up to `cutoff` actions | longer ones |
+    | `addprim_jump` | without `jump`, and `jump` alone | all others with `jump` |
+    | `addprim_turn_left` | without `turn left`, and it alone | all others with it |
+
+    The command that stands alone is repeated until it is a tenth of the training set.
+    All but `simple`, of which there is another draw, are the official files. Other
+    cut-offs than 22 are those of Newman et al. (2020, "The EOS Decision and Length
+    Extrapolation"): 24, 25, 26, 27, 28, 30, 32, 33, 36, 40.
+
+    Evaluation sets: `test`, and `val`, 500 of `test` by a hash. SCAN has no third
+    set: what is chosen by `val` is chosen by the test.
+
+    Attributes:
+      split: which commands are trained on.
+      cutoff: of `length`: the most actions in training.
+
+    Raises:
+      ValueError: an argument is none of these.
+    """
+
+    split: Annotated[
+        str, Choices('simple', 'length', 'addprim_jump', 'addprim_turn_left')
+    ] = 'length'
+    cutoff: Annotated[int, Range(at_least=1, at_most=47)] = 22
+    source: ClassVar[str] = 'command'
+    target: ClassVar[str] = 'actions'
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.split != 'length' and self.cutoff != Scan.cutoff:
+            raise ValueError(
+                f"cutoff={self.cutoff} is of split='length', not of {self.split!r}"
+            )
+
+    def train(self) -> Iterator[Pair]:
+        """The training pairs, in the same order each time."""
+        pairs = [pair for pair in commands() if not self._is_tested(pair)]
+        yield from pairs
+        if self.split.startswith('addprim'):
+            alone = next(pair for pair in pairs if pair[0] == self._primitive)
+            # Of nine parts of others one is added, it itself among them.
+            yield from itertools.repeat(alone, (len(pairs) - 1) // 9 - 1)
+
+    def evaluation(self) -> dict[str, list[Pair]]:
+        """The evaluation sets by name."""
+        test = [pair for pair in commands() if self._is_tested(pair)]
+        return {'val': sorted(test, key=_hash)[:_VAL], 'test': test}
+
+    def digest(self) -> str:
+        """A digest of the arguments and of the code that makes the pairs."""
+        content = hashlib.sha256(repr(self).encode())
+        content.update(Path(__file__).read_bytes())
+        return content.hexdigest()
+
+    @property
+    def _primitive(self) -> str:
+        return self.split.removeprefix('addprim_').replace('_', ' ')
+
+    def _is_tested(self, pair: Pair) -> bool:
+        command, actions = pair
+        if self.split == 'simple':
+            return int(_hash(pair), 16) % 5 == 0
+        if self.split == 'length':
+            return len(actions.split()) > self.cutoff
+        return command != self._primitive and self._primitive in command
+
+
+def commands() -> Iterator[Pair]:
+    """All commands with their actions."""
+    simple = dict(_repeated(_verbs()))
+    yield from simple.items()
+    for (first, one), (second, other) in itertools.product(simple.items(), repeat=2):
+        yield f'{first} and {second}', f'{one} {other}'
+        yield f'{first} after {second}', f'{other} {one}'
+
+
+def _verbs() -> Iterator[Pair]:
+    """V of the grammar: an action, towards a side, to the opposite one, or around."""
+    for verb in (*ACTIONS, 'turn'):
+        action = '' if verb == 'turn' else f' I_{verb.upper()}'
+        if action:
+            yield verb, action.strip()
+        for side in ('left', 'right'):
+            turn = f'I_TURN_{side.upper()}'
+            yield f'{verb} {side}', turn + action
+            yield f'{verb} opposite {side}', f'{turn} {turn}{action}'
+            yield f'{verb} around {side}', ' '.join([turn + action] * 4)
+
+
+def _repeated(verbs: Iterator[Pair]) -> Iterator[Pair]:
+    """S of the grammar: once, twice or thrice."""
+    for verb, actions in verbs:
+        yield verb, actions
+        yield f'{verb} twice', f'{actions} {actions}'
+        yield f'{verb} thrice', f'{actions} {actions} {actions}'
+
+
+def _hash(pair: Pair) -> str:
+    return hashlib.sha256(pair[0].encode()).hexdigest()

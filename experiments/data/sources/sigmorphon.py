@@ -1,0 +1,95 @@
+"""Inflection: `sigmorphon(path="conll2017", language="german")`.
+
+CoNLL-SIGMORPHON 2017, task 1 (Cotterell et al. 2017): from a lemma and features to a
+form. The files are those of github.com/sigmorphon/conll2017.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from experiments.data.sources._files import lines, reading
+from experiments.data.sources.base import Source
+from experiments.errors import UserError
+from flaxformer_lite.ranges import Checked, Choices
+
+Pair = tuple[str, str]
+
+SPACE = '▁'  # within a lemma or a form
+
+
+@dataclass(frozen=True)
+class Sigmorphon(Source, Checked):
+    """`<V> <PST> <2> s i n g e n` → `s a n g s t`: features, then letters, as words.
+
+    So a tokenizer of `words` has a piece for each feature, unlike that of any letter.
+
+    Evaluation sets: `val`, the file `<language>-dev`, and `test`,
+    `<language>-uncovered-test`. Files are as the task has them, plain or `.gz`.
+
+    Attributes:
+      path: a clone of that repository, or any folder under which the files of the
+        language are; `~` is the home directory.
+      language: as the files are named, such as `scottish-gaelic`.
+      size: of the training set: `low` has 100 forms, `medium` 1,000 and `high` 10,000.
+
+    Raises:
+      ValueError: `size` is none of these.
+    """
+
+    path: str
+    language: str
+    size: Annotated[str, Choices('low', 'medium', 'high')] = 'high'
+    source: ClassVar[str] = 'lemma'
+    target: ClassVar[str] = 'form'
+
+    def train(self) -> Iterator[Pair]:
+        """The training pairs, in the order of the file."""
+        return self._pairs(f'train-{self.size}')
+
+    def evaluation(self) -> dict[str, list[Pair]]:
+        """The evaluation sets by name."""
+        return {
+            'val': list(self._pairs('dev')),
+            'test': list(self._pairs('uncovered-test')),
+        }
+
+    def digest(self) -> str:
+        """Of the file as it is, and of the code that reads it."""
+        file = self._file(f'train-{self.size}')
+        digest = hashlib.sha256(Path(__file__).read_bytes())
+        with reading(file), file.open('rb') as content:
+            digest.update(hashlib.file_digest(content, 'sha256').digest())
+        return digest.hexdigest()
+
+    def _file(self, name: str) -> Path:
+        folder = Path(self.path).expanduser()
+        wanted = f'{self.language}-{name}'
+        found = [*folder.rglob(wanted), *folder.rglob(f'{wanted}.gz')]
+        if not found:
+            known = sorted(x.name.rpartition('-dev')[0] for x in folder.rglob('*-dev*'))
+            raise UserError(
+                f'data: there is no file {wanted} under {self.path}, which has the '
+                f'languages {", ".join(dict.fromkeys(known)) or "(none)"}'
+            )
+        return found[0]
+
+    def _pairs(self, name: str) -> Iterator[Pair]:
+        file = self._file(name)
+        for number, line in enumerate(lines(file), 1):
+            cells = line.split('\t')
+            if len(cells) != 3 or not all(cells):
+                raise UserError(
+                    f'data: {file}, line {number}, is not lemma, form and features, '
+                    f'parted by tabs: {line!r:.60}'
+                )
+            lemma, form, features = cells
+            named = [f'<{feature}>' for feature in features.split(';')]
+            yield ' '.join([*named, spaced(lemma)]), spaced(form)
+
+
+def spaced(text: str) -> str:
+    """Letters with spaces between them."""
+    return ' '.join(text.replace(' ', SPACE))

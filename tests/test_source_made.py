@@ -1,0 +1,83 @@
+"""The source `made`: each task by its rule, and which lengths are trained on."""
+
+import re
+import statistics
+
+import pytest
+
+from experiments import contracts
+from experiments.data import sources
+from experiments.data.sources.made import Made
+from experiments.errors import UserError
+from flaxformer_lite import testing
+
+
+def close(text):
+    """What closes a word of brackets: pairs that are closed go, till none is left."""
+    word = text.replace(' ', '')
+    while (shorter := re.sub(r'\(\)|\[\]', '', word)) != word:
+        word = shorter
+    return ' '.join(word[::-1].translate(str.maketrans('([', ')]')))
+
+
+def value(text):
+    """Of an expression of ListOps, as Python reads it."""
+    names = {
+        'MAX': max,
+        'MIN': min,
+        'MED': statistics.median_low,
+        'SM': lambda values: sum(values) % 10,
+    }
+    code = re.sub(r'\[([A-Z]+)', r'\1([', text).replace(' ]', '])')
+    return str(eval(re.sub(' +', ', ', code).replace('[, ', '['), names))
+
+
+RULES = {
+    'copy': lambda text: text,
+    'reverse': lambda text: ' '.join(text.split()[::-1]),
+    'sort': lambda text: ' '.join(sorted(text.split())),
+    'addition': lambda text: ' '.join(
+        str(sum(int(number.replace(' ', '')) for number in text.split('+')))
+    ),
+    'parity': lambda text: str(text.split().count('1') % 2),
+    'dyck': close,
+    'listops': value,
+}
+
+
+@pytest.mark.parametrize('task', RULES)
+def test_a_target_is_what_the_rule_says(task):
+    data = Made(task=task, longest=16, pairs=300)
+    sets = data.evaluation()
+    train = list(data.train())
+    for source, target in [*train, *sets['val'], *sets['longer']]:
+        assert target == RULES[task](source), source
+    within, beyond = (
+        {len(source.split()) for source, _ in pairs}
+        for pairs in (train, sets['longer'])
+    )
+    assert (min(within), max(within)) == (4, 16)
+    assert (min(beyond), max(beyond)) == (17, 32)
+    # None is easy by itself: more than one answer, and no answer half of the time.
+    answers = [target for _, target in train]
+    assert max(answers.count(x) for x in set(answers)) < 0.6 * len(answers)
+    testing.require(contracts.source_findings(data), task)
+
+
+def test_other_seeds_draw_other_pairs():
+    assert list(Made(seed=1, pairs=100).train()) != list(Made(pairs=100).train())
+    digests = {Made().digest(), Made(seed=1).digest(), Made(longest=21).digest()}
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ('task="sum"', "task must be one of copy, .*, not 'sum'"),
+        ('longest=3', 'longest must be at least 16'),
+        ('pairs=1', 'pairs must be at least 100'),
+    ],
+)
+def test_what_cannot_be_made_is_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        sources.load(f'made({arguments})')
