@@ -641,7 +641,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         (dict(evaluation__average=9), 'checkpoint.keep'),
         (
             dict(data='txt'),
-            'needles, table, text, tfds, nor .*; did you mean .text.',
+            'needles, scan, sigmorphon, table, text, tfds, nor .*; did you mean .text.',
         ),
         (dict(data='text(path="nowhere", source="en", target="de")'), 'nowhere'),
         (dict(model__positions='learned(max_length=5)'), 'learned positions .* for 5'),
