@@ -1,0 +1,53 @@
+"""Positions and inputs of twice the length, on tasks that a rule makes.
+
+    python -m experiments.sweep --config=configs/sweeps/made_positions.py --workers=2
+
+Training has sources of 4 to 20 words, the set `longer` of 21 to 40.
+"""
+
+TASKS = ('copy', 'reverse', 'addition')
+POSITIONS = ('sinusoidal', 'none', 'learned', 'rotary', 'shaw', 't5', 'alibi')
+
+
+def arms() -> dict[str, dict]:
+    found = {}
+    for task in TASKS:
+        data = f'made(task="{task}", longest=20)'
+        for positions in POSITIONS:
+            overrides = {'data': data, 'model.positions': positions}
+            found[f'{task}, {positions}'] = overrides
+    return found
+
+
+def get_config() -> dict:
+    return dict(
+        question='With which positions does what was learnt hold for longer inputs?',
+        source=(
+            'Kazemnejad et al. 2023, "The Impact of Positional Encoding on Length '
+            'Generalization in Transformers" (arXiv 2305.19466), of decoder-only models: '
+            '"ALiBi, Rotary, and APE, are not well suited for length generalization in '
+            'downstream tasks", and none at all does better than each'
+        ),
+        config='configs/made.py',
+        overrides={
+            'batch.tokens': 1_024,
+            'model.d_model': 64,
+            'model.num_layers': 2,
+            'model.num_heads': 4,
+            'model.d_ff': 256,
+            'model.dtype': 'bfloat16',
+            'optimizer.schedule': 'cosine(peak=3e-3, warmup=0.1)',
+            'train.steps': 1_500,
+            'checkpoint.every': 500,
+            'evaluation.every': 1_500,
+            'evaluation.sets': 'test,longer',
+        },
+        arms=arms(),
+        seeds=(0, 1, 2),
+        base='copy, sinusoidal',
+        measure='longer exact_match',
+        differs=(
+            'An encoder and a decoder of two layers of width 64, for 1,500 steps; they '
+            'ask decoder-only models of 12 layers.'
+        ),
+    )

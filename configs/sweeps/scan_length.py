@@ -1,0 +1,52 @@
+"""Positions on longer actions than any in training: SCAN, as Csordás et al. train on it.
+
+    python -m experiments.sweep --config=configs/sweeps/scan_length.py --dry_run
+
+Training has at most 26 actions, `test` 27 to 48. Size and training are those of
+https://github.com/RobertCsordas/transformer_generalization (`main.py`, profile
+`trafo_scan`; `sweeps/scan_trafo_length_cutoff.yaml`), to which 4,096 target positions
+are about 256 pairs. For two cores there is `scan_length_small`.
+"""
+
+ARMS = {
+    'absolute': {},
+    'absolute, embeddings not scaled': {'model.scale_embeddings': False},
+    'relative, Shaw': {'model.positions': 'shaw'},
+    'relative, T5': {'model.positions': 't5'},
+}
+
+
+def get_config() -> dict:
+    return dict(
+        question='Which positions write more SCAN actions than any that they learnt?',
+        source=(
+            'Csordás, Irie and Schmidhuber 2021, "The Devil is in the Detail" '
+            '(arXiv 2108.12284): "relative positional embedding largely mitigates the '
+            'EOS decision problem (Newman et al., 2020), yielding 100% accuracy on the '
+            'length split with a cutoff at 26"'
+        ),
+        config='configs/scan.py',
+        overrides={
+            'data': 'scan(split="length", cutoff=26)',
+            'batch.tokens': 4_096,
+            'model.residual': 'post_norm',
+            'model.tie': 'none',
+            'model.dropout': 0.5,
+            'optimizer.b2': 0.999,
+            'optimizer.eps': 1e-8,
+            'optimizer.clip': 5.0,
+            'optimizer.schedule': 'constant_schedule(value=1e-3)',
+            'train.steps': 50_000,
+            'evaluation.every': 2_500,
+            'evaluation.sets': 'test',
+        },
+        arms=ARMS,
+        seeds=(0, 1, 2, 3, 4),
+        base='absolute',
+        measure='test exact_match',
+        published={'relative, Shaw': {'exact_match': 100.0}},
+        differs=(
+            'Their relative positions are those of Transformer-XL, and stand for the '
+            'absolute ones in self-attention alike; the relative ones here are learnt.'
+        ),
+    )

@@ -1,0 +1,32 @@
+"""What of SCAN a small Transformer solves, and what it does not.
+
+python -m experiments.sweep --config=configs/sweeps/scan_splits.py --workers=2
+"""
+
+from configs.sweeps import scan_length_small
+
+SPLITS = ('simple', 'length', 'addprim_jump', 'addprim_turn_left')
+
+
+def get_config() -> dict:
+    return dict(
+        question='Does a Transformer put known commands together in new ways?',
+        source=(
+            'Lake and Baroni 2018, "Generalization without Systematicity" (arXiv '
+            '1711.00350), for recurrent models: new commands are understood "when the '
+            'differences between training and test commands are small", and not where '
+            'they ask for systematic composition; Ontañón et al. 2022 (arXiv '
+            '2108.04378), for Transformers'
+        ),
+        config='configs/scan.py',
+        overrides=scan_length_small.SHORTER
+        | {'train.steps': 2_000, 'evaluation.sets': 'test'},
+        arms={split: {'data': f'scan(split="{split}")'} for split in SPLITS},
+        seeds=(0, 1, 2),
+        base='simple',
+        measure='test exact_match',
+        differs=(
+            'A Transformer of 3 and 3 layers of width 128, sinusoidal positions, 2,000 '
+            'steps of about 2,000 target tokens.'
+        ),
+    )
