@@ -1,4 +1,4 @@
-"""Positions on longer actions than any in training: SCAN, as Csordás et al. train on it.
+"""Positions on SCAN: more actions than any in training, as Csordás et al. ask for.
 
     python -m experiments.sweep --config=configs/sweeps/scan_length.py --dry_run
 
