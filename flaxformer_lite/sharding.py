@@ -56,6 +56,8 @@ LETTERS = {
     ('value', 'kernel'): 'DGU',
     ('value', 'bias'): 'GU',
     ('out_proj', 'kernel'): 'HUD',
+    ('positions', 'kernel'): 'DHK',
+    ('positions', 'bias'): 'HK',
     ('up', 'kernel'): 'DF',
     ('gate', 'kernel'): 'DF',
     ('down', 'kernel'): 'FD',

@@ -109,8 +109,9 @@ REFUSALS = (
     'or none',
     r'model\.merged_attention=True shares its matrices between source and target, '
     r'which have model\.d_model=12 and model\.decoder_d_model=10: make them equal',
-    r'model\.(decoder_)?positions=shaw adds to scores by distances, which keys of the '
-    r'source have none of with model\.merged_attention=True: choose .*',
+    r'model\.(decoder_)?positions=(shaw|transformer_xl) adds to scores by distances, '
+    r'which keys of the source have none of with model\.merged_attention=True: choose '
+    '.*',
     r'model\.\w*num_kv_heads=2 does not divide model\.\w*num_heads=1',
     r'flash attention needs model\.dtype=bfloat16 and d_v = d_k, a multiple of '
     '8, not .*',
@@ -190,7 +191,7 @@ FLOAT32_MAPS = {
     'architecture': ('recurrent',),
     'attention': ('additive', 'bilinear', 'linear', 'talking_heads'),
     'feed_forward': ('mixture',),
-    'positions': ('shaw',),
+    'positions': ('shaw', 'transformer_xl'),
 }
 
 

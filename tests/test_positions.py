@@ -168,6 +168,24 @@ def test_shaws_relative_keys_and_values_are_his_equations():
     np.testing.assert_allclose(found, values, atol=1e-5)
 
 
+def test_transformer_xls_scores_are_the_papers_terms_b_and_d():
+    """Of distances one by one: q · W_R R and v · W_R R of equation 5's second line."""
+    xl = made('transformer_xl', d_model=6, num_heads=2, d_k=4, d_v=3)
+    rng = np.random.default_rng(0)
+    q, v = rng.normal(size=(1, 3, 2, 4)), rng.normal(size=(2, 4))
+    q_pos, k_pos = np.array([[0, 2, 60]]), np.array([[0, 1, 2, 3, 90]])
+    arguments = jnp.asarray(q, jnp.float32), jnp.asarray(q_pos), jnp.asarray(k_pos)
+    p = tiny.variables(xl, *arguments, method='scores')
+    p['params']['bias'] = jnp.asarray(v, jnp.float32)
+    distance = q_pos[0][:, None, None] - k_pos[0][None, :, None]
+    angle = distance / 10000 ** (np.arange(0, 6, 2) / 6)
+    r = np.concatenate([np.sin(angle), np.cos(angle)], -1)
+    of_head = np.einsum('tsd,dhk->tshk', r, tiny.float64(p['params']['kernel']))
+    scores = np.einsum('bthk,tshk->bhts', q + v, of_head) / 2
+    found = tiny.apply(xl, p, *arguments, method='scores')
+    np.testing.assert_allclose(found, scores, atol=2e-5)
+
+
 def test_the_last_timescale_is_the_papers_and_not_tensor2tensors():
     # 10000^(510/512); tensor2tensor spaces them so that the last is 10000.
     np.testing.assert_allclose(1 / np.arcsin(table(2, 512)[1, 510]), 9646.6, atol=0.1)

@@ -142,7 +142,8 @@ class Parts:
             if layer.acts_on_stack and not in_all_layers:
                 raise ValueError(
                     f'model.{field}: {text} acts once for all layers of a stack, and '
-                    'cannot stand in a pattern beside others: rotary, shaw and none can'
+                    'cannot stand in a pattern beside others: rotary, shaw, '
+                    'transformer_xl and none can'
                 )
         # They act in each attention, and leave nothing for the stack to do.
         return variants.make('positions', 'none', sizes=sizes)

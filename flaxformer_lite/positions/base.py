@@ -72,8 +72,8 @@ class Positions(Checked, nn.Module):
         weights_BHTS: jax.Array,
         query_positions_BT: jax.Array,
         key_positions_BS: jax.Array,
-    ) -> jax.Array:
-        """Added to the result of one attention, BTHU; depends on its weights."""
+    ) -> jax.Array | float:
+        """Added to the result of one attention, BTHU, or 0; depends on its weights."""
         raise NotImplementedError
 
 
@@ -100,6 +100,11 @@ class Sinusoids(Positions):
         """position · rate for each of the rates, float32 (B, T, rates)."""
         positions_BT = (positions_BT + self.offset).astype(jnp.float32)
         return positions_BT[:, :, None] * rates[None, None]
+
+
+def sinusoid_rates(d_model: int) -> jax.Array:
+    """10000^(−2i / d_model), by which the paper's sinusoids turn at each position."""
+    return 10000.0 ** (-jnp.arange(0, d_model, 2, dtype=jnp.float32) / d_model)
 
 
 def distances(query_positions_BT: jax.Array, key_positions_BS: jax.Array) -> jax.Array:

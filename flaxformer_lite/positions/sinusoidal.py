@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from flaxformer_lite.positions.base import Sinusoids
+from flaxformer_lite.positions.base import Sinusoids, sinusoid_rates
 
 
 class Sinusoidal(Sinusoids):
@@ -15,9 +15,7 @@ class Sinusoidal(Sinusoids):
     interleaved: bool = True
 
     def embed(self, x_BTD, positions_BT):
-        d_model = self.sizes.d_model
-        rates = 10000.0 ** (-jnp.arange(0, d_model, 2, dtype=jnp.float32) / d_model)
-        angle = self.angles(positions_BT, rates)
+        angle = self.angles(positions_BT, sinusoid_rates(self.sizes.d_model))
         if not self.interleaved:
             return x_BTD + jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
         sinusoids = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1)

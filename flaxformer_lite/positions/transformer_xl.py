@@ -1,0 +1,56 @@
+"""Relative sinusoids in attention (Dai et al. 2019, "Transformer-XL", §3.3)."""
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from flaxformer_lite.positions.base import Positions, sinusoid_rates
+
+
+class TransformerXL(Positions):
+    """Scores + (q + v) · W_R r / √d_k, r the sinusoids of query's minus key's position.
+
+    Each attention has a matrix W_R and a vector v for each of its heads. The paper's
+    vector u, which is added to q in q · k, is the bias of the queries that
+    `attention_bias` brings.
+
+    Raises:
+      ValueError: d_model is odd, so that a sine would have no cosine.
+    """
+
+    adds_scores = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.sizes.d_model % 2:
+            raise ValueError(
+                f'd_model must be even for sinusoids, not {self.sizes.d_model}'
+            )
+
+    def setup(self):
+        sizes = self.sizes
+        shape = (sizes.d_model, sizes.num_heads, sizes.d_k)
+        init = nn.initializers.xavier_uniform(in_axis=0, out_axis=(1, 2))
+        self.kernel_DHK = self.param('kernel', init, shape)
+        self.bias_HK = self.param('bias', nn.initializers.zeros, shape[1:])
+
+    def scores(self, q_BTHK, query_positions_BT, key_positions_BS):
+        q_BTHK = q_BTHK.astype(jnp.float32) + self.bias_HK[None, None]
+        by_feature_BTHD = jnp.einsum('bthk,dhk->bthd', q_BTHK, self.kernel_DHK)
+        of_sin, of_cos = jnp.split(by_feature_BTHD * self.sizes.d_k**-0.5, 2, -1)
+        sin, cos = self._sinusoids(query_positions_BT)
+        sin, cos = sin[:, :, None], cos[:, :, None]
+        # The sine and cosine of t - s, by those of t and of s: so there is no table of
+        # distances, and none is too far.
+        by_sinusoid = [of_cos * sin - of_sin * cos, of_sin * sin + of_cos * cos]
+        by_sinusoid_BTHD = jnp.concatenate(by_sinusoid, -1)
+        sinusoids_BSD = jnp.concatenate(self._sinusoids(key_positions_BS), -1)
+        return jnp.einsum('bthd,bsd->bhts', by_sinusoid_BTHD, sinusoids_BSD)
+
+    def values(self, weights_BHTS, query_positions_BT, key_positions_BS):
+        return 0.0
+
+    def _sinusoids(self, positions_BT):
+        """Sines and cosines, each float32 (B, T, d_model / 2)."""
+        rates = sinusoid_rates(self.sizes.d_model)
+        angle = positions_BT[:, :, None].astype(jnp.float32) * rates[None, None]
+        return jnp.sin(angle), jnp.cos(angle)
