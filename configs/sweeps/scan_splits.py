@@ -19,8 +19,7 @@ def get_config() -> dict:
             '2108.04378), for Transformers'
         ),
         config='configs/scan.py',
-        overrides=scan_length_small.SHORTER
-        | {'train.steps': 2_000, 'evaluation.sets': 'test'},
+        overrides=scan_length_small.get_config()['overrides'],
         arms={split: {'data': f'scan(split="{split}")'} for split in SPLITS},
         seeds=(0, 1, 2),
         base='simple',
