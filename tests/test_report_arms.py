@@ -4,7 +4,7 @@ import pytest
 from made_runs import REFERENCES, fail, heads, make, study, sweep, translate
 
 from experiments.errors import UserError
-from experiments.reports import conditions, findings
+from experiments.reports import analysis, conditions, findings
 
 
 def test_runs_that_differ_in_any_seed_are_one_arm(tmp_path):
@@ -38,7 +38,7 @@ def test_a_seed_given_by_its_own_field_is_that_seed(tmp_path):
         make(tmp_path / 'b', 40.0, train__seed=1, **own),
     ]
     found = study(paths)
-    assert found.arms[0].values(found.measure) == [30.0]
+    assert list(found.arms[0].by_seeds(found.measure).values()) == [30.0]
     (warning,) = conditions.warnings(found)
     assert str(tmp_path / 'b') in warning and 'no independent run' in warning
 
@@ -67,7 +67,9 @@ def test_the_answer_ranks_and_tests(tmp_path):
         ('num_heads=4', 'the base'),
         ('num_heads=2', 'no difference shown'),
     ]
-    assert compared[0].corrected == pytest.approx(2 * compared[0].difference.p)
+    scores = {f'{n}': dict(enumerate(values)) for n, values in bleus.items()}
+    contrast = analysis.compare(scores, base='4')[0]
+    assert compared[0].contrast[2:6] == pytest.approx(contrast[2:6])
     (best,) = findings.answer(found, compared)
     assert best == 'Best by test bleu: num_heads=8, 40.20 ± 0.26 (3 seeds).'
 
@@ -113,7 +115,7 @@ def test_diverged_failed_and_unfinished_runs_are_named_and_in_no_mean(tmp_path):
         paths.append(fail(make(tmp_path / status, rows=rows, train__seed=seed), status))
     paths.append(make(tmp_path / 'stopped', rows=rows, train__seed=4))
     found = study(paths)
-    assert found.arms[0].values(found.measure) == [30.0, 31.0]
+    assert list(found.arms[0].by_seeds(found.measure).values()) == [30.0, 31.0]
     diverged, failed, stopped = conditions.warnings(found)
     assert 'seed 2: diverged at step 7' in diverged
     assert '(the loss is not finite); it is in no mean' in diverged
@@ -150,6 +152,20 @@ def test_unequal_code_and_unequal_cost_are_said(tmp_path):
     ).rows
     assert cost == 'Not at equal cost: parameters from 1,000 to 1,500.'
     assert not conditions.warnings(study(paths[:1]))
+
+
+@pytest.mark.parametrize(
+    ('bleus', 'is_said'),
+    [
+        ({4: (30.0, 31.0, 32.0), 8: (40.0, 41.5, 43.0)}, False),
+        ({4: (0.0, 0.0, 0.0), 8: (40.0, 41.5, 43.0)}, True),
+        ({4: (0.0, 0.01, 0.02), 8: (40.0, 45.0, 53.0)}, True),
+        ({4: (30.0,), 8: (31.0,)}, False),
+    ],
+)
+def test_unequal_spread_is_said(tmp_path, bleus, is_said):
+    lines = conditions.warnings(study(heads(tmp_path, bleus)))
+    assert any('Arms spread differently' in line for line in lines) == is_said
 
 
 def test_of_a_metric_whose_best_score_is_low_the_lowest_arm_is_best(tmp_path):

@@ -56,14 +56,16 @@ class Arm:
                 by_seeds.setdefault(run.seeds, run)
         return list(by_seeds.values())
 
-    def values(self, measure: Measure) -> list[float]:
-        """The scores of its finished runs."""
-        sets = [run.evaluations.get(measure.set, {}) for run in self.scored]
-        values = [scores.get(measure.score) for scores in sets]
-        return [value for value in values if value is not None]
+    def by_seeds(self, measure: Measure) -> dict[tuple[Any, ...], float]:
+        """The scores of its finished runs, by all of a run's seeds."""
+        scores = {
+            run.seeds: run.evaluations.get(measure.set, {}).get(measure.score)
+            for run in self.scored
+        }
+        return {seeds: score for seeds, score in scores.items() if score is not None}
 
     def spread(self, measure: Measure) -> Spread | None:
-        return statistics.spread(self.values(measure))
+        return statistics.spread(list(self.by_seeds(measure).values()))
 
     def cost(self, entry: str) -> Spread | None:
         """The mean of a cost of its finished runs; None where it is not known.

@@ -77,6 +77,7 @@ def warnings(study: Study) -> list[str]:
         *_beyond_the_question(study),
         *_unequal_results(study),
         *_unequal_cost(study),
+        *_unequal_spread(study),
     ]
 
 
@@ -163,3 +164,20 @@ def _unequal_cost(study: Study) -> list[str]:
                 f'Not at equal cost: {words} from {least:,.6g} to {most:,.6g}.'
             )
     return lines
+
+
+def _unequal_spread(study: Study) -> list[str]:
+    """That arms spread differently over seeds, by Bartlett's test (1937)."""
+    values = [list(arm.by_seeds(study.measure).values()) for arm in study.arms]
+    spread = [x for x in values if len(set(x)) > 1]
+    if not spread:
+        return []
+    from scipy import stats
+
+    constant = any(len(x) > 1 and len(set(x)) == 1 for x in values)
+    if not constant and (len(spread) < 2 or stats.bartlett(*spread).pvalue >= 0.01):
+        return []
+    return [
+        'Arms spread differently over their seeds, and the intervals take it for '
+        'equal: those of arms that spread more are too narrow.'
+    ]

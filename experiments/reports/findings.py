@@ -9,17 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.metrics.base import OF_MODELS, Metric
+from experiments.reports import analysis
+from experiments.reports.analysis import LEVEL, Contrast
 from experiments.reports.arms import Arm, Measure, Study, metric_of
 from experiments.reports.statistics import (
-    LEVEL,
     TRIALS,
     Difference,
+    Interval,
     Paired,
     PValue,
     Spread,
     approximate_randomisation,
     holm,
-    welch,
 )
 from experiments.reports.tables import Table, shown
 from experiments.runs import reading
@@ -42,55 +43,50 @@ class Comparison(NamedTuple):
     Attributes:
       arm: the arm.
       spread: its scores; None where it has none.
-      difference: from the base; None of the base, and where one has no score.
-      corrected: the p-value after Holm's correction.
+      contrast: with the base; None of the base, and where one has no score.
     """
 
     arm: Arm
     spread: Spread | None
-    difference: Difference | None
-    corrected: PValue | None
+    contrast: Contrast | None
 
 
 def comparisons(study: Study) -> list[Comparison]:
     """Each arm beside the base, the best first."""
-    base = study.base.values(study.measure)
     arms = study.ranked()
-    differences = []
-    for arm in arms:
-        values = arm.values(study.measure)
-        comparable = arm is not study.base and values and base
-        differences.append(welch(values, base) if comparable else None)
-    corrected = holm([d.p if d else None for d in differences])
-    found = []
-    for arm, difference, p in zip(arms, differences, corrected, strict=True):
-        found.append(Comparison(arm, arm.spread(study.measure), difference, p))
-    return found
+    scores = {arm.name: arm.by_seeds(study.measure) for arm in arms}
+    there = {name: by_seeds for name, by_seeds in scores.items() if by_seeds}
+    base = study.base.name
+    contrasts = analysis.compare(there, base) if base in there else []
+    of_arm = {contrast.arm: contrast for contrast in contrasts}
+    return [
+        Comparison(arm, arm.spread(study.measure), of_arm.get(arm.name)) for arm in arms
+    ]
 
 
 def verdict(study: Study, comparison: Comparison) -> str:
     """What can be said of an arm, in words.
 
-    'better' and 'worse' are said of a difference whose corrected p is below `LEVEL`,
-    by the direction of the measure: of a loss, less is better.
+    'better' and 'worse' are said of a difference that is significant, by the direction
+    of the measure: of a loss, less is better.
 
     Args:
       study: whose arm it is.
       comparison: of the arm, as `comparisons` has it.
     """
-    arm, found, difference, corrected = comparison
+    arm, found, contrast = comparison
     if found is None:
         return 'no finished run'
     if arm is study.base:
         return 'the base'
-    if difference is None:
+    if contrast is None:
         return 'the base has no finished run'
-    if corrected is not None:
-        if corrected >= LEVEL:
-            return 'no difference shown'
-        rises = difference.value > 0
+    if contrast.significant:
+        rises = contrast.effect > 0
         return 'better' if rises == study.measure.higher_is_better else 'worse'
-    if min(found.n, len(study.base.values(study.measure))) < 2:
+    if contrast.p is not None:
+        return 'no difference shown'
+    if min(found.n, len(study.base.by_seeds(study.measure))) < 2:
         return NOTHING_ACROSS_SEEDS
     return 'the seeds do not differ: no test can be made'
 
@@ -105,21 +101,27 @@ def ranking(study: Study, found: Sequence[Comparison]) -> Table:
     measure = str(study.measure)
     rows = []
     for comparison in found:
-        arm, mean, difference, corrected = comparison
+        arm, mean, contrast = comparison
         seeds = mean.n if mean else 0
-        test = (difference.interval, difference.p) if difference else (None, None)
-        words = verdict(study, comparison)
-        rows.append((arm.name, seeds, mean, difference, *test, corrected, words))
+        test = _shown(contrast) if contrast else (None, None, None)
+        rows.append((arm.name, seeds, mean, *test, verdict(study, comparison)))
     names = ('arm', 'seeds', measure, 'difference', '95 % interval')
     note = (
-        'Mean ± standard deviation over seeds. Difference: from the base, with '
-        "Welch's t-test, two-sided; the interval is not corrected. Corrected: by "
-        "Holm's method for the arms that are compared; an arm is better or worse "
-        f'where the corrected p is below {LEVEL}.'
+        'Mean ± standard deviation over seeds. Difference: from the base, without what '
+        'a seed brings to all arms alike (blocked by seed, where arms share them). The '
+        "intervals hold together, by Dunnett's method: p is that of the whole family, "
+        f'and an arm is better or worse where it is below {LEVEL}.'
     )
     scores = names[2:] if study.measure.is_of_translations else ()
-    columns = (*names, 'p', 'p corrected', 'verdict')
+    columns = (*names, 'p', 'verdict')
     return Table('answer', 'Arms, the best first', columns, rows, scores, note)
+
+
+def _shown(contrast: Contrast) -> tuple[Difference, Interval | None, PValue | None]:
+    effect = Difference(contrast.effect)
+    if contrast.low is None or contrast.high is None or contrast.p is None:
+        return effect, None, None
+    return effect, Interval(contrast.low, contrast.high), PValue(contrast.p)
 
 
 def within_a_seed(study: Study) -> Table | None:

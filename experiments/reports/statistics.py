@@ -1,8 +1,8 @@
-"""Means over seeds, and whether a difference between two arms can be chance.
+"""Means over seeds, and whether two systems of one seed differ by chance.
 
-Across seeds: Welch's t-test, which asks for no equal variances (Welch 1947). Within a
-seed: approximate randomisation (Noreen 1989; Riezler and Maxwell 2005). Several
-comparisons with one base are corrected by Holm's method (Holm 1979).
+That is approximate randomisation (Noreen 1989; Riezler and Maxwell 2005), corrected for
+the number of seeds by Holm's method (Holm 1979). Differences across seeds are those of
+`analysis`.
 """
 
 import statistics
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-LEVEL = 0.05
 TRIALS = 1000  # of approximate randomisation, for each test of a family
 _ROUNDING = 1e-9  # by which equal differences of scores may differ
 
@@ -41,18 +40,8 @@ class Interval(NamedTuple):
     high: float
 
 
-class Difference(NamedTuple):
-    """How far an arm is above its base.
-
-    Attributes:
-      value: the difference of the means.
-      interval: that of 95 %; None where there is none.
-      p: two-sided; None where no test can be made.
-    """
-
-    value: float
-    interval: Interval | None = None
-    p: PValue | None = None
+class Difference(float):
+    """How far one score is above another, which tables show with its sign."""
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
@@ -62,26 +51,6 @@ def spread(values: Sequence[float | None]) -> Spread | None:
         return None
     sd = statistics.stdev(there) if len(there) > 1 else None
     return Spread(statistics.fmean(there), sd, len(there))
-
-
-def welch(values: Sequence[float], base: Sequence[float]) -> Difference:
-    """The difference of two means over seeds, with Welch's t-test.
-
-    Args:
-      values, base: at least one each. With one value on a side, or with no spread on
-        both, there is a difference and no test.
-    """
-    value = statistics.fmean(values) - statistics.fmean(base)
-    is_single = min(len(values), len(base)) == 1
-    has_no_spread = len(set(values)) == len(set(base)) == 1
-    if is_single or has_no_spread:
-        return Difference(value)
-    from scipy import stats
-
-    result: Any = stats.ttest_ind(values, base, equal_var=False)
-    low, high = result.confidence_interval(1 - LEVEL)
-    interval = Interval(float(low), float(high))
-    return Difference(value, interval, PValue(result.pvalue))
 
 
 def holm(p_values: Sequence[float | None]) -> list[PValue | None]:

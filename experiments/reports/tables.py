@@ -63,7 +63,7 @@ def shown(value: Any, is_score: bool = False) -> str:
     if isinstance(value, Interval):
         return f'{_signed(value.low, is_score)} to {_signed(value.high, is_score)}'
     if isinstance(value, Difference):
-        return _signed(value.value, is_score)
+        return _signed(value, is_score)
     if isinstance(value, PValue):
         return '< 0.001' if value < 0.001 else f'{value:.3f}'
     return form(value)
@@ -77,7 +77,7 @@ def _signed(value: float, is_score: bool) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    kinds = int | float | Spread | Interval | Difference
+    kinds = int | float | Spread | Interval
     return isinstance(value, kinds) and not isinstance(value, bool)
 
 
@@ -124,7 +124,6 @@ def _tabulated(
 _PARTS = {
     Spread: {'': 'mean', ' sd': 'sd', ' seeds': 'n'},
     Interval: {' low': 'low', ' high': 'high'},
-    Difference: {'': 'value'},
 }
 
 

@@ -1,0 +1,172 @@
+"""Differences between arms that share their seeds: how large, how sure, all at once.
+
+A score is what its arm and its seed bring, and chance: y = arm + seed + error, by least
+squares (Fisher 1935, randomised blocks). So what a seed brings to all arms alike is no
+noise of their difference. The intervals hold together: all of them cover what is true
+in 95 of 100 experiments, and a p below 0.05 is the same statement (Dunnett 1955, of
+arms and a base; Tukey 1953, of all pairs; Hothorn, Bretz and Westfall 2008, of any
+contrasts).
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+LEVEL = 0.05
+DRAWS = 100_000  # of the largest difference, if there were none
+
+Pair = tuple[str, str]
+
+
+class Contrast(NamedTuple):
+    """How far an arm is above another.
+
+    Attributes:
+      arm, base: the two.
+      effect: the difference; where seeds are missing, adjusted for which they are.
+      low, high: its interval; None where nothing tells how large chance is.
+      p: two-sided, of this family of contrasts; None as above.
+      seeds: how many both have.
+      equivalent: whether the whole interval lies within the margin; None without one.
+    """
+
+    arm: str
+    base: str
+    effect: float
+    low: float | None
+    high: float | None
+    p: float | None
+    seeds: int
+    equivalent: bool | None = None
+
+    @property
+    def significant(self) -> bool:
+        """Whether chance alone would rarely bring such a difference."""
+        return self.p is not None and self.p < LEVEL
+
+
+class Fit(NamedTuple):
+    """Least squares.
+
+    Attributes:
+      arms: effects, up to a constant.
+      spread: of errors of variance 1: the covariance of the effects.
+      variance: of the errors; 0 where nothing is left to tell it by.
+      freedom: degrees of it.
+    """
+
+    arms: np.ndarray
+    spread: np.ndarray
+    variance: float
+    freedom: int
+
+
+def compare(
+    scores: Mapping[str, Mapping[Hashable, float]],
+    base: str | None = None,
+    contrasts: Sequence[Pair] = (),
+    margin: float | None = None,
+) -> list[Contrast]:
+    """Differences between arms, with intervals that hold together.
+
+    Where the arms do not share seeds enough to tell what these bring, seeds do not
+    count: chance is then the spread within arms.
+
+    Args:
+      scores: `scores[arm][seed]`; runs may be missing.
+      base: the arm that all others are compared with.
+      contrasts: pairs (arm, base) in place of `base`; without both, all pairs.
+      margin: differences below it do not matter.
+
+    Raises:
+      ValueError: an arm is not there, or has no score; a score is not finite; a margin
+        is not above 0.
+    """
+    _check(scores, [base, *(arm for pair in contrasts for arm in pair)], margin)
+    arms = list(scores)
+    if not contrasts:
+        others = [arm for arm in arms if arm != base]
+        pairs = [(arm, base) for arm in others] if base else combinations(arms, 2)
+        contrasts = [(str(one), str(other)) for one, other in pairs]
+    fit = _fit(scores)
+    chosen = np.zeros((len(contrasts), len(arms)))
+    for row, (one, other) in zip(chosen, contrasts, strict=True):
+        row[arms.index(one)] += 1
+        row[arms.index(other)] -= 1
+    effects = chosen @ fit.arms
+    spread = chosen @ fit.spread @ chosen.T
+    errors = np.sqrt(fit.variance * np.diag(spread))
+    largest = _largest_by_chance(spread, fit.freedom) if errors.any() else None
+    found = []
+    for pair, effect, error in zip(contrasts, effects, errors, strict=True):
+        shared = len(scores[pair[0]].keys() & scores[pair[1]].keys())
+        if largest is None:
+            found.append(Contrast(*pair, float(effect), None, None, None, shared))
+            continue
+        reach = np.quantile(largest, 1 - LEVEL) * error
+        low, high = float(effect - reach), float(effect + reach)
+        as_far = np.count_nonzero(largest >= abs(effect) / error)
+        p = (1 + as_far) / (1 + DRAWS)
+        equivalent = None if margin is None else -margin < low and high < margin
+        found.append(Contrast(*pair, float(effect), low, high, p, shared, equivalent))
+    return found
+
+
+def _check(
+    scores: Mapping[str, Mapping[Hashable, float]],
+    named: Sequence[str | None],
+    margin: float | None,
+) -> None:
+    for arm in named:
+        if arm is not None and arm not in scores:
+            raise ValueError(f'{arm!r} is no arm: there are {", ".join(scores)}')
+    for arm, by_seed in scores.items():
+        if not by_seed:
+            raise ValueError(f'{arm!r} has no score: leave it out')
+        for seed, score in by_seed.items():
+            if not np.isfinite(score):
+                raise ValueError(f'{arm!r}, seed {seed}: {score} is no score')
+    if margin is not None and not margin > 0:
+        raise ValueError(f'margin must be above 0, not {margin}')
+
+
+def _fit(scores: Mapping[str, Mapping[Hashable, float]]) -> Fit:
+    arms = list(scores)
+    seeds = list(dict.fromkeys(seed for arm in arms for seed in scores[arm]))
+    cells = [(arm, seed) for arm in arms for seed in scores[arm]]
+    of_arm = np.array([[arm == x for x in arms] for arm, _ in cells], float)
+    of_seed = np.array([[seed == x for x in seeds[1:]] for _, seed in cells], float)
+    design = np.concatenate([of_arm, of_seed.reshape(len(cells), -1)], 1)
+    connected = np.linalg.matrix_rank(design) == design.shape[1]
+    if not connected or len(cells) == design.shape[1]:
+        design = of_arm
+    values = np.array([scores[arm][seed] for arm, seed in cells], float)
+    inverse = np.linalg.inv(design.T @ design)
+    coefficients = inverse @ design.T @ values
+    residuals = values - design @ coefficients
+    # Of equal scores only roundings are left.
+    residuals[np.abs(residuals) <= 1e-9 * np.abs(values).max()] = 0
+    freedom = len(values) - design.shape[1]
+    variance = float(residuals @ residuals) / freedom if freedom else 0.0
+    number = len(arms)
+    return Fit(coefficients[:number], inverse[:number, :number], variance, freedom)
+
+
+def _largest_by_chance(spread: np.ndarray, freedom: int) -> np.ndarray:
+    """The largest |t| of all contrasts if nothing differs, drawn `DRAWS` times.
+
+    It is one law for any contrasts, and for runs that are missing: a table of Dunnett's
+    or Tukey's has neither.
+    """
+    values, vectors = np.linalg.eigh(spread)
+    root = vectors * np.sqrt(np.maximum(values, 0))
+    root /= np.sqrt(np.diag(spread))[:, None]
+    draws = np.random.default_rng(0)
+    largest = []
+    for _ in range(DRAWS // 10_000):
+        normal = draws.standard_normal((10_000, len(root))) @ root.T
+        scale = np.sqrt(draws.chisquare(freedom, 10_000) / freedom)
+        largest.append(np.abs(normal).max(1) / scale)
+    return np.concatenate(largest)

@@ -1,0 +1,171 @@
+"""Differences between arms, against other programs and against what was put in."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.reports import analysis
+from experiments.reports.analysis import compare
+
+# Shares of draws are so exact: three standard deviations at 1/2, or 0.004 at 0.05.
+BY_DRAWS = 0.005
+
+
+def drawn(arms, seeds, sd_of_seeds=2.0, effects=None, random=None):
+    """Scores with errors of 1, by arm and seed."""
+    random = random or np.random.default_rng(3)
+    values = random.standard_normal((arms, seeds))
+    values += sd_of_seeds * random.standard_normal(seeds)
+    if effects is not None:
+        values += np.asarray(effects)[:, None]
+    return {f'arm {i}': dict(enumerate(row)) for i, row in enumerate(values.tolist())}
+
+
+def as_lists(scores):
+    return [list(by_seed.values()) for by_seed in scores.values()]
+
+
+def test_two_arms_are_the_paired_t_test():
+    scores = drawn(2, 4, effects=[0, 2])
+    base, arm = as_lists(scores)
+    expected = stats.ttest_rel(arm, base)
+    (found,) = compare(scores, base='arm 0')
+    assert found.effect == pytest.approx(np.mean(arm) - np.mean(base))
+    assert found.p == pytest.approx(expected.pvalue, abs=BY_DRAWS)
+    interval = expected.confidence_interval()
+    assert (found.low, found.high) == pytest.approx(tuple(interval), rel=0.03)
+    assert found.seeds == 4
+
+
+def dunnetts_p(t, others, freedom):
+    """Of a balanced design, where differences from the base are correlated by 1/2.
+
+    Dunnett 1955: given the base and the scale of chance, they are independent.
+    """
+
+    bases, weights = np.polynomial.legendre.leggauss(80)
+    base, scale = np.meshgrid(6 * bases, 3 + 3 * bases, indexing='ij')
+    reach = t * scale * np.sqrt(2)
+    share = stats.norm.cdf(base + reach) - stats.norm.cdf(base - reach)
+    density = stats.chi.pdf(scale * np.sqrt(freedom), freedom) * np.sqrt(freedom)
+    below = share**others * stats.norm.pdf(base) * density
+    return 1 - 6 * 3 * weights @ below @ weights
+
+
+def test_blocks_by_seed_are_the_two_way_analysis_of_variance_and_dunnetts_law():
+    scores = drawn(5, 3, effects=[0, 0.5, 2, 4, -1])
+    values = np.array(as_lists(scores))
+    residuals = values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
+    freedom = 4 * 2
+    error = np.sqrt(2 / 3 * (residuals**2).sum() / freedom)
+    effects = values[1:].mean(1) - values[0].mean()
+    for found, effect in zip(compare(scores, base='arm 0'), effects, strict=True):
+        assert found.effect == pytest.approx(effect)
+        expected = dunnetts_p(abs(effect) / error, 4, freedom)
+        assert found.p == pytest.approx(expected, abs=BY_DRAWS)
+        reach = (found.high - found.low) / 2
+        assert dunnetts_p(reach / error, 4, freedom) == pytest.approx(0.05, abs=0.003)
+
+
+def with_own_seeds(scores):
+    return {arm: {(arm, k): v for k, v in x.items()} for arm, x in scores.items()}
+
+
+def test_arms_without_a_common_seed_are_dunnetts_and_tukeys_tests():
+    scores = with_own_seeds(drawn(4, 5, effects=[0, 1, 2, 0]))
+    base, *others = as_lists(scores)
+    expected = stats.dunnett(*others, control=base, random_state=0)
+    found = compare(scores, base='arm 0')
+    assert [x.seeds for x in found] == [0, 0, 0]
+    np.testing.assert_allclose([x.p for x in found], expected.pvalue, atol=BY_DRAWS)
+    low = expected.confidence_interval().low
+    np.testing.assert_allclose([x.low for x in found], low, rtol=0.03)
+    expected = stats.tukey_hsd(base, *others)
+    for contrast in compare(scores):
+        i, j = (int(name[-1]) for name in contrast[:2])
+        p = expected.pvalue[i, j]
+        assert contrast.p == pytest.approx(p, abs=BY_DRAWS)
+
+
+def test_what_a_seed_brings_to_all_arms_changes_nothing():
+    scores = drawn(3, 4, effects=[0, 1, 3])
+    del scores['arm 1'][2]
+    lucky = {arm: x | {1: x[1] + 100} for arm, x in scores.items()}
+    for one, other in zip(compare(scores), compare(lucky), strict=True):
+        assert one[2:5] == pytest.approx(other[2:5])
+        assert one.p == pytest.approx(other.p)
+        assert one.seeds == other.seeds
+    assert [x.seeds for x in compare(scores)] == [3, 4, 3]
+
+
+def test_a_missing_run_of_an_easy_seed_is_allowed_for():
+    scores = {'base': {0: 10.0, 1: 20.0, 2: 31.0}, 'arm': {0: 15.0, 1: 25.0}}
+    scores['third'] = {0: 10.0, 1: 21.0, 2: 30.0}
+    (found, _) = compare(scores, base='base')
+    assert found.effect == pytest.approx(5, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    'scores',
+    [
+        {'a': {0: 1.0}, 'b': {0: 2.0}},
+        {'a': {0: 1.0, 1: 1.0}, 'b': {0: 2.0, 1: 2.0}},
+        {'a': {0: 0.1, 1: 0.7}, 'b': {0: 1.1, 1: 1.7}},
+    ],
+)
+def test_where_nothing_tells_chance_there_is_an_effect_and_no_test(scores):
+    (found,) = compare(scores, base='a')
+    assert found.effect == pytest.approx(1)
+    assert found[3:6] == (None, None, None)
+    assert not found.significant
+
+
+def test_declared_contrasts_are_a_family_of_their_own():
+    scores = drawn(6, 3)
+    (declared,) = compare(scores, contrasts=[('arm 4', 'arm 2')])
+    (same,) = [x for x in compare(scores) if x[:2] == ('arm 2', 'arm 4')]
+    assert declared.effect == pytest.approx(-same.effect)
+    assert declared.p < same.p
+    assert declared.high - declared.low < same.high - same.low
+
+
+def test_arms_are_equivalent_where_the_whole_interval_is_within_the_margin():
+    scores = drawn(2, 6)
+    (found,) = compare(scores, base='arm 0', margin=0.1)
+    reach = max(abs(found.low), abs(found.high))
+    for margin, expected in ((reach * 1.01, True), (reach * 0.99, False)):
+        (again,) = compare(scores, base='arm 0', margin=margin)
+        assert again.equivalent == expected
+
+
+@pytest.mark.parametrize('contrasts', ['base', 'pairs'])
+def test_equal_arms_rarely_differ_and_intervals_cover_all_at_once(
+    contrasts, monkeypatch
+):
+    monkeypatch.setattr(analysis, 'DRAWS', 10_000)
+    random = np.random.default_rng(0)
+    effects = [0, 0, 0, 3, 3]
+    alarms, covered = [], []
+    for _ in range(400):
+        scores = drawn(5, 3, effects=effects, random=random)
+        found = compare(scores, base='arm 0' if contrasts == 'base' else None)
+        of = dict(zip(scores, effects, strict=True))
+        true = [of[x.arm] - of[x.base] for x in found]
+        both = list(zip(found, true, strict=True))
+        alarms.append(any(x.significant and t == 0 for x, t in both))
+        covered.append(all(x.low <= t <= x.high for x, t in both))
+    error = np.sqrt(0.05 * 0.95 / 400)
+    assert np.mean(alarms) < 0.05 + 3 * error
+    assert abs(np.mean(covered) - 0.95) < 3 * error
+
+
+def test_what_cannot_be_compared_is_said():
+    scores = drawn(2, 3)
+    with pytest.raises(ValueError, match="'arm 9' is no arm: there are arm 0, arm 1"):
+        compare(scores, base='arm 9')
+    with pytest.raises(ValueError, match="'arm 2' has no score: leave it out"):
+        compare(scores | {'arm 2': {}})
+    with pytest.raises(ValueError, match="'arm 2', seed 0: nan is no score"):
+        compare(scores | {'arm 2': {0: float('nan')}})
+    with pytest.raises(ValueError, match='margin must be above 0, not 0'):
+        compare(scores, margin=0)
