@@ -35,16 +35,16 @@ class TransformerXL(Positions):
 
     def scores(self, q_BTHK, query_positions_BT, key_positions_BS):
         q_BTHK = q_BTHK.astype(jnp.float32) + self.bias_HK[None, None]
-        by_feature_BTHD = jnp.einsum('bthk,dhk->bthd', q_BTHK, self.kernel_DHK)
-        of_sin, of_cos = jnp.split(by_feature_BTHD * self.sizes.d_k**-0.5, 2, -1)
+        by_feature_BHTD = jnp.einsum('bthk,dhk->bhtd', q_BTHK, self.kernel_DHK)
+        of_sin, of_cos = jnp.split(by_feature_BHTD * self.sizes.d_k**-0.5, 2, -1)
         sin, cos = self._sinusoids(query_positions_BT)
-        sin, cos = sin[:, :, None], cos[:, :, None]
+        sin, cos = sin[:, None], cos[:, None]
+        sin_of_key, cos_of_key = self._sinusoids(key_positions_BS)
         # The sine and cosine of t - s, by those of t and of s: so there is no table of
         # distances, and none is too far.
-        by_sinusoid = [of_cos * sin - of_sin * cos, of_sin * sin + of_cos * cos]
-        by_sinusoid_BTHD = jnp.concatenate(by_sinusoid, -1)
-        sinusoids_BSD = jnp.concatenate(self._sinusoids(key_positions_BS), -1)
-        return jnp.einsum('bthd,bsd->bhts', by_sinusoid_BTHD, sinusoids_BSD)
+        by_sin = jnp.einsum('bhti,bsi->bhts', of_cos * sin - of_sin * cos, sin_of_key)
+        by_cos = jnp.einsum('bhti,bsi->bhts', of_sin * sin + of_cos * cos, cos_of_key)
+        return by_sin + by_cos
 
     def values(self, weights_BHTS, query_positions_BT, key_positions_BS):
         return 0.0
