@@ -19,13 +19,13 @@ def get_config() -> dict:
             '2108.04378), for Transformers'
         ),
         config='configs/scan.py',
-        overrides=scan_length_small.get_config()['overrides'],
+        overrides=scan_length_small.SHORTER,
         arms={split: {'data': f'scan(split="{split}")'} for split in SPLITS},
         seeds=(0, 1, 2),
         base='simple',
         measure='test exact_match',
         differs=(
-            'A Transformer of 3 and 3 layers of width 128, sinusoidal positions, 2,000 '
-            'steps of about 2,000 target tokens.'
+            'A Transformer of 3 and 3 layers of width 128, for 2,000 steps of about '
+            '2,000 target tokens.'
         ),
     )
