@@ -1,10 +1,12 @@
 """Compares runs by their directories, as a table or as a report.
 
 python -m experiments.report runs/wmt_small* [--csv | --out=DIR]
+python -m experiments.report --scores=scores.csv [--base=ARM]
 
 Runs that differ only in their seeds are one arm, shown as mean ± standard deviation.
 --out writes a folder: index.html, which holds all it needs, the same as report.md, the
-tables as CSV and LaTeX, and the figures as SVG and PDF.
+tables as CSV and LaTeX, and the figures as SVG and PDF. --scores compares numbers that
+came from elsewhere: the columns arm, seed and score.
 """
 
 if __name__ == '__main__':
@@ -22,7 +24,7 @@ from experiments import storage
 from experiments.command_line import flags, screen
 from experiments.command_line.screen import Screen
 from experiments.errors import UserError
-from experiments.reports import arms, statistics, tables
+from experiments.reports import arms, scores, statistics, tables
 from experiments.reports.arms import Arm, Study
 from experiments.reports.tables import Table
 from experiments.runs import directory, reading
@@ -64,8 +66,8 @@ def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
         numbers = [[run.result.get(name) for run in counted] for name in _NUMBERS]
         numbers.append([_dev_loss(run) for run in counted])
         for name in sets:
-            scores = [run.evaluations.get(name, {}) for run in counted]
-            numbers.append([of_run.get(metric) for of_run in scores])
+            of_set = [run.evaluations.get(name, {}) for run in counted]
+            numbers.append([of_run.get(metric) for of_run in of_set])
         rows.append(
             (
                 arms.common_path(arm.runs),
@@ -115,8 +117,8 @@ def _signatures(runs: Sequence[Run]) -> list[str]:
     metric = runs[0].metrics[0]
     found: dict[str, dict[str, None]] = {}
     for run in runs:
-        for scores in run.evaluations.values():
-            signature = scores.get(f'{metric}_signature')
+        for of_set in run.evaluations.values():
+            signature = of_set.get(f'{metric}_signature')
             if signature is not None:
                 found.setdefault(signature, {})[str(run.path)] = None
     if len(found) <= 1:
@@ -130,6 +132,11 @@ def _signatures(runs: Sequence[Run]) -> list[str]:
 
 def main() -> None:
     args = _parser().parse_args()
+    if args.scores is not None:
+        _refuse_with_scores(args)
+        found = scores.as_table(scores.read(args.scores), args.base)
+        print(tables.text(found))
+        return
     if args.out is None:
         _refuse_without_out(args)
     else:
@@ -167,6 +174,9 @@ def _parser() -> flags.Parser:
         '--csv', action='store_true', help='a row a run, for a spreadsheet'
     )
     form.add_argument('--out', type=Path, help='folder to write a report to')
+    form.add_argument(
+        '--scores', type=Path, help='a CSV file to compare: arm, seed and score'
+    )
     parser.add_argument(
         '--base', default='', help='the arm to compare with; default: the first'
     )
@@ -187,6 +197,12 @@ def _parser() -> flags.Parser:
         '--attention_of', type=Path, help='the run whose attention is shown instead'
     )
     return parser
+
+
+def _refuse_with_scores(args: Any) -> None:
+    for name in ('runs', 'sweep', 'measure', 'attention_of'):
+        if getattr(args, name):
+            raise UserError(f'--scores has scores of its own: leave {name} out')
 
 
 def _refuse_without_out(args: Any) -> None:

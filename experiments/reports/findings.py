@@ -14,15 +14,12 @@ from experiments.reports.analysis import LEVEL, Contrast
 from experiments.reports.arms import Arm, Measure, Study, metric_of
 from experiments.reports.statistics import (
     TRIALS,
-    Difference,
-    Interval,
     Paired,
-    PValue,
     Spread,
     approximate_randomisation,
     holm,
 )
-from experiments.reports.tables import Table, shown
+from experiments.reports.tables import Table, cells_of, shown
 from experiments.runs import reading
 from experiments.runs.reading import Translations
 
@@ -103,7 +100,7 @@ def ranking(study: Study, found: Sequence[Comparison]) -> Table:
     for comparison in found:
         arm, mean, contrast = comparison
         seeds = mean.n if mean else 0
-        test = _shown(contrast) if contrast else (None, None, None)
+        test = cells_of(contrast) if contrast else (None, None, None)
         rows.append((arm.name, seeds, mean, *test, verdict(study, comparison)))
     names = ('arm', 'seeds', measure, 'difference', '95 % interval')
     note = (
@@ -115,13 +112,6 @@ def ranking(study: Study, found: Sequence[Comparison]) -> Table:
     scores = names[2:] if study.measure.is_of_translations else ()
     columns = (*names, 'p', 'verdict')
     return Table('answer', 'Arms, the best first', columns, rows, scores, note)
-
-
-def _shown(contrast: Contrast) -> tuple[Difference, Interval | None, PValue | None]:
-    effect = Difference(contrast.effect)
-    if contrast.low is None or contrast.high is None or contrast.p is None:
-        return effect, None, None
-    return effect, Interval(contrast.low, contrast.high), PValue(contrast.p)
 
 
 def within_a_seed(study: Study) -> Table | None:

@@ -11,6 +11,7 @@ from typing import Any
 import tabulate
 
 from experiments.command_line import console
+from experiments.reports.analysis import Contrast
 from experiments.reports.statistics import Difference, Interval, PValue, Spread
 
 tabulate.MIN_PADDING = 0  # names of columns are no wider than they are
@@ -67,6 +68,14 @@ def shown(value: Any, is_score: bool = False) -> str:
     if isinstance(value, PValue):
         return '< 0.001' if value < 0.001 else f'{value:.3f}'
     return form(value)
+
+
+def cells_of(contrast: Contrast) -> tuple[Difference, Interval | None, PValue | None]:
+    """The difference, its interval and its p, as tables show them."""
+    effect = Difference(contrast.effect)
+    if contrast.low is None or contrast.high is None or contrast.p is None:
+        return effect, None, None
+    return effect, Interval(contrast.low, contrast.high), PValue(contrast.p)
 
 
 def _signed(value: float, is_score: bool) -> str:
