@@ -8,9 +8,9 @@ arms and a base; Tukey 1953, of all pairs; Hothorn, Bretz and Westfall 2008, of 
 contrasts).
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class Fit(NamedTuple):
 
 
 def compare(
-    scores: Mapping[str, Mapping[Hashable, float]],
+    scores: Mapping[str, Mapping[Any, float]],
     base: str | None = None,
     contrasts: Sequence[Pair] = (),
     margin: float | None = None,
@@ -115,7 +115,7 @@ def compare(
 
 
 def _check(
-    scores: Mapping[str, Mapping[Hashable, float]],
+    scores: Mapping[str, Mapping[Any, float]],
     named: Sequence[str | None],
     margin: float | None,
 ) -> None:
@@ -132,7 +132,7 @@ def _check(
         raise ValueError(f'margin must be above 0, not {margin}')
 
 
-def _fit(scores: Mapping[str, Mapping[Hashable, float]]) -> Fit:
+def _fit(scores: Mapping[str, Mapping[Any, float]]) -> Fit:
     arms = list(scores)
     seeds = list(dict.fromkeys(seed for arm in arms for seed in scores[arm]))
     cells = [(arm, seed) for arm in arms for seed in scores[arm]]
