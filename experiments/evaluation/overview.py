@@ -16,6 +16,7 @@ from experiments.errors import UserError
 Sentence = tuple[str, tuple[str, ...]]  # a source and its references
 _EXAMPLES = 10
 _EVERY = 997  # of the training pairs that examples are taken from
+_NAMED = 8  # new words, at most
 
 
 def write(source: Source, folder: Path) -> None:
@@ -55,13 +56,15 @@ def _write_set(
 
 
 def text(source: Source) -> str:
-    """Sizes and lengths of the sets, what they share with training, and examples."""
+    """Sizes and lengths of the sets, what of them is new to training, and examples."""
     sets = {name: list(_sentences(x)) for name, x in source.evaluation().items()}
     held_out = {sentence for pairs in sets.values() for sentence, _ in pairs}
     trained = set()
     examples = []
     lengths = array.array('l')
+    known: set[str] = set()
     for i, sentence in enumerate(_sentences(source.train())):
+        known.update(_both(sentence))
         lengths.extend(_words(sentence))
         if sentence[0] in held_out:
             trained.add(sentence[0])
@@ -79,11 +82,24 @@ def text(source: Source) -> str:
         f'{source.source}, {source.target}: words of a side, in the mean and at most',
         "trained: pairs whose source is also one of training's",
     ]
+    for name, pairs in sets.items():
+        words = dict.fromkeys(word for sentence in pairs for word in _both(sentence))
+        new = [word for word in words if word not in known]
+        if new:
+            some = ' '.join(new[:_NAMED]) + (' …' if len(new) > _NAMED else '')
+            share = f'{len(new):,} of {len(words):,} words'
+            lines.append(f'{name}: {share} are not in training: {some}')
     for why, count in source.left_out.items():
         lines.append(f'left out of training: {count:,} by {why}')
     for sentence, references in examples:
         lines += ['', sentence, *(f'    {reference}' for reference in references)]
     return '\n'.join(lines)
+
+
+def _both(sentence: Sentence) -> list[str]:
+    """The words of the source and of all references."""
+    text, references = sentence
+    return ' '.join((text, *references)).split()
 
 
 def _words(sentence: Sentence) -> tuple[int, int]:
