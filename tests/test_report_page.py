@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from made_runs import REFERENCES, SOURCES, fail, make, translate
 
-from experiments.reports import arms, figures, page, pictures, tables
+from experiments.reports import analysis, arms, figures, page, pictures, tables
 from experiments.reports.figures import Figure, Line
 from experiments.reports.looking import Attended, Inspection
 from experiments.reports.statistics import Difference, Interval, PValue, Spread
@@ -192,6 +192,26 @@ def test_names_and_weights_are_in_the_file_as_text_and_colours():
     svg = figures.files(Figure('maps', 'a', maps))['svg'].decode()
     assert len(re.findall('>a<', svg)) == 2  # equal names stay apart
     assert svg.count(f'stroke="{figures.COLOURS[1]}"') == 1
+
+
+def test_the_forest_plot_has_each_interval_in_the_order_of_the_table():
+    values = {'a': (0.2, 1.5, 2), 'b': (0, 1, 2.5), 'c': (9, 10, 11), 'd': (20, 21, 23)}
+    scores = {arm: dict(enumerate(of_arm)) for arm, of_arm in values.items()}
+    contrasts = analysis.compare(scores, base='b')
+    figure = figures.forest(contrasts, 'test bleu')
+    spec = figure.spec()
+    (rows,) = [x for x in spec['datasets'].values() if 'arm' in x[0]]
+    for row, contrast in zip(rows, contrasts, strict=True):
+        assert row['arm'] == contrast.arm
+        found = (row['low'], row['effect'], row['high'])
+        assert found == (contrast.low, contrast.effect, contrast.high)
+        assert row['verdict'].startswith('differs') == contrast.significant
+    assert {row['verdict'] for row in rows} == {'differs', 'no difference shown'}
+    svg = figures.files(figure)['svg'].decode()
+    assert svg.index('>a<') < svg.index('>c<') < svg.index('>d<')
+    assert '>b<' not in svg
+    alone = analysis.compare({'a': {0: 1.0}, 'b': {0: 2.0}}, base='a')
+    assert figures.forest(alone, 'test bleu') is None
 
 
 def command(*arguments, code='pass', **options):

@@ -13,6 +13,7 @@ import altair as alt
 import numpy as np
 import vl_convert
 
+from experiments.reports.analysis import Contrast
 from experiments.reports.arms import Study
 from experiments.runs.reading import Run
 
@@ -373,6 +374,46 @@ def _points(run: Run, kind: str, x: str, y: str) -> dict[int, tuple[float, float
         if row['kind'] == kind and None not in point:
             points[row['step']] = point
     return points
+
+
+def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
+    """Differences from the base with their intervals, a row an arm, in this order.
+
+    Returns:
+      None where none has an interval.
+    """
+    shown = [contrast for contrast in contrasts if contrast.low is not None]
+    if not shown:
+        return None
+    values = [
+        {
+            'arm': contrast.arm,
+            'effect': contrast.effect,
+            'low': contrast.low,
+            'high': contrast.high,
+            'verdict': 'differs' if contrast.significant else 'no difference shown',
+        }
+        for contrast in shown
+    ]
+    names = [contrast.arm for contrast in shown]
+    verdicts = alt.Scale(
+        domain=['differs', 'no difference shown'], range=[COLOURS[0], COLOURS[-1]]
+    )
+    legend = alt.Legend(orient='bottom', title=None, symbolType='stroke')
+    title = f'{measure}, difference from {shown[0].base}'
+    base = alt.Chart(alt.InlineData(values=values)).encode(
+        y=alt.Y('arm:N', sort=names, title=None, axis=alt.Axis(labelLimit=260)),
+        color=alt.Color('verdict:N', scale=verdicts, legend=legend),
+    )
+    bars = base.mark_rule(strokeWidth=2).encode(
+        alt.X('low:Q', title=title), x2='high:Q'
+    )
+    points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
+    zero = alt.Chart(alt.InlineData(values=[{'x': 0}])).mark_rule(strokeDash=[2, 2])
+    layers = alt.layer(zero.encode(x='x:Q'), bars, points.encode(x='effect:Q'))
+    chart = layers.properties(width=_SIZE['width'], height=alt.Step(22))
+    note = 'Bars: the intervals of the table, which hold together in 95 of 100 cases.'
+    return Figure('differences', f'Differences from {shown[0].base}', chart, note)
 
 
 def score_by_cost(study: Study) -> Figure | None:

@@ -31,7 +31,7 @@ class Section:
     Attributes:
       title: its heading.
       text: paragraphs.
-      tables: below them.
+      tables: below the figures.
       choices: groups of figures of which one is shown at a time: a label for each.
       sentences: translations to read, by heading.
       doubts: what a reader must know before believing the rest.
@@ -86,10 +86,13 @@ def write(
 def _answer(study: Study, notes: Sequence[str]) -> Section:
     compared = findings.comparisons(study)
     shown = [findings.ranking(study, compared), findings.within_a_seed(study)]
+    contrasts = [x.contrast for x in compared if x.contrast is not None]
+    forest = figures.forest(contrasts, str(study.measure))
     return Section(
         'Answer',
         findings.answer(study, compared),
         [table for table in shown if table is not None],
+        [] if forest is None else [{forest.title: forest}],
         doubts=[*conditions.warnings(study), *notes],
     )
 
@@ -187,13 +190,13 @@ def markdown(title: str, sections: Sequence[Section]) -> str:
         blocks += map(escape, section.text)
         if section.doubts:
             blocks.append('\n'.join(f'- {escape(line)}' for line in section.doubts))
+        for figure in section.figures():
+            blocks.append(f'![{escape(figure.title)}](figures/{figure.name}.svg)')
+            blocks.append(escape(figure.note))
         for table in section.tables:
             blocks.append(f'### {escape(table.title)}')
             blocks.append(tables.markdown(table))
             blocks.append(escape(table.note))
-        for figure in section.figures():
-            blocks.append(f'![{escape(figure.title)}](figures/{figure.name}.svg)')
-            blocks.append(escape(figure.note))
         for heading, sentences in section.sentences.items():
             blocks.append(f'### {escape(heading)}')
             blocks += map(_sentence_markdown, sentences)
