@@ -1,5 +1,7 @@
 """Runs as arms, the answer of a study, and what a reader is warned of."""
 
+import dataclasses
+
 import pytest
 from made_runs import REFERENCES, fail, heads, make, study, sweep, translate
 
@@ -152,6 +154,43 @@ def test_unequal_code_and_unequal_cost_are_said(tmp_path):
     ).rows
     assert cost == 'Not at equal cost: parameters from 1,000 to 1,500.'
     assert not conditions.warnings(study(paths[:1]))
+
+
+def test_declared_differences_are_the_answer(tmp_path):
+    paths = heads(tmp_path, {4: (30.0, 32.0), 8: (40.0, 41.9)})
+    asked = dataclasses.replace(
+        sweep(tmp_path), contrasts=(('many', 'few'), ('most', 'few')), margin=20.0
+    )
+    found = study(paths, asked)
+    compared = findings.comparisons(found)
+    (contrast,) = findings.declared(found)  # no run of 'most' is there
+    sentence, best = findings.answer(found, compared, [contrast])
+    low, high = (f'{x:.2f}' for x in (contrast.low, contrast.high))
+    assert sentence == (
+        f'many, from few: +9.95 (95 % interval +{low} to +{high}): better.'
+    )
+    assert best.startswith('Best by test bleu: many')
+    assert 'exploratory' in findings.ranking(found, compared).note
+    # Nearer, and with less to see it by.
+    paths = heads(tmp_path / 'near', {4: (30.0, 32.0), 8: (30.0, 33.0)})
+    (contrast,) = findings.declared(study(paths, with_folder(asked, tmp_path / 'near')))
+    (sentence, _) = findings.answer(found, compared, [contrast])
+    assert contrast.equivalent is True
+    assert sentence.endswith('): equivalent.')
+    (sentence, _) = findings.answer(
+        found, compared, [contrast._replace(equivalent=False)]
+    )
+    reach = (contrast.high - contrast.low) / 2
+    words = f'): no difference shown, where one of {reach:.2f} would be.'
+    assert sentence.endswith(words)
+    alone = contrast._replace(low=None, high=None, p=None)
+    (sentence, _) = findings.answer(found, compared, [alone])
+    assert sentence == 'many, from few: +0.50; no test can be made.'
+
+
+def with_folder(asked, folder):
+    runs = [run._replace(path=folder / run.path.name) for run in asked.runs]
+    return dataclasses.replace(asked, runs=tuple(runs))
 
 
 @pytest.mark.parametrize(

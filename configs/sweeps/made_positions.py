@@ -8,7 +8,7 @@ Training has sources of 4 to 20 words, the set `longer` of 21 to 40.
 TASKS = ('copy', 'reverse', 'addition')
 POSITIONS = {
     name: {'model.positions': name}
-    for name in ('sinusoidal', 'none', 'rotary', 'shaw', 't5', 'alibi')
+    for name in ('sinusoidal', 'none', 'rotary', 'transformer_xl', 't5', 'alibi')
 }
 # A causal decoder may count its tokens without.
 POSITIONS['none in the decoder'] = {'model.decoder_positions': 'none'}
@@ -49,6 +49,12 @@ def get_config() -> dict:
         arms=arms(),
         seeds=(0, 1, 2),
         base='copy, sinusoidal',
+        contrasts=[
+            (f'{task}, {name}', f'{task}, sinusoidal')
+            for task in TASKS
+            for name in POSITIONS
+            if name != 'sinusoidal'
+        ],
         measure='longer exact_match',
         differs=(
             'An encoder and a decoder of two layers of width 64, for 1,500 steps; they '

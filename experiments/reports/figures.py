@@ -377,7 +377,7 @@ def _points(run: Run, kind: str, x: str, y: str) -> dict[int, tuple[float, float
 
 
 def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
-    """Differences from the base with their intervals, a row an arm, in this order.
+    """Differences with their intervals, a row each, in this order.
 
     Returns:
       None where none has an interval.
@@ -385,35 +385,36 @@ def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
     shown = [contrast for contrast in contrasts if contrast.low is not None]
     if not shown:
         return None
+    bases = {contrast.base for contrast in shown}
+    of_base = f'difference from {shown[0].base}' if len(bases) == 1 else 'difference'
+    names = [x.arm if len(bases) == 1 else f'{x.arm} − {x.base}' for x in shown]
     values = [
         {
-            'arm': contrast.arm,
+            'arm': name,
             'effect': contrast.effect,
             'low': contrast.low,
             'high': contrast.high,
             'verdict': 'differs' if contrast.significant else 'no difference shown',
         }
-        for contrast in shown
+        for name, contrast in zip(names, shown, strict=True)
     ]
-    names = [contrast.arm for contrast in shown]
     verdicts = alt.Scale(
         domain=['differs', 'no difference shown'], range=[COLOURS[0], COLOURS[-1]]
     )
     legend = alt.Legend(orient='bottom', title=None, symbolType='stroke')
-    title = f'{measure}, difference from {shown[0].base}'
     base = alt.Chart(alt.InlineData(values=values)).encode(
         y=alt.Y('arm:N', sort=names, title=None, axis=alt.Axis(labelLimit=260)),
         color=alt.Color('verdict:N', scale=verdicts, legend=legend),
     )
     bars = base.mark_rule(strokeWidth=2).encode(
-        alt.X('low:Q', title=title), x2='high:Q'
+        alt.X('low:Q', title=f'{measure}, {of_base}'), x2='high:Q'
     )
     points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
     zero = alt.Chart(alt.InlineData(values=[{'x': 0}])).mark_rule(strokeDash=[2, 2])
     layers = alt.layer(zero.encode(x='x:Q'), bars, points.encode(x='effect:Q'))
     chart = layers.properties(width=_SIZE['width'], height=alt.Step(22))
     note = 'Bars: the intervals of the table, which hold together in 95 of 100 cases.'
-    return Figure('differences', f'Differences from {shown[0].base}', chart, note)
+    return Figure('differences', 'Differences', chart, note)
 
 
 def score_by_cost(study: Study) -> Figure | None:

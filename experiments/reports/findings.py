@@ -3,6 +3,7 @@
 Beside it all scores, their cost, and what was published.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -51,14 +52,30 @@ class Comparison(NamedTuple):
 def comparisons(study: Study) -> list[Comparison]:
     """Each arm beside the base, the best first."""
     arms = study.ranked()
-    scores = {arm.name: arm.by_seeds(study.measure) for arm in arms}
-    there = {name: by_seeds for name, by_seeds in scores.items() if by_seeds}
+    scores = _scores(study)
     base = study.base.name
-    contrasts = analysis.compare(there, base) if base in there else []
+    contrasts = analysis.compare(scores, base) if base in scores else []
     of_arm = {contrast.arm: contrast for contrast in contrasts}
     return [
         Comparison(arm, arm.spread(study.measure), of_arm.get(arm.name)) for arm in arms
     ]
+
+
+def declared(study: Study) -> list[Contrast]:
+    """The differences that a sweep's file names as its question, as far as there."""
+    if study.sweep is None:
+        return []
+    scores = _scores(study)
+    pairs = [x for x in study.sweep.contrasts if x[0] in scores and x[1] in scores]
+    if not pairs:
+        return []
+    return analysis.compare(scores, contrasts=pairs, margin=study.sweep.margin or None)
+
+
+def _scores(study: Study) -> dict[str, dict[Any, float]]:
+    """Those of each arm that has any, the best first."""
+    scores = {arm.name: arm.by_seeds(study.measure) for arm in study.ranked()}
+    return {name: by_seeds for name, by_seeds in scores.items() if by_seeds}
 
 
 def verdict(study: Study, comparison: Comparison) -> str:
@@ -78,14 +95,18 @@ def verdict(study: Study, comparison: Comparison) -> str:
         return 'the base'
     if contrast is None:
         return 'the base has no finished run'
-    if contrast.significant:
-        rises = contrast.effect > 0
-        return 'better' if rises == study.measure.higher_is_better else 'worse'
     if contrast.p is not None:
-        return 'no difference shown'
+        return _word(study, contrast)
     if min(found.n, len(study.base.by_seeds(study.measure))) < 2:
         return NOTHING_ACROSS_SEEDS
     return 'the seeds do not differ: no test can be made'
+
+
+def _word(study: Study, contrast: Contrast) -> str:
+    if contrast.significant:
+        rises = contrast.effect > 0
+        return 'better' if rises == study.measure.higher_is_better else 'worse'
+    return 'equivalent' if contrast.equivalent else 'no difference shown'
 
 
 def ranking(study: Study, found: Sequence[Comparison]) -> Table:
@@ -109,6 +130,8 @@ def ranking(study: Study, found: Sequence[Comparison]) -> Table:
         "intervals hold together, by Dunnett's method: p is that of the whole family, "
         f'and an arm is better or worse where it is below {LEVEL}.'
     )
+    if study.sweep is not None and study.sweep.contrasts:
+        note += ' Of these, what the question does not name is exploratory.'
     scores = names[2:] if study.measure.is_of_translations else ()
     columns = (*names, 'p', 'verdict')
     return Table('answer', 'Arms, the best first', columns, rows, scores, note)
@@ -193,19 +216,40 @@ def paired_test(
     return approximate_randomisation(of_base, of_system, score_of_sum, family)
 
 
-def answer(study: Study, found: Sequence[Comparison]) -> list[str]:
-    """The best arm, its mean and how many seeds it is of, in a sentence.
+def answer(
+    study: Study, found: Sequence[Comparison], contrasts: Sequence[Contrast] = ()
+) -> list[str]:
+    """A sentence for each declared difference, and the best arm with its mean.
 
     Args:
       study: whose arms they are.
       found: as `comparisons` has them.
+      contrasts: as `declared` has them.
     """
+    return [*(_sentence(study, x) for x in contrasts), _best(study, found)]
+
+
+def _sentence(study: Study, contrast: Contrast) -> str:
+    """An effect with its interval, what can be said, and what could have been seen."""
+    form = functools.partial(shown, is_score=study.measure.is_of_translations)
+    effect, interval, _ = cells_of(contrast)
+    text = f'{contrast.arm}, from {contrast.base}: {form(effect)}'
+    if interval is None:
+        return f'{text}; no test can be made.'
+    word = _word(study, contrast)
+    text = f'{text} (95 % interval {form(interval)}): {word}'
+    if word != 'no difference shown':
+        return f'{text}.'
+    return f'{text}, where one of {form((interval.high - interval.low) / 2)} would be.'
+
+
+def _best(study: Study, found: Sequence[Comparison]) -> str:
     best = found[0]
     if best.spread is None:
-        return ['No run has finished: there is no score to compare.']
+        return 'No run has finished: there is no score to compare.'
     mean = shown(best.spread, study.measure.is_of_translations)
     seeds = '1 seed' if best.spread.n == 1 else f'{best.spread.n} seeds'
-    return [f'Best by {study.measure}: {best.arm.name}, {mean} ({seeds}).']
+    return f'Best by {study.measure}: {best.arm.name}, {mean} ({seeds}).'
 
 
 def costs(study: Study) -> Table:

@@ -86,11 +86,12 @@ def write(
 def _answer(study: Study, notes: Sequence[str]) -> Section:
     compared = findings.comparisons(study)
     shown = [findings.ranking(study, compared), findings.within_a_seed(study)]
-    contrasts = [x.contrast for x in compared if x.contrast is not None]
-    forest = figures.forest(contrasts, str(study.measure))
+    declared = findings.declared(study)
+    of_base = [x.contrast for x in compared if x.contrast is not None]
+    forest = figures.forest(declared or of_base, str(study.measure))
     return Section(
         'Answer',
-        findings.answer(study, compared),
+        findings.answer(study, compared, declared),
         [table for table in shown if table is not None],
         [] if forest is None else [{forest.title: forest}],
         doubts=[*conditions.warnings(study), *notes],

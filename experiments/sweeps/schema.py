@@ -14,7 +14,7 @@ from experiments.errors import UserError, user_errors
 from experiments.metrics.base import OF_MODELS
 from experiments.runs import directory
 from flaxformer_lite import ranges
-from flaxformer_lite.ranges import Choices, nearest, shown
+from flaxformer_lite.ranges import Choices, NotNegative, nearest, shown
 
 FOLDER = flags.PROJECT / 'configs' / 'sweeps'
 RUNS = Path('runs')
@@ -53,6 +53,9 @@ class Sweep:
       measure: the set and the score that decide: 'test bleu'.
       overrides: of all arms.
       seeds: each arm is run with each.
+      contrasts: pairs (arm, arm) whose differences are the question; without any, those
+        of each arm from the base are.
+      margin: a difference below it does not matter; 0 for none.
       published: arm → what the source gives for it: {'bleu': 25.8}.
       differs: how the runs differ from the published ones, in data and scale.
       runs: those that follow from all this, arm by arm.
@@ -67,6 +70,8 @@ class Sweep:
     measure: str
     overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
+    contrasts: tuple[tuple[str, str], ...] = ()
+    margin: float = 0.0
     published: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     differs: str = ''
     runs: tuple[PlannedRun, ...] = ()
@@ -110,8 +115,9 @@ def load(path: str | Path) -> Sweep:
 def _sweep(name: str, values: dict[str, Any]) -> Sweep:
     """Raises UserError or ValueError for what cannot be a sweep."""
     values = {'seeds': (0,)} | values
-    if isinstance(values['seeds'], list):
-        values['seeds'] = tuple(values['seeds'])
+    for field in ('seeds', 'contrasts'):
+        if isinstance(values.get(field), list):
+            values[field] = tuple(values[field])
     _check_types(values)
     arms = {
         arm: _flat_overrides(f'arms[{arm!r}]', overrides)
@@ -122,6 +128,7 @@ def _sweep(name: str, values: dict[str, Any]) -> Sweep:
     _check_arms(sweep)
     for arm, numbers in sweep.published.items():
         ranges.check(f'published[{arm!r}]', dict, numbers)
+    ranges.check('margin', NotNegative, sweep.margin)
     return sweep
 
 
@@ -165,7 +172,11 @@ def _flat_overrides(name: str, values: Any) -> dict[str, Any]:
 
 
 def _check_arms(sweep: Sweep) -> None:
-    for arm in (sweep.base, *sweep.published):
+    for pair in sweep.contrasts:
+        if len(pair) != 2 or pair[0] == pair[1]:
+            raise UserError(f'contrasts: {shown(pair)} is not a pair of two arms')
+    contrasted = [arm for pair in sweep.contrasts for arm in pair]
+    for arm in (sweep.base, *sweep.published, *contrasted):
         if arm not in sweep.arms:
             raise UserError(
                 f'there is no arm {arm!r}{nearest(str(arm), sweep.arms)}; there is '
