@@ -21,6 +21,7 @@ PAGES = (
     'CONTRIBUTING.md',
     'benchmarks/README.md',
     'results/README.md',
+    'results/published.md',
     'results/*/report.md',
     'results/*/figures/*.svg',
 )
