@@ -159,6 +159,21 @@ def test_equal_arms_rarely_differ_and_intervals_cover_all_at_once(
     assert abs(np.mean(covered) - 0.95) < 3 * error
 
 
+def test_the_smallest_difference_that_is_seen_is_seen_in_four_of_five(monkeypatch):
+    monkeypatch.setattr(analysis, 'DRAWS', 10_000)
+    random = np.random.default_rng(5)
+    pilot = drawn(400, 3, random=random)  # so that chance is known: 1
+    least = analysis.smallest_seen(pilot, arms=4, seeds=3)
+    seen = []
+    for _ in range(400):
+        scores = drawn(4, 3, effects=[0, least, 0, 0], random=random)
+        seen.append(compare(scores, base='arm 0')[0].significant)
+    assert abs(np.mean(seen) - 0.8) < 3 * np.sqrt(0.8 * 0.2 / 400)
+    assert analysis.smallest_seen({'a': {0: 1.0}, 'b': {0: 2.0}}, 2, 3) is None
+    assert analysis.smallest_seen(pilot, arms=2, seeds=1) is None
+    assert analysis.smallest_seen({}, arms=2, seeds=3) is None
+
+
 def test_what_cannot_be_compared_is_said():
     scores = drawn(2, 3)
     with pytest.raises(ValueError, match="'arm 9' is no arm: there are arm 0, arm 1"):

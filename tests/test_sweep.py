@@ -256,7 +256,17 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
     for run in schema.load(file).runs:
         assert str(run.path) in out
     assert 'How many heads?' in out
+    assert 'power: not known before two arms have two finished seeds' in out
     assert not (folder / 'runs').exists()
+    for i, run in enumerate(schema.load(file).runs):
+        run.path.mkdir(parents=True)
+        storage.write_json(run.path / 'config.json', run.config.to_dict())
+        result = {'status': 'finished', 'step': 2, 'train_seconds': 1.0}
+        result |= {'evaluations': {'val': {'loss': 4.0 + i**2 / 10}}}
+        storage.write_json(run.path / 'result.json', result)
+    run_sweep(monkeypatch, file, '--dry_run')
+    out, _ = capsys.readouterr()
+    assert 'by the spread of 4 finished runs, in 80 of 100 sweeps 2 seeds' in out
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,36 @@ def compare(
     return found
 
 
+def smallest_seen(
+    pilot: Mapping[str, Mapping[Any, float]], arms: int, seeds: int, power: float = 0.8
+) -> float | None:
+    """The least difference from the base that most experiments of a design would show.
+
+    Args:
+      pilot: scores of earlier runs, by which chance is told.
+      arms: of the design, its base among them.
+      seeds: of each arm.
+      power: the share of experiments in which it is significant.
+
+    Returns:
+      None where the pilot does not tell chance, or the design leaves none to tell.
+    """
+    freedom = (arms - 1) * (seeds - 1)
+    variance = _fit(pilot).variance if pilot else 0.0
+    if freedom == 0 or variance == 0:
+        return None
+    from scipy import optimize, stats
+
+    spread = (np.eye(arms - 1) + 1) / seeds  # of each arm less the base
+    bound = np.quantile(_largest_by_chance(spread, freedom), 1 - LEVEL)
+
+    def missed(distance: float) -> float:
+        return power - float(stats.nct.sf(bound, freedom, distance))
+
+    distance: Any = optimize.brentq(missed, 0, 10 * bound)
+    return float(distance * np.sqrt(2 * variance / seeds))
+
+
 def _check(
     scores: Mapping[str, Mapping[Any, float]],
     named: Sequence[str | None],

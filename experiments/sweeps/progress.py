@@ -53,6 +53,16 @@ def plan(sweep: Sweep) -> str:
     return console.table(names, rows)
 
 
+def scores(sweep: Sweep) -> dict[str, dict[int, float]]:
+    """What decides, of the runs that have finished, by arm and seed."""
+    found: dict[str, dict[int, float]] = {}
+    for run in sweep.runs:
+        score = _score(run, sweep.measure)
+        if score is not None:
+            found.setdefault(run.arm, {})[run.seed] = score
+    return found
+
+
 def summary(sweep: Sweep) -> str:
     """A row for each arm: how its runs ended, and the mean of what is measured."""
     rows = []
