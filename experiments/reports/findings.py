@@ -264,6 +264,19 @@ def costs(study: Study) -> Table:
     return Table('cost', title, names, rows, [measure])
 
 
+def runs(study: Study) -> Table:
+    """What decides, a row a run: all that the answer is computed of."""
+    rows = []
+    for arm in study.arms:
+        by_seeds = arm.by_seeds(study.measure)
+        rows += [
+            (arm.name, run.seed, by_seeds[run.seeds])
+            for run in arm.scored
+            if run.seeds in by_seeds
+        ]
+    return Table('runs', 'Runs', ('arm', 'seed', 'score'), rows)
+
+
 def scores(study: Study) -> Table:
     """Every score of every set: a row for each set and arm; means over seeds."""
     sets = dict.fromkeys(

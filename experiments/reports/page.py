@@ -77,6 +77,7 @@ def write(
         for figure in section.figures():
             for form, data in figures.files(figure).items():
                 storage.write(folder / 'figures' / f'{figure.name}.{form}', data)
+    storage.write(folder / 'tables/runs.csv', tables.as_csv(findings.runs(study)))
     title = f'{len(study.arms)} arms by {study.measure}'
     title = study.sweep.question if study.sweep else title
     storage.write(folder / 'report.md', markdown(title, sections))
