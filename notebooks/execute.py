@@ -29,6 +29,7 @@ NAMES = (
     'many_devices',
     'look_inside',
     'ablation',
+    'tasks',
 )
 # What a notebook needs of a checkout: `pretrained` opens one of the tests' checkpoints.
 _COPIED = (
@@ -36,6 +37,7 @@ _COPIED = (
     'experiments',
     'configs',
     'notebooks',
+    'results',
     'tests/goldens/families',
 )
 _SECONDS = 1_800  # a cell may take, also beside other work
