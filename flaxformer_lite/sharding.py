@@ -56,7 +56,7 @@ LETTERS = {
     ('value', 'kernel'): 'DGU',
     ('value', 'bias'): 'GU',
     ('out_proj', 'kernel'): 'HUD',
-    ('positions', 'kernel'): 'DHK',
+    ('positions', 'projection'): 'DHK',
     ('positions', 'bias'): 'HK',
     ('up', 'kernel'): 'DF',
     ('gate', 'kernel'): 'DF',

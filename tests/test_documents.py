@@ -110,7 +110,8 @@ def test_a_result_is_whole_and_its_sweep_is_there(folder):
     figures = re.findall(r'\]\(figures/(.*?)\)', text)
     assert figures
     assert set(figures) == {file.name for file in (folder / 'figures').iterdir()}
-    asked = (ROOT / 'results' / 'README.md').read_text('utf-8')
+    pages = (ROOT / 'results').glob('*.md')
+    asked = '\n'.join(page.read_text('utf-8') for page in pages)
     assert f'({folder.name}/report.md)' in asked
     sweep = f'configs/sweeps/{folder.name}.py'
     assert f'--config={sweep} ' in asked

@@ -180,7 +180,7 @@ def test_transformer_xls_scores_are_the_papers_terms_b_and_d():
     distance = q_pos[0][:, None, None] - k_pos[0][None, :, None]
     angle = distance / 10000 ** (np.arange(0, 6, 2) / 6)
     r = np.concatenate([np.sin(angle), np.cos(angle)], -1)
-    of_head = np.einsum('tsd,dhk->tshk', r, tiny.float64(p['params']['kernel']))
+    of_head = np.einsum('tsd,dhk->tshk', r, tiny.float64(p['params']['projection']))
     scores = np.einsum('bthk,tshk->bhts', q + v, of_head) / 2
     found = tiny.apply(xl, p, *arguments, method='scores')
     np.testing.assert_allclose(found, scores, atol=2e-5)

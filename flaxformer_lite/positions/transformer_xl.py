@@ -30,12 +30,12 @@ class TransformerXL(Positions):
         sizes = self.sizes
         shape = (sizes.d_model, sizes.num_heads, sizes.d_k)
         init = nn.initializers.xavier_uniform(in_axis=0, out_axis=(1, 2))
-        self.kernel_DHK = self.param('kernel', init, shape)
+        self.projection_DHK = self.param('projection', init, shape)
         self.bias_HK = self.param('bias', nn.initializers.zeros, shape[1:])
 
     def scores(self, q_BTHK, query_positions_BT, key_positions_BS):
         q_BTHK = q_BTHK.astype(jnp.float32) + self.bias_HK[None, None]
-        by_feature_BHTD = jnp.einsum('bthk,dhk->bhtd', q_BTHK, self.kernel_DHK)
+        by_feature_BHTD = jnp.einsum('bthk,dhk->bhtd', q_BTHK, self.projection_DHK)
         of_sin, of_cos = jnp.split(by_feature_BHTD * self.sizes.d_k**-0.5, 2, -1)
         sin, cos = self._sinusoids(query_positions_BT)
         sin, cos = sin[:, None], cos[:, None]
