@@ -163,25 +163,33 @@ def _check(
 
 
 def _fit(scores: Mapping[str, Mapping[Any, float]]) -> Fit:
-    arms = list(scores)
-    seeds = list(dict.fromkeys(seed for arm in arms for seed in scores[arm]))
-    cells = [(arm, seed) for arm in arms for seed in scores[arm]]
-    of_arm = np.array([[arm == x for x in arms] for arm, _ in cells], float)
-    of_seed = np.array([[seed == x for x in seeds[1:]] for _, seed in cells], float)
-    design = np.concatenate([of_arm, of_seed.reshape(len(cells), -1)], 1)
-    connected = np.linalg.matrix_rank(design) == design.shape[1]
-    if not connected or len(cells) == design.shape[1]:
-        design = of_arm
+    cells = [(arm, seed) for arm, by_seed in scores.items() for seed in by_seed]
+    design = _design(cells)
     values = np.array([scores[arm][seed] for arm, seed in cells], float)
     inverse = np.linalg.inv(design.T @ design)
     coefficients = inverse @ design.T @ values
     residuals = values - design @ coefficients
     # Of equal scores only roundings are left.
     residuals[np.abs(residuals) <= 1e-9 * np.abs(values).max()] = 0
-    freedom = len(values) - design.shape[1]
+    freedom = len(cells) - design.shape[1]
     variance = float(residuals @ residuals) / freedom if freedom else 0.0
-    number = len(arms)
-    return Fit(coefficients[:number], inverse[:number, :number], variance, freedom)
+    arms = len(scores)
+    return Fit(coefficients[:arms], inverse[:arms, :arms], variance, freedom)
+
+
+def _design(cells: Sequence[tuple[str, Any]]) -> np.ndarray:
+    """A row a score: a column for each arm, then one for each seed but the first.
+
+    Without the seeds where arms do not share enough of them: some are joined to the
+    rest by none, or no score is left to tell chance by.
+    """
+    arms = dict.fromkeys(arm for arm, _ in cells)
+    _, *seeds = dict.fromkeys(seed for _, seed in cells)
+    of_arms = np.array([[arm == x for x in arms] for arm, _ in cells], float)
+    of_seeds = np.array([[seed == x for x in seeds] for _, seed in cells], float)
+    design = np.hstack([of_arms, of_seeds])
+    is_joined = np.linalg.matrix_rank(design) == design.shape[1]
+    return design if is_joined and len(cells) > design.shape[1] else of_arms
 
 
 def _largest_by_chance(spread: np.ndarray, freedom: int) -> np.ndarray:

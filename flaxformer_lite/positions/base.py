@@ -90,16 +90,19 @@ class Sinusoids(Positions):
     offset: Annotated[int, Range(at_least=0, at_most=2**20)] = 0
 
     def __post_init__(self):
-        if self.sizes.d_model % 2:
-            raise ValueError(
-                f'd_model must be even for sinusoids, not {self.sizes.d_model}'
-            )
+        check_even(self.sizes.d_model)
         super().__post_init__()
 
     def angles(self, positions_BT: jax.Array, rates: jax.Array) -> jax.Array:
         """position · rate for each of the rates, float32 (B, T, rates)."""
         positions_BT = (positions_BT + self.offset).astype(jnp.float32)
         return positions_BT[:, :, None] * rates[None, None]
+
+
+def check_even(d_model: int) -> None:
+    """Raises ValueError where a sine would have no cosine."""
+    if d_model % 2:
+        raise ValueError(f'd_model must be even for sinusoids, not {d_model}')
 
 
 def sinusoid_rates(d_model: int) -> jax.Array:

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from flax import linen as nn
 
-from flaxformer_lite.positions.base import Positions, sinusoid_rates
+from flaxformer_lite.positions.base import Positions, check_even, sinusoid_rates
 
 
 class TransformerXL(Positions):
@@ -20,11 +20,8 @@ class TransformerXL(Positions):
     adds_scores = True
 
     def __post_init__(self):
+        check_even(self.sizes.d_model)
         super().__post_init__()
-        if self.sizes.d_model % 2:
-            raise ValueError(
-                f'd_model must be even for sinusoids, not {self.sizes.d_model}'
-            )
 
     def setup(self):
         sizes = self.sizes
