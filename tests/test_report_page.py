@@ -195,7 +195,7 @@ def test_names_and_weights_are_in_the_file_as_text_and_colours():
 
 
 def test_the_forest_plot_has_each_interval_in_the_order_of_the_table():
-    values = {'a': (0.2, 1.5, 2), 'b': (0, 1, 2.5), 'c': (9, 10, 11), 'd': (20, 21, 23)}
+    values = {'z': (0.2, 1.5, 2), 'b': (0, 1, 2.5), 'c': (9, 10, 11), 'd': (20, 21, 23)}
     scores = {arm: dict(enumerate(of_arm)) for arm, of_arm in values.items()}
     contrasts = analysis.compare(scores, base='b')
     figure = figures.forest(contrasts, 'test bleu')
@@ -208,7 +208,7 @@ def test_the_forest_plot_has_each_interval_in_the_order_of_the_table():
         assert row['verdict'].startswith('differs') == contrast.significant
     assert {row['verdict'] for row in rows} == {'differs', 'no difference shown'}
     svg = figures.files(figure)['svg'].decode()
-    assert svg.index('>a<') < svg.index('>c<') < svg.index('>d<')
+    assert svg.index('>z<') < svg.index('>c<') < svg.index('>d<')
     assert '>b<' not in svg
     alone = analysis.compare({'a': {0: 1.0}, 'b': {0: 2.0}}, base='a')
     assert figures.forest(alone, 'test bleu') is None
