@@ -5,7 +5,7 @@
 Training has sources of 4 to 20 words, the set `longer` of 21 to 40.
 """
 
-TASKS = ('copy', 'reverse', 'addition')
+TASKS = ('copy', 'reverse', 'sort')
 POSITIONS = {
     name: {'model.positions': name}
     for name in ('sinusoidal', 'none', 'rotary', 'transformer_xl', 't5', 'alibi')
