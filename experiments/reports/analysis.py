@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LEVEL = 0.05
-DRAWS = 100_000  # of the largest difference, if there were none
+_POINTS = 15  # the binary logarithm of how many an integral has
 
 Pair = tuple[str, str]
 
@@ -68,6 +68,7 @@ def compare(
     base: str | None = None,
     contrasts: Sequence[Pair] = (),
     margin: float | None = None,
+    looks: int = 1,
 ) -> list[Contrast]:
     """Differences between arms, with intervals that hold together.
 
@@ -79,6 +80,8 @@ def compare(
       base: the arm that all others are compared with.
       contrasts: pairs (arm, base) in place of `base`; without both, all pairs.
       margin: differences below it do not matter.
+      looks: how often seeds may be added by what the intervals were. Each look has an
+        equal share of the error rate, so that all hold together whichever is the last.
 
     Raises:
       ValueError: an arm is not there, or has no score; a score is not finite; a margin
@@ -90,25 +93,25 @@ def compare(
         others = [arm for arm in arms if arm != base]
         pairs = [(arm, base) for arm in others] if base else combinations(arms, 2)
         contrasts = [(str(one), str(other)) for one, other in pairs]
-    fit = _fit(scores)
+    arms.sort()  # the same answer in any order
+    fit = _fit({arm: scores[arm] for arm in arms})
     chosen = np.zeros((len(contrasts), len(arms)))
     for row, (one, other) in zip(chosen, contrasts, strict=True):
         row[arms.index(one)] += 1
         row[arms.index(other)] -= 1
     effects = chosen @ fit.arms
-    spread = chosen @ fit.spread @ chosen.T
-    errors = np.sqrt(fit.variance * np.diag(spread))
-    largest = _largest_by_chance(spread, fit.freedom) if errors.any() else None
+    root = chosen @ np.linalg.cholesky(fit.spread)
+    errors = np.sqrt(fit.variance) * np.linalg.norm(root, axis=1)
+    largest = Largest(root, fit.freedom) if errors.any() else None
     found = []
     for pair, effect, error in zip(contrasts, effects, errors, strict=True):
         shared = len(scores[pair[0]].keys() & scores[pair[1]].keys())
         if largest is None:
             found.append(Contrast(*pair, float(effect), None, None, None, shared))
             continue
-        reach = np.quantile(largest, 1 - LEVEL) * error
+        reach = largest.bound(LEVEL / looks) * error
         low, high = float(effect - reach), float(effect + reach)
-        as_far = np.count_nonzero(largest >= abs(effect) / error)
-        p = (1 + as_far) / (1 + DRAWS)
+        p = min(1.0, looks * largest.chance(abs(effect) / error))
         equivalent = None if margin is None else -margin < low and high < margin
         found.append(Contrast(*pair, float(effect), low, high, p, shared, equivalent))
     return found
@@ -134,8 +137,8 @@ def smallest_seen(
         return None
     from scipy import optimize, stats
 
-    spread = (np.eye(arms - 1) + 1) / seeds  # of each arm less the base
-    bound = np.quantile(_largest_by_chance(spread, freedom), 1 - LEVEL)
+    differences = np.hstack([np.eye(arms - 1), -np.ones((arms - 1, 1))])
+    bound = Largest(differences, freedom).bound(LEVEL)
 
     def missed(distance: float) -> float:
         return power - float(stats.nct.sf(bound, freedom, distance))
@@ -192,19 +195,40 @@ def _design(cells: Sequence[tuple[str, Any]]) -> np.ndarray:
     return design if is_joined and len(cells) > design.shape[1] else of_arms
 
 
-def _largest_by_chance(spread: np.ndarray, freedom: int) -> np.ndarray:
-    """The largest |t| of all contrasts if nothing differs, drawn `DRAWS` times.
+class Largest:
+    """The largest |t| of all contrasts, if nothing differs.
 
     It is one law for any contrasts, and for runs that are missing: a table of Dunnett's
-    or Tukey's has neither.
+    or Tukey's has neither. Its integral over normal numbers is a mean over Sobol's
+    points, that over the errors' variance is known: to some 1e-4 of a bound.
+
+    Args:
+      root: [contrasts, arms], which makes them of independent normal numbers.
+      freedom: degrees of it, of the errors' variance.
     """
-    values, vectors = np.linalg.eigh(spread)
-    root = vectors * np.sqrt(np.maximum(values, 0))
-    root /= np.sqrt(np.diag(spread))[:, None]
-    draws = np.random.default_rng(0)
-    largest = []
-    for _ in range(DRAWS // 10_000):
-        normal = draws.standard_normal((10_000, len(root))) @ root.T
-        scale = np.sqrt(draws.chisquare(freedom, 10_000) / freedom)
-        largest.append(np.abs(normal).max(1) / scale)
-    return np.concatenate(largest)
+
+    def __init__(self, root: np.ndarray, freedom: int):
+        from scipy import stats
+
+        root = root / np.linalg.norm(root, axis=1, keepdims=True)
+        sobol = stats.qmc.Sobol(root.shape[1], rng=0)
+        normal = stats.norm.ppf(sobol.random_base2(_POINTS))
+        self._largest = np.abs(normal @ root.T).max(1)
+        self._freedom = freedom
+
+    def chance(self, bound: float) -> float:
+        """How likely it is to be beyond."""
+        from scipy import special
+
+        ratios = (self._largest / bound) ** 2 if bound else np.inf
+        return float(np.mean(special.chdtr(self._freedom, self._freedom * ratios)))
+
+    def bound(self, chance: float) -> float:
+        """What it is beyond with this chance."""
+        from scipy import optimize
+
+        def excess(logarithm: float) -> float:
+            return self.chance(np.exp(logarithm)) - chance
+
+        found: Any = optimize.brentq(excess, -7, 14)
+        return float(np.exp(found))
