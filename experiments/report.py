@@ -29,7 +29,7 @@ from experiments.reports.arms import Arm, Study
 from experiments.reports.tables import Table
 from experiments.runs import directory, reading
 from experiments.runs.reading import Run
-from experiments.sweeps import schema
+from experiments.sweeps import planning
 
 if TYPE_CHECKING:
     from experiments.reports.page import Section
@@ -141,7 +141,7 @@ def main() -> None:
         _refuse_without_out(args)
     else:
         _check_out(args.out)
-    sweep = None if args.sweep is None else schema.load(args.sweep)
+    sweep = None if args.sweep is None else planning.load(args.sweep)
     paths = list(map(Path, args.runs))
     if sweep is not None and not paths:
         paths = [run.path for run in sweep.runs if storage.exists(run.path)]

@@ -24,13 +24,13 @@ from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
 from experiments.runs import directory, reading
-from experiments.sweeps import progress, schema, workers
+from experiments.sweeps import planning, progress, workers
 from experiments.sweeps.schema import Sweep
 
 
 def main() -> None:
     args = _parser().parse_args()
-    sweep = schema.load(args.config)
+    sweep = planning.load(args.config)
     stopping.at_end(lambda: 'stopped; the same command goes on from there')
     if args.worker is not None:
         _work(sweep, *args.worker)
@@ -93,9 +93,10 @@ def _check_runs(sweep: Sweep) -> None:
     from experiments.config import check
 
     jax.config.update('jax_platforms', 'cpu')  # the GPUs are the workers' to take
-    for run in sweep.runs:
+    runs = [*sweep.trials, *sweep.runs]
+    for run in runs:
         directory.check_directory(run.path, run.config.to_dict())
-    for run in {run.arm: run for run in sweep.runs}.values():
+    for run in {(run.arm, run.value): run for run in runs}.values():
         try:
             check.check_overrides(run.config, run.overrides)
             check.check_config(run.config)
@@ -108,7 +109,7 @@ def _power(sweep: Sweep) -> str:
     """How large a difference the design would show, by the runs that are there."""
     from experiments.reports import analysis
 
-    pilot = progress.scores(sweep)
+    pilot = planning.scores(sweep.runs)
     least = analysis.smallest_seen(pilot, len(sweep.arms), len(sweep.seeds))
     if least is None:
         return 'power: not known before two arms have two finished seeds'
@@ -122,7 +123,7 @@ def _power(sweep: Sweep) -> str:
 def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:
     """Makes runs as one of several workers."""
     try:
-        workers.make_runs(sweep.runs, index, workers_in_all)
+        workers.make_all(sweep, index, workers_in_all)
     except Stopped as stopped:
         print(f'stopped and {stopped}')
         stopping.end()
@@ -151,10 +152,11 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
             for process in processes:
                 process.wait()
         shown.update()
+    sweep = planning.plan(sweep)
     print(progress.summary(sweep))
     is_finished = True
-    for run in sweep.runs:
-        status, message = workers.read_outcome(run.path)
+    for run in (*sweep.trials, *sweep.runs):
+        status, message = planning.read_outcome(run.path)
         if status != reading.FINISHED:
             is_finished = False
             reason = message or f'{folder}/ has what was printed'

@@ -110,7 +110,9 @@ def sweep(folder):
     for arm, number, seeds in (('few', 4, 2), ('many', 8, 2), ('most', 16, 1)):
         for seed in range(seeds):
             path = folder / f'run,heads={number},train.seed={seed}'
-            runs.append(PlannedRun(arm, seed, {}, path, ExperimentConfig()))
+            runs.append(
+                PlannedRun(arm, seed, {}, path, ExperimentConfig(), 'test bleu')
+            )
     return Sweep(
         name='heads',
         question='How many heads?',

@@ -7,7 +7,6 @@ from scipy import stats
 from experiments.reports import analysis
 from experiments.reports.analysis import compare
 
-
 # How exact the integrals are, of a p and of a bound.
 EXACT = {'rel': 5e-3}
 

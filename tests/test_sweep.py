@@ -18,7 +18,7 @@ from experiments.command_line.screen import Screen
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
 from experiments.runs import metrics_log
-from experiments.sweeps import progress, schema, workers
+from experiments.sweeps import planning, progress, workers
 from experiments.training import loop
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +53,7 @@ def planned(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sizes = {'model.d_model': 16, 'model.num_heads': 2, 'train.steps': 100}
     arms = {name: {'model.d_ff': 16 * i} for i, name in enumerate('abcdef', 1)}
-    return schema.load(
+    return planning.load(
         write_sweep(tmp_path, overrides=sizes, arms=arms, base='a', seeds=[0])
     )
 
@@ -233,7 +233,7 @@ def test_the_runs_are_the_command_lines_and_an_arm_that_fails_stops_none(
     assert err.count('not begun: runs/.sweeps/heads/ has what was printed') == 2
     log = (folder / 'runs/.sweeps/heads/worker0.log').read_text('utf-8')
     assert 'error: ' in log and 'positions of the model have places for 3' in log
-    runs = schema.load(file).runs
+    runs = planning.load(file).runs
     arguments = small_runs.flags(runs[0].overrides)
     small_runs.train(folder / 'alone', *arguments)
     sums = []
@@ -253,13 +253,13 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
     file = write_small(folder, {'base': {}, 'heads=4': {'model.num_heads': 4}})
     assert run_sweep(monkeypatch, file, '--dry_run') == 0
     out, _ = capsys.readouterr()
-    for run in schema.load(file).runs:
+    for run in planning.load(file).runs:
         assert str(run.path) in out
     assert 'How many heads?' in out
     assert 'power: not known before two arms have two finished seeds' in out
     assert not (folder / 'runs').exists()
     pilot = {'base': {0: 4.0, 1: 4.1}, 'heads=4': {0: 4.4, 1: 4.9}}
-    monkeypatch.setattr(progress, 'scores', lambda sweep: pilot)
+    monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
     run_sweep(monkeypatch, file, '--dry_run')
     out, _ = capsys.readouterr()
     assert 'by the spread of 4 finished runs, in 80 of 100 sweeps 2 seeds' in out
@@ -285,7 +285,7 @@ def test_what_cannot_be_is_said_first(folder, monkeypatch, arm, argument, messag
 @pytest.mark.slow
 def test_local_workers_share_the_runs_stop_and_go_on(folder, monkeypatch, capsys):
     file = write_small(folder, {'base': {}}, **{'train.steps': 400})
-    paths = [folder / run.path for run in schema.load(file).runs]
+    paths = [folder / run.path for run in planning.load(file).runs]
     command = [sys.executable, '-m', 'experiments.sweep', f'--config={file}']
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     process = subprocess.Popen([*command, '--workers=2'], cwd=folder, **pipes)

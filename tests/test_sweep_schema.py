@@ -5,7 +5,7 @@ import pytest
 from experiments.command_line import flags
 from experiments.errors import UserError
 from experiments.runs import directory
-from experiments.sweeps import schema
+from experiments.sweeps import planning
 
 FIELDS = {
     'question': 'How many heads?',
@@ -32,7 +32,7 @@ def write_sweep(folder, **changes):
 
 
 def test_a_sweep_is_what_its_file_says(tmp_path):
-    sweep = schema.load(write_sweep(tmp_path, published={'base': {'bleu': 25.8}}))
+    sweep = planning.load(write_sweep(tmp_path, published={'base': {'bleu': 25.8}}))
     assert (sweep.name, sweep.question) == ('heads', 'How many heads?')
     assert sweep.arms['heads=2'] == {'model.num_heads': 2}
     assert sweep.seeds == (0, 3)
@@ -43,13 +43,13 @@ def test_a_sweep_is_what_its_file_says(tmp_path):
 def test_overrides_may_be_nested(tmp_path):
     arms = {'base': {}, 'heads=2': {'model': {'num_heads': 2}}}
     file = write_sweep(tmp_path, overrides={'train': {'steps': 30}}, arms=arms)
-    sweep = schema.load(file)
+    sweep = planning.load(file)
     assert sweep.overrides == {'train.steps': 30}
     assert sweep.arms == {'base': {}, 'heads=2': {'model.num_heads': 2}}
 
 
 def test_its_runs_are_those_that_the_command_line_makes(tmp_path):
-    runs = schema.load(write_sweep(tmp_path)).runs
+    runs = planning.load(write_sweep(tmp_path)).runs
     assert [(run.arm, run.seed) for run in runs] == [
         *[('base', 0), ('base', 3)],
         *[('heads=2', 0), ('heads=2', 3)],
@@ -101,7 +101,7 @@ def test_its_runs_are_those_that_the_command_line_makes(tmp_path):
 )
 def test_what_cannot_be_is_refused_by_name(tmp_path, changes, message):
     with pytest.raises(UserError, match=message) as error:
-        schema.load(write_sweep(tmp_path, **changes))
+        planning.load(write_sweep(tmp_path, **changes))
     assert 'heads' in str(error.value)  # the sweep's
 
 
@@ -113,6 +113,6 @@ def test_what_is_no_file_of_a_sweep_is_refused(tmp_path):
     ):
         file.write_text(text, encoding='utf-8')
         with pytest.raises(UserError, match=message):
-            schema.load(file)
+            planning.load(file)
     with pytest.raises(UserError, match='no such file; the project has'):
-        schema.load(tmp_path / 'none.py')
+        planning.load(tmp_path / 'none.py')

@@ -6,7 +6,7 @@ from configs.sweeps import table3
 from experiments.command_line import flags
 from experiments.config import check
 from experiments.runtime import mesh
-from experiments.sweeps import schema
+from experiments.sweeps import planning, schema
 from experiments.training.result import count_parameters
 
 NAMES = flags.available(schema.FOLDER)
@@ -14,7 +14,7 @@ NAMES = flags.available(schema.FOLDER)
 
 def first_runs(name):
     """The runs of a sweep's arms with their first seed, by arm."""
-    return {run.arm: run for run in reversed(schema.load(name).runs)}
+    return {run.arm: run for run in reversed(planning.load(name).runs)}
 
 
 def parameters(config):
@@ -24,7 +24,7 @@ def parameters(config):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_every_arm_can_be_built_and_scores_what_decides(name):
-    measure = schema.load(name).measure
+    measure = planning.load(name).measure
     for run in first_runs(name).values():
         check.check_config(run.config)
         check.check_overrides(run.config, run.overrides)

@@ -24,11 +24,36 @@ from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError, line
 from experiments.runs import directory, failure, reading
-from experiments.runs.reading import Outcome
-from experiments.sweeps.schema import RUNS, PlannedRun
+from experiments.sweeps import planning
+from experiments.sweeps.planning import RUNS
+from experiments.sweeps.schema import PlannedRun, Sweep
 
 _DAY = 24 * 60  # minutes that a job of Slurm may take, if nothing else is said
 _TIME_TO_SAVE = 80.0  # seconds, of the 90 that Slurm gives
+
+
+def make_all(sweep: Sweep, index: int, workers: int) -> None:
+    """Makes the runs of a sweep, and those that their results ask for.
+
+    Args:
+      sweep: as it is planned.
+      index, workers: as `make_runs` has them.
+
+    Raises:
+      Stopped: as `make_runs`.
+    """
+    seen: set[Path] = set()
+    while True:
+        sweep = planning.plan(sweep)
+        runs = [*sweep.trials, *sweep.runs]
+        new = [run for run in runs if run.path not in seen]
+        if new:
+            make_runs(new, index, workers)
+            seen.update(run.path for run in new)
+        elif not sweep.ended and any(map(_is_in_use, runs)):
+            time.sleep(1)  # another worker's result decides
+        else:
+            return
 
 
 def make_runs(runs: Sequence[PlannedRun], index: int, workers: int) -> None:
@@ -45,10 +70,13 @@ def make_runs(runs: Sequence[PlannedRun], index: int, workers: int) -> None:
     began = time.time()
     start = len(runs) * index // workers
     for run in (*runs[start:], *runs[:start]):
-        in_use = not storage.is_free(run.path / directory.LOCK)
-        if is_open(run.path, began) and not in_use:
-            print(f'{run.arm}, seed {run.seed}: {run.path}', flush=True)
+        if is_open(run.path, began) and not _is_in_use(run):
+            print(f'{run}: {run.path}', flush=True)
             _make_run(run)
+
+
+def _is_in_use(run: PlannedRun) -> bool:
+    return not storage.is_free(run.path / directory.LOCK)
 
 
 def _make_run(run: PlannedRun) -> None:
@@ -67,21 +95,13 @@ def _make_run(run: PlannedRun) -> None:
         traceback.print_exc(file=sys.stdout)
 
 
-def read_outcome(path: Path) -> Outcome:
-    """The outcome of the run in a directory; files that cannot be read have failed."""
-    try:
-        return reading.read_outcome(path)
-    except UserError as error:
-        return Outcome(reading.FAILED, str(error))
-
-
 def is_open(path: Path, began: float) -> bool:
     """Whether a worker that began at a time has still to make the run of a directory.
 
     What has diverged would diverge again. What has failed is tried once more: the disk
     may no longer be full.
     """
-    status = read_outcome(path).status
+    status = planning.read_outcome(path).status
     file = path / failure.NAME
     if status == reading.FAILED and file.exists():
         return file.stat().st_mtime < began

@@ -1,0 +1,228 @@
+"""The runs of a sweep that its results ask for: of values that were tried, of seeds."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from test_sweep import FAILED, fail, write
+from test_sweep_schema import write_sweep
+
+from experiments.costs.ledger import ledger
+from experiments.errors import UserError
+from experiments.sweeps import planning, progress, workers
+from experiments.training import loop
+
+SMALL = {'model.d_model': 16, 'model.num_heads': 2, 'train.steps': 100}
+ARMS = {'base': {}, 'wide': {'model.d_ff': 32}}
+RATE = 'optimizer.schedule.peak'
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def planned(folder, **changes):
+    fields = {'overrides': SMALL, 'arms': ARMS, 'seeds': [0, 1]} | changes
+    return planning.load(write_sweep(folder, **fields))
+
+
+def finish(run, number):
+    """Gives a run a result, in which this number is what decides."""
+    name, kind = run.measure.split()
+    scores = dict(direction='en-de', sentences=4, bleu_signature='', chrf_signature='')
+    scores |= dict.fromkeys(('loss', 'perplexity', 'accuracy', 'bleu', 'chrf'), 1.0)
+    result = dict(step=100, parameters=9, train_seconds=50.0, tokens_per_second=3)
+    of_set = {name: scores | {kind: number}}
+    write(run.path, 'result.json', result | {'evaluations': of_set})
+
+
+def by_value(run):
+    """A score that is best at 3e-3 for `wide`, and at 1e-3 for `base`."""
+    best = 3e-3 if run.arm == 'wide' else 1e-3
+    return 30 - 1e4 * abs(run.value - best) + run.seed
+
+
+def peaks(runs):
+    found = {run.arm: run.config.optimizer.schedule for run in runs}
+    return {arm: text.split('peak=')[1].split(',')[0] for arm, text in found.items()}
+
+
+TUNE = {'field': RATE, 'values': [1e-3, 3e-3, 9e-3]}
+
+
+def test_each_arm_is_reported_with_the_value_that_was_best_for_it(folder):
+    sweep = planned(folder, tune=TUNE)
+    assert len(sweep.trials) == 6 and not sweep.runs and not sweep.ended
+    assert {run.config.evaluation.sets for run in sweep.trials} == {'val'}
+    assert {run.seed for run in sweep.trials} == {1000}
+    of_wide = [run for run in sweep.trials if run.arm == 'wide']
+    for run in of_wide:
+        finish(run, by_value(run))
+    sweep = planning.plan(sweep)
+    # One arm's values are known before the other's.
+    assert {run.arm for run in sweep.runs} == {'wide'} and not sweep.ended
+    for run in sweep.trials:
+        finish(run, by_value(run))
+    sweep = planning.plan(sweep)
+    assert peaks(sweep.runs) == {'base': '0.001', 'wide': '0.003'}
+    assert [run.seed for run in sweep.runs] == [0, 1, 0, 1]
+    assert {run.config.evaluation.sets for run in sweep.runs} == {''}
+    assert sweep.ended
+
+
+def test_of_a_loss_the_least_is_best(folder):
+    sweep = planned(folder, tune=TUNE, measure='test loss')
+    for run in sweep.trials:
+        finish(run, run.value)
+    assert set(peaks(planning.plan(sweep).runs).values()) == {'0.001'}
+
+
+def test_a_value_whose_trial_has_no_score_is_not_chosen(folder):
+    sweep = planned(folder, tune=TUNE | {'seeds': [7, 8]})
+    for run in sweep.trials:
+        if run.value == 3e-3 and run.seed == 8:
+            fail(run.path, FAILED)
+        elif run.arm == 'wide' and run.value == 9e-3:
+            finish(run, 99.0)
+        else:
+            finish(run, 100 * run.value + run.seed)
+    assert peaks(planning.plan(sweep).runs) == {'base': '0.009', 'wide': '0.009'}
+    for run in sweep.trials:
+        (run.path / 'result.json').unlink(missing_ok=True)
+        fail(run.path, FAILED)
+    sweep = planning.plan(sweep)
+    assert not sweep.runs and sweep.ended == 'all seeds'  # and no arm has a value
+
+
+def test_a_budget_draws_the_same_values_for_all_arms(folder):
+    values = [i / 1000 for i in range(1, 9)]
+    sweep = planned(folder, tune=TUNE | {'values': values, 'budget': 3})
+    drawn = [[run.value for run in sweep.trials if run.arm == arm] for arm in ARMS]
+    assert drawn[0] == drawn[1] == sorted(drawn[0]) and len(drawn[0]) == 3
+    assert drawn[0] != values[:3]
+    field = {'field': 'model.dropout', 'values': [0.0, 0.1]}
+    assert [run.config.model.dropout for run in planned(folder, tune=field).trials] == [
+        *(0.0, 0.1, 0.0, 0.1)
+    ]
+
+
+def test_seeds_are_added_until_the_interval_is_narrow(folder):
+    seeds = 'until(half_width=1.0, most=9)'
+    sweep = planned(folder, seeds=seeds)
+    assert len(sweep.runs) == 6 and not sweep.ended
+
+    noise = [0.5, -0.5, 0, 0.5, -0.5, 0]
+    for seeds_there in (3, 6):
+        assert len(sweep.runs) == 2 * seeds_there and not sweep.ended
+        for run in sweep.runs:
+            finish(run, 10.0 + noise[run.seed] * (run.arm == 'wide'))
+        sweep = planning.plan(sweep)
+        # Of the paired differences, and a third of the error rate for each look.
+        error = np.std(noise[:seeds_there], ddof=1) / np.sqrt(seeds_there)
+        width = stats.t.isf(0.05 / 3 / 2, seeds_there - 1) * error
+        assert (width <= 1.0) == bool(sweep.ended)
+    assert len(sweep.runs) == 12
+    assert float(sweep.ended.rpartition('± ')[2]) == pytest.approx(width, rel=1e-3)
+
+
+def test_what_all_seeds_could_not_make_narrow_is_given_up(folder):
+    sweep = planned(folder, seeds='until(half_width=1.0, most=9)')
+    for run in sweep.runs:
+        finish(run, 10.0 + 9 * run.seed * (run.arm == 'wide'))
+    sweep = planning.plan(sweep)
+    assert len(sweep.runs) == 6
+    assert sweep.ended.startswith('after 3 seeds the widest interval is ± ')
+    assert 'and 9 would make it ± ' in sweep.ended
+
+
+def test_without_intervals_no_seed_is_added(folder):
+    sweep = planned(folder, seeds='until(half_width=1.0, most=9)')
+    for run in sweep.runs:
+        finish(run, 10.0)
+    assert planning.plan(sweep).ended == 'after 3 seeds no interval can be told'
+
+
+def test_arms_get_equally_many_tokens_or_flops(folder):
+    arms = {
+        'base': {},
+        'large batches': {'batch.tokens': 16_384},
+        'deep': {'model.num_layers': 8},
+    }
+    by_equal = {}
+    for equal in ('steps', 'tokens', 'flops'):
+        runs = planned(folder, arms=arms, equal=equal, seeds=[0]).runs
+        by_equal[equal] = [run.config.train.steps for run in runs]
+        books = [ledger(run.config) for run in runs]
+    assert by_equal['steps'] == [100, 100, 100]
+    tokens = [run.config.batch.tokens for run in runs]
+    assert by_equal['tokens'] == [100, round(100 * tokens[0] / 16_384), 100]
+    steps = by_equal['flops']
+    spent = [
+        x['batch']['tokens'] * x['flops_per_token']['total'] * n
+        for x, n in zip(books, steps, strict=True)
+    ]
+    for cost, number in zip(spent, steps, strict=True):
+        assert cost == pytest.approx(spent[0], rel=0.51 / number)
+    assert steps[2] < 100
+
+
+def test_every_combination_of_levels_is_an_arm(folder):
+    factors = {
+        'depth': {'two': {'model.num_layers': 2}, 'six': {'model': {'num_layers': 6}}},
+        'model.residual': ['pre_norm', 'rezero'],
+    }
+    sweep = planned(folder, arms=..., factors=factors, base='two, pre_norm')
+    assert sweep.arms == {
+        'two, pre_norm': {'model.num_layers': 2, 'model.residual': 'pre_norm'},
+        'two, rezero': {'model.num_layers': 2, 'model.residual': 'rezero'},
+        'six, pre_norm': {'model.num_layers': 6, 'model.residual': 'pre_norm'},
+        'six, rezero': {'model.num_layers': 6, 'model.residual': 'rezero'},
+    }
+    assert sweep.levels['six, rezero'] == ('six', 'rezero')
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'seeds': 'until(half_width=1.0)'}, 'seeds: until needs most, such as'),
+        ({'seeds': 'until(half_width=0, most=9)'}, 'half_width must be above 0'),
+        ({'seeds': 'till(most=9)'}, "seeds: 'till' is not until"),
+        ({'tune': TUNE | {'values': [1e-3]}}, 'tune: values=.*: give two or more'),
+        ({'tune': TUNE | {'values': [1, 1]}}, 'tune: values=.*: give two or more'),
+        ({'tune': TUNE | {'seeds': [0, 7]}}, 'give seeds that are not among those'),
+        ({'tune': TUNE | {'budgte': 3}}, "tune: unknown argument 'budgte'"),
+        ({'tune': TUNE | {'field': 'model.dropuot'}}, 'model.dropuot.*model.dropout'),
+        ({'equal': 'seconds'}, 'equal must be one of steps, tokens, flops'),
+        (
+            {'equal': 'tokens', 'arms': {'base': {'train.steps': 3}}},
+            r"arms\['base'\]: equal='tokens' sets train.steps",
+        ),
+        ({'factors': {'a': ['b', 'c']}}, 'give factors or arms, not both'),
+        ({'arms': ..., 'factors': {'a': ['b']}}, r"factors\['a'\] needs two levels"),
+        ({'arms': ..., 'factors': {'a': 3}}, r"factors\['a'\] must be of type dict"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(folder, changes, message):
+    with pytest.raises(UserError, match=message):
+        planned(folder, **changes)
+
+
+def test_a_worker_goes_on_with_what_results_ask_for(folder, monkeypatch):
+    sweep = planned(folder, tune=TUNE)
+    made = []
+
+    def run(config, path, overrides, screen):
+        plan = planning.plan(sweep)
+        (this,) = [x for x in (*plan.trials, *plan.runs) if x.path == path]
+        made.append(str(this))
+        finish(this, by_value(this))
+
+    monkeypatch.setattr(loop, 'run', run)
+    workers.make_all(sweep, 0, 1)
+    assert made[6:] == [
+        *('base, 0.001, seed 0', 'base, 0.001, seed 1'),
+        *('wide, 0.003, seed 0', 'wide, 0.003, seed 1'),
+    ]
+    shown = progress.plan(planning.plan(sweep)).splitlines()[2:]
+    assert [line.split()[3:4] for line in shown] == 10 * [['finished']]
