@@ -1,6 +1,6 @@
 """Batches and models for inflection, small enough for two CPU cores.
 
-    python -m experiments.sweep --config=configs/sweeps/inflection_batch_small.py --workers=2
+    python -m experiments.sweep --config=configs/sweeps/inflection_small.py --workers=2
 
 It needs a clone of the data, `git clone https://github.com/sigmorphon/conll2017`.
 """
@@ -15,7 +15,7 @@ BATCHES = {'small batches': 256, 'large batches': 2_048}
 
 def get_config() -> dict:
     return dict(
-        question='Does a Transformer need larger batches than an LSTM to inflect words?',
+        question='Does a Transformer that inflects words need larger batches than an LSTM?',
         source=(
             'Wu, Cotterell and Hulden 2021, "Applying the Transformer to '
             'Character-level Transduction" (arXiv 2005.10213): "in contrast to '
@@ -46,8 +46,8 @@ def get_config() -> dict:
         ],
         measure='test exact_match',
         differs=(
-            'A Transformer of 3 and 3 layers of width 128 and an LSTM of one and one of '
-            'that width, each for 2,000 steps, on German; theirs have 4 and 4 of 256 '
-            'and two and one of 400, for 20,000 steps, on all languages.'
+            'A Transformer of 3 and 3 layers of width 128 and an LSTM of one and one '
+            'of that width, each for 2,000 steps, on German; theirs have 4 and 4 of '
+            'width 256 and 2 and 1 of width 400, on all languages.'
         ),
     )
