@@ -15,7 +15,7 @@ BATCHES = {'small batches': 256, 'large batches': 2_048}
 
 def get_config() -> dict:
     return dict(
-        question='Does a Transformer that inflects words need larger batches than an LSTM?',
+        question='Which needs larger batches to inflect words, LSTM or Transformer?',
         source=(
             'Wu, Cotterell and Hulden 2021, "Applying the Transformer to '
             'Character-level Transduction" (arXiv 2005.10213): "in contrast to '
