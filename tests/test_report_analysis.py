@@ -1,5 +1,7 @@
 """Differences between arms, against other programs and against what was put in."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -186,3 +188,79 @@ def test_what_cannot_be_compared_is_said():
         compare(scores | {'arm 2': {0: float('nan')}})
     with pytest.raises(ValueError, match='margin must be above 0, not 0'):
         compare(scores, margin=0)
+
+
+# Yields of peas in six blocks by fertiliser (nitrogen, phosphate, potash), which R has
+# as `npk` (Venables and Ripley 2002).
+PEAS = [
+    *('011 49.5', '110 62.8', '000 46.8', '101 57.0', '100 59.8', '111 58.5'),
+    *('001 55.5', '010 56.0', '010 62.8', '111 55.8', '100 69.5', '001 55.0'),
+    *('100 62.0', '111 48.8', '001 45.5', '010 44.2', '110 52.0', '000 51.5'),
+    *('101 49.8', '011 48.8', '101 57.2', '110 59.0', '011 53.2', '000 56.0'),
+]
+
+
+def test_factors_are_rs_analysis_of_variance_of_peas():
+    scores = {}
+    for i, row in enumerate(PEAS):
+        arm, value = row.split()
+        scores.setdefault(arm, {})[i // 4] = float(value)
+    levels = {arm: tuple(arm) for arm in scores}
+    found = {x.factors: x for x in analysis.effects(scores, levels, 'NPK')}
+    # As summary(aov(yield ~ block + N * P * K, npk)) prints it; all three together
+    # are confounded with the blocks.
+    expected = {
+        ('N',): (12.259, 0.00437),
+        ('P',): (0.544, 0.47490),
+        ('K',): (6.166, 0.02880),
+        ('N', 'P'): (1.378, 0.26317),
+        ('N', 'K'): (2.146, 0.16865),
+        ('P', 'K'): (0.031, 0.86275),
+    }
+    assert found.keys() == expected.keys()
+    for factors, (f, p) in expected.items():
+        assert found[factors].freedom == (1, 12)
+        assert found[factors].f == pytest.approx(f, abs=6e-4)
+        assert found[factors].p == pytest.approx(p, abs=6e-6)
+
+
+def test_without_chance_nothing_is_said_of_factors():
+    scores = {'a': {0: 1.0}, 'b': {0: 2.0}}
+    assert analysis.effects(scores, {'a': ('x',), 'b': ('y',)}, ['f']) == []
+
+
+def test_the_best_of_fewer_trials_is_the_mean_over_all_draws_of_so_many():
+    scores = [3.0, 7.0, 4.0]
+    for best in (max, min):
+        expected = [
+            np.mean([best(draw) for draw in itertools.product(scores, repeat=n)])
+            for n in (1, 2, 3)
+        ]
+        assert analysis.expected_best(scores, best) == pytest.approx(expected)
+
+
+def test_looks_share_the_error_rate():
+    scores = drawn(2, 5, effects=[0, 1.5])
+    (once,) = compare(scores)
+    (often,) = compare(scores, looks=4)
+    assert often.p == pytest.approx(4 * once.p)
+    reach = stats.t.isf([0.05 / 2, 0.05 / 4 / 2], 4)
+    widths = [x.high - x.low for x in (once, often)]
+    assert widths[1] / widths[0] == pytest.approx(reach[1] / reach[0], rel=1e-3)
+
+
+def test_seeds_added_by_the_width_of_intervals_keep_the_error_rate(monkeypatch):
+    monkeypatch.setattr(analysis, '_POINTS', 11)
+    random = np.random.default_rng(2)
+    alarms, numbers = [], []
+    for _ in range(400):
+        scores = drawn(3, 9, random=random)
+        for number in (3, 6, 9):
+            part = {arm: dict(list(x.items())[:number]) for arm, x in scores.items()}
+            found = compare(part, base='arm 0', looks=3)
+            if max(x.high - x.low for x in found) / 2 < 2:
+                break
+        alarms.append(any(x.significant for x in found))
+        numbers.append(number)
+    assert set(numbers) == {3, 6, 9}  # the rule decides
+    assert np.mean(alarms) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)

@@ -14,15 +14,6 @@ POSITIONS = {
 POSITIONS['none in the decoder'] = {'model.decoder_positions': 'none'}
 
 
-def arms() -> dict[str, dict]:
-    found = {}
-    for task in TASKS:
-        data = f'made(task="{task}", longest=20)'
-        for name, overrides in POSITIONS.items():
-            found[f'{task}, {name}'] = {'data': data} | overrides
-    return found
-
-
 def get_config() -> dict:
     return dict(
         question='With which positions does what was learnt hold for longer inputs?',
@@ -46,7 +37,12 @@ def get_config() -> dict:
             'evaluation.every': 1_500,
             'evaluation.sets': 'test,longer',
         },
-        arms=arms(),
+        factors={
+            'task': {
+                name: {'data': f'made(task="{name}", longest=20)'} for name in TASKS
+            },
+            'positions': POSITIONS,
+        },
         seeds=(0, 1, 2),
         base='copy, sinusoidal',
         contrasts=[

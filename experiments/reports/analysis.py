@@ -147,6 +147,97 @@ def smallest_seen(
     return float(distance * np.sqrt(2 * variance / seeds))
 
 
+class Effect(NamedTuple):
+    """What a factor brings, or several together beyond what each brings alone.
+
+    Attributes:
+      factors: which; of several it is their interaction.
+      freedom: degrees of it, of the effect and of the errors.
+      f: the variance that it explains, to that of the errors.
+      p: how likely so large an f is by chance.
+    """
+
+    factors: tuple[str, ...]
+    freedom: tuple[int, int]
+    f: float
+    p: float
+
+
+def effects(
+    scores: Mapping[str, Mapping[Any, float]],
+    levels: Mapping[str, Sequence[str]],
+    factors: Sequence[str],
+) -> list[Effect]:
+    """Whether each factor, and each combination of them, matters: blocked by seed.
+
+    The analysis of variance of type II (Yates 1934): an effect is what it explains
+    beyond all effects that do not contain it.
+
+    Args:
+      scores: `scores[arm][seed]`; runs may be missing.
+      levels: arm → its level of each factor.
+      factors: their names.
+
+    Returns:
+      None of them where nothing is left to tell chance by.
+    """
+    cells = [(arm, seed) for arm, by_seed in scores.items() for seed in by_seed]
+    values = np.array([scores[arm][seed] for arm, seed in cells], float)
+    places = range(len(factors))
+    terms = [x for n in range(1, len(factors) + 1) for x in combinations(places, n)]
+    seeds = _indicators([seed for _, seed in cells])
+    columns = {
+        term: _indicators([tuple(levels[arm][i] for i in term) for arm, _ in cells])
+        for term in terms
+    }
+
+    def left(kept: Sequence[tuple[int, ...]]) -> tuple[float, int]:
+        """The sum of squares that these terms leave, and their degrees of freedom."""
+        design = np.hstack([seeds, *(columns[term] for term in kept)])
+        fitted, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+        return float(((values - design @ fitted) ** 2).sum()), int(rank)
+
+    from scipy import stats
+
+    rest, rank = left(terms)
+    freedom = len(values) - rank
+    if freedom == 0 or rest <= 1e-18 * (values**2).sum():
+        return []
+    found = []
+    for term in terms:
+        others = [other for other in terms if not set(term) <= set(other)]
+        without, smaller = left(others)
+        with_it, larger = left([*others, term])
+        if larger == smaller:
+            continue  # no arm tells it
+        f = (without - with_it) / (larger - smaller) / (rest / freedom)
+        p = float(stats.f.sf(f, larger - smaller, freedom))
+        names = tuple(factors[i] for i in term)
+        found.append(Effect(names, (larger - smaller, freedom), f, p))
+    return found
+
+
+def expected_best(scores: Sequence[float], best: Any = max) -> list[float]:
+    """The best of 1, 2, … trials, on average, as these scores came out.
+
+    Trials are drawn from them with replacement (Dodge et al. 2019).
+
+    Args:
+      scores: of all trials.
+      best: min, where less is better.
+    """
+    ranked = sorted(scores, reverse=best is min)
+    number = len(ranked)
+    shares = np.arange(number + 1) / number
+    return [float(np.diff(shares**trials) @ ranked) for trials in range(1, number + 1)]
+
+
+def _indicators(values: Sequence[Any]) -> np.ndarray:
+    """A column for each value, 1 where it is."""
+    kinds = dict.fromkeys(values)
+    return np.array([[value == kind for kind in kinds] for value in values], float)
+
+
 def _check(
     scores: Mapping[str, Mapping[Any, float]],
     named: Sequence[str | None],
@@ -186,11 +277,8 @@ def _design(cells: Sequence[tuple[str, Any]]) -> np.ndarray:
     Without the seeds where arms do not share enough of them: some are joined to the
     rest by none, or no score is left to tell chance by.
     """
-    arms = dict.fromkeys(arm for arm, _ in cells)
-    _, *seeds = dict.fromkeys(seed for _, seed in cells)
-    of_arms = np.array([[arm == x for x in arms] for arm, _ in cells], float)
-    of_seeds = np.array([[seed == x for x in seeds] for _, seed in cells], float)
-    design = np.hstack([of_arms, of_seeds])
+    of_arms = _indicators([arm for arm, _ in cells])
+    design = np.hstack([of_arms, _indicators([seed for _, seed in cells])[:, 1:]])
     is_joined = np.linalg.matrix_rank(design) == design.shape[1]
     return design if is_joined and len(cells) > design.shape[1] else of_arms
 

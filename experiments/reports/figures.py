@@ -97,14 +97,21 @@ def files(figure: Figure) -> dict[str, bytes]:
     return {'svg': svg.encode(), 'pdf': vl_convert.svg_to_pdf(svg)}
 
 
-def line_chart(lines: Sequence[Line], x_label: str, y_label: str) -> alt.TopLevelMixin:
+def line_chart(
+    lines: Sequence[Line], x_label: str, y_label: str, logarithmic: bool = False
+) -> alt.TopLevelMixin:
     """Lines in bands over one pair of axes.
 
     Args:
       lines: at least one; each has a colour and dashes of its own, as far as they go.
       x_label, y_label: titles of the axes.
+      logarithmic: of x, which is above 0 then.
     """
     base = _plane(lines, x_label, y_label, padding=0)
+    if logarithmic:
+        axis = alt.Axis(format='.1~e')
+        scale = alt.Scale(type='log', nice=False)
+        base = base.encode(x=alt.X('x:Q', title=x_label, scale=scale, axis=axis))
     low = alt.Y('low:Q', title=y_label)
     bands = base.mark_area(opacity=0.2).encode(y=low, y2='high:Q')
     names = [line.name for line in lines]

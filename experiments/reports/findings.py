@@ -54,7 +54,8 @@ def comparisons(study: Study) -> list[Comparison]:
     arms = study.ranked()
     scores = _scores(study)
     base = study.base.name
-    contrasts = analysis.compare(scores, base) if base in scores else []
+    looks = _looks(study)
+    contrasts = analysis.compare(scores, base, looks=looks) if base in scores else []
     of_arm = {contrast.arm: contrast for contrast in contrasts}
     return [
         Comparison(arm, arm.spread(study.measure), of_arm.get(arm.name)) for arm in arms
@@ -69,7 +70,14 @@ def declared(study: Study) -> list[Contrast]:
     pairs = [x for x in study.sweep.contrasts if x[0] in scores and x[1] in scores]
     if not pairs:
         return []
-    return analysis.compare(scores, contrasts=pairs, margin=study.sweep.margin or None)
+    margin = study.sweep.margin or None
+    return analysis.compare(scores, contrasts=pairs, margin=margin, looks=_looks(study))
+
+
+def _looks(study: Study) -> int:
+    """How often the intervals may have decided whether seeds are added."""
+    until = study.sweep.until if study.sweep else None
+    return until.looks if until else 1
 
 
 def _scores(study: Study) -> dict[str, dict[Any, float]]:
@@ -226,7 +234,11 @@ def answer(
       found: as `comparisons` has them.
       contrasts: as `declared` has them.
     """
-    return [*(_sentence(study, x) for x in contrasts), _best(study, found)]
+    lines = [*(_sentence(study, x) for x in contrasts), _best(study, found)]
+    if study.sweep is not None and study.sweep.until is not None:
+        ended = study.sweep.ended or 'results may still bring more'
+        lines.append(f'Seeds: {ended}. Intervals allow for every look at them.')
+    return lines
 
 
 def _sentence(study: Study, contrast: Contrast) -> str:

@@ -10,6 +10,7 @@ import vl_convert
 from experiments import storage
 from experiments.reports import (
     conditions,
+    designs,
     figures,
     findings,
     tables,
@@ -65,6 +66,7 @@ def write(
     sections = [
         _answer(study, notes),
         _compared(study),
+        *_tuning(study),
         *_costs_and_scores(study),
         *of_training(study),
         *_translations(study),
@@ -86,7 +88,11 @@ def write(
 
 def _answer(study: Study, notes: Sequence[str]) -> Section:
     compared = findings.comparisons(study)
-    shown = [findings.ranking(study, compared), findings.within_a_seed(study)]
+    shown = [
+        findings.ranking(study, compared),
+        designs.effects(study),
+        findings.within_a_seed(study),
+    ]
     declared = findings.declared(study)
     of_base = [x.contrast for x in compared if x.contrast is not None]
     forest = figures.forest(declared or of_base, str(study.measure))
@@ -95,8 +101,25 @@ def _answer(study: Study, notes: Sequence[str]) -> Section:
         findings.answer(study, compared, declared),
         [table for table in shown if table is not None],
         [] if forest is None else [{forest.title: forest}],
-        doubts=[*conditions.warnings(study), *notes],
+        doubts=[
+            *designs.doubts(study, designs.tried(study)),
+            *conditions.warnings(study),
+            *notes,
+        ],
     )
+
+
+def _tuning(study: Study) -> list[Section]:
+    """What each arm tried before; none where nothing was tuned."""
+    found = designs.tried(study)
+    if not found:
+        return []
+    of_trials, drawn = designs.tuning(study, found)
+    choices = [{figure.title: figure} for figure in drawn]
+    text = (
+        'All arms tried equally many values; what is reported are runs of other seeds.'
+    )
+    return [Section('Tuning', [text], of_trials, choices)]
 
 
 def _compared(study: Study) -> Section:

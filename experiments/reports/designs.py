@@ -1,0 +1,126 @@
+"""What a sweep's design tells beside its answer: of its factors, and of its tuning."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from experiments.reports import analysis, statistics
+from experiments.reports.arms import Study
+from experiments.reports.figures import Figure, Line, line_chart
+from experiments.reports.statistics import PValue
+from experiments.reports.tables import Table
+from experiments.sweeps import planning
+
+
+class Tried(NamedTuple):
+    """What an arm tried, and with what it is reported.
+
+    Attributes:
+      arm: its name.
+      scores: value → those of its trials, in the order of the sweep's file.
+      chosen: the value with the best mean; None where it is not known.
+    """
+
+    arm: str
+    scores: dict[Any, list[float]]
+    chosen: Any
+
+
+def effects(study: Study) -> Table | None:
+    """Which factors matter, and whether what one brings hangs on another.
+
+    Returns:
+      None where the sweep has no factors, or nothing tells chance.
+    """
+    if study.sweep is None or len(study.sweep.factors) < 2:
+        return None
+    scores = {arm.name: arm.by_seeds(study.measure) for arm in study.arms}
+    there = {name: by_seed for name, by_seed in scores.items() if by_seed}
+    names = list(study.sweep.factors)
+    found = analysis.effects(there, study.sweep.levels, names) if there else []
+    rows = [
+        (' × '.join(x.factors), f'{x.freedom[0]}, {x.freedom[1]}', x.f, PValue(x.p))
+        for x in found
+    ]
+    note = (
+        'Analysis of variance of type II, blocked by seed. A product of factors is '
+        'their interaction: whether what one brings depends on the other. Each p is '
+        'of its row alone.'
+    )
+    columns = ('factor', 'degrees of freedom', 'F', 'p')
+    return Table('factors', 'Factors', columns, rows, note=note) if rows else None
+
+
+def tried(study: Study) -> list[Tried]:
+    """Of each arm what it tried; nothing where the sweep tunes nothing."""
+    sweep = study.sweep
+    if sweep is None or sweep.tune is None:
+        return []
+    values = planning.chosen(sweep, sweep.trials)
+    found = []
+    for arm in sweep.arms:
+        scores = planning.trial_scores(x for x in sweep.trials if x.arm == arm)
+        found.append(Tried(arm, scores, values.get(arm)))
+    return found
+
+
+def doubts(study: Study, found: Sequence[Tried]) -> list[str]:
+    """A line for each arm whose best value is the first or the last that was tried."""
+    lines = []
+    for arm, scores, value in found:
+        assert study.sweep is not None and study.sweep.tune is not None
+        ends = planning.tried(study.sweep.tune)
+        if value is not None and value in (ends[0], ends[-1]):
+            lines.append(
+                f'{arm}: its best {study.sweep.tune.field}, {value}, is at the edge '
+                'of what was tried: a value beyond may be better.'
+            )
+        missing = [str(x) for x in ends if x not in scores]
+        if missing:
+            lines.append(f'{arm}: trials with {", ".join(missing)} have no score.')
+    return lines
+
+
+def tuning(study: Study, found: Sequence[Tried]) -> tuple[list[Table], list[Figure]]:
+    """The trials as a table and a figure, and how good the best of fewer would be."""
+    assert study.sweep is not None and study.sweep.tune is not None
+    tune = study.sweep.tune
+    score = f'{tune.set} {study.measure.score}'
+    rows = [
+        (arm, value, statistics.spread(of_value), 'yes' if value == chosen else '')
+        for arm, scores, chosen in found
+        for value, of_value in scores.items()
+    ]
+    decimals = [score] if study.measure.is_of_translations else []
+    columns = ('arm', tune.field, score, 'chosen')
+    trials = Table('tuning', 'Trials', columns, rows, decimals)
+    best = max if study.measure.higher_is_better else min
+    curves = {}
+    for arm, scores, _ in found:
+        means = list(map(fmean, scores.values()))
+        curves[arm] = analysis.expected_best(means, best) if means else []
+    most = max(map(len, curves.values()), default=0)
+    names = [str(number) for number in range(1, most + 1)]
+    budgets = Table(
+        'expected_best',
+        f'The best {score} of so many trials, on average',
+        ('arm', *names),
+        [(arm, *curve, *[None] * (most - len(curve))) for arm, curve in curves.items()],
+        names if decimals else (),
+        'Trials drawn from those above (Dodge et al. 2019). An arm that is ahead at '
+        'every number is not so because it was tuned longer.',
+    )
+    are_numbers = all(isinstance(x, int | float) for x in planning.tried(tune))
+    lines = [_line(x) for x in found if x.scores and are_numbers]
+    if not lines:
+        return [trials, budgets], []
+    logarithmic = min(min(line.x) for line in lines) > 0
+    chart = line_chart(lines, tune.field, score, logarithmic)
+    title = f'{score} against {tune.field}'
+    return [trials, budgets], [Figure('tuning', title, chart)]
+
+
+def _line(found: Tried) -> Line:
+    scores = found.scores.values()
+    means, low, high = (list(map(f, scores)) for f in (fmean, min, max))
+    return Line(found.arm, list(found.scores), means, low, high)

@@ -1,0 +1,81 @@
+"""What a report says of a sweep's factors and of its tuning."""
+
+import pytest
+from made_runs import make
+from test_sweep_plans import TUNE, by_value, finish, planned
+
+from experiments.reports import arms, designs, page, tables
+from experiments.reports.arms import Arm, Measure, Study
+from experiments.runs import reading
+from experiments.sweeps import planning
+
+
+@pytest.fixture
+def tuned(tmp_path, monkeypatch):
+    """A study of a sweep whose trials have finished: 1e-3 and 3e-3 were best."""
+    monkeypatch.chdir(tmp_path)
+    sweep = planned(tmp_path, tune=TUNE | {'seeds': [7, 8]})
+    for run in sweep.trials:
+        finish(run, by_value(run))
+    none = Arm('base', ())
+    return Study((none,), none, Measure('test', 'bleu'), planning.plan(sweep))
+
+
+def test_trials_stand_with_what_was_chosen(tuned):
+    found = designs.tried(tuned)
+    (trials, budgets), (figure,) = designs.tuning(tuned, found)
+    rows = list(zip(*zip(*trials.cells(), strict=True), strict=True))
+    assert rows[0] == ('base', '0.001', '37.50 ± 0.71', 'yes')
+    assert [row[1] for row in rows if row[3]] == ['0.001', '0.003']
+    # Of one trial the mean of them all, of as many as there are more.
+    first = budgets.rows[0][1:]
+    means = [37.5, 17.5, -42.5]
+    assert first[0] == pytest.approx(sum(means) / 3)
+    assert list(first) == sorted(first) and first[-1] < 37.5
+    assert figure.name == 'tuning' and figure.spec()
+
+
+def test_a_best_value_at_the_edge_is_a_doubt(tuned):
+    (line,) = designs.doubts(tuned, designs.tried(tuned))
+    assert line.startswith('base: its best optimizer.schedule.peak, 0.001, is at the')
+
+
+def test_a_report_shows_them(tuned, tmp_path):
+    sweep = tuned.sweep
+    for run in sweep.runs:
+        score = 30.0 + run.seed + (run.arm == 'wide')
+        make(run.path, score, train__seed=run.seed)
+    runs = [reading.read_run(run.path) for run in sweep.runs]
+    page.write(arms.study(runs, sweep), tmp_path / 'report', [], [])
+    text = (tmp_path / 'report/report.md').read_text('utf-8')
+    assert '## Tuning' in text and 'is at the edge of what was tried' in text
+    assert (tmp_path / 'report/figures/tuning.svg').exists()
+    assert (tmp_path / 'report/tables/expected_best.csv').exists()
+
+
+def test_factors_and_their_interaction_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    levels = {'depth': ('two', 'six'), 'norm': ('pre', 'post')}
+    factors = {
+        'depth': {'two': {'model.num_layers': 2}, 'six': {'model.num_layers': 6}},
+        'norm': {
+            'pre': {'model.residual': 'pre_norm'},
+            'post': {'model.residual': 'post_norm'},
+        },
+    }
+    sweep = planned(tmp_path, arms=..., factors=factors, base='two, pre', seeds=[0, 1])
+    for run in sweep.runs:
+        # Depth matters by itself, and the norm only where it is deep.
+        both = run.arm == 'six, post'
+        noise = (run.seed * 3 + len(run.arm)) % 4 / 10
+        score = 30 + 5 * run.arm.startswith('six') - 9 * both + noise
+        make(run.path, score, train__seed=run.seed)
+    runs = [reading.read_run(run.path) for run in sweep.runs]
+    study = arms.study(runs, sweep)
+    table = designs.effects(study)
+    found = {row[0]: row for row in table.rows}
+    assert list(found) == [*levels, 'depth × norm']
+    assert all(row[1] == '1, 3' for row in table.rows)
+    assert found['depth × norm'][3] < 0.05
+    assert 'depth × norm' in tables.markdown(table)
+    assert designs.effects(arms.study(runs, None)) is None
