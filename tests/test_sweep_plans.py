@@ -55,7 +55,7 @@ def test_each_arm_is_reported_with_the_value_that_was_best_for_it(folder):
     sweep = planned(folder, tune=TUNE)
     assert len(sweep.trials) == 6 and not sweep.runs and not sweep.ended
     assert {run.config.evaluation.sets for run in sweep.trials} == {'val'}
-    assert {run.seed for run in sweep.trials} == {1000}
+    assert {run.seed for run in sweep.trials} == {100}
     of_wide = [run for run in sweep.trials if run.arm == 'wide']
     for run in of_wide:
         finish(run, by_value(run))
