@@ -2,11 +2,13 @@
 
 python -m experiments.report runs/wmt_small* [--csv | --out=DIR]
 python -m experiments.report --scores=scores.csv [--base=ARM]
+python -m experiments.report --recompute=results/scan_splits
 
 Runs that differ only in their seeds are one arm, shown as mean ± standard deviation.
 --out writes a folder: index.html, which holds all it needs, the same as report.md, the
 tables as CSV and LaTeX, and the figures as SVG and PDF. --scores compares numbers that
-came from elsewhere: the columns arm, seed and score.
+came from elsewhere: the columns arm, seed and score. --recompute makes the answer of a
+report again, of the scores that it ships, and ends with status 1 if it is another.
 """
 
 if __name__ == '__main__':
@@ -137,6 +139,9 @@ def main() -> None:
         found = scores.as_table(scores.read(args.scores), args.base)
         print(tables.text(found))
         return
+    if args.recompute is not None:
+        _recompute(args.recompute)
+        return
     if args.out is None:
         _refuse_without_out(args)
     else:
@@ -177,6 +182,9 @@ def _parser() -> flags.Parser:
     form.add_argument(
         '--scores', type=Path, help='a CSV file to compare: arm, seed and score'
     )
+    form.add_argument(
+        '--recompute', type=Path, help='folder of a report whose answer is made again'
+    )
     parser.add_argument(
         '--base', default='', help='the arm to compare with; default: the first'
     )
@@ -197,6 +205,16 @@ def _parser() -> flags.Parser:
         '--attention_of', type=Path, help='the run whose attention is shown instead'
     )
     return parser
+
+
+def _recompute(folder: Path) -> None:
+    found, others = scores.recompute(folder)
+    print(tables.text(found))
+    if others:
+        names = ', '.join(others)
+        print(f'{folder}/tables/answer.csv says otherwise of {names}', file=sys.stderr)
+        sys.exit(1)
+    print(f'as {folder}/tables/answer.csv has it')
 
 
 def _refuse_with_scores(args: Any) -> None:

@@ -92,22 +92,18 @@ def test_of_one_seed_nothing_is_said(tmp_path):
     assert best == 'Best by test bleu: num_heads=8, 31.00 (1 seed).'
 
 
-def test_within_a_seed_the_runs_of_that_seed_are_paired(tmp_path):
+def test_over_sentences_runs_of_a_seed_are_paired(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 31.0), 8: (32.0, 33.0), 16: (34.0, 35.0)})
     for path in paths:
         translate(path, REFERENCES)
     for path in paths[:2]:
         translate(path, ['Katze', 'Hund', 'Vögel'])
-    rows = findings.within_a_seed(study(paths)).rows
-    arms = ('num_heads=8', 'num_heads=16')
-    assert [row[:2] for row in rows] == [(arm, seed) for arm in arms for seed in '01']
-    # Of three sentences two in eight swaps are as far apart. The arm has two tests.
-    for *_, p, corrected in rows:
-        assert p == pytest.approx(0.25, abs=0.05)
-        assert corrected == pytest.approx(2 * p)
+    rows = findings.over_sentences(study(paths)).rows
+    assert [row[:2] for row in rows] == [('num_heads=8', 2), ('num_heads=16', 2)]
     # Other sentences cannot be paired.
     translate(paths[3], ['x'] * 3, sources=['other'] * 3)
-    assert len(findings.within_a_seed(study(paths)).rows) == 3
+    rows = findings.over_sentences(study(paths)).rows
+    assert [row[:2] for row in rows] == [('num_heads=8', 1), ('num_heads=16', 2)]
 
 
 def test_diverged_failed_and_unfinished_runs_are_named_and_in_no_mean(tmp_path):
@@ -219,7 +215,7 @@ def test_of_a_metric_whose_best_score_is_low_the_lowest_arm_is_best(tmp_path):
     found = study(paths)
     assert str(found.measure) == 'test ter'
     assert [arm.name for arm in found.ranked()] == ['num_heads=8', 'num_heads=4']
-    assert findings.within_a_seed(found).columns[3] == 'ter'
+    assert findings.over_sentences(found).note.startswith('Set test: ')
     assert tuple(findings.scores(found).columns[2:4]) == ('ter', 'chrf')
     text = ' '.join(map(str, conditions.facts(found).rows))
     assert "('signature', 'of TER', 'all')" in text

@@ -112,7 +112,7 @@ def drawn(text):
 def test_everything_is_there(report):
     names = {str(path.relative_to(report)) for path in report.rglob('*.*')}
     assert {'index.html', 'report.md'} <= names
-    for table in ('answer', 'within_a_seed', 'compared', 'cost', 'scores'):
+    for table in ('answer', 'over_sentences', 'compared', 'cost', 'scores'):
         assert {f'tables/{table}.csv', f'tables/{table}.tex'} <= names
     shown = {
         'heads_importance',

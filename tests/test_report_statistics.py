@@ -1,10 +1,9 @@
 """Tests of significance, against formulas written here and against invariants."""
 
-import itertools
-
 import numpy as np
 import pytest
 import sacrebleu
+from scipy import stats
 
 from experiments import metrics
 from experiments.reports import analysis, findings, statistics
@@ -21,67 +20,34 @@ def test_a_spread_is_numpys_mean_and_sample_deviation():
     assert statistics.spread([]) is None
 
 
-def closed_testing(ps):
-    """Holm's procedure is Bonferroni's test of every intersection of hypotheses."""
-    corrected = []
-    for i in range(len(ps)):
-        others = [j for j in range(len(ps)) if j != i]
-        worst = 0.0
-        for size in range(len(ps)):
-            for chosen in itertools.combinations(others, size):
-                members = [ps[i], *(ps[j] for j in chosen)]
-                worst = max(worst, min(1.0, len(members) * min(members)))
-        corrected.append(worst)
-    return corrected
-
-
-def test_holm_is_closed_testing_with_bonferroni():
-    rng = np.random.default_rng(1)
-    for size in range(1, 6):
-        for _ in range(20):
-            ps = (rng.random(size) ** 3).tolist()
-            assert statistics.holm(ps) == pytest.approx(closed_testing(ps))
-
-
-def test_holm_does_not_count_what_was_not_tested():
-    assert statistics.holm([None, 0.03, None, 0.01]) == [None, 0.03, None, 0.02]
-    assert statistics.holm([]) == []
-
-
-# Few sentences, of which some are translated alike: many swaps are as far apart.
 REFERENCES = ['the old cat sleeps in the garden', 'we see two red birds today'] * 4
 BASE = [text.replace('old', 'red').replace('today', '') for text in REFERENCES]
 SYSTEM = [*REFERENCES[:3], *BASE[3:7], 'we see two birds today']
 
 
-def of_all_swaps(score):
-    """The share of all ways to swap that are as far apart as the translations are."""
-    observed = abs(score(SYSTEM) - score(BASE))
-    as_far = []
-    for is_swapped in itertools.product((False, True), repeat=len(BASE)):
-        sides = zip(is_swapped, BASE, SYSTEM, strict=True)
-        pairs = [(b, a) if swapped else (a, b) for swapped, a, b in sides]
-        base, system = zip(*pairs, strict=True)
-        as_far.append(abs(score(system) - score(base)) >= observed - 1e-9)
-    return np.mean(as_far)
-
-
 @pytest.mark.parametrize('name', ['bleu', 'chrf', 'ter'])
-def test_approximate_randomisation_comes_close_to_all_swaps(name):
-    def score(outputs):
-        return corpus_score(outputs, [REFERENCES]).score
-
+def test_sentences_alone_are_the_jackknife_of_the_corpus_score(name):
     corpus_score = getattr(sacrebleu, f'corpus_{name}')
-    exact = of_all_swaps(score)
-    assert 0.05 < exact < 0.95
+
+    def difference(kept):
+        of = []
+        for outputs in (SYSTEM, BASE):
+            texts = [[text[i] for i in kept] for text in (outputs, REFERENCES)]
+            of.append(corpus_score(texts[0], [texts[1]]).score)
+        return of[0] - of[1]
+
+    number = len(BASE)
+    left_out = [difference([j for j in range(number) if j != i]) for i in range(number)]
+    error = np.sqrt((number - 1) * np.var(left_out))
+    effect = difference(range(number))
     known = [(text,) for text in REFERENCES]
-    base, system = (Translations(known, known, x) for x in (BASE, SYSTEM))
-    metric = metrics.deciding(name, '')
-    found = findings.paired_test(metric, base, system, family=5)
-    assert found.base_score == pytest.approx(score(BASE))
-    assert found.score == pytest.approx(score(SYSTEM))
-    trials = 5 * statistics.TRIALS
-    assert abs(found.p - exact) < 4 * np.sqrt(exact * (1 - exact) / trials)
+    pair = tuple(Translations(known, known, x) for x in (BASE, SYSTEM))
+    found = findings.paired_test(metrics.deciding(name, ''), [pair], family=5)
+    assert found.effect == pytest.approx(effect) and found.share == 1
+    reach = stats.t.isf(0.05 / 5 / 2, number - 1) * error
+    assert (found.low, found.high) == pytest.approx((effect - reach, effect + reach))
+    p = min(1, 5 * 2 * stats.t.sf(abs(effect) / error, number - 1))
+    assert found.p == pytest.approx(p)
 
 
 def mean_of_words(total):
@@ -90,27 +56,56 @@ def mean_of_words(total):
     return right / words
 
 
-def test_equal_systems_differ_in_no_more_than_one_of_twenty_draws(monkeypatch):
-    monkeypatch.setattr(statistics, 'TRIALS', 99)
-    rng = np.random.default_rng(0)
-    alarms = []
-    for _ in range(1000):
-        words = rng.integers(1, 20, 30)
-        chances = rng.random(30)  # some sentences are easy for both
-        systems = [np.stack([rng.binomial(words, chances), words], 1) for _ in range(2)]
-        found = statistics.approximate_randomisation(*systems, mean_of_words, 1)
-        alarms.append(found.p <= analysis.LEVEL)
-    assert np.mean(alarms) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 1000)
+def mean(total):
+    return total[0] / total[1]
 
 
-def test_a_large_loss_is_shown_among_a_hundred():
-    base = np.full((30, 2), [9, 10])
-    system = np.full((30, 2), [5, 10])
-    found = statistics.approximate_randomisation(base, system, mean_of_words, 100)
-    assert found.difference == pytest.approx(-0.4)
-    assert max(statistics.holm([found.p] * 100)) < analysis.LEVEL / 10
+def as_statistics(values):
+    return np.stack([values, np.ones_like(values)], -1)
 
 
-def test_equal_translations_differ_by_chance():
-    same = np.array([[3, 7], [5, 5]])
-    assert statistics.approximate_randomisation(same, same, mean_of_words, 1).p == 1
+def test_a_mean_of_one_seed_is_the_paired_t_test():
+    base, system = np.random.default_rng(0).standard_normal((2, 1, 12))
+    found = analysis.over_sentences(as_statistics(base), as_statistics(system), mean)
+    expected = stats.ttest_rel(system[0], base[0])
+    assert found.p == pytest.approx(expected.pvalue)
+    interval = expected.confidence_interval()
+    assert (found.low, found.high) == pytest.approx(tuple(interval))
+
+
+def test_equal_sentences_leave_the_paired_t_test_of_seeds():
+    scores = np.random.default_rng(1).standard_normal((2, 4, 1))
+    base, system = (as_statistics(np.repeat(x, 9, 1)) for x in scores)
+    found = analysis.over_sentences(base, system, mean)
+    expected = stats.ttest_rel(*scores[::-1, :, 0])
+    assert found.p == pytest.approx(expected.pvalue) and found.share < 1e-12
+
+
+def test_intervals_cover_what_other_seeds_and_sentences_would_bring():
+    random = np.random.default_rng(0)
+    seeds, sentences = 4, 40
+    covered, of_seeds_alone = [], []
+    for _ in range(500):
+        words = random.integers(1, 20, sentences)
+        # How much better the system is with a seed, and on a sentence: 0 on average.
+        chances = 0.5 + 0.1 * random.standard_normal((seeds, 1))
+        chances = chances + 0.15 * random.standard_normal(sentences)
+        systems = [
+            np.stack([random.binomial(words, p), np.tile(words, (seeds, 1))], -1)
+            for p in (np.full((seeds, sentences), 0.5), chances.clip(0, 1))
+        ]
+        found = analysis.over_sentences(*systems, mean_of_words)
+        covered.append(found.low <= 0 <= found.high)
+        sums = [x.sum(1) for x in systems]
+        means = [x[:, 0] / x[:, 1] for x in sums]
+        of_seeds_alone.append(stats.ttest_rel(*means).pvalue > 0.05)
+    error = np.sqrt(0.05 * 0.95 / 500)
+    assert np.mean(covered) > 0.95 - 3 * error
+    # Which is why sentences count: they are the same for all seeds.
+    assert np.mean(of_seeds_alone) < 0.95 - 3 * error
+
+
+def test_equal_translations_have_no_interval():
+    same = np.array([[[3.0, 7.0], [5.0, 5.0]]])
+    found = analysis.over_sentences(same, same, mean_of_words)
+    assert found == (0.0, None, None, None, None)

@@ -1,29 +1,35 @@
 """The shipped results say what follows from the scores of their runs."""
 
-import csv
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from experiments import report
+from experiments.errors import UserError
 from experiments.reports import scores
-from experiments.reports.analysis import compare
 
 ROOT = Path(__file__).parents[1]
-RUNS = sorted((ROOT / 'results').glob('*/tables/runs.csv'))
+FOLDERS = sorted(x.parents[1] for x in (ROOT / 'results').glob('*/tables/runs.csv'))
 
 
-@pytest.mark.parametrize('file', RUNS, ids=lambda file: file.parents[1].name)
-def test_the_answer_follows_from_the_runs(file):
-    answer = file.with_name('answer.csv').read_text('utf-8').splitlines()
-    rows = {row['arm']: row for row in csv.DictReader(answer)}
-    (base,) = [arm for arm, row in rows.items() if row['verdict'] == 'the base']
-    contrasts = compare(scores.read(file), base)
-    assert len(contrasts) == len(rows) - 1
-    for contrast in contrasts:
-        row = rows[contrast.arm]
-        assert float(row['difference']) == pytest.approx(contrast.effect)
-        assert float(row['95 % interval low']) == pytest.approx(contrast.low, rel=1e-6)
-        assert float(row['95 % interval high']) == pytest.approx(
-            contrast.high, rel=1e-6
-        )
-        assert (row['verdict'] in ('better', 'worse')) == contrast.significant
+@pytest.mark.parametrize('folder', FOLDERS, ids=lambda folder: folder.name)
+def test_the_answer_follows_from_the_runs(folder):
+    table, others = scores.recompute(folder)
+    assert table.rows and not others
+
+
+def test_an_answer_that_does_not_follow_is_said(tmp_path, monkeypatch, capsys):
+    folder = shutil.copytree(FOLDERS[0], tmp_path / 'x')
+    file = folder / 'tables/runs.csv'
+    first, arm, *rest = file.read_text('utf-8').splitlines()
+    changed = f'{arm.rpartition(",")[0]},99'
+    file.write_text('\n'.join([first, changed, *rest]), encoding='utf-8')
+    monkeypatch.setattr(sys, 'argv', ['report', f'--recompute={folder}'])
+    with pytest.raises(SystemExit):
+        report.main()
+    assert 'answer.csv says otherwise of ' in capsys.readouterr().err
+    file.with_name('answer.csv').write_text('arm\nx\n', encoding='utf-8')
+    with pytest.raises(UserError, match='answer.csv is not the answer of a report'):
+        scores.recompute(folder)

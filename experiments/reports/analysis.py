@@ -8,7 +8,7 @@ arms and a base; Tukey 1953, of all pairs; Hothorn, Bretz and Westfall 2008, of 
 contrasts).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -145,6 +145,74 @@ def smallest_seen(
 
     distance: Any = optimize.brentq(missed, 0, 10 * bound)
     return float(distance * np.sqrt(2 * variance / seeds))
+
+
+class OverSentences(NamedTuple):
+    """A difference on a set of sentences, of which others might have been drawn.
+
+    Attributes:
+      effect: the mean over seeds.
+      low, high: its interval over other seeds and other sentences; None where nothing
+        varies.
+      p: two-sided.
+      share: of the variance that comes from the sentences.
+    """
+
+    effect: float
+    low: float | None
+    high: float | None
+    p: float | None
+    share: float | None
+
+
+def over_sentences(
+    base: np.ndarray,
+    system: np.ndarray,
+    score: Callable[[np.ndarray], float],
+    family: int = 1,
+) -> OverSentences:
+    """How sure a difference is, of seeds and of sentences at once.
+
+    The variance of the mean difference is that over seeds, and that over sentences: the
+    jackknife's (Tukey 1958), of a score of all sentences together, such as BLEU. It is
+    that of a t of as many degrees of freedom as both have together (Satterthwaite
+    1946). What sentences bring to each seed apart counts in both, which errs on the
+    side of caution.
+
+    Args:
+      base, system: statistics of translations, [seeds, sentences, statistics], seed by
+        seed and sentence by sentence of the same.
+      score: of the sum over sentences, [statistics].
+      family: how many differences are told at once (Bonferroni).
+    """
+    from scipy import stats
+
+    seeds, sentences, _ = base.shape
+
+    def differences(sums: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        pairs = zip(*sums, strict=True)
+        return np.array([score(other) - score(one) for one, other in pairs])
+
+    sums = base.sum(1), system.sum(1)
+    of_seeds = differences(sums)
+    effect = float(of_seeds.mean())
+    left_out = [
+        differences((sums[0] - base[:, i], sums[1] - system[:, i])).mean()
+        for i in range(sentences)
+    ]
+    parts = [
+        (of_seeds.var(ddof=1) / seeds if seeds > 1 else 0.0, seeds - 1),
+        (np.var(left_out) * (sentences - 1), sentences - 1),
+    ]
+    variance = sum(part for part, _ in parts)
+    if variance <= (1e-9 * max(abs(effect), 1e-9)) ** 2:
+        return OverSentences(effect, None, None, None, None)
+    freedom = variance**2 / sum(part**2 / n for part, n in parts if part)
+    error = np.sqrt(variance)
+    reach = float(stats.t.isf(LEVEL / family / 2, freedom) * error)
+    p = min(1.0, 2 * family * float(stats.t.sf(abs(effect) / error, freedom)))
+    share = float(parts[1][0] / variance)
+    return OverSentences(effect, effect - reach, effect + reach, p, share)
 
 
 class Effect(NamedTuple):

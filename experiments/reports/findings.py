@@ -11,15 +11,9 @@ import numpy as np
 
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
-from experiments.reports.analysis import LEVEL, Contrast
+from experiments.reports.analysis import LEVEL, Contrast, OverSentences
 from experiments.reports.arms import Arm, Measure, Study, metric_of
-from experiments.reports.statistics import (
-    TRIALS,
-    Paired,
-    Spread,
-    approximate_randomisation,
-    holm,
-)
+from experiments.reports.statistics import Spread
 from experiments.reports.tables import Table, cells_of, shown
 from experiments.runs import reading
 from experiments.runs.reading import Translations
@@ -145,8 +139,8 @@ def ranking(study: Study, found: Sequence[Comparison]) -> Table:
     return Table('answer', 'Arms, the best first', columns, rows, scores, note)
 
 
-def within_a_seed(study: Study) -> Table | None:
-    """Each run of an arm beside the base's run of its seed.
+def over_sentences(study: Study) -> Table | None:
+    """Each arm beside the base, over other seeds and other sentences at once.
 
     Returns:
       None where the measure is no score of translations, or nothing can be paired.
@@ -154,74 +148,72 @@ def within_a_seed(study: Study) -> Table | None:
     Raises:
       UserError: translations cannot be read.
     """
-    score = study.measure.score
     if not study.measure.is_of_translations:
         return None
-    rows = []
-    for arm in study.arms:
-        if arm is not study.base:
-            rows += _tests_within_a_seed(study, arm)
-    if not rows:
+    pairs = {
+        arm.name: found
+        for arm in study.arms
+        if arm is not study.base and (found := _paired_translations(study, arm))
+    }
+    if not pairs:
         return None
-    names = ('arm', 'seed', f'base {score}', score, 'difference', 'p', 'p corrected')
+    metric = metric_of(study.base.scored[0], study.measure)
+    rows = []
+    for name, found in pairs.items():
+        test = paired_test(metric, found, len(pairs))
+        share = None if test.share is None else f'{test.share:.0%}'
+        rows.append((name, len(found), *cells_of(test), share))
+    names = ('arm', 'seeds', 'difference', '95 % interval', 'p', 'by sentences')
     note = (
-        f'Set {study.measure.set}, the run of an arm against the run of the base with '
-        'the same seed. p is how often their scores would be at least as far apart, in '
-        'either direction, if the two translations of each sentence changed places at '
-        f'random: approximate randomisation, {TRIALS:,} trials for each seed of the '
-        'arm. It tells these two runs apart; of other seeds it says nothing. '
-        "Corrected: by Holm's method for the seeds of an arm."
+        f"Set {study.measure.set}: an arm's runs less the base's of their seeds, as "
+        'they would be with other sentences of this kind, too. By sentences: the share '
+        'of the variance that comes from which were drawn; the rest is that of seeds. '
+        "Intervals and p are corrected for the number of rows (Bonferroni's method). "
+        'Of one seed they tell two runs apart, and nothing of other seeds.'
     )
-    title = 'Within a seed'
-    return Table('within_a_seed', title, names, rows, names[2:5], note)
-
-
-def _tests_within_a_seed(study: Study, arm: Arm) -> list[tuple[Any, ...]]:
-    """The rows of an arm, which are corrected together."""
-    pairs = _paired_translations(study, arm)
-    tests = []
-    for of_base, of_arm in pairs.values():
-        metric = metric_of(study.base.scored[0], study.measure)
-        tests.append(paired_test(metric, of_base, of_arm, len(pairs)))
-    corrected = holm([test.p for test in tests])
-    rows = zip(pairs, tests, corrected, strict=True)
-    return [(arm.name, seed, *test, p) for seed, test, p in rows]
+    title = 'Over seeds and sentences'
+    return Table('over_sentences', title, names, rows, names[2:4], note)
 
 
 def _paired_translations(
     study: Study, arm: Arm
-) -> dict[str, tuple[Translations, Translations]]:
-    """By seed what the base and an arm make of the same sentences."""
+) -> list[tuple[Translations, Translations]]:
+    """By seed what the base and an arm make of sentences that are always the same."""
     bases = {run.seeds: run for run in study.base.scored}
-    pairs = {}
+    pairs: list[tuple[Translations, Translations]] = []
     for run in arm.scored:
         if run.seeds not in bases:
             continue
         of_base = reading.read_translations(bases[run.seeds], study.measure.set)
         of_arm = reading.read_translations(run, study.measure.set)
-        if of_base and of_arm and of_base[:2] == of_arm[:2]:
-            pairs[run.seed] = (of_base, of_arm)
+        if of_base and of_arm:
+            first = pairs[0][0] if pairs else of_base
+            if of_base[:2] == of_arm[:2] == first[:2]:
+                pairs.append((of_base, of_arm))
     return pairs
 
 
 def paired_test(
-    metric: Metric, base: Translations, system: Translations, family: int
-) -> Paired:
-    """Approximate randomisation of two translations of a set.
+    metric: Metric, pairs: Sequence[tuple[Translations, Translations]], family: int
+) -> OverSentences:
+    """`analysis.over_sentences` of translations of a set.
 
     Args:
       metric: that scores them.
-      base, system: of the same sentences.
-      family: as `approximate_randomisation` has it.
+      pairs: of each seed the base's and the system's, of the same sentences.
+      family: as there.
     """
-    known = (base.references, base.sources)
-    of_base = metric.statistics(base.outputs, *known)
-    of_system = metric.statistics(system.outputs, *known)
+
+    def statistics_of(found: Translations) -> list[Sequence[float]]:
+        return list(metric.statistics(found.outputs, found.references, found.sources))
+
+    both = [[statistics_of(x) for x in side] for side in zip(*pairs, strict=True)]
+    base, system = (np.asarray(side, np.float64) for side in both)
 
     def score_of_sum(total: np.ndarray) -> float:
         return metric.score_of(total.tolist())
 
-    return approximate_randomisation(of_base, of_system, score_of_sum, family)
+    return analysis.over_sentences(base, system, score_of_sum, family)
 
 
 def answer(

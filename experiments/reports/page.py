@@ -91,7 +91,7 @@ def _answer(study: Study, notes: Sequence[str]) -> Section:
     shown = [
         findings.ranking(study, compared),
         designs.effects(study),
-        findings.within_a_seed(study),
+        findings.over_sentences(study),
     ]
     declared = findings.declared(study)
     of_base = [x.contrast for x in compared if x.contrast is not None]

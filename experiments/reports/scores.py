@@ -1,10 +1,15 @@
-"""Scores that came from elsewhere: a file with the columns arm, seed and score."""
+"""Scores that came from elsewhere: a file with the columns arm, seed and score.
+
+A report that was shipped has its own, `tables/runs.csv`, of which its answer follows.
+"""
 
 import csv
 from pathlib import Path
 
-from experiments.errors import UserError
-from experiments.reports.analysis import compare
+import numpy as np
+
+from experiments.errors import UserError, user_errors
+from experiments.reports.analysis import Contrast, compare
 from experiments.reports.tables import Table, cells_of
 from experiments.storage import as_user_error
 
@@ -59,3 +64,40 @@ def as_table(scores: Scores, base: str) -> Table:
     names = ('arm', 'base', 'seeds', 'difference', '95 % interval', 'p')
     rows = [(x.arm, x.base, x.seeds, *cells_of(x)) for x in contrasts]
     return Table('contrasts', 'Differences', names, rows)
+
+
+def recompute(folder: Path) -> tuple[Table, list[str]]:
+    """The answer of a shipped report, of the scores that it ships.
+
+    Returns:
+      the differences from the report's base, and the arms of which its `answer.csv`
+      says something else, to three digits.
+
+    Raises:
+      UserError: `tables/runs.csv` or `tables/answer.csv` is not there or no table of a
+        report.
+    """
+    answer = folder / 'tables/answer.csv'
+    found = read(folder / 'tables/runs.csv')
+    with as_user_error('read', answer), answer.open(encoding='utf-8') as file:
+        shipped = {row.get('arm'): row for row in csv.DictReader(file)}
+    bases = [arm for arm, row in shipped.items() if row.get('verdict') == 'the base']
+    if len(bases) != 1:
+        raise UserError(f'{answer} is not the answer of a report: it names no base')
+    base = str(bases[0])
+    with user_errors(f'{answer}: '):
+        others = [
+            contrast.arm
+            for contrast in compare(found, base)
+            if not _is_shipped(contrast, shipped.get(contrast.arm, {}))
+        ]
+    return as_table(found, base), others
+
+
+def _is_shipped(contrast: Contrast, row: dict[str, str]) -> bool:
+    """Whether a row of `answer.csv` says the same."""
+    names = ('difference', '95 % interval low', '95 % interval high')
+    texts = [row.get(name) or 'nan' for name in names]
+    values = [contrast.effect, contrast.low, contrast.high]
+    numbers = [np.array(x, float) for x in (texts, values)]  # of None it makes nan
+    return np.allclose(*numbers, rtol=1e-3, equal_nan=True)

@@ -11,7 +11,7 @@ from typing import Any
 import tabulate
 
 from experiments.command_line import console
-from experiments.reports.analysis import Contrast
+from experiments.reports.analysis import Contrast, OverSentences
 from experiments.reports.statistics import Difference, Interval, PValue, Spread
 
 tabulate.MIN_PADDING = 0  # names of columns are no wider than they are
@@ -70,7 +70,9 @@ def shown(value: Any, is_score: bool = False) -> str:
     return form(value)
 
 
-def cells_of(contrast: Contrast) -> tuple[Difference, Interval | None, PValue | None]:
+def cells_of(
+    contrast: Contrast | OverSentences,
+) -> tuple[Difference, Interval | None, PValue | None]:
     """The difference, its interval and its p, as tables show them."""
     effect = Difference(contrast.effect)
     if contrast.low is None or contrast.high is None or contrast.p is None:
