@@ -224,6 +224,22 @@ def test_factors_are_rs_analysis_of_variance_of_peas():
         assert found[factors].p == pytest.approx(p, abs=6e-6)
 
 
+def test_factors_that_bring_nothing_are_rarely_found():
+    random = np.random.default_rng(4)
+    levels = {f'arm {i}': (f'{i // 3}', f'{i % 3}') for i in range(6)}
+    found = []
+    for _ in range(400):
+        # The first factor matters; the second does not, nor does it change the first.
+        scores = drawn(6, 3, effects=[0, 0, 0, 2, 2, 2], random=random)
+        del scores['arm 4'][0]
+        p = {x.factors: x.p for x in analysis.effects(scores, levels, 'ab')}
+        found.append([p[x,] < 0.05 for x in 'ab'] + [p['a', 'b'] < 0.05])
+    first, second, both = np.mean(found, 0)
+    error = np.sqrt(0.05 * 0.95 / 400)
+    assert first > 0.9
+    assert (second, both) == pytest.approx((0.05, 0.05), abs=3 * error)
+
+
 def test_without_chance_nothing_is_said_of_factors():
     scores = {'a': {0: 1.0}, 'b': {0: 2.0}}
     assert analysis.effects(scores, {'a': ('x',), 'b': ('y',)}, ['f']) == []

@@ -103,13 +103,14 @@ def compare(
     root = chosen @ np.linalg.cholesky(fit.spread)
     errors = np.sqrt(fit.variance) * np.linalg.norm(root, axis=1)
     largest = Largest(root, fit.freedom) if errors.any() else None
+    bound = largest.bound(LEVEL / looks) if largest else 0.0
     found = []
     for pair, effect, error in zip(contrasts, effects, errors, strict=True):
         shared = len(scores[pair[0]].keys() & scores[pair[1]].keys())
         if largest is None:
             found.append(Contrast(*pair, float(effect), None, None, None, shared))
             continue
-        reach = largest.bound(LEVEL / looks) * error
+        reach = bound * error
         low, high = float(effect - reach), float(effect + reach)
         p = min(1.0, looks * largest.chance(abs(effect) / error))
         equivalent = None if margin is None else -margin < low and high < margin
