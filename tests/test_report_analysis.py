@@ -245,6 +245,23 @@ def test_without_chance_nothing_is_said_of_factors():
     assert analysis.effects(scores, {'a': ('x',), 'b': ('y',)}, ['f']) == []
 
 
+def test_the_probability_of_improvement_is_mann_and_whitneys_over_data_sets():
+    random = np.random.default_rng(6)
+    base = [random.integers(0, 5, n).astype(float) for n in (4, 6)]
+    system = [random.integers(1, 6, n).astype(float) for n in (5, 3)]
+    expected = [
+        stats.mannwhitneyu(y, x).statistic / (len(x) * len(y))
+        for x, y in zip(base, system, strict=True)
+    ]
+    found = analysis.improvement(base, system)
+    assert found.chance == pytest.approx(np.mean(expected))
+    assert 0 <= found.low < found.chance < found.high <= 1
+    other = analysis.improvement(system, base)
+    assert other.chance == pytest.approx(1 - found.chance)
+    apart = analysis.improvement([[1.0, 2.0]], [[3.0, 4.0]])
+    assert apart == (1, 1, 1)
+
+
 def test_the_best_of_fewer_trials_is_the_mean_over_all_draws_of_so_many():
     scores = [3.0, 7.0, 4.0]
     for best in (max, min):

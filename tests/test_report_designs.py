@@ -79,3 +79,31 @@ def test_factors_and_their_interaction_are_told_apart(tmp_path, monkeypatch):
     assert found['depth × norm'][3] < 0.05
     assert 'depth × norm' in tables.markdown(table)
     assert designs.effects(arms.study(runs, None)) is None
+
+
+@pytest.mark.parametrize('measure', ['test bleu', 'test loss'])
+def test_arms_are_ranked_over_all_data_sets(tmp_path, monkeypatch, measure):
+    monkeypatch.chdir(tmp_path)
+    factors = {
+        'rows': {f'{n}': {'data': f'grammar(pairs={n})'} for n in (2000, 3000, 4000)},
+        'model.residual': ['pre_norm', 'rezero', 'post_norm'],
+    }
+    sweep = planned(
+        tmp_path, arms=..., factors=factors, base='2000, pre_norm', measure=measure
+    )
+    scores = {'pre_norm': 30.0, 'rezero': 31.0, 'post_norm': 20.0}
+    for run in sweep.runs:
+        rows, norm = run.arm.split(', ')
+        # On the largest data set rezero is the worst.
+        score = scores[norm] - 25 * (rows == '4000') * (norm == 'rezero')
+        score += run.seed
+        make(run.path, score, train__seed=run.seed)
+        finish(run, score if measure == 'test bleu' else 100 - score)
+    runs = [reading.read_run(run.path) for run in sweep.runs]
+    table = designs.across_data(arms.study(runs, sweep))
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert list(rows) == ['pre_norm', 'rezero', 'post_norm']
+    assert [row[0] for row in rows.values()] == pytest.approx([5 / 3, 5 / 3, 8 / 3])
+    # Of four pairs of runs with gaps of 0, 1, 1 and 2 one is equal.
+    assert rows['rezero'][1] == pytest.approx((3.5 / 4 + 3.5 / 4 + 0) / 3)
+    assert rows['post_norm'][1] == 0 and rows['pre_norm'][1] is None

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LEVEL = 0.05
+BOOTSTRAPS = 2_000
 _POINTS = 15  # the binary logarithm of how many an integral has
 
 Pair = tuple[str, str]
@@ -284,6 +285,45 @@ def effects(
         names = tuple(factors[i] for i in term)
         found.append(Effect(names, (larger - smaller, freedom), f, p))
     return found
+
+
+class Improvement(NamedTuple):
+    """How often a run of one arm is above one of another, over several data sets.
+
+    Attributes:
+      chance: the mean over data sets; equal runs count half.
+      low, high: its interval, over other seeds.
+    """
+
+    chance: float
+    low: float
+    high: float
+
+
+def improvement(
+    base: Sequence[Sequence[float]], system: Sequence[Sequence[float]]
+) -> Improvement:
+    """The probability of improvement (Agarwal et al. 2021), which needs no common unit.
+
+    Its interval is the bootstrap's, which draws the runs of each data set again.
+
+    Args:
+      base, system: for each data set the scores of the runs, more being better.
+    """
+
+    def chances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        pairs = other[..., :, None] - one[..., None, :]
+        return (np.sign(pairs).mean((-2, -1)) + 1) / 2
+
+    random = np.random.default_rng(0)
+    values, drawn = [], []
+    for scores in zip(base, system, strict=True):
+        one, other = (np.asarray(x, float) for x in scores)
+        values.append(chances(one, other))
+        again = [random.choice(x, (BOOTSTRAPS, len(x))) for x in (one, other)]
+        drawn.append(chances(*again))
+    low, high = np.quantile(np.mean(drawn, 0), [LEVEL / 2, 1 - LEVEL / 2])
+    return Improvement(float(np.mean(values)), float(low), float(high))
 
 
 def expected_best(scores: Sequence[float], best: Any = max) -> list[float]:

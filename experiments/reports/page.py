@@ -91,6 +91,7 @@ def _answer(study: Study, notes: Sequence[str]) -> Section:
     shown = [
         findings.ranking(study, compared),
         designs.effects(study),
+        designs.across_data(study),
         findings.over_sentences(study),
     ]
     declared = findings.declared(study)
