@@ -243,6 +243,13 @@ def test_a_sweep_says_which_difference_it_did_not_ask_for(tmp_path):
     assert 'question asks: model.residual is none, not pre_norm.' in text
 
 
+def test_a_report_names_the_file_that_declared_its_question(tmp_path):
+    paths = heads(tmp_path, {4: (30.0, 32.0), 8: [32.0]})
+    declared = dataclasses.replace(sweep(tmp_path), digest='0123456789abcdef' * 4)
+    rows = conditions.facts(study(paths, declared)).rows
+    assert rows[0][1:] == ('heads.py, SHA-256 0123456789abcdef', 'all')
+
+
 def test_what_was_published_stands_beside_what_was_found(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 32.0), 8: [32.0]})
     table = findings.published(study(paths, sweep(tmp_path)))

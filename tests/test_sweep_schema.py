@@ -1,5 +1,7 @@
 """A sweep's file: what it says, the runs it stands for, and what is refused by name."""
 
+import hashlib
+
 import pytest
 
 from experiments.command_line import flags
@@ -38,6 +40,8 @@ def test_a_sweep_is_what_its_file_says(tmp_path):
     assert sweep.seeds == (0, 3)
     assert sweep.published == {'base': {'bleu': 25.8}}
     assert sweep.differs == ''
+    file = tmp_path / 'heads.py'
+    assert sweep.digest == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def test_overrides_may_be_nested(tmp_path):

@@ -34,6 +34,9 @@ def facts(study: Study) -> Table:
                 by_value = arms_by_value.setdefault(name, {})
                 by_value.setdefault(value, []).append(arm.name)
     rows = []
+    if study.sweep is not None:
+        declared = f'{study.sweep.name}.py, SHA-256 {study.sweep.digest[:16]}'
+        rows.append(('question, arms and contrasts', declared, 'all'))
     for name, by_value in arms_by_value.items():
         for value, arms in by_value.items():
             # An arm is there once for each of its runs.

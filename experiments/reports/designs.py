@@ -110,12 +110,12 @@ def tried(study: Study) -> list[Tried]:
 
 
 def doubts(study: Study, found: Sequence[Tried]) -> list[str]:
-    """A line for each arm whose best value is the first or the last that was tried."""
+    """A line for each arm whose best value is the least or the largest tried."""
     lines = []
     for arm, scores, value in found:
         assert study.sweep is not None and study.sweep.tune is not None
         ends = planning.tried(study.sweep.tune)
-        if value is not None and value in (ends[0], ends[-1]):
+        if are_numbers(ends) and value in (min(ends), max(ends)):
             lines.append(
                 f'{arm}: its best {study.sweep.tune.field}, {value}, is at the edge '
                 'of what was tried: a value beyond may be better.'
@@ -155,14 +155,20 @@ def tuning(study: Study, found: Sequence[Tried]) -> tuple[list[Table], list[Figu
         'Trials drawn from those above (Dodge et al. 2019). An arm that is ahead at '
         'every number is not so because it was tuned longer.',
     )
-    are_numbers = all(isinstance(x, int | float) for x in planning.tried(tune))
-    lines = [_line(x) for x in found if x.scores and are_numbers]
+    lines = []
+    if are_numbers(planning.tried(tune)):
+        lines = [_line(x) for x in found if x.scores]
     if not lines:
         return [trials, budgets], []
     logarithmic = min(min(line.x) for line in lines) > 0
     chart = line_chart(lines, tune.field, score, logarithmic)
     title = f'{score} against {tune.field}'
     return [trials, budgets], [Figure('tuning', title, chart)]
+
+
+def are_numbers(values: Sequence[Any]) -> bool:
+    """Whether values have an order, by which they can be drawn."""
+    return all(isinstance(x, int | float) for x in values)
 
 
 def _line(found: Tried) -> Line:

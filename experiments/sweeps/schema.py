@@ -1,6 +1,7 @@
 """A sweep's file: its question, its arms and its seeds."""
 
 import dataclasses
+import hashlib
 import itertools
 import math
 import typing
@@ -112,6 +113,7 @@ class Sweep:
 
     Attributes:
       name: the file's, without .py.
+      digest: of the file, so that what was declared can be told from what came later.
       question: one sentence.
       source: where the question or the published numbers are from.
       config: the config file that all arms start from.
@@ -152,6 +154,7 @@ class Sweep:
     margin: float = 0.0
     published: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     differs: str = ''
+    digest: str = ''
     trials: tuple[PlannedRun, ...] = ()
     runs: tuple[PlannedRun, ...] = ()
     ended: str = ''
@@ -175,7 +178,7 @@ class Sweep:
 FIELDS = {
     field.name: field
     for field in dataclasses.fields(Sweep)
-    if field.name not in ('name', 'until', 'trials', 'runs', 'ended')
+    if field.name not in ('name', 'until', 'digest', 'trials', 'runs', 'ended')
 }
 _REQUIRED = ('question', 'source', 'config', 'arms', 'base', 'measure', 'seeds')
 
@@ -191,9 +194,11 @@ def load(path: str | Path) -> Sweep:
     try:
         if not isinstance(values, dict):
             raise UserError('give it a function get_config() that returns a dictionary')
-        return _sweep(file.stem, values)
+        sweep = _sweep(file.stem, values)
     except (UserError, ValueError) as error:
         raise UserError(f'{file}: {error}') from None
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return dataclasses.replace(sweep, digest=digest)
 
 
 def _sweep(name: str, values: dict[str, Any]) -> Sweep:
