@@ -11,6 +11,12 @@ MODELS = {
 }
 # Some 24 and 190 forms of ten letters.
 BATCHES = {'small batches': 256, 'large batches': 2_048}
+PAIRS = [
+    ('Transformer, small batches', 'LSTM, small batches'),
+    ('Transformer, large batches', 'LSTM, large batches'),
+    ('Transformer, large batches', 'Transformer, small batches'),
+    ('LSTM, large batches', 'LSTM, small batches'),
+]
 
 
 def get_config() -> dict:
@@ -38,12 +44,7 @@ def get_config() -> dict:
         },
         seeds=(0, 1, 2),
         base='LSTM, small batches',
-        contrasts=[
-            ('Transformer, small batches', 'LSTM, small batches'),
-            ('Transformer, large batches', 'LSTM, large batches'),
-            ('Transformer, large batches', 'Transformer, small batches'),
-            ('LSTM, large batches', 'LSTM, small batches'),
-        ],
+        contrasts=PAIRS,
         measure='test exact_match',
         differs=(
             'A Transformer of 3 and 3 layers of width 128 and an LSTM of one and one '

@@ -1,0 +1,24 @@
+"""Letters to phonemes by depth, small enough for two CPU cores.
+
+    python -m experiments.sweep --config=configs/sweeps/g2p_small.py --workers=2
+
+With two workers on two cores it takes about an hour.
+"""
+
+from configs.sweeps import g2p
+
+
+def get_config() -> dict:
+    sweep = g2p.get_config()
+    sweep['overrides'] = {
+        'batch.tokens': 4_096,
+        'model.dropout': 0.1,
+        'model.dtype': 'bfloat16',
+        'optimizer.schedule': 'cosine(peak=2e-3, warmup=0.1)',
+        'train.steps': 4_000,
+        'evaluation.every': 2_000,
+    }
+    sweep['differs'] += (
+        ' Half the width, 4,000 steps of 20,000, and a rate that falls as a cosine.'
+    )
+    return sweep
