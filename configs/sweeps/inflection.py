@@ -55,6 +55,7 @@ def get_config() -> dict:
         ],
         differs=(
             'Features are words before the letters, at places of their own; the rate '
-            "falls as a cosine, also the LSTM's; its embeddings are as wide as its states, not half."
+            "falls as a cosine, also the LSTM's, whose embeddings are as wide as its "
+            'states and not half as wide.'
         ),
     )
