@@ -54,7 +54,7 @@ def plan(sweep: Sweep) -> Sweep:
         trials = tuple(_trials(sweep))
         _check(sweep, trials)
         values = chosen(sweep, trials)
-        still_tried = {run.arm for run in trials if not _has_ended(run)}
+        still_tried = {run.arm for run in trials if not has_ended(run)}
         runs, ended = _reported(sweep, values)
         _check(sweep, runs)
     ended = '' if still_tried else ended
@@ -93,7 +93,7 @@ def chosen(sweep: Sweep, trials: Collection[PlannedRun]) -> dict[str, Any]:
     for arm in sweep.arms:
         of_arm = [run for run in trials if run.arm == arm]
         means = {k: fmean(v) for k, v in trial_scores(of_arm).items()}
-        if means and all(map(_has_ended, of_arm)):
+        if means and all(map(has_ended, of_arm)):
             best = min if _is_lower_better(sweep, of_arm) else max
             values[arm] = best(means, key=lambda value: means[value])
     return values
@@ -128,7 +128,7 @@ def _reported(
         return _runs(sweep, values, len(sweep.seeds)), 'all seeds'
     for number in range(until.first, until.most + until.first, until.first):
         runs = _runs(sweep, values, number)
-        if len(values) < len(sweep.arms) or not all(map(_has_ended, runs)):
+        if len(values) < len(sweep.arms) or not all(map(has_ended, runs)):
             return runs, ''
         ended = _enough(sweep, until, runs)
         if ended:
@@ -188,7 +188,8 @@ def read_outcome(path: Path) -> Outcome:
         return Outcome(reading.FAILED, str(error))
 
 
-def _has_ended(run: PlannedRun) -> bool:
+def has_ended(run: PlannedRun) -> bool:
+    """Whether it has finished, diverged or failed."""
     ends = (reading.FINISHED, reading.DIVERGED, reading.FAILED)
     return read_outcome(run.path).status in ends
 

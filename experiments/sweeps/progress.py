@@ -40,9 +40,9 @@ def _runs(sweep: Sweep) -> str:
 
 
 def plan(sweep: Sweep) -> str:
-    """A row for each run: what it is, what it costs, and where.
+    """A row for each run: what it is, what it costs, and where; below, what is left.
 
-    Its time is the mean of those runs of its arm that have finished.
+    The time of a run is the mean of those of its arm that have finished.
     """
     from experiments.costs.ledger import ledger
 
@@ -50,18 +50,35 @@ def plan(sweep: Sweep) -> str:
     for run in (*sweep.trials, *sweep.runs):
         groups.setdefault(run.title, []).append(run)
     rows = []
+    left: list[float] = []  # FLOPs of runs that have not ended
+    spent = [0.0, 0.0]  # seconds and FLOPs of those that have finished
     for title, runs in groups.items():
         book = ledger(runs[0].config)
-        tokens = book['batch']['tokens'] * runs[0].config.train.steps
-        flops = f'{tokens * book["flops_per_token"]["total"]:.2e}'
-        seconds = _mean([planning.result(run).get('train_seconds') for run in runs])
+        steps = runs[0].config.train.steps
+        flops = steps * book['batch']['tokens'] * book['flops_per_token']['total']
+        times = [planning.result(run).get('train_seconds') for run in runs]
+        seconds = _mean(times)
         took = None if seconds is None else console.duration(seconds)
-        for run in runs:
+        for run, time_taken in zip(runs, times, strict=True):
             status = planning.read_outcome(run.path).status
             parameters = book['parameters']['total']
-            rows.append([title, run.seed, status, parameters, flops, took, run.path])
+            cost = f'{flops:.2e}'
+            rows.append([title, run.seed, status, parameters, cost, took, run.path])
+            if time_taken is not None:
+                spent = [spent[0] + time_taken, spent[1] + flops]
+            elif not planning.has_ended(run):
+                left.append(flops)
     names = ['arm', 'seed', 'status', 'parameters', 'FLOPs', 'time', 'directory']
-    return console.table(names, rows)
+    return f'{console.table(names, rows)}\n{_price(left, *spent)}'
+
+
+def _price(left: Sequence[float], seconds: float, flops: float) -> str:
+    """What the runs that are left cost, if they are as fast as those before."""
+    price = f'price: {sum(left):.2e} FLOPs in {len(left)} runs'
+    if not left or not flops:
+        return price
+    hours = sum(left) / flops * seconds / 3600
+    return f'{price}, {hours:.2g} hours of one worker at the rate of finished runs'
 
 
 def summary(sweep: Sweep) -> str:
