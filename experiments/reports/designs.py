@@ -11,6 +11,7 @@ from experiments.reports.arms import Study
 from experiments.reports.figures import Figure, Line, line_chart
 from experiments.reports.statistics import PValue
 from experiments.reports.tables import Table
+from experiments.runs.reading import Run
 from experiments.sweeps import planning
 
 
@@ -94,6 +95,45 @@ def across_data(study: Study) -> Table | None:
 
 def _is_of_data(levels: dict[str, dict[str, Any]]) -> bool:
     return all('data' in overrides for overrides in levels.values())
+
+
+def time_to_target(study: Study) -> Table | None:
+    """What each arm took until the dev set had the sweep's target (Dahl et al. 2023).
+
+    Returns:
+      None where the sweep has no target.
+    """
+    target = study.sweep.target if study.sweep else None
+    if target is None:
+        return None
+    rows = []
+    for arm in study.arms:
+        reached = [
+            row for run in arm.scored if (row := _first_at_target(study, run, target))
+        ]
+        means = [
+            statistics.spread([row.get(name) for row in reached])
+            for name in ('step', 'tokens', 'seconds')
+        ]
+        rows.append((arm.name, f'{len(reached)} of {len(arm.scored)}', *means))
+    score = study.measure.score
+    note = (
+        f'The first evaluation during training with {score} {target} or better, on '
+        'average over the seeds that came there. Only evaluations are looked at: it '
+        'may have been reached since the last one.'
+    )
+    columns = ('arm', 'seeds that reached it', 'steps', 'target tokens', 'seconds')
+    title = f'Time to a {score} of {target}'
+    return Table('time_to_target', title, columns, rows, note=note)
+
+
+def _first_at_target(study: Study, run: Run, target: float) -> dict[str, Any] | None:
+    sign = 1 if study.measure.higher_is_better else -1
+    for row in run.dev_rows():
+        value = row.get(study.measure.score)
+        if value is not None and sign * value >= sign * target:
+            return row
+    return None
 
 
 def tried(study: Study) -> list[Tried]:

@@ -151,7 +151,8 @@ def of_training(study: Study) -> list[Section]:
 
 
 def _costs_and_scores(study: Study) -> list[Section]:
-    cost = Section('Cost', tables=[findings.costs(study)])
+    shown = [findings.costs(study), designs.time_to_target(study)]
+    cost = Section('Cost', tables=[table for table in shown if table is not None])
     figure = figures.score_by_cost(study)
     if figure is not None:
         cost.choices.append({figure.title: figure})
