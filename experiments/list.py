@@ -1,0 +1,96 @@
+"""Lists the runs of folders: how far each is, what it scored, and when it last moved.
+
+python -m experiments.list [runs/] [--watch]
+"""
+
+if __name__ == '__main__':
+    from experiments.command_line import command
+
+    command.run('experiments.list')
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from experiments import storage
+from experiments.command_line import console, flags
+from experiments.errors import UserError
+from experiments.runs import directory, metrics_log, reading
+from experiments.runs.reading import Run
+
+_PAUSE = 2.0  # seconds between two looks
+_CLEAR = '\033[H\033[J'  # of a terminal, from its top
+
+
+def main() -> None:
+    parser = flags.Parser(__doc__)
+    parser.add_argument(
+        'folders', nargs='*', type=Path, help='of runs, or runs; default: runs/'
+    )
+    parser.add_argument(
+        '--watch',
+        action='store_true',
+        help='look again every two seconds, until Ctrl-C',
+    )
+    args = parser.parse_args()
+    folders = args.folders or [Path('runs')]
+    print(listing(folders))
+    while args.watch:
+        time.sleep(_PAUSE)
+        found = listing(folders)
+        print(_CLEAR if sys.stdout.isatty() else '', found, sep='', flush=True)
+
+
+def listing(folders: Sequence[Path]) -> str:
+    """A row for each run, the one that moved last first.
+
+    Raises:
+      UserError: there is no such folder, or no run in any.
+    """
+    paths = [path for folder in folders for path in _runs_in(folder)]
+    if not paths:
+        names = ', '.join(map(str, folders))
+        raise UserError(f'{names} holds no run: give a folder of runs, such as runs/')
+    rows = sorted(map(_row, dict.fromkeys(paths)), key=lambda row: row[0])
+    ages = [[_age(seconds), *cells] for seconds, *cells in rows]
+    return console.table(['age', 'state', 'step', 'of', 'score', 'run'], ages)
+
+
+def _runs_in(folder: Path) -> Iterator[Path]:
+    """The folder itself where it is a run, or else those in it."""
+    if not folder.is_dir():
+        raise UserError(f'{folder} is not a folder: give one of runs, such as runs/')
+    for path in (folder, *sorted(folder.iterdir())):
+        if storage.exists(path / directory.CONFIG):
+            yield path
+
+
+def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:
+    """Seconds since it last moved, then what is shown, or why it cannot be read."""
+    files = [directory.CONFIG, metrics_log.NAME, directory.RESULT]
+    moved = [(path / name).stat().st_mtime for name in files if (path / name).exists()]
+    age = time.time() - max(moved)
+    try:
+        run = reading.read_run(path)
+    except UserError as error:
+        return age, f'damaged: {error}', None, None, '', path
+    steps = run.config.get('train.steps') or None
+    return age, run.status, run.result.get('step'), steps, _score(run), path
+
+
+def _score(run: Run) -> str:
+    """What decides of the set that is scored last: `test bleu 31.20`."""
+    metric = run.metrics[0]
+    scores = [(name, of.get(metric)) for name, of in run.evaluations.items()]
+    known = [(name, score) for name, score in scores if score is not None]
+    if not known:
+        return '-'
+    name, score = known[-1]
+    return f'{name} {metric} {console.score(score)}'
+
+
+def _age(seconds: float) -> str:
+    """`0:42`, `2:03:10`, or `3 d` from a day on."""
+    days = int(seconds // 86_400)
+    return f'{days} d' if days else console.duration(seconds)

@@ -1,0 +1,74 @@
+"""The list of runs: how far each is, what it scored, and when it last moved."""
+
+import itertools
+import os
+import sys
+import time
+
+import pytest
+from made_runs import fail, make
+
+from experiments import list as listing
+from experiments import storage
+from experiments.errors import UserError
+from experiments.runs import directory
+
+
+def age(path, seconds):
+    for file in path.iterdir():
+        os.utime(file, (time.time() - seconds,) * 2)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A run that finished a day ago, one that stopped, and one that diverged."""
+    rows = [(7, 'eval', {'set': 'val', 'bleu': 1.5, 'loss': 9.0})]
+    age(make(tmp_path / 'runs/done', 30.0), 90_000)
+    age(make(tmp_path / 'runs/stopped', rows=rows), 125)
+    age(fail(make(tmp_path / 'runs/burnt')), 3_700)
+    (tmp_path / 'runs/.sweeps').mkdir()
+    return tmp_path / 'runs'
+
+
+def rows_of(*folders):
+    return [line.split() for line in listing.listing(folders).splitlines()[2:]]
+
+
+def test_what_moved_last_stands_first(runs):
+    assert rows_of(runs) == [
+        ['2:05', 'stopped', '7', '20', 'val', 'bleu', '1.50', f'{runs}/stopped'],
+        ['1:01:40', 'diverged', '0', '20', '-', f'{runs}/burnt'],
+        ['1', 'd', 'finished', '20', '20', 'test', 'bleu', '30.00', f'{runs}/done'],
+    ]
+    with storage.locked(runs / 'stopped' / directory.LOCK):
+        assert rows_of(runs / 'stopped')[0][1] == 'running'
+
+
+def test_a_damaged_run_is_named_among_the_others(runs):
+    (runs / 'done/result.json').write_text('{', encoding='utf-8')
+    (damaged,) = [row for row in rows_of(runs) if row[-1] == f'{runs}/done']
+    assert damaged[1] == 'damaged:' and f'{runs}/done/result.json' in damaged
+    assert len(rows_of(runs)) == 3
+
+
+def test_what_holds_no_run_is_refused(tmp_path):
+    with pytest.raises(UserError, match='none is not a folder: give one of runs'):
+        listing.listing([tmp_path / 'none'])
+    with pytest.raises(UserError, match='holds no run: give a folder of runs'):
+        listing.listing([tmp_path])
+
+
+def test_watching_looks_again(runs, monkeypatch, capsys):
+    looks = itertools.count()
+
+    def pause(seconds):
+        if next(looks) == 1:
+            raise KeyboardInterrupt
+        make(runs / 'new')
+
+    monkeypatch.setattr(time, 'sleep', pause)
+    monkeypatch.setattr(sys, 'argv', ['list', str(runs), '--watch'])
+    with pytest.raises(KeyboardInterrupt):
+        listing.main()
+    first, second = capsys.readouterr().out.split('age ')[1:]
+    assert f'{runs}/new' in second and f'{runs}/new' not in first
