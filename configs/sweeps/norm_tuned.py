@@ -6,7 +6,7 @@
 half an hour.
 """
 
-RATES = [1e-3, 2e-3, 4e-3, 8e-3]
+RATES = [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
 WARMUPS = {'warm-up': 0.15, 'none': 0.0}
 
 
