@@ -1,4 +1,4 @@
-"""README and CONTRIBUTING say what the code says."""
+"""The pages say what the code says."""
 
 import csv
 import inspect
@@ -19,26 +19,26 @@ from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.layers.blocks import sequential
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / 'README.md').read_text('utf-8')
+VARIANTS = (ROOT / 'docs/variants/index.md').read_text('utf-8')
 CONTRIBUTING = (ROOT / 'CONTRIBUTING.md').read_text('utf-8')
 
 
 def table():
     """The rows of 'What can be exchanged': the names of fields, and what is beside."""
-    section = README[README.index('## What can be exchanged') :]
-    section = section[: section.index('## Look inside')]
+    section = VARIANTS[VARIANTS.index('## What can be exchanged') :]
     rows = re.findall(r'^\| (.*?) \| (.*) \|$', section, re.MULTILINE)
     return [(re.findall(r'`(\w+)`', left), right) for left, right in rows]
 
 
-def test_the_readme_quotes_a_layer_as_it_stands():
+def test_the_architecture_quotes_a_layer_as_it_stands():
+    page = (ROOT / 'docs/architecture.md').read_text('utf-8')
     code = Path(inspect.getfile(sequential)).read_text('utf-8')
-    (quoted,) = re.findall(r'```python\n(class Sequential.*?)```', README, re.DOTALL)
+    (quoted,) = re.findall(r'```python\n(class Sequential.*?)```', page, re.DOTALL)
     assert quoted in code
 
 
 @pytest.mark.parametrize('field', variants.fields())
-def test_the_readme_names_each_variant_of_a_field(field):
+def test_each_variant_of_a_field_is_named(field):
     (right,) = [right for names, right in table() if field in names]
     # What is said of a variant stands in brackets behind its name.
     named = re.findall(r'`(\w+)`', re.sub(r'\(.*?\)', '', right))
@@ -47,8 +47,9 @@ def test_the_readme_names_each_variant_of_a_field(field):
     assert set(named) - set(variants.names(field)) <= {'d_model'}
 
 
-def test_the_readme_names_each_field_of_a_model():
-    named = re.findall(r'`(\w+)`', README[README.index('## What can be exchanged') :])
+def test_each_field_of_a_model_is_named():
+    section = VARIANTS[VARIANTS.index('## What can be exchanged') :]
+    named = re.findall(r'`(\w+)`', section)
     assert {field.name for field in fields(ModelConfig)} <= set(named)
 
 

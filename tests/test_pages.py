@@ -24,8 +24,8 @@ from experiments.errors import UserError
 from experiments.sweeps import schema
 from flaxformer_lite.layers.blocks import sequential
 
-# Names that the Python of a page may use, beside its own: README quotes a class.
-GIVEN = {'README.md': vars(sequential)}
+# Names that the Python of a page may use, beside its own: one quotes a class.
+GIVEN = {'docs/architecture.md': vars(sequential)}
 WITH_PYTHON = [page for page in pages.PAGES if pages.snippets(page)]
 # They train, decode and record, each of which is compiled.
 LONG = ('README.md', 'docs/guides/looking_inside.md')
