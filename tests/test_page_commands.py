@@ -67,6 +67,7 @@ def trained(tmp_path_factory):
     (folder / 'pairs.tsv').write_text('Tom sleeps.\tTom schläft.\n', 'utf-8')
     for name, like in (('opus-mt-en-de', 'marian'), ('nllb', 'nllb')):
         published_tokenizers.checkpoint(like, folder / name)
+    (folder / 'results').symlink_to(pages.ROOT / 'results')
     status, printed = run(pages.commands('README.md')[0], folder)
     assert status == 0, printed
     assert (folder / 'runs/wmt_small/result.json').exists()
