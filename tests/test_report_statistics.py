@@ -81,6 +81,21 @@ def test_equal_sentences_leave_the_paired_t_test_of_seeds():
     assert found.p == pytest.approx(expected.pvalue) and found.share < 1e-12
 
 
+def test_the_error_over_seeds_may_be_that_of_all_arms():
+    random = np.random.default_rng(1)
+    scores = random.standard_normal((4, 3)) + random.standard_normal(3)
+    by_arm = {f'{i}': dict(enumerate(row)) for i, row in enumerate(scores)}
+    contrast = analysis.compare(by_arm, '0')[0]
+    # Equal sentences: nothing beside that error is left, which is Fisher's.
+    base, system = (
+        as_statistics(np.repeat(x[None, :, None], 9, 2)[0]) for x in scores[:2]
+    )
+    found = analysis.over_sentences(base, system, mean, contrast=contrast)
+    residuals = scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()
+    error = np.sqrt(2 / 3 * (residuals**2).sum() / 6)
+    assert found.high - found.effect == pytest.approx(stats.t.isf(0.025, 6) * error)
+
+
 def test_intervals_cover_what_other_seeds_and_sentences_would_bring():
     random = np.random.default_rng(0)
     seeds, sentences = 4, 40

@@ -31,6 +31,8 @@ class Contrast(NamedTuple):
       p: two-sided, of this family of contrasts; None as above.
       seeds: how many both have.
       equivalent: whether the whole interval lies within the margin; None without one.
+      error: of the effect, its standard error over seeds; None as above.
+      freedom: degrees of it.
     """
 
     arm: str
@@ -41,6 +43,8 @@ class Contrast(NamedTuple):
     p: float | None
     seeds: int
     equivalent: bool | None = None
+    error: float | None = None
+    freedom: int = 0
 
     @property
     def significant(self) -> bool:
@@ -115,7 +119,8 @@ def compare(
         low, high = float(effect - reach), float(effect + reach)
         p = min(1.0, looks * largest.chance(abs(effect) / error))
         equivalent = None if margin is None else -margin < low and high < margin
-        found.append(Contrast(*pair, float(effect), low, high, p, shared, equivalent))
+        interval = (float(effect), low, high, p, shared, equivalent)
+        found.append(Contrast(*pair, *interval, float(error), fit.freedom))
     return found
 
 
@@ -172,6 +177,7 @@ def over_sentences(
     system: np.ndarray,
     score: Callable[[np.ndarray], float],
     family: int = 1,
+    contrast: Contrast | None = None,
 ) -> OverSentences:
     """How sure a difference is, of seeds and of sentences at once.
 
@@ -186,6 +192,8 @@ def over_sentences(
         seed and sentence by sentence of the same.
       score: of the sum over sentences, [statistics].
       family: how many differences are told at once (Bonferroni).
+      contrast: the same difference among others, which knows the error over seeds from
+        all arms; without it, from the seeds of these two.
     """
     from scipy import stats
 
@@ -202,8 +210,11 @@ def over_sentences(
         differences((sums[0] - base[:, i], sums[1] - system[:, i])).mean()
         for i in range(sentences)
     ]
+    of_chance = (of_seeds.var(ddof=1) / seeds if seeds > 1 else 0.0, seeds - 1)
+    if contrast is not None and contrast.error is not None:
+        of_chance = (contrast.error**2, contrast.freedom)
     parts = [
-        (of_seeds.var(ddof=1) / seeds if seeds > 1 else 0.0, seeds - 1),
+        of_chance,
         (np.var(left_out) * (sentences - 1), sentences - 1),
     ]
     variance = sum(part for part, _ in parts)

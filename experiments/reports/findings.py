@@ -158,9 +158,10 @@ def over_sentences(study: Study) -> Table | None:
     if not pairs:
         return None
     metric = metric_of(study.base.scored[0], study.measure)
+    contrasts = {x.arm.name: x.contrast for x in comparisons(study)}
     rows = []
     for name, found in pairs.items():
-        test = paired_test(metric, found, len(pairs))
+        test = paired_test(metric, found, len(pairs), contrasts.get(name))
         share = None if test.share is None else f'{test.share:.0%}'
         rows.append((name, len(found), *cells_of(test), share))
     names = ('arm', 'seeds', 'difference', '95 % interval', 'p', 'by sentences')
@@ -194,14 +195,17 @@ def _paired_translations(
 
 
 def paired_test(
-    metric: Metric, pairs: Sequence[tuple[Translations, Translations]], family: int
+    metric: Metric,
+    pairs: Sequence[tuple[Translations, Translations]],
+    family: int,
+    contrast: Contrast | None = None,
 ) -> OverSentences:
     """`analysis.over_sentences` of translations of a set.
 
     Args:
       metric: that scores them.
       pairs: of each seed the base's and the system's, of the same sentences.
-      family: as there.
+      family, contrast: as there.
     """
 
     def statistics_of(found: Translations) -> list[Sequence[float]]:
@@ -213,7 +217,7 @@ def paired_test(
     def score_of_sum(total: np.ndarray) -> float:
         return metric.score_of(total.tolist())
 
-    return analysis.over_sentences(base, system, score_of_sum, family)
+    return analysis.over_sentences(base, system, score_of_sum, family, contrast)
 
 
 def answer(
