@@ -8,7 +8,7 @@ from test_sweep_schema import write_sweep
 
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
-from experiments.sweeps import planning, progress, workers
+from experiments.sweeps import planning, workers
 from experiments.training import loop
 
 SMALL = {'model.d_model': 16, 'model.num_heads': 2, 'train.steps': 100}
@@ -153,7 +153,7 @@ def test_arms_get_equally_many_tokens_or_flops(folder):
     for equal in ('steps', 'tokens', 'flops'):
         runs = planned(folder, arms=arms, equal=equal, seeds=[0]).runs
         by_equal[equal] = [run.config.train.steps for run in runs]
-        books = [ledger(run.config) for run in runs]
+    books = [ledger(run.config) for run in runs]
     assert by_equal['steps'] == [100, 100, 100]
     tokens = [run.config.batch.tokens for run in runs]
     assert by_equal['tokens'] == [100, round(100 * tokens[0] / 16_384), 100]
@@ -224,5 +224,5 @@ def test_a_worker_goes_on_with_what_results_ask_for(folder, monkeypatch):
         *('base, 0.001, seed 0', 'base, 0.001, seed 1'),
         *('wide, 0.003, seed 0', 'wide, 0.003, seed 1'),
     ]
-    shown = progress.plan(planning.plan(sweep)).splitlines()[2:-1]
-    assert [line.split()[3:4] for line in shown] == 10 * [['finished']]
+    sweep = planning.plan(sweep)
+    assert all(map(planning.has_ended, (*sweep.trials, *sweep.runs))) and sweep.ended
