@@ -135,11 +135,13 @@ def _signatures(runs: Sequence[Run]) -> list[str]:
 def main() -> None:
     args = _parser().parse_args()
     if args.scores is not None:
-        _refuse_with_scores(args)
+        _refuse_beside(args, '--scores', 'runs', 'sweep', 'measure', 'attention_of')
         found = scores.as_table(scores.read(args.scores), args.base)
         print(tables.text(found))
         return
     if args.recompute is not None:
+        others = ('runs', 'base', 'sweep', 'measure', 'attention_of')
+        _refuse_beside(args, '--recompute', *others)
         _recompute(args.recompute)
         return
     if args.out is None:
@@ -217,10 +219,10 @@ def _recompute(folder: Path) -> None:
     print(f'as {folder}/tables/answer.csv has it')
 
 
-def _refuse_with_scores(args: Any) -> None:
-    for name in ('runs', 'sweep', 'measure', 'attention_of'):
+def _refuse_beside(args: Any, flag: str, *names: str) -> None:
+    for name in names:
         if getattr(args, name):
-            raise UserError(f'--scores has scores of its own: leave {name} out')
+            raise UserError(f'{flag} has scores of its own: leave {name} out')
 
 
 def _refuse_without_out(args: Any) -> None:

@@ -30,6 +30,9 @@ def test_an_answer_that_does_not_follow_is_said(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         report.main()
     assert 'answer.csv says otherwise of ' in capsys.readouterr().err
+    monkeypatch.setattr(sys, 'argv', ['report', f'--recompute={folder}', '--base=x'])
+    with pytest.raises(UserError, match='--recompute has scores of its own: leave b'):
+        report.main()
     file.with_name('answer.csv').write_text('arm\nx\n', encoding='utf-8')
     with pytest.raises(UserError, match='answer.csv is not the answer of a report'):
         scores.recompute(folder)

@@ -136,6 +136,20 @@ def test_what_all_seeds_could_not_make_narrow_is_given_up(folder):
     assert 'and 9 would make it ± ' in sweep.ended
 
 
+def test_seeds_end_where_an_arm_has_no_value_that_works(folder):
+    sweep = planned(folder, tune=TUNE, seeds='until(half_width=1.0, most=9)')
+    for run in sweep.trials:
+        if run.arm == 'base':
+            finish(run, by_value(run))
+        else:
+            fail(run.path, FAILED)
+    sweep = planning.plan(sweep)
+    assert {run.arm for run in sweep.runs} == {'base'} and not sweep.ended
+    for run in sweep.runs:
+        finish(run, 10.0 + run.seed)
+    assert planning.plan(sweep).ended == 'after 3 seeds no interval can be told'
+
+
 def test_without_intervals_no_seed_is_added(folder):
     sweep = planned(folder, seeds='until(half_width=1.0, most=9)')
     for run in sweep.runs:
@@ -191,6 +205,8 @@ def test_every_combination_of_levels_is_an_arm(folder):
         ({'tune': TUNE | {'values': [1e-3]}}, 'tune: values=.*: give two or more'),
         ({'tune': TUNE | {'values': [1, 1]}}, 'tune: values=.*: give two or more'),
         ({'tune': TUNE | {'seeds': [0, 7]}}, 'give seeds that are not among those'),
+        ({'tune': TUNE | {'values': [1, None]}}, 'tune: values=.*: give two or more'),
+        ({'tune': TUNE | {'set': 'test'}}, "tune: set='test' is the one that is repor"),
         ({'tune': TUNE | {'budgte': 3}}, "tune: unknown argument 'budgte'"),
         ({'tune': TUNE | {'field': 'model.dropuot'}}, 'model.dropuot.*model.dropout'),
         ({'equal': 'seconds'}, 'equal must be one of steps, tokens, flops'),

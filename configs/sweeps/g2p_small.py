@@ -1,8 +1,6 @@
 """Letters to phonemes by depth, small enough for two CPU cores.
 
-    python -m experiments.sweep --config=configs/sweeps/g2p_small.py --workers=2
-
-With two workers on two cores it takes about an hour.
+python -m experiments.sweep --config=configs/sweeps/g2p_small.py --workers=2
 """
 
 from configs.sweeps import g2p

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LEVEL = 0.05
-BOOTSTRAPS = 2_000
+_BOOTSTRAPS = 2_000
 _POINTS = 15  # the binary logarithm of how many an integral has
 
 Pair = tuple[str, str]
@@ -331,7 +331,7 @@ def improvement(
     for scores in zip(base, system, strict=True):
         one, other = (np.asarray(x, float) for x in scores)
         values.append(chances(one, other))
-        again = [random.choice(x, (BOOTSTRAPS, len(x))) for x in (one, other)]
+        again = [random.choice(x, (_BOOTSTRAPS, len(x))) for x in (one, other)]
         drawn.append(chances(*again))
     low, high = np.quantile(np.mean(drawn, 0), [LEVEL / 2, 1 - LEVEL / 2])
     return Improvement(float(np.mean(values)), float(low), float(high))

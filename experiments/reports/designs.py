@@ -155,7 +155,7 @@ def doubts(study: Study, found: Sequence[Tried]) -> list[str]:
     for arm, scores, value in found:
         assert study.sweep is not None and study.sweep.tune is not None
         ends = planning.tried(study.sweep.tune)
-        if are_numbers(ends) and value in (min(ends), max(ends)):
+        if _are_numbers(ends) and value in (min(ends), max(ends)):
             lines.append(
                 f'{arm}: its best {study.sweep.tune.field}, {value}, is at the edge '
                 'of what was tried: a value beyond may be better.'
@@ -196,7 +196,7 @@ def tuning(study: Study, found: Sequence[Tried]) -> tuple[list[Table], list[Figu
         'every number is not so because it was tuned longer.',
     )
     lines = []
-    if are_numbers(planning.tried(tune)):
+    if _are_numbers(planning.tried(tune)):
         lines = [_line(x) for x in found if x.scores]
     if not lines:
         return [trials, budgets], []
@@ -206,9 +206,9 @@ def tuning(study: Study, found: Sequence[Tried]) -> tuple[list[Table], list[Figu
     return [trials, budgets], [Figure('tuning', title, chart)]
 
 
-def are_numbers(values: Sequence[Any]) -> bool:
+def _are_numbers(values: Sequence[Any]) -> bool:
     """Whether values have an order, by which they can be drawn."""
-    return all(isinstance(x, int | float) for x in values)
+    return all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
 
 
 def _line(found: Tried) -> Line:

@@ -161,7 +161,10 @@ def over_sentences(study: Study) -> Table | None:
     contrasts = {x.arm.name: x.contrast for x in comparisons(study)}
     rows = []
     for name, found in pairs.items():
-        test = paired_test(metric, found, len(pairs), contrasts.get(name))
+        contrast = contrasts.get(name)
+        if contrast is not None and contrast.seeds != len(found):
+            contrast = None  # its error is that of more seeds than are paired
+        test = paired_test(metric, found, len(pairs) * _looks(study), contrast)
         share = None if test.share is None else f'{test.share:.0%}'
         rows.append((name, len(found), *cells_of(test), share))
     names = ('arm', 'seeds', 'difference', '95 % interval', 'p', 'by sentences')

@@ -55,9 +55,8 @@ def plan(sweep: Sweep) -> Sweep:
         _check(sweep, trials)
         values = chosen(sweep, trials)
         still_tried = {run.arm for run in trials if not has_ended(run)}
-        runs, ended = _reported(sweep, values)
+        runs, ended = _reported(sweep, values, not still_tried)
         _check(sweep, runs)
-    ended = '' if still_tried else ended
     return dataclasses.replace(sweep, trials=trials, runs=runs, ended=ended)
 
 
@@ -120,20 +119,22 @@ def _is_lower_better(sweep: Sweep, trials: Iterable[PlannedRun]) -> bool:
 
 
 def _reported(
-    sweep: Sweep, values: Mapping[str, Any]
+    sweep: Sweep, values: Mapping[str, Any], is_tuned: bool
 ) -> tuple[tuple[PlannedRun, ...], str]:
     """The runs of arms whose values are known, and why there will be no more."""
     until = sweep.until
     if until is None:
-        return _runs(sweep, values, len(sweep.seeds)), 'all seeds'
-    for number in range(until.first, until.most + until.first, until.first):
+        runs = _runs(sweep, values, len(sweep.seeds))
+        return runs, 'all seeds' if is_tuned else ''
+    number = until.first
+    while True:
         runs = _runs(sweep, values, number)
-        if len(values) < len(sweep.arms) or not all(map(has_ended, runs)):
+        if not is_tuned or not all(map(has_ended, runs)):
             return runs, ''
-        ended = _enough(sweep, until, runs)
+        ended = _enough(sweep, until, runs)  # at the latest after all seeds
         if ended:
             return runs, ended
-    return runs, ended
+        number += until.first
 
 
 def _runs(
@@ -263,7 +264,7 @@ def _with_value(
         return {field: value}  # what is no field at all is refused by its name
     name, arguments = spec.parse(flat[part])
     arguments[argument] = value
-    given = ', '.join(f'{name}={given!r}' for name, given in arguments.items())
+    given = ', '.join(f'{key}={given!r}' for key, given in arguments.items())
     return {part: f'{name}({given})'}
 
 

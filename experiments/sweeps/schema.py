@@ -217,6 +217,7 @@ def _sweep(name: str, values: dict[str, Any]) -> Sweep:
         values |= _factors(values['factors'], values.get('arms'))
     if isinstance(values.get('tune'), dict):
         values['tune'] = _tuning(values['tune'], values['seeds'])
+        _check_set(values['tune'], str(values.get('measure')))
     _check_types(values)
     arms = {
         arm: _flat_overrides(f'arms[{arm!r}]', overrides)
@@ -244,7 +245,8 @@ def _part(field: str, cls: type, name: str, arguments: dict[str, Any]) -> Any:
 def _tuning(values: dict[str, Any], seeds: Any) -> Tuning:
     lists = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     tuning = _part('tune', Tuning, 'tuning', lists)
-    if len(set(map(str, tuning.values))) < max(2, len(tuning.values)):
+    several = len(set(map(str, tuning.values))) >= max(2, len(tuning.values))
+    if not several or None in tuning.values:
         raise UserError(f'tune: values={shown(tuning.values)}: give two or more others')
     if not tuning.seeds or set(tuning.seeds) & set(seeds):
         raise UserError(
@@ -252,6 +254,14 @@ def _tuning(values: dict[str, Any], seeds: Any) -> Tuning:
             'of the sweep, which are reported'
         )
     return tuning
+
+
+def _check_set(tuning: Tuning, measure: str) -> None:
+    if measure.partition(' ')[0] == tuning.set:
+        raise UserError(
+            f'tune: set={shown(tuning.set)} is the one that is reported, by measure='
+            f'{shown(measure)}: give another, such as val'
+        )
 
 
 def _factors(factors: dict[str, Any], arms: Any) -> dict[str, Any]:
