@@ -49,6 +49,6 @@ def test_a_notebook_becomes_its_text_its_code_and_its_output():
     text, pictures = hook('notebook').converted(notebook, 'name')
     assert text == (
         '# Title\n$x$\n\n[Run](c)\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n'
-        '![output](name_1.png)\n'
+        '![What the code above draws](name_1.png)\n'
     )
     assert pictures == {'name_1.png': b'picture'}
