@@ -45,6 +45,19 @@ def cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope='module')
+def browser():
+    """Chromium, for modules that are skipped where there is none."""
+    playwright = pytest.importorskip('playwright.sync_api')
+    from docs import shots
+
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium
+        found = chromium.launch(executable_path=shots.CHROMIUM, args=shots.FLAGS)
+        yield found
+        found.close()
+
+
 @pytest.fixture(scope='module', autouse=True)
 def programs_end_with_their_module():
     """Thousands of programs take gigabytes, and slow each collection of garbage."""

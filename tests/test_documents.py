@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import small_runs
 
 import flaxformer_lite
+from docs import shots
 from experiments.command_line import flags
 from experiments.config import check, schema
 from experiments.sweeps import schema as sweeps
@@ -100,6 +102,13 @@ def test_a_page_names_fields_that_there_are(page):
         x for x in named if not x.endswith(('.py', '.model', '.json', '.en', '.de'))
     }
     assert named <= set(schema.fields())
+
+
+def test_pictures_are_small_and_no_older_than_what_they_are_made_of():
+    assert shots.stale() == [], 'python -m docs.shots pictures draws them again'
+    drawn = {file.name for file in shots.PICTURES.glob('*.svg')}
+    assert drawn == set(json.loads(shots.SOURCES.read_text('utf-8')))
+    assert all((shots.PICTURES / name).stat().st_size < 150_000 for name in drawn)
 
 
 RESULTS = sorted(path.parent for path in (ROOT / 'results').glob('*/report.md'))

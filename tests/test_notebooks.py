@@ -83,6 +83,15 @@ def test_it_begins_with_a_badge_that_opens_it_and_a_cell_that_installs(name):
 
 
 @every_notebook
+def test_it_is_on_the_site_with_its_figures_as_pictures(name):
+    assert f': notebooks/{name}.md\n' in (ROOT / 'mkdocs.yml').read_text('utf-8')
+    for output in outputs(name):
+        data = output.get('data', {})
+        if ''.join(data.get('text/plain', '')).startswith('alt.'):
+            assert data.keys() & {'image/png', 'image/svg+xml'}
+
+
+@every_notebook
 def test_its_outputs_are_there_small_and_of_no_machine(name):
     found = outputs(name)
     assert found

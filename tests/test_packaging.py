@@ -92,7 +92,7 @@ def extras():
 
 
 def test_the_install_table_says_of_each_extra_whether_a_wheel_has_what_it_is_for():
-    table = (ROOT / 'docs/index.md').read_text('utf-8').partition('## Install')[2]
+    table = (ROOT / 'README.md').read_text('utf-8').partition('## Install')[2]
     named = {'yes': set(), 'no': set()}
     for commands, has_it in re.findall(r'\| ([^|]*) \| (yes|no) \|', table):
         quoted = ' '.join(re.findall('`(.*?)`', commands))

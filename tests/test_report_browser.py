@@ -1,17 +1,15 @@
 """A report in a real browser: it draws, answers the pointer, and fits a telephone."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from test_report_page import HOSTILE, inspection, runs
 
+from docs.shots import CHROMIUM
 from experiments.reports import arms, figures, page, pictures
 from experiments.reports.looking import Attended
 from experiments.runs.reading import read_run
 
 LENGTH = 60  # tokens
-CHROMIUM = Path('/usr/bin/chromium')
 DRAWN = "[...document.querySelectorAll('.plot')].every(plot => plot.view)"
 pytestmark = [
     pytest.mark.slow,
@@ -40,16 +38,6 @@ def hard(tmp_path_factory):
     file = tmp_path_factory.mktemp('hard') / 'page.html'
     file.write_text(page.html('run', sections), encoding='utf-8')
     return file
-
-
-@pytest.fixture(scope='module')
-def browser():
-    playwright = pytest.importorskip('playwright.sync_api')
-    with playwright.sync_playwright() as started:
-        flags = ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage']
-        found = started.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield found
-        found.close()
 
 
 @pytest.fixture(params=[1280, 390])

@@ -49,6 +49,13 @@ def test_a_notebook_becomes_its_text_its_code_and_its_output():
     text, pictures = hook('notebook').converted(notebook, 'name')
     assert text == (
         '# Title\n$x$\n\n[Run](c)\n\n```python\nprint(1)\n```\n\n```text\n1\n```\n\n'
-        '![output](name_1.png)\n'
+        '![What the code above draws](name_1.png)\n'
     )
     assert pictures == {'name_1.png': b'picture'}
+
+
+def test_a_figure_gets_margins_and_keeps_its_place():
+    svg = '<svg width="100" height="30" viewBox="0 0 100 30"><rect width="100"/></svg>'
+    assert hook('pages').with_margins(svg) == (
+        '<svg width="148" height="30" viewBox="-24 0 148 30"><rect width="100"/></svg>'
+    )

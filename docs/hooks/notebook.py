@@ -18,6 +18,8 @@ _REMOTE_PICTURE = re.compile(r'!\[([^\]]*)\]\(https?://[^)]*\)')
 
 def on_files(files: Files, config: Any) -> Files:
     for name in sorted(set(re.findall(r'notebooks/(\w+)\.md', str(config.nav)))):
+        if name == 'index':
+            continue
         path = ROOT / f'notebooks/{name}.ipynb'
         text, pictures = converted(json.loads(path.read_text('utf-8')), name)
         uri = f'notebooks/{name}.md'
@@ -58,7 +60,7 @@ def _output(output: dict[str, Any], stem: str, pictures: dict[str, bytes]) -> st
             pictures[name] = (
                 content.encode() if ending == 'svg' else base64.b64decode(content)
             )
-            return f'![output]({name})'
+            return f'![What the code above draws]({name})'
     if 'text/markdown' in data:
         return _joined(data['text/markdown'])
     return _fenced(_joined(data['text/plain']), 'text')

@@ -27,6 +27,12 @@ PAGES = (
 )
 _LINK = re.compile(r'(?<=\]\()([^)\s]+)(?=\))')
 _INCLUDE = re.compile(r'^<!-- include README\.md: (.*?) -->$', re.MULTILINE)
+# A picture that a notebook was saved with, which lies in no file.
+_FIGURE = re.compile(r'^<!-- figure (\w+ \d+): (.*?) -->$', re.MULTILINE)
+_SIZE = re.compile(r'width="(\d+)" height="(\d+)" viewBox="0 0 \d+ \d+"')
+_MARGIN = 24  # pixels
+_BLOCK = re.compile(r'<pre>(.*?)</pre>', re.DOTALL)
+_PRINTED_TABLE = re.compile(r'^-+(  -+)+$', re.MULTILINE)
 _CODE = re.compile(r'(^```.*?^```$|`[^`\n]*`)', re.MULTILINE | re.DOTALL)
 
 
@@ -34,8 +40,23 @@ def on_files(files: Files, config: Any) -> Files:
     for pattern in PAGES:
         for path in sorted(ROOT.glob(pattern)):
             name = path.relative_to(ROOT).as_posix()
-            files.append(File(name, str(ROOT), config.site_dir, False))
+            if path.suffix == '.svg':
+                text = with_margins(path.read_text('utf-8'))
+                files.append(File.generated(config, name, content=text))
+            else:
+                files.append(File(name, str(ROOT), config.site_dir, False))
     return files
+
+
+def with_margins(svg: str) -> str:
+    """A figure with room beside it, for wider fonts than it was laid out with."""
+
+    def widened(found: re.Match) -> str:
+        width, height = int(found[1]) + 2 * _MARGIN, found[2]
+        box = f'{-_MARGIN} 0 {width} {height}'
+        return f'width="{width}" height="{height}" viewBox="{box}"'
+
+    return _SIZE.sub(widened, svg, count=1)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
@@ -47,7 +68,36 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         source = ROOT / 'README.md'
         return rewritten(text, source, page.file.src_uri, config.repo_url, files)
 
-    return _INCLUDE.sub(include, markdown)
+    def figure(found: re.Match) -> str:
+        name = f'notebooks/{found[1].replace(" ", "_")}.'
+        uris = [file.src_uri for file in files if file.src_uri.startswith(name)]
+        if not uris:
+            LOG.warning('%s shows figure %s, which is not there', here, found[1])
+            return ''
+        return f'![{found[2]}]({_from(page.file.src_uri, uris[0])})'
+
+    return _FIGURE.sub(figure, _INCLUDE.sub(include, markdown))
+
+
+def on_page_content(page_html: str, **_: Any) -> str:
+    """Marks the tables that commands print, which must not be wrapped."""
+
+    def marked(found: re.Match) -> str:
+        if _PRINTED_TABLE.search(re.sub('<.*?>', '', found[1])):
+            return f'<pre class="printed-table">{found[1]}</pre>'
+        return found[0]
+
+    return _BLOCK.sub(marked, page_html)
+
+
+def on_post_page(page_html: str, **_: Any) -> str:
+    """Names the theme's search, which is a dialog without a name."""
+    return page_html.replace('role="dialog"', 'role="dialog" aria-label="Search"', 1)
+
+
+def on_post_template(template_html: str, **_: Any) -> str:
+    """The same of the page that says that there is none."""
+    return on_post_page(template_html)
 
 
 def section(readme: str, name: str) -> str:
@@ -88,12 +138,15 @@ def _link(target: str, here: Path, uri: str, repo_url: str, files: Files) -> str
     for file in files:
         is_there = file.abs_src_path and Path(file.abs_src_path) == there
         if is_there or file.src_uri == made:
-            return os.path.relpath(file.src_uri, os.path.dirname(uri) or '.') + (
-                hash_sign + anchor
-            )
+            return _from(uri, file.src_uri) + hash_sign + anchor
     if not there.exists() or not there.is_relative_to(ROOT):
         LOG.warning('%s links to %s, which is not there', here, target)
         return target
     kind = 'tree' if there.is_dir() else 'blob'
     name = there.relative_to(ROOT).as_posix()
     return f'{repo_url}/{kind}/main/{name}{hash_sign}{anchor}'
+
+
+def _from(page: str, target: str) -> str:
+    """The address of a file of the site from one of its pages."""
+    return os.path.relpath(target, os.path.dirname(page) or '.')

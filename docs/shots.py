@@ -1,0 +1,142 @@
+"""Pictures that README and docs/ show, and the site's pages as a browser shows them.
+
+    python -m docs.shots pictures --workdir=runs/wmt_small
+    mkdocs build && python -m docs.shots pages --out=shots index.html gallery.html
+
+`pictures` draws docs/pictures/ of a shipped report and a run of `configs/wmt_small.py`.
+What each is made of stands beside them in sources.json, file by file with its digest,
+so that a test tells which are older than that. `pages` needs Chromium.
+"""
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PICTURES = ROOT / 'docs/pictures'
+SOURCES = PICTURES / 'sources.json'
+SWEEP = 'configs/sweeps/made_positions.py'
+SCORES = 'results/made_positions/tables/runs.csv'
+CONFIG = 'configs/wmt_small.py'
+TEXT = 'My doctor forgets to close my useful box.'
+WIDTHS = (1280, 390)  # CSS pixels: a desk, a telephone
+SCHEMES = ('light', 'dark')
+CHROMIUM = Path('/usr/bin/chromium')
+FLAGS = ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage']
+
+
+def digest(path: str) -> str:
+    """The SHA-256 of a file, which is named from the root of the repository."""
+    return hashlib.sha256((ROOT / path).read_bytes()).hexdigest()
+
+
+def stale() -> list[str]:
+    """The pictures of which a source has changed since they were drawn."""
+    sources = json.loads(SOURCES.read_text('utf-8'))
+    return [
+        name
+        for name, digests in sources.items()
+        if any(digest(path) != drawn_of for path, drawn_of in digests.items())
+    ]
+
+
+def draw(workdir: Path) -> None:
+    """Draws all pictures.
+
+    Args:
+      workdir: of a run of `configs/wmt_small.py` that has ended.
+    """
+    from experiments.reports import looking
+
+    run = looking.open_run(workdir)
+    alignment = run.alignment(TEXT)['mean of all layers']
+    heads = run.attention(TEXT)['attention to the source']
+    charts = {
+        'forest': (forest(), [SWEEP, SCORES]),
+        'alignment': (alignment, [CONFIG]),
+        'attention': (heads, [CONFIG]),
+        'importance': (run.importance(), [CONFIG]),
+    }
+    PICTURES.mkdir(exist_ok=True)
+    sources = {}
+    for name, (chart, paths) in charts.items():
+        write(f'{name}.svg', chart)
+        sources[f'{name}.svg'] = {path: digest(path) for path in paths}
+    SOURCES.write_text(json.dumps(sources, indent=2) + '\n', 'utf-8')
+
+
+def forest():
+    """The figure `differences` of the report, narrow enough to stand beside another.
+
+    Each row is a task and its positions, compared with sinusoids in the same task.
+    """
+    import altair as alt
+
+    from experiments.reports import figures, scores
+    from experiments.reports.analysis import compare
+    from experiments.sweeps import schema
+
+    sweep = schema.load(ROOT / SWEEP)
+    contrasts = compare(scores.read(ROOT / SCORES), contrasts=sweep.contrasts)
+    named = [x._replace(base=x.base.rpartition(', ')[2]) for x in contrasts]
+    figure = figures.forest(named, sweep.measure)
+    return figure.chart.properties(width=230, height=alt.Step(15))
+
+
+def write(name: str, chart) -> None:
+    """Writes a chart as a report does, with room for a reader's wider letters."""
+    from experiments.reports.figures import Figure, files
+
+    padding = {'left': 20, 'top': 8, 'right': 28, 'bottom': 8}  # pixels
+    svg = files(Figure(name, name, chart.properties(padding=padding)))['svg']
+    (PICTURES / name).write_bytes(svg)
+    print(f'docs/pictures/{name}  {len(svg):,} bytes')
+
+
+def photograph(site: Path, out: Path, pages: list[str], chromium: Path) -> None:
+    """Takes each page of the site in all widths and schemes of colours.
+
+    Args:
+      site: the folder of the built site.
+      out: where the pictures are put: `guides/commands_390_dark.png`.
+      pages: files in `site`; none for all.
+      chromium: the browser's program.
+    """
+    from playwright.sync_api import sync_playwright
+
+    found = [site / page for page in pages] or sorted(site.rglob('*.html'))
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=FLAGS)
+        for scheme in SCHEMES:
+            for width in WIDTHS:
+                size = {'width': width, 'height': 900}
+                tab = browser.new_page(viewport=size, color_scheme=scheme)
+                for file in found:
+                    tab.goto(file.resolve().as_uri())
+                    name = file.relative_to(site).with_suffix('')
+                    path = out / f'{name}_{width}_{scheme}.png'
+                    tab.screenshot(path=path, full_page=True)
+                    print(path)
+        browser.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
+    commands = parser.add_subparsers(dest='command', required=True)
+    pictures = commands.add_parser('pictures', help='draw docs/pictures/')
+    pictures.add_argument('--workdir', type=Path, required=True, help=f'of {CONFIG}')
+    pages = commands.add_parser('pages', help='photograph the built site')
+    pages.add_argument('--site', type=Path, default=ROOT / 'site', help='as built')
+    pages.add_argument('--out', type=Path, required=True, help='folder of the pictures')
+    pages.add_argument('--chromium', type=Path, default=CHROMIUM)
+    pages.add_argument('pages', nargs='*', help='files of the site; none: all')
+    args = parser.parse_args()
+    if args.command == 'pictures':
+        draw(args.workdir)
+    else:
+        photograph(args.site, args.out, args.pages, args.chromium)
+
+
+if __name__ == '__main__':
+    main()
