@@ -16,7 +16,7 @@ import sentencepiece
 from experiments import storage
 from experiments.conversion import rewrite
 from experiments.conversion.rewrite import Expressed
-from experiments.conversion.trained import Trained, draw_tokens
+from experiments.conversion.trained import Trained, draw_tokens, logits
 from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.data.tokenizers.huggingface import CONFIG, GENERATION, Huggingface
 from experiments.data.tokenizers.sentencepiece import SentencePiece
@@ -166,8 +166,8 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
     source = draw_tokens(trained.model, 16)
     inputs = draw_tokens(trained.model, 15)
     theirs = build.model(*found.described)
-    ours = _logits(trained.model, trained.variables, source, inputs)
-    other = _logits(theirs, found.variables, source, inputs)
+    ours = logits(trained.model, trained.variables, source, inputs)
+    other = logits(theirs, found.variables, source, inputs)
     difference = float(abs(ours - other).max())
     if difference <= max(_TOLERANCE, _SHARE * float(abs(ours).max())):
         return
@@ -177,10 +177,6 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
         f'{config.norm} with model.init={config.init}: the logits of this model differ '
         f'by {difference:.1g} there'
     )
-
-
-def _logits(model: Model, variables: Any, source: Any, inputs: Any) -> np.ndarray:
-    return np.asarray(jax.jit(model.apply)(variables, source, inputs))
 
 
 def _config(theirs: dict[str, Any], trained: Trained) -> dict[str, Any]:
@@ -201,10 +197,8 @@ def _config(theirs: dict[str, Any], trained: Trained) -> dict[str, Any]:
 
 
 def _longest(trained: Trained) -> int:
-    """The most tokens of a translation: of a source as long as one of training."""
-    config = trained.config
-    longest = config.batch.max_length + config.evaluation.extra_length
-    most = max(_GENERATED, longest)
+    """The most tokens that Transformers generates."""
+    most = max(_GENERATED, trained.longest)
     return min(most, trained.model.max_length or most)
 
 
