@@ -292,7 +292,7 @@ def test_rates_of_an_initialisation_are_adams():
         ),
         (
             {'name': 'sgd(b1=0.5)'},
-            r'sgd\(b1=0.5\): unknown argument; sgd takes momentum',
+            "optimizer.name: unknown argument 'b1'; sgd takes momentum",
         ),
         (
             {'schedule': 'noah(warmup=4)'},
