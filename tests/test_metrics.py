@@ -151,8 +151,8 @@ def test_blank_translations_are_the_worst(metric):
 
 # Other values of arguments than the default, where these are not clear.
 OTHER = {'tokenize': 'char', 'unit': 'character', 'smooth_method': 'floor'}
-OTHER |= {'path': 'other', 'smooth_value': 0.5, 'pieces': 'x.model'}
-NEEDS = {'smooth_value': "smooth_method='floor'", 'pieces': "unit='piece'"}
+OTHER |= {'path': 'other', 'smooth_value': 0.5}
+NEEDS = {'smooth_value': "smooth_method='floor'"}
 
 
 def test_the_signature_tells_every_argument(metric):
@@ -264,24 +264,6 @@ def test_error_rates_of_what_is_known():
     assert characters.score(*one) == pytest.approx(100 * 3 / 12)
 
 
-def test_pieces_are_those_of_a_model_that_is_named(tmp_path):
-    import sentencepiece
-
-    file = tmp_path / 'pieces'
-    text = tmp_path / 'text'
-    text.write_text('\n'.join(PERFECT * 20))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text), model_prefix=str(file), vocab_size=45, minloglevel=2
-    )
-    model = sentencepiece.SentencePieceProcessor(model_file=f'{file}.model')
-    split = [model.encode(x, out_type=str) for x in (OUTPUTS[1], PERFECT[1])]
-    metric = make(f"error_rate(unit='piece', pieces='{file}.model')")
-    score = metric.score(OUTPUTS[1:2], ONE_EACH[1:2], ['x'])
-    assert score == pytest.approx(100 * edits(*split) / len(split[1]))
-    with pytest.raises(UserError, match='there is no file nowhere.model'):
-        installed_metrics("error_rate(unit='piece', pieces='nowhere.model')", 'de')
-
-
 def test_an_exact_match_is_any_reference_but_for_spaces():
     outputs = ['a  b ', 'A b', 'b']
     references = [('x', 'a b'), ('a b',), ('a b',)]
@@ -348,7 +330,7 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
         ('bleu(smooth_value=1)', '', 'smooth_value=1 is of smooth_method floor'),
         ('bleu(smooth_value="x")', '', 'smooth_value must be of type float or None'),
         ('bleu(name="x")', '', "unknown argument 'name'"),
-        ('error_rate(unit="piece")', '', 'give unit=.piece. and the path'),
+        ('error_rate(unit="piece")', '', 'unit must be one of word, character'),
         ('comet', '', 'evaluation.metrics: comet needs path'),
         ('math.Bleu', '', 'math has no class Bleu'),
         ('[chrf, ter]', 'bleu', 'evaluation.best=bleu is not one of .*: chrf, ter'),

@@ -139,7 +139,7 @@ def same(one, other):
 
 def every_optimizer():
     seeded = {'noisy_sgd': 'noisy_sgd(key=1)'}
-    return [seeded.get(name, name) for name in optax_specs.names()]
+    return [seeded.get(name, name) for name in optax_specs.makers()]
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import sentencepiece
 
 from experiments import storage
@@ -113,15 +112,11 @@ def _save(
     folder: Path, documents: Mapping[str, Any], arrays: Mapping[str, jax.Array]
 ) -> None:
     """Writes the JSON files of a checkpoint, by name, and its arrays."""
-    from safetensors.numpy import save_file
+    from safetensors.flax import save_file
 
     for name, value in documents.items():
         storage.write_json(folder / name, value)
-    contiguous = {
-        name: np.ascontiguousarray(x) for name, x in jax.device_get(arrays).items()
-    }
-    metadata = {'format': 'pt'}
-    save_file(contiguous, folder / 'model.safetensors', metadata=metadata)
+    save_file(dict(arrays), folder / 'model.safetensors', metadata={'format': 'pt'})
 
 
 def find_family(trained: Trained) -> FamilyModel:

@@ -15,7 +15,7 @@ from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.ranges import nearest
 
-_CONTRIB = 'contrib.'
+CONTRIB = 'contrib.'
 # These cannot be had by a name: they want more than a gradient (the loss itself,
 # gradients of single examples, another optimizer), do not go by a schedule, or keep
 # what no checkpoint holds.
@@ -25,11 +25,6 @@ _LEFT_OUT = frozenset(
 )
 # Which axes of a kernel are its input's and which its output's: what Muon goes by.
 _DIMENSIONS = 'muon_weight_dimension_numbers'
-
-
-def names() -> list[str]:
-    """All that `make` takes, those of `optax.contrib` last."""
-    return list(_makers())
 
 
 def split(text: Spec) -> tuple[str, dict[str, Any]]:
@@ -71,8 +66,8 @@ def make(
     Raises:
       UserError: there is no such optimizer or argument, or optax refuses a value.
     """
-    of_optax = _makers()
-    if '.' not in name.removeprefix(_CONTRIB) and name not in of_optax:
+    of_optax = makers()
+    if '.' not in name.removeprefix(CONTRIB) and name not in of_optax:
         raise UserError(
             f'optimizer.name must be one of {", ".join(of_optax)}, not {name!r}'
             f'{nearest(name, of_optax)}'
@@ -102,9 +97,10 @@ def make(
 
 
 @functools.cache
-def _makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
+def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
+    """Optax's functions by the names that `make` takes, those of `contrib` last."""
     found = {}
-    for prefix, module in (('', optax), (_CONTRIB, optax.contrib)):
+    for prefix, module in (('', optax), (CONTRIB, optax.contrib)):
         for name, function in sorted(vars(module).items()):
             if name.startswith(('_', 'scale_by_')) or not inspect.isfunction(function):
                 continue
