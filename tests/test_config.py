@@ -142,77 +142,77 @@ def test_a_field_of_a_later_version_has_the_value_of_what_was_done(
     assert load.read_stored(file) == present
 
 
-def test_label_smoothing_is_read_from_older_runs_and_said_by_the_loss_now(tmp_path):
-    stored = load.to_store(ExperimentConfig().to_dict()) | {'schema_version': 8}
-    for name in ('loss', 'teacher'):
-        del stored['train'][name]
-    stored['train']['label_smoothing'] = 0.2
-    file = tmp_path / 'config.json'
-    file.write_text(json.dumps(stored))
-    train = load.from_dict(load.read_stored(file)).train
-    assert train.loss == 'cross_entropy(label_smoothing=0.2)'
-    stored['train']['label_smoothing'] = 0.1
-    file.write_text(json.dumps(stored))
-    assert load.from_dict(load.read_stored(file)) == ExperimentConfig()
-
-    message = "no train.label_smoothing any more: write train.loss='cross_entropy"
-    with pytest.raises(UserError, match=message):
-        load.fill(ConfigDict({'train': {'label_smoothing': 0.2}}))
-
-
-@pytest.mark.parametrize('parallel', [True, False])
-def test_parallel_blocks_of_older_runs_are_read_as_their_name(parallel, tmp_path):
-    stored = load.to_store(ExperimentConfig().to_dict()) | {'schema_version': 11}
-    del stored['model']['block']
-    stored['model']['parallel'] = parallel
-    file = tmp_path / 'config.json'
-    file.write_text(json.dumps(stored))
-    block = 'parallel' if parallel else 'sequential'
-    assert load.from_dict(load.read_stored(file)).model.block == block
-    with pytest.raises(UserError, match='no model.parallel any more: write'):
-        load.check_names(['model.parallel'])
+SAMPLED = dict(decode='sample', temperature=0.5, top_k=3, top_p=1.0, beams=4, alpha=0)
 
 
 @pytest.mark.parametrize(
-    ('decode', 'spec'),
+    ('section', 'stored', 'field', 'expected'),
     [
-        ('greedy', 'greedy'),
-        ('beam', 'beam(beams=8, alpha=0.6)'),
-        ('sample', 'sample(temperature=0.5, top_k=3, top_p=1.0)'),
+        (
+            'train',
+            dict(label_smoothing=0.2),
+            'loss',
+            'cross_entropy(label_smoothing=0.2)',
+        ),
+        ('model', dict(parallel=True), 'block', 'parallel'),
+        ('model', dict(parallel=False), 'block', 'sequential'),
+        ('evaluation', dict(decode='greedy', beams=8), 'decode', 'greedy'),
+        (
+            'evaluation',
+            dict(decode='beam', beams=8, alpha=0.6, top_k=0),
+            'decode',
+            'beam(beams=8, alpha=0.6)',
+        ),
+        (
+            'evaluation',
+            SAMPLED,
+            'decode',
+            'sample(temperature=0.5, top_k=3, top_p=1.0)',
+        ),
     ],
 )
-def test_how_older_runs_decode_is_read_as_a_spec(decode, spec, tmp_path):
-    stored = load.to_store(ExperimentConfig().to_dict()) | {'schema_version': 11}
-    del stored['evaluation']['processors']
-    stored['evaluation'] |= dict(decode=decode, beams=8, alpha=0.6)
-    stored['evaluation'] |= dict(temperature=0.5, top_k=3, top_p=1.0)
+def test_what_older_runs_say_is_read_in_the_words_of_now(
+    section, stored, field, expected, tmp_path
+):
+    config = load.to_store(ExperimentConfig().to_dict())
+    config['schema_version'] = load.FIRST_VERSION
+    config['tokenizer'] = {'vocab_size': 4000, 'kind': 'trained'}
+    for added in load.ADDED:
+        for name in added:
+            place, _, key = name.rpartition('.')
+            (config[place] if place else config).pop(key)
+    config[section] |= stored
     file = tmp_path / 'config.json'
-    file.write_text(json.dumps(stored))
+    file.write_text(json.dumps(config))
     found = load.from_dict(load.read_stored(file))
-    expected = dataclasses.replace(ExperimentConfig().evaluation, decode=spec)
-    assert found == dataclasses.replace(ExperimentConfig(), evaluation=expected)
+    assert getattr(getattr(found, section), field) == expected
+    usual = dataclasses.replace(
+        ExperimentConfig(), tokenizer='sentencepiece(vocab_size=4000)'
+    )
+    part = dataclasses.replace(getattr(usual, section), **{field: expected})
+    assert found == dataclasses.replace(usual, **{section: part})
+
+
+def test_a_published_tokenizer_of_older_runs_is_read_as_a_spec(tmp_path):
+    config = load.to_store(ExperimentConfig().to_dict())
+    config['tokenizer'] = {'vocab_size': 4000, 'kind': 'published'}
+    file = tmp_path / 'config.json'
+    file.write_text(json.dumps(config))
+    assert load.read_stored(file)['tokenizer'] == 'huggingface(vocab_size=4000)'
 
 
 @pytest.mark.parametrize(
-    ('kind', 'spec'),
+    ('name', 'instead'),
     [
-        ('trained', 'sentencepiece(vocab_size=4000)'),
-        ('published', 'huggingface(vocab_size=4000)'),
+        ('train.label_smoothing', "train.loss='cross_entropy"),
+        ('model.parallel', 'model.block=parallel'),
+        ('tokenizer.vocab_size', "tokenizer='sentencepiece"),
+        ('evaluation.beams', "evaluation.decode='beam"),
     ],
 )
-def test_the_tokenizer_of_the_first_release_is_read_as_a_spec(kind, spec, tmp_path):
-    section = {'vocab_size': 4000, 'kind': kind}
-    stored = ExperimentConfig().to_dict() | {'tokenizer': section}
-    file = tmp_path / 'config.json'
-    file.write_text(json.dumps(stored | {'schema_version': load.FIRST_VERSION}))
-    assert load.from_dict(load.read_stored(file)).tokenizer == spec
-
-
-def test_a_field_of_the_tokenizer_is_answered_with_how_it_is_written_now():
-    with pytest.raises(
-        UserError, match=r"tokenizer='sentencepiece\(vocab_size=8000\)'"
-    ):
-        load.check_names(['tokenizer.vocab_size'])
+def test_a_field_that_there_was_is_answered_with_how_it_is_written_now(name, instead):
+    with pytest.raises(UserError, match=f'no {name} any more: write {instead}'):
+        load.check_names([name])
 
 
 @pytest.mark.parametrize('version', [None, load.FIRST_VERSION - 1, 99, 0, True, '8'])

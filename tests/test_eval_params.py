@@ -78,7 +78,6 @@ def test_before_any_update_an_ema_is_the_first_parameters():
 @pytest.mark.parametrize(
     'fields',
     [
-        {},
         {'model__scan_layers': True, 'optimizer__name': 'lamb'},
         {'model__init': 'mu_p', 'optimizer__schedule': 'constant_schedule(value=1e-2)'},
     ],

@@ -77,14 +77,14 @@ CASES = {
         (dict(attention='cosine'), 'model.attention=cosine: there it is softmax'),
         (dict(attention='softmax(cap=3.0)'), 'softmax has no cap there'),
         (dict(decoder_positions='alibi'), 'model.decoder_positions=alibi: there it is'),
-        (dict(cross_positions='rotary'), 'model.cross_positions=rotary: attention to'),
-        (dict(continuous_positions=True), 'model.continuous_positions=True: the'),
+        (dict(cross_positions='rotary'), 'model.cross_positions=rotary: there'),
+        (dict(continuous_positions=True), 'model.continuous_positions=True: there'),
         (dict(norm='batch'), 'model.norm=batch: there it is layer, rms'),
-        (dict(merged_attention=True), 'model.merged_attention=True: what is merged'),
+        (dict(merged_attention=True), 'model.merged_attention=True: there it is'),
         (dict(block='parallel'), 'model.block=parallel: there it is sequential'),
-        (dict(projections=False), 'model.projections=False: an attention has four'),
-        (dict(architecture='recurrent'), 'model.architecture=recurrent: a translator'),
-        (dict(cross_d_k=4), 'heads of model.d_k=4 and model.d_v=12, as the cross has'),
+        (dict(projections=False), 'model.projections=False: there it is True'),
+        (dict(architecture='recurrent'), 'model.architecture=recurrent: there it is'),
+        (dict(logit_cap=30.0), 'model.logit_cap=30.0: there it is empty'),
     ],
 )
 def test_what_is_not_computed_is_refused_by_its_field(given, words):
@@ -183,6 +183,23 @@ def test_scores_and_greedy_tokens_are_ours(tmp_path, vocabulary, name):
         # At the most tokens we end a sentence, and CTranslate2 breaks off.
         length = len(ids) + (len(ids) < 23)
         np.testing.assert_allclose(result.scores[0], row[:length].sum(), atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('fields', 'reason'),
+    [
+        (dict(cross_d_k=4), 'MatMul'),
+        (dict(cross_num_heads=4, cross_d_k=12, cross_d_v=12), 'differ by 0'),
+        (dict(decoder_norm='layer(epsilon=0.1)'), 'differ by 0'),
+    ],
+    ids=str,
+)
+def test_what_scores_otherwise_there_is_refused(tmp_path, vocabulary, fields, reason):
+    package = pytest.importorskip('ctranslate2')
+    ours = trained(vocabulary, **fields)
+    with pytest.raises(UserError, match=f'does not compute this model: .*{reason}'):
+        opened(package, ours, tmp_path / 'out')
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import math
 import random
 import statistics
 import sys
-from types import ModuleType, SimpleNamespace
 
 import pytest
 import sacrebleu
@@ -44,28 +43,9 @@ def make(text):
     return metric
 
 
-@pytest.fixture(autouse=True)
-def comet(monkeypatch):
-    """In the place of unbabel-comet: it says which share of the words is right.
-
-    What is tested so is what it is asked, and not that package, which is not here.
-    """
-
-    def predict(asked, batch_size, gpus, progress_bar):
-        assert all(set(entry) == {'src', 'mt', 'ref'} for entry in asked)
-        pairs = [(set(x['mt'].split()), set(x['ref'].split())) for x in asked]
-        scores = [len(mt & ref) / len(mt | ref) for mt, ref in pairs]
-        return SimpleNamespace(scores=scores)
-
-    module = ModuleType('comet')
-    module.__spec__ = SimpleNamespace()
-    module.load_from_checkpoint = lambda path: SimpleNamespace(predict=predict)
-    monkeypatch.setitem(sys.modules, 'comet', module)
-
-
 @pytest.fixture(params=METRICS.names())
 def metric(request):
-    return make({'comet': 'comet(path="model")'}.get(request.param, request.param))
+    return make(request.param)
 
 
 def test_ours_keep_the_contracts(metric):
@@ -151,8 +131,8 @@ def test_blank_translations_are_the_worst(metric):
 
 # Other values of arguments than the default, where these are not clear.
 OTHER = {'tokenize': 'char', 'unit': 'character', 'smooth_method': 'floor'}
-OTHER |= {'path': 'other', 'smooth_value': 0.5, 'pieces': 'x.model'}
-NEEDS = {'smooth_value': "smooth_method='floor'", 'pieces': "unit='piece'"}
+OTHER |= {'smooth_value': 0.5}
+NEEDS = {'smooth_value': "smooth_method='floor'"}
 
 
 def test_the_signature_tells_every_argument(metric):
@@ -160,8 +140,7 @@ def test_the_signature_tells_every_argument(metric):
         other = OTHER.get(name, not value if isinstance(value, bool) else None)
         if other is None:
             other = value + 1
-        beside = [] if name == 'path' or metric.name != 'comet' else ['path="model"']
-        beside += [NEEDS[name]] if name in NEEDS else []
+        beside = [NEEDS[name]] if name in NEEDS else []
         changed = make(f'{metric.name}({", ".join([*beside, f"{name}={other!r}"])})')
         assert changed.signature(ONE_EACH) != metric.signature(ONE_EACH), name
     numbers = [metric.signature(x).split('|')[0] for x in (ONE_EACH, REFERENCES)]
@@ -264,37 +243,12 @@ def test_error_rates_of_what_is_known():
     assert characters.score(*one) == pytest.approx(100 * 3 / 12)
 
 
-def test_pieces_are_those_of_a_model_that_is_named(tmp_path):
-    import sentencepiece
-
-    file = tmp_path / 'pieces'
-    text = tmp_path / 'text'
-    text.write_text('\n'.join(PERFECT * 20))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text), model_prefix=str(file), vocab_size=45, minloglevel=2
-    )
-    model = sentencepiece.SentencePieceProcessor(model_file=f'{file}.model')
-    split = [model.encode(x, out_type=str) for x in (OUTPUTS[1], PERFECT[1])]
-    metric = make(f"error_rate(unit='piece', pieces='{file}.model')")
-    score = metric.score(OUTPUTS[1:2], ONE_EACH[1:2], ['x'])
-    assert score == pytest.approx(100 * edits(*split) / len(split[1]))
-    with pytest.raises(UserError, match='there is no file nowhere.model'):
-        installed_metrics("error_rate(unit='piece', pieces='nowhere.model')", 'de')
-
-
 def test_an_exact_match_is_any_reference_but_for_spaces():
     outputs = ['a  b ', 'A b', 'b']
     references = [('x', 'a b'), ('a b',), ('a b',)]
     for text, share in (('exact_match', 1 / 3), ('exact_match(lowercase=True)', 2 / 3)):
         score = make(text).score(outputs, references, outputs)
         assert score == pytest.approx(100 * share)
-
-
-def test_of_several_references_comet_takes_the_one_that_is_best():
-    found = make('comet(path="model")').sentence_scores(
-        ['a b', 'c'], [('x', 'a b'), ('c d',)], ['s', 't']
-    )
-    assert found == [100.0, 50.0]
 
 
 @pytest.mark.parametrize(
@@ -312,12 +266,6 @@ def test_the_language_says_how_bleu_parts_text(language, tokenizer):
     [
         ('bleu', 'ja', 'MeCab', r'pip install sacrebleu\[ja\]; or choose another'),
         ('bleu', 'kor_Hang', 'mecab_ko', r'sacrebleu\[ko\]; or .*tokenize="char"'),
-        (
-            'comet(path="x")',
-            'de',
-            'comet',
-            'needs the file .*pip install unbabel-comet',
-        ),
     ],
 )
 def test_what_is_not_installed_is_one_line(
@@ -348,8 +296,7 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
         ('bleu(smooth_value=1)', '', 'smooth_value=1 is of smooth_method floor'),
         ('bleu(smooth_value="x")', '', 'smooth_value must be of type float or None'),
         ('bleu(name="x")', '', "unknown argument 'name'"),
-        ('error_rate(unit="piece")', '', 'give unit=.piece. and the path'),
-        ('comet', '', 'evaluation.metrics: comet needs path'),
+        ('error_rate(unit="piece")', '', 'unit must be one of word, character'),
         ('math.Bleu', '', 'math has no class Bleu'),
         ('[chrf, ter]', 'bleu', 'evaluation.best=bleu is not one of .*: chrf, ter'),
     ],

@@ -139,7 +139,7 @@ def same(one, other):
 
 def every_optimizer():
     seeded = {'noisy_sgd': 'noisy_sgd(key=1)'}
-    return [seeded.get(name, name) for name in optax_specs.names()]
+    return [seeded.get(name, name) for name in optax_specs.makers()]
 
 
 @pytest.mark.slow
@@ -292,7 +292,7 @@ def test_rates_of_an_initialisation_are_adams():
         ),
         (
             {'name': 'sgd(b1=0.5)'},
-            r'sgd\(b1=0.5\): unknown argument; sgd takes momentum',
+            "optimizer.name: unknown argument 'b1'; sgd takes momentum",
         ),
         (
             {'schedule': 'noah(warmup=4)'},

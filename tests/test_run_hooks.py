@@ -150,8 +150,7 @@ def test_what_a_hook_returns_is_in_the_row_and_takes_no_name_from_it(whole):
     assert {row['nan'] for row in rows} == {None}
     written = [x for x in events(whole / 'run') if b'/twice' in x]
     assert len(written) == len(rows)  # the hook behind it has seen them
-    record = json.loads((whole / 'run' / 'parts.json').read_text())
-    assert list(record['files']) == ['my_hooks.py']
+    assert (whole / 'run' / 'parts' / 'my_hooks.py').read_text() == RECORDER
 
 
 @pytest.mark.skipif(os.name != 'posix', reason='kills as POSIX does')
@@ -170,7 +169,7 @@ def test_a_killed_run_calls_again_what_came_after_its_checkpoint(whole, text, he
     same_end(path, whole / 'run')
 
 
-def test_a_hook_that_raises_keeps_its_traceback_and_harms_nothing(whole, text, here):
+def test_a_hook_that_raises_keeps_its_traceback(text, here):
     path, file = here / 'run', here / 'calls'
     failing = recorder(file, 'raise')
     with pytest.raises(ValueError, match='of mine') as caught:
@@ -181,10 +180,6 @@ def test_a_hook_that_raises_keeps_its_traceback_and_harms_nothing(whole, text, h
     assert caught.value.__notes__[1] == f'while training, of {path}'
     assert called(file) == [*BEFORE, ['end', None]]
     assert json.loads((path / 'failure.json').read_text())['status'] == 'failed'
-    file.unlink()
-    small_runs.train(path, *flags(text, recorder(file)))
-    assert called(file) == RESUMED + AFTER
-    same_end(path, whole / 'run')
 
 
 def test_the_example_of_the_page_posts_scores_and_logs_its_metric(text, here):

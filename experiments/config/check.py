@@ -129,21 +129,21 @@ def check_contracts(config: ExperimentConfig) -> None:
             model = testing.small_model(**given, num_layers=depth)
         findings = testing.model_findings(model, quick=True)
         _refuse_broken(' and '.join(elsewhere), findings)
-    if _is_elsewhere(config.train.loss):
-        findings = testing.loss_findings(config.train.loss)
-        _refuse_broken(f'train.loss={config.train.loss}', findings)
     settings = config.optimizer
-    if _is_elsewhere(settings.schedule):
-        findings = testing.schedule_findings(settings.schedule)
-        _refuse_broken(f'optimizer.schedule={settings.schedule}', findings)
-    if '.' in optax_specs.split(settings.name)[0].removeprefix('contrib.'):
-        findings = optax_specs.findings(settings.name)
-        _refuse_broken(f'optimizer.name={settings.name}', findings)
+    others = {
+        'train.loss': (config.train.loss, testing.loss_findings),
+        'optimizer.schedule': (settings.schedule, testing.schedule_findings),
+        'optimizer.name': (settings.name, optax_specs.findings),
+    }
+    for field, (part, find) in others.items():
+        if _is_elsewhere(part):
+            _refuse_broken(f'{field}={part}', find(part))
 
 
 def _is_elsewhere(part: spec.Spec) -> bool:
-    """Whether a part, or one in brackets, is named with a module."""
-    return any('.' in spec.parse(entry)[0] for entry in spec.entries(part))
+    """Whether a part, or one in brackets, is named with a module of elsewhere."""
+    names = [spec.parse(entry)[0] for entry in spec.entries(part)]
+    return any('.' in name.removeprefix(optax_specs.CONTRIB) for name in names)
 
 
 def _refuse_broken(named: str, findings: Iterable[testing.Finding]) -> None:
@@ -173,12 +173,14 @@ def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:
 def _unused_fields(config: ExperimentConfig) -> dict[str, str]:
     """The fields that change nothing → what makes them so."""
     unused = {}
+    deciding = []
+    for field in _DECIDING:
+        value = getattr(config.model, field)
+        if value:
+            deciding.append(f'model.{field}={value}')
     with user_errors():
-        names = variants.unused_fields(config.model)
-    given = {field: getattr(config.model, field) for field in _DECIDING}
-    reasons = [f'model.{field}={value}' for field, value in given.items() if value]
-    for name in names:
-        unused[f'model.{name}'] = ' and '.join(reasons)
+        for field in variants.unused_fields(config.model):
+            unused[f'model.{field}'] = ' and '.join(deciding)
     name, _ = optax_specs.split(config.optimizer.name)
     if name not in optimizer.BY_FIELDS:
         for field in optimizer.ADAMS[:-1]:  # `optimizer.check` says it of weight_decay
@@ -189,5 +191,6 @@ def _unused_fields(config: ExperimentConfig) -> dict[str, str]:
     if not any('teacher' in spec.parameters(loss) for loss in losses):
         unused['train.teacher'] = f'train.loss={config.train.loss}'
     if not config.init_from:
-        unused |= dict.fromkeys(('init_average', 'init_ignore'), 'init_from is empty')
+        unused['init_average'] = 'init_from is empty'
+        unused['init_ignore'] = 'init_from is empty'
     return unused

@@ -23,7 +23,7 @@ VERSION_FIELD = 'schema_version'
 FIRST_VERSION = 8
 # For each later version the fields that it adds, with the values that mean what the
 # version before it did: {'train.new': 0}. Whoever adds a field appends to it.
-# What a version only writes otherwise is an empty entry, and `read_stored` rewrites it.
+# What a version only writes otherwise is an empty entry, of `_in_words_of_now`.
 ADDED: list[dict[str, Any]] = [
     {'train.loss': 'cross_entropy(label_smoothing=0.1)', 'train.teacher': ''},
     {'evaluation.metrics': '[bleu, chrf]', 'evaluation.best': ''},
@@ -41,11 +41,13 @@ ADDED: list[dict[str, Any]] = [
     },
 ]
 _SMOOTHED = 'cross_entropy(label_smoothing={})'
-# Arguments of `evaluation.decode` that were fields beside it.
+# Fields beside `evaluation.decode` that are arguments of what it names now.
 _OF_DECODE = {
-    'greedy': (),
-    'beam': ('beams', 'alpha'),
-    'sample': ('temperature', 'top_k', 'top_p'),
+    'beams': 'beam',
+    'alpha': 'beam',
+    'temperature': 'sample',
+    'top_k': 'sample',
+    'top_p': 'sample',
 }
 # Fields that there were → how the same is said now.
 REPLACED = {
@@ -55,8 +57,7 @@ REPLACED = {
     'tokenizer.kind': "tokenizer='sentencepiece(vocab_size=8000)', or huggingface(…)",
 } | {
     f'evaluation.{field}': f"evaluation.decode='{name}({field}=…)'"
-    for name, fields_of in _OF_DECODE.items()
-    for field in fields_of
+    for field, name in _OF_DECODE.items()
 }
 
 
@@ -176,37 +177,34 @@ def read_stored(file: Path) -> dict[str, Any]:
             f'reads those from {FIRST_VERSION} to {latest}: use the commit that its '
             'environment.json names'
         )
-    train = config.get('train', {})
-    if 'label_smoothing' in train:
-        train['loss'] = _SMOOTHED.format(train.pop('label_smoothing'))
-    model = config.get('model')
-    if isinstance(model, dict) and model.pop('parallel', False):
-        model['block'] = 'parallel'
     for added in ADDED[version - FIRST_VERSION :]:
         for name, value in added.items():
             section, _, key = name.rpartition('.')
             part = config.setdefault(section, {}) if section else config
             part.setdefault(key, value)
-    if isinstance(config.get('tokenizer'), dict):
-        config['tokenizer'] = _tokenizer_spec(config['tokenizer'])
-    evaluation = config.get('evaluation')
-    if isinstance(evaluation, dict) and str(evaluation.get('decode')) in _OF_DECODE:
-        config['evaluation'] = _with_decode_spec(evaluation)
+    _in_words_of_now(config)
     return config
 
 
-def _with_decode_spec(evaluation: dict[str, Any]) -> dict[str, Any]:
-    """The section with `decode` as a spec, of what were fields up to version 11."""
-    decode = evaluation['decode']
-    fields = [x for x in _OF_DECODE[decode] if x in evaluation]
-    given = ', '.join(f'{field}={evaluation[field]!r}' for field in fields)
-    dropped = {x for names in _OF_DECODE.values() for x in names}
-    others = {name: x for name, x in evaluation.items() if name not in dropped}
-    return others | {'decode': f'{decode}({given})' if given else decode}
-
-
-def _tokenizer_spec(section: Mapping[str, Any]) -> str:
-    """What the fields of `tokenizer` that the first release had are as a spec."""
-    is_own = section['kind'] == 'trained'
-    name = 'sentencepiece' if is_own else 'huggingface'
-    return f'{name}(vocab_size={section["vocab_size"]})'
+def _in_words_of_now(config: dict[str, Any]) -> None:
+    """Replaces the fields that there were by those that say the same now."""
+    train = config.get('train', {})
+    if 'label_smoothing' in train:
+        train['loss'] = _SMOOTHED.format(train.pop('label_smoothing'))
+    model = config.get('model', {})
+    if model.pop('parallel', False):
+        model['block'] = 'parallel'
+    tokenizer = config.get('tokenizer')
+    if isinstance(tokenizer, dict):
+        is_own = tokenizer['kind'] == 'trained'
+        name = 'sentencepiece' if is_own else 'huggingface'
+        config['tokenizer'] = f'{name}(vocab_size={tokenizer["vocab_size"]})'
+    evaluation = config.get('evaluation', {})
+    arguments = []
+    for field, name in _OF_DECODE.items():
+        if field in evaluation:
+            value = evaluation.pop(field)
+            if name == evaluation['decode']:
+                arguments.append(f'{field}={value!r}')
+    if arguments:
+        evaluation['decode'] += f'({", ".join(arguments)})'

@@ -1,11 +1,10 @@
 """The parts of a run that are not of this project: kept with it, and found again.
 
 A config names them with their modules, `'my_parts.Local'`. The directory of a run holds
-copies of their files in `parts/`, and in `parts.json` the SHA-256 of each.
+copies of their files in `parts/`.
 """
 
 import contextlib
-import hashlib
 import importlib
 import importlib.util
 import sys
@@ -19,7 +18,6 @@ from experiments.errors import UserError, warn
 from flaxformer_lite.config import spec
 
 FOLDER = 'parts'
-RECORD = 'parts.json'
 _OURS = ('experiments', 'flaxformer_lite', 'contrib')  # the last is optax's
 
 
@@ -45,25 +43,20 @@ def save(path: Path, fields: Mapping[str, Any]) -> None:
     Raises:
       UserError: a file cannot be read or written.
     """
-    contents = {}
+    folder = path / FOLDER
+    copies = _copies(path)
+    now = {}
     for package in packages(fields):
         for name, file in _imported_files(package).items():
-            with storage.as_user_error('read', file):
-                contents[name] = file.read_bytes()
-    record = _read_record(path)
-    now = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-    before = record['files']
-    if now.items() <= before.items():
-        return
-    if any(before.get(name, total) != total for name, total in now.items()):
-        folder = f'{FOLDER}.{len(record["earlier"]) + 1}'
-        with storage.as_user_error('write', path / folder):
-            (path / FOLDER).rename(path / folder)
-        record['earlier'].append({'folder': folder, 'files': before})
-        before = {}
-    for name, data in contents.items():
-        storage.write(path / FOLDER / name, data)
-    storage.write_json(path / RECORD, record | {'files': before | now})
+            now[name] = _contents(file)
+    if any(copies.get(name, data) != data for name, data in now.items()):
+        number = len(list(path.glob(f'{FOLDER}.*'))) + 1
+        with storage.as_user_error('write', folder):
+            folder.rename(path / f'{FOLDER}.{number}')
+        copies = {}
+    for name, data in now.items():
+        if name not in copies:
+            storage.write(folder / name, data)
 
 
 def use(
@@ -83,17 +76,17 @@ def use(
       UserError: a file has changed and that is not accepted, or it cannot be read.
     """
     changed = []
-    files = _read_record(path)['files']
-    for package in sorted({PurePath(name).parts[0].split('.')[0] for name in files}):
-        own = {x: total for x, total in files.items() if _is_of(package, x)}
+    copies = _copies(path)
+    for package in sorted({_package_of(name) for name in copies}):
+        names = [name for name in copies if _package_of(name) == package]
         folder = _folder_of(package)
-        if folder is None or not all((folder / name).is_file() for name in own):
+        if folder is None or not all((folder / name).is_file() for name in names):
             folder = path / FOLDER
             tell(f'{package} is not found from here: its copy in {folder} is used')
             sys.path.insert(0, str(folder.absolute()))
             importlib.invalidate_caches()
-        for name, total in own.items():
-            if storage.sha256(folder / name) != total:
+        for name in names:
+            if _contents(folder / name) != copies[name]:
                 changed.append(str(folder / name))
     if not changed:
         return
@@ -106,15 +99,25 @@ def use(
     tell(message)
 
 
-def _is_of(package: str, file: str) -> bool:
-    return PurePath(file).parts[0].split('.')[0] == package
+def _copies(path: Path) -> dict[str, bytes]:
+    """What a run's copies hold, by their paths in its folder of them."""
+    folder = path / FOLDER
+    found = {}
+    for file in sorted(folder.rglob('*')):
+        # Beside what is imported from here, Python writes its compiled form.
+        if file.is_file() and file.parent.name != '__pycache__':
+            found[file.relative_to(folder).as_posix()] = _contents(file)
+    return found
 
 
-def _read_record(path: Path) -> dict[str, Any]:
-    file = path / RECORD
-    if not storage.exists(file):
-        return {'files': {}, 'earlier': []}
-    return storage.read_json(file)
+def _contents(file: Path) -> bytes:
+    with storage.as_user_error('read', file):
+        return file.read_bytes()
+
+
+def _package_of(file: str) -> str:
+    """`'my_parts'`, of `my_parts.py` and of `my_parts/near.py`."""
+    return PurePath(file).parts[0].split('.')[0]
 
 
 def _imported_files(package: str) -> dict[str, Path]:

@@ -40,17 +40,11 @@ def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -
     package, extra = _NEEDED[to]
     flags.require_packages(f'--to={to}', [package], extra)
     trained = read_trained(workdir)
-    is_published = isinstance(trained.tokenizer, Huggingface)
-    if is_published and to != 'huggingface':
-        raise UserError(
-            f'--to={to} does not write a tokenizer of huggingface: write it with '
-            '--to=huggingface, and convert that with a program of its own'
-        )
-    is_model = isinstance(trained.tokenizer, SentencePiece)
-    if to != 'huggingface' and not is_model:
+    if to != 'huggingface' and not isinstance(trained.tokenizer, SentencePiece):
         raise UserError(
             f'--to={to} writes tokenizers of sentencepiece, and this run has '
-            f'tokenizer={trained.config.tokenizer}'
+            f'tokenizer={trained.config.tokenizer}; one of huggingface is written by '
+            '--to=huggingface'
         )
     with storage.replacing(out) as folder:
         folder.mkdir()
@@ -58,7 +52,7 @@ def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -
             to_ctranslate2.write(trained, folder, quantization)
         elif to == 'stablehlo':
             stablehlo.write(trained, folder)
-        elif is_published:
+        elif isinstance(trained.tokenizer, Huggingface):
             huggingface.write_published(trained, folder)
         else:
             huggingface.write(trained, folder)

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import sentencepiece
 
 from experiments import storage
 from experiments.conversion import rewrite
 from experiments.conversion.rewrite import Expressed
-from experiments.conversion.trained import Trained, draw_tokens
+from experiments.conversion.trained import Trained, draw_tokens, logits
 from experiments.data.tokenizers.base import BOS, EOS, PAD, UNK
 from experiments.data.tokenizers.huggingface import CONFIG, GENERATION, Huggingface
 from experiments.data.tokenizers.sentencepiece import SentencePiece
@@ -113,15 +112,11 @@ def _save(
     folder: Path, documents: Mapping[str, Any], arrays: Mapping[str, jax.Array]
 ) -> None:
     """Writes the JSON files of a checkpoint, by name, and its arrays."""
-    from safetensors.numpy import save_file
+    from safetensors.flax import save_file
 
     for name, value in documents.items():
         storage.write_json(folder / name, value)
-    contiguous = {
-        name: np.ascontiguousarray(x) for name, x in jax.device_get(arrays).items()
-    }
-    metadata = {'format': 'pt'}
-    save_file(contiguous, folder / 'model.safetensors', metadata=metadata)
+    save_file(dict(arrays), folder / 'model.safetensors', metadata={'format': 'pt'})
 
 
 def find_family(trained: Trained) -> FamilyModel:
@@ -166,8 +161,8 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
     source = draw_tokens(trained.model, 16)
     inputs = draw_tokens(trained.model, 15)
     theirs = build.model(*found.described)
-    ours = _logits(trained.model, trained.variables, source, inputs)
-    other = _logits(theirs, found.variables, source, inputs)
+    ours = logits(trained.model, trained.variables, source, inputs)
+    other = logits(theirs, found.variables, source, inputs)
     difference = float(abs(ours - other).max())
     if difference <= max(_TOLERANCE, _SHARE * float(abs(ours).max())):
         return
@@ -177,10 +172,6 @@ def _check_logits(trained: Trained, found: FamilyModel) -> None:
         f'{config.norm} with model.init={config.init}: the logits of this model differ '
         f'by {difference:.1g} there'
     )
-
-
-def _logits(model: Model, variables: Any, source: Any, inputs: Any) -> np.ndarray:
-    return np.asarray(jax.jit(model.apply)(variables, source, inputs))
 
 
 def _config(theirs: dict[str, Any], trained: Trained) -> dict[str, Any]:
@@ -201,10 +192,8 @@ def _config(theirs: dict[str, Any], trained: Trained) -> dict[str, Any]:
 
 
 def _longest(trained: Trained) -> int:
-    """The most tokens of a translation: of a source as long as one of training."""
-    config = trained.config
-    longest = config.batch.max_length + config.evaluation.extra_length
-    most = max(_GENERATED, longest)
+    """The most tokens that Transformers generates."""
+    most = max(_GENERATED, trained.longest)
     return min(most, trained.model.max_length or most)
 
 

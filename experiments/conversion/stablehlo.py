@@ -16,6 +16,7 @@ import numpy as np
 from jax import export
 
 from experiments import storage
+from experiments.checkpoints.digest import leaves_by_path
 from experiments.conversion.trained import Trained
 from experiments.errors import UserError
 from flaxformer_lite.kv_cache import BeamState
@@ -53,7 +54,7 @@ def write(trained: Trained, folder: Path) -> None:
             '--to=stablehlo: a part of this model needs lengths that are known, as '
             f'blockwise attention and a mixture of experts do: {reason}'
         ) from None
-    arrays: dict[str, Any] = jax.device_get(_by_path(trained.variables))
+    arrays: dict[str, Any] = jax.device_get(leaves_by_path(trained.variables))
     np.savez(folder / 'parameters.npz', **arrays)
     (folder / 'tokenizer.model').write_bytes(trained.tokenizer.model)
     manifest = _MANIFEST | {
@@ -66,20 +67,12 @@ def write(trained: Trained, folder: Path) -> None:
     storage.write_json(folder / 'manifest.json', manifest)
 
 
-def _by_path(variables: Any) -> dict[str, Any]:
-    """The variables by their paths, such as params/encoder/layer_0/…"""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator='/'): x
-        for path, x in jax.tree.leaves_with_path(variables)
-    }
-
-
 def _functions(
     model: Model, extra_length: int
 ) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
     """What is exported, by name: each function, and the shapes that it takes."""
     variables = jax.eval_shape(lambda: init_variables(model, jax.random.key(0)))
-    parameters = _by_path(variables)
+    parameters = leaves_by_path(variables)
     tree = jax.tree.structure(variables)
     batch, length = export.symbolic_shape('b, s', constraints=[f's >= {SHORTEST}'])
     room = length + extra_length

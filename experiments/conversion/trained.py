@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from experiments.config.schema import ExperimentConfig
@@ -26,6 +27,11 @@ class Trained(NamedTuple):
     model: Model
     variables: Any
 
+    @property
+    def longest(self) -> int:
+        """The most tokens of a translation: of a source as long as one of training."""
+        return self.config.batch.max_length + self.config.evaluation.extra_length
+
 
 def read_trained(workdir: Path) -> Trained:
     """The trained model of a run's directory.
@@ -42,3 +48,8 @@ def draw_tokens(model: Model, length: int) -> np.ndarray:
     length = min(length, (model.max_length or length + 1) - 1)
     draw = np.random.default_rng(length).integers
     return draw(UNK + 1, model.vocab_size, (4, length), np.int32)
+
+
+def logits(model: Model, variables: Any, source_BS: Any, inputs_BT: Any) -> np.ndarray:
+    """The logits BTV of a model, by teacher forcing."""
+    return np.array(jax.jit(model.apply)(variables, source_BS, inputs_BT))

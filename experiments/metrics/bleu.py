@@ -19,8 +19,6 @@ _TOKENIZERS = {
     'ko': 'ko-mecab',
     'kor': 'ko-mecab',
 }
-# What these need is not here with sacreBLEU: a dictionary, or a file from the network.
-_NEED_MORE = ('ja-mecab', 'ko-mecab', 'flores101', 'flores200')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,11 +74,10 @@ class Bleu(SacreBleu):
         return _TOKENIZERS.get(code, '13a')
 
     def check_installed(self) -> None:
-        if self.tokenizer not in _NEED_MORE:
-            return
         try:
             self.make_scorer()
-        # sacreBLEU ends the process where it cannot download.
+        # A dictionary or a file from the network may be missing. sacreBLEU ends the
+        # process where it cannot download.
         except (Exception, SystemExit) as error:
             reason = ' '.join(str(error).split())
             raise UserError(

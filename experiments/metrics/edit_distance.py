@@ -11,7 +11,7 @@ class EditDistance(ErrorRate):
     """Σ edits / sentences, as those of inflection are scored; `error_rate`'s edits.
 
     Attributes:
-      unit, pieces, lowercase: as of `error_rate`.
+      unit, lowercase: as of `error_rate`.
     """
 
     def statistics(

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import optax
 
 from experiments.errors import UserError, user_errors
-from flaxformer_lite import ranges, testing
+from flaxformer_lite import testing
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.ranges import nearest
 
-_CONTRIB = 'contrib.'
+CONTRIB = 'contrib.'
 # These cannot be had by a name: they want more than a gradient (the loss itself,
 # gradients of single examples, another optimizer), do not go by a schedule, or keep
 # what no checkpoint holds.
@@ -23,20 +23,8 @@ _LEFT_OUT = frozenset(
     'lbfgs rprop sm3 optimistic_adam contrib.momo contrib.momo_adam contrib.sophia '
     'contrib.dpsgd contrib.schedule_free contrib.cocob contrib.galore'.split()
 )
-# What weight decay leaves out is the same whatever the optimizer.
-_MASKS = ('mask', 'weight_decay_mask')
 # Which axes of a kernel are its input's and which its output's: what Muon goes by.
 _DIMENSIONS = 'muon_weight_dimension_numbers'
-# What is given anyway, or what no literal can be.
-_NOT_GIVEN = frozenset(
-    'learning_rate seed base_optimizer clip_value_fn trust_ratio_mask '
-    f'weight_dimension_numbers {_DIMENSIONS} {" ".join(_MASKS)}'.split()
-)
-
-
-def names() -> list[str]:
-    """All that `make` takes, those of `optax.contrib` last."""
-    return list(_makers())
 
 
 def split(text: Spec) -> tuple[str, dict[str, Any]]:
@@ -45,11 +33,8 @@ def split(text: Spec) -> tuple[str, dict[str, Any]]:
     Raises:
       UserError: the text is not a spec.
     """
-    text = spec.text(text).strip()
-    prefix = _CONTRIB if text.startswith(_CONTRIB) else ''
     with user_errors('optimizer.name: '):
-        name, arguments = spec.parse(text.removeprefix(prefix))
-    return prefix + name, arguments
+        return spec.parse(text)
 
 
 def findings(text: Spec) -> list[testing.Finding]:
@@ -81,76 +66,47 @@ def make(
     Raises:
       UserError: there is no such optimizer or argument, or optax refuses a value.
     """
-    makers = _makers()
-    if '.' in name and not name.startswith(_CONTRIB):
-        return _from_elsewhere(name, given, schedule, mask)
-    if name not in makers:
+    of_optax = makers()
+    if '.' not in name.removeprefix(CONTRIB) and name not in of_optax:
         raise UserError(
-            f'optimizer.name must be one of {", ".join(makers)}, not {name!r}'
-            f'{nearest(name, makers)}'
+            f'optimizer.name must be one of {", ".join(of_optax)}, not {name!r}'
+            f'{nearest(name, of_optax)}'
         )
-    maker = makers[name]
-    known = inspect.signature(maker).parameters
-    takes = [x for x, p in known.items() if _can_be_given(x, p.default)]
-    for argument, value in given.items():
-        if argument not in takes:
-            raise UserError(
-                f'optimizer.name={name}({argument}={value!r}): unknown argument; '
-                f'{name} takes {", ".join(takes) or "no arguments"}'
-            )
-    ours: dict[str, Any] = {x: mask for x in _MASKS if x in known}
-    if _DIMENSIONS in known:
-        ours[_DIMENSIONS] = _dimensions
+    ours = {
+        'learning_rate': schedule,
+        'mask': mask,
+        'weight_decay_mask': mask,
+        _DIMENSIONS: _dimensions,
+    }
+    with user_errors('optimizer.name: '):
+        maker = of_optax.get(name) or spec.imported(name)
+        takes = spec.parameters(maker)
+        if 'learning_rate' not in takes:
+            raise ValueError(f'{name} must take learning_rate, a schedule')
+        spec.check(name, maker, given, ours)
+    ours = {argument: x for argument, x in ours.items() if argument in takes}
     try:
-        update = maker(learning_rate=schedule, **ours, **given)
+        update = maker(**ours, **given)
         _try(update)
     except Exception as error:  # whatever optax and JAX say to a value of a wrong kind
+        if name not in of_optax:
+            raise
         reason = ' '.join(str(error).split())
         raise UserError(f'optimizer.name={name}: optax refuses it: {reason}') from None
     return update
 
 
-def _from_elsewhere(
-    name: str,
-    given: dict[str, Any],
-    schedule: optax.Schedule,
-    mask: Callable[[Any], Any],
-) -> optax.GradientTransformation:
-    """What a function or class of a dotted name returns."""
-    ours = {'learning_rate': schedule, 'mask': mask}
-    with user_errors('optimizer.name: '):
-        maker = spec.imported(name)
-        takes = spec.parameters(maker)
-        if 'learning_rate' not in takes:
-            raise ValueError(f'{name} must take learning_rate, a schedule')
-        ours = {argument: x for argument, x in ours.items() if argument in takes}
-        spec.check(name, maker, given, ours)
-    update = maker(**ours, **given)
-    if not isinstance(update, optax.GradientTransformation):
-        raise UserError(
-            f'optimizer.name={name} must return an optax.GradientTransformation, not '
-            f'{ranges.shown(update)}'
-        )
-    _try(update)
-    return update
-
-
 @functools.cache
-def _makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
+def makers() -> dict[str, Callable[..., optax.GradientTransformation]]:
+    """Optax's functions by the names that `make` takes, those of `contrib` last."""
     found = {}
-    for prefix, module in (('', optax), (_CONTRIB, optax.contrib)):
+    for prefix, module in (('', optax), (CONTRIB, optax.contrib)):
         for name, function in sorted(vars(module).items()):
             if name.startswith(('_', 'scale_by_')) or not inspect.isfunction(function):
                 continue
             if 'learning_rate' in inspect.signature(function).parameters:
                 found[prefix + name] = function
     return {name: maker for name, maker in found.items() if name not in _LEFT_OUT}
-
-
-def _can_be_given(name: str, default: Any) -> bool:
-    if name in _NOT_GIVEN:
-        return False
-    return isinstance(default, type) or not callable(default)
 
 
 def _dimensions(params: Any) -> Any:
@@ -173,7 +129,7 @@ def _dimensions(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(of_leaf, params)
 
 
-def _try(update: optax.GradientTransformation) -> None:
+def _try(update: Any) -> None:
     """Traces an update of a matrix and a bias, which raises what is wrong."""
     matrix = jax.ShapeDtypeStruct((2, 2), jnp.float32)
     vector = jax.ShapeDtypeStruct((2,), jnp.float32)
