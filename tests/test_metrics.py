@@ -5,6 +5,7 @@ import math
 import random
 import statistics
 import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import sacrebleu
@@ -43,9 +44,28 @@ def make(text):
     return metric
 
 
+@pytest.fixture(autouse=True)
+def comet(monkeypatch):
+    """In the place of unbabel-comet: it says which share of the words is right.
+
+    What is tested so is what it is asked, and not that package, which is not here.
+    """
+
+    def predict(asked, batch_size, gpus, progress_bar):
+        assert all(set(entry) == {'src', 'mt', 'ref'} for entry in asked)
+        pairs = [(set(x['mt'].split()), set(x['ref'].split())) for x in asked]
+        scores = [len(mt & ref) / len(mt | ref) for mt, ref in pairs]
+        return SimpleNamespace(scores=scores)
+
+    module = ModuleType('comet')
+    module.__spec__ = SimpleNamespace()
+    module.load_from_checkpoint = lambda path: SimpleNamespace(predict=predict)
+    monkeypatch.setitem(sys.modules, 'comet', module)
+
+
 @pytest.fixture(params=METRICS.names())
 def metric(request):
-    return make(request.param)
+    return make({'comet': 'comet(path="model")'}.get(request.param, request.param))
 
 
 def test_ours_keep_the_contracts(metric):
@@ -131,7 +151,7 @@ def test_blank_translations_are_the_worst(metric):
 
 # Other values of arguments than the default, where these are not clear.
 OTHER = {'tokenize': 'char', 'unit': 'character', 'smooth_method': 'floor'}
-OTHER |= {'smooth_value': 0.5}
+OTHER |= {'path': 'other', 'smooth_value': 0.5}
 NEEDS = {'smooth_value': "smooth_method='floor'"}
 
 
@@ -140,7 +160,8 @@ def test_the_signature_tells_every_argument(metric):
         other = OTHER.get(name, not value if isinstance(value, bool) else None)
         if other is None:
             other = value + 1
-        beside = [NEEDS[name]] if name in NEEDS else []
+        beside = [] if name == 'path' or metric.name != 'comet' else ['path="model"']
+        beside += [NEEDS[name]] if name in NEEDS else []
         changed = make(f'{metric.name}({", ".join([*beside, f"{name}={other!r}"])})')
         assert changed.signature(ONE_EACH) != metric.signature(ONE_EACH), name
     numbers = [metric.signature(x).split('|')[0] for x in (ONE_EACH, REFERENCES)]
@@ -251,6 +272,13 @@ def test_an_exact_match_is_any_reference_but_for_spaces():
         assert score == pytest.approx(100 * share)
 
 
+def test_of_several_references_comet_takes_the_one_that_is_best():
+    found = make('comet(path="model")').sentence_scores(
+        ['a b', 'c'], [('x', 'a b'), ('c d',)], ['s', 't']
+    )
+    assert found == [100.0, 50.0]
+
+
 @pytest.mark.parametrize(
     ('language', 'tokenizer'),
     [('de', '13a'), ('zh', 'zh'), ('zho_Hans', 'zh'), ('ZH-tw', 'zh'), ('jam', '13a')],
@@ -266,6 +294,12 @@ def test_the_language_says_how_bleu_parts_text(language, tokenizer):
     [
         ('bleu', 'ja', 'MeCab', r'pip install sacrebleu\[ja\]; or choose another'),
         ('bleu', 'kor_Hang', 'mecab_ko', r'sacrebleu\[ko\]; or .*tokenize="char"'),
+        (
+            'comet(path="x")',
+            'de',
+            'comet',
+            'needs the file .*pip install unbabel-comet',
+        ),
     ],
 )
 def test_what_is_not_installed_is_one_line(
@@ -297,6 +331,7 @@ def test_metrics_are_called_by_their_kind_or_else_by_their_specs():
         ('bleu(smooth_value="x")', '', 'smooth_value must be of type float or None'),
         ('bleu(name="x")', '', "unknown argument 'name'"),
         ('error_rate(unit="piece")', '', 'unit must be one of word, character'),
+        ('comet', '', 'evaluation.metrics: comet needs path'),
         ('math.Bleu', '', 'math has no class Bleu'),
         ('[chrf, ter]', 'bleu', 'evaluation.best=bleu is not one of .*: chrf, ter'),
     ],

@@ -173,14 +173,12 @@ def check_overrides(config: ExperimentConfig, overrides: Iterable[str]) -> None:
 def _unused_fields(config: ExperimentConfig) -> dict[str, str]:
     """The fields that change nothing → what makes them so."""
     unused = {}
-    deciding = []
-    for field in _DECIDING:
-        value = getattr(config.model, field)
-        if value:
-            deciding.append(f'model.{field}={value}')
     with user_errors():
-        for field in variants.unused_fields(config.model):
-            unused[f'model.{field}'] = ' and '.join(deciding)
+        names = variants.unused_fields(config.model)
+    given = {field: getattr(config.model, field) for field in _DECIDING}
+    reasons = [f'model.{field}={value}' for field, value in given.items() if value]
+    for name in names:
+        unused[f'model.{name}'] = ' and '.join(reasons)
     name, _ = optax_specs.split(config.optimizer.name)
     if name not in optimizer.BY_FIELDS:
         for field in optimizer.ADAMS[:-1]:  # `optimizer.check` says it of weight_decay
@@ -191,6 +189,5 @@ def _unused_fields(config: ExperimentConfig) -> dict[str, str]:
     if not any('teacher' in spec.parameters(loss) for loss in losses):
         unused['train.teacher'] = f'train.loss={config.train.loss}'
     if not config.init_from:
-        unused['init_average'] = 'init_from is empty'
-        unused['init_ignore'] = 'init_from is empty'
+        unused |= dict.fromkeys(('init_average', 'init_ignore'), 'init_from is empty')
     return unused
