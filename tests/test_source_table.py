@@ -144,7 +144,7 @@ def test_a_parquet_file_without_the_column_lists_those_that_are_there(tmp_path):
     [
         ('train="no.tsv", val="no.tsv", source="a", target="b"', 'no.tsv is missing'),
         ('train="a.txt", val="a.txt", source="a", target="b"', 'end with .tsv, .csv'),
-        ('train="a.tsv", val="a.tsv", source="a", target="a"', 'name two columns'),
+        ('train="a.tsv", val="a.tsv", source="a", target="a"', 'name two'),
         ('train=3, val="a.tsv", source="a", target="b"', 'train must be of type str'),
         ('train="a.tsv"', 'table needs val, source, target, such as table'),
     ],
