@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments import storage
-from experiments.data.sources._files import lines, reading
+from experiments.data.sources._files import lines
 from experiments.data.sources.base import Source, check_sides, plain_text
 from experiments.errors import UserError
 
-_ROWS = 8192  # of a Parquet file that are in memory at once
 Row = dict[str, Any]  # a cell by its column's name
 
 
@@ -23,8 +22,8 @@ class Table(Source):
     The name of a file says how it is read. `.tsv` and `.csv` have the names of columns
     in the first line; a quotation mark encloses cells in CSV, and in TSV it is a
     character like others. `.jsonl` has an object a line. These may be `.gz`, too, and
-    are UTF-8. `.parquet` is read by pyarrow. Text is brought to Unicode's NFC, and line
-    ends within a cell become spaces. Files are streamed.
+    are UTF-8. Text is brought to Unicode's NFC, and line ends within a cell become
+    spaces. Files are streamed.
 
     Args:
       train: the file that is trained on; `~` is the home directory.
@@ -80,7 +79,7 @@ class Table(Source):
     def _rows(self, file: Path, columns: tuple[str, ...]) -> Iterator[list[str]]:
         """The cells of these columns, row by row."""
         number = 0
-        for number, row in enumerate(_READERS[_kind(file)](file, columns), 1):
+        for number, row in enumerate(_READERS[_kind(file)](file), 1):
             yield [_cell(file, number, row, name) for name in columns]
         if not number:
             raise UserError(f'data: {file} has no rows')
@@ -134,20 +133,19 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
         raise UserError(f'data: {file}, below row {number}: {error}') from None
 
 
-def _tsv(file: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+def _tsv(file: Path) -> Iterator[Row]:
     rows = (line.split('\t') if line else [] for line in lines(file))
     return _separated(rows, file)
 
 
-def _csv(file: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+def _csv(file: Path) -> Iterator[Row]:
     text = (f'{line}\n' for line in lines(file))
     return _separated(csv.reader(text, strict=True), file)
 
 
-def _jsonl(file: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+def _jsonl(file: Path) -> Iterator[Row]:
     for number, line in enumerate(lines(file), 1):
         if not line.strip():
-            yield dict.fromkeys(columns, '')
             continue
         try:
             row = json.loads(line)
@@ -158,27 +156,8 @@ def _jsonl(file: Path, columns: tuple[str, ...]) -> Iterator[Row]:
         yield row
 
 
-def _parquet(file: Path, columns: tuple[str, ...]) -> Iterator[Row]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError(f'data: to read {file}, pip install pyarrow') from None
-    try:
-        with reading(file), parquet.ParquetFile(file) as table:
-            there = table.schema_arrow.names
-            wanted = [name for name in columns if name in there]
-            if len(wanted) < len(columns):  # `_cell` refuses it, and lists these
-                yield dict.fromkeys(there)
-            for batch in table.iter_batches(_ROWS, columns=wanted):
-                yield from batch.to_pylist()
-    except pyarrow.ArrowException as error:
-        raise UserError(f'data: {file} cannot be read: {error}') from None
-
-
-_READERS: dict[str, Callable[[Path, tuple[str, ...]], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     '.tsv': _tsv,
     '.csv': _csv,
     '.jsonl': _jsonl,
-    '.parquet': _parquet,
 }
