@@ -118,10 +118,19 @@ class _Counting(_Careless):
     [
         (_NotANumber, 'scores are finite numbers: .*nan'),
         (_Short, 'each sentence has a row of numbers: 4 sentences have rows of'),
-        (_Falling, 'what a reference says is best: references have 100'),
-        (_Long, 'blank translations are no better: these have -?0'),
-        (_OfTheFirst, 'the same score comes each time, in any order: it is'),
-        (_Counting, 'the same score comes each time, in any order: it is'),
+        (
+            _Falling,
+            'what a reference says is best: .* references 100',
+        ),
+        (
+            _Long,
+            'blank translations are no better: .* blank ones -?0',
+        ),
+        (
+            _OfTheFirst,
+            'the same score comes each time, in any order: ',
+        ),
+        (_Counting, 'the same score comes each time, in any order: '),
     ],
 )
 def test_a_careless_metric_is_found(careless, contract):
