@@ -22,7 +22,7 @@ from experiments.metrics.base import Metric
 from experiments.optimizers import optax_specs
 from flaxformer_lite import generation, testing
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS
-from flaxformer_lite.testing.finding import Finding, told, without
+from flaxformer_lite.testing.finding import Finding, without
 
 TEXT = 'grammar(pairs=500)'  # of which a tokenizer learns, and a filter leaves out
 PAIRS = 10_000  # of the training pairs, which are looked at
@@ -80,6 +80,16 @@ _EXAMINED: dict[str, Callable[[str], list[Finding]]] = {
 }
 
 
+def _findings(contracts: Mapping[str, Examples]) -> list[Finding]:
+    """By what must hold, the examples against it, of which the first is shown."""
+    return [without(contract, found) for contract, found in contracts.items()]
+
+
+def _unless(holds: bool, otherwise: str) -> Examples:
+    """What is so where a contract does not hold."""
+    return [] if holds else [otherwise]
+
+
 def _differing(expected: Sequence[Any], found: Sequence[Any]) -> Examples:
     """Examples of what is another the second time."""
     if len(expected) != len(found):
@@ -97,15 +107,15 @@ def source_findings(source: Source) -> list[Finding]:
     first = next(iter(sets), 'none')
     is_trained = set(train).__contains__
     odd = _pairs_that({'training': train, **sets}, _is_odd)
-    return [
-        told('there are training pairs', bool(train), 'there is none'),
-        without('the same pairs come each time', _differing(train, again)),
-        without('text is NFC, and of one line', odd),
-        without(
-            'no set holds a pair that is trained on', _pairs_that(sets, is_trained)
-        ),
-        told('the first set is val', first == 'val', f'it is {first}'),
-    ]
+    return _findings(
+        {
+            'there are training pairs': _unless(bool(train), 'there is none'),
+            'the same pairs come each time': _differing(train, again),
+            'text is NFC, and of one line': odd,
+            'no set holds a pair that is trained on': _pairs_that(sets, is_trained),
+            'the first set is val': _unless(first == 'val', f'it is {first}'),
+        }
+    )
 
 
 def _pairs(sentences: Iterable[tuple[str, str | tuple[str, ...]]]) -> list[Pair]:
@@ -120,6 +130,7 @@ def _pairs(sentences: Iterable[tuple[str, str | tuple[str, ...]]]) -> list[Pair]
 def _pairs_that(
     sets: Mapping[str, Sequence[Pair]], is_wrong: Callable[[Pair], bool]
 ) -> Examples:
+    """Examples of pairs of any set."""
     for name, pairs in sets.items():
         for i, pair in enumerate(pairs):
             if is_wrong(pair):
@@ -127,6 +138,7 @@ def _pairs_that(
 
 
 def _is_odd(pair: Pair) -> bool:
+    """Whether a side is no NFC, or has a line end."""
     has_line_end = any('\n' in text for text in pair)
     is_normal = all(unicodedata.is_normalized('NFC', text) for text in pair)
     return has_line_end or not is_normal
@@ -149,19 +161,24 @@ def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> list[Findi
     pieces = trained.pieces(list(range(size)))
     unwritten = [repr(x) for x in pieces if not isinstance(x, str)]
     after_end = _differing(decoded, trained.decode(ended))
-    return [
-        without('text comes back', _lost(texts, decoded)),
-        without('what follows an end is no text', after_end),
-        without('ids are those of text', _ids_beside(of_text, texts, rows)),
-        without('a blank text has no ids', map(str, filter(None, blank))),
-        without('each id is written as a piece', unwritten),
-        told('it has no more ids than it says', size <= most, f'{size}, not {most}'),
-        told('equal text makes equal bytes', is_same, 'they are others'),
-        without('what it draws is of the same text', _drawn(trained, texts, rows)),
-    ]
+    return _findings(
+        {
+            'text comes back': _lost(texts, decoded),
+            'what follows an end is no text': after_end,
+            'ids are those of text': _ids_beside(of_text, texts, rows),
+            'a blank text has no ids': map(str, filter(None, blank)),
+            'each id is written as a piece': unwritten,
+            'it has no more ids than it says': _unless(
+                size <= most, f'{size}, not {most}'
+            ),
+            'equal text makes equal bytes': _unless(is_same, 'they are others'),
+            'what it draws is of the same text': _drawn(trained, texts, rows),
+        }
+    )
 
 
 def _lost(texts: Texts, decoded: Texts) -> Examples:
+    """Examples of text that comes back as other text, but for unknown characters."""
     for text, back in zip(texts, decoded, strict=True):
         if back != normalize(text) and UNKNOWN not in back:
             yield f'{text!r:.60} comes back as {back!r:.60}'
@@ -202,11 +219,13 @@ def filter_findings(make: Callable[[], Filter]) -> list[Finding]:
     pairs = [*train, *copies, *blank, *train]
     first = passed(pairs)
     again = passed(pairs)
-    return [
-        told('some pairs are kept', bool(first), 'none is'),
-        without('the same pairs are kept each time', _differing(first, again)),
-        without('what is kept is kept again', _differing(first, passed(first))),
-    ]
+    return _findings(
+        {
+            'some pairs are kept': _unless(bool(first), 'none is'),
+            'the same pairs are kept each time': _differing(first, again),
+            'what is kept is kept again': _differing(first, passed(first)),
+        }
+    )
 
 
 # What stands for no text, and text.
@@ -232,14 +251,17 @@ def objective_findings(objective: Objective) -> list[Finding]:
     rows = [source + target for source, target in first]
     drawn = _differing(first, examples())
     no_pieces = _ids_beside(allowed, texts, rows)
-    return [
-        without('equal random numbers make equal examples', drawn),
-        without('neither side is longer than the text', _longer(texts, first)),
-        without('ids are those of pieces, without ends', no_pieces),
-    ]
+    return _findings(
+        {
+            'equal random numbers make equal examples': drawn,
+            'neither side is longer than the text': _longer(texts, first),
+            'ids are those of pieces, without ends': no_pieces,
+        }
+    )
 
 
 def _longer(texts: Ids, examples: Sequence[Any]) -> Examples:
+    """Examples with more ids than their texts have."""
     for text, (source, target) in zip(texts, examples, strict=True):
         if max(len(source), len(target)) > len(text):
             yield f'of {len(text)} ids {len(source)} are read and {len(target)} written'
@@ -262,13 +284,16 @@ def hook_findings(hook: Hook) -> list[Finding]:
         added = [hook.row(row) for row in rows]
         hook.checkpoint(1)
         hook.end({'steps': 2, 'test': {'bleu': 12.5}})
-    return [
-        without('it leaves rows as they are', _differing(_ROWS, rows)),
-        without('what it adds to a row can be JSON', _no_json(added)),
-    ]
+    return _findings(
+        {
+            'it leaves rows as they are': _differing(_ROWS, rows),
+            'what it adds to a row can be JSON': _no_json(added),
+        }
+    )
 
 
 def _no_json(added: Sequence[Any]) -> Examples:
+    """Examples of what is no mapping, or cannot be written."""
     for own in added:
         try:
             json.dumps(dict(own or {}), default=float)
@@ -295,9 +320,9 @@ def metric_findings(metric: Metric) -> list[Finding]:
     lengths = [len(row) for row in metric.statistics(OUTPUTS, REFERENCES, SOURCES)]
     are_rows = len(lengths) == len(OUTPUTS) and len(set(lengths)) == 1
     otherwise = f'{len(OUTPUTS)} sentences have rows of {lengths}'
-    rows = told('each sentence has a row of numbers', are_rows, otherwise)
+    rows = {'each sentence has a row of numbers': _unless(are_rows, otherwise)}
     if not are_rows:
-        return [rows]
+        return _findings(rows)
     score, *of_each = _scores(metric, OUTPUTS)
     best, *best_of_each = _scores(metric, PERFECT)
     blank, *blank_of_each = _scores(metric, BLANK)
@@ -311,13 +336,15 @@ def metric_findings(metric: Metric) -> list[Finding]:
         f'translations have {score:g}, references {best:g}, blank ones {blank:g}, and '
         f'the same translations in another order {again:g}'
     )
-    return [
-        rows,
-        told('scores are finite numbers', are_finite, f'they are {numbers}'),
-        told('what a reference says is best', is_best, found),
-        told('blank translations are no better', is_no_better, found),
-        told('the same score comes each time, in any order', is_same, found),
-    ]
+    return _findings(
+        {
+            **rows,
+            'scores are finite numbers': _unless(are_finite, f'they are {numbers}'),
+            'what a reference says is best': _unless(is_best, found),
+            'blank translations are no better': _unless(is_no_better, found),
+            'the same score comes each time, in any order': _unless(is_same, found),
+        }
+    )
 
 
 def _scores(metric: Metric, outputs: list[str]) -> list[float]:
