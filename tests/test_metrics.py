@@ -116,12 +116,21 @@ class _Counting(_Careless):
 @pytest.mark.parametrize(
     ('careless', 'contract'),
     [
-        (_NotANumber, "scores are finite numbers: .*'' and others have nan"),
+        (_NotANumber, 'scores are finite numbers: .*nan'),
         (_Short, 'each sentence has a row of numbers: 4 sentences have rows of'),
-        (_Falling, 'what a reference says is best: all references have 100'),
-        (_Long, 'blank translations are no better: blank ones have -?0'),
-        (_OfTheFirst, 'the order of sentences changes nothing: it is'),
-        (_Counting, 'the same score comes each time: it is'),
+        (
+            _Falling,
+            'what a reference says is best: .* references 100',
+        ),
+        (
+            _Long,
+            'blank translations are no better: .* blank ones -?0',
+        ),
+        (
+            _OfTheFirst,
+            'the same score comes each time, in any order: ',
+        ),
+        (_Counting, 'the same score comes each time, in any order: '),
     ],
 )
 def test_a_careless_metric_is_found(careless, contract):

@@ -4,6 +4,7 @@ Those in goldens/tokenizers/ were trained on a few words; what Transformers make
 texts and of tokens stands beside them.
 """
 
+import functools
 import json
 import subprocess
 import sys
@@ -28,14 +29,22 @@ def open_checkpoint(path, *languages):
     )
 
 
-def read(name, path):
-    return open_checkpoint(checkpoint(name, path / name), *golden_of(name)['languages'])
+@pytest.fixture(scope='module')
+def read(tmp_path_factory):
+    """Opens each once."""
+
+    @functools.cache
+    def opened(name):
+        path = checkpoint(name, tmp_path_factory.mktemp('theirs') / name)
+        return open_checkpoint(path, *golden_of(name)['languages'])
+
+    return opened
 
 
 @every_golden
-def test_tokens_are_those_of_transformers(name, tmp_path):
+def test_tokens_are_those_of_transformers(name, read):
     golden = golden_of(name)
-    tokenizer = read(name, tmp_path)
+    tokenizer = read(name)
     end = [] if tokenizer.source_end is None else [tokenizer.source_end]
     found = zip(golden['texts'], tokenizer.encode(golden['texts']), strict=True)
     for (text, source), theirs in zip(found, golden['source'], strict=True):
@@ -43,9 +52,9 @@ def test_tokens_are_those_of_transformers(name, tmp_path):
 
 
 @every_golden
-def test_targets_are_what_transformers_hands_to_the_decoder(name, tmp_path):
+def test_targets_are_what_transformers_hands_to_the_decoder(name, read):
     golden = golden_of(name)
-    tokenizer = read(name, tmp_path)
+    tokenizer = read(name)
     special = tokenizer.special_tokens
     found = zip(golden['texts'], tokenizer.encode_target(golden['texts']), strict=True)
     for (text, target), theirs in zip(found, golden['target'], strict=True):
@@ -61,9 +70,9 @@ def test_targets_are_what_transformers_hands_to_the_decoder(name, tmp_path):
 
 
 @every_golden
-def test_texts_of_tokens_are_those_of_transformers(name, tmp_path):
+def test_texts_of_tokens_are_those_of_transformers(name, read):
     golden = golden_of(name)
-    tokenizer = read(name, tmp_path)
+    tokenizer = read(name)
     special = tokenizer.special_tokens
     theirs = zip(golden['rows'], golden['decoded'], strict=True)
     expected = [(row, text) for row, text in theirs if special.end not in row]
@@ -74,8 +83,8 @@ def test_texts_of_tokens_are_those_of_transformers(name, tmp_path):
 
 
 @every_golden
-def test_a_run_keeps_a_copy(name, tmp_path):
-    tokenizer = read(name, tmp_path)
+def test_a_run_keeps_a_copy(name, read, tmp_path):
+    tokenizer = read(name)
     path = tmp_path / 'run' / 'tokenizer.model'
     tokenizer.save(path)
     saved = tokenizers.open_saved('huggingface', path)
@@ -102,11 +111,11 @@ def test_other_settings_of_a_checkpoint_make_no_other_tokenizer(tmp_path):
     assert open_checkpoint(theirs, 'cs_CZ', 'en_XX').digest != first.digest
 
 
-def test_what_sources_end_with_is_in_every_batch(tmp_path):
+def test_what_sources_end_with_is_in_every_batch(read):
     """mBART's sources end with a language behind the end token, T5Gemma's with text."""
     for name in ('mbart', 't5gemma', 't5'):
         golden = golden_of(name)
-        tokenizer = read(name, tmp_path)
+        tokenizer = read(name)
         texts = [text for text in golden['texts'] if text.strip()]
         rows = [row for row in golden['source'] if len(row) > 2]
         assert len(rows) == len(texts)
@@ -184,13 +193,13 @@ def test_what_is_of_two_checkpoints_is_refused(tmp_path):
     refuses(pegasus, 'token 114, and the model 17 rows: they are of two')
 
 
-def test_tokens_that_are_no_text_are_shown_by_names(tmp_path):
+def test_tokens_that_are_no_text_are_shown_by_names(read):
     source, target = golden_of('mbart')['languages']
-    tokenizer = read('mbart', tmp_path)
+    tokenizer = read('mbart')
     shown = tokenizer.pieces([*tokenizer.encode(['ab'])[0], tokenizer.source_end])
     assert shown[-2:] == ['</s>', source]
     assert tokenizer.pieces([tokenizer.special_tokens.start]) == [target]
-    assert read('bart', tmp_path).pieces([0, 4, 279]) == ['<s>', '!', '<279>']
+    assert read('bart').pieces([0, 4, 279]) == ['<s>', '!', '<279>']
 
 
 def test_without_a_package_it_is_named_and_nothing_else_is_said(tmp_path):

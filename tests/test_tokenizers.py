@@ -1,6 +1,7 @@
 """What every tokenizer of the folder has to be, and the law of each."""
 
 import collections
+import dataclasses
 import shutil
 
 import numpy as np
@@ -85,11 +86,11 @@ class _Careless(Tokenizer):
     ('mistake', 'contract'),
     [
         ('changed', "text comes back: 'ab' comes back as 'bc'"),
-        ('end', "what follows an end is no text: 'ab' becomes"),
-        ('ids', "ids are those of text: 'ab' has the id 0 of 500"),
+        ('end', "what follows an end is no text: number 0 is 'ab', and then 'ab"),
+        ('ids', "ids are those of text: 'ab' has the id 0"),
         ('blank', 'a blank text has no ids: '),
-        ('pieces', 'each id is written as a piece: 0 is 0'),
-        ('unequal', 'equal text makes equal bytes: of 5 bytes and 10'),
+        ('pieces', 'each id is written as a piece: 0'),
+        ('unequal', 'equal text makes equal bytes: they are others'),
         ('drawn', "what it draws is of the same text: 'ab' comes back as 'ba'"),
     ],
 )
@@ -113,14 +114,6 @@ def test_a_run_opens_what_it_saved(name, spec, tmp_path):
     path.write_bytes(path.read_bytes() + b' ')
     with pytest.raises(UserError, match='tokenizer.model is damaged'):
         tokenizers.open_saved(spec, path)
-
-
-@every_tokenizer
-def test_equal_text_makes_equal_bytes_which_are_kept(name, spec, tmp_path):
-    first = train(spec, tmp_path / 'one')
-    assert train(spec, tmp_path / 'two').model == first.model
-    stored = corpus.prepare(Words(), first, tmp_path)
-    assert len(stored) == 400 and stored.special_tokens == first.special_tokens
 
 
 @pytest.mark.parametrize('model_type', ['bpe', 'unigram'])
@@ -239,15 +232,14 @@ def sampler(request, tmp_path):
     return train(spec, tmp_path)
 
 
-def test_sampled_ids_are_of_the_same_text_and_follow_from_the_seed_alone(sampler):
+def test_what_is_sampled_keeps_the_contracts_and_often_differs(sampler):
     rows = sampler.encode(TEXTS)
-    first = [sampler.sample(row, seed) for seed, row in enumerate(rows)]
-    assert sampler.decode(first) == TEXTS
-    others = sum(a != b for a, b in zip(first, rows, strict=True))
+    drawn = [sampler.sample(row, seed) for seed, row in enumerate(rows)]
+    others = sum(a != b for a, b in zip(drawn, rows, strict=True))
     assert len(rows) / 3 < others < len(rows)
-    again = {i: sampler.sample(rows[i], i) for i in reversed(range(len(rows)))}
-    assert [again[i] for i in range(len(rows))] == first
     assert sampler.sample([UNK, 9], 3) == [UNK, 9]
+    untrained = dataclasses.replace(sampler, model=b'')
+    testing.require(tokenizer_findings(untrained, TEXTS), 'it')
 
 
 def test_a_merge_is_left_out_as_often_as_alpha_says(tmp_path):

@@ -3,6 +3,7 @@
 What a batch holds follows from (seed, epoch, window) alone.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Generator
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 
 from experiments.data import packing
 from experiments.data.collate import Batch, pairs_batch
-from experiments.data.corpus import Corpus, examples, one_sided, resample
+from experiments.data.corpus import Corpus, examples, resample
 from experiments.data.objectives.base import Objective
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
@@ -94,7 +95,8 @@ class Batches:
         objective: Objective | None = None,
     ):
         if objective:
-            corpus = one_sided(corpus, objective)
+            side = getattr(corpus, objective.side)  # no example is longer than its row
+            corpus = dataclasses.replace(corpus, source=side, target=side)
         self._corpus = corpus
         self._objective = objective
         self._sampler = tokenizer if tokenizer and tokenizer.samples else None

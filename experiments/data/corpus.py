@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,9 +35,16 @@ class RaggedArray:
     offsets: np.ndarray
 
     @classmethod
-    def from_rows(cls, rows: list[Any], dtype: str = 'uint32') -> 'RaggedArray':
+    def from_rows(
+        cls, rows: Sequence[Any], dtype: np.typing.DTypeLike = 'uint32'
+    ) -> 'RaggedArray':
         tokens = np.fromiter(itertools.chain.from_iterable(rows), dtype)
         return cls(tokens, np.cumsum([0, *map(len, rows)], dtype=np.int64))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of a token, or of a vector with its shape."""
+        return np.dtype((self.tokens.dtype, self.tokens.shape[1:]))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -103,11 +110,8 @@ def resample(
         for pair, seed in zip(pairs.tolist(), seeds[:, i].tolist(), strict=True):
             row = side[pair]
             drawn = own.sample(row.tolist(), seed) if own.samples else row
-            if max(len(row), len(drawn)) < most:
-                row = np.array(drawn, row.dtype)
-            rows.append(row)
-        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        sides.append(RaggedArray(np.concatenate(rows), offsets))
+            rows.append(drawn if max(len(row), len(drawn)) < most else row)
+        sides.append(RaggedArray.from_rows(rows, side.dtype))
     return dataclasses.replace(corpus, source=sides[0], target=sides[1])
 
 
@@ -121,39 +125,29 @@ def examples(
       seeds: [n], by which each is made.
     """
     side: RaggedArray = getattr(corpus, objective.side)
-    sides = [], []
-    for pair, seed in zip(pairs.tolist(), seeds.tolist(), strict=True):
-        made = objective.example(side[pair].tolist(), np.random.default_rng(seed))
-        for rows, row in zip(sides, made, strict=True):
-            rows.append(row)
-    source, target = (RaggedArray.from_rows(x, side.tokens.dtype.name) for x in sides)
-    return dataclasses.replace(corpus, source=source, target=target)
-
-
-def one_sided(corpus: Corpus, objective: Objective) -> Corpus:
-    """The corpus that an objective sees: no example is longer than its row."""
-    side = getattr(corpus, objective.side)
-    return dataclasses.replace(corpus, source=side, target=side)
+    generators = map(np.random.default_rng, seeds.tolist())
+    rows = [side[pair].tolist() for pair in pairs.tolist()]
+    sources, targets = zip(*map(objective.example, rows, generators), strict=True)
+    return dataclasses.replace(
+        corpus,
+        source=RaggedArray.from_rows(sources, side.dtype),
+        target=RaggedArray.from_rows(targets, side.dtype),
+    )
 
 
 def tokenize(pairs: Pairs, tokenizer: Tokenizer) -> Corpus:
     """All the pairs, blank ones too, in memory: for evaluation sets."""
-    sources = tokenizer.encode([source for source, _ in pairs])
-    targets = tokenizer.encode_target([target for _, target in pairs])
-    source_dtype, target_dtype = _dtypes(tokenizer)
-    return Corpus(
-        source=RaggedArray.from_rows(sources, source_dtype),
-        target=RaggedArray.from_rows(targets, target_dtype),
-        special_tokens=tokenizer.special_tokens,
-        source_end=tokenizer.source_end,
-    )
+    sides = zip(_encoded(pairs, tokenizer), _dtypes(tokenizer), strict=True)
+    source, target = (RaggedArray.from_rows(rows, dtype) for rows, dtype in sides)
+    special_tokens, source_end = tokenizer.special_tokens, tokenizer.source_end
+    return Corpus(source, target, special_tokens=special_tokens, source_end=source_end)
 
 
 def prepare(
     data: Source,
     tokenizer: Tokenizer,
     cache: Path,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Corpus:
     """The training pairs, without those that have a blank side.
 
@@ -181,37 +175,40 @@ def _write(
     folder: Path,
     data: Source,
     tokenizer: Tokenizer,
-    progress: Callable[[int], None] | None,
+    progress: Callable[[int], None],
 ) -> None:
-    dtypes = _dtypes(tokenizer)
+    dtypes = dict(zip(('source', 'target'), _dtypes(tokenizer), strict=True))
+    lengths = {side: [np.zeros(1, np.int64)] for side in dtypes}
     done = 0
-    skipped = 0
-    lengths: dict[str, list[np.ndarray]] = {'source': [], 'target': []}
     for chunk in _chunks(data.train(), _CHUNK):
-        sources = tokenizer.encode([source for source, _ in chunk])
-        targets = tokenizer.encode_target([target for _, target in chunk])
-        pairs = zip(sources, targets, strict=True)
-        full = [both for both in pairs if all(map(len, both))]
-        for i, side in enumerate(lengths):
-            rows = RaggedArray.from_rows([both[i] for both in full], dtypes[i])
+        encoded = zip(*_encoded(chunk, tokenizer), strict=True)
+        full = [both for both in encoded if all(map(len, both))]
+        for i, (side, dtype) in enumerate(dtypes.items()):
+            rows = RaggedArray.from_rows([both[i] for both in full], dtype)
             with (folder / f'{side}.tokens').open('ab') as file:
-                file.write(rows.tokens.tobytes())
+                rows.tokens.tofile(file)
             lengths[side].append(rows.lengths())
         done += len(chunk)
-        skipped += len(chunk) - len(full)
-        if progress is not None:
-            progress(done)
+        progress(done)
     for side, parts in lengths.items():
-        offsets = np.cumsum(np.concatenate([[0], *parts]), dtype=np.int64)
+        offsets = np.cumsum(np.concatenate(parts))
         offsets.tofile(folder / f'{side}.offsets')
-    if done == skipped:
+    rows = sum(map(len, lengths['source'])) - 1
+    if not rows:
         raise UserError('data: no training pair has text on both sides')
-    about: dict[str, Any] = {'dtype': dtypes[1], 'skipped': skipped}
+    about: dict[str, Any] = {'dtype': dtypes['target'], 'skipped': done - rows}
     if tokenizer.reads_vectors:
-        about['source_dtype'] = dtypes[0]
+        about['source_dtype'] = dtypes['source']
     if data.left_out:
         about['left_out'] = dict(data.left_out)
     storage.write_json(folder / _ABOUT, about)
+
+
+def _encoded(pairs: Pairs, tokenizer: Tokenizer) -> tuple[list[Any], list[Any]]:
+    """The rows of sources, and those of targets."""
+    sources = tokenizer.encode([source for source, _ in pairs])
+    targets = tokenizer.encode_target([target for _, target in pairs])
+    return sources, targets
 
 
 def _dtypes(tokenizer: Tokenizer) -> list[str]:
@@ -223,10 +220,12 @@ def _dtypes(tokenizer: Tokenizer) -> list[str]:
 def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
     about = storage.read_json(folder / _ABOUT)
 
+    def mapped(name: str, dtype: str) -> np.ndarray:
+        return np.asarray(np.memmap(folder / name, dtype, 'r'))
+
     def ragged(side: str, dtype: str) -> RaggedArray:
-        tokens = np.memmap(folder / f'{side}.tokens', dtype, 'r')
-        offsets = np.memmap(folder / f'{side}.offsets', np.int64, 'r')
-        return RaggedArray(np.asarray(tokens), np.asarray(offsets))
+        offsets = mapped(f'{side}.offsets', 'int64')
+        return RaggedArray(mapped(f'{side}.tokens', dtype), offsets)
 
     return Corpus(
         source=ragged('source', about.get('source_dtype', about['dtype'])),

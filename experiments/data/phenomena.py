@@ -3,7 +3,7 @@
 The trees that the sentences were read from say it; the text alone would not.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from experiments.data import sources
@@ -20,6 +20,8 @@ from experiments.data.grammar.syntax import (
 )
 from experiments.data.sources.grammar import Grammar
 
+OF_OWNER = 'of an owner'  # in the place of a case
+
 
 class PlacedClause(NamedTuple):
     """A clause, and where it stands in its sentence.
@@ -28,55 +30,45 @@ class PlacedClause(NamedTuple):
       clause: the clause.
       kind: main, subordinate, infinitive or relative.
       mood: of a main clause: statement, question or request; of others empty.
+      phrases: its noun phrases with their German case, and owners with `OF_OWNER`.
     """
 
     clause: Clause
     kind: str
     mood: str
-
-
-Test = Callable[[PlacedClause], bool]
+    phrases: list[tuple[NounPhrase, str]]
 
 
 def clauses(tree: Sentence) -> Iterator[PlacedClause]:
     """Every clause of a sentence, those inside of others too."""
     for clause in tree.clauses:
-        yield from _within(PlacedClause(clause, 'main', tree.mood))
+        yield from _within(clause, 'main', tree.mood)
 
 
-def _within(place: PlacedClause) -> Iterator[PlacedClause]:
-    yield place
-    for nominal, _ in place.clause.phrases():
-        for phrase in _noun_phrases(nominal):
-            if phrase.relative:
-                yield from _within(PlacedClause(phrase.relative, 'relative', ''))
-    for part in (place.clause.lead, place.clause.tail):
+def _within(clause: Clause, kind: str, mood: str = '') -> Iterator[PlacedClause]:
+    phrases = list(_noun_phrases(clause.phrases()))
+    yield PlacedClause(clause, kind, mood, phrases)
+    for phrase, _ in phrases:
+        if phrase.relative:
+            yield from _within(phrase.relative, 'relative')
+    for part in (clause.lead, clause.tail):
         if part:
             is_infinitive = part.conjunction in INFINITIVES
-            kind = 'infinitive' if is_infinitive else 'subordinate'
-            yield from _within(PlacedClause(part.clause, kind, ''))
+            inner = 'infinitive' if is_infinitive else 'subordinate'
+            yield from _within(part.clause, inner)
 
 
-def _noun_phrases(nominal: Nominal | None) -> Iterator[NounPhrase]:
-    """The noun phrases of a nominal: both of two, and owners."""
-    if isinstance(nominal, Both):
-        yield from _noun_phrases(nominal.first)
-        yield from _noun_phrases(nominal.second)
-    if isinstance(nominal, NounPhrase):
-        yield nominal
-        if isinstance(nominal.owner, NounPhrase):
-            yield from _noun_phrases(nominal.owner)
-
-
-def _phrases(place: PlacedClause) -> list[tuple[NounPhrase, str]]:
-    """The noun phrases of a clause, with their German case; owners left out."""
-    found = []
-    for nominal, case in place.clause.phrases():
-        parts = (
-            [nominal.first, nominal.second] if isinstance(nominal, Both) else [nominal]
-        )
-        found += [(part, case) for part in parts if isinstance(part, NounPhrase)]
-    return found
+def _noun_phrases(
+    nominals: Iterable[tuple[Nominal | None, str]],
+) -> Iterator[tuple[NounPhrase, str]]:
+    """The noun phrases of nominals with their case: both of two, and owners."""
+    for nominal, case in nominals:
+        if isinstance(nominal, Both):
+            both = [(nominal.first, case), (nominal.second, case)]
+            yield from _noun_phrases(both)
+        if isinstance(nominal, NounPhrase):
+            yield nominal, case
+            yield from _noun_phrases([(nominal.owner, OF_OWNER)])
 
 
 def _auxiliary_perfect(clause: Clause) -> bool:
@@ -104,7 +96,7 @@ def _described_subject(place: PlacedClause) -> bool:
 
 
 def _has_possessive(place: PlacedClause) -> bool:
-    phrases = [phrase for phrase, _ in _phrases(place)]
+    phrases = [phrase for phrase, case in place.phrases if case != OF_OWNER]
     return any(phrase.determiner.english in POSSESSIVES for phrase in phrases)
 
 
@@ -115,7 +107,7 @@ def _has_pronoun_of_a_thing(place: PlacedClause) -> bool:
 
 
 # A sentence holds a phenomenon where one of its clauses does.
-PHENOMENA: dict[str, Test] = {
+PHENOMENA: dict[str, Callable[[PlacedClause], bool]] = {
     'agreement with a plural subject': lambda p: p.clause.subject.person in (3, 4),
     'agreement across a relative clause': _described_subject,
     'agreement, verb last': lambda p: p.kind in ('subordinate', 'relative'),
@@ -137,28 +129,18 @@ PHENOMENA: dict[str, Test] = {
     'relative clause': lambda p: p.kind == 'relative',
     'infinitive with zu': lambda p: p.kind == 'infinitive',
     'time, place or object first': lambda p: (
-        p.kind == 'main' and _is_inverted(p.clause)
+        p.kind == 'main' and (p.clause.front != 'subject' or p.clause.lead is not None)
     ),
     'two objects': lambda p: p.clause.recipient is not None,
     'dative object': lambda p: bool(p.clause.object) and p.clause.verb.case == 'dat',
     'adjective in the dative': lambda p: any(
-        phrase.adjective and case == 'dat' for phrase, case in _phrases(p)
+        phrase.adjective and case == 'dat' for phrase, case in p.phrases
     ),
-    'genitive': lambda p: any(phrase.owner for phrase, _ in _phrases(p)),
+    'genitive': lambda p: any(phrase.owner for phrase, _ in p.phrases),
     'possessive': _has_possessive,
     'pronoun for a thing': _has_pronoun_of_a_thing,
     'comparison': lambda p: isinstance(p.clause.predicate, Comparison),
 }
-
-
-def _is_inverted(clause: Clause) -> bool:
-    return clause.front != 'subject' or clause.lead is not None
-
-
-def phenomena_of(tree: Sentence) -> list[str]:
-    """The phenomena that a sentence holds."""
-    places = list(clauses(tree))
-    return [name for name, test in PHENOMENA.items() if any(map(test, places))]
 
 
 def rows(
@@ -179,12 +161,13 @@ def rows(
       UserError: the spec is wrong.
     """
     source = sources.load(data)
-    if not isinstance(source, Grammar):
-        return {}
-    if source.evaluation().get(name) != list(pairs):
+    is_grammar = isinstance(source, Grammar)
+    if not is_grammar or source.evaluation().get(name) != list(pairs):
         return {}
     found: dict[str, list[int]] = {phenomenon: [] for phenomenon in PHENOMENA}
     for i, tree in enumerate(source.trees()[name]):
-        for phenomenon in phenomena_of(tree):
-            found[phenomenon].append(i)
+        inside = list(clauses(tree))
+        for phenomenon, holds in PHENOMENA.items():
+            if any(map(holds, inside)):
+                found[phenomenon].append(i)
     return found

@@ -34,7 +34,8 @@ class Objective(Checked):
         Raises:
           UserError: the tokenizer has none.
         """
-        found = [x for x, piece in enumerate(self.pieces) if self._is_mark(piece)]
+        is_mark = re.compile(self.needs).fullmatch
+        found = [x for x, piece in enumerate(self.pieces) if is_mark(piece)]
         if self.needs and not found:
             raise UserError(
                 f'objective: the tokenizer has no piece {self.needs}: give '
@@ -42,9 +43,6 @@ class Objective(Checked):
                 'denoise, and sentencepiece(sentinels=100) for span_corruption'
             )
         return sorted(found, key=lambda x: (len(self.pieces[x]), self.pieces[x]))
-
-    def _is_mark(self, piece: str) -> bool:
-        return re.fullmatch(self.needs, piece) is not None
 
     def example(
         self, row: list[int], rng: np.random.Generator

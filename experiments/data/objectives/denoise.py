@@ -1,7 +1,6 @@
 """BART's objective (Lewis et al., BART, 2020): the text of a text with noise."""
 
 import dataclasses
-import itertools
 import math
 from typing import Annotated, ClassVar
 
@@ -9,8 +8,6 @@ import numpy as np
 
 from experiments.data.objectives.base import Objective
 from flaxformer_lite.ranges import Range
-
-_ENDS = ('.', '!', '?')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,24 +21,20 @@ class Denoise(Objective):
     Attributes:
       ratio: the share of a text's ids that are masked.
       mean_span: of the Poisson distribution.
-      permute_sentences: whether sentences, as `.`, `!` and `?` end them, are put in a
-        random order before.
     """
 
     needs: ClassVar[str] = '<mask>'
     ratio: Annotated[float, Range(above=0, at_most=1)] = 0.3
     mean_span: Annotated[float, Range(at_least=0.1)] = 3.0
-    permute_sentences: bool = False
 
     def example(self, row, rng):
-        text = self._permuted(row, rng) if self.permute_sentences else row
-        masked = math.ceil(self.ratio * len(text))
+        masked = math.ceil(self.ratio * len(row))
         spans = rng.permutation(self._spans(masked, rng)).tolist()
-        is_mask = rng.permutation(len(text) - masked + len(spans)) < len(spans)
+        is_mask = rng.permutation(len(row) - masked + len(spans)) < len(spans)
         source = []
         at = 0
         for masks in is_mask.tolist():
-            source.append(self.marks[0] if masks else text[at])
+            source.append(self.marks[0] if masks else row[at])
             at += spans.pop() if masks else 1
         return source, row
 
@@ -54,10 +47,3 @@ class Denoise(Objective):
         spans = [length for length in lengths if length]
         empty = min(len(lengths), masked) - len(spans)
         return spans + [0] * empty
-
-    def _permuted(self, row: list[int], rng: np.random.Generator) -> list[int]:
-        ends = [i for i, x in enumerate(row, 1) if self.pieces[x].endswith(_ENDS)]
-        begins = sorted({0, *ends} - {len(row)})
-        order = rng.permutation(len(begins)).tolist()
-        bounds = list(itertools.pairwise([*begins, len(row)]))
-        return [x for i in order for x in row[slice(*bounds[i])]]

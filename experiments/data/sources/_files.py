@@ -23,10 +23,9 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[io.BufferedIOBase]:
-    with (
-        reading(path),
-        gzip.open(path) if path.suffix == '.gz' else path.open('rb') as file,
-    ):
+    """A file, whose errors are UserErrors."""
+    open_it = gzip.open if path.suffix == '.gz' else open
+    with reading(path), open_it(path, 'rb') as file:
         yield file
 
 

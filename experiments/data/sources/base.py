@@ -1,13 +1,9 @@
-"""What every data source offers, and a check that those of files share."""
+"""What every data source offers, and what several of them share."""
 
-import dataclasses
 import re
 import types
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-from flaxformer_lite import ranges
 
 
 class Source:
@@ -48,15 +44,41 @@ def plain_text(text: str) -> str:
     return re.sub('\r\n|\r|\n', ' ', unicodedata.normalize('NFC', text))
 
 
-def check_arguments(source: Any) -> None:
-    """Refuses arguments of a source of files that are wrong by themselves.
+def check_sides(source: str, target: str) -> None:
+    """Raises ValueError where both languages, or columns, are one."""
+    if source == target:
+        raise ValueError(f'source and target are both {source!r}: name two')
 
-    Raises:
-      ValueError: one is of another type than annotated, or both languages are one.
+
+class OfSplits(Source):
+    """A data set in splits, of which one is trained on and another judges.
+
+    The splits of which neither holds a part are evaluation sets under their own names.
+
+    Attributes:
+      split, dev: which, in the notation of the package that reads the set.
     """
-    for field in dataclasses.fields(source):
-        ranges.check(field.name, field.type, getattr(source, field.name))
-    if source.source == source.target:
-        raise ValueError(
-            f'source and target are both {source.source!r}; name two languages'
-        )
+
+    split: str
+    dev: str
+
+    def splits(self) -> Sequence[str]:
+        """The names of all that there are."""
+        raise NotImplementedError
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Those of a split, or of a part of one, streamed."""
+        raise NotImplementedError
+
+    def train(self) -> Iterator[tuple[str, str]]:
+        return self.pairs(self.split)
+
+    def evaluation(self) -> dict[str, list[tuple[str, str]]]:
+        sets = {'val': self.dev}
+        # `train[:50%]+extra` is a part of two.
+        parts = f'{self.split}+{self.dev}'.split('+')
+        taken = {part.split('[')[0].strip() for part in parts}
+        for name in self.splits():
+            if name not in taken:
+                sets.setdefault(name, name)
+        return {name: list(self.pairs(split)) for name, split in sets.items()}

@@ -4,19 +4,19 @@ import dataclasses
 import functools
 import hashlib
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.data.sources.base import Source, check_arguments, plain_text
+from experiments import storage
+from experiments.data.sources.base import OfSplits, check_sides, plain_text
 from experiments.errors import UserError
 
-_ROWS = 8192  # in memory at once
 _BY_LANGUAGE = 'translation'  # the column of sets whose cells are texts by language
 
 
 @dataclasses.dataclass(frozen=True)
-class Huggingface(Source):
+class Huggingface(OfSplits):
     """`huggingface(path="wmt14", name="de-en", source="en", target="de")`.
 
     Texts are cells of the columns `source` and `target`, or of a column `translation`
@@ -36,7 +36,7 @@ class Huggingface(Source):
     Raises:
       UserError: when read, for a package, set, split, language or column that is not
         there, and for a set that cannot be loaded here.
-      ValueError: an argument of the wrong type.
+      ValueError: both languages are one.
     """
 
     path: str
@@ -48,16 +48,10 @@ class Huggingface(Source):
     revision: str = ''
 
     def __post_init__(self):
-        check_arguments(self)
+        check_sides(self.source, self.target)
 
-    def train(self) -> Iterator[tuple[str, str]]:
-        return self._pairs(self._load(self.split))
-
-    def evaluation(self) -> dict[str, list[tuple[str, str]]]:
-        taken = {'val', self.split.split('[')[0], self.dev.split('[')[0]}
-        others = [split for split in self._splits if split not in taken]
-        sets = {'val': self.dev} | {split: split for split in others}
-        return {name: list(self._pairs(self._load(x))) for name, x in sets.items()}
+    def splits(self) -> Sequence[str]:
+        return self._ask(self._package.get_dataset_split_names)
 
     def digest(self) -> str:
         """Of the files that are read, and of what is read of them."""
@@ -65,8 +59,7 @@ class Huggingface(Source):
         content = (self.source, self.target, self.split, len(rows))
         digest = hashlib.sha256(repr(content).encode())
         for file in rows.cache_files:
-            with Path(file['filename']).open('rb') as opened:
-                digest.update(hashlib.file_digest(opened, 'sha256').digest())
+            digest.update(bytes.fromhex(storage.sha256(Path(file['filename']))))
         return digest.hexdigest()
 
     @functools.cached_property
@@ -80,48 +73,35 @@ class Huggingface(Source):
         datasets.disable_progress_bars()
         return datasets
 
-    @property
-    def _given(self) -> tuple[str, str | None]:
-        """The set and its configuration, as the package takes them."""
-        return str(Path(self.path).expanduser()), self.name or None
-
-    @functools.cached_property
-    def _splits(self) -> list[str]:
-        ask = self._package.get_dataset_split_names
-        return self._asked(lambda: ask(*self._given, revision=self.revision or None))
-
     def _load(self, split: str) -> Any:
-        load = self._package.load_dataset
-        revision = self.revision or None
-        rows = self._asked(lambda: load(*self._given, split=split, revision=revision))
+        rows = self._ask(self._package.load_dataset, split=split)
         if not len(rows):
             raise UserError(f'data: split {split!r} of {self.path} has no rows')
         return rows
 
-    def _asked(self, ask: Callable[[], Any]) -> Any:
-        """What the package answers; its errors are of many kinds."""
+    def _ask(self, function: Callable[..., Any], **arguments: Any) -> Any:
+        """What the package answers about the set; its errors are of many kinds."""
+        path = str(Path(self.path).expanduser())
+        revision = self.revision or None
         try:
-            return ask()
+            return function(path, self.name or None, revision=revision, **arguments)
         except Exception as error:
             reason = textwrap.shorten(str(error) or repr(error), 250, placeholder=' …')
             raise UserError(
                 f'data: huggingface(path={self.path!r}): {reason}'
             ) from error
 
-    def _pairs(self, rows: Any) -> Iterator[tuple[str, str]]:
-        languages = (self.source, self.target)
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        rows = self._load(split)
         by_language = _BY_LANGUAGE in rows.column_names
         features = rows.features[_BY_LANGUAGE] if by_language else rows.features
         there = getattr(features, 'languages', None) or list(features)
-        for language in languages:
+        for language in (self.source, self.target):
             if language not in there:
                 raise UserError(
                     f'data: {self.path} has no {language!r}; it has {", ".join(there)}'
                 )
-        for batch in rows.iter(_ROWS):
-            if by_language:
-                cells = [[row[x] for row in batch[_BY_LANGUAGE]] for x in languages]
-            else:
-                cells = [batch[x] for x in languages]
-            for source, target in zip(*cells, strict=True):
-                yield plain_text(source or ''), plain_text(target or '')
+        for row in rows:
+            texts = row[_BY_LANGUAGE] if by_language else row
+            source, target = texts[self.source], texts[self.target]
+            yield plain_text(source or ''), plain_text(target or '')

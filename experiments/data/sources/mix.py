@@ -75,18 +75,15 @@ class Mix(Source, Checked):
         return [sum(1 for _ in part.train()) for part in self._parts]
 
     def evaluation(self) -> dict[str, list[tuple[str, Any]]]:
-        dev = []
-        others = {}
+        found = {'val': []}
         for i, part in enumerate(self._parts):
-            sets = part.evaluation()
-            direction = f'{part.source}-{part.target}'
-            for name, pairs in sets.items():
+            for number, (name, pairs) in enumerate(part.evaluation().items()):
                 tagged = [self._tagged(part, pair) for pair in pairs]
-                if name == next(iter(sets)):
-                    dev += tagged
-                full = f'{direction}.{name}'
-                others[f'{i}.{full}' if full in others else full] = tagged
-        return {'val': dev} | others
+                if number == 0:
+                    found['val'] += tagged
+                full = f'{part.source}-{part.target}.{name}'
+                found[f'{i}.{full}' if full in found else full] = tagged
+        return found
 
     def digest(self) -> str:
         parts = [part.digest() for part in self._parts]

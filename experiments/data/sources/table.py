@@ -1,18 +1,17 @@
 """Columns of tables: `table(train="a.tsv", val="b.tsv", source="en", target="de")`."""
 
 import csv
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.data.sources._files import lines, reading
-from experiments.data.sources.base import Source, plain_text
+from experiments import storage
+from experiments.data.sources._files import lines
+from experiments.data.sources.base import Source, check_sides, plain_text
 from experiments.errors import UserError
 
-_ROWS = 8192  # of a Parquet file that are in memory at once
 Row = dict[str, Any]  # a cell by its column's name
 
 
@@ -23,8 +22,8 @@ class Table(Source):
     The name of a file says how it is read. `.tsv` and `.csv` have the names of columns
     in the first line; a quotation mark encloses cells in CSV, and in TSV it is a
     character like others. `.jsonl` has an object a line. These may be `.gz`, too, and
-    are UTF-8. `.parquet` is read by pyarrow. Text is brought to Unicode's NFC, and line
-    ends within a cell become spaces. Files are streamed.
+    are UTF-8. Text is brought to Unicode's NFC, and line ends within a cell become
+    spaces. Files are streamed.
 
     Args:
       train: the file that is trained on; `~` is the home directory.
@@ -50,14 +49,13 @@ class Table(Source):
         sets: dict | None = None,
         references: list | tuple = (),
     ):
-        if source == target:
-            raise ValueError(f'source and target are both {source!r}; name two columns')
+        check_sides(source, target)
         self.source = source
         self.target = target
         self._references = tuple(references)
         self._train = _check_file(train)
-        others = {name: _check_file(file) for name, file in (sets or {}).items()}
-        self._sets = {'val': _check_file(val)} | others
+        files = {'val': val} | (sets or {})
+        self._sets = {name: _check_file(file) for name, file in files.items()}
 
     def train(self) -> Iterator[tuple[str, str]]:
         rows = self._rows(self._train, (self.source, self.target))
@@ -75,18 +73,15 @@ class Table(Source):
     def digest(self) -> str:
         """Of the file as it is, and of which columns are read."""
         content = repr((self._train.name, self.source, self.target))
-        digest = hashlib.sha256(content.encode())
-        with reading(self._train), self._train.open('rb') as file:
-            digest.update(hashlib.file_digest(file, 'sha256').digest())
-        return digest.hexdigest()
+        sum_of_file = bytes.fromhex(storage.sha256(self._train))
+        return hashlib.sha256(content.encode() + sum_of_file).hexdigest()
 
     def _rows(self, file: Path, columns: tuple[str, ...]) -> Iterator[list[str]]:
         """The cells of these columns, row by row."""
-        is_empty = True
-        for number, row in enumerate(_READERS[_kind(file)](file, columns), 1):
-            is_empty = False
+        number = 0
+        for number, row in enumerate(_READERS[_kind(file)](file), 1):
             yield [_cell(file, number, row, name) for name in columns]
-        if is_empty:
+        if not number:
             raise UserError(f'data: {file} has no rows')
 
 
@@ -95,9 +90,7 @@ def _check_file(name: str) -> Path:
     if _kind(file) not in _READERS:
         kinds = ', '.join(_READERS)
         raise UserError(f'data: {file} is no table: its name must end with {kinds}')
-    with reading(file):
-        is_there = file.is_file()
-    if not is_there:
+    if not file.is_file():
         raise UserError(f'data: {file} is missing')
     return file
 
@@ -124,46 +117,35 @@ def _cell(file: Path, number: int, row: Row, name: str) -> str:
     return plain_text(value)
 
 
-def _separated(
-    parse: Callable[[Iterator[str]], Iterator[list[str]]],
-    file: Path,
-    columns: tuple[str, ...],
-) -> Iterator[Row]:
+def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
     """Rows of cells below a row of names; a blank line is a row of blank cells."""
-    rows = parse(lines(file))
-    names = []
     number = 0
-    while True:
-        try:
-            cells = next(rows, None)
-        except csv.Error as error:
-            raise UserError(f'data: {file}, below row {number}: {error}') from None
-        if cells is None:
-            return
-        if not names:
-            names = cells
-            continue
-        number += 1
-        if cells and len(cells) != len(names):
-            raise UserError(
-                f'data: {file}, row {number}, has {len(cells)} cells, and the first '
-                f'line {len(names)} names'
-            )
-        yield dict(zip(names, cells or [''] * len(names), strict=True))
+    try:
+        names = next(rows, [])
+        for number, cells in enumerate(rows, 1):
+            if cells and len(cells) != len(names):
+                raise UserError(
+                    f'data: {file}, row {number}, has {len(cells)} cells, and the '
+                    f'first line {len(names)} names'
+                )
+            yield dict(zip(names, cells or [''] * len(names), strict=True))
+    except csv.Error as error:
+        raise UserError(f'data: {file}, below row {number}: {error}') from None
 
 
-def _tsv(text: Iterator[str]) -> Iterator[list[str]]:
-    return (line.split('\t') if line else [] for line in text)
+def _tsv(file: Path) -> Iterator[Row]:
+    rows = (line.split('\t') if line else [] for line in lines(file))
+    return _separated(rows, file)
 
 
-def _csv(text: Iterator[str]) -> Iterator[list[str]]:
-    return csv.reader((f'{line}\n' for line in text), strict=True)
+def _csv(file: Path) -> Iterator[Row]:
+    text = (f'{line}\n' for line in lines(file))
+    return _separated(csv.reader(text, strict=True), file)
 
 
-def _jsonl(file: Path, columns: tuple[str, ...]) -> Iterator[Row]:
+def _jsonl(file: Path) -> Iterator[Row]:
     for number, line in enumerate(lines(file), 1):
         if not line.strip():
-            yield dict.fromkeys(columns, '')
             continue
         try:
             row = json.loads(line)
@@ -174,27 +156,8 @@ def _jsonl(file: Path, columns: tuple[str, ...]) -> Iterator[Row]:
         yield row
 
 
-def _parquet(file: Path, columns: tuple[str, ...]) -> Iterator[Row]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError(f'data: to read {file}, pip install pyarrow') from None
-    try:
-        with reading(file), parquet.ParquetFile(file) as table:
-            there = table.schema_arrow.names
-            wanted = [name for name in columns if name in there]
-            if len(wanted) < len(columns):  # `_cell` refuses it, and lists these
-                yield dict.fromkeys(there)
-            for batch in table.iter_batches(_ROWS, columns=wanted):
-                yield from batch.to_pylist()
-    except pyarrow.ArrowException as error:
-        raise UserError(f'data: {file} cannot be read: {error}') from None
-
-
-_READERS: dict[str, Callable[[Path, tuple[str, ...]], Iterator[Row]]] = {
-    '.tsv': functools.partial(_separated, _tsv),
-    '.csv': functools.partial(_separated, _csv),
+_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    '.tsv': _tsv,
+    '.csv': _csv,
     '.jsonl': _jsonl,
-    '.parquet': _parquet,
 }

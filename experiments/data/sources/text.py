@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments import storage
 from experiments.data.sources._files import lines, opened, reading
-from experiments.data.sources.base import Source, check_arguments
+from experiments.data.sources.base import Source, check_sides
 from experiments.errors import UserError
 
 
@@ -35,7 +36,7 @@ class Text(Source):
     Raises:
       UserError: when made, for a folder or file that is missing; when read, for files
         that are empty, not UTF-8 or of unequal length.
-      ValueError: an argument of the wrong type.
+      ValueError: both languages are one.
     """
 
     path: str
@@ -43,10 +44,8 @@ class Text(Source):
     target: str
 
     def __post_init__(self):
-        check_arguments(self)
-        with reading(self._folder):
-            is_folder = self._folder.is_dir()
-        if not is_folder:
+        check_sides(self.source, self.target)
+        if not self._folder.is_dir():
             raise UserError(
                 f'data: {self._folder} is not a folder; give the one that holds the '
                 'text'
@@ -67,8 +66,7 @@ class Text(Source):
         digest = hashlib.sha256()
         for language in (self.source, self.target):
             path = self._file('train', language)
-            with reading(path), path.open('rb') as file:
-                digest.update(hashlib.file_digest(file, 'sha256').digest())
+            digest.update(bytes.fromhex(storage.sha256(path)))
         return digest.hexdigest()
 
     @property
@@ -88,44 +86,40 @@ class Text(Source):
 
     def _with_references(self, name: str) -> list[tuple[str, tuple[str, ...]]]:
         """Each source of a set with all its references."""
-        rows = list(self._pairs(name))
-        columns = []
+        pairs = list(self._pairs(name))
+        references = [[target] for _, target in pairs]
         for number in itertools.count(1):
             file = self._find(f'{name}.{self.target}.{number}')
             if file is None:
                 break
-            columns.append(list(lines(file)))
-            if len(columns[-1]) != len(rows):
+            further = list(lines(file))
+            if len(further) != len(pairs):
                 raise UserError(
-                    f'data: {file} has {len(columns[-1]):,} lines and the set '
-                    f'{len(rows):,}; line n must translate line n of the source'
+                    f'data: {file} has {len(further):,} lines and the set '
+                    f'{len(pairs):,}; line n must translate line n of the source'
                 )
-        further = zip(*columns, strict=True) if columns else [()] * len(rows)
-        found = []
-        for (source, target), others in zip(rows, further, strict=True):
-            found.append((source, (target, *(x for x in others if x.strip()))))
-        return found
+            for known, text in zip(references, further, strict=True):
+                if text.strip():
+                    known.append(text)
+        sources = [source for source, _ in pairs]
+        return list(zip(sources, map(tuple, references), strict=True))
 
     def _find(self, name: str) -> Path | None:
         """The file of a name, plain or packed."""
-        for file in (self._folder / name, self._folder / f'{name}.gz'):
-            with reading(file):
-                if file.is_file():
-                    return file
-        return None
+        files = (self._folder / name, self._folder / f'{name}.gz')
+        return next(filter(Path.is_file, files), None)
 
     def _file(self, name: str, language: str) -> Path:
-        plain = self._folder / f'{name}.{language}'
-        file = self._find(plain.name)
-        if file is not None:
-            return file
-        remedy = 'hold back some lines of train for it'
-        if name == 'train':
-            remedy = 'what is trained on'
-        raise UserError(
-            f'data: {plain} (or {plain.name}.gz) is missing: {remedy}; sets with both '
-            f'languages there: {", ".join(sorted(self._names())) or "none"}'
-        )
+        wanted = f'{name}.{language}'
+        file = self._find(wanted)
+        if file is None:
+            there = ', '.join(sorted(self._names())) or 'none'
+            raise UserError(
+                f'data: {self._folder / wanted} (or {wanted}.gz) is missing: train is '
+                'trained on, and val holds back some of its lines; sets with both '
+                f'languages there: {there}'
+            )
+        return file
 
     def _pairs(self, name: str) -> Iterator[tuple[str, str]]:
         source = self._file(name, self.source)

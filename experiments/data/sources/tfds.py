@@ -6,20 +6,17 @@ import hashlib
 import itertools
 import re
 import textwrap
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from experiments.data.sources.base import Source, check_arguments, plain_text
+from experiments.data.sources.base import OfSplits, check_sides, plain_text
 from experiments.errors import UserError
 
-_DATA = 'https://storage.googleapis.com/tfds-data'
 _CHUNK = 1024  # examples read at once, in half the time of one after another
 
 
 @dataclasses.dataclass(frozen=True)
-class Tfds(Source):
+class Tfds(OfSplits):
     """`tfds(name="wmt14_translate/de-en", source="en", target="de")`.
 
     A set that is not prepared yet is downloaded and prepared, as ArrayRecord, where
@@ -39,7 +36,7 @@ class Tfds(Source):
     Raises:
       UserError: when read, for a set, language or split that does not exist and for a
         set that cannot be prepared here.
-      ValueError: an argument of the wrong type.
+      ValueError: both languages are one.
     """
 
     name: str
@@ -50,16 +47,10 @@ class Tfds(Source):
     data_dir: str | None = None
 
     def __post_init__(self):
-        check_arguments(self)
+        check_sides(self.source, self.target)
 
-    def train(self) -> Iterator[tuple[str, str]]:
-        return self._pairs(self.split)
-
-    def evaluation(self) -> dict[str, list[tuple[str, str]]]:
-        taken = {'val'} | _whole(self.split) | _whole(self.dev)
-        others = [name for name in self._builder.info.splits if name not in taken]
-        sets = {'val': self.dev} | {name: name for name in others}
-        return {name: list(self._pairs(split)) for name, split in sets.items()}
+    def splits(self) -> Sequence[str]:
+        return list(self._builder.info.splits)
 
     def digest(self) -> str:
         info = self._builder.info
@@ -74,20 +65,19 @@ class Tfds(Source):
     def _builder(self) -> Any:
         """TFDS's builder of the set: prepared, with the languages and splits wanted."""
         builder = self._find()
-        features = builder.info.features or {}
+        languages = builder.info.features or {}
         for language in (self.source, self.target):
-            if language not in features:
+            if language not in languages:
+                known = ', '.join(languages)
                 raise UserError(
-                    f'data: {self.name} has no {language!r}; it has '
-                    f'{", ".join(features)}'
+                    f'data: {self.name} has no {language!r}; it has {known}'
                 )
         if not builder.is_prepared():
             self._prepare(builder)
         splits = builder.info.splits
         try:
-            trained, judged = (
-                splits[s].file_instructions for s in (self.split, self.dev)
-            )
+            trained = splits[self.split].file_instructions
+            judged = splits[self.dev].file_instructions
         except ValueError as error:
             raise UserError(
                 f'data: {self.name}: {_line(error)} The splits are '
@@ -125,33 +115,27 @@ class Tfds(Source):
             ) from error
 
     def _prepare(self, builder: Any) -> None:
-        if not _online():  # TFDS itself would go on trying for minutes
-            raise UserError(
-                f'data: {self.name} is not in {builder.data_dir_root} and there is no '
-                f'network; run {self._command()} where there is one and copy the '
-                f'folder {builder.name} here'
-            )
         try:
             builder.download_and_prepare()
-        except Exception as error:  # the download, the archive, the disk
+        except Exception as error:  # the network, the archive, the disk
+            command = (
+                'import tensorflow_datasets as t, tensorflow_datasets.translate; '
+                f"t.builder('{self.name}', file_format='array_record')"
+                '.download_and_prepare()'
+            )
             raise UserError(
-                f'data: {self.name} could not be prepared: {_line(error)}; to see why, '
-                f'run {self._command()} (many archives need: pip install tensorflow)'
+                f'data: {self.name} is not in {builder.data_dir_root} and cannot be '
+                f'prepared here: {_line(error)}; many archives need: pip install '
+                f'tensorflow; or run python -c "{command}" where there is a network, '
+                f'and copy the folder {builder.name} here'
             ) from error
 
-    def _command(self) -> str:
-        folder = f', data_dir={self.data_dir!r}' if self.data_dir else ''
-        return (
-            'python -c "import tensorflow_datasets as t, '
-            'tensorflow_datasets.translate; '
-            f"t.builder('{self.name}'{folder}, file_format='array_record')"
-            '.download_and_prepare()"'
-        )
-
-    def _pairs(self, split: str) -> Iterator[tuple[str, str]]:
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         builder = self._builder
+        is_tfrecord = builder.info.file_format.value == 'tfrecord'
+        examples = _tfrecords if is_tfrecord else _array_records
         try:
-            for example in _examples(builder, split):
+            for example in examples(builder, split):
                 yield _text(example[self.source]), _text(example[self.target])
         except Exception as error:  # each kind of file has errors of its own
             raise UserError(
@@ -161,10 +145,7 @@ class Tfds(Source):
             ) from error
 
 
-def _examples(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
-    if builder.info.file_format.value == 'tfrecord':
-        yield from _tfrecords(builder, split)
-        return
+def _array_records(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
     records = builder.as_data_source(split)
     for start in range(0, len(records), _CHUNK):
         yield from records.__getitems__(range(start, min(start + _CHUNK, len(records))))
@@ -184,30 +165,15 @@ def _text(value: bytes) -> str:
     return plain_text(value.decode('utf-8'))
 
 
-def _whole(split: str) -> set[str]:
-    """`'train[:50%]+extra'` → `{'train', 'extra'}`."""
-    return {part.split('[')[0].strip() for part in split.split('+')}
-
-
 def _overlap(a: Any, b: Any) -> bool:
     same = a.filename == b.filename
     return same and a.skip < b.skip + b.take and b.skip < a.skip + a.take
 
 
 def _line(error: Exception) -> str:
-    """TFDS's message on one short line, without the arguments that it repeats."""
+    """TFDS's message on one short line, without what it lists and repeats."""
     said = str(error) or repr(error)
     said = re.sub(r'^Failed to construct dataset .*?}": ', '', said)
     # The name that is most like the given one comes after those of hundreds of sets.
     said = re.sub(r'(?s)Available datasets:.*?(Did you mean|$)', r'\1', said)
     return textwrap.shorten(said, 250, placeholder=' …')
-
-
-def _online() -> bool:
-    try:
-        urllib.request.urlopen(_DATA, timeout=5).close()
-    except urllib.error.HTTPError:
-        return True  # an answer, whatever it says
-    except OSError:
-        return False
-    return True

@@ -46,8 +46,7 @@ class Sides(Tokenizer):
 
     @property
     def model(self) -> bytes:  # pyright: ignore[reportIncompatibleVariableOverride]
-        size = len(self.source.model).to_bytes(_SIZE, 'little')
-        return size + self.source.model + self.target.model
+        return _joined(self.source.model, self.target.model)
 
     @property
     def special_tokens(self):  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -67,25 +66,25 @@ class Sides(Tokenizer):
 
     @property
     def digest(self) -> str:
-        both = ' '.join(part.digest for part in self.sides)
+        both = f'{self.source.digest} {self.target.digest}'
         return hashlib.sha256(both.encode()).hexdigest()
 
     def train(self, texts: Iterable[str]) -> bytes:
         """Of a source, its target, the next source, …"""
         every = list(texts)
-        learnt = [part.train(every[i::2]) for i, part in enumerate(self.sides)]
-        return len(learnt[0]).to_bytes(_SIZE, 'little') + b''.join(learnt)
+        source = self.source.train(every[::2])
+        target = self.target.train(every[1::2])
+        return _joined(source, target)
 
     def opened(self, model: bytes) -> Self:
         end = _SIZE + int.from_bytes(model[:_SIZE], 'little')
         source = self.source.opened(model[_SIZE:end])
-        return dataclasses.replace(
-            self, source=source, target=self.target.opened(model[end:])
-        )
+        target = self.target.opened(model[end:])
+        return dataclasses.replace(self, source=source, target=target)
 
     @property
     def samples(self) -> bool:
-        return any(part.samples for part in self.sides)
+        return self.source.samples or self.target.samples
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         return self.source.encode(texts)
@@ -98,3 +97,7 @@ class Sides(Tokenizer):
 
     def pieces(self, ids: list[int]) -> list[str]:
         return self.target.pieces(ids)
+
+
+def _joined(source: bytes, target: bytes) -> bytes:
+    return len(source).to_bytes(_SIZE, 'little') + source + target

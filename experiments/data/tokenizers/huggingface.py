@@ -65,11 +65,7 @@ class Huggingface(Tokenizer):
                 'experiments.convert makes: give its directory as init_from, to train '
                 'on with it, or a path'
             )
-        try:
-            is_folder = self._folder.is_dir()
-        except (OSError, RuntimeError):  # a name too long, a user that is not there
-            is_folder = False
-        if not is_folder:
+        if not os.path.isdir(self._folder):
             raise UserError(
                 f'tokenizer: {self.path} is not a folder: give one with the files '
                 'of a tokenizer, such as `hf download NAME --local-dir FOLDER` makes'
@@ -97,7 +93,7 @@ class Huggingface(Tokenizer):
 
     @property
     def _folder(self) -> Path:
-        return Path(self.path).expanduser()
+        return Path(os.path.expanduser(self.path))
 
     @functools.cached_property
     def _fields(self) -> dict[str, Any]:
@@ -109,10 +105,9 @@ class Huggingface(Tokenizer):
         return {name: self._folder / name for name in self._fields['sums']}
 
     @property
-    def languages(self) -> tuple[str, str]:
+    def languages(self) -> list[str]:
         """The words for those of sources and of targets; '' for none."""
-        source, target = self._fields['languages']
-        return source, target
+        return self._fields['languages']
 
     @property
     def config_tokens(self) -> SpecialTokens:
@@ -124,18 +119,16 @@ class Huggingface(Tokenizer):
         """Tells it from any other; a checkpoint's other settings do not count."""
         if not self.model:
             return self.opened(self.train(())).digest
-        sums = {
-            name: total
-            for name, total in self._fields['sums'].items()
-            if name not in (CONFIG, GENERATION)
-        }
+        sums = dict(self._fields['sums'])
+        for name in (CONFIG, GENERATION):
+            sums.pop(name, None)
         content = storage.json_text(self._fields | {'sums': sums})
         return hashlib.sha256(content.encode()).hexdigest()
 
     @functools.cached_property
     def theirs(self) -> Any:
         """Transformers' tokenizer."""
-        return _open(self._folder, self.languages)
+        return _open(self._folder, *self.languages)
 
     @functools.cached_property
     def around_source(self) -> tuple[list[int], list[int]]:
@@ -242,19 +235,17 @@ def of_checkpoint(
       UserError: a package or a file is missing, a file is damaged, or it does not fit
         the model; a language is not given, or is not one of the checkpoint's.
     """
-    paths = itertools.chain.from_iterable(map(folder.glob, _FILES))
-    sums = {
-        path.name: storage.sha256(path)
-        for path in sorted(paths)
-        if not path.name.endswith(_WEIGHTS_INDEX)
-    }
-    languages = (source, target)
-    _check_languages(folder, languages)
+    _check_languages(folder, source, target)
+    sums = {}
+    for pattern in _FILES:
+        for path in folder.glob(pattern):
+            if not path.name.endswith(_WEIGHTS_INDEX):
+                sums[path.name] = storage.sha256(path)
     fields = {
         'sums': sums,
         'vocab_size': vocab_size,
         'config_tokens': dataclasses.asdict(special_tokens),
-        'languages': languages,
+        'languages': [source, target],
     }
     model = storage.json_text(fields).encode()
     found = Huggingface(path=str(folder)).opened(model)
@@ -262,11 +253,11 @@ def of_checkpoint(
     return found
 
 
-def _open(folder: Path, languages: tuple[str, str] = ('', '')) -> Any:
+def _open(folder: Path, source: str = '', target: str = '') -> Any:
     """Transformers' tokenizer, without a look at the network or a word of advice."""
     os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
-    settings = zip(('src_lang', 'tgt_lang'), languages, strict=True)
-    given = {name: code for name, code in settings if code}
+    languages = {'src_lang': source, 'tgt_lang': target}
+    given = {name: code for name, code in languages.items() if code}
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         try:
@@ -292,20 +283,18 @@ def _around(theirs: Any, side: str) -> tuple[list[int], list[int]]:
     """The tokens that are put before and behind each text of a side."""
     whole = theirs(**{side: 'a'}).input_ids
     plain = theirs(**{side: 'a'}, add_special_tokens=False).input_ids
-    start = 0
-    while whole[start : start + len(plain)] != plain:
-        start += 1
+    start = next(i for i in range(len(whole)) if whole[i:][: len(plain)] == plain)
     return whole[:start], whole[start + len(plain) :]
 
 
-def _check_languages(folder: Path, languages: tuple[str, str]) -> None:
+def _check_languages(folder: Path, source: str, target: str) -> None:
     """Refuses languages that a checkpoint does not have, or none where it has some."""
     theirs = _open(folder)
     codes = ['']
     if hasattr(theirs, 'src_lang'):
         tokens = [x for x in theirs.all_special_tokens if not x.startswith('<')]
         codes = [token.strip('_') for token in tokens]  # M2M100's are like __en__
-    for flag, code in zip(('source', 'target'), languages, strict=True):
+    for flag, code in {'source': source, 'target': target}.items():
         if code not in codes:
             shown = ', '.join(codes[:_SHOWN]) or 'none: leave the flag out'
             raise UserError(
