@@ -1,8 +1,12 @@
 """What every tokenizer of the folder has to be, and the law of each."""
 
+import ast
 import collections
 import dataclasses
+import random
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +17,7 @@ from test_tokenizer import Words
 from experiments.contracts import tokenizer_findings
 from experiments.data import corpus, tokenizers
 from experiments.data.batches import Batches, Position
-from experiments.data.tokenizers import huggingface
+from experiments.data.tokenizers import _segmentations, huggingface
 from experiments.data.tokenizers.base import (
     BOS,
     EOS,
@@ -242,14 +246,66 @@ def test_what_is_sampled_keeps_the_contracts_and_often_differs(sampler):
     testing.require(tokenizer_findings(untrained, TEXTS), 'it')
 
 
-def test_a_merge_is_left_out_as_often_as_alpha_says(tmp_path):
-    """`▁a` is the only merge: of its ids a share alpha is written as two."""
-    made = tokenizers.make('sentencepiece(vocab_size=7, alpha=0.25)')
-    trained = made.opened(made.train(['a'] * 9))
-    (row,) = trained.encode(['a'])
-    assert trained.pieces(row) == ['▁a']
-    whole = [trained.sample(row, seed) == row for seed in range(4000)]
-    assert abs(sum(whole) / len(whole) - 0.75) < 4 * (0.25 * 0.75 / len(whole)) ** 0.5
+def frequencies(draw):
+    """Segmentation → its share of 8,000 draws of one generator."""
+    generator = random.Random(7)
+    counts = collections.Counter(tuple(draw(generator)) for _ in range(8000))
+    return {pieces: count / 8000 for pieces, count in counts.items()}
+
+
+def assert_are_the_probabilities(found, expected):
+    """Within four standard deviations."""
+    assert found.keys() == expected.keys()
+    for pieces, share in expected.items():
+        assert abs(found[pieces] - share) < 4 * (share * (1 - share) / 8000) ** 0.5
+
+
+def test_bpe_dropout_is_algorithm_1_of_provilkov():
+    """`ab` is merged before `bc`; each merge is left out of a step by a quarter."""
+    scores = {'a': -9.0, 'b': -9.0, 'c': -9.0, 'ab': 0.0, 'bc': -1.0, 'abc': -2.0}
+    out, made = 0.25, 0.75
+    expected = {
+        ('abc',): made * made + out * made * made,
+        ('ab', 'c'): made * out,
+        ('a', 'bc'): out * made * out,
+        ('a', 'b', 'c'): out * out,
+    }
+    found = frequencies(lambda x: _segmentations.bpe_dropout('abc', scores, out, x))
+    assert_are_the_probabilities(found, expected)
+
+
+def test_subword_regularisation_is_equation_7_of_kudo():
+    scores = {'a': -1.0, 'b': -2.0, 'c': -1.5, 'ab': -2.5, 'bc': -4.0, 'abc': -3.0}
+    cuts = [('abc',), ('ab', 'c'), ('a', 'bc'), ('a', 'b', 'c')]
+    weights = {cut: np.exp(0.5 * sum(scores[x] for x in cut)) for cut in cuts}
+    expected = {cut: weight / sum(weights.values()) for cut, weight in weights.items()}
+    found = frequencies(lambda x: _segmentations.unigram_sample('abc', scores, 0.5, x))
+    assert_are_the_probabilities(found, expected)
+
+
+def test_with_no_merge_left_out_it_is_what_sentencepiece_encodes(tmp_path):
+    trained = train('sentencepiece(vocab_size=120)', tmp_path)
+    sampler = dataclasses.replace(trained, alpha=1e-300)
+    rows = trained.encode(TEXTS)
+    assert [sampler.sample(row, seed) for seed, row in enumerate(rows)] == rows
+
+
+def test_another_process_draws_the_same(sampler, tmp_path):
+    """SentencePiece's own generator, given a seed, does not."""
+    file = tmp_path / 'model'
+    file.write_bytes(sampler.model)
+    rows = sampler.encode(TEXTS)
+    code = f"""
+from pathlib import Path
+from experiments.data import tokenizers
+made = tokenizers.make('sentencepiece(model_type="{sampler.model_type}", alpha=0.3)')
+sampler = made.opened(Path({str(file)!r}).read_bytes())
+print([sampler.sample(row, seed) for seed, row in enumerate({rows})])
+"""
+    command = [sys.executable, '-c', code]
+    there = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    here = [sampler.sample(row, seed) for seed, row in enumerate(rows)]
+    assert ast.literal_eval(there) == here != rows
 
 
 def test_each_epoch_draws_anew_and_a_resumed_run_draws_the_same(sampler, tmp_path):

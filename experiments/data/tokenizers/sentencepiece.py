@@ -7,13 +7,14 @@ BPE-dropout: Provilkov et al., 2020.
 import dataclasses
 import functools
 import io
+import random
 import re
-import threading
 from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
 import sentencepiece
 
+from experiments.data.tokenizers._segmentations import bpe_dropout, unigram_sample
 from experiments.data.tokenizers.base import (
     BOS,
     EOS,
@@ -43,7 +44,6 @@ _SETTINGS: dict[str, Any] = dict(
     minloglevel=2,
 )
 _BYTES = 256
-_SAMPLING = threading.Lock()  # SentencePiece's generator is one for all
 _SPACE = '▁'  # SentencePiece's sign for one
 
 
@@ -67,7 +67,6 @@ class SentencePiece(Tokenizer):
         are not. Of `'bpe'` it is the share of merges that are left out (BPE-dropout,
         Provilkov et al. 2020: 0.1); of `'unigram'` a segmentation has the probability
         p^alpha / Σ p^alpha (subword regularisation, Kudo 2018: 0.1 to 0.5).
-      nbest_size: of `'unigram'`, among how many of the likeliest it is drawn; −1: all.
       model: the serialized SentencePiece model.
     """
 
@@ -78,12 +77,9 @@ class SentencePiece(Tokenizer):
     split_digits: bool = False
     user_defined_symbols: list | tuple = ()
     sentinels: Annotated[int, Range(at_least=0, at_most=10_000)] = 0
-    # Neither is of what is learnt, nor of what `encode` gives.
+    # It is not of what is learnt, nor of what `encode` gives.
     alpha: Annotated[float, Range(at_least=0, at_most=1)] = dataclasses.field(
         default=0.0, repr=False
-    )
-    nbest_size: Annotated[int, Range(at_least=-1)] = dataclasses.field(
-        default=-1, repr=False
     )
     model: bytes = dataclasses.field(default=b'', repr=False)
 
@@ -152,18 +148,41 @@ class SentencePiece(Tokenizer):
         return self.alpha > 0
 
     def sample(self, row: list[int], seed: int) -> list[int]:
-        """Others of the text; of a row with UNK the text is lost, so that it stays."""
-        if UNK in row:
-            return row
-        text = self._processor.decode(row)
-        with _SAMPLING:
-            sentencepiece.set_random_generator_seed(seed)
-            return self._processor.encode(
-                text,
-                enable_sampling=True,
-                alpha=self.alpha,
-                nbest_size=self.nbest_size if self.model_type == 'unigram' else -1,
-            )
+        """Others of the text; words with UNK, bytes or symbols stay as they are."""
+        generator = random.Random(seed)
+        draw = bpe_dropout if self.model_type == 'bpe' else unigram_sample
+        drawn = []
+        for word in self._words(row):
+            pieces = [self._pieces[i] for i in word]
+            if all(piece in self._scores for piece in pieces):
+                pieces = draw(''.join(pieces), self._scores, self.alpha, generator)
+                word = [self._processor.piece_to_id(piece) for piece in pieces]
+            drawn += word
+        return drawn
+
+    def _words(self, row: list[int]) -> list[list[int]]:
+        """The ids of each word, which no piece reaches beyond."""
+        words: list[list[int]] = []
+        for i in row:
+            if not words or self._pieces[i].startswith(_SPACE):
+                words.append([])
+            words[-1].append(i)
+        return words
+
+    @functools.cached_property
+    def _pieces(self) -> list[str]:
+        return self.pieces(list(range(self.vocab_size)))
+
+    @functools.cached_property
+    def _scores(self) -> dict[str, float]:
+        """Piece → its score, of those that are learnt of text: no symbol, no byte."""
+        processor = self._processor
+        learnt = {}
+        for i, piece in enumerate(self._pieces):
+            is_special = processor.is_control(i) or processor.is_unknown(i)
+            if not (is_special or processor.is_byte(i) or piece in self.symbols):
+                learnt[piece] = processor.get_score(i)
+        return learnt
 
     def decode(self, ids: list[list[int]]) -> list[str]:
         """The text of each row up to its first EOS; PAD and BOS count for nothing."""
