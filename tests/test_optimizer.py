@@ -154,7 +154,10 @@ def test_every_optimizer_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(tm
         saved[name] = trained(updates[name], params, first, gradients()[:3])
     with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
         checkpoints.save(3, saved, {})
-        restored = checkpoints.restore(jax.eval_shape(lambda x: x, saved)).state
+        abstract = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), saved
+        )
+        restored = checkpoints.restore(abstract).state
     for name, update in updates.items():
         on, back = (
             trained(update, *x[name], gradients()[3:]) for x in (saved, restored)
