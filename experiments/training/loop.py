@@ -25,7 +25,7 @@ from experiments.data import tokenizers
 from experiments.data.batches import Position
 from experiments.data.prefetch import prefetch
 from experiments.errors import UserError
-from experiments.evaluation import scores, sets
+from experiments.evaluation import evaluator, scores
 from experiments.evaluation.evaluator import Evaluator
 from experiments.hooks.base import Begun
 from experiments.optimizers import eval_params
@@ -162,7 +162,6 @@ class Run:
             self.config,
             path,
             setup.languages,
-            setup.metrics,
             setup.devices,
             on_progress=screen.count,
         )
@@ -367,14 +366,12 @@ class Run:
         self.screen.begin('evaluating', quiet=True)
         with stopping.at_once():
             variables = eval_params.variables(self.state)
-            found = self._evaluator(variables, name, pairs, self.step)
+            found, outputs = self._evaluator(variables, name, pairs, self.step)
         so_far = self.progress.so_far()
         self._log.write(self.step, 'eval', set=name, **found, **so_far)
         self.scores[self.step] = self._best.rank(found[self._best.name])
         self.screen.say(scores.summary(name, self.step, found))
-        if processes.is_first():
-            shown = sets.examples(self.path, name, self.step, pairs)
-            self.screen.say(shown)
+        self.screen.say(evaluator.examples(pairs, outputs))
 
     def score(self) -> None:
         """Scores the chosen sets, after training, and writes the run's result."""

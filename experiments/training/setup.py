@@ -21,7 +21,6 @@ from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import user_errors
 from experiments.evaluation import scores, sets, translator
 from experiments.evaluation.sets import Pairs
-from experiments.metrics.base import Metric
 from experiments.optimizers import optimizer
 from experiments.runs import initial, trained_run
 from experiments.runs.initial import Initial
@@ -37,7 +36,6 @@ class RunSetup(NamedTuple):
 
     Attributes:
       languages: the codes of source and target.
-      metrics: by which translations are scored.
       dev: name and pairs of the set that training is watched by.
       sets: the evaluation sets that are scored at the end, by name.
       devices: that it is trained and scored on.
@@ -47,7 +45,6 @@ class RunSetup(NamedTuple):
 
     config: ExperimentConfig
     languages: tuple[str, str]
-    metrics: list[Metric]
     dev: tuple[str, Pairs]
     sets: dict[str, Pairs]
     tokenizer: Tokenizer
@@ -78,7 +75,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
     data = source(config)
-    metrics = scores.installed_metrics(config.evaluation.metrics, data.target)
+    scores.installed_metrics(config.evaluation.metrics, data.target)
     available = data.evaluation()
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
@@ -104,7 +101,6 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     return RunSetup(
         config=config,
         languages=(data.source, data.target),
-        metrics=metrics,
         dev=next(iter(dev.items())),
         sets=final,
         tokenizer=vocabulary,
