@@ -262,10 +262,8 @@ def test_layers_may_be_scanned_on_either_side(text, tmp_path, mesh):
             **mesh,
         )
         key = own.devices.key(0)
-        first = programs.first_state(
-            programs.Kind(own.config, own.model, own.steps, own.devices)
-        )
-        state = first.make(key, own.initial.variables)
+        make, _ = programs.first_state(own.kind)
+        state = make(key, own.initial.variables)
         run = trained_run.open_trained(path)
         separate = own.model.with_separate_layers() if not scanned else own.model
         expected = freezing.paths(init_variables(separate, key))

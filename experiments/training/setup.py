@@ -11,7 +11,7 @@ import optax
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
 from experiments.config import check
-from experiments.config.schema import ExperimentConfig, seed
+from experiments.config.schema import ExperimentConfig, seed, without_seeds
 from experiments.data import corpus, objectives, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
@@ -26,8 +26,9 @@ from experiments.runs import initial, trained_run
 from experiments.runs.initial import Initial
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
-from experiments.training import teacher
+from experiments.training import programs
 from experiments.training.result import count_parameters
+from experiments.training.teacher import check_teacher
 from flaxformer_lite.models.base import Model
 
 
@@ -57,6 +58,12 @@ class RunSetup(NamedTuple):
     steps: int
     initial: Initial | None = None
 
+    @property
+    def kind(self) -> programs.Kind:
+        """What its compiled programs follow from."""
+        config = without_seeds(self.config)
+        return programs.Kind(config, self.model, self.steps, self.devices)
+
 
 def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     """Makes all that the training of a run needs, and writes nothing but caches.
@@ -83,7 +90,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     make = functools.partial(_train_tokenizer, config, cache, screen)
     vocabulary = initial.vocabulary(config, path, origin, make)
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
-    teacher.check(config.train.teacher, vocabulary, path)
+    check_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
     # Of a short text the tokenizer has fewer pieces than were asked for.
     model = _traced(model, vocabulary, devices)
