@@ -131,29 +131,26 @@ def count_steps(config: ExperimentConfig, batches: Batches) -> int:
 def describe(setup: RunSetup, path: Path) -> str:
     """What will run, as text."""
     batches = setup.batches
-    used = len(setup.pairs) - batches.dropped
-    left_out = [f'{batches.dropped:,} too long', f'{setup.pairs.skipped:,} blank']
-    for why, count in setup.pairs.left_out.items():
-        left_out.append(f'{count:,} by {why}')
-    sizes = [f'{name} {len(pairs):,}' for name, pairs in setup.sets.items()]
-    vocabularies = (setup.tokenizer.source_vocab_size, setup.tokenizer.vocab_size)
+    left_out = {'too long': batches.dropped, 'blank': setup.pairs.skipped}
+    for reason, count in setup.pairs.left_out.items():
+        left_out[f'by {reason}'] = count
+    reasons = ', '.join(f'{count:,} {reason}' for reason, count in left_out.items())
+    vocabularies = [setup.tokenizer.source_vocab_size, setup.tokenizer.vocab_size]
     shapes = ', '.join(f'{rows} × {length}' for rows, length in batches.shapes)
     devices = f'{jax.device_count()} × {jax.devices()[0].device_kind}'
     epochs = setup.steps / batches.batches_per_epoch
-    params = mesh.abstract_variables(setup.model, setup.devices)['params']
-    taken = {}
-    if setup.initial:
-        for name, (kept, rows) in setup.initial.record['rows'].items():
-            taken[name] = f'{kept:,} of {rows:,} rows are of init_from, by piece'
+    variables = mesh.abstract_variables(setup.model, setup.devices)
     return console.facts(
         {
             'run': path,
             'data': f'{setup.config.data} ({"-".join(setup.languages)})',
-            'training pairs': f'{used:,} (left out: {", ".join(left_out)})',
-            'evaluation sets': ', '.join(sizes),
+            'training pairs': f'{len(setup.pairs) - batches.dropped:,} '
+            f'(left out: {reasons})',
+            'evaluation sets': ', '.join(
+                f'{name} {len(pairs):,}' for name, pairs in setup.sets.items()
+            ),
             'vocabulary': ' and '.join(f'{x:,}' for x in vocabularies if x),
-            'parameters': count_parameters(params),
-            **taken,
+            'parameters': count_parameters(variables['params']),
             'batch': f'{shapes}; {batches.target_tokens_per_batch:,.0f} target tokens, '
             f'{batches.padding_share:.1%} padding',
             'steps': f'{setup.steps:,} ({epochs:.1f} epochs)',
