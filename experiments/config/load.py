@@ -50,6 +50,7 @@ _OF_DECODE = {
 # Fields that there were → how the same is said now.
 REPLACED = {
     'train.label_smoothing': f"train.loss='{_SMOOTHED.format(0.1)}'",
+    'train.profile': "train.hooks='[profile(after=100), tensorboard]'",
     'model.parallel': 'model.block=parallel',
     'tokenizer.vocab_size': "tokenizer='sentencepiece(vocab_size=8000)'",
     'tokenizer.kind': "tokenizer='sentencepiece(vocab_size=8000)', or huggingface(…)",
@@ -179,6 +180,7 @@ def read_stored(file: Path) -> dict[str, Any]:
     train = config.get('train', {})
     if 'label_smoothing' in train:
         train['loss'] = _SMOOTHED.format(train.pop('label_smoothing'))
+    train.pop('profile', None)
     model = config.get('model')
     if isinstance(model, dict) and model.pop('parallel', False):
         model['block'] = 'parallel'

@@ -1,8 +1,7 @@
 """A run from its config to its result: setup, the training loop, final scores."""
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from experiments.command_line.screen import Screen, errors_noted
 from experiments.command_line.stopping import Stopped
 from experiments.config import check, parts
 from experiments.config.load import flatten
-from experiments.config.schema import ExperimentConfig, profiled_steps, seed
+from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
 from experiments.data.batches import Position
 from experiments.data.prefetch import prefetch
@@ -75,9 +74,9 @@ class Run:
         self._best = trained_run.deciding_metric(setup.config)
         self._rate = jax.jit(setup.schedule)  # one program, not one an operation
         self._peak = memory.Peak()
-        self._trace = contextlib.ExitStack()
         made = hooks.make(self.config.train.hooks) if processes.is_first() else {}
         self._hooks = hooks.Hooks(made)
+        self._programs: dict[tuple[int, ...], Callable[..., Any]] = {}
         self._untold: int | None = None  # a checkpoint that they have not heard of
         self._checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
@@ -104,25 +103,20 @@ class Run:
           Diverged: a loss or gradient is not finite.
         """
         self.screen.begin('compiling')
-        programs.first_state(self.setup.kind)  # once: both threads need it
-        shapes = self.setup.batches.shapes
-        # The first state is made while the programs are compiled.
-        with programs.compiling(self.setup.kind, shapes) as compiled:
-            self._begin()
-            if self._evaluates(self.step) and self.step not in self.scores:
-                self._evaluate()
-            if not self._has_ended():
-                compiled[shapes[0]].result()
-                with contextlib.closing(prefetch(self._batches())) as batches:
-                    with _stop_asked() as stop:
-                        self._make_steps(batches, compiled, stop)
+        self._begin()
+        if self._evaluates(self.step) and self.step not in self.scores:
+            self._evaluate()
+        if not self._has_ended():
+            self._compile(self.setup.batches.shapes[0])
+            with contextlib.closing(prefetch(self._batches())) as batches:
+                with _stop_asked() as stop:
+                    self._make_steps(batches, stop)
         self.screen.begin('saving', quiet=True)
         self._wait_for_checkpoint()
 
     def _make_steps(
         self,
         batches: Iterable[tuple[Batch, Position]],
-        compiled: Mapping[tuple[int, ...], Future],
         stop: Callable[[int], bool],
     ) -> None:
         """The training loop: batch, step, log, save, stop, evaluate."""
@@ -131,10 +125,9 @@ class Run:
         taught = teacher and teacher.variables
         self.progress.start_clock()
         for batch, position in batches:
-            program = self._program(compiled[batch['labels'].shape])
+            program = self._program(batch['labels'].shape)
             step = self.step + 1
             self.screen.step(step, self.setup.steps)
-            self._profile(step)
             with jax.profiler.StepTraceAnnotation('train', step_num=step):
                 self.state, metrics = program(self.state, batch, dropout_key, taught)
             self.step = step
@@ -230,27 +223,17 @@ class Run:
         for batch, after in batches:
             yield devices.put_rows(batch), after
 
-    def _program(self, compiled: Future) -> Callable[..., Any]:
-        """A program; the compiler's time does not count as training time."""
-        if not compiled.done():
+    def _program(self, shape: tuple[int, ...]) -> Callable[..., Any]:
+        """That of a step; to compile it does not count as training time."""
+        if shape not in self._programs:
             self._settle()
-            self.screen.begin('compiling')
-            compiled.result()
+            self._compile(shape)
             self.progress.start_clock()
-        return compiled.result()
+        return self._programs[shape]
 
-    def _profile(self, step: int) -> None:
-        """Traces the steps of `train.profile`; called before each step."""
-        first, last = profiled_steps(self.config) or (0, 0)
-        if step not in (first, last + 1):
-            return
-        jax.block_until_ready(self.state)
-        self._trace.close()
-        if step == first and processes.is_first():
-            folder = self.path / 'profile'
-            self.screen.say(f'profile of steps {first} to {last}: {folder}')
-            trace = jax.profiler.trace(folder, create_perfetto_trace=True)
-            self._trace.enter_context(trace)
+    def _compile(self, shape: tuple[int, ...]) -> None:
+        self.screen.begin('compiling')
+        self._programs[shape] = programs.compiled_step(self.setup.kind, shape)
 
     def _settle(self) -> None:
         """Waits for the steps so far; one that is not finite is told, or an error."""
@@ -347,7 +330,6 @@ class Run:
 
     def close(self) -> None:
         """Ends the threads, and ends hooks that have not ended."""
-        self._trace.close()
         self._checkpoints.close()
         self._hooks.end(None)
 

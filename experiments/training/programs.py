@@ -1,9 +1,6 @@
 """The compiled programs of training: the first state, and a step for each shape."""
 
-import contextlib
 import functools
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +11,7 @@ from experiments.data.collate import abstract_batch
 from experiments.optimizers import frozen, optimizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
-from experiments.training import result, teacher
+from experiments.training import teacher
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import as_loss
 from flaxformer_lite.training.train_step import TrainState, make_train_step
@@ -34,32 +31,6 @@ class Kind(NamedTuple):
     model: Model
     steps: int
     devices: DeviceMesh
-
-
-@contextlib.contextmanager
-def compiling(
-    kind: Kind, shapes: Sequence[tuple[int, int]]
-) -> Iterator[dict[tuple[int, ...], Future]]:
-    """Compiles the training step of each shape of batches, in a thread of its own.
-
-    Args:
-      kind: of the training.
-      shapes: (rows, length), in the order in which they are compiled; those after the
-        first also while training goes on.
-
-    Yields:
-      Shape → what `compiled_step` returns.
-    """
-    thread = ThreadPoolExecutor(1, thread_name_prefix='compile')
-    try:
-        compiled = {
-            shape: thread.submit(compiled_step, kind, shape) for shape in shapes
-        }
-        # The result wants to know it, which is traced while training goes on.
-        thread.submit(result.flops_per_token, kind.config, kind.model)
-        yield compiled
-    finally:
-        thread.shutdown(wait=False, cancel_futures=True)
 
 
 # Runs of one process that differ in their seeds alone have the same programs.
@@ -87,7 +58,7 @@ def first_state(kind: Kind) -> tuple[Any, TrainState]:
 
 
 @functools.lru_cache(maxsize=16)
-def compiled_step(kind: Kind, shape: tuple[int, int]) -> jax.stages.Compiled:
+def compiled_step(kind: Kind, shape: tuple[int, ...]) -> jax.stages.Compiled:
     """The training step for batches of a shape.
 
     Returns:
