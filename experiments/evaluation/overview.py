@@ -49,9 +49,8 @@ def _write_lines(stem: Path, ending: str, lines: Iterable[str]) -> None:
 
 def text(source: Source) -> str:
     """Sizes and lengths of the sets, what of them is new to training, and examples."""
-    sets = source.evaluation()
     rows = [_row('train', source.train(), None)]
-    for name, pairs in sets.items():
+    for name, pairs in source.evaluation().items():
         asked = {text for text, _ in pairs}
         trained = asked.intersection(text for text, _ in source.train())
         rows.append(_row(name, pairs, sum(text in trained for text, _ in pairs)))
@@ -62,11 +61,6 @@ def text(source: Source) -> str:
         f'{", ".join(sides)}: words of a side, in the mean and at most',
         "trained: pairs whose source is also one of training's",
     ]
-    known = _words(source.train())
-    for name, pairs in sets.items():
-        words = _words(pairs)
-        new = f'{len(words - known):,} of {len(words):,} words'
-        lines.append(f'{name}: {new} are not in training')
     for why, count in source.left_out.items():
         lines.append(f'left out of training: {count:,} by {why}')
     for text, target in itertools.islice(source.train(), 0, _EXAMPLES * _EVERY, _EVERY):
@@ -80,14 +74,6 @@ def _row(name: str, pairs: Iterable, trained: int | None) -> list:
     lengths = np.fromiter(counts, np.dtype((int, 2)))
     means, most = lengths.mean(0).tolist(), lengths.max(0).tolist()
     return [name, len(lengths), *means, *most, trained]
-
-
-def _words(pairs: Iterable) -> set[str]:
-    """The different words of the sources and of all references."""
-    words = set()
-    for text, target in pairs:
-        words.update(text.split(), *(x.split() for x in _several(target)))
-    return words
 
 
 def _several(target: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -162,9 +162,7 @@ class Translator:
         found = [
             jax.device_get(self._search(variables, key, *arrays)) for key in self._keys
         ]
-        return DecodeResult(
-            *(np.concatenate(x, 1)[: len(rows)] for x in zip(*found, strict=True))
-        )
+        return jax.tree.map(lambda *x_BN: np.concatenate(x_BN, 1)[: len(rows)], *found)
 
     @functools.cached_property
     def _keys(self) -> list[jax.Array]:
