@@ -437,14 +437,9 @@ def test_scores_of_given_targets_are_the_loss_of_a_set(
 def test_what_is_no_pair_is_told_of_with_its_line_before_the_run_is_opened(
     tmp_path, monkeypatch, capsys
 ):
-    for line, message in (
-        ('A dog.', r"line 2: 0 tabs in 'A dog.', and one is wanted: source, tab"),
-        ('a\tb\tc', 'line 2: 2 tabs in'),
-        ('A dog.\t ', 'line 2: its target is blank: leave the line out'),
-        ('\tEin Hund.', 'line 2: its source is blank'),
-    ):
+    for line in ('A dog.', 'a\tb\tc', 'A dog.\t ', '\tEin Hund.'):
         lines = f'A cat.\tEine Katze.\n{line}\n'
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match='line 2: .* is not a source, one tab and'):
             translated(monkeypatch, capsys, tmp_path, lines, program=score)
 
 
