@@ -138,7 +138,7 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     peak = turns.peak_megabytes()
     with tempfile.TemporaryDirectory() as folder:
         score = evaluator.Evaluator(
-            made.model, made.tokenizer, config, Path(folder), made.languages, []
+            made.model, made.tokenizer, config, Path(folder), made.languages
         )
         dev = score.loss(state.variables, made.dev[1])
     return {

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from experiments.command_line import flags, screen
 from experiments.config import search
-from experiments.errors import warn
 from experiments.evaluation import scores, sets
 from experiments.evaluation.evaluator import Evaluator
 from experiments.evaluation.opened_run import OpenedRun
@@ -39,19 +38,17 @@ def main() -> None:
         chosen = sets.chosen(source.evaluation(), args.set, '--set')
         evaluation = search.with_decode(run.config.evaluation, args.decode)
         metrics = args.metrics or evaluation.metrics
-        scored_by = scores.installed_metrics(metrics, source.target)
-        mean = run.mean
-        shown.begin('scoring')
+        evaluation = dataclasses.replace(evaluation, metrics=metrics)
         evaluator = Evaluator(
             run.model,
             run.tokenizer,
             dataclasses.replace(run.config, evaluation=evaluation),
             args.workdir,
             (source.source, source.target),
-            scored_by,
-            warn=warn,
             on_progress=shown.count,
         )
+        mean = run.mean
+        shown.begin('scoring')
         found = evaluator.every(mean.variables, chosen, mean.steps)
     steps = ', '.join(map(str, mean.steps))
     print(f'{args.workdir}, mean of the checkpoints {steps}')

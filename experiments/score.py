@@ -36,9 +36,8 @@ def main() -> None:
         run = OpenedRun(args.workdir)
         score = Scorer(run.model, run.tokenizer, run.config.evaluation.batch_tokens)
         shown.begin('scoring')
-        for tokens in score(
-            run.variables, pairs, lambda done: shown.count(done, len(pairs), 'pairs')
-        ):
+        for number, tokens in enumerate(score(run.variables, pairs), 1):
+            shown.count(number, len(pairs), 'pairs')
             if sys.stdout.isatty():
                 shown.close()
             print(_line(tokens), flush=False)
@@ -46,29 +45,19 @@ def main() -> None:
 
 def _read_pairs() -> list[tuple[str, str]]:
     """All of standard input, so that a wrong line is told of before any is scored."""
-    if sys.stdin is None:
-        raise UserError('there is no standard input to score')
     if sys.stdin.isatty():
         print('reading lines from here; Ctrl-D ends', file=sys.stderr)
     pairs = []
     for window in lines.line_windows(sys.stdin.fileno()):
         for line in window:
-            pairs.append(_pair(line, f'standard input, line {len(pairs) + 1}'))
+            source, tab, target = line.partition('\t')
+            if not (source.strip() and tab and target.strip()) or '\t' in target:
+                raise UserError(
+                    f'standard input, line {len(pairs) + 1}: {line[:60]!r} is not a '
+                    'source, one tab and a target, neither of them blank'
+                )
+            pairs.append((source, target))
     return pairs
-
-
-def _pair(line: str, where: str) -> tuple[str, str]:
-    sides = line.split('\t')
-    if len(sides) != 2:
-        raise UserError(
-            f'{where}: {len(sides) - 1} tabs in {line[:60]!r}, and one is wanted: '
-            'source, tab, target'
-        )
-    source, target = sides
-    for name, side in (('source', source), ('target', target)):
-        if not side.strip():
-            raise UserError(f'{where}: its {name} is blank: leave the line out')
-    return source, target
 
 
 def _line(tokens: list[ScoredToken]) -> str:

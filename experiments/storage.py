@@ -8,7 +8,6 @@ import platform
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,16 +66,13 @@ def write(path: Path, data: str | bytes) -> None:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
-def open_to_append(path: Path) -> FileIO:
-    """A file for `append`. Not buffered: a kill loses nothing, a power cut could."""
-    return open(path, 'ab', buffering=0)
+def append(path: Path, data: bytes) -> None:
+    """Adds data to a file; raises UserError if the disk is full.
 
-
-def append(file: FileIO, data: bytes) -> None:
-    """Adds all of the data to a file; raises UserError if the disk is full."""
-    with as_user_error('write', Path(file.name)):
-        while data:  # a disk that is nearly full takes only some of it
-            data = data[file.write(data) :]
+    A kill loses nothing of it afterwards, a power cut could: see `sync`.
+    """
+    with as_user_error('write', path), path.open('ab') as file:
+        file.write(data)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -15,14 +15,14 @@ if __name__ == '__main__':
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments.command_line import flags, lines, screen
 from experiments.config import schema, search
 from experiments.errors import UserError
-from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.translator import Hypothesis, Translator
-from experiments.runtime import memory
+from experiments.runs import trained_run
+from experiments.runs.trained_run import TrainedRun
+from experiments.runtime import compilation, memory
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
@@ -32,15 +32,20 @@ def main() -> None:
     schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
     memory.keep_freed()
+    compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
-        runs = _open_runs(args.workdir)
+        runs = [trained_run.open_trained(path) for path in args.workdir]
+        _check_tokenizers(args.workdir, runs)
         settings = search.with_decode(runs[0].config.evaluation, args.decode)
         _check_n_best(args.n_best, search.make(settings).strategy)
-        if sys.stdin is None:
-            raise UserError('there is no standard input to translate')
-        model, variables = _model(runs)
+        models = [run.model for run in runs]
+        means = [trained_run.average(x.config, x.checkpoints, x.model) for x in runs]
+        variables = [mean.variables for mean in means]
+        if len(runs) > 1:
+            models = [ensemble(models)]
+            variables = [ensemble_variables(variables)]
         translate = Translator(
-            model, runs[0].tokenizer, settings, seed=args.seed, n_best=args.n_best
+            models[0], runs[0].tokenizer, settings, seed=args.seed, n_best=args.n_best
         )
         shown.begin('translating')
         if sys.stdin.isatty():
@@ -49,7 +54,10 @@ def main() -> None:
         number = 0
         for texts in lines.line_windows(sys.stdin.fileno()):
             for hypotheses in translate(
-                variables, texts, number, lambda done: shown.count(done, None, 'lines')
+                variables[0],
+                texts,
+                number,
+                lambda done: shown.count(done, None, 'lines'),
             ):
                 if sys.stdout.isatty():
                     shown.close()
@@ -79,16 +87,14 @@ def _parser() -> flags.Parser:
     return parser
 
 
-def _open_runs(paths: Sequence[Path]) -> list[OpenedRun]:
-    """The runs in some directories, which must share a tokenizer."""
-    runs = [OpenedRun(path) for path in paths]
+def _check_tokenizers(paths: Sequence[Path], runs: Sequence[TrainedRun]) -> None:
+    """Refuses an ensemble of runs that mean other pieces by their ids."""
     for path, run in zip(paths, runs, strict=True):
         if run.tokenizer.digest != runs[0].tokenizer.digest:
             raise UserError(
                 f'--workdir={path}: its tokenizer is another than that of {paths[0]}, '
                 'and only runs that share one can be an ensemble'
             )
-    return runs
 
 
 def _check_n_best(n_best: int, strategy: Strategy) -> None:
@@ -99,14 +105,6 @@ def _check_n_best(n_best: int, strategy: Strategy) -> None:
             f"--n_best={n_best} must be from 1 to {most}: give --decode='beam(beams=…)'"
             ' more beams, or use --decode=sample'
         )
-
-
-def _model(runs: Sequence[OpenedRun]) -> tuple[Any, Any]:
-    """The model and the variables of one run, or of an ensemble."""
-    if len(runs) == 1:
-        return runs[0].model, runs[0].variables
-    model = ensemble([run.model for run in runs])
-    return model, ensemble_variables([run.variables for run in runs])
 
 
 def _show(hypotheses: Sequence[Hypothesis], n_best: int, scores: bool) -> None:

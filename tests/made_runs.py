@@ -53,7 +53,6 @@ def make(path, bleu=None, outputs=(), rows=(), result=None, environment=None, **
         log = metrics_log.MetricsLog(path)
         for step, kind, values in rows:
             log.write(step, kind, **values)
-        log.close()
         if environment is not None:
             storage.write_json(path / 'environment.json', environment)
         if bleu is not None:

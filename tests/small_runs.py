@@ -141,8 +141,6 @@ def _shrunk_run(argv: list[str]) -> list[str]:
         fields['init_ignore'] = given['init_ignore'].replace('[45]', '[12]')
     # A run that is to go on further has more of them.
     fields['train.steps'] = 4 if settings.config.train.steps <= 1_300 else 6
-    if 'train.profile' in fields:
-        fields['train.profile'] = '2:3'
     name = directory.run_name(settings.name, settings.overrides)
     workdir = [x for x in argv if x.startswith('--workdir')]
     workdir = workdir or [f'--workdir={Path("runs") / name}']

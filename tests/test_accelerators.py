@@ -97,7 +97,7 @@ def test_the_runners_step_overwrites_the_state_on_each_device():
         without_seeds(load.from_config_dict(config)), made, 10, mesh.of()
     )
     program = programs.compiled_step(kind, (jax.device_count(), LENGTH))
-    state = programs.first_state(kind).abstract
+    _, state = programs.first_state(kind)
     held = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
     assert program.memory_analysis().alias_size_in_bytes == held
     assert 'callback' not in program.as_text()

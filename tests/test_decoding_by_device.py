@@ -40,9 +40,6 @@ def sources():
             {'strategy': 'diverse_beam(beams=4, groups=2)'}, marks=pytest.mark.slow
         ),
         pytest.param(
-            {'strategy': 'diverse_beam(beams=4, groups=2)'}, marks=pytest.mark.slow
-        ),
-        pytest.param(
             {'strategy': 'sample(top_p=0.9)', 'key': jax.random.key(3)},
             marks=pytest.mark.slow,
         ),

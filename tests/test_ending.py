@@ -150,7 +150,7 @@ def test_a_run_stops_early_and_scores_its_best_also_when_it_is_killed(
             killed_at.clear()
             raise Killed
         result = evaluated(self, variables, name, pairs, step, *more)
-        result[best] = sign * scores[step]  # in place, for it is remembered
+        result.scores[best] = sign * scores[step]  # in place, for it is remembered
         return result
 
     monkeypatch.setattr(evaluator.Evaluator, '__call__', scripted)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import sacrebleu
 
-from experiments import metrics, storage
+from experiments import storage
 from experiments.config import load
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.errors import UserError
 from experiments.evaluation import sets
 from experiments.evaluation.evaluator import Evaluator
@@ -25,10 +25,9 @@ def evaluator(tmp_path, monkeypatch):
     evaluator = Evaluator(
         None,
         SimpleNamespace(forced_first=None),
-        ExperimentConfig(),
+        ExperimentConfig(evaluation=EvaluationConfig(metrics='[bleu, ter]')),
         tmp_path,
         ('en', 'zh-CN'),
-        list(metrics.make('[bleu, ter]', 'zh-CN').values()),
         on_progress=lambda *x: told.append(x),
     )
 
@@ -58,7 +57,7 @@ def test_what_training_has_scored_is_not_scored_again(evaluator):
     found = evaluator(1.0, 'val', PAIRS, 6)
     results = evaluator.every(1.0, {'test': PAIRS[:1], 'val': PAIRS}, [6])
     assert [len(texts) for texts in evaluator.translated] == [2, 1]
-    assert results['val'] == found
+    assert results['val'] == found.scores
 
 
 def test_the_set_and_its_sentences_are_told(evaluator):
@@ -67,7 +66,8 @@ def test_the_set_and_its_sentences_are_told(evaluator):
 
 
 def test_a_table_shows_scores_with_two_decimals(evaluator):
-    result = evaluator(1.0, 'val', PAIRS, 6) | {'perplexity': 1.0, 'accuracy': 1.0}
+    result = evaluator(1.0, 'val', PAIRS, 6).scores
+    result |= {'perplexity': 1.0, 'accuracy': 1.0}
     row = table({'val': result | {'bleu': 8.685e-61, 'ter': 12.345}})
     assert row.split('\n')[2].split()[-3:] == ['0.00', '12.35', 'en-zh-CN']
     assert result['lower_is_better'] == ['ter']
@@ -104,7 +104,7 @@ def test_chinese_is_scored_by_its_own_tokenizer(evaluator):
     outputs, references = map(list, zip(*CHINESE, strict=True))
     evaluator._translate = lambda *_, **__: [[Hypothesis(x, 0.0)] for x in outputs]
     pairs = [(text, (text,)) for text in references]
-    result = evaluator(1.0, 'val', pairs, 6)
+    result = evaluator(1.0, 'val', pairs, 6).scores
     expected = sacrebleu.corpus_bleu(outputs, [references], tokenize='zh')
     assert result['bleu'] == expected.score > 50
     assert 'tok:zh' in result['bleu_signature']
@@ -112,7 +112,7 @@ def test_chinese_is_scored_by_its_own_tokenizer(evaluator):
 
 def test_several_references_are_files_that_are_read_again(evaluator, tmp_path):
     pairs = [('a b', ('x y', 'y\nx')), ('c', ('z',))]
-    result = evaluator(1.0, 'val', pairs, 6)
+    result = evaluator(1.0, 'val', pairs, 6).scores
     assert 'nrefs:var' in result['bleu_signature']
     folder = tmp_path / 'translations'
     assert (folder / 'val.reference2.txt').read_text() == 'y x\n\n'

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +28,6 @@ def test_rows_are_json_lines_in_order(tmp_path):
     log = metrics_log.MetricsLog(tmp_path)
     log.write(10, 'train', loss=np.float32(2.5), tokens=np.int64(3))
     log.write(10, 'eval', set='val', loss=float('nan'), ter=12.5, note=None)
-    log.close()
     rows = lines(tmp_path)
     assert all(abs(row.pop('time') - time.time()) < 600 for row in rows)
     scores = {'set': 'val', 'loss': None, 'ter': 12.5, 'note': None}
@@ -47,12 +47,10 @@ def test_a_resumed_run_keeps_the_rows_up_to_its_checkpoint(tmp_path):
     first.write(2, 'eval', bleu=9.0)  # after the checkpoint, of its state
     first.write(2, 'final', bleu=9.0)  # of an end that may not be the end
     first.write(3, 'train', loss=9.0)
-    first.close()
     with open(tmp_path / 'metrics.jsonl', 'a') as file:
         file.write('{"step": 4, "ki')  # a kill in the midst of a line
     second = metrics_log.MetricsLog(tmp_path, 2)
     second.write(3, 'train', loss=3.0)
-    second.close()
     rows = metrics_log.read_rows(tmp_path)
     assert [(row['step'], row['kind'], row.get('loss')) for row in rows] == [
         (1, 'train', 1.0),
@@ -60,7 +58,7 @@ def test_a_resumed_run_keeps_the_rows_up_to_its_checkpoint(tmp_path):
         (2, 'eval', None),
         (3, 'train', 3.0),
     ]
-    metrics_log.MetricsLog(tmp_path).close()  # of a run that begins
+    metrics_log.MetricsLog(tmp_path)  # of a run that begins
     assert metrics_log.read_rows(tmp_path) == []
 
 
@@ -86,7 +84,7 @@ def test_a_row_that_cannot_be_is_one_line(tmp_path, line, message):
 def test_whatever_may_be_in_a_row_can_be_shown(tmp_path):
     row = {'step': 2**63 - 1, 'kind': 'ä', 'x': 1e308, 'b': True}
     (tmp_path / 'metrics.jsonl').write_text(json.dumps(row) + '\n')
-    metrics_log.MetricsLog(tmp_path, 2**63 - 1).close()
+    metrics_log.MetricsLog(tmp_path, 2**63 - 1)
     assert metrics_log.read_rows(tmp_path) == [row]
 
 
@@ -115,7 +113,7 @@ def test_kills_leave_no_gap_and_no_double(tmp_path):
             process.send_signal(signal.SIGKILL)
             # The step that the killed process had flushed last, at the least.
             saved = max(saved + 5, *(int(n) for n in process.stdout.read().split()), 0)
-    metrics_log.MetricsLog(tmp_path, saved).close()
+    metrics_log.MetricsLog(tmp_path, saved)
     steps = [row['step'] for row in metrics_log.read_rows(tmp_path)]
     assert steps == list(range(1, saved + 1))
 
@@ -125,13 +123,11 @@ def test_kills_leave_no_gap_and_no_double(tmp_path):
 )
 def test_a_full_disk_is_a_user_error(tmp_path):
     metrics = metrics_log.MetricsLog(tmp_path)
-    metrics._file.close()
-    metrics._file = open('/dev/full', 'ab', buffering=0)
+    metrics._file = Path('/dev/full')
     with pytest.raises(
         UserError, match='cannot write /dev/full: No space left on device'
     ):
         metrics.write(1, 'train', loss=1.0)
-    metrics.close()
 
 
 def test_table_aligns_and_shows_what_is_missing():

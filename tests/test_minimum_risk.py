@@ -5,8 +5,7 @@ import tiny
 from small_runs import Numbers
 
 from experiments.config.schema import EvaluationConfig
-from experiments.evaluation.minimum_risk import mean_utilities
-from experiments.evaluation.translator import Translator
+from experiments.evaluation.translator import Translator, mean_utilities
 from experiments.metrics.base import Metric
 
 

@@ -159,7 +159,7 @@ def test_every_field_of_a_config_has_a_type_and_every_number_a_range():
         'optimizer.schedule',
         'train.loss',
     }
-    text |= {'init_from', 'train.teacher', 'train.profile', 'train.hooks'}
+    text |= {'init_from', 'train.teacher', 'train.hooks'}
     text |= {f'evaluation.{field}' for field in ('sets', 'metrics', 'best')}
     text |= {'evaluation.decode', 'evaluation.processors'}
     text |= {f'model.{field}' for field in variants.fields()}

@@ -29,7 +29,6 @@ def make_run(path, num_heads, bleu=None, signature='nrefs:1|v:1', **train):
         metrics.write(200, 'eval', set='val', loss=3.25, bleu=12.0)
         metrics.write(200, 'eval', set='test', loss=9.0, bleu=1.0)
         metrics.write(300, 'train', loss=2.0, tokens_per_second=2000.0)
-        metrics.close()
         if bleu is not None:
             scores = {
                 'val': SCORES | {'bleu': 20.0, 'bleu_signature': 'nrefs:1|v:1'},

@@ -35,7 +35,7 @@ from experiments.costs.ledger import ledger
 from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.evaluation.scores import of_translations
-from experiments.evaluation.sets import chosen, lines_of
+from experiments.evaluation.sets import lines_of
 from experiments.runs import directory, metrics_log, trained_run
 
 ROOT = Path(__file__).parent.parent
@@ -437,14 +437,9 @@ def test_scores_of_given_targets_are_the_loss_of_a_set(
 def test_what_is_no_pair_is_told_of_with_its_line_before_the_run_is_opened(
     tmp_path, monkeypatch, capsys
 ):
-    for line, message in (
-        ('A dog.', r"line 2: 0 tabs in 'A dog.', and one is wanted: source, tab"),
-        ('a\tb\tc', 'line 2: 2 tabs in'),
-        ('A dog.\t ', 'line 2: its target is blank: leave the line out'),
-        ('\tEin Hund.', 'line 2: its source is blank'),
-    ):
+    for line in ('A dog.', 'a\tb\tc', 'A dog.\t ', '\tEin Hund.'):
         lines = f'A cat.\tEine Katze.\n{line}\n'
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match='line 2: .* is not a source, one tab and'):
             translated(monkeypatch, capsys, tmp_path, lines, program=score)
 
 
@@ -702,11 +697,6 @@ def test_a_run_goes_on_with_other_devices_and_in_another_mesh(whole, text, tmp_p
 def assert_same_losses(*runs):
     losses = [[r['loss'] for r in rows if r['kind'] == 'train'] for rows in runs]
     np.testing.assert_allclose(*losses, rtol=1e-4)
-
-
-def test_a_set_without_sentences_is_refused():
-    with pytest.raises(UserError, match="--set: the set 'b' holds no sentences"):
-        chosen({'a': [('x', 'y')], 'b': []}, 'b', '--set')
 
 
 def test_a_directory_of_another_run_is_refused_and_left_alone(whole, text, monkeypatch):

@@ -1,7 +1,6 @@
 """Runs that learn by another loss: what it reports, and from whom it learns."""
 
 import io
-import shutil
 
 import pytest
 import small_runs
@@ -15,7 +14,6 @@ from experiments.errors import UserError
 from experiments.reports import figures
 from experiments.runs import metrics_log
 from experiments.training import setup
-from experiments.training import teacher as teacher_module
 
 pytestmark = pytest.mark.usefixtures('cache')
 
@@ -66,21 +64,6 @@ def test_a_teacher_of_another_tokenizer_is_refused(text, teacher, tmp_path):
     message = 'train.teacher=.*: its tokenizer is another than that of this run'
     with pytest.raises(UserError, match=message):
         setup.prepare(config, tmp_path, Screen(io.StringIO()))
-
-
-def test_a_teacher_that_has_changed_is_refused(text, tmp_path):
-    theirs = make_source(tmp_path / 'teacher', text)
-    changes = dict(train__loss='distillation', train__teacher=theirs)
-    config = flags.settings('wmt_small', overrides(text, **changes)).config
-    run = tmp_path / 'run'
-    teacher_module.save(str(theirs), run)
-    again = setup.prepare(config, run, Screen(io.StringIO()))
-    assert again.config == config
-    shutil.rmtree(theirs)
-    make_source(theirs, text, steps=(1, 3))
-    teacher_module.read.cache_clear()  # as in another process
-    with pytest.raises(UserError, match='its parameters are no longer those that'):
-        setup.prepare(config, run, Screen(io.StringIO()))
 
 
 @pytest.mark.slow

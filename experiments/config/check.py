@@ -10,7 +10,6 @@ from experiments.config import search
 from experiments.config.load import flatten
 from experiments.config.schema import (
     ExperimentConfig,
-    profiled_steps,
     takes_best,
 )
 from experiments.data import filters, objectives, tokenizers
@@ -45,7 +44,6 @@ def check_config(config: ExperimentConfig) -> None:
         as_loss(config.train.loss, teacher=config.train.teacher or None)
     hooks.make(config.train.hooks)
     optimizer.check(config)
-    profiled_steps(config)
     train, evaluation = config.train, config.evaluation
     if not (train.steps or train.epochs):
         raise UserError(

@@ -52,6 +52,7 @@ _OF_DECODE = {
 # Fields that there were → how the same is said now.
 REPLACED = {
     'train.label_smoothing': f"train.loss='{_SMOOTHED.format(0.1)}'",
+    'train.profile': "train.hooks='[profile(after=100), tensorboard]'",
     'model.parallel': 'model.block=parallel',
     'tokenizer.vocab_size': "tokenizer='sentencepiece(vocab_size=8000)'",
     'tokenizer.kind': "tokenizer='sentencepiece(vocab_size=8000)', or huggingface(…)",
@@ -191,6 +192,7 @@ def _in_words_of_now(config: dict[str, Any]) -> None:
     train = config.get('train', {})
     if 'label_smoothing' in train:
         train['loss'] = _SMOOTHED.format(train.pop('label_smoothing'))
+    train.pop('profile', None)  # a hook now, which changes no result
     model = config.get('model', {})
     if model.pop('parallel', False):
         model['block'] = 'parallel'

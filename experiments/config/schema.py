@@ -5,13 +5,12 @@ Checks, errors, `--help` and the documentation's table are made from the annotat
 `load.ADDED`.
 """
 
-import contextlib
 import dataclasses
 import functools
 import typing
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from experiments.errors import UserError, user_errors
+from experiments.errors import user_errors
 from flaxformer_lite import ranges
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Spec
@@ -160,9 +159,6 @@ class TrainConfig(Section):
         'what is called with rows and checkpoints: files of experiments/hooks/; '
         "'[tensorboard, wandb]' is both, '[]' none",
     ] = 'tensorboard'
-    profile: Annotated[
-        str, "steps to profile, such as '10:13', into profile/ in the run's directory"
-    ] = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,22 +305,3 @@ def takes_best(config: ExperimentConfig) -> bool:
     Where training stops early they are, whatever `evaluation.average_of` says.
     """
     return config.evaluation.average_of == 'best' or config.train.patience > 0
-
-
-def profiled_steps(config: ExperimentConfig) -> tuple[int, int] | None:
-    """The first and the last step of `train.profile`; None for none.
-
-    Raises:
-      UserError: it does not name them.
-    """
-    text = config.train.profile
-    if not text:
-        return None
-    first, _, last = text.partition(':')
-    with contextlib.suppress(ValueError):
-        if 1 <= int(first) <= int(last):
-            return int(first), int(last)
-    raise UserError(
-        f'train.profile={ranges.shown(text)}: give the first and the last step, such '
-        "as '10:13'"
-    )

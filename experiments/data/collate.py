@@ -12,7 +12,7 @@ Batch = dict[str, np.ndarray]
 
 
 def abstract_batch(
-    shape: tuple[int, int], features: int | None
+    shape: tuple[int, ...], features: int | None
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """What `pairs_batch` gives, by shapes and dtypes.
 

@@ -1,10 +1,11 @@
 """Scores a model on whole sets: its loss, and its translations."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,19 +14,26 @@ from experiments import storage
 from experiments.config.schema import ExperimentConfig
 from experiments.data import objectives
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError
+from experiments.errors import UserError, warn
 from experiments.evaluation import scores, sets
 from experiments.evaluation.scorer import Scorer
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator
-from experiments.metrics.base import Metric
-from experiments.runs.reading import outputs_path
+from experiments.runs.reading import outputs_path, pair_paths
 from experiments.runtime import compilation, mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import loss_sums
 
 _LARGEST_EXPONENT = 700  # exp of more is not a float
+_EXAMPLES = 3  # of a set's translations that are shown
+
+
+class Evaluation(NamedTuple):
+    """A set's scores by their names, and its translations, each on one line."""
+
+    scores: dict[str, Any]
+    outputs: list[str]
 
 
 class Evaluator:
@@ -34,14 +42,15 @@ class Evaluator:
     Args:
       model: the Transformer.
       tokenizer: of both languages.
-      config: the run's.
+      config: the run's: by which metrics, how to decode, and what to make of pairs.
       path: the run's directory, where translations are saved.
       languages: the codes of source and target.
-      metrics: by which translations are scored.
       devices: divide the rows of batches; by default all that there are.
-      warn: is told where translations cannot be saved; without it, that is an error.
       on_progress: is told how many sentences of a set are translated, how many it has,
         and what they are: 'sentences of val'.
+
+    Raises:
+      UserError: as `scores.installed_metrics` and `Translator`.
     """
 
     def __init__(
@@ -51,24 +60,23 @@ class Evaluator:
         config: ExperimentConfig,
         path: Path,
         languages: tuple[str, str],
-        metrics: Sequence[Metric],
         devices: DeviceMesh | None = None,
-        warn: Callable[[str], None] | None = None,
         on_progress: Callable[[int, int, str], None] = lambda done, total, unit: None,
     ):
         self._path = path
         self._languages = languages
-        self._metrics = metrics
-        self._warn = warn
-        self._scored: dict[tuple[str, int, int], dict[str, Any]] = {}
+        self._metrics = scores.installed_metrics(
+            config.evaluation.metrics, languages[1]
+        )
         self._on_progress = on_progress
+        self._evaluated: dict[tuple[str, int, int], Evaluation] = {}
         devices = devices or mesh.of()
         self._translate = Translator(
             model, tokenizer, config.evaluation, devices=devices
         )
         tokens = config.evaluation.batch_tokens
         self._scorer = Scorer(model, tokenizer, tokens, devices)
-        self._sums = _loss_sums(model, devices)
+        self._loss_sums = _loss_sums(model, devices)
         self._objective = objectives.make(config.objective, tokenizer)
 
     def every(
@@ -76,21 +84,37 @@ class Evaluator:
     ) -> dict[str, dict[str, Any]]:
         """The scores of each set by the mean of these steps' checkpoints."""
         return {
-            name: self(variables, name, pairs, max(steps), len(steps))
+            name: self(variables, name, pairs, max(steps), len(steps)).scores
             for name, pairs in chosen.items()
         }
 
     def __call__(
         self, variables: Any, name: str, pairs: Pairs, step: int, mean_of: int = 1
-    ) -> dict[str, Any]:
-        """All scores of a set, whose translations are saved with their scores.
+    ) -> Evaluation:
+        """Scores a set; its translations are saved with their scores.
 
-        Sources and references are saved beside them, as `sets` says. What was scored
-        once, as the dev set at the last step, is not scored again.
+        What was scored once, as the dev set at the last step, is not scored again.
+        Where nothing can be saved, as in a directory of others, that is told on stderr.
+
+        Args:
+          step: of the last checkpoint that the variables are of.
+          mean_of: how many checkpoints they are the mean of.
         """
         key = (name, step, mean_of)
-        if key in self._scored:
-            return self._scored[key]
+        if key not in self._evaluated:
+            found = self._evaluate(variables, name, pairs)
+            self._evaluated[key] = found
+            file = outputs_path(self._path, name, step, mean_of)
+            try:
+                if processes.is_first():
+                    _write_translations(file, name, pairs, found.outputs)
+                    about = found.scores | {'set': name, 'step': step}
+                    storage.write_json(file.with_suffix('.json'), about)
+            except UserError as error:
+                warn(f'translations and scores are not saved: {error}')
+        return self._evaluated[key]
+
+    def _evaluate(self, variables: Any, name: str, pairs: Pairs) -> Evaluation:
         sources, references = sets.lines_of(pairs)
 
         def on_progress(done: int) -> None:
@@ -98,25 +122,14 @@ class Evaluator:
 
         hypotheses = self._translate(variables, sources, on_progress=on_progress)
         outputs = [best_first[0].text for best_first in hypotheses]
-        result = {
+        found = {
             'direction': '-'.join(self._languages),
             'target': self._languages[1],
             'sentences': len(pairs),
             **self.loss(variables, pairs),
             **scores.of_translations(self._metrics, outputs, references, sources),
         }
-        file = outputs_path(self._path, name, step, mean_of)
-        try:
-            if processes.is_first():
-                sets.write_translations(file, name, sources, references, outputs)
-                about = result | {'set': name, 'step': step}
-                storage.write_json(file.with_suffix('.json'), about)
-        except UserError as error:
-            if self._warn is None:
-                raise
-            self._warn(f'translations and scores are not saved: {error}')
-        self._scored[key] = result
-        return result
+        return Evaluation(found, outputs)
 
     def loss(self, variables: Any, pairs: Pairs) -> dict[str, float]:
         """Loss, perplexity and token accuracy over all pairs, of first references.
@@ -126,7 +139,7 @@ class Evaluator:
         """
         references = sets.first_references(pairs)
         batches = self._scorer.batches(references, self._objective)
-        sums = [self._sums(variables, batch) for _, batch in batches]
+        sums = [self._loss_sums(variables, batch) for _, batch in batches]
         total = jax.tree.map(
             lambda *values: np.sum(values, dtype=np.float64), *jax.device_get(sums)
         )
@@ -144,3 +157,32 @@ def _loss_sums(model: Model, devices: DeviceMesh) -> compilation.Program:
     sums = functools.partial(loss_sums, model, loss='cross_entropy(label_smoothing=0)')
     jitted = jax.jit(sums, out_shardings=devices.everywhere())
     return compilation.Program(jitted)
+
+
+def _write_translations(
+    file: Path, name: str, pairs: Pairs, outputs: Sequence[str]
+) -> None:
+    """Writes a set's translations, with its sources and references beside them.
+
+    First references are one file, second ones another; a line is blank where a sentence
+    has no more. The commands of sacreBLEU and COMET read these files:
+    `sacrebleu val.reference.txt -i …`.
+    """
+    sources, references = sets.lines_of(pairs)
+    by_number = itertools.zip_longest(*references, fillvalue='')
+    columns = [sources, *by_number, outputs]
+    paths = [*pair_paths(file.parent, name, len(columns) - 2), file]
+    for path, lines in zip(paths, columns, strict=True):
+        storage.write(path, ''.join(f'{line}\n' for line in lines))
+
+
+def examples(pairs: Pairs, outputs: Sequence[str]) -> str:
+    """Three of a set's translations with source and reference, spread over the set."""
+    every = max(1, len(pairs) // _EXAMPLES)
+    lines = []
+    for i in range(0, len(pairs), every)[:_EXAMPLES]:
+        source, references = pairs[i]
+        lines.append(f'  source      {source}')
+        lines.append(f'  reference   {references[0]}')
+        lines.append(f'  translation {outputs[i]}')
+    return '\n'.join(lines)

@@ -1,7 +1,7 @@
 """What a model holds of targets that are given, token by token, in batches."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -78,20 +78,13 @@ class Scorer:
             yield part, mesh.put(batch, self._devices.rows())
 
     def __call__(
-        self,
-        variables: Any,
-        pairs: Sequence[tuple[str, str]],
-        on_progress: Callable[[int], None] = lambda done: None,
+        self, variables: Any, pairs: Sequence[tuple[str, str]]
     ) -> Iterator[list[ScoredToken]]:
         """The tokens of each target with its end, in the order of the pairs.
-
-        Args:
-          on_progress: is told from time to time how many pairs are scored.
 
         Raises:
           UserError: as `batches`; those of the windows before it are scored.
         """
-        done = 0
         for start in range(0, len(pairs), WINDOW):
             window = pairs[start : start + WINDOW]
             results: list[list[ScoredToken]] = [[] for _ in window]
@@ -99,8 +92,6 @@ class Scorer:
                 scores = self._log_probs(variables, batch)
                 for pair, found in zip(part, self._tokens(batch, scores), strict=True):
                     results[pair] = found
-                done += len(part)
-                on_progress(done)
             yield from results
 
     def _tokens(self, batch: Any, scores: TokenScores) -> Iterator[list[ScoredToken]]:

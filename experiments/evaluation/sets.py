@@ -1,20 +1,11 @@
-"""Evaluation sets: which are scored, and the files of their translations.
+"""Evaluation sets: which of a source's are scored, and their lines."""
 
-sacrebleu's and COMET's own commands read these: `sacrebleu val.reference.txt -i …`.
-"""
-
-import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from experiments import storage
 from experiments.data.tokenizers.base import on_one_line
 from experiments.errors import UserError
-from experiments.metrics.base import References
-from experiments.runs.reading import outputs_path, pair_paths
 
 Pairs = Sequence[tuple[str, tuple[str, ...]]]  # a source and its references
-_EXAMPLES = 3  # of a set's translations that are shown
 
 
 def chosen(
@@ -68,25 +59,6 @@ def _check_not_blank(what: str, pairs: Pairs) -> None:
         )
 
 
-def write_translations(
-    file: Path,
-    name: str,
-    sources: Sequence[str],
-    references: References,
-    outputs: Sequence[str],
-) -> None:
-    """Writes a set's translations, with its sources and references beside them.
-
-    First references are one file, second ones another; a line is blank where a sentence
-    has no more.
-    """
-    by_number = itertools.zip_longest(*references, fillvalue='')
-    columns = [sources, *by_number, outputs]
-    paths = [*pair_paths(file.parent, name, len(columns) - 2), file]
-    for path, lines in zip(paths, columns, strict=True):
-        storage.write(path, ''.join(f'{line}\n' for line in lines))
-
-
 def lines_of(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
     """The sources and the references of a set, each text on one line.
 
@@ -100,16 +72,3 @@ def lines_of(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
 def first_references(pairs: Pairs) -> list[tuple[str, str]]:
     """Each source with its first reference, of which the loss is."""
     return [(source, references[0]) for source, references in pairs]
-
-
-def examples(path: Path, name: str, step: int, pairs: Pairs) -> str:
-    """Three of a set's translations with source and reference, spread over the set."""
-    text = outputs_path(path, name, step).read_text(encoding='utf-8')
-    rows = list(zip(pairs, text.split('\n')[:-1], strict=True))
-    every = max(1, len(rows) // _EXAMPLES)
-    lines = []
-    for (source, references), output in rows[::every][:_EXAMPLES]:
-        lines.append(f'  source      {source}')
-        lines.append(f'  reference   {references[0]}')
-        lines.append(f'  translation {output}')
-    return '\n'.join(lines)

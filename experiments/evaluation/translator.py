@@ -1,6 +1,8 @@
 """Text to text with a model: any number of sentences, in batches of similar length."""
 
+import collections
 import functools
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +17,7 @@ from experiments.config.schema import EvaluationConfig
 from experiments.data import packing
 from experiments.data.tokenizers.base import Tokenizer, on_one_line
 from experiments.errors import UserError
-from experiments.evaluation import minimum_risk
+from experiments.metrics.base import Metric
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.decoding import DecodeResult
@@ -94,92 +96,73 @@ class Translator:
         """
         for start in range(0, len(texts), WINDOW):
             window = list(texts[start : start + WINDOW])
-            sentences = self._tokenizer.encode(window)
-            check_lengths(self._model, [len(ids) + 1 for ids in sentences])
             number = first + start
-            yield from self._window(variables, window, sentences, number, on_progress)
+            yield from self._translate_window(variables, window, number, on_progress)
 
-    def _window(
+    def _translate_window(
         self,
         variables: Any,
         texts: list[str],
-        sentences: list[list[int]],
         first: int,
         on_progress: Callable[[int], None],
     ) -> list[list[Hypothesis]]:
-        """The hypotheses of the sentences that are sorted together."""
+        """The hypotheses of texts that are sorted by length together."""
+        sentences = self._tokenizer.encode(texts)
+        lengths = np.array([len(ids) + 1 for ids in sentences])
+        check_lengths(self._model, lengths)
+        tokens = max(1, self._settings.batch_tokens // self._strategy.hypotheses)
+        batches = list(packing.by_length(lengths, tokens, self._devices.row_shards))
 
-        def decode(entry: tuple[np.ndarray, np.ndarray]) -> list[DecodeResult]:
-            source_BS, index = entry
-            return self._decode(variables, source_BS, first + index)
+        def decode(batch: tuple[tuple[int, int], np.ndarray]) -> DecodeResult:
+            shape, index = batch
+            rows = [self._tokenizer.with_end(sentences[i]) for i in index]
+            return self._decode(variables, shape, rows, first + index)
 
-        batches = self._batches(sentences)
-        results: list[list[Hypothesis]] = [[] for _ in sentences]
+        results = [[Hypothesis('', 0.0)] for _ in texts]
         done = first
         on_progress(done)
         with ThreadPoolExecutor(_count_threads()) as pool:
             decoded = pool.map(decode, batches)
-            for (_, index), drawn in zip(batches, decoded, strict=True):
-                samples = [self._hypotheses(sample, len(index)) for sample in drawn]
-                for row, *several in zip(index, *samples, strict=True):
-                    if len(sentences[row]):
-                        found = self._best_first(sum(several, []), texts[row])
-                    else:
-                        found = [Hypothesis('', 0.0)]
-                    results[row] = found
+            for (_, index), found in zip(batches, decoded, strict=True):
+                hypotheses = self._hypotheses(found)
+                for i, drawn in zip(index, hypotheses, strict=True):
+                    if len(sentences[i]):
+                        results[i] = self._best_first(drawn, texts[i])
                 done += len(index)
                 on_progress(done)
         return results
 
-    def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
-        """Sorted by score; or the different ones among them by utility."""
-        if self._utility is None:
-            return sorted(found, key=lambda x: -x.score)
-        first_of = {x.text: x for x in reversed(found)}
-        if len(first_of) == 1:
-            return found[:1]
-        texts = [x.text for x in found]
-        means = minimum_risk.mean_utilities(texts, source, self._utility)
-        return [first_of[text] for text in sorted(means, key=lambda x: -means[x])]
+    def _decode(
+        self,
+        variables: Any,
+        shape: tuple[int, int],
+        rows: list[Any],
+        numbers: np.ndarray,
+    ) -> DecodeResult:
+        """What the search finds for the rows of a batch, by all keys.
 
-    def _batches(
-        self, sentences: list[list[int]]
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Batches BS of sentences of similar length, and which sentences they are."""
-        settings = self._settings
-        tokens = max(1, settings.batch_tokens // self._strategy.hypotheses)
-        shards = self._devices.row_shards
+        Args:
+          shape: (rows, length), of which those that are not given stay empty.
+          rows: sources with their ends.
+          numbers: of the sentences, by which sampling draws.
+        """
         # Of vectors zeros are padding, whatever it is of tokens.
-        features = np.shape(sentences[0])[1:] if self._tokenizer.reads_vectors else ()
+        features = np.shape(rows[0])[1:] if self._tokenizer.reads_vectors else ()
         dtype = np.float32 if features else np.int32
         padding = 0 if features else self._model.special_tokens.padding
-        lengths = np.array([len(ids) + 1 for ids in sentences])
-        batches = []
-        for shape, index in packing.by_length(lengths, tokens, shards):
-            source_BS = np.full((*shape, *features), padding, dtype)
-            for row, i in enumerate(index):
-                ids = self._tokenizer.with_end(sentences[i])
-                source_BS[row, : len(ids)] = ids
-            batches.append((source_BS, index))
-        return batches
-
-    def _decode(
-        self, variables: Any, source_BS: np.ndarray, numbers: np.ndarray
-    ) -> list[DecodeResult]:
-        """What each key finds for a batch; `numbers` are those of its sentences."""
-        padding = self._model.special_tokens.padding
-        is_token = (source_BS != padding) if source_BS.ndim == 2 else source_BS.any(2)
-        tokens_B = is_token.sum(1) - 1  # without EOS; −1: an empty row
-        longest_B = tokens_B + self._settings.extra_length
-        max_len_B = np.where(tokens_B < 0, 0, longest_B)
-        numbers_B = np.pad(numbers, (0, len(source_BS) - len(numbers)))
-        arrays = (source_BS, max_len_B.astype(np.int32), numbers_B.astype(np.int32))
-        placed = mesh.put(arrays, self._devices.rows())
-        found = []
-        for key in self._keys:
-            decoded = self._search(variables, key, *placed)
-            found.append(jax.device_get(decoded))
-        return found
+        source_BS = np.full((*shape, *features), padding, dtype)
+        max_len_B = np.zeros(shape[0], np.int32)
+        numbers_B = np.zeros(shape[0], np.int32)
+        for i, row in enumerate(rows):
+            if len(row):
+                source_BS[i, : len(row)] = row
+                max_len_B[i] = len(row) - 1 + self._settings.extra_length
+        numbers_B[: len(rows)] = numbers
+        arrays = mesh.put((source_BS, max_len_B, numbers_B), self._devices.rows())
+        found = [
+            jax.device_get(self._search(variables, key, *arrays)) for key in self._keys
+        ]
+        return jax.tree.map(lambda *x_BN: np.concatenate(x_BN, 1)[: len(rows)], *found)
 
     @functools.cached_property
     def _keys(self) -> list[jax.Array]:
@@ -193,19 +176,56 @@ class Translator:
         others = [jax.random.fold_in(key, (1 << 32) - i) for i in numbers]
         return [key, *others]
 
-    def _hypotheses(
-        self, decoded: DecodeResult, rows: int
-    ) -> Iterator[list[Hypothesis]]:
-        """The hypotheses of each of a batch's first rows."""
-        tokens_BNL, scores_BN, exists_BN = (x[:rows] for x in decoded)
+    def _hypotheses(self, decoded: DecodeResult) -> Iterator[list[Hypothesis]]:
+        """The hypotheses of each row of a batch, as they were found."""
+        tokens_BNL, scores_BN, exists_BN = decoded
         # The tokenizer decodes many texts in one call faster than in several.
-        decoded_texts = self._tokenizer.decode(tokens_BNL[exists_BN].tolist())
-        # A published vocabulary may have pieces for line ends.
-        texts = map(on_one_line, decoded_texts)
+        texts = iter(self._tokenizer.decode(tokens_BNL[exists_BN].tolist()))
         for scores_N, exists_N in zip(scores_BN, exists_BN, strict=True):
-            found = [Hypothesis(next(texts), float(x)) for x in scores_N[exists_N]]
+            # A published vocabulary may have pieces for line ends.
+            found = [
+                Hypothesis(on_one_line(next(texts)), float(score))
+                for score in scores_N[exists_N]
+            ]
             # None where the model's logits were not numbers: the line is blank.
             yield found or [Hypothesis('', -math.inf)]
+
+    def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
+        """Sorted by score; or the different ones among them by utility."""
+        if self._utility is None:
+            return sorted(found, key=lambda x: -x.score)
+        first_of = {x.text: x for x in reversed(found)}
+        if len(first_of) == 1:
+            return found[:1]
+        means = mean_utilities([x.text for x in found], source, self._utility)
+        return [first_of[text] for text in sorted(means, key=lambda x: -means[x])]
+
+
+def mean_utilities(
+    texts: Sequence[str], source: str, utility: Metric
+) -> dict[str, float]:
+    """1/S Σ u(y, y_s) of each different text y, in their order; higher is better.
+
+    Minimum Bayes risk takes the highest (Eikema and Aziz 2020, §5).
+
+    Args:
+      texts: S samples of a sentence, each of which is a reference, too, unless it is
+        blank.
+      source: the sentence.
+      utility: u, the score of a sentence.
+    """
+    counts = collections.Counter(texts)
+    references = [text for text in counts if text.strip()]
+    pairs = list(itertools.product(counts, references))
+    scores = utility.sentence_scores(
+        [text for text, _ in pairs],
+        [(reference,) for _, reference in pairs],
+        [source] * len(pairs),
+    )
+    means = dict.fromkeys(counts, 0.0)
+    for (text, reference), score in zip(pairs, scores, strict=True):
+        means[text] += utility.rank(score) * counts[reference] / len(texts)
+    return means
 
 
 @functools.lru_cache(maxsize=4)  # the runs of a process may share it

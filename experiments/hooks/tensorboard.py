@@ -28,15 +28,12 @@ class Tensorboard(Hook):
         folder = run.path / 'tensorboard'
         for file in folder.glob('*tfevents*'):
             storage.remove(file)
-        file = folder / f'events.out.tfevents.{time.time_ns()}'
-        storage.write(file, version(time.time()) + b''.join(map(_events, run.rows)))
-        self._file = storage.open_to_append(file)
+        self._file = folder / f'events.out.tfevents.{time.time_ns()}'
+        events = b''.join(map(_events, run.rows))
+        storage.write(self._file, version(time.time()) + events)
 
     def row(self, row: Row) -> None:
         storage.append(self._file, _events(row))
-
-    def end(self, result: Row | None) -> None:
-        self._file.close()
 
 
 def _events(row: Row) -> bytes:

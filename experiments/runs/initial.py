@@ -6,16 +6,16 @@ takes, so that it goes on without the source, whatever became of that.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from experiments import storage
-from experiments.checkpoints import digest, fitting
+from experiments.checkpoints import digest
 from experiments.checkpoints.checkpoints import Checkpoints, Mean
-from experiments.checkpoints.fitting import Fit
 from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
@@ -27,9 +27,11 @@ from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.layers.scanned_stack import unstack_layers
 from flaxformer_lite.models.base import Model
+from flaxformer_lite.ranges import shown
 from flaxformer_lite.training import freezing
 
 NAME = 'init.json'
+_MOST_NAMES = 6  # of a kind in a message
 
 
 class Initial(NamedTuple):
@@ -131,35 +133,89 @@ def load(
     with _named(config):
         with user_errors():
             theirs = rows.resized(run.model, model)
-        fit = Fit.of(_kinds(model), _kinds(theirs), config.init_ignore)
-        fit.check(config.init_from, config.init_ignore)
+        here, there = _kinds(model), _kinds(theirs)
+        fitting = _fitting_paths(here, there, config)
         mean = _mean(config, run, devices)
     variables = mean.variables
     if run.model.scans_layers:
         variables = unstack_layers(variables)
     by_path = freezing.paths(variables)
-    taken = {path: by_path[path] for path in sorted(fit.taken)}
+    taken = {path: by_path[path] for path in sorted(fitting)}
     kept = {}
     if vocabulary.digest != run.tokenizer.digest:
-        for path in sorted(_by_ids(model) & fit.taken):
+        for path in sorted(_by_ids(model) & fitting):
             kept[path] = Kept.of(path, vocabulary, run.tokenizer)
         own = {path: taken[path] for path in kept}
         taken |= rows.taken_over(model, devices, seed(config, 'init_seed'), own, kept)
-    counts = {fitting.name(x): [len(kept[x].here), kept[x].rows] for x in kept}
-    about = {'sha256': trained_run.sha256(freezing.from_paths(taken)['params'])}
-    return Initial(taken, _record(config, run, fit, mean) | about | {'rows': counts})
-
-
-def _record(
-    config: ExperimentConfig, run: TrainedRun, fit: Fit, mean: Mean
-) -> dict[str, Any]:
-    return {
+    record = {
         'run': str(_folder(config).absolute()),
         'averaged_steps': mean.steps,
-        'anew': sorted(map(fitting.name, fit.here.keys() - fit.taken)),
-        'left_out': sorted(map(fitting.name, fit.there.keys() - fit.taken)),
+        'anew': _names(here.keys() - fitting),
+        'left_out': _names(there.keys() - fitting),
         'tokenizer': 'init_from' if _has_its_tokenizer(config, run) else 'own',
+        'sha256': trained_run.sha256(freezing.from_paths(taken)['params']),
+        'rows': {_name(path): [len(x.here), x.rows] for path, x in kept.items()},
     }
+    return Initial(taken, record)
+
+
+def _fitting_paths(
+    here: dict[str, str], there: dict[str, str], config: ExperimentConfig
+) -> set[str]:
+    """Which variables of a source a model takes: all that `init_ignore` leaves.
+
+    Args:
+      here, there: the model's and the source's, by path: {'params/…': 'float32[4]'}.
+
+    Raises:
+      UserError: names what is not there, left over or of another shape; or says that
+        the expression leaves all or nothing out.
+    """
+    expression = f'init_ignore={shown(config.init_ignore)}'
+    ignored = set()
+    if config.init_ignore:
+        for path in here.keys() | there.keys():
+            if re.search(config.init_ignore, _name(path)):
+                ignored.add(path)
+        if not ignored:
+            raise UserError(
+                f'{expression} is in the path of no parameter: leave it out'
+            )
+    both = here.keys() & there.keys()
+    fitting = {path for path in both if here[path] == there[path]} - ignored
+    wrong = {
+        'not there': here.keys() - there.keys() - ignored,
+        'left over': there.keys() - here.keys() - ignored,
+        'of another shape': both - fitting - ignored,
+    }
+    found = [f'{what}: {_listed(paths)}' for what, paths in wrong.items() if paths]
+    if found:
+        names = _names(set().union(*wrong.values()))
+        pattern = f"'^({'|'.join(names)})(/|$)'" if len(names) <= _MOST_NAMES else '…'
+        raise UserError(
+            f'{config.init_from} is of another model; {"; ".join(found)}. Give the '
+            'fields of model in its config.json, or let these begin anew: '
+            f'--config.init_ignore={pattern}'
+        )
+    if not any(path.startswith('params/') for path in fitting):
+        raise UserError(f'{expression} leaves nothing to take: leave init_from out')
+    return fitting
+
+
+def _name(path: str) -> str:
+    """`params/encoder/layer_0/…` → `encoder/layer_0/…`."""
+    return path.partition('/')[2]
+
+
+def _names(paths: Iterable[str]) -> list[str]:
+    return sorted(map(_name, paths))
+
+
+def _listed(paths: Collection[str]) -> str:
+    """The names of some variables, or the first of many."""
+    more = len(paths) - _MOST_NAMES
+    first = ', '.join(_names(paths)[:_MOST_NAMES])
+    return f'{first} and {more} more' if more > 0 else first
 
 
 def _kinds(model: Model) -> dict[str, str]:

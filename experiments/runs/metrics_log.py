@@ -2,10 +2,8 @@
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ Row = dict[str, Any]
 
 
 class MetricsLog:
-    """Appends rows to `metrics.jsonl`, and their numbers to TensorBoard's events.
+    """Appends rows to `metrics.jsonl`.
 
     Opened to resume a run, it keeps the rows up to the checkpoint's step and drops
     later ones, so that none is there twice. The final scores have the step of the last
@@ -41,17 +39,15 @@ class MetricsLog:
         step: int = 0,
         complete: Callable[[Row], None] = lambda row: None,
     ):
-        self._file: FileIO | None = None
+        self._file = path / NAME if path else None
         self._complete = complete
-        if path is None:
-            return
-        rows = [
-            row
-            for row in read_rows(path)
-            if row['step'] <= step and row['kind'] != 'final'
-        ]
-        storage.write(path / NAME, ''.join(map(_line, rows)))
-        self._file = storage.open_to_append(path / NAME)
+        if path and self._file:
+            rows = [
+                row
+                for row in read_rows(path)
+                if row['step'] <= step and row['kind'] != 'final'
+            ]
+            storage.write(self._file, ''.join(map(_line, rows)))
 
     def write(self, step: int, kind: str, **values: Any) -> None:
         """Adds a row `{"step": …, "kind": "train", "eval", …, "time": …, **values}`.
@@ -69,12 +65,8 @@ class MetricsLog:
     def flush(self) -> None:
         """Makes sure that all rows are on disk."""
         if self._file is not None:
-            with storage.as_user_error('write', Path(self._file.name)):
-                os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+            with storage.as_user_error('write', self._file):
+                storage.sync(self._file)
 
 
 def read_rows(path: Path) -> list[Row]:

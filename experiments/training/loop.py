@@ -1,31 +1,25 @@
 """A run from its config to its result: setup, the training loop, final scores."""
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from experiments import hooks, storage
-from experiments.checkpoints.checkpoints import Checkpoints, Mean
+from experiments.checkpoints.checkpoints import Checkpoints
 from experiments.command_line import stopping
 from experiments.command_line.screen import Screen, errors_noted
 from experiments.command_line.stopping import Stopped
 from experiments.config import check, parts
 from experiments.config.load import flatten
-from experiments.config.schema import (
-    ExperimentConfig,
-    profiled_steps,
-    seed,
-    without_seeds,
-)
+from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
 from experiments.data.batches import Position
 from experiments.data.prefetch import prefetch
 from experiments.errors import UserError
-from experiments.evaluation import scores, sets
+from experiments.evaluation import evaluator, scores
 from experiments.evaluation.evaluator import Evaluator
 from experiments.hooks.base import Begun
 from experiments.optimizers import eval_params
@@ -40,77 +34,15 @@ from experiments.runs import (
 )
 from experiments.runs.failure import Diverged
 from experiments.runs.metrics_log import MetricsLog
-from experiments.runtime import memory, processes
-from experiments.training import programs, result, teacher
+from experiments.runtime import compilation, memory, processes
+from experiments.training import programs, result
 from experiments.training.metrics import Progress, stops_early
 from experiments.training.setup import RunSetup, describe, prepare
+from experiments.training.teacher import open_teacher
 from flaxformer_lite.training import schedules
 from flaxformer_lite.training.train_step import TrainState
 
 Batch = dict[str, jax.Array]
-
-
-def run(
-    config: ExperimentConfig,
-    path: Path,
-    overrides: Iterable[str],
-    screen: Screen,
-    accept_changed_parts: bool = False,
-) -> None:
-    """Trains to the end and scores, or shows the result of a run that has ended.
-
-    Args:
-      path: the run's directory. Where it holds a part of the run, that goes on.
-      overrides: the fields that were changed: one that nothing is done with is refused.
-      screen: shows what is done; an error has a note that says its phase.
-      accept_changed_parts: whether a run goes on with parts from elsewhere that are no
-        longer what it was begun with.
-
-    Raises:
-      UserError: a field, a file or a text that cannot be worked with; or training
-        failed, as `failure.json` in the directory then says.
-      Stopped: a stop was asked for while training; the state is saved.
-    """
-    with errors_noted(screen, f', of {path}'):
-        _run(config, path, overrides, screen, accept_changed_parts)
-
-
-def _run(
-    config: ExperimentConfig,
-    path: Path,
-    overrides: Iterable[str],
-    screen: Screen,
-    accept_changed_parts: bool,
-) -> None:
-    fields = config.to_dict()
-    here = environment.describe([])
-    code = {**here['packages'], 'the commit': here['git']}
-    command = {'--workdir': str(path.absolute()), **flatten(fields)}
-    processes.check_same('command', code | command)
-    directory.check_directory(path, fields)
-    has_ended = directory.has_ended(path, fields)
-    parts.use(path, screen.say, accept_changed_parts or has_ended)
-    if has_ended:
-        _show_result(config, path, screen)
-        return
-    check.check_overrides(config, overrides)
-    if directory.asks_for_more(path, fields):
-        _check_may_go_on(config)
-    setup = prepare(config, path, screen)
-    # It waits for all: each has seen the directory as it was.
-    processes.check_same('text', {'its digest': setup.pairs.digest})
-    with contextlib.ExitStack() as opened:
-        if processes.is_first():
-            opened.enter_context(directory.open_run(path, fields))
-            _write_start(setup, path)
-            screen.say(describe(setup, path))
-        processes.barrier('opened')
-        training = opened.enter_context(contextlib.closing(Run(setup, path, screen)))
-        opened.enter_context(processes.errors_end_all(Stopped))
-        if processes.is_first():
-            opened.enter_context(failure.recorded(path))
-        training.train()
-        training.score()
 
 
 class Run:
@@ -131,6 +63,7 @@ class Run:
     state: TrainState
     step: int
     progress: Progress
+    _log: MetricsLog
 
     def __init__(self, setup: RunSetup, path: Path, screen: Screen):
         self.setup = setup
@@ -139,15 +72,11 @@ class Run:
         self.screen = screen
         self.scores: dict[int, float] = {}
         self._best = trained_run.deciding_metric(setup.config)
-        self._kind = programs.Kind(
-            without_seeds(setup.config), setup.model, setup.steps, setup.devices
-        )
         self._rate = jax.jit(setup.schedule)  # one program, not one an operation
         self._peak = memory.Peak()
-        self._trace = contextlib.ExitStack()
-        self._log = MetricsLog(None)
         made = hooks.make(self.config.train.hooks) if processes.is_first() else {}
         self._hooks = hooks.Hooks(made)
+        self._programs: dict[tuple[int, ...], Callable[..., Any]] = {}
         self._untold: int | None = None  # a checkpoint that they have not heard of
         self._checkpoints = Checkpoints(
             path / trained_run.CHECKPOINTS,
@@ -162,7 +91,6 @@ class Run:
             self.config,
             path,
             setup.languages,
-            setup.metrics,
             setup.devices,
             on_progress=screen.count,
         )
@@ -175,37 +103,33 @@ class Run:
           Diverged: a loss or gradient is not finite.
         """
         self.screen.begin('compiling')
-        programs.first_state(self._kind)  # once: both threads need it
-        shapes = self.setup.batches.shapes
-        # The first state is made while the programs are compiled.
-        with programs.compiling(self._kind, shapes) as compiled:
-            self._begin()
-            if self._evaluates(self.step) and self.step not in self.scores:
-                self._evaluate()
-            if not self._has_ended():
-                compiled[shapes[0]].result()
-                with contextlib.closing(prefetch(self._batches())) as batches:
-                    with _stop_asked() as stop:
-                        self._make_steps(batches, compiled, stop)
+        self._begin()
+        if self._evaluates(self.step) and self.step not in self.scores:
+            self._evaluate()
+        if not self._has_ended():
+            self._compile(self.setup.batches.shapes[0])
+            with contextlib.closing(prefetch(self._batches())) as batches:
+                with _stop_asked() as stop:
+                    self._make_steps(batches, stop)
         self.screen.begin('saving', quiet=True)
         self._wait_for_checkpoint()
 
     def _make_steps(
         self,
         batches: Iterable[tuple[Batch, Position]],
-        compiled: Mapping[tuple[int, ...], Future],
         stop: Callable[[int], bool],
     ) -> None:
         """The training loop: batch, step, log, save, stop, evaluate."""
         dropout_key = self._key('dropout_seed')
+        teacher = open_teacher(self.config.train.teacher)
+        taught = teacher and teacher.variables
         self.progress.start_clock()
         for batch, position in batches:
-            program = self._program(compiled[batch['labels'].shape])
+            program = self._program(batch['labels'].shape)
             step = self.step + 1
             self.screen.step(step, self.setup.steps)
-            self._profile(step)
             with jax.profiler.StepTraceAnnotation('train', step_num=step):
-                self.state, metrics = program(self.state, batch, dropout_key)
+                self.state, metrics = program(self.state, batch, dropout_key, taught)
             self.step = step
             self.progress.add(step, position, metrics)  # at most one step is ahead
             is_stopped = stop(step)
@@ -228,13 +152,16 @@ class Run:
     # What is due after a step follows from the step and the config alone.
 
     def _logs(self, step: int) -> bool:
-        return step == self.setup.steps or _is_due(step, self.config.train.log_every)
+        return self._is_due(step, self.config.train.log_every)
 
     def _evaluates(self, step: int) -> bool:
-        return step == self.setup.steps or _is_due(step, self.config.evaluation.every)
+        return self._is_due(step, self.config.evaluation.every)
 
     def _saves(self, step: int) -> bool:
-        return self._evaluates(step) or _is_due(step, self.config.checkpoint.every)
+        return self._evaluates(step) or self._is_due(step, self.config.checkpoint.every)
+
+    def _is_due(self, step: int, every: int) -> bool:
+        return step == self.setup.steps or (0 < every <= step and step % every == 0)
 
     def _has_ended(self) -> bool:
         is_early = stops_early(self.scores, self.config.train.patience)
@@ -247,13 +174,15 @@ class Run:
           UserError: the checkpoints cannot be read.
         """
         setup = self.setup
-        first = programs.first_state(self._kind)
-        to_restore = eval_params.to_restore(first.abstract)
+        make, abstract = programs.first_state(setup.kind)
+        to_restore = eval_params.to_restore(abstract)
         restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
-        taken = setup.initial.variables if setup.initial else {}
         if restored is None:
             self.progress = Progress(setup.pairs.digest)
-            self.state = first.make(self._key('init_seed'), taken)
+            taken = setup.initial.variables if setup.initial else {}
+            arguments = self._key('init_seed'), taken
+            self.state = compilation.compiled(make, *arguments, once=True)(*arguments)
+            taken.clear()  # which frees their memory
         else:
             self.progress = Progress(**restored.metadata)
             if self.progress.text != setup.pairs.digest:
@@ -265,20 +194,23 @@ class Run:
             self.state = eval_params.restored(restored.state)
             self._untold = restored.step
         self.step = int(self.state.step)
-        if processes.is_first():
-            self._log = MetricsLog(self.path, self.step, self._hooks.row)
-            fields = flatten(self.config.to_dict())
-            rows = metrics_log.read_rows(self.path)
-            self._hooks.start(Begun(self.path, fields, self.step, rows))
+        self._open_log()
+        if restored is None and setup.initial:
+            # With this checkpoint nothing asks for the source any more.
+            self._save()
+        self._wait_for_checkpoint()
+
+    def _open_log(self) -> None:
+        """Begins or goes on with the rows of metrics, and starts the hooks."""
+        path = self.path if processes.is_first() else None
+        self._log = MetricsLog(path, self.step, self._hooks.row)
+        fields = flatten(self.config.to_dict())
+        rows = metrics_log.read_rows(self.path)
+        self._hooks.start(Begun(self.path, fields, self.step, rows))
         logged = processes.from_first(
             lambda: list(metrics_log.dev_scores(self.path, self._best).items())
         )
         self.scores.update(logged)
-        if restored is None and setup.initial:
-            taken.clear()  # which frees their memory
-            # With this checkpoint nothing asks for the source any more.
-            self._save()
-        self._wait_for_checkpoint()
 
     def _key(self, name: str) -> jax.Array:
         """The random key of one of the seeds, on every device."""
@@ -291,27 +223,17 @@ class Run:
         for batch, after in batches:
             yield devices.put_rows(batch), after
 
-    def _program(self, compiled: Future) -> Callable[..., Any]:
-        """A program; the compiler's time does not count as training time."""
-        if not compiled.done():
+    def _program(self, shape: tuple[int, ...]) -> Callable[..., Any]:
+        """That of a step; to compile it does not count as training time."""
+        if shape not in self._programs:
             self._settle()
-            self.screen.begin('compiling')
-            compiled.result()
+            self._compile(shape)
             self.progress.start_clock()
-        return compiled.result()
+        return self._programs[shape]
 
-    def _profile(self, step: int) -> None:
-        """Traces the steps of `train.profile`; called before each step."""
-        first, last = profiled_steps(self.config) or (0, 0)
-        if step == last + 1:
-            jax.block_until_ready(self.state)
-            self._trace.close()
-        if step == first and processes.is_first():
-            jax.block_until_ready(self.state)
-            folder = self.path / 'profile'
-            self.screen.say(f'profile of steps {first} to {last}: {folder}')
-            trace = jax.profiler.trace(folder, create_perfetto_trace=True)
-            self._trace.enter_context(trace)
+    def _compile(self, shape: tuple[int, ...]) -> None:
+        self.screen.begin('compiling')
+        self._programs[shape] = programs.compiled_step(self.setup.kind, shape)
 
     def _settle(self) -> None:
         """Waits for the steps so far; one that is not finite is told, or an error."""
@@ -328,16 +250,13 @@ class Run:
 
     def _write_row(self) -> None:
         """Writes and shows the means of the metrics since the last row."""
-        row = self.progress.row()
-        # The rate that made this update: schedules count from 0.
-        learning_rate = self._rate(self.step - 1)
-        self._log.write(
-            self.step,
-            'train',
-            epoch=self.progress.position.epoch,
-            learning_rate=float(learning_rate),
-            **row,
-        )
+        row = {
+            'epoch': self.progress.position.epoch,
+            # The rate that made this update: schedules count from 0.
+            'learning_rate': float(self._rate(self.step - 1)),
+            **self.progress.row(),
+        }
+        self._log.write(self.step, 'train', **row)
         shown = {name: row[name] for name in ('loss', 'tokens_per_second')}
         self.screen.metrics(self.step, **shown)
 
@@ -367,25 +286,25 @@ class Run:
         self.screen.begin('evaluating', quiet=True)
         with stopping.at_once():
             variables = eval_params.variables(self.state)
-            found = self._evaluator(variables, name, pairs, self.step)
+            found, outputs = self._evaluator(variables, name, pairs, self.step)
         so_far = self.progress.so_far()
         self._log.write(self.step, 'eval', set=name, **found, **so_far)
         self.scores[self.step] = self._best.rank(found[self._best.name])
         self.screen.say(scores.summary(name, self.step, found))
-        if processes.is_first():
-            shown = sets.examples(self.path, name, self.step, pairs)
-            self.screen.say(shown)
+        self.screen.say(evaluator.examples(pairs, outputs))
 
     def score(self) -> None:
         """Scores the chosen sets, after training, and writes the run's result."""
         self.screen.begin('scoring')
         setup = self.setup
-        variables = eval_params.variables(self.state)
+        params = eval_params.variables(self.state)['params']
         del self.state  # from here on nothing is trained: the moments may go
-        parameters = result.count_parameters(variables['params'])
-        digest = trained_run.sha256(variables['params'])
-        mean = self._mean(variables)
-        del variables
+        parameters = result.count_parameters(params)
+        digest = trained_run.sha256(params)
+        del params
+        mean = trained_run.average(
+            self.config, self._checkpoints, setup.model, self.screen.say, setup.devices
+        )
         memory.keep_freed()
         evaluations = self._evaluator.every(mean.variables, setup.sets, mean.steps)
         for name, values in evaluations.items():
@@ -398,7 +317,7 @@ class Run:
             'train_seconds': self.progress.seconds,
             'tokens_per_second': self.progress.tokens / self.progress.seconds,
             'peak_memory_bytes': self._peak.bytes(),
-            'flops_per_token': result.flops_per_token(self._kind.config, setup.model),
+            'flops_per_token': result.flops_per_token(setup.kind.config, setup.model),
             'parameters_sha256': digest,
             'averaged_steps': mean.steps,
             'left_out_steps': mean.left_out,
@@ -409,29 +328,10 @@ class Run:
             self._hooks.end(found)
         self.screen.say(result.summary(self.path, found))
 
-    def _mean(self, variables: Any) -> Mean:
-        """What is scored: often the last checkpoint alone, whose variables are here."""
-        steps = trained_run.average_steps(self.config, self._checkpoints)
-        if list(steps) == [self.step]:
-            return Mean(variables, [self.step], [])
-        return trained_run.average(
-            self.config,
-            self._checkpoints,
-            self.setup.model,
-            self.screen.say,
-            self.setup.devices,
-        )
-
     def close(self) -> None:
-        """Ends the threads, closes the files, and ends hooks that have not ended."""
-        self._trace.close()
-        self._log.close()
+        """Ends the threads, and ends hooks that have not ended."""
         self._checkpoints.close()
         self._hooks.end(None)
-
-
-def _is_due(step: int, every: int) -> bool:
-    return every > 0 and step > 0 and step % every == 0
 
 
 @contextlib.contextmanager
@@ -442,6 +342,58 @@ def _stop_asked() -> Iterator[Callable[[int], bool]]:
         return
     with stopping.asked() as is_asked:
         yield lambda step: is_asked()
+
+
+def run(
+    config: ExperimentConfig,
+    path: Path,
+    overrides: Iterable[str],
+    screen: Screen,
+    accept_changed_parts: bool = False,
+) -> None:
+    """Trains to the end and scores, or shows the result of a run that has ended.
+
+    Args:
+      path: the run's directory. Where it holds a part of the run, that goes on.
+      overrides: the fields that were changed: one that nothing is done with is refused.
+      screen: shows what is done; an error has a note that says its phase.
+      accept_changed_parts: whether a run goes on with parts from elsewhere that are no
+        longer what it was begun with.
+
+    Raises:
+      UserError: a field, a file or a text that cannot be worked with; or training
+        failed, as `failure.json` in the directory then says.
+      Stopped: a stop was asked for while training; the state is saved.
+    """
+    with errors_noted(screen, f', of {path}'), contextlib.ExitStack() as opened:
+        fields = config.to_dict()
+        here = environment.describe([])
+        code = {**here['packages'], 'the commit': here['git']}
+        command = {'--workdir': str(path.absolute()), **flatten(fields)}
+        processes.check_same('command', code | command)
+        directory.check_directory(path, fields)
+        has_ended = directory.has_ended(path, fields)
+        parts.use(path, screen.say, accept_changed_parts or has_ended)
+        if has_ended:
+            _show_result(config, path, screen)
+            return
+        check.check_overrides(config, overrides)
+        if directory.asks_for_more(path, fields):
+            _check_may_go_on(config)
+        setup = prepare(config, path, screen)
+        # It waits for all: each has seen the directory as it was.
+        processes.check_same('text', {'its digest': setup.pairs.digest})
+        if processes.is_first():
+            opened.enter_context(directory.open_run(path, fields))
+            _write_start(setup, path)
+            screen.say(describe(setup, path))
+        processes.barrier('opened')
+        training = opened.enter_context(contextlib.closing(Run(setup, path, screen)))
+        opened.enter_context(processes.errors_end_all(Stopped))
+        if processes.is_first():
+            opened.enter_context(failure.recorded(path))
+        training.train()
+        training.score()
 
 
 def _show_result(config: ExperimentConfig, path: Path, screen: Screen) -> None:
@@ -471,6 +423,5 @@ def _write_start(setup: RunSetup, path: Path) -> None:
     setup.tokenizer.save(path / trained_run.TOKENIZER)
     parts.save(path, flatten(setup.config.to_dict()))
     environment.save(path, [device.device_kind for device in jax.devices()])
-    teacher.save(setup.config.train.teacher, path)
     if setup.initial is not None:
         storage.write_json(path / initial.NAME, setup.initial.record)

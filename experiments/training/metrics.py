@@ -19,7 +19,6 @@ _AUXILIARY = 'model/'
 # The same of what the loss reports, also in rows: these are means over tokens.
 _OF_LOSS = 'loss/'
 _LARGEST_EXPONENT = 700  # exp of more is not a float
-_OWN_MEANS = ('loss', 'perplexity', 'accuracy', 'gradient_norm')
 
 
 class _Started(NamedTuple):
@@ -105,32 +104,32 @@ class Progress:
         """What the steps since the run began took: target tokens, and seconds."""
         return {'tokens': self.tokens, 'seconds': self.seconds}
 
-    def row(self) -> dict[str, float | None]:
+    def row(self) -> dict[str, float]:
         """Means over the steps since the last row, and begins new sums.
 
-        Loss, perplexity and accuracy are means over target tokens; None where no step
+        Loss, perplexity and accuracy are means over target tokens; NaN where no step
         gave any.
         """
         sums = self._window
         self._window = Counter()
-        row: dict[str, float | None] = {}
+        tokens = sums['tokens'] or math.nan
+        steps = sums['steps'] or math.nan
+        row = {}
         for name, total in sums.items():
             if name.startswith(_AUXILIARY):
-                row[name.removeprefix(_AUXILIARY)] = total / sums['steps']
+                row[name.removeprefix(_AUXILIARY)] = total / steps
+            elif name.startswith(_OF_LOSS):
+                row[name] = total / tokens
         # The runner's own come last: they win over an auxiliary metric of their name.
-        tokens = sums['tokens']
-        row |= dict.fromkeys(_OWN_MEANS)
-        if sums['steps']:
-            row['loss'] = sums['loss'] / tokens
-            row['perplexity'] = math.exp(min(sums['nll'] / tokens, _LARGEST_EXPONENT))
-            row['accuracy'] = sums['correct'] / tokens
-            of_loss = [name for name in sums if name.startswith(_OF_LOSS)]
-            row |= {name: sums[name] / tokens for name in of_loss}
-            row['gradient_norm'] = sums['gradient_norm'] / sums['steps']
-        seconds = sums['seconds']
-        row['tokens_per_second'] = tokens / seconds if seconds else None
-        row['skipped'] = int(sums['skipped'])
-        return row | self.so_far()
+        return row | {
+            'loss': sums['loss'] / tokens,
+            'perplexity': math.exp(min(sums['nll'] / tokens, _LARGEST_EXPONENT)),
+            'accuracy': sums['correct'] / tokens,
+            'gradient_norm': sums['gradient_norm'] / steps,
+            'tokens_per_second': sums['tokens'] / (sums['seconds'] or math.nan),
+            'skipped': int(sums['skipped']),
+            **self.so_far(),
+        }
 
     def _add_step(self, metrics: Metrics) -> None:
         sums = {

@@ -1,9 +1,6 @@
 """The compiled programs of training: the first state, and a step for each shape."""
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +11,7 @@ from experiments.data.collate import abstract_batch
 from experiments.optimizers import frozen, optimizer
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
-from experiments.training import result, teacher
+from experiments.training import teacher
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.loss import as_loss
 from flaxformer_lite.training.train_step import TrainState, make_train_step
@@ -36,99 +33,59 @@ class Kind(NamedTuple):
     devices: DeviceMesh
 
 
-@contextlib.contextmanager
-def compiling(
-    kind: Kind, shapes: Sequence[tuple[int, int]]
-) -> Iterator[dict[tuple[int, ...], Future]]:
-    """Compiles the training step of each shape of batches, in a thread of its own.
-
-    Args:
-      kind: of the training.
-      shapes: (rows, length), in the order in which they are compiled; those after the
-        first also while training goes on.
-
-    Yields:
-      Shape → (state, batch, dropout key) → (state, metrics).
-    """
-    thread = ThreadPoolExecutor(1, thread_name_prefix='compile')
-    try:
-        compiled = {shape: thread.submit(_step, kind, shape) for shape in shapes}
-        # The result wants to know it, which is traced while training goes on.
-        thread.submit(result.flops_per_token, kind.config, kind.model)
-        yield compiled
-    finally:
-        thread.shutdown(wait=False, cancel_futures=True)
-
-
-class FirstState(NamedTuple):
-    """How a run begins.
-
-    Attributes:
-      function: (key, given) → state, as `init_state` takes them; jitted.
-      abstract: the state's shapes, dtypes and shardings.
-    """
-
-    function: Any
-    abstract: TrainState
-
-    def make(self, key: jax.Array, given: dict[str, jax.Array]) -> TrainState:
-        """The state that a run begins with."""
-        program = compilation.compiled(self.function, key, given, once=True)
-        return program(key, given)
-
-
 # Runs of one process that differ in their seeds alone have the same programs.
 
 
 @functools.lru_cache(maxsize=4)
-def first_state(kind: Kind) -> FirstState:
-    """How the runs of a kind begin."""
+def first_state(kind: Kind) -> tuple[Any, TrainState]:
+    """How the runs of a kind begin.
+
+    Returns:
+      (key, given) → state, as `init_state` takes them, jitted; and the shapes, dtypes
+      and shardings of that state.
+    """
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)
     held = frozen.paths(kind.config, kind.model)
 
-    def first_state(key: jax.Array, given: dict[str, jax.Array]) -> TrainState:
+    def make(key: jax.Array, given: dict[str, jax.Array]) -> TrainState:
         variables = mesh.first_variables(kind.model)(key, given)
         return TrainState.create(variables, update, held)
 
-    state = jax.eval_shape(first_state, mesh.abstract_key(kind.devices), {})
+    state = jax.eval_shape(make, mesh.abstract_key(kind.devices), {})
     # Where it goes follows from its shapes.
     shardings = kind.devices.state(state)
-    jitted = jax.jit(first_state, out_shardings=shardings)
-    return FirstState(jitted, mesh.placed(state, shardings))
-
-
-def _step(kind: Kind, shape: tuple[int, int]) -> Callable[..., Any]:
-    program = compiled_step(kind, shape)
-    taught = teacher.read(kind.config.train.teacher)
-    return lambda *arguments: program(*arguments, taught.variables)
+    return jax.jit(make, out_shardings=shardings), mesh.placed(state, shardings)
 
 
 @functools.lru_cache(maxsize=16)
-def compiled_step(kind: Kind, shape: tuple[int, int]) -> jax.stages.Compiled:
-    """The program of a training step for batches of a shape.
+def compiled_step(kind: Kind, shape: tuple[int, ...]) -> jax.stages.Compiled:
+    """The training step for batches of a shape.
 
-    Its last argument is the variables of a teacher, or None: they are too large for
-    constants.
+    Returns:
+      (state, batch, dropout key, variables) → (state, metrics). The variables are those
+      of a teacher, or None: they are too large for constants.
     """
     train = kind.config.train
     update, _ = optimizer.make(kind.config, kind.model, kind.steps)
-    taught = teacher.read(train.teacher)
+    taught = teacher.open_teacher(train.teacher)
 
     def train_step(state, batch, key, variables):
         step = make_train_step(
             kind.model,
             update,
-            loss=as_loss(train.loss, teacher=taught.model, teacher_variables=variables),
+            loss=as_loss(
+                train.loss, teacher=taught and taught.model, teacher_variables=variables
+            ),
             accumulate=train.accumulate,
             remat=train.remat,
             frozen=frozen.paths(kind.config, kind.model),
         )
         return step(state, batch, key)
 
-    state = first_state(kind).abstract
+    _, state = first_state(kind)
     features = check.source_features(kind.config, kind.model)
     batch = mesh.placed(abstract_batch(shape, features), kind.devices.rows())
     out_shardings = (kind.devices.state(state), kind.devices.everywhere())
     jitted = jax.jit(train_step, donate_argnums=0, out_shardings=out_shardings)
     key = mesh.abstract_key(kind.devices)
-    return compilation.compiled(jitted, state, batch, key, taught.variables)
+    return compilation.compiled(jitted, state, batch, key, taught and taught.variables)

@@ -11,7 +11,7 @@ import optax
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
 from experiments.config import check
-from experiments.config.schema import ExperimentConfig, seed
+from experiments.config.schema import ExperimentConfig, seed, without_seeds
 from experiments.data import corpus, objectives, sources, tokenizers
 from experiments.data.batches import Batches
 from experiments.data.corpus import Corpus
@@ -21,14 +21,14 @@ from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import user_errors
 from experiments.evaluation import scores, sets, translator
 from experiments.evaluation.sets import Pairs
-from experiments.metrics.base import Metric
 from experiments.optimizers import optimizer
 from experiments.runs import initial, trained_run
 from experiments.runs.initial import Initial
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
-from experiments.training import teacher
+from experiments.training import programs
 from experiments.training.result import count_parameters
+from experiments.training.teacher import check_teacher
 from flaxformer_lite.models.base import Model
 
 
@@ -37,7 +37,6 @@ class RunSetup(NamedTuple):
 
     Attributes:
       languages: the codes of source and target.
-      metrics: by which translations are scored.
       dev: name and pairs of the set that training is watched by.
       sets: the evaluation sets that are scored at the end, by name.
       devices: that it is trained and scored on.
@@ -47,7 +46,6 @@ class RunSetup(NamedTuple):
 
     config: ExperimentConfig
     languages: tuple[str, str]
-    metrics: list[Metric]
     dev: tuple[str, Pairs]
     sets: dict[str, Pairs]
     tokenizer: Tokenizer
@@ -59,6 +57,12 @@ class RunSetup(NamedTuple):
     schedule: optax.Schedule
     steps: int
     initial: Initial | None = None
+
+    @property
+    def kind(self) -> programs.Kind:
+        """What its compiled programs follow from."""
+        config = without_seeds(self.config)
+        return programs.Kind(config, self.model, self.steps, self.devices)
 
 
 def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
@@ -78,7 +82,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
     data = source(config)
-    metrics = scores.installed_metrics(config.evaluation.metrics, data.target)
+    scores.installed_metrics(config.evaluation.metrics, data.target)
     available = data.evaluation()
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
@@ -86,7 +90,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     make = functools.partial(_train_tokenizer, config, cache, screen)
     vocabulary = initial.vocabulary(config, path, origin, make)
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
-    teacher.check(config.train.teacher, vocabulary, path)
+    check_teacher(config.train.teacher, vocabulary)
     screen.begin('tracing the model', quiet=True)
     # Of a short text the tokenizer has fewer pieces than were asked for.
     model = _traced(model, vocabulary, devices)
@@ -104,7 +108,6 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     return RunSetup(
         config=config,
         languages=(data.source, data.target),
-        metrics=metrics,
         dev=next(iter(dev.items())),
         sets=final,
         tokenizer=vocabulary,
@@ -128,29 +131,26 @@ def count_steps(config: ExperimentConfig, batches: Batches) -> int:
 def describe(setup: RunSetup, path: Path) -> str:
     """What will run, as text."""
     batches = setup.batches
-    used = len(setup.pairs) - batches.dropped
-    left_out = [f'{batches.dropped:,} too long', f'{setup.pairs.skipped:,} blank']
-    for why, count in setup.pairs.left_out.items():
-        left_out.append(f'{count:,} by {why}')
-    sizes = [f'{name} {len(pairs):,}' for name, pairs in setup.sets.items()]
-    vocabularies = (setup.tokenizer.source_vocab_size, setup.tokenizer.vocab_size)
+    left_out = {'too long': batches.dropped, 'blank': setup.pairs.skipped}
+    for reason, count in setup.pairs.left_out.items():
+        left_out[f'by {reason}'] = count
+    reasons = ', '.join(f'{count:,} {reason}' for reason, count in left_out.items())
+    vocabularies = [setup.tokenizer.source_vocab_size, setup.tokenizer.vocab_size]
     shapes = ', '.join(f'{rows} × {length}' for rows, length in batches.shapes)
     devices = f'{jax.device_count()} × {jax.devices()[0].device_kind}'
     epochs = setup.steps / batches.batches_per_epoch
-    params = mesh.abstract_variables(setup.model, setup.devices)['params']
-    taken = {}
-    if setup.initial:
-        for name, (kept, rows) in setup.initial.record['rows'].items():
-            taken[name] = f'{kept:,} of {rows:,} rows are of init_from, by piece'
+    variables = mesh.abstract_variables(setup.model, setup.devices)
     return console.facts(
         {
             'run': path,
             'data': f'{setup.config.data} ({"-".join(setup.languages)})',
-            'training pairs': f'{used:,} (left out: {", ".join(left_out)})',
-            'evaluation sets': ', '.join(sizes),
+            'training pairs': f'{len(setup.pairs) - batches.dropped:,} '
+            f'(left out: {reasons})',
+            'evaluation sets': ', '.join(
+                f'{name} {len(pairs):,}' for name, pairs in setup.sets.items()
+            ),
             'vocabulary': ' and '.join(f'{x:,}' for x in vocabularies if x),
-            'parameters': count_parameters(params),
-            **taken,
+            'parameters': count_parameters(variables['params']),
             'batch': f'{shapes}; {batches.target_tokens_per_batch:,.0f} target tokens, '
             f'{batches.padding_share:.1%} padding',
             'steps': f'{setup.steps:,} ({epochs:.1f} epochs)',

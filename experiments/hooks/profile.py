@@ -1,0 +1,35 @@
+"""A trace of some steps, in `profile/` of the run's directory."""
+
+import contextlib
+import dataclasses
+from typing import Annotated
+
+from experiments.hooks.base import Begun, Hook, Row
+from flaxformer_lite.ranges import Range
+
+
+@dataclasses.dataclass(kw_only=True)
+class Profile(Hook):
+    """Traces the steps from the row of one of them to the next row of training.
+
+    Attributes:
+      after: the step of that row, a multiple of `train.log_every`.
+    """
+
+    after: Annotated[int, Range(at_least=1)]
+
+    def start(self, run: Begun) -> None:
+        self._folder = run.path / 'profile'
+        self._trace = contextlib.ExitStack()
+
+    def row(self, row: Row) -> None:
+        import jax
+
+        if row['kind'] == 'train':
+            self._trace.close()
+            if row['step'] == self.after:
+                trace = jax.profiler.trace(self._folder, create_perfetto_trace=True)
+                self._trace.enter_context(trace)
+
+    def end(self, result: Row | None) -> None:
+        self._trace.close()
