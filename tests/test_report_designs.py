@@ -23,7 +23,9 @@ def tuned(tmp_path, monkeypatch):
 
 def test_trials_stand_with_what_was_chosen(tuned):
     found = designs.tried(tuned)
-    (trials, budgets), (figure,) = designs.tuning(tuned, found)
+    trials = designs.trials(tuned, found)
+    budgets = designs.expected_best(tuned, found)
+    figure = designs.tuning_curve(tuned, found)
     rows = list(zip(*zip(*trials.cells(), strict=True), strict=True))
     assert rows[0] == ('base', '0.001', '37.50 ± 0.71', 'yes')
     assert [row[1] for row in rows if row[3]] == ['0.001', '0.003']
@@ -36,7 +38,7 @@ def test_trials_stand_with_what_was_chosen(tuned):
 
 
 def test_a_best_value_at_the_edge_is_a_doubt(tuned):
-    (line,) = designs.doubts(tuned, designs.tried(tuned))
+    (line,) = designs.doubts(tuned)
     assert line.startswith('base: its best optimizer.schedule.peak, 0.001, is at the')
 
 
@@ -46,7 +48,7 @@ def test_a_report_shows_them(tuned, tmp_path):
         score = 30.0 + run.seed + (run.arm == 'wide')
         make(run.path, score, train__seed=run.seed)
     runs = [reading.read_run(run.path) for run in sweep.runs]
-    page.write(arms.study(runs, sweep), tmp_path / 'report', [], [])
+    page.write(arms.study(runs, sweep), tmp_path / 'report')
     text = (tmp_path / 'report/report.md').read_text('utf-8')
     assert '## Tuning' in text and 'is at the edge of what was tried' in text
     assert (tmp_path / 'report/figures/tuning.svg').exists()
