@@ -2,8 +2,8 @@
 
 python -m experiments.look --workdir=runs/wmt_small --text='My box.' --out=page.html
 
---text may be repeated. The page works from a file and offline: attention of every layer
-and head, alignments, and what each head is worth.
+--text may be repeated. The page works from a file and offline: translations, the
+attention of every layer and head that writes them, and alignments.
 """
 
 if __name__ == '__main__':
@@ -37,13 +37,6 @@ _ALIGNMENT = (
     'what an output follows from (Jain and Wallace 2019), and layers differ: in Garg '
     'et al. (2019) the last but one of six came nearest to word alignments.'
 )
-_IMPORTANCE = (
-    'By how much the loss of a token, in nats, rises where a head is switched off.'
-)
-_NO_HEADS = (
-    'Nothing is said of heads: the model has none, or the run has not been scored yet '
-    'and has no pairs of an evaluation set.'
-)
 
 
 def main() -> None:
@@ -70,7 +63,6 @@ def main() -> None:
                 zip(args.text, translations, strict=True), 1
             )
         ]
-        sections.append(_of_heads(run, args.pairs))
         steps = ', '.join(map(str, run.mean.steps))
         title = f'{args.workdir}, checkpoint of step {steps}'
         storage.write(args.out, page.html(title, sections))
@@ -84,13 +76,6 @@ def _parser() -> flags.Parser:
         '--text', action='append', required=True, help='a sentence to translate'
     )
     parser.add_argument('--out', type=Path, required=True, help='the page to write')
-    parser.add_argument(
-        '--pairs',
-        type=flags.whole_number,
-        default=100,
-        metavar='N',
-        help='of the evaluation set, for the figure of heads; 0 for none',
-    )
     return parser
 
 
@@ -117,16 +102,6 @@ def _of_sentence(
     alignments = looking.alignment(run, source, translation)
     drawn += _figures(f'{title}, alignment', alignments, _ALIGNMENT)
     return page.Section(title, [source, translation], figures=drawn)
-
-
-def _of_heads(run: 'OpenedRun', pairs: int) -> 'Section':
-    from experiments.reports import looking, page
-
-    chart = looking.importance(run, pairs)
-    if chart is None:
-        return page.Section('Heads', [_NO_HEADS])
-    charts = {'rise of the loss without them': chart}
-    return page.Section('Heads', figures=_figures('Heads', charts, _IMPORTANCE))
 
 
 def _figures(title: str, charts: Mapping[str, Any], note: str) -> list['Figure']:

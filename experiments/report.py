@@ -43,8 +43,7 @@ def main() -> None:
     args = _parser().parse_args()
     if args.scores is not None:
         _refuse(args, _NOT_OF_SCORES, '--scores has scores of its own: leave {} out')
-        found = scores.as_table(scores.read_scores(args.scores), args.base)
-        print(tables.text(found))
+        print(tables.text(scores.compare_scores(args.scores, args.base)))
     elif args.recompute is not None:
         _refuse(
             args,
@@ -105,8 +104,6 @@ def _check_out(folder: Path) -> None:
     flags.require_packages('--out', NEEDED, 'report', without)
     if storage.exists(folder / directory.CONFIG):
         raise UserError(f'--out={folder} is the directory of a run: give another')
-    if storage.exists(folder) and not folder.is_dir():
-        raise UserError(f'--out={folder} is not a folder: give another')
 
 
 def _recompute(folder: Path) -> None:

@@ -23,7 +23,6 @@ from experiments.reports import looking
 from experiments.reports.looking import Attended
 from flaxformer_lite import introspection
 from flaxformer_lite.special_tokens import SpecialTokens
-from flaxformer_lite.training.loss import loss_sums
 
 TEXT = 'The <b>cat</b> sleeps here.'
 TARGET = 'Die Katze schläft hier.'
@@ -63,11 +62,10 @@ def test_the_page_has_all_that_is_known_of_the_run(trained, tmp_path):
     page = out.read_text('utf-8')
     reader = Reader(page)
     titles = re.findall('<h2>(.*)</h2>', page[: page.index('<script')])
-    assert titles == ['Sentence 1', 'Sentence 2', 'Heads']
+    assert titles == ['Sentence 1', 'Sentence 2']
     assert str(trained) in reader.text and TEXT in reader.text
     assert 'b' not in reader.tags
     figures = drawn(page)
-    assert 'Heads_rise_of_the_loss_without_them' in figures
     for number in (1, 2):
         for kind in looking.KINDS.values():
             assert f'Sentence_{number}_{re.sub("[ -]", "_", kind)}' in figures
@@ -108,9 +106,7 @@ def test_a_notebook_has_each_figure_as_a_chart(run):
     attention = looking.attention(run, TEXT, TARGET)
     assert list(attention) == list(looking.KINDS.values())
     charts = [*attention.values(), *looking.alignment(run, TEXT, TARGET).values()]
-    charts.append(looking.importance(run))
     assert all('$schema' in chart.to_dict() for chart in charts)
-    assert looking.importance(run, pairs=0) is None
 
 
 @pytest.mark.slow
@@ -118,32 +114,6 @@ def test_what_is_given_is_what_the_decoder_writes(run):
     sentence = looking.attended(run, TEXT, TARGET)
     pieces = run.tokenizer.pieces(run.tokenizer.encode([TARGET])[0])
     assert sentence.queries['decoder'] == ['<s>', *pieces]
-
-
-def test_a_head_that_is_switched_off_is_one_whose_projection_is_zero():
-    model = tiny.model(dropout=0.0)
-    batch = tiny.batch([[pair] for pair in tiny.PAIRS])
-    variables = tiny.all_variables(model)
-    found = looking.head_importance(model, variables, batch)
-
-    @jax.jit
-    def loss(variables):
-        sums = loss_sums(
-            model, variables, batch, loss='cross_entropy(label_smoothing=0)'
-        )
-        return sums.loss / sums.tokens
-
-    with_all = float(loss(variables))
-    assert found.keys() == looking.KINDS.keys()
-    for kind, grid in found.items():
-        stack, _, cross = kind.partition(' ')
-        attention = 'cross_attention' if cross else 'self_attention'
-        for (layer, head), rise in np.ndenumerate(grid):
-            changed = jax.tree.map(lambda x: x, variables)
-            block = changed['params'][stack][f'layer_{layer}'][attention]
-            kernel = block['out_proj']['kernel']
-            block['out_proj']['kernel'] = kernel.at[head].set(0.0)
-            assert rise == pytest.approx(float(loss(changed)) - with_all, abs=1e-5)
 
 
 class Letters(Tokenizer):
@@ -220,7 +190,6 @@ WRONG = [
     (['--text= '], "--text=' ' is blank: give a sentence"),
     (['--text=a', '--out=FOLDER/a.html/b.html'], r'a.html is not a directory'),
     (['--text=a', '--workdir=FOLDER'], 'is not the directory of a run|no such|is no'),
-    (['--text=a', '--pairs=x'], "'x' must be a whole number from 0"),
     ([f'--text={"long " * 200}'], r'--text=.* has \d+ tokens .* more than the 128'),
 ]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from made_runs import REFERENCES, SOURCES, fail, make, translate
 
-from experiments.reports import analysis, arms, figures, page, pictures, tables
+from experiments.reports import analysis, arms, figures, looking, page, tables
 from experiments.reports.analysis import Spread
 from experiments.reports.figures import Figure
 from experiments.reports.page import Section
@@ -58,8 +58,8 @@ def runs(folder):
 
 def attention(pieces, weights_TS):
     """A section of two heads in each of two layers, and of their mean."""
-    maps = pictures.head_maps([np.array([weights_TS] * 2)] * 2, pieces, pieces)
-    alignment = pictures.weights_map(np.array(weights_TS), pieces, pieces)
+    maps = looking.head_maps([np.array([weights_TS] * 2)] * 2, pieces, pieces)
+    alignment = looking.weights_map(np.array(weights_TS), pieces, pieces)
     drawn = [Figure('maps', 'Maps', maps), Figure('alignment', 'Mean', alignment)]
     return Section('Attention', [pieces[-1]], figures=drawn)
 
@@ -170,7 +170,7 @@ def test_names_and_weights_are_in_the_file_as_text_and_colours():
     assert all(f'>arm {i}<' in files['svg'].decode() for i in range(9))
     assert HOSTILE not in files['svg'].decode()
     assert files['pdf'].startswith(b'%PDF')
-    maps = pictures.weights_map(np.array([[0.2, 0.8]]), ['x'], ['a', 'a'])
+    maps = looking.weights_map(np.array([[0.2, 0.8]]), ['x'], ['a', 'a'])
     svg = figures.files(Figure('maps', 'a', maps))['svg'].decode()
     assert len(re.findall('>a<', svg)) == 2  # equal names stay apart
 
@@ -242,7 +242,7 @@ def test_the_table_needs_no_package_of_a_report(tmp_path):
     ('arguments', 'message'),
     [
         (['--out=RUN'], 'is the directory of a run: give another'),
-        (['--out=FILE'], 'is not a folder: give another'),
+        (['--out=FILE'], 'cannot write .*: Not a directory'),
         (['--out=NEW', '--base=x'], '--base=x: there is no such arm; there is .*run'),
         (['--out=NEW', '--measure=x'], '--measure=.x. must be a set and a score'),
         (['--out=NEW', '--against=x'], "--against: invalid choice: 'x'"),

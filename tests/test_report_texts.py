@@ -14,17 +14,6 @@ from experiments.runs.reading import read_run as read
 BLEU = metrics.deciding('bleu', '')
 
 
-def test_words_that_the_reference_does_not_have_are_marked():
-    found = texts.marked('der Kater frisst gern', 'der Hund frisst')
-    assert found == [('der', False), ('Kater', True), ('frisst', False), ('gern', True)]
-    assert texts.marked('', 'a b') == []
-
-
-@pytest.mark.parametrize('output', ['b a c', '', 'x y', 'a b c d', 'c'])
-def test_the_parts_are_the_whole_text(output):
-    assert ' '.join(part.text for part in texts.marked(output, 'a b c')) == output
-
-
 def study(*paths):
     return arms.study([read(path) for path in paths], None)
 
@@ -46,7 +35,7 @@ def test_sentences_that_divide_the_arms_are_shown(tmp_path):
     other = make(tmp_path / 'b', 30.0, outputs=outputs, model__num_heads=8)
     differing = texts.differing(texts.translated(study(one, other)))
     assert [s.reference for s in differing] == [REFERENCES[1], REFERENCES[2]]
-    assert differing[0].translations['num_heads=4'] == [(REFERENCES[1], False)]
+    assert differing[0].translations['num_heads=4'] == REFERENCES[1]
     alone = texts.differing(texts.translated(study(one)))
     assert [sentence.reference for sentence in alone] == REFERENCES
 

@@ -12,7 +12,7 @@ from experiments.reports.figures import Figure, line_chart
 from experiments.reports.tables import PValue, Table
 from experiments.runs.reading import Run
 from experiments.sweeps import planning
-from experiments.sweeps.schema import Tuning
+from experiments.sweeps.schema import Sweep, Tuning
 
 
 class Tried(NamedTuple):
@@ -58,38 +58,32 @@ def across_data(study: Study) -> Table | None:
     Returns:
       None where it has not, or an arm has no score of one.
     """
-    factors = study.sweep.factors if study.sweep else {}
-    of_data = [
-        i
-        for i, levels in enumerate(factors.values())
-        if all('data' in overrides for overrides in levels.values())
-    ]
-    if study.sweep is None or not of_data or len(factors) < 2:
+    if study.sweep is None or len(study.sweep.factors) < 2:
+        return None
+    data = _factor_of_data(study.sweep)
+    if data is None:
         return None
     sign = 1 if study.measure.higher_is_better else -1
     scores: dict[str, list[list[float]]] = {}  # of each data set
-    base = ''
+    names = {}
     for arm in study.arms:
-        others = list(study.sweep.levels[arm.name])
-        del others[of_data[0]]
-        name = ', '.join(others)
+        levels = study.sweep.levels[arm.name]
+        names[arm.name] = ', '.join([*levels[:data], *levels[data + 1 :]])
         values = [sign * score for score in arm.by_seeds(study.measure).values()]
-        scores.setdefault(name, []).append(values)
-        if arm is study.base:
-            base = name
+        scores.setdefault(names[arm.name], []).append(values)
         if not values:
             return None
-    means = [list(map(fmean, sets)) for sets in scores.values()]
-    ranks = stats.rankdata(means, axis=0)
-    ranks = (len(scores) + 1 - ranks).mean(1)  # the highest is the first
+    base = names[study.base.name]
+    means = [[-fmean(values) for values in sets] for sets in scores.values()]
+    ranks = stats.rankdata(means, axis=0).mean(1)
     rows = []
     for (name, sets), rank in zip(scores.items(), ranks.tolist(), strict=True):
-        if name == base:
-            rows.append((name, rank, None, None))
-            continue
-        above = analysis.improvement(scores[base], sets)
-        interval = f'{above.low:.2f} to {above.high:.2f}'
-        rows.append((name, rank, above.chance, interval))
+        row = (name, rank, None, None)
+        if name != base:
+            above = analysis.improvement(scores[base], sets)
+            interval = f'{above.low:.2f} to {above.high:.2f}'
+            row = (name, rank, above.chance, interval)
+        rows.append(row)
     rows.sort(key=lambda row: row[1])
     note = (
         f'Rank: of means over seeds, on average over {len(scores[base])} data sets. '
@@ -99,6 +93,14 @@ def across_data(study: Study) -> Table | None:
     )
     columns = ('arm', 'mean rank', f'above {base}', '95 % interval')
     return Table('across_data', 'Over all data sets', columns, rows, note=note)
+
+
+def _factor_of_data(sweep: Sweep) -> int | None:
+    """Which of the factors is one of data sets."""
+    for i, levels in enumerate(sweep.factors.values()):
+        if all('data' in overrides for overrides in levels.values()):
+            return i
+    return None
 
 
 def time_to_target(study: Study) -> Table | None:

@@ -33,7 +33,7 @@ _HEIGHT = 260
 
 _WORDS = {'labelColor': '#1b1f24', 'titleColor': '#1b1f24', 'labelLimit': 130}
 _RULE = '#dde1e6'
-# Vega-Lite's config; scales of colours begin with the ground, or part there.
+# Vega-Lite's config; the scale of colours begins with the ground.
 THEME = {
     'background': '#ffffff',
     'font': 'system-ui, Helvetica, Arial, sans-serif',
@@ -41,10 +41,7 @@ THEME = {
     'header': _WORDS,
     'legend': {**_WORDS, 'labelLimit': 360},
     'view': {'stroke': None},
-    'range': {
-        'heatmap': ['#f7fbff', '#c6dbef', '#6baed6', '#2171b5', '#08306b'],
-        'diverging': ['#053061', '#4393c3', '#f7f7f7', '#d6604d', '#67001f'],
-    },
+    'range': {'heatmap': ['#f7fbff', '#c6dbef', '#6baed6', '#2171b5', '#08306b']},
 }
 
 # What curves can be drawn against: an entry of rows → the title of the axis.

@@ -1,4 +1,4 @@
-"""What a trained run does inside when it writes a translation: attention and heads.
+"""What the heads of a trained run attend to while it writes a translation.
 
     import experiments
     from experiments.reports import looking
@@ -7,27 +7,20 @@
     text = 'My doctor forgets to close my useful box.'
     (translation,) = run.translate([text])
     looking.attention(run, text, translation)['attention to the source']
-    looking.alignment(run, text, translation)['mean of all layers']
-    looking.importance(run).save('heads.svg')
+    looking.alignment(run, text, translation)['mean of all layers'].save('map.svg')
 
-Each is a chart of Vega-Altair, which a notebook shows.
+Each is a chart of Vega-Altair, which a notebook shows. Texts go into charts as strings
+of Vega's expressions, never as markup.
 """
 
+import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
-import jax
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from experiments.evaluation.opened_run import OpenedRun, pairs_batch
-from experiments.reports import pictures
-from experiments.runs import reading
-from flaxformer_lite import introspection
-from flaxformer_lite.layers.scanned_stack import unstack_layers
-from flaxformer_lite.models.base import Model
-from flaxformer_lite.training.batch import Batch
-from flaxformer_lite.training.loss import loss_sums
 
 CROSS = 'decoder cross'
 # The encoder's attention first, as a text goes through the model.
@@ -37,6 +30,8 @@ KINDS = {
     CROSS: 'attention to the source',
 }
 _END = '</s>'
+_SMALL = 90  # pixels of a head among others
+_CELL = 18  # pixels of a cell with a name beside it
 
 
 class Attended(NamedTuple):
@@ -78,9 +73,9 @@ def attention(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
     """
     seen = attended(run, source, target)
     return {
-        title: pictures.head_maps(seen.weights[x], seen.queries[x], seen.keys[x])
-        for x, title in KINDS.items()
-        if x in seen.weights
+        title: head_maps(seen.weights[kind], seen.queries[kind], seen.keys[kind])
+        for kind, title in KINDS.items()
+        if kind in seen.weights
     }
 
 
@@ -101,63 +96,82 @@ def alignment(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
     # The step that reads a piece writes the next one.
     written = [*seen.queries.get(CROSS, [])[1:], _END]
     return {
-        name: pictures.weights_map(weights_TS, written, seen.keys[CROSS])
+        name: weights_map(weights_TS, written, seen.keys[CROSS])
         for name, weights_TS in maps.items()
     }
 
 
-def importance(run: OpenedRun, pairs: int = 100) -> alt.TopLevelMixin | None:
-    """What each head is worth: by how much the loss of a token rises without it.
+def head_maps(
+    layers: Sequence[Any], queries: Sequence[str], keys: Sequence[str]
+) -> alt.TopLevelMixin:
+    """Weights of all heads, a row a layer; below them, large, the one that is clicked.
 
     Args:
-      run: which may still be training.
-      pairs: how many, of the set `test` or else of the first that was scored.
-
-    Returns:
-      None where the model has no heads, or the run has no pairs yet.
+      layers: for each layer the weights of its heads, HTS.
+      queries, keys: the names of rows and columns.
     """
-    chosen = reading.read_pairs(run.path)[:pairs]
-    if not chosen:
-        return None
-    model = run.model.with_separate_layers()
-    variables = unstack_layers(run.variables)
-    batch = pairs_batch(run.tokenizer, chosen)
-    rises = head_importance(model, variables, batch)
-    grids = {title: rises[kind] for kind, title in KINDS.items() if kind in rises}
-    return pictures.importance_map(grids) if grids else None
+    values = [
+        {'layer': layer, 'head': head, **_rows(weights_TS)}
+        for layer, heads_HTS in enumerate(layers)
+        for head, weights_TS in enumerate(heads_HTS)
+    ]
+    first: Any = [{'layer': 0, 'head': 0}]
+    picked = alt.selection_point(
+        'picked', fields=['layer', 'head'], value=first, toggle=False
+    )
+    cells = _cells(values, queries, keys)
+    small = cells.encode(x=alt.X('key:O', axis=None), y=alt.Y('query:O', axis=None))
+    small = small.properties(width=_SMALL, height=_SMALL).add_params(picked)
+    grid = small.facet(row='layer:O', column='head:O', spacing=10)
+    return alt.vconcat(grid, _large(cells.transform_filter(picked), queries, keys))
 
 
-def head_importance(
-    model: Model, variables: Any, batch: Batch
-) -> dict[str, list[list[float]]]:
-    """Attention → layer → head → by how much the loss of a token rises without it.
+def weights_map(
+    weights_TS: np.ndarray, queries: Sequence[str], keys: Sequence[str]
+) -> alt.TopLevelMixin:
+    """Weights, from 0 to 1, under the names of rows and columns."""
+    return _large(_cells([_rows(weights_TS)], queries, keys), queries, keys)
 
-    Args:
-      model, variables, batch: as `introspection.record`; the model does not scan.
 
-    Returns:
-      the rises in nats, with the keys of `KINDS`.
-    """
+def _rows(weights_TS: Any) -> dict[str, Any]:
+    """Weights as data, in thousandths: all that colours show, and few characters."""
+    thousandths = np.rint(1000 * np.asarray(weights_TS, np.float64)).astype(int)
+    return {'query': list(range(len(thousandths))), 'weight': thousandths.tolist()}
 
-    @jax.jit
-    def mean_loss(masks: Any, variables: Any, batch: Batch) -> jax.Array:
-        ablated = variables | {'ablation_masks': masks}
-        sums = loss_sums(model, ablated, batch, loss='cross_entropy(label_smoothing=0)')
-        return sums.loss / sums.tokens
 
-    masks: dict[Any, Any] = flatten_dict(introspection.ablation_masks(model))
+def _cells(
+    values: Sequence[dict[str, Any]], queries: Sequence[str], keys: Sequence[str]
+) -> alt.Chart:
+    """A cell for each weight of `_rows`; equal names on an axis stay apart."""
+    return (
+        alt.Chart(alt.InlineData(values=list(values)))
+        .mark_rect()
+        .transform_flatten(['query', 'weight'])
+        .transform_calculate(key=f'sequence({len(keys)})')
+        .transform_flatten(['key', 'weight'])
+        .transform_calculate('weight', 'datum.weight / 1000')
+        .transform_calculate('from', f'{_texts(queries)}[datum.query]')
+        .transform_calculate('to', f'{_texts(keys)}[datum.key]')
+        .encode(
+            color=alt.Color('weight:Q', title=None, scale=alt.Scale(domain=[0, 1])),
+            tooltip=['from:N', 'to:N', alt.Tooltip('weight:Q', format='.3f')],
+        )
+    )
 
-    def loss_with(masks: dict[Any, Any]) -> float:
-        return float(mean_loss(unflatten_dict(masks), variables, batch))
 
-    whole = loss_with(masks)
-    rises: dict[str, list[list[float]]] = {}
-    for path in [path for path in masks if path[-1] == 'heads']:
-        of_layer = []
-        for head in range(len(masks[path])):
-            without_H = masks[path].at[head].set(0.0)
-            of_layer.append(loss_with(masks | {path: without_H}) - whole)
-        stack, _, module, _ = path
-        kind = stack + introspection.ATTENTION_SUFFIXES[module]
-        rises.setdefault(kind, []).append(of_layer)
-    return rises
+def _large(
+    cells: alt.Chart, queries: Sequence[str], keys: Sequence[str]
+) -> alt.TopLevelMixin:
+    """Cells with the names of their rows and columns."""
+    rows = alt.Axis(labelExpr=f'{_texts(queries)}[datum.value]')
+    columns = alt.Axis(labelExpr=f'{_texts(keys)}[datum.value]', labelAngle=-60)
+    named = cells.encode(
+        x=alt.X('key:O', title='to', axis=columns),
+        y=alt.Y('query:O', title='from', axis=rows),
+    )
+    return named.properties(width=alt.Step(_CELL), height=alt.Step(_CELL))
+
+
+def _texts(names: Sequence[str]) -> str:
+    """A list of texts as Vega's expressions have it, in which none is code."""
+    return json.dumps(list(names), ensure_ascii=False)

@@ -166,7 +166,7 @@ def _translations(study: Study) -> list[Section]:
     by_group = texts.by_group(translated)
     text = (
         f'Set {translated.name}: sentences that the arms translate differently, if '
-        'any; of each arm, its first seed. Marked: where the reference has other words.'
+        'any; of each arm, its first seed.'
     )
     sentences = texts.differing(translated)
     found = [Section('Translations', [text], sentences=sentences)]

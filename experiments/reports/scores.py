@@ -4,6 +4,7 @@ A report that was shipped has its own, `tables/runs.csv`, of which its answer fo
 """
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -59,18 +60,19 @@ def _read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
         return list(rows)
 
 
-def as_table(scores: Scores, base: str) -> Table:
-    """How far arms are from the base, or from each other without one.
+def compare_scores(path: Path, base: str) -> Table:
+    """How far the arms of a file are from the base, or from each other without one.
 
     Raises:
-      UserError: there is no such arm, or a score is not finite.
+      UserError: as `read_scores`; there is no such arm, or a score is not finite.
     """
+    scores = read_scores(path)
     with user_errors('--scores: '):
-        contrasts = compare(scores, base or None)
-    return _as_table(contrasts)
+        return as_table(compare(scores, base or None))
 
 
-def _as_table(contrasts: list[Contrast]) -> Table:
+def as_table(contrasts: Sequence[Contrast]) -> Table:
+    """A row a difference."""
     names = ('arm', 'base', 'seeds', 'difference', '95 % interval', 'p')
     rows = [(x.arm, x.base, x.seeds, *cells_of(x)) for x in contrasts]
     return Table('contrasts', 'Differences', names, rows)
@@ -96,7 +98,7 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
     with user_errors(f'{answer}: '):
         contrasts = compare(found, bases[0])
     others = [x.arm for x in contrasts if not _is_shipped(x, shipped.get(x.arm, {}))]
-    return _as_table(contrasts), others
+    return as_table(contrasts), others
 
 
 def _is_shipped(contrast: Contrast, row: dict[str, str]) -> bool:

@@ -1,7 +1,6 @@
 """Translations side by side, and where the scores come from: lengths and phenomena."""
 
 import contextlib
-import difflib
 import itertools
 import operator
 from typing import NamedTuple
@@ -18,19 +17,12 @@ FEWEST = 5  # sentences for a score of their own
 _SHOWN = 15  # sentences
 
 
-class Part(NamedTuple):
-    """Words of a translation, and whether the reference has others in their place."""
-
-    text: str
-    is_other: bool
-
-
 class Sentence(NamedTuple):
     """A sentence with the translations of all arms, by their names."""
 
     source: str
     reference: str
-    translations: dict[str, list[Part]]
+    translations: dict[str, str]
 
 
 class Translated(NamedTuple):
@@ -81,28 +73,14 @@ def differing(found: Translated) -> list[Sentence]:
     Returns:
       `_SHOWN` at most, with the translation of each arm's first seed.
     """
-    firsts = {arm: seeds[0] for arm, seeds in found.outputs.items()}
-    rows = range(len(found.sources))
-    differ = [i for i in rows if len({outputs[i] for outputs in firsts.values()}) > 1]
+    rows = []
+    for i in range(len(found.sources)):
+        translations = {arm: seeds[0][i] for arm, seeds in found.outputs.items()}
+        rows.append(Sentence(found.sources[i], found.references[i][0], translations))
+    differ = [row for row in rows if len(set(row.translations.values())) > 1]
     chosen = differ or rows
     step = max(1, len(chosen) // _SHOWN)
-    sentences = []
-    for i in chosen[::step][:_SHOWN]:
-        reference = found.references[i][0]
-        marks = {arm: marked(outputs[i], reference) for arm, outputs in firsts.items()}
-        sentences.append(Sentence(found.sources[i], reference, marks))
-    return sentences
-
-
-def marked(output: str, reference: str) -> list[Part]:
-    """A translation, whose words are told apart by whether the reference has them."""
-    words = output.split()
-    matcher = difflib.SequenceMatcher(None, reference.split(), words, autojunk=False)
-    parts = []
-    for kind, _, _, start, end in matcher.get_opcodes():
-        if start < end:
-            parts.append(Part(' '.join(words[start:end]), kind != 'equal'))
-    return parts
+    return chosen[::step][:_SHOWN]
 
 
 def by_group(found: Translated) -> Table | None:
