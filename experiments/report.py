@@ -211,9 +211,11 @@ def _mean(values: Sequence[float | None]) -> Any:
 def _signatures(runs: Sequence[Run]) -> list[str]:
     """The signature of the metric that is shown; several cannot be compared."""
     metric = runs[0].metrics[0]
-    name = f'{metric}_signature'
-    found = {scores.get(name) for run in runs for scores in run.evaluations.values()}
-    lines = [f'{metric}: {signature}' for signature in sorted(found - {None})]
+    found: set[str] = set()
+    for run in runs:
+        for scored in run.evaluations.values():
+            found.add(scored.get(f'{metric}_signature', ''))
+    lines = [f'{metric}: {signature}' for signature in sorted(found - {''})]
     if len(lines) > 1:
         lines.append('Scores whose signatures differ cannot be compared.')
     return lines

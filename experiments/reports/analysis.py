@@ -400,11 +400,11 @@ def effects(
 
     cells, values = _cells(scores)
     of_seeds = _indicators([seed for _, seed in cells])
-    of_terms = {}
+    of_terms: dict[tuple[int, ...], np.ndarray] = {}
     for number in range(1, len(factors) + 1):
         for term in combinations(range(len(factors)), number):
-            names = [tuple(levels[arm][i] for i in term) for arm, _ in cells]
-            of_terms[term] = _indicators(names)
+            of_cells = [tuple(levels[arm][i] for i in term) for arm, _ in cells]
+            of_terms[term] = _indicators(of_cells)
 
     def unexplained(terms: Collection[tuple[int, ...]]) -> tuple[float, int]:
         """The sum of squares that these terms leave, and the rank of them all."""

@@ -283,8 +283,10 @@ def published(study: Study) -> Table | None:
     Returns:
       None without a sweep, and where its source gives no numbers.
     """
+    if study.sweep is None:
+        return None
     rows = []
-    for arm in study.arms if study.sweep else ():
+    for arm in study.arms:
         for name, number in study.sweep.published.get(arm.name, {}).items():
             if name in (*study.metrics, *OF_MODELS):
                 here = arm.spread(Measure(study.measure.set, name))

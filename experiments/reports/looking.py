@@ -164,9 +164,7 @@ def _cells(
     )
 
 
-def _large(
-    cells: alt.Chart, queries: Sequence[str], keys: Sequence[str]
-) -> alt.TopLevelMixin:
+def _large(cells: alt.Chart, queries: Sequence[str], keys: Sequence[str]) -> alt.Chart:
     """Cells with the names of their rows and columns."""
     rows = alt.Axis(labelExpr=f'{_texts(queries)}[datum.value]')
     columns = alt.Axis(labelExpr=f'{_texts(keys)}[datum.value]', labelAngle=-60)
