@@ -2,8 +2,8 @@
 
 python -m experiments.look --workdir=runs/wmt_small --text='My box.' --out=page.html
 
---text may be repeated. The page works from a file and offline: attention of every layer
-and head, alignments, what each head is worth, and the curves of training.
+--text may be repeated. The page works from a file and offline: translations, the
+attention of every layer and head that writes them, and alignments.
 """
 
 if __name__ == '__main__':
@@ -11,7 +11,8 @@ if __name__ == '__main__':
 
     command.run('experiments.look')
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,71 +21,52 @@ from experiments.command_line import flags, screen
 from experiments.errors import UserError
 
 if TYPE_CHECKING:
-    from experiments.reports.looking import Look
+    from experiments.evaluation.opened_run import OpenedRun
+    from experiments.reports.figures import Figure
+    from experiments.reports.page import Section
 
 NEEDED = ('scipy', 'altair', 'vl_convert', 'jinja2')
-_ENDINGS = ('.html', '.htm')
+_MOST_TOKENS = 128  # of a text whose attention is drawn
+_WEIGHTS = (
+    'An attention that does not hold its weights, such as the blockwise one, is not '
+    'shown. Point at a weight, and click on a head to see it large.'
+)
+_ALIGNMENT = (
+    'Each row is a piece of the translation, at the step that writes it: the mean of '
+    'all heads. This is no word alignment in the strict sense: weights need not show '
+    'what an output follows from (Jain and Wallace 2019), and layers differ: in Garg '
+    'et al. (2019) the last but one of six came nearest to word alignments.'
+)
 
 
 def main() -> None:
     args = _parser().parse_args()
     flags.require_packages('experiments.look', NEEDED, 'report')
-    targets = _targets(args)
-    _check_out(args.out)
+    obstacle = storage.obstacle(args.out.parent)
+    if obstacle:
+        raise UserError(f'--out={args.out} cannot be written: {obstacle}')
     with screen.on_stderr('opening the run') as shown:
         # These import JAX, so they come after the flags: a mistake is answered at once.
-        from experiments.reports import looking
+        from experiments.evaluation.opened_run import OpenedRun
+        from experiments.reports import page
         from experiments.runtime import memory
 
         memory.keep_freed()
-        run = looking.open_run(args.workdir, args.pairs)
-        run.on_progress = shown.count
+        run = OpenedRun(args.workdir)
         for text in args.text:
-            run.check_text(text, '--text')
-        for target in filter(None, targets):
-            run.check_text(target, '--target')
+            _check_text(run, text)
         shown.begin('looking inside')
-        storage.write(args.out, page_of_run(run, args.text, targets))
+        translations = run.translate(args.text)
+        sections = [
+            _of_sentence(run, text, translation, f'Sentence {number}')
+            for number, (text, translation) in enumerate(
+                zip(args.text, translations, strict=True), 1
+            )
+        ]
+        steps = ', '.join(map(str, run.mean.steps))
+        title = f'{args.workdir}, checkpoint of step {steps}'
+        storage.write(args.out, page.html(title, sections))
     print(args.out)
-
-
-def page_of_run(run: 'Look', sources: Sequence[str], targets: Sequence[str]) -> str:
-    """The page of a run and of sentences that it translates.
-
-    Args:
-      run: of which it is.
-      sources: the sentences.
-      targets: what the decoder writes of each, for its attention; empty: the run's own
-        translation.
-
-    Raises:
-      UserError: a sentence or a file of the run cannot be read.
-    """
-    from experiments.reports import findings, page, pictures, texts
-
-    own = run.translate_all(sources)
-    translations = page.Section('Translations')
-    if any(targets):
-        translations.text.append(
-            'Attention and alignment are of the given target. Marked in the own '
-            'translation: what the target does not have, and what of it is missing.'
-        )
-    sentences = []
-    for source, target, found in zip(sources, targets, own, strict=True):
-        shown = {'own translation': texts.marked(found, target or found)}
-        if target:
-            shown['given target'] = texts.marked(target, target)
-        sentences.append(texts.Sentence(source, '', shown))
-    translations.sentences[''] = sentences
-    written = [target or found for target, found in zip(targets, own, strict=True)]
-    study = run.study()
-    sections = [
-        translations,
-        *pictures.sections(run.inspect(list(zip(sources, written, strict=True)))),
-        page.Section('Scores', tables=[findings.scores(study)]),
-        *page.of_training(study),
-    ]
-    return page.html(str(run.path), sections)
 
 
 def _parser() -> flags.Parser:
@@ -93,41 +75,43 @@ def _parser() -> flags.Parser:
     parser.add_argument(
         '--text', action='append', required=True, help='a sentence to translate'
     )
-    parser.add_argument(
-        '--target',
-        action='append',
-        help='whose writing is shown instead of the own translation; one for each '
-        '--text, empty for the own',
-    )
     parser.add_argument('--out', type=Path, required=True, help='the page to write')
-    parser.add_argument(
-        '--pairs',
-        type=flags.whole_number,
-        default=100,
-        metavar='N',
-        help='of the evaluation set, for the figures of heads; 0 for none',
-    )
     return parser
 
 
-def _targets(args: Any) -> list[str]:
-    """What the decoder is to write of each text; empty for its own translation."""
-    if args.target is None:
-        return [''] * len(args.text)
-    if len(args.target) != len(args.text):
+def _check_text(run: 'OpenedRun', text: str) -> None:
+    """Refuses what is no sentence, or too long to be shown."""
+    if not text.strip():
+        raise UserError(f'--text={text!r} is blank: give a sentence')
+    count = len(run.tokenizer.encode([text])[0]) + 1
+    most = min(_MOST_TOKENS, run.model.max_length or _MOST_TOKENS)
+    if count > most:
         raise UserError(
-            f'--target is given {len(args.target)} times and --text {len(args.text)} '
-            "times: give one for each, --target='' for the run's own translation"
+            f'--text={text[:60]!r} has {count} tokens with its end, more than the '
+            f'{most} that can be shown: give a shorter one'
         )
-    return [target if target.strip() else '' for target in args.target]
 
 
-def _check_out(path: Path) -> None:
-    """Refuses a page that cannot be written, before anything is computed."""
-    if path.suffix.lower() not in _ENDINGS:
-        raise UserError(f'--out={path} must end in .html: it is a page')
-    if storage.exists(path) and not path.is_file():
-        raise UserError(f'--out={path} is not a file: give another')
-    obstacle = storage.obstacle(path.parent)
-    if obstacle:
-        raise UserError(f'--out={path} cannot be written: {obstacle}')
+def _of_sentence(
+    run: 'OpenedRun', source: str, translation: str, title: str
+) -> 'Section':
+    """A translation, and the attention that writes it."""
+    from experiments.reports import looking, page
+
+    drawn = _figures(title, looking.attention(run, source, translation), _WEIGHTS)
+    alignments = looking.alignment(run, source, translation)
+    drawn += _figures(f'{title}, alignment', alignments, _ALIGNMENT)
+    return page.Section(title, [source, translation], figures=drawn)
+
+
+def _figures(title: str, charts: Mapping[str, Any], note: str) -> list['Figure']:
+    """Charts as figures; the note stands below the last."""
+    from experiments.reports.figures import Figure
+
+    found = []
+    for name, chart in charts.items():
+        whole = f'{title}: {name}'
+        found.append(Figure(re.sub(r'\W+', '_', whole), whole, chart))
+    if found:
+        found[-1] = found[-1]._replace(note=note)
+    return found

@@ -52,15 +52,15 @@ def test_table_of_finished_and_unfinished_runs(tmp_path):
     assert result.returncode == 0
     assert result.stderr == ''
     head, rule, *rows, signature = result.stdout.splitlines()
-    names = 'run seeds status step steps model.num_heads parameters'.split()
-    names += ['tokens_per_second', 'dev_loss', 'test', 'bleu', 'val', 'bleu']
+    names = 'run seeds status model.num_heads step parameters'.split()
+    names += ['tokens_per_second', 'test', 'bleu', 'val', 'bleu']
     assert head.split() == names
     assert [row.split() for row in rows] == [
         [
             str(paths[0]),
-            *'1 finished 1,000 1,000 4 5,000 3,000 3.25 30.00 20.00'.split(),
+            *'1 finished 4 1,000 5,000 3,000 30.00 20.00'.split(),
         ],
-        [str(paths[1]), *'1 stopped 300 1,000 8 - 2,000 3.25 1.00 12.00'.split()],
+        [str(paths[1]), *'1 stopped 8 300 - 2,000 1.00 12.00'.split()],
     ]
     assert signature == 'bleu: nrefs:1|v:1'
 
@@ -74,7 +74,7 @@ def test_runs_that_differ_in_seeds_alone_are_one_row(tmp_path):
     ]
     _, _, first, second, _ = run(*paths).stdout.splitlines()
     cells = [cell.strip() for cell in first.split('  ') if cell.strip()]
-    assert cells[:4] == [str(tmp_path / 'a'), '2', '2 finished, 1 stopped', '1,000']
+    assert cells[:4] == [str(tmp_path / 'a'), '2', '2 finished, 1 stopped', '4']
     assert cells[-2:] == ['31.50 ± 2.12', '20.00']  # 3 / √2
     assert second.split()[:3] == [str(tmp_path / 'b'), '1', 'finished']
 
@@ -85,9 +85,8 @@ def test_signatures_that_differ_are_pointed_out(tmp_path):
         make_run(tmp_path / 'b', 8, 40.0, 'nrefs:1|v:2'),
     ]
     lines = report.as_table([read_one(path) for path in paths]).splitlines()
-    assert 'differ' in lines[-3]
-    assert lines[-2] == f'nrefs:1|v:1: {paths[0]}, {paths[1]}'
-    assert lines[-1] == f'nrefs:1|v:2: {paths[1]}'
+    assert lines[-3:-1] == ['bleu: nrefs:1|v:1', 'bleu: nrefs:1|v:2']
+    assert 'cannot be compared' in lines[-1]
 
 
 def test_csv_holds_the_numbers_as_they_are(tmp_path):
@@ -111,7 +110,7 @@ def test_a_run_that_has_only_begun_is_reported(tmp_path):
     with directory.open_run(tmp_path / 'a', {'train': {'steps': 0}}):
         pass
     (row,) = report.as_table([read_one(tmp_path / 'a')]).splitlines()[2:]
-    assert row.split()[1:] == ['1', 'stopped', '0', '-', '-', '-', '-']
+    assert row.split()[1:] == ['1', 'stopped', '0', '-', '-']
 
 
 def test_one_bad_run_does_not_take_the_table_down(tmp_path):

@@ -30,7 +30,7 @@ def test_runs_that_differ_in_any_seed_are_one_arm(tmp_path):
 def test_arms_of_many_differences_are_named_by_their_directories(tmp_path):
     other = {f'model__field_{i}': 'a long value' for i in range(5)}
     found = study([make(tmp_path / 'a', 30.0), make(tmp_path / 'b', 30.0, **other)])
-    assert [arm.name for arm in found.arms] == ['a', 'b']
+    assert [arm.name for arm in found.arms] == [f'{tmp_path}/a', f'{tmp_path}/b']
 
 
 def test_a_seed_given_by_its_own_field_is_that_seed(tmp_path):
@@ -59,20 +59,32 @@ def test_a_measure_that_is_not_there_is_refused(tmp_path, measure):
         study(heads(tmp_path, {4: [30.0]}), measure=measure)
 
 
+def ranking(found):
+    return findings.ranking(found, findings.from_base(found))
+
+
+def verdicts(found):
+    """Each arm with what is said of it, the best first."""
+    return [(row[0], row[-1]) for row in ranking(found).rows]
+
+
+def over_sentences(found):
+    return findings.over_sentences(found, findings.from_base(found))
+
+
 def test_the_answer_ranks_and_tests(tmp_path):
     bleus = {4: (30.0, 30.2, 30.4), 8: (40.0, 40.1, 40.5), 2: (30.1, 30.6, 29.9)}
     found = study(heads(tmp_path, bleus))
-    compared = findings.comparisons(found)
-    words = {x.arm.name: findings.verdict(found, x) for x in compared}
-    assert list(words.items()) == [
+    contrasts = findings.from_base(found)
+    assert verdicts(found) == [
         ('num_heads=8', 'better'),
         ('num_heads=4', 'the base'),
         ('num_heads=2', 'no difference shown'),
     ]
     scores = {f'{n}': dict(enumerate(values)) for n, values in bleus.items()}
     contrast = analysis.compare(scores, base='4')[0]
-    assert compared[0].contrast[2:6] == pytest.approx(contrast[2:6])
-    (best,) = findings.answer(found, compared)
+    assert contrasts['num_heads=8'][2:6] == pytest.approx(contrast[2:6])
+    (best,) = findings.answer(found)
     assert best == 'Best by test bleu: num_heads=8, 40.20 ± 0.26 (3 seeds).'
 
 
@@ -80,15 +92,14 @@ def test_of_a_loss_less_is_better(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 31.0), 8: (30.0, 31.0)})
     found = study(paths, measure='test loss')
     assert not found.measure.higher_is_better
-    words = [findings.verdict(found, x) for x in findings.comparisons(found)]
+    words = [word for _, word in verdicts(found)]
     assert words == ['the base', 'the seeds do not differ: no test can be made']
 
 
 def test_of_one_seed_nothing_is_said(tmp_path):
     found = study(heads(tmp_path, {4: [30.0], 8: [31.0]}))
-    compared = findings.comparisons(found)
-    assert findings.verdict(found, compared[0]) == findings.NOTHING_ACROSS_SEEDS
-    (best,) = findings.answer(found, compared)
+    assert verdicts(found)[0] == ('num_heads=8', findings.NOTHING_ACROSS_SEEDS)
+    (best,) = findings.answer(found)
     assert best == 'Best by test bleu: num_heads=8, 31.00 (1 seed).'
 
 
@@ -98,11 +109,11 @@ def test_over_sentences_runs_of_a_seed_are_paired(tmp_path):
         translate(path, REFERENCES)
     for path in paths[:2]:
         translate(path, ['Katze', 'Hund', 'Vögel'])
-    rows = findings.over_sentences(study(paths)).rows
+    rows = over_sentences(study(paths)).rows
     assert [row[:2] for row in rows] == [('num_heads=8', 2), ('num_heads=16', 2)]
     # Other sentences cannot be paired.
     translate(paths[3], ['x'] * 3, sources=['other'] * 3)
-    rows = findings.over_sentences(study(paths)).rows
+    rows = over_sentences(study(paths)).rows
     assert [row[:2] for row in rows] == [('num_heads=8', 1), ('num_heads=16', 2)]
 
 
@@ -158,29 +169,26 @@ def test_declared_differences_are_the_answer(tmp_path):
         sweep(tmp_path), contrasts=(('many', 'few'), ('most', 'few')), margin=20.0
     )
     found = study(paths, asked)
-    compared = findings.comparisons(found)
     (contrast,) = findings.declared(found)  # no run of 'most' is there
-    sentence, best = findings.answer(found, compared, [contrast])
+    sentence, best = findings.answer(found, [contrast])
     low, high = (f'{x:.2f}' for x in (contrast.low, contrast.high))
     assert sentence == (
         f'many, from few: +9.95 (95 % interval +{low} to +{high}): better.'
     )
     assert best.startswith('Best by test bleu: many')
-    assert 'exploratory' in findings.ranking(found, compared).note
+    assert 'exploratory' in ranking(found).note
     # Nearer, and with less to see it by.
     paths = heads(tmp_path / 'near', {4: (30.0, 32.0), 8: (30.0, 33.0)})
     (contrast,) = findings.declared(study(paths, with_folder(asked, tmp_path / 'near')))
-    (sentence, _) = findings.answer(found, compared, [contrast])
+    (sentence, _) = findings.answer(found, [contrast])
     assert contrast.equivalent is True
     assert sentence.endswith('): equivalent.')
-    (sentence, _) = findings.answer(
-        found, compared, [contrast._replace(equivalent=False)]
-    )
+    (sentence, _) = findings.answer(found, [contrast._replace(equivalent=False)])
     reach = (contrast.high - contrast.low) / 2
     words = f'): no difference shown, where one of {reach:.2f} would be.'
     assert sentence.endswith(words)
     alone = contrast._replace(low=None, high=None, p=None)
-    (sentence, _) = findings.answer(found, compared, [alone])
+    (sentence, _) = findings.answer(found, [alone])
     assert sentence == 'many, from few: +0.50; no test can be made.'
 
 
@@ -215,7 +223,7 @@ def test_of_a_metric_whose_best_score_is_low_the_lowest_arm_is_best(tmp_path):
     found = study(paths)
     assert str(found.measure) == 'test ter'
     assert [arm.name for arm in found.ranked()] == ['num_heads=8', 'num_heads=4']
-    assert findings.over_sentences(found).note.startswith('Set test: ')
+    assert over_sentences(found).note.startswith('Set test: ')
     assert tuple(findings.scores(found).columns[2:4]) == ('ter', 'chrf')
     text = ' '.join(map(str, conditions.facts(found).rows))
     assert "('signature', 'of TER', 'all')" in text
@@ -231,8 +239,7 @@ def test_a_sweep_has_its_arms_and_says_what_is_missing(tmp_path):
         f'Missing: many, seed 1 ({tmp_path}/run,heads=8,train.seed=1).',
         f'Missing: most, seed 0 ({tmp_path}/run,heads=16,train.seed=0).',
     ]
-    table = findings.ranking(found, findings.comparisons(found))
-    assert table.rows[-1][-1] == 'no finished run'
+    assert verdicts(found)[-1] == ('most', 'no finished run')
 
 
 def test_a_sweep_says_which_difference_it_did_not_ask_for(tmp_path):
@@ -253,9 +260,9 @@ def test_a_report_names_the_file_that_declared_its_question(tmp_path):
 def test_what_was_published_stands_beside_what_was_found(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 32.0), 8: [32.0]})
     table = findings.published(study(paths, sweep(tmp_path)))
-    assert table.columns[1:3] == ['bleu, published', 'bleu, here']
-    few, many, most = table.cells()
-    assert few[1:] == ['25.50', '31.00 ± 1.41', '65,000,000', '1,000 ± 0']
-    assert many[1:4] == ['25.80', '32.00', '-']
-    assert most[1:] == ['-'] * 4
+    assert table.cells() == [
+        ['few', 'bleu', '25.5', '31 ± 1.414'],
+        ['few', 'parameters', '65,000,000', '1,000 ± 0'],
+        ['many', 'bleu', '25.8', '32'],
+    ]
     assert findings.published(study(paths)) is None

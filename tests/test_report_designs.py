@@ -23,7 +23,9 @@ def tuned(tmp_path, monkeypatch):
 
 def test_trials_stand_with_what_was_chosen(tuned):
     found = designs.tried(tuned)
-    (trials, budgets), (figure,) = designs.tuning(tuned, found)
+    trials = designs.trials(tuned, found)
+    budgets = designs.expected_best(tuned, found)
+    figure = designs.tuning_curve(tuned, found)
     rows = list(zip(*zip(*trials.cells(), strict=True), strict=True))
     assert rows[0] == ('base', '0.001', '37.50 ± 0.71', 'yes')
     assert [row[1] for row in rows if row[3]] == ['0.001', '0.003']
@@ -36,7 +38,7 @@ def test_trials_stand_with_what_was_chosen(tuned):
 
 
 def test_a_best_value_at_the_edge_is_a_doubt(tuned):
-    (line,) = designs.doubts(tuned, designs.tried(tuned))
+    (line,) = designs.doubts(tuned)
     assert line.startswith('base: its best optimizer.schedule.peak, 0.001, is at the')
 
 
@@ -46,7 +48,7 @@ def test_a_report_shows_them(tuned, tmp_path):
         score = 30.0 + run.seed + (run.arm == 'wide')
         make(run.path, score, train__seed=run.seed)
     runs = [reading.read_run(run.path) for run in sweep.runs]
-    page.write(arms.study(runs, sweep), tmp_path / 'report', [], [])
+    page.write(arms.study(runs, sweep), tmp_path / 'report')
     text = (tmp_path / 'report/report.md').read_text('utf-8')
     assert '## Tuning' in text and 'is at the edge of what was tried' in text
     assert (tmp_path / 'report/figures/tuning.svg').exists()
@@ -107,22 +109,3 @@ def test_arms_are_ranked_over_all_data_sets(tmp_path, monkeypatch, measure):
     # Of four pairs of runs with gaps of 0, 1, 1 and 2 one is equal.
     assert rows['rezero'][1] == pytest.approx((3.5 / 4 + 3.5 / 4 + 0) / 3)
     assert rows['post_norm'][1] == 0 and rows['pre_norm'][1] is None
-
-
-def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_has_it(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    sweep = planned(tmp_path, measure='test loss', target=2.5)
-    for run in sweep.runs:
-        losses = (4, 2.5, 1) if run.arm == 'wide' else (4, 3, 2.6 - run.seed)
-        rows = [
-            (10 * i, 'eval', {'set': 'val', 'loss': x, 'seconds': 7.0 * i})
-            for i, x in enumerate(losses, 1)
-        ]
-        make(run.path, 30.0, rows=rows, train__seed=run.seed)
-    runs = [reading.read_run(run.path) for run in sweep.runs]
-    base, wide = designs.time_to_target(arms.study(runs, sweep)).cells()
-    assert base == ['base', '1 of 2', '30', '-', '21']
-    assert wide == ['wide', '2 of 2', '20 ± 0', '-', '14 ± 0']
-    assert designs.time_to_target(arms.study(runs, None)) is None

@@ -1,4 +1,4 @@
-"""A report as files: complete, escaped, without JAX where it is not asked for."""
+"""A report as files: complete, escaped, without JAX."""
 
 import csv
 import html.parser
@@ -8,17 +8,16 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from made_runs import REFERENCES, SOURCES, fail, make, translate
 
-from experiments.reports import analysis, arms, figures, page, pictures, tables
-from experiments.reports.figures import Figure, Line
-from experiments.reports.looking import Attended, Inspection
-from experiments.reports.statistics import Difference, Interval, PValue, Spread
-from experiments.reports.tables import Table
+from experiments.reports import analysis, arms, figures, looking, page, tables
+from experiments.reports.analysis import Spread
+from experiments.reports.figures import Figure
+from experiments.reports.page import Section
+from experiments.reports.tables import Difference, Interval, PValue, Table
 from experiments.runs.reading import read_run
 
 HOSTILE = '<script>document.title = "taken"</script> & <b>bold</b> </script> {{ 1 }}'
@@ -57,16 +56,12 @@ def runs(folder):
     return paths
 
 
-def inspection():
-    """Two heads in each of two layers, and a sentence of them."""
-    weights = [np.array([[[0.25, 0.75], [1.0, 0.0]]] * 2)] * 2
-    pieces = ['▁a', HOSTILE]
-    kinds = ('encoder', 'decoder cross')
-    axes = dict.fromkeys(kinds, pieces)
-    sentence = Attended(HOSTILE, axes, axes, dict.fromkeys(kinds, weights))
-    grid = [[0.1, 0.2], [0.4, 0.3]]
-    heads = {'encoder': grid}
-    return Inspection(Path('run'), [20], [sentence], heads, heads)
+def attention(pieces, weights_TS):
+    """A section of two heads in each of two layers, and of their mean."""
+    maps = looking.head_maps([np.array([weights_TS] * 2)] * 2, pieces, pieces)
+    alignment = looking.weights_map(np.array(weights_TS), pieces, pieces)
+    drawn = [Figure('maps', 'Maps', maps), Figure('alignment', 'Mean', alignment)]
+    return Section('Attention', [pieces[-1]], figures=drawn)
 
 
 @pytest.fixture(scope='module')
@@ -78,8 +73,7 @@ def study(tmp_path_factory):
 @pytest.fixture(scope='module')
 def report(study, tmp_path_factory):
     folder = tmp_path_factory.mktemp('report')
-    inside = pictures.sections(inspection())
-    page.write(study, folder, inside, ['left out: <i>nothing</i>'])
+    page.write(study, folder, ['left out: <i>nothing</i>'])
     return folder
 
 
@@ -114,18 +108,7 @@ def test_everything_is_there(report):
     assert {'index.html', 'report.md'} <= names
     for table in ('answer', 'over_sentences', 'compared', 'cost', 'scores'):
         assert {f'tables/{table}.csv', f'tables/{table}.tex'} <= names
-    shown = {
-        'heads_importance',
-        'heads_entropy',
-        'attention_1_encoder',
-        'attention_1_decoder_cross',
-    }
-    shown |= {'alignment_1_mean_of_all_layers', 'alignment_1_layer_1'}
-    shown |= {
-        f'{curve}_by_{axis}'
-        for curve in ('loss', 'dev_loss', 'dev_bleu', 'learning_rate', 'gradient_norm')
-        for axis in ('steps', 'tokens', 'time')
-    }
+    shown = {'loss', 'dev_loss', 'dev_bleu', 'learning_rate', 'gradient_norm'}
     for figure in shown:
         assert {f'figures/{figure}.svg', f'figures/{figure}.pdf'} <= names
     assert shown <= drawn((report / 'index.html').read_text('utf-8')).keys()
@@ -157,8 +140,7 @@ def test_markdown_tells_the_same(report):
 
 def test_the_same_runs_give_the_same_page(study, report, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, 'files', lambda figure: {})
-    inside = pictures.sections(inspection())
-    page.write(study, tmp_path, inside, ['left out: <i>nothing</i>'])
+    page.write(study, tmp_path, ['left out: <i>nothing</i>'])
     for name in ('index.html', 'report.md', 'tables/answer.csv'):
         assert (tmp_path / name).read_bytes() == (report / name).read_bytes()
 
@@ -172,26 +154,32 @@ def test_a_line_is_the_mean_over_seeds_in_a_band_from_least_to_most(tmp_path):
         make(tmp_path / str(seed), 30.0, rows=rows[seed], train__seed=seed)
         for seed in (0, 1)
     ]
-    found = page.of_training(arms.study([read_run(path) for path in paths], None))
-    (figure,) = found[0].figures()  # these rows have no tokens and times
-    ((line,),) = figure.spec()['datasets'].values()
-    assert (line['x'], line['y']) == ([5, 10], [4.5, 2.5])
-    assert (line['low'], line['high']) == ([4, 2], [5, 3])
+    study = arms.study([read_run(path) for path in paths], None)
+    (figure,) = figures.curves(study)
+    (points,) = figure.spec()['datasets'].values()
+    assert [(point['x'], point['y']) for point in points] == [(5, 4.5), (10, 2.5)]
+    assert [(point['low'], point['high']) for point in points] == [(4, 5), (2, 3)]
+    assert figures.curves(study, 'tokens') == []  # these rows have none
 
 
 def test_names_and_weights_are_in_the_file_as_text_and_colours():
-    lines = [Line(f'arm {i}', [10.0 * i], [i], [i - 1], [i + 1]) for i in range(9)]
-    chart = figures.point_chart(lines, 'cost', HOSTILE)
+    ends = {'low': 0.5, 'high': 2.5}
+    points = [{'line': f'arm {i}', 'x': 10.0 * i, 'y': i, **ends} for i in range(9)]
+    chart = figures.line_chart(points, 'cost', HOSTILE)
     files = figures.files(Figure('points', 'a', chart))
     assert all(f'>arm {i}<' in files['svg'].decode() for i in range(9))
     assert HOSTILE not in files['svg'].decode()
     assert files['pdf'].startswith(b'%PDF')
-    looks = chart.to_dict()['layer'][0]['encoding']['color']['scale']
-    assert looks['domain'] == [f'arm {i}' for i in range(9)]
-    maps = figures.marked_map(np.array([[0.2, 0.8]]), ['x'], ['a', 'a'])
+    maps = looking.weights_map(np.array([[0.2, 0.8]]), ['x'], ['a', 'a'])
     svg = figures.files(Figure('maps', 'a', maps))['svg'].decode()
     assert len(re.findall('>a<', svg)) == 2  # equal names stay apart
-    assert svg.count(f'stroke="{figures.COLOURS[1]}"') == 1
+
+
+def test_what_a_piece_holds_is_text():
+    section = attention(['▁a', HOSTILE], [[0.25, 0.75], [1.0, 0.0]])
+    reader = Reader(page.html('run', [section]))
+    assert reader.tags.count('script') == 4 and 'b' not in reader.tags
+    assert HOSTILE in reader.text
 
 
 def test_the_forest_plot_has_each_interval_in_the_order_of_the_table():
@@ -219,14 +207,15 @@ def command(*arguments, code='pass', **options):
     text += 'from experiments import report\n'
     text += 'report.flags.main(report.main)\n'
     text += "assert 'jax' not in sys.modules\n"
+    text += "assert not any('.grammar' in name for name in sys.modules)\n"
     return subprocess.run(
         [sys.executable, '-c', text], capture_output=True, text=True, **options
     )
 
 
-def test_without_attention_a_report_loads_no_jax(tmp_path):
+def test_a_report_loads_no_jax_and_no_grammar(tmp_path):
     run = make(tmp_path / 'run', 30.0, outputs=REFERENCES)
-    done = command(run, f'--out={tmp_path / "out"}', '--attention=0')
+    done = command(run, f'--out={tmp_path / "out"}')
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f'{tmp_path}/out/ (index.html')
     assert (tmp_path / 'out' / 'index.html').exists()
@@ -253,10 +242,10 @@ def test_the_table_needs_no_package_of_a_report(tmp_path):
     ('arguments', 'message'),
     [
         (['--out=RUN'], 'is the directory of a run: give another'),
-        (['--out=FILE'], 'is not a folder: give another'),
-        (['--out=NEW', '--base=x'], '--base=x: there is no such arm; there is run'),
+        (['--out=FILE'], 'cannot write .*: Not a directory'),
+        (['--out=NEW', '--base=x'], '--base=x: there is no such arm; there is .*run'),
         (['--out=NEW', '--measure=x'], '--measure=.x. must be a set and a score'),
-        (['--out=NEW', '--attention=-1'], "'-1' must be a whole number from 0"),
+        (['--out=NEW', '--against=x'], "--against: invalid choice: 'x'"),
         (['--base=x'], '--base is for a report: give --out=DIR too'),
     ],
 )
@@ -273,18 +262,6 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(
     (line,) = done.stderr.splitlines()
     assert re.search(message, line)
     assert sorted(os.listdir(tmp_path)) == ['file', 'run']
-
-
-def test_attention_that_cannot_be_read_is_a_line_of_the_report(tmp_path):
-    run = make(tmp_path / 'run', 30.0, outputs=REFERENCES)
-    out = tmp_path / 'out'
-    done = subprocess.run(
-        [sys.executable, '-m', 'experiments.report', run, f'--out={out}'],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert 'Attention is not shown: ' in (out / 'report.md').read_text('utf-8')
 
 
 MARKUP = '<b>a</b> & | *b* `c` [d](e) \\ $f$ 100% _'

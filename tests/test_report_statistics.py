@@ -6,18 +6,18 @@ import sacrebleu
 from scipy import stats
 
 from experiments import metrics
-from experiments.reports import analysis, findings, statistics
+from experiments.reports import analysis, findings
 from experiments.runs.reading import Translations
 
 
 def test_a_spread_is_numpys_mean_and_sample_deviation():
     values = [93.7, 94.1, 92.2]
-    found = statistics.spread(values)
+    found = analysis.spread(values)
     assert found.mean == pytest.approx(np.mean(values))
     assert found.sd == pytest.approx(np.std(values, ddof=1))
     assert found.n == 3
-    assert statistics.spread([4.0]) == (4.0, None, 1)
-    assert statistics.spread([]) is None
+    assert analysis.spread([4.0]) == (4.0, None, 1)
+    assert analysis.spread([]) is None
 
 
 REFERENCES = ['the old cat sleeps in the garden', 'we see two red birds today'] * 4

@@ -14,31 +14,6 @@ from experiments.runs.reading import read_run as read
 BLEU = metrics.deciding('bleu', '')
 
 
-def parts(output, reference):
-    return [tuple(part) for part in texts.marked(output, reference)]
-
-
-def test_differences_from_the_reference_are_marked():
-    assert parts('der Hund frisst', 'der Hund frisst') == [('der Hund frisst', '')]
-    assert parts('der Kater frisst gern', 'der Hund frisst') == [
-        ('der', ''),
-        ('Hund', 'missing'),
-        ('Kater', 'added'),
-        ('frisst', ''),
-        ('gern', 'added'),
-    ]
-    assert parts('', 'a b') == [('a b', 'missing')]
-
-
-@pytest.mark.parametrize('output', ['b a c', '', 'x y', 'a b c d', 'c'])
-def test_the_marks_tell_both_texts(output):
-    found = parts(output, 'a b c')
-    here = [text for text, mark in found if mark != 'missing']
-    there = [text for text, mark in found if mark != 'added']
-    assert ' '.join(here) == output
-    assert ' '.join(there) == 'a b c'
-
-
 def study(*paths):
     return arms.study([read(path) for path in paths], None)
 
@@ -48,36 +23,34 @@ def test_arms_of_other_sentences_are_left_out(tmp_path):
     seed = make(tmp_path / 'b', 30.0, outputs=['x', *REFERENCES[1:]], train__seed=1)
     other = make(tmp_path / 'c', 30.0, model__num_heads=8)
     translate(other, ['y'] * 3, sources=['other'] * 3)
-    found = texts.translated(study(one, seed, other), 'test')
+    found = texts.translated(study(one, seed, other))
     assert {arm: len(seeds) for arm, seeds in found.outputs.items()} == {
         'num_heads=4': 2
     }
-    assert texts.translated(study(one), 'val') is None
 
 
 def test_sentences_that_divide_the_arms_are_shown(tmp_path):
     one = make(tmp_path / 'a', 30.0, outputs=REFERENCES)
     outputs = [REFERENCES[0], 'ganz falsch', REFERENCES[2] + ' x']
     other = make(tmp_path / 'b', 30.0, outputs=outputs, model__num_heads=8)
-    spread, differing = texts.examples(
-        texts.translated(study(one, other), 'test')
-    ).values()
-    assert [sentence.reference for sentence in spread] == REFERENCES
+    differing = texts.differing(texts.translated(study(one, other)))
     assert [s.reference for s in differing] == [REFERENCES[1], REFERENCES[2]]
-    assert differing[0].translations['num_heads=4'] == [(REFERENCES[1], '')]
+    assert differing[0].translations['num_heads=4'] == REFERENCES[1]
+    alone = texts.differing(texts.translated(study(one)))
+    assert [sentence.reference for sentence in alone] == REFERENCES
 
 
 def made(references, outputs):
     sources = ['s'] * len(references)
     known = [(text,) for text in references]
-    return texts.Translated('', sources, known, {'arm': [outputs]}, BLEU)
+    return texts.Translated('test', '', sources, known, {'arm': [outputs]}, BLEU)
 
 
 def test_scores_by_length_are_those_of_the_sentences_alone():
     short = [f'drei Wörter {i}' for i in range(8)]
     long = [f'ein Satz von sieben Wörtern ist {i}' for i in range(9)]
     spoiled = [text.replace('Wörter', 'Worte') for text in [*short, *long]]
-    table = texts.by_group(made([*short, *long], spoiled), 'test')
+    table = texts.by_group(made([*short, *long], spoiled))
     assert [row[:2] for row in table.rows] == [('1–5 words', 8), ('6–10 words', 9)]
     for row, outputs, references in (
         (table.rows[0], spoiled[:8], short),
@@ -89,7 +62,7 @@ def test_scores_by_length_are_those_of_the_sentences_alone():
 
 
 def test_lengths_that_are_much_alike_say_nothing():
-    assert texts.by_group(made(['a b'] * 20, ['a b'] * 20), 'test') is None
+    assert texts.by_group(made(['a b'] * 20, ['a b'] * 20)) is None
 
 
 @pytest.fixture(scope='module')
@@ -114,7 +87,7 @@ def test_each_phenomenon_is_held_by_some_sentences_and_not_by_all(grammar):
 def test_a_table_has_lengths_and_phenomena(grammar):
     sources, references = map(list, zip(*grammar.evaluation()['test'], strict=True))
     found = made(references, references)._replace(data='grammar', sources=sources)
-    rows = texts.by_group(found, 'test').rows
+    rows = texts.by_group(found).rows
     assert {'6–10 words', *phenomena.PHENOMENA} <= {row[0] for row in rows}
     assert all(row[2].mean == pytest.approx(100) for row in rows)
 

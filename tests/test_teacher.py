@@ -85,4 +85,4 @@ def test_what_a_loss_reports_is_a_curve(tmp_path):
     rows = [(step, 'train', {'loss': 2.0, 'loss/z_loss': 0.1}) for step in (1, 2)]
     path = make(tmp_path / 'a', bleu=20.0, rows=rows)
     drawn = figures.curves(study([path]))
-    assert drawn['loss_z_loss']['steps'].name == 'loss_z_loss_by_steps'
+    assert 'loss_z_loss' in [figure.name for figure in drawn]

@@ -8,7 +8,8 @@ arms and a base; Tukey 1953, of all pairs; Hothorn, Bretz and Westfall 2008, of 
 contrasts).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -18,7 +19,31 @@ LEVEL = 0.05
 _BOOTSTRAPS = 2_000
 _POINTS = 15  # the binary logarithm of how many an integral has
 
+Scores = Mapping[str, Mapping[Any, float]]  # by arm and seed; runs may be missing
 Pair = tuple[str, str]
+
+
+class Spread(NamedTuple):
+    """A mean over seeds.
+
+    Attributes:
+      mean: of the values.
+      sd: their standard deviation, of a sample; None of one value.
+      n: how many there are.
+    """
+
+    mean: float
+    sd: float | None
+    n: int
+
+
+def spread(values: Sequence[float | None]) -> Spread | None:
+    """Mean and standard deviation, without values that are None; None of no values."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return None
+    sd = statistics.stdev(there) if len(there) > 1 else None
+    return Spread(statistics.fmean(there), sd, len(there))
 
 
 class Contrast(NamedTuple):
@@ -52,24 +77,8 @@ class Contrast(NamedTuple):
         return self.p is not None and self.p < LEVEL
 
 
-class Fit(NamedTuple):
-    """Least squares.
-
-    Attributes:
-      arms: effects, up to a constant.
-      spread: of errors of variance 1: the covariance of the effects.
-      variance: of the errors; 0 where nothing is left to tell it by.
-      freedom: degrees of it.
-    """
-
-    arms: np.ndarray
-    spread: np.ndarray
-    variance: float
-    freedom: int
-
-
 def compare(
-    scores: Mapping[str, Mapping[Any, float]],
+    scores: Scores,
     base: str | None = None,
     contrasts: Sequence[Pair] = (),
     margin: float | None = None,
@@ -92,40 +101,162 @@ def compare(
       ValueError: an arm is not there, or has no score; a score is not finite; a margin
         is not above 0.
     """
-    _check(scores, [base, *(arm for pair in contrasts for arm in pair)], margin)
-    arms = list(scores)
-    if not contrasts:
-        others = [arm for arm in arms if arm != base]
-        pairs = [(arm, base) for arm in others] if base else combinations(arms, 2)
-        contrasts = [(str(one), str(other)) for one, other in pairs]
-    arms.sort()  # the same answer in any order
+    if margin is not None and not margin > 0:
+        raise ValueError(f'margin must be above 0, not {margin}')
+    if contrasts:
+        pairs = list(contrasts)
+    elif base is not None:
+        pairs = [(arm, base) for arm in scores if arm != base]
+    else:
+        pairs = list(combinations(scores, 2))
+    _check(scores, [arm for pair in pairs for arm in pair])
+    arms = sorted(scores)  # the same answer in any order
     fit = _fit({arm: scores[arm] for arm in arms})
-    chosen = np.zeros((len(contrasts), len(arms)))
-    for row, (one, other) in zip(chosen, contrasts, strict=True):
+    chosen = np.zeros((len(pairs), len(arms)))
+    for row, (one, other) in zip(chosen, pairs, strict=True):
         row[arms.index(one)] += 1
         row[arms.index(other)] -= 1
     effects = chosen @ fit.arms
-    root = chosen @ np.linalg.cholesky(fit.spread)
+    root = chosen @ np.linalg.cholesky(fit.covariance)
     errors = np.sqrt(fit.variance) * np.linalg.norm(root, axis=1)
     largest = Largest(root, fit.freedom) if errors.any() else None
     bound = largest.bound(LEVEL / looks) if largest else 0.0
     found = []
-    for pair, effect, error in zip(contrasts, effects, errors, strict=True):
-        shared = len(scores[pair[0]].keys() & scores[pair[1]].keys())
-        if largest is None:
-            found.append(Contrast(*pair, float(effect), None, None, None, shared))
-            continue
-        reach = bound * error
-        low, high = float(effect - reach), float(effect + reach)
-        p = min(1.0, looks * largest.chance(abs(effect) / error))
-        equivalent = None if margin is None else -margin < low and high < margin
-        interval = (float(effect), low, high, p, shared, equivalent)
-        found.append(Contrast(*pair, *interval, float(error), fit.freedom))
+    for (arm, other), effect, error in zip(
+        pairs, effects.tolist(), errors.tolist(), strict=True
+    ):
+        shared = len(scores[arm].keys() & scores[other].keys())
+        contrast = Contrast(arm, other, effect, None, None, None, shared)
+        if largest is not None:
+            low = effect - bound * error
+            high = effect + bound * error
+            contrast = contrast._replace(
+                low=low,
+                high=high,
+                p=min(1.0, looks * largest.chance(abs(effect) / error)),
+                equivalent=None if margin is None else -margin < low < high < margin,
+                error=error,
+                freedom=fit.freedom,
+            )
+        found.append(contrast)
     return found
 
 
+def _check(scores: Scores, named: Sequence[str]) -> None:
+    """Raises for an arm that is not there, and for scores that are none."""
+    for arm in named:
+        if arm not in scores:
+            raise ValueError(f'{arm!r} is no arm: there are {", ".join(scores)}')
+    for arm, by_seed in scores.items():
+        if not by_seed:
+            raise ValueError(f'{arm!r} has no score: leave it out')
+        for seed, score in by_seed.items():
+            if not np.isfinite(score):
+                raise ValueError(f'{arm!r}, seed {seed}: {score} is no score')
+
+
+class Fit(NamedTuple):
+    """Least squares.
+
+    Attributes:
+      arms: effects, up to a constant.
+      covariance: of the effects, of errors of variance 1.
+      variance: of the errors; 0 where nothing is left to tell it by.
+      freedom: degrees of it.
+    """
+
+    arms: np.ndarray
+    covariance: np.ndarray
+    variance: float
+    freedom: int
+
+
+def _fit(scores: Scores) -> Fit:
+    cells, values = _cells(scores)
+    design = _design(cells)
+    inverse = np.linalg.inv(design.T @ design)
+    coefficients = inverse @ design.T @ values
+    residuals = values - design @ coefficients
+    # Of equal scores only roundings are left.
+    smallest = 1e-9 * np.abs(values).max()
+    residuals[np.abs(residuals) <= smallest] = 0
+    freedom = len(cells) - design.shape[1]
+    squares = float(residuals @ residuals)
+    variance = squares / freedom if freedom else 0.0
+    arms = slice(len(scores))
+    return Fit(coefficients[arms], inverse[arms, arms], variance, freedom)
+
+
+def _design(cells: Sequence[tuple[str, Any]]) -> np.ndarray:
+    """A row a score: a column for each arm, then one for each seed but the first.
+
+    Without the seeds where arms do not share enough of them: some are joined to the
+    rest by none, or no score is left to tell chance by.
+    """
+    of_arms = _indicators([arm for arm, _ in cells])
+    of_seeds = _indicators([seed for _, seed in cells])
+    design = np.hstack([of_arms, of_seeds[:, 1:]])
+    is_joined = np.linalg.matrix_rank(design) == design.shape[1]
+    return design if is_joined and len(cells) > design.shape[1] else of_arms
+
+
+def _cells(scores: Scores) -> tuple[list[tuple[str, Any]], np.ndarray]:
+    """Arm and seed of each score, and the scores."""
+    cells = {
+        (arm, seed): score
+        for arm, by_seed in scores.items()
+        for seed, score in by_seed.items()
+    }
+    return list(cells), np.array(list(cells.values()), float)
+
+
+def _indicators(values: Sequence[Any]) -> np.ndarray:
+    """A column for each value, 1 where it is."""
+    kinds = dict.fromkeys(values)
+    return np.array([[value == kind for kind in kinds] for value in values], float)
+
+
+class Largest:
+    """The largest |t| of all contrasts, if nothing differs.
+
+    It is one law for any contrasts, and for runs that are missing: a table of Dunnett's
+    or Tukey's has neither. Its integral over normal numbers is a mean over Sobol's
+    points, that over the errors' variance is known: to some 1e-4 of a bound.
+
+    Args:
+      root: [contrasts, arms], which makes them of independent normal numbers.
+      freedom: degrees of it, of the errors' variance.
+    """
+
+    def __init__(self, root: np.ndarray, freedom: int):
+        from scipy import stats
+
+        root = root / np.linalg.norm(root, axis=1, keepdims=True)
+        sobol = stats.qmc.Sobol(root.shape[1], rng=0)
+        normal = stats.norm.ppf(sobol.random_base2(_POINTS))
+        self._largest = np.abs(normal @ root.T).max(1)
+        self._freedom = freedom
+
+    def chance(self, bound: float) -> float:
+        """How likely it is to be beyond."""
+        from scipy import special
+
+        ratios = (self._largest / bound) ** 2 if bound else np.inf
+        return float(np.mean(special.chdtr(self._freedom, self._freedom * ratios)))
+
+    def bound(self, chance: float) -> float:
+        """What it is beyond with this chance."""
+        from scipy import optimize
+
+        def excess(logarithm: float) -> float:
+            return self.chance(np.exp(logarithm)) - chance
+
+        found: Any = optimize.brentq(excess, -7, 14)
+        return float(np.exp(found))
+
+
 def smallest_seen(
-    pilot: Mapping[str, Mapping[Any, float]], arms: int, seeds: int, power: float = 0.8
+    pilot: Scores, arms: int, seeds: int, power: float = 0.8
 ) -> float | None:
     """The least difference from the base that most experiments of a design would show.
 
@@ -199,32 +330,35 @@ def over_sentences(
 
     seeds, sentences, _ = base.shape
 
-    def differences(sums: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        pairs = zip(*sums, strict=True)
+    def differences(of_base: np.ndarray, of_system: np.ndarray) -> np.ndarray:
+        """Of each seed, by the sums over sentences."""
+        pairs = zip(of_base, of_system, strict=True)
         return np.array([score(other) - score(one) for one, other in pairs])
 
-    sums = base.sum(1), system.sum(1)
-    of_seeds = differences(sums)
-    effect = float(of_seeds.mean())
-    left_out = [
-        differences((sums[0] - base[:, i], sums[1] - system[:, i])).mean()
-        for i in range(sentences)
-    ]
-    of_chance = (of_seeds.var(ddof=1) / seeds if seeds > 1 else 0.0, seeds - 1)
+    base_sums = base.sum(1)
+    system_sums = system.sum(1)
+    by_seed = differences(base_sums, system_sums)
+    effect = float(by_seed.mean())
+    left_out = []
+    for i in range(sentences):
+        without = differences(base_sums - base[:, i], system_sums - system[:, i])
+        left_out.append(without.mean())
+    of_seeds = (by_seed.var(ddof=1) / seeds if seeds > 1 else 0.0, seeds - 1)
     if contrast is not None and contrast.error is not None:
-        of_chance = (contrast.error**2, contrast.freedom)
-    parts = [
-        of_chance,
-        (np.var(left_out) * (sentences - 1), sentences - 1),
-    ]
-    variance = sum(part for part, _ in parts)
-    if variance <= (1e-9 * max(abs(effect), 1e-9)) ** 2:
+        of_seeds = (contrast.error**2, contrast.freedom)
+    of_sentences = (np.var(left_out) * (sentences - 1), sentences - 1)
+    variance = of_seeds[0] + of_sentences[0]
+    least = 1e-9 * max(abs(effect), 1e-9)
+    if variance <= least**2:
         return OverSentences(effect, None, None, None, None)
-    freedom = variance**2 / sum(part**2 / n for part, n in parts if part)
+    parts = [(part, n) for part, n in (of_seeds, of_sentences) if part]
+    freedom = variance**2 / sum(part**2 / n for part, n in parts)
     error = np.sqrt(variance)
-    reach = float(stats.t.isf(LEVEL / family / 2, freedom) * error)
-    p = min(1.0, 2 * family * float(stats.t.sf(abs(effect) / error, freedom)))
-    share = float(parts[1][0] / variance)
+    bound = stats.t.isf(LEVEL / family / 2, freedom)
+    reach = float(bound * error)
+    chance = float(stats.t.sf(abs(effect) / error, freedom))
+    p = min(1.0, 2 * family * chance)
+    share = float(of_sentences[0] / variance)
     return OverSentences(effect, effect - reach, effect + reach, p, share)
 
 
@@ -245,7 +379,7 @@ class Effect(NamedTuple):
 
 
 def effects(
-    scores: Mapping[str, Mapping[Any, float]],
+    scores: Scores,
     levels: Mapping[str, Sequence[str]],
     factors: Sequence[str],
 ) -> list[Effect]:
@@ -262,39 +396,38 @@ def effects(
     Returns:
       None of them where nothing is left to tell chance by.
     """
-    cells = [(arm, seed) for arm, by_seed in scores.items() for seed in by_seed]
-    values = np.array([scores[arm][seed] for arm, seed in cells], float)
-    places = range(len(factors))
-    terms = [x for n in range(1, len(factors) + 1) for x in combinations(places, n)]
-    seeds = _indicators([seed for _, seed in cells])
-    columns = {
-        term: _indicators([tuple(levels[arm][i] for i in term) for arm, _ in cells])
-        for term in terms
-    }
+    from scipy import stats
 
-    def left(kept: Sequence[tuple[int, ...]]) -> tuple[float, int]:
-        """The sum of squares that these terms leave, and their degrees of freedom."""
-        design = np.hstack([seeds, *(columns[term] for term in kept)])
+    cells, values = _cells(scores)
+    of_seeds = _indicators([seed for _, seed in cells])
+    of_terms: dict[tuple[int, ...], np.ndarray] = {}
+    for number in range(1, len(factors) + 1):
+        for term in combinations(range(len(factors)), number):
+            of_cells = [tuple(levels[arm][i] for i in term) for arm, _ in cells]
+            of_terms[term] = _indicators(of_cells)
+
+    def unexplained(terms: Collection[tuple[int, ...]]) -> tuple[float, int]:
+        """The sum of squares that these terms leave, and the rank of them all."""
+        design = np.hstack([of_seeds, *(of_terms[term] for term in terms)])
         fitted, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
         return float(((values - design @ fitted) ** 2).sum()), int(rank)
 
-    from scipy import stats
-
-    rest, rank = left(terms)
+    rest, rank = unexplained(of_terms)
     freedom = len(values) - rank
     if freedom == 0 or rest <= 1e-18 * (values**2).sum():
         return []
     found = []
-    for term in terms:
-        others = [other for other in terms if not set(term) <= set(other)]
-        without, smaller = left(others)
-        with_it, larger = left([*others, term])
+    for term in of_terms:
+        others = [other for other in of_terms if not set(term) <= set(other)]
+        without, smaller = unexplained(others)
+        with_it, larger = unexplained([*others, term])
         if larger == smaller:
             continue  # no arm tells it
-        f = (without - with_it) / (larger - smaller) / (rest / freedom)
-        p = float(stats.f.sf(f, larger - smaller, freedom))
+        own = larger - smaller
+        f = (without - with_it) / own / (rest / freedom)
+        p = float(stats.f.sf(f, own, freedom))
         names = tuple(factors[i] for i in term)
-        found.append(Effect(names, (larger - smaller, freedom), f, p))
+        found.append(Effect(names, (own, freedom), f, p))
     return found
 
 
@@ -323,17 +456,22 @@ def improvement(
     """
 
     def chances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        pairs = other[..., :, None] - one[..., None, :]
-        return (np.sign(pairs).mean((-2, -1)) + 1) / 2
+        differences = other[..., :, None] - one[..., None, :]
+        signs = np.sign(differences)
+        return (signs.mean((-2, -1)) + 1) / 2
 
     random = np.random.default_rng(0)
-    values, drawn = [], []
-    for scores in zip(base, system, strict=True):
-        one, other = (np.asarray(x, float) for x in scores)
+    values = []
+    drawn = []
+    for of_base, of_system in zip(base, system, strict=True):
+        one = np.array(of_base)
+        other = np.array(of_system)
         values.append(chances(one, other))
-        again = [random.choice(x, (_BOOTSTRAPS, len(x))) for x in (one, other)]
-        drawn.append(chances(*again))
-    low, high = np.quantile(np.mean(drawn, 0), [LEVEL / 2, 1 - LEVEL / 2])
+        one_again = random.choice(one, (_BOOTSTRAPS, len(one)))
+        other_again = random.choice(other, (_BOOTSTRAPS, len(other)))
+        drawn.append(chances(one_again, other_again))
+    means = np.mean(drawn, 0)
+    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
     return Improvement(float(np.mean(values)), float(low), float(high))
 
 
@@ -350,93 +488,3 @@ def expected_best(scores: Sequence[float], best: Any = max) -> list[float]:
     number = len(ranked)
     shares = np.arange(number + 1) / number
     return [float(np.diff(shares**trials) @ ranked) for trials in range(1, number + 1)]
-
-
-def _indicators(values: Sequence[Any]) -> np.ndarray:
-    """A column for each value, 1 where it is."""
-    kinds = dict.fromkeys(values)
-    return np.array([[value == kind for kind in kinds] for value in values], float)
-
-
-def _check(
-    scores: Mapping[str, Mapping[Any, float]],
-    named: Sequence[str | None],
-    margin: float | None,
-) -> None:
-    for arm in named:
-        if arm is not None and arm not in scores:
-            raise ValueError(f'{arm!r} is no arm: there are {", ".join(scores)}')
-    for arm, by_seed in scores.items():
-        if not by_seed:
-            raise ValueError(f'{arm!r} has no score: leave it out')
-        for seed, score in by_seed.items():
-            if not np.isfinite(score):
-                raise ValueError(f'{arm!r}, seed {seed}: {score} is no score')
-    if margin is not None and not margin > 0:
-        raise ValueError(f'margin must be above 0, not {margin}')
-
-
-def _fit(scores: Mapping[str, Mapping[Any, float]]) -> Fit:
-    cells = [(arm, seed) for arm, by_seed in scores.items() for seed in by_seed]
-    design = _design(cells)
-    values = np.array([scores[arm][seed] for arm, seed in cells], float)
-    inverse = np.linalg.inv(design.T @ design)
-    coefficients = inverse @ design.T @ values
-    residuals = values - design @ coefficients
-    # Of equal scores only roundings are left.
-    residuals[np.abs(residuals) <= 1e-9 * np.abs(values).max()] = 0
-    freedom = len(cells) - design.shape[1]
-    variance = float(residuals @ residuals) / freedom if freedom else 0.0
-    arms = len(scores)
-    return Fit(coefficients[:arms], inverse[:arms, :arms], variance, freedom)
-
-
-def _design(cells: Sequence[tuple[str, Any]]) -> np.ndarray:
-    """A row a score: a column for each arm, then one for each seed but the first.
-
-    Without the seeds where arms do not share enough of them: some are joined to the
-    rest by none, or no score is left to tell chance by.
-    """
-    of_arms = _indicators([arm for arm, _ in cells])
-    design = np.hstack([of_arms, _indicators([seed for _, seed in cells])[:, 1:]])
-    is_joined = np.linalg.matrix_rank(design) == design.shape[1]
-    return design if is_joined and len(cells) > design.shape[1] else of_arms
-
-
-class Largest:
-    """The largest |t| of all contrasts, if nothing differs.
-
-    It is one law for any contrasts, and for runs that are missing: a table of Dunnett's
-    or Tukey's has neither. Its integral over normal numbers is a mean over Sobol's
-    points, that over the errors' variance is known: to some 1e-4 of a bound.
-
-    Args:
-      root: [contrasts, arms], which makes them of independent normal numbers.
-      freedom: degrees of it, of the errors' variance.
-    """
-
-    def __init__(self, root: np.ndarray, freedom: int):
-        from scipy import stats
-
-        root = root / np.linalg.norm(root, axis=1, keepdims=True)
-        sobol = stats.qmc.Sobol(root.shape[1], rng=0)
-        normal = stats.norm.ppf(sobol.random_base2(_POINTS))
-        self._largest = np.abs(normal @ root.T).max(1)
-        self._freedom = freedom
-
-    def chance(self, bound: float) -> float:
-        """How likely it is to be beyond."""
-        from scipy import special
-
-        ratios = (self._largest / bound) ** 2 if bound else np.inf
-        return float(np.mean(special.chdtr(self._freedom, self._freedom * ratios)))
-
-    def bound(self, chance: float) -> float:
-        """What it is beyond with this chance."""
-        from scipy import optimize
-
-        def excess(logarithm: float) -> float:
-            return self.chance(np.exp(logarithm)) - chance
-
-        found: Any = optimize.brentq(excess, -7, 14)
-        return float(np.exp(found))

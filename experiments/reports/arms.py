@@ -5,14 +5,13 @@ import json
 import math
 import os
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments import metrics
 from experiments.errors import UserError
 from experiments.metrics.base import OF_MODELS, Metric
-from experiments.reports import statistics
-from experiments.reports.statistics import Spread
+from experiments.reports import analysis
+from experiments.reports.analysis import Spread
 from experiments.runs.reading import SEEDS, Run
 from experiments.sweeps.schema import Sweep
 
@@ -65,7 +64,7 @@ class Arm:
         return {seeds: score for seeds, score in scores.items() if score is not None}
 
     def spread(self, measure: Measure) -> Spread | None:
-        return statistics.spread(list(self.by_seeds(measure).values()))
+        return analysis.spread(list(self.by_seeds(measure).values()))
 
     def cost(self, entry: str) -> Spread | None:
         """The mean of a cost of its finished runs; None where it is not known.
@@ -73,7 +72,7 @@ class Arm:
         Args:
           entry: of a result, or 'tokens', or 'training_flops'.
         """
-        return statistics.spread([_cost(run, entry) for run in self.scored])
+        return analysis.spread([_cost(run, entry) for run in self.scored])
 
 
 def _cost(run: Run, entry: str) -> float | None:
@@ -119,6 +118,17 @@ class Study:
             return math.inf if spread is None else best * spread.mean
 
         return sorted(self.arms, key=rank)
+
+    def scores(self) -> dict[str, dict[Any, float]]:
+        """By arm and seeds, of the arms that have any, the best first."""
+        scores = {arm.name: arm.by_seeds(self.measure) for arm in self.ranked()}
+        return {name: by_seeds for name, by_seeds in scores.items() if by_seeds}
+
+    @property
+    def looks(self) -> int:
+        """How often the intervals may have decided whether seeds are added."""
+        until = self.sweep.until if self.sweep else None
+        return until.looks if until else 1
 
 
 def metric_names(runs: Sequence[Run]) -> list[str]:
@@ -168,24 +178,21 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
 
 
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
-    """Each arm's differing fields and their values; or else its directory's name.
+    """Each arm's differing fields and their values; or else its directory.
 
     `num_heads=4, residual=pre_norm`: of a field its last word, where these differ.
-    Names that are too long for a table make way for those of directories.
+    Names that are too long for a table make way for directories.
     """
-    words = {field: field.rpartition('.')[2] for field in fields}
-    if len(set(words.values())) < len(fields):
-        words = {field: field for field in fields}
+    words = [field.rpartition('.')[2] for field in fields]
+    if len(set(words)) < len(words):
+        words = list(fields)
     names = []
     for runs in groups:
-        config = runs[0].config
-        settings = [f'{word}={config.get(field)}' for field, word in words.items()]
-        names.append(', '.join(settings))
+        values = [runs[0].config.get(field) for field in fields]
+        names.append(', '.join(map('{}={}'.format, words, values)))
     if all(0 < len(name) <= _LONGEST_NAME for name in names):
         return names
-    paths = [common_path(runs) for runs in groups]
-    short = [Path(path).name or path for path in paths]
-    return short if len(set(short)) == len(short) else paths
+    return list(map(common_path, groups))
 
 
 def common_path(runs: Sequence[Run]) -> str:

@@ -27,21 +27,17 @@ _COSTS = {
 
 def facts(study: Study) -> Table:
     """What all arms have in common, and in what they differ."""
-    arms_by_value: dict[str, dict[str, list[str]]] = {}  # of each fact
-    for arm in study.arms:
-        for run in arm.runs:
-            for name, value in _facts(run, study).items():
-                by_value = arms_by_value.setdefault(name, {})
-                by_value.setdefault(value, []).append(arm.name)
     rows = []
     if study.sweep is not None:
         declared = f'{study.sweep.name}.py, SHA-256 {study.sweep.digest[:16]}'
         rows.append(('question, arms and contrasts', declared, 'all'))
-    for name, by_value in arms_by_value.items():
-        for value, arms in by_value.items():
-            # An arm is there once for each of its runs.
-            whose = 'all' if len(by_value) == 1 else '; '.join(dict.fromkeys(arms))
-            rows.append((name, value, whose))
+    known = [(arm.name, _facts(run, study)) for arm in study.arms for run in arm.runs]
+    for name in known[0][1]:
+        arms: dict[str, dict[str, None]] = {}  # by value, each once
+        for arm, values in known:
+            arms.setdefault(values[name], {})[arm] = None
+        for value, whose in arms.items():
+            rows.append((name, value, 'all' if len(arms) == 1 else '; '.join(whose)))
     columns = ('what', 'value', 'arms')
     return Table('compared', 'What was compared', columns, rows)
 

@@ -3,9 +3,8 @@
 Beside it all scores, their cost, and what was published.
 """
 
-import functools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
 from experiments.reports.analysis import LEVEL, Contrast, OverSentences
 from experiments.reports.arms import Arm, Measure, Study, metric_of
-from experiments.reports.statistics import Spread
 from experiments.reports.tables import Table, cells_of, shown
 from experiments.runs import reading
 from experiments.runs.reading import Translations
@@ -29,58 +27,29 @@ COSTS = {
 NOTHING_ACROSS_SEEDS = 'one seed: nothing can be said across seeds'
 
 
-class Comparison(NamedTuple):
-    """An arm beside the base.
-
-    Attributes:
-      arm: the arm.
-      spread: its scores; None where it has none.
-      contrast: with the base; None of the base, and where one has no score.
-    """
-
-    arm: Arm
-    spread: Spread | None
-    contrast: Contrast | None
-
-
-def comparisons(study: Study) -> list[Comparison]:
-    """Each arm beside the base, the best first."""
-    arms = study.ranked()
-    scores = _scores(study)
+def from_base(study: Study) -> dict[str, Contrast]:
+    """Arm → how far it is above the base, the best first; of arms with scores."""
+    scores = study.scores()
     base = study.base.name
-    looks = _looks(study)
-    contrasts = analysis.compare(scores, base, looks=looks) if base in scores else []
-    of_arm = {contrast.arm: contrast for contrast in contrasts}
-    return [
-        Comparison(arm, arm.spread(study.measure), of_arm.get(arm.name)) for arm in arms
-    ]
+    if base not in scores:
+        return {}
+    found = analysis.compare(scores, base, looks=study.looks)
+    return {contrast.arm: contrast for contrast in found}
 
 
 def declared(study: Study) -> list[Contrast]:
     """The differences that a sweep's file names as its question, as far as there."""
     if study.sweep is None:
         return []
-    scores = _scores(study)
-    pairs = [x for x in study.sweep.contrasts if x[0] in scores and x[1] in scores]
+    scores = study.scores()
+    pairs = [pair for pair in study.sweep.contrasts if scores.keys() >= set(pair)]
     if not pairs:
         return []
     margin = study.sweep.margin or None
-    return analysis.compare(scores, contrasts=pairs, margin=margin, looks=_looks(study))
+    return analysis.compare(scores, contrasts=pairs, margin=margin, looks=study.looks)
 
 
-def _looks(study: Study) -> int:
-    """How often the intervals may have decided whether seeds are added."""
-    until = study.sweep.until if study.sweep else None
-    return until.looks if until else 1
-
-
-def _scores(study: Study) -> dict[str, dict[Any, float]]:
-    """Those of each arm that has any, the best first."""
-    scores = {arm.name: arm.by_seeds(study.measure) for arm in study.ranked()}
-    return {name: by_seeds for name, by_seeds in scores.items() if by_seeds}
-
-
-def verdict(study: Study, comparison: Comparison) -> str:
+def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
     """What can be said of an arm, in words.
 
     'better' and 'worse' are said of a difference that is significant, by the direction
@@ -88,10 +57,11 @@ def verdict(study: Study, comparison: Comparison) -> str:
 
     Args:
       study: whose arm it is.
-      comparison: of the arm, as `comparisons` has it.
+      arm: the arm.
+      contrast: of the arm, if `from_base` has one.
     """
-    arm, found, contrast = comparison
-    if found is None:
+    seeds = len(arm.by_seeds(study.measure))
+    if not seeds:
         return 'no finished run'
     if arm is study.base:
         return 'the base'
@@ -99,7 +69,7 @@ def verdict(study: Study, comparison: Comparison) -> str:
         return 'the base has no finished run'
     if contrast.p is not None:
         return _word(study, contrast)
-    if min(found.n, len(study.base.by_seeds(study.measure))) < 2:
+    if min(seeds, len(study.base.by_seeds(study.measure))) < 2:
         return NOTHING_ACROSS_SEEDS
     return 'the seeds do not differ: no test can be made'
 
@@ -111,21 +81,20 @@ def _word(study: Study, contrast: Contrast) -> str:
     return 'equivalent' if contrast.equivalent else 'no difference shown'
 
 
-def ranking(study: Study, found: Sequence[Comparison]) -> Table:
+def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
     """The table of the answer: a row an arm, with its test against the base.
 
     Args:
       study: whose arms they are.
-      found: as `comparisons` has them.
+      contrasts: as `from_base` has them.
     """
-    measure = str(study.measure)
     rows = []
-    for comparison in found:
-        arm, mean, contrast = comparison
-        seeds = mean.n if mean else 0
+    for arm in study.ranked():
+        contrast = contrasts.get(arm.name)
         test = cells_of(contrast) if contrast else (None, None, None)
-        rows.append((arm.name, seeds, mean, *test, verdict(study, comparison)))
-    names = ('arm', 'seeds', measure, 'difference', '95 % interval')
+        seeds = len(arm.by_seeds(study.measure))
+        mean = arm.spread(study.measure)
+        rows.append((arm.name, seeds, mean, *test, verdict(study, arm, contrast)))
     note = (
         'Mean ± standard deviation over seeds. Difference: from the base, without what '
         'a seed brings to all arms alike (blocked by seed, where arms share them). The '
@@ -134,13 +103,18 @@ def ranking(study: Study, found: Sequence[Comparison]) -> Table:
     )
     if study.sweep is not None and study.sweep.contrasts:
         note += ' Of these, what the question does not name is exploratory.'
-    scores = names[2:] if study.measure.is_of_translations else ()
-    columns = (*names, 'p', 'verdict')
+    decimals = (str(study.measure), 'difference', '95 % interval')
+    columns = ('arm', 'seeds', *decimals, 'p', 'verdict')
+    scores = decimals if study.measure.is_of_translations else ()
     return Table('answer', 'Arms, the best first', columns, rows, scores, note)
 
 
-def over_sentences(study: Study) -> Table | None:
+def over_sentences(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None:
     """Each arm beside the base, over other seeds and other sentences at once.
+
+    Args:
+      study: whose arms they are.
+      contrasts: as `from_base` has them.
 
     Returns:
       None where the measure is no score of translations, or nothing can be paired.
@@ -150,21 +124,20 @@ def over_sentences(study: Study) -> Table | None:
     """
     if not study.measure.is_of_translations:
         return None
-    pairs = {
-        arm.name: found
-        for arm in study.arms
-        if arm is not study.base and (found := _paired_translations(study, arm))
-    }
+    pairs = {}
+    for arm in study.arms:
+        found = [] if arm is study.base else _paired_translations(study, arm)
+        if found:
+            pairs[arm.name] = found
     if not pairs:
         return None
     metric = metric_of(study.base.scored[0], study.measure)
-    contrasts = {x.arm.name: x.contrast for x in comparisons(study)}
     rows = []
     for name, found in pairs.items():
         contrast = contrasts.get(name)
         if contrast is not None and contrast.seeds != len(found):
             contrast = None  # its error is that of more seeds than are paired
-        test = paired_test(metric, found, len(pairs) * _looks(study), contrast)
+        test = paired_test(metric, found, len(pairs) * study.looks, contrast)
         share = None if test.share is None else f'{test.share:.0%}'
         rows.append((name, len(found), *cells_of(test), share))
     names = ('arm', 'seeds', 'difference', '95 % interval', 'p', 'by sentences')
@@ -190,10 +163,11 @@ def _paired_translations(
             continue
         of_base = reading.read_translations(bases[run.seeds], study.measure.set)
         of_arm = reading.read_translations(run, study.measure.set)
-        if of_base and of_arm:
-            first = pairs[0][0] if pairs else of_base
-            if of_base[:2] == of_arm[:2] == first[:2]:
-                pairs.append((of_base, of_arm))
+        if of_base is None or of_arm is None:
+            continue
+        first, _ = pairs[0] if pairs else (of_base, of_arm)
+        if of_base[:2] == of_arm[:2] == first[:2]:
+            pairs.append((of_base, of_arm))
     return pairs
 
 
@@ -210,12 +184,13 @@ def paired_test(
       pairs: of each seed the base's and the system's, of the same sentences.
       family, contrast: as there.
     """
-
-    def statistics_of(found: Translations) -> list[Sequence[float]]:
-        return list(metric.statistics(found.outputs, found.references, found.sources))
-
-    both = [[statistics_of(x) for x in side] for side in zip(*pairs, strict=True)]
-    base, system = (np.asarray(side, np.float64) for side in both)
+    base, system = (
+        np.array(
+            [metric.statistics(x.outputs, x.references, x.sources) for x in side],
+            np.float64,
+        )
+        for side in zip(*pairs, strict=True)
+    )
 
     def score_of_sum(total: np.ndarray) -> float:
         return metric.score_of(total.tolist())
@@ -223,17 +198,22 @@ def paired_test(
     return analysis.over_sentences(base, system, score_of_sum, family, contrast)
 
 
-def answer(
-    study: Study, found: Sequence[Comparison], contrasts: Sequence[Contrast] = ()
-) -> list[str]:
+def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
     """A sentence for each declared difference, and the best arm with its mean.
 
     Args:
       study: whose arms they are.
-      found: as `comparisons` has them.
       contrasts: as `declared` has them.
     """
-    lines = [*(_sentence(study, x) for x in contrasts), _best(study, found)]
+    lines = [_sentence(study, contrast) for contrast in contrasts]
+    best = study.ranked()[0]
+    spread = best.spread(study.measure)
+    if spread is None:
+        lines.append('No run has finished: there is no score to compare.')
+    else:
+        mean = shown(spread, study.measure.is_of_translations)
+        seeds = '1 seed' if spread.n == 1 else f'{spread.n} seeds'
+        lines.append(f'Best by {study.measure}: {best.name}, {mean} ({seeds}).')
     if study.sweep is not None and study.sweep.until is not None:
         ended = study.sweep.ended or 'results may still bring more'
         lines.append(f'Seeds: {ended}. Intervals allow for every look at them.')
@@ -242,25 +222,17 @@ def answer(
 
 def _sentence(study: Study, contrast: Contrast) -> str:
     """An effect with its interval, what can be said, and what could have been seen."""
-    form = functools.partial(shown, is_score=study.measure.is_of_translations)
+    is_score = study.measure.is_of_translations
     effect, interval, _ = cells_of(contrast)
-    text = f'{contrast.arm}, from {contrast.base}: {form(effect)}'
+    text = f'{contrast.arm}, from {contrast.base}: {shown(effect, is_score)}'
     if interval is None:
         return f'{text}; no test can be made.'
     word = _word(study, contrast)
-    text = f'{text} (95 % interval {form(interval)}): {word}'
+    text = f'{text} (95 % interval {shown(interval, is_score)}): {word}'
     if word != 'no difference shown':
         return f'{text}.'
-    return f'{text}, where one of {form((interval.high - interval.low) / 2)} would be.'
-
-
-def _best(study: Study, found: Sequence[Comparison]) -> str:
-    best = found[0]
-    if best.spread is None:
-        return 'No run has finished: there is no score to compare.'
-    mean = shown(best.spread, study.measure.is_of_translations)
-    seeds = '1 seed' if best.spread.n == 1 else f'{best.spread.n} seeds'
-    return f'Best by {study.measure}: {best.arm.name}, {mean} ({seeds}).'
+    reach = (interval.high - interval.low) / 2
+    return f'{text}, where one of {shown(reach, is_score)} would be.'
 
 
 def costs(study: Study) -> Table:
@@ -311,22 +283,16 @@ def published(study: Study) -> Table | None:
     Returns:
       None without a sweep, and where its source gives no numbers.
     """
-    if study.sweep is None or not any(study.sweep.published.values()):
+    if study.sweep is None:
         return None
-    numbers = study.sweep.published
-    names = dict.fromkeys(name for entry in numbers.values() for name in entry)
-    columns = ['arm']
-    for name in names:
-        columns += [f'{name}, published', f'{name}, here']
-    rows: list[list[Any]] = []
+    rows = []
     for arm in study.arms:
-        of_source = numbers.get(arm.name, {})
-        row: list[Any] = [arm.name]
-        for name in names:
-            measure = Measure(study.measure.set, name)
-            is_score = name in (*study.metrics, *OF_MODELS)
-            here = arm.spread(measure) if is_score else arm.cost(name)
-            row += [of_source.get(name), here]
-        rows.append(row)
-    decimals = [name for name in columns if name.startswith(tuple(study.metrics))]
-    return Table('published', 'Beside what was published', columns, rows, decimals)
+        for name, number in study.sweep.published.get(arm.name, {}).items():
+            if name in (*study.metrics, *OF_MODELS):
+                here = arm.spread(Measure(study.measure.set, name))
+            else:
+                here = arm.cost(name)
+            rows.append((arm.name, name, number, here))
+    columns = ('arm', 'of', 'published', 'here')
+    title = 'Beside what was published'
+    return Table('published', title, columns, rows) if rows else None

@@ -22,7 +22,14 @@ from experiments.reports.tables import Table
 from experiments.reports.texts import Sentence
 
 _EMBED = 'window.vegaEmbed = vegaEmbed;'  # the page's script calls it
-TEMPLATE = Path(__file__).with_name('page.html.jinja')
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=jinja2.select_autoescape(['html.jinja']),
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters['text'] = tables.escape_markdown
+_TEMPLATES.filters['table'] = tables.markdown
 
 
 @dataclasses.dataclass
@@ -32,33 +39,30 @@ class Section:
     Attributes:
       title: its heading.
       text: paragraphs.
-      tables: below the figures.
-      choices: groups of figures of which one is shown at a time: a label for each.
-      sentences: translations to read, by heading.
+      tables: of numbers.
+      figures: above the tables.
+      sentences: translations to read.
       doubts: what a reader must know before believing the rest.
     """
 
     title: str
     text: list[str] = dataclasses.field(default_factory=list)
     tables: list[Table] = dataclasses.field(default_factory=list)
-    choices: list[dict[str, Figure]] = dataclasses.field(default_factory=list)
-    sentences: dict[str, list[Sentence]] = dataclasses.field(default_factory=dict)
+    figures: list[Figure] = dataclasses.field(default_factory=list)
+    sentences: list[Sentence] = dataclasses.field(default_factory=list)
     doubts: list[str] = dataclasses.field(default_factory=list)
-
-    def figures(self) -> list[Figure]:
-        return [figure for choice in self.choices for figure in choice.values()]
 
 
 def write(
-    study: Study, folder: Path, inside: Sequence[Section], notes: Sequence[str]
+    study: Study, folder: Path, notes: Sequence[str] = (), against: str = 'step'
 ) -> None:
     """Writes a report.
 
     Args:
       study: what is compared.
       folder: is made where it is not there.
-      inside: sections of a run that was looked into.
       notes: what else a reader must know, such as runs that cannot be read.
+      against: what curves are drawn against, of `figures.AXES`.
 
     Raises:
       UserError: a file cannot be written, or translations cannot be read.
@@ -67,18 +71,18 @@ def write(
         _answer(study, notes),
         _compared(study),
         *_tuning(study),
-        *_costs_and_scores(study),
-        *of_training(study),
+        Section('Cost', tables=[findings.costs(study)]),
+        Section('Scores', tables=[findings.scores(study)]),
+        *_curves(study, against),
         *_translations(study),
-        *inside,
     ]
     for section in sections:
         for table in section.tables:
             storage.write(folder / f'tables/{table.name}.csv', tables.as_csv(table))
             storage.write(folder / f'tables/{table.name}.tex', tables.latex(table))
-        for figure in section.figures():
+        for figure in section.figures:
             for form, data in figures.files(figure).items():
-                storage.write(folder / 'figures' / f'{figure.name}.{form}', data)
+                storage.write(folder / f'figures/{figure.name}.{form}', data)
     storage.write(folder / 'tables/runs.csv', tables.as_csv(findings.runs(study)))
     title = f'{len(study.arms)} arms by {study.measure}'
     title = study.sweep.question if study.sweep else title
@@ -87,40 +91,25 @@ def write(
 
 
 def _answer(study: Study, notes: Sequence[str]) -> Section:
-    compared = findings.comparisons(study)
-    shown = [
-        findings.ranking(study, compared),
-        designs.effects(study),
-        designs.across_data(study),
-        findings.over_sentences(study),
-    ]
+    contrasts = findings.from_base(study)
     declared = findings.declared(study)
-    of_base = [x.contrast for x in compared if x.contrast is not None]
-    forest = figures.forest(declared or of_base, str(study.measure))
-    return Section(
-        'Answer',
-        findings.answer(study, compared, declared),
-        [table for table in shown if table is not None],
-        [] if forest is None else [{forest.title: forest}],
-        doubts=[
-            *designs.doubts(study, designs.tried(study)),
-            *conditions.warnings(study),
-            *notes,
+    section = Section('Answer', findings.answer(study, declared))
+    section.tables += filter(
+        None,
+        [
+            findings.ranking(study, contrasts),
+            designs.effects(study),
+            designs.across_data(study),
+            findings.over_sentences(study, contrasts),
         ],
     )
-
-
-def _tuning(study: Study) -> list[Section]:
-    """What each arm tried before; none where nothing was tuned."""
-    found = designs.tried(study)
-    if not found:
-        return []
-    of_trials, drawn = designs.tuning(study, found)
-    choices = [{figure.title: figure} for figure in drawn]
-    text = (
-        'All arms tried equally many values; what is reported are runs of other seeds.'
-    )
-    return [Section('Tuning', [text], of_trials, choices)]
+    forest = figures.forest(declared or list(contrasts.values()), str(study.measure))
+    if forest is not None:
+        section.figures.append(forest)
+    section.doubts += designs.doubts(study)
+    section.doubts += conditions.warnings(study)
+    section.doubts += notes
+    return section
 
 
 def _compared(study: Study) -> Section:
@@ -134,43 +123,44 @@ def _compared(study: Study) -> Section:
     return section
 
 
-def of_training(study: Study) -> list[Section]:
-    """The curves of training as one section; none where no run has any.
+def _tuning(study: Study) -> list[Section]:
+    """What each arm tried before; none where nothing was tuned."""
+    tried = designs.tried(study)
+    if not tried:
+        return []
+    text = (
+        'All arms tried equally many values; what is reported are runs of other seeds.'
+    )
+    shown = [designs.trials(study, tried), designs.expected_best(study, tried)]
+    section = Section('Tuning', [text], shown)
+    figure = designs.tuning_curve(study, tried)
+    if figure is not None:
+        section.figures.append(figure)
+    return [section]
 
-    Each curve is shown against steps, tokens or time, one at a time.
-    """
-    choices = []
-    for by_axis in figures.curves(study).values():
-        choices.append({f'against {axis}': figure for axis, figure in by_axis.items()})
+
+def _curves(study: Study, against: str) -> list[Section]:
+    """The curves of training; none where no run has any."""
+    drawn = figures.curves(study, against)
     text = (
         'A line is the mean over seeds at the steps that all of an arm have; the band '
         'goes from the lowest seed to the highest. Tokens and time of a row are its '
         "share of the run's, by steps, where the row does not tell them."
     )
-    return [Section('Curves', [text], choices=choices)] if choices else []
-
-
-def _costs_and_scores(study: Study) -> list[Section]:
-    shown = [findings.costs(study), designs.time_to_target(study)]
-    cost = Section('Cost', tables=[table for table in shown if table is not None])
-    figure = figures.score_by_cost(study)
-    if figure is not None:
-        cost.choices.append({figure.title: figure})
-    return [cost, Section('Scores', tables=[findings.scores(study)])]
+    return [Section('Curves', [text], figures=drawn)] if drawn else []
 
 
 def _translations(study: Study) -> list[Section]:
     """Scores by length and phenomenon, and sentences, of the set that decides."""
-    name = study.measure.set
-    translated = texts.translated(study, name)
+    translated = texts.translated(study)
     if translated is None:
         return []
-    by_group = texts.by_group(translated, name)
+    by_group = texts.by_group(translated)
     text = (
-        f'Set {name}; of each arm, its first seed. Marked: what the reference '
-        'does not have, and what of the reference is missing.'
+        f'Set {translated.name}: sentences that the arms translate differently, if '
+        'any; of each arm, its first seed.'
     )
-    sentences = texts.examples(translated)
+    sentences = texts.differing(translated)
     found = [Section('Translations', [text], sentences=sentences)]
     if by_group is not None:
         found.insert(0, Section('Where the score comes from', tables=[by_group]))
@@ -184,17 +174,10 @@ def html(title: str, sections: Sequence[Section]) -> str:
       title: of the page.
       sections: of at least one figure together.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATE.parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    drawn = {}
-    for section in sections:
-        for figure in section.figures():
-            drawn[figure.name] = {'title': figure.title, 'spec': figure.spec()}
-    return environment.get_template(TEMPLATE.name).render(
+    drawn = {
+        figure.name: figure.spec() for section in sections for figure in section.figures
+    }
+    return _TEMPLATES.get_template('page.html.jinja').render(
         title=title,
         sections=sections,
         figures=drawn,
@@ -204,36 +187,6 @@ def html(title: str, sections: Sequence[Section]) -> str:
 
 
 def markdown(title: str, sections: Sequence[Section]) -> str:
-    """The same as Markdown, with the figures beside it.
-
-    Args:
-      title: of the report.
-      sections: as `html` has them; every text is escaped.
-    """
-    escape = tables.escape_markdown
-    blocks = [f'# {escape(title)}']
-    for section in sections:
-        blocks.append(f'## {escape(section.title)}')
-        blocks += map(escape, section.text)
-        if section.doubts:
-            blocks.append('\n'.join(f'- {escape(line)}' for line in section.doubts))
-        for figure in section.figures():
-            blocks.append(f'![{escape(figure.title)}](figures/{figure.name}.svg)')
-            blocks.append(escape(figure.note))
-        for table in section.tables:
-            blocks.append(f'### {escape(table.title)}')
-            blocks.append(tables.markdown(table))
-            blocks.append(escape(table.note))
-        for heading, sentences in section.sentences.items():
-            blocks.append(f'### {escape(heading)}')
-            blocks += map(_sentence_markdown, sentences)
-    return '\n\n'.join(filter(None, blocks)) + '\n'
-
-
-def _sentence_markdown(sentence: Sentence) -> str:
-    escape = tables.escape_markdown
-    lines = [f'- {escape(sentence.source)}', f'  - *{escape(sentence.reference)}*']
-    for arm, parts in sentence.translations.items():
-        words = [part.text for part in parts if part.mark != 'missing']
-        lines.append(f'  - {escape(arm)}: {escape(" ".join(words))}')
-    return '\n'.join(lines)
+    """The same as Markdown, with the figures beside it; every text is escaped."""
+    template = _TEMPLATES.get_template('page.md.jinja')
+    return template.render(title=title, sections=sections)

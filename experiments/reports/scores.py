@@ -4,6 +4,7 @@ A report that was shipped has its own, `tables/runs.csv`, of which its answer fo
 """
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,53 +15,64 @@ from experiments.reports.tables import Table, cells_of
 from experiments.storage import as_user_error
 
 COLUMNS = ('arm', 'seed', 'score')
+_OF_ANSWERS = ('difference', '95 % interval low', '95 % interval high')
 
 Scores = dict[str, dict[str, float]]
 
 
-def read(path: Path) -> Scores:
+def read_scores(path: Path) -> Scores:
     """The scores of a CSV file, by arm and seed; other columns are not read.
 
     Raises:
       UserError: the file cannot be read, a column is missing, a score is no number, or
         an arm has two of a seed.
     """
-    with (
-        as_user_error('read', path),
-        path.open(encoding='utf-8-sig', newline='') as file,
-    ):
-        rows = csv.DictReader(file)
-        for name in COLUMNS:
-            if name not in (rows.fieldnames or ()):
-                known = ', '.join(rows.fieldnames or ())
-                raise UserError(f'{path} has no column {name!r}: it has {known}')
-        found: Scores = {}
-        for row in rows:
-            by_seed = found.setdefault(row['arm'], {})
-            where = f'{path}, line {rows.line_num}'
-            if row['seed'] in by_seed:
-                raise UserError(
-                    f'{where}: {row["arm"]} has two scores of seed {row["seed"]}'
-                )
-            try:
-                by_seed[row['seed']] = float(row['score'])
-            except (TypeError, ValueError):
-                raise UserError(f'{where}: {row["score"]!r} is no score') from None
+    found: Scores = {}
+    for number, row in enumerate(_read_rows(path, COLUMNS), 2):
+        by_seed = found.setdefault(row['arm'], {})
+        where = f'{path}, line {number}'
+        if row['seed'] in by_seed:
+            raise UserError(
+                f'{where}: {row["arm"]} has two scores of seed {row["seed"]}'
+            )
+        try:
+            by_seed[row['seed']] = float(row['score'])
+        except (TypeError, ValueError):
+            raise UserError(f'{where}: {row["score"]!r} is no score') from None
     if len(found) < 2:
         raise UserError(f'{path} has fewer than two arms: there is nothing to compare')
     return found
 
 
-def as_table(scores: Scores, base: str) -> Table:
-    """How far arms are from the base, or from each other without one.
+def _read_rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    """The rows of a CSV file that has these columns and maybe others."""
+    with (
+        as_user_error('read', path),
+        path.open(encoding='utf-8-sig', newline='') as file,
+    ):
+        rows = csv.DictReader(file)
+        names = rows.fieldnames or ()
+        for name in columns:
+            if name not in names:
+                raise UserError(
+                    f'{path} has no column {name!r}: it has {", ".join(names)}'
+                )
+        return list(rows)
+
+
+def compare_scores(path: Path, base: str) -> Table:
+    """How far the arms of a file are from the base, or from each other without one.
 
     Raises:
-      UserError: there is no such arm, or a score is not finite.
+      UserError: as `read_scores`; there is no such arm, or a score is not finite.
     """
-    try:
-        contrasts = compare(scores, base or None)
-    except ValueError as error:
-        raise UserError(f'--scores: {error}') from None
+    scores = read_scores(path)
+    with user_errors('--scores: '):
+        return as_table(compare(scores, base or None))
+
+
+def as_table(contrasts: Sequence[Contrast]) -> Table:
+    """A row a difference."""
     names = ('arm', 'base', 'seeds', 'difference', '95 % interval', 'p')
     rows = [(x.arm, x.base, x.seeds, *cells_of(x)) for x in contrasts]
     return Table('contrasts', 'Differences', names, rows)
@@ -77,27 +89,21 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
       UserError: `tables/runs.csv` or `tables/answer.csv` is not there or no table of a
         report.
     """
+    found = read_scores(folder / 'tables/runs.csv')
     answer = folder / 'tables/answer.csv'
-    found = read(folder / 'tables/runs.csv')
-    with as_user_error('read', answer), answer.open(encoding='utf-8') as file:
-        shipped = {row.get('arm'): row for row in csv.DictReader(file)}
+    shipped = {row['arm']: row for row in _read_rows(answer, ('arm',))}
     bases = [arm for arm, row in shipped.items() if row.get('verdict') == 'the base']
     if len(bases) != 1:
         raise UserError(f'{answer} is not the answer of a report: it names no base')
-    base = str(bases[0])
     with user_errors(f'{answer}: '):
-        others = [
-            contrast.arm
-            for contrast in compare(found, base)
-            if not _is_shipped(contrast, shipped.get(contrast.arm, {}))
-        ]
-    return as_table(found, base), others
+        contrasts = compare(found, bases[0])
+    others = [x.arm for x in contrasts if not _is_shipped(x, shipped.get(x.arm, {}))]
+    return as_table(contrasts), others
 
 
 def _is_shipped(contrast: Contrast, row: dict[str, str]) -> bool:
     """Whether a row of `answer.csv` says the same."""
-    names = ('difference', '95 % interval low', '95 % interval high')
-    texts = [row.get(name) or 'nan' for name in names]
+    texts = [row.get(name) or 'nan' for name in _OF_ANSWERS]
     values = [contrast.effect, contrast.low, contrast.high]
     numbers = [np.array(x, float) for x in (texts, values)]  # of None it makes nan
     return np.allclose(*numbers, rtol=1e-3, equal_nan=True)

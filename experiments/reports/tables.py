@@ -6,18 +6,40 @@ import html
 import io
 import re
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tabulate
 
 from experiments.command_line import console
-from experiments.reports.analysis import Contrast, OverSentences
-from experiments.reports.statistics import Difference, Interval, PValue, Spread
+from experiments.reports.analysis import Contrast, OverSentences, Spread
 
 tabulate.MIN_PADDING = 0  # names of columns are no wider than they are
 
 # In Markdown these would be markup: a sentence that holds them shows as text.
 _MARKUP = re.compile(r'([\\`*_\[\]~|#$])')
+_LATEX = {'±': r'$\pm$', '−': '$-$', '≤': r'$\leq$'}
+
+
+class PValue(float):
+    """A probability, which tables show as one."""
+
+
+class Difference(float):
+    """How far one score is above another, which tables show with its sign."""
+
+
+class Interval(NamedTuple):
+    """What lies between two ends, both of them included."""
+
+    low: float
+    high: float
+
+
+# What CSV has of a value, by the end of the column's name.
+_PARTS = {
+    Spread: {'': 'mean', ' sd': 'sd', ' seeds': 'n'},
+    Interval: {' low': 'low', ' high': 'high'},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +70,15 @@ class Table:
 
     def alignment(self) -> list[str]:
         """'right' for columns of numbers, 'left' for others."""
-        sides = []
-        for i in range(len(self.columns)):
-            values = [row[i] for row in self.rows if row[i] is not None]
-            sides.append('right' if any(map(_is_number, values)) else 'left')
-        return sides
+        return [
+            'right' if any(_is_number(row[i]) for row in self.rows) else 'left'
+            for i in range(len(self.columns))
+        ]
+
+
+def _is_number(value: Any) -> bool:
+    kinds = int | float | Spread | Interval
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def shown(value: Any, is_score: bool = False) -> str:
@@ -62,9 +88,11 @@ def shown(value: Any, is_score: bool = False) -> str:
         mean = form(value.mean)
         return mean if value.sd is None else f'{mean} ± {form(value.sd)}'
     if isinstance(value, Interval):
-        return f'{_signed(value.low, is_score)} to {_signed(value.high, is_score)}'
+        low, high = (shown(Difference(end), is_score) for end in value)
+        return f'{low} to {high}'
     if isinstance(value, Difference):
-        return _signed(value, is_score)
+        sign = '−' if value < 0 else '+'
+        return f'{sign}{form(abs(value))}'
     if isinstance(value, PValue):
         return '< 0.001' if value < 0.001 else f'{value:.3f}'
     return form(value)
@@ -80,18 +108,6 @@ def cells_of(
     return effect, Interval(contrast.low, contrast.high), PValue(contrast.p)
 
 
-def _signed(value: float, is_score: bool) -> str:
-    """With its sign, for a difference."""
-    form = console.score if is_score else console.cell
-    sign = '−' if value < 0 else '+'
-    return f'{sign}{form(abs(value))}'
-
-
-def _is_number(value: Any) -> bool:
-    kinds = int | float | Spread | Interval
-    return isinstance(value, kinds) and not isinstance(value, bool)
-
-
 def text(table: Table) -> str:
     """For a terminal: columns of equal width under a rule."""
     return _tabulated(table, table.cells(), table.columns, 'simple')
@@ -99,9 +115,8 @@ def text(table: Table) -> str:
 
 def markdown(table: Table) -> str:
     """As GitHub's Markdown, in which all of the values are text and no markup."""
-    rows = [[escape_markdown(cell) for cell in row] for row in table.cells()]
-    names = [escape_markdown(name) for name in table.columns]
-    return _tabulated(table, rows, names, 'pipe')
+    rows = [list(map(escape_markdown, row)) for row in table.cells()]
+    return _tabulated(table, rows, list(map(escape_markdown, table.columns)), 'pipe')
 
 
 def escape_markdown(value: str) -> str:
@@ -111,11 +126,10 @@ def escape_markdown(value: str) -> str:
 
 def latex(table: Table) -> str:
     """For a paper, with booktabs."""
-    rows = table.cells()
-    body = _tabulated(table, rows, table.columns, 'latex_booktabs')
-    for sign, command in (('±', r'$\pm$'), ('−', '$-$'), ('≤', r'$\leq$')):
+    body = _tabulated(table, table.cells(), table.columns, 'latex_booktabs')
+    for sign, command in _LATEX.items():
         body = body.replace(sign, command)
-    return body + '\n'
+    return f'{body}\n'
 
 
 def _tabulated(
@@ -131,23 +145,16 @@ def _tabulated(
     return '\n'.join(line.rstrip() for line in lines.splitlines())
 
 
-# What CSV has of a value, by the end of the column's name.
-_PARTS = {
-    Spread: {'': 'mean', ' sd': 'sd', ' seeds': 'n'},
-    Interval: {' low': 'low', ' high': 'high'},
-}
-
-
 def as_csv(table: Table) -> str:
     """The numbers as they are, a mean's deviation and number of seeds beside it."""
     columns: dict[str, list[Any]] = {}
     for i, name in enumerate(table.columns):
         values = [row[i] for row in table.rows]
-        kinds = [kind for kind in map(type, values) if kind in _PARTS]
-        if not kinds:
+        parts = [_PARTS[type(value)] for value in values if type(value) in _PARTS]
+        if not parts:
             columns[name] = values
             continue
-        for end, part in _PARTS[kinds[0]].items():
+        for end, part in parts[0].items():
             columns[name + end] = [getattr(value, part, None) for value in values]
     output = io.StringIO()
     writer = csv.writer(output, lineterminator='\n')
