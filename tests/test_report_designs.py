@@ -109,3 +109,22 @@ def test_arms_are_ranked_over_all_data_sets(tmp_path, monkeypatch, measure):
     # Of four pairs of runs with gaps of 0, 1, 1 and 2 one is equal.
     assert rows['rezero'][1] == pytest.approx((3.5 / 4 + 3.5 / 4 + 0) / 3)
     assert rows['post_norm'][1] == 0 and rows['pre_norm'][1] is None
+
+
+def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_has_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    sweep = planned(tmp_path, measure='test loss', target=2.5)
+    for run in sweep.runs:
+        losses = (4, 2.5, 1) if run.arm == 'wide' else (4, 3, 2.6 - run.seed)
+        rows = [
+            (10 * i, 'eval', {'set': 'val', 'loss': x, 'seconds': 7.0 * i})
+            for i, x in enumerate(losses, 1)
+        ]
+        make(run.path, 30.0, rows=rows, train__seed=run.seed)
+    runs = [reading.read_run(run.path) for run in sweep.runs]
+    base, wide = designs.time_to_target(arms.study(runs, sweep)).cells()
+    assert base == ['base', '1 of 2', '30', '-', '21']
+    assert wide == ['wide', '2 of 2', '20 ± 0', '-', '14 ± 0']
+    assert designs.time_to_target(arms.study(runs, None)) is None

@@ -172,19 +172,18 @@ class Fit(NamedTuple):
 
 
 def _fit(scores: Scores) -> Fit:
-    cells, values = _cells(scores)
+    cells = _cells(scores)
     design = _design(cells)
+    values = np.array([scores[arm][seed] for arm, seed in cells], float)
     inverse = np.linalg.inv(design.T @ design)
     coefficients = inverse @ design.T @ values
     residuals = values - design @ coefficients
     # Of equal scores only roundings are left.
-    smallest = 1e-9 * np.abs(values).max()
-    residuals[np.abs(residuals) <= smallest] = 0
+    residuals[np.abs(residuals) <= 1e-9 * np.abs(values).max()] = 0
     freedom = len(cells) - design.shape[1]
-    squares = float(residuals @ residuals)
-    variance = squares / freedom if freedom else 0.0
-    arms = slice(len(scores))
-    return Fit(coefficients[arms], inverse[arms, arms], variance, freedom)
+    variance = float(residuals @ residuals) / freedom if freedom else 0.0
+    arms = len(scores)
+    return Fit(coefficients[:arms], inverse[:arms, :arms], variance, freedom)
 
 
 def _design(cells: Sequence[tuple[str, Any]]) -> np.ndarray:
@@ -200,14 +199,8 @@ def _design(cells: Sequence[tuple[str, Any]]) -> np.ndarray:
     return design if is_joined and len(cells) > design.shape[1] else of_arms
 
 
-def _cells(scores: Scores) -> tuple[list[tuple[str, Any]], np.ndarray]:
-    """Arm and seed of each score, and the scores."""
-    cells = {
-        (arm, seed): score
-        for arm, by_seed in scores.items()
-        for seed, score in by_seed.items()
-    }
-    return list(cells), np.array(list(cells.values()), float)
+def _cells(scores: Scores) -> list[tuple[str, Any]]:
+    return [(arm, seed) for arm, by_seed in scores.items() for seed in by_seed]
 
 
 def _indicators(values: Sequence[Any]) -> np.ndarray:
@@ -339,25 +332,22 @@ def over_sentences(
     system_sums = system.sum(1)
     by_seed = differences(base_sums, system_sums)
     effect = float(by_seed.mean())
-    left_out = []
-    for i in range(sentences):
-        without = differences(base_sums - base[:, i], system_sums - system[:, i])
-        left_out.append(without.mean())
+    left_out = [
+        differences(base_sums - base[:, i], system_sums - system[:, i]).mean()
+        for i in range(sentences)
+    ]
     of_seeds = (by_seed.var(ddof=1) / seeds if seeds > 1 else 0.0, seeds - 1)
     if contrast is not None and contrast.error is not None:
         of_seeds = (contrast.error**2, contrast.freedom)
     of_sentences = (np.var(left_out) * (sentences - 1), sentences - 1)
     variance = of_seeds[0] + of_sentences[0]
-    least = 1e-9 * max(abs(effect), 1e-9)
-    if variance <= least**2:
+    if variance <= (1e-9 * max(abs(effect), 1e-9)) ** 2:
         return OverSentences(effect, None, None, None, None)
     parts = [(part, n) for part, n in (of_seeds, of_sentences) if part]
     freedom = variance**2 / sum(part**2 / n for part, n in parts)
     error = np.sqrt(variance)
-    bound = stats.t.isf(LEVEL / family / 2, freedom)
-    reach = float(bound * error)
-    chance = float(stats.t.sf(abs(effect) / error, freedom))
-    p = min(1.0, 2 * family * chance)
+    reach = float(stats.t.isf(LEVEL / family / 2, freedom) * error)
+    p = min(1.0, 2 * family * float(stats.t.sf(abs(effect) / error, freedom)))
     share = float(of_sentences[0] / variance)
     return OverSentences(effect, effect - reach, effect + reach, p, share)
 
@@ -398,7 +388,8 @@ def effects(
     """
     from scipy import stats
 
-    cells, values = _cells(scores)
+    cells = _cells(scores)
+    values = np.array([scores[arm][seed] for arm, seed in cells], float)
     of_seeds = _indicators([seed for _, seed in cells])
     of_terms: dict[tuple[int, ...], np.ndarray] = {}
     for number in range(1, len(factors) + 1):
@@ -456,22 +447,18 @@ def improvement(
     """
 
     def chances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        differences = other[..., :, None] - one[..., None, :]
-        signs = np.sign(differences)
-        return (signs.mean((-2, -1)) + 1) / 2
+        pairs = other[..., :, None] - one[..., None, :]
+        return (np.sign(pairs).mean((-2, -1)) + 1) / 2
 
     random = np.random.default_rng(0)
     values = []
     drawn = []
     for of_base, of_system in zip(base, system, strict=True):
-        one = np.array(of_base)
-        other = np.array(of_system)
-        values.append(chances(one, other))
-        one_again = random.choice(one, (_BOOTSTRAPS, len(one)))
-        other_again = random.choice(other, (_BOOTSTRAPS, len(other)))
-        drawn.append(chances(one_again, other_again))
-    means = np.mean(drawn, 0)
-    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
+        values.append(chances(np.array(of_base), np.array(of_system)))
+        base_again = random.choice(of_base, (_BOOTSTRAPS, len(of_base)))
+        system_again = random.choice(of_system, (_BOOTSTRAPS, len(of_system)))
+        drawn.append(chances(base_again, system_again))
+    low, high = np.quantile(np.mean(drawn, 0), [LEVEL / 2, 1 - LEVEL / 2])
     return Improvement(float(np.mean(values)), float(low), float(high))
 
 

@@ -10,6 +10,7 @@ from experiments.reports import analysis
 from experiments.reports.arms import Study
 from experiments.reports.figures import Figure, line_chart
 from experiments.reports.tables import PValue, Table
+from experiments.runs.reading import Run
 from experiments.sweeps import planning
 from experiments.sweeps.schema import Sweep, Tuning
 
@@ -77,12 +78,12 @@ def across_data(study: Study) -> Table | None:
     ranks = stats.rankdata(means, axis=0).mean(1)
     rows = []
     for (name, sets), rank in zip(scores.items(), ranks.tolist(), strict=True):
-        if name == base:
-            rows.append((name, rank, None, None))
-            continue
-        above = analysis.improvement(scores[base], sets)
-        interval = f'{above.low:.2f} to {above.high:.2f}'
-        rows.append((name, rank, above.chance, interval))
+        row = (name, rank, None, None)
+        if name != base:
+            above = analysis.improvement(scores[base], sets)
+            interval = f'{above.low:.2f} to {above.high:.2f}'
+            row = (name, rank, above.chance, interval)
+        rows.append(row)
     rows.sort(key=lambda row: row[1])
     note = (
         f'Rank: of means over seeds, on average over {len(scores[base])} data sets. '
@@ -100,6 +101,44 @@ def _factor_of_data(sweep: Sweep) -> int | None:
         if all('data' in overrides for overrides in levels.values()):
             return i
     return None
+
+
+def time_to_target(study: Study) -> Table | None:
+    """What each arm took until the dev set had the sweep's target (Dahl et al. 2023).
+
+    Returns:
+      None where the sweep has no target.
+    """
+    target = study.sweep.target if study.sweep else None
+    if target is None:
+        return None
+    rows = []
+    for arm in study.arms:
+        found = [_first_at_target(study, run, target) for run in arm.scored]
+        reached = [row for row in found if row]
+        means = [
+            analysis.spread([row.get(name) for row in reached])
+            for name in ('step', 'tokens', 'seconds')
+        ]
+        rows.append((arm.name, f'{len(reached)} of {len(found)}', *means))
+    score = study.measure.score
+    note = (
+        f'The first evaluation during training with {score} {target} or better, on '
+        'average over the seeds that came there. Only evaluations are looked at: it '
+        'may have been reached since the last one.'
+    )
+    columns = ('arm', 'seeds that reached it', 'steps', 'target tokens', 'seconds')
+    title = f'Time to a {score} of {target}'
+    return Table('time_to_target', title, columns, rows, note=note)
+
+
+def _first_at_target(study: Study, run: Run, target: float) -> dict[str, Any]:
+    sign = 1 if study.measure.higher_is_better else -1
+    for row in run.dev_rows():
+        value = row.get(study.measure.score)
+        if value is not None and sign * value >= sign * target:
+            return row
+    return {}
 
 
 def tried(study: Study) -> list[Tried]:

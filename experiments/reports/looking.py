@@ -57,13 +57,11 @@ def attended(run: OpenedRun, source: str, target: str) -> Attended:
     found = Attended({}, {}, {})
     for kind, layers in run.record(source, target).weights.items():
         own = read if kind == 'encoder' else written
-        queries = layers[0].shape[2]
-        if queries == len(read) + len(written):
+        if layers[0].shape[2] == len(read) + len(written):
             own = [*read, *written]  # one stack reads both
         found.queries[kind] = own
         found.keys[kind] = read if kind == CROSS else own
-        of_sentence = [layer_BHTS[0] for layer_BHTS in layers]
-        found.weights[kind] = [np.asarray(layer, np.float64) for layer in of_sentence]
+        found.weights[kind] = [np.asarray(layer[0], np.float64) for layer in layers]
     return found
 
 
@@ -92,18 +90,15 @@ def alignment(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
       model has no attention to the source that holds its weights.
     """
     seen = attended(run, source, target)
-    if CROSS not in seen.weights:
-        return {}
-    layers = [weights_HTS.mean(0) for weights_HTS in seen.weights[CROSS]]
-    maps = {}
-    if len(layers) > 1:
-        maps['mean of all layers'] = np.mean(layers, 0)
-    for i, weights_TS in enumerate(layers):
-        maps[f'layer {i}'] = weights_TS
+    layers = [weights_HTS.mean(0) for weights_HTS in seen.weights.get(CROSS, [])]
+    maps = {'mean of all layers': np.mean(layers, 0)} if len(layers) > 1 else {}
+    maps |= {f'layer {i}': weights_TS for i, weights_TS in enumerate(layers)}
     # The step that reads a piece writes the next one.
-    written = [*seen.queries[CROSS][1:], _END]
-    read = seen.keys[CROSS]
-    return {name: weights_map(maps[name], written, read) for name in maps}
+    written = [*seen.queries.get(CROSS, [])[1:], _END]
+    return {
+        name: weights_map(weights_TS, written, seen.keys[CROSS])
+        for name, weights_TS in maps.items()
+    }
 
 
 def head_maps(

@@ -71,7 +71,7 @@ def write(
         _answer(study, notes),
         _compared(study),
         *_tuning(study),
-        Section('Cost', tables=[findings.costs(study)]),
+        _costs(study),
         Section('Scores', tables=[findings.scores(study)]),
         *_curves(study, against),
         *_translations(study),
@@ -137,6 +137,14 @@ def _tuning(study: Study) -> list[Section]:
     if figure is not None:
         section.figures.append(figure)
     return [section]
+
+
+def _costs(study: Study) -> Section:
+    section = Section('Cost', tables=[findings.costs(study)])
+    reached = designs.time_to_target(study)
+    if reached is not None:
+        section.tables.append(reached)
+    return section
 
 
 def _curves(study: Study, against: str) -> list[Section]:

@@ -130,6 +130,7 @@ class Sweep:
       contrasts: pairs (arm, arm) whose differences are the question; without any, those
         of each arm from the base are.
       margin: a difference below it does not matter; 0 for none.
+      target: a score of the dev set; the report says what each arm took to reach it.
       published: arm → what the source gives for it: {'bleu': 25.8}.
       differs: how the runs differ from the published ones, in data and scale.
       trials: the runs that are tried, arm by arm.
@@ -152,6 +153,7 @@ class Sweep:
     equal: Annotated[str, Choices('steps', 'tokens', 'flops')] = 'steps'
     contrasts: tuple[tuple[str, str], ...] = ()
     margin: float = 0.0
+    target: float | None = None
     published: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     differs: str = ''
     digest: str = ''
