@@ -47,16 +47,17 @@ def draw(workdir: Path) -> None:
     Args:
       workdir: of a run of `configs/wmt_small.py` that has ended.
     """
+    from experiments import open_run
     from experiments.reports import looking
 
-    run = looking.open_run(workdir)
-    alignment = run.alignment(TEXT)['mean of all layers']
-    heads = run.attention(TEXT)['attention to the source']
+    run = open_run(workdir)
+    (translation,) = run.translate([TEXT])
+    alignment = looking.alignment(run, TEXT, translation)['mean of all layers']
+    heads = looking.attention(run, TEXT, translation)['attention to the source']
     charts = {
         'forest': (forest(), [SWEEP, SCORES]),
         'alignment': (alignment, [CONFIG]),
         'attention': (heads, [CONFIG]),
-        'importance': (run.importance(), [CONFIG]),
     }
     PICTURES.mkdir(exist_ok=True)
     sources = {}
@@ -78,7 +79,7 @@ def forest():
     from experiments.sweeps import schema
 
     sweep = schema.load(ROOT / SWEEP)
-    contrasts = compare(scores.read(ROOT / SCORES), contrasts=sweep.contrasts)
+    contrasts = compare(scores.read_scores(ROOT / SCORES), contrasts=sweep.contrasts)
     named = [x._replace(base=x.base.rpartition(', ')[2]) for x in contrasts]
     figure = figures.forest(named, sweep.measure)
     return figure.chart.properties(width=230, height=alt.Step(15))
