@@ -1,8 +1,6 @@
-"""The runs of a sweep that its results ask for: of values that were tried, of seeds."""
+"""The runs of a sweep that its results ask for, and those that factors stand for."""
 
-import numpy as np
 import pytest
-from scipy import stats
 from test_sweep import FAILED, fail, write
 from test_sweep_schema import write_sweep
 
@@ -53,7 +51,7 @@ TUNE = {'field': RATE, 'values': [1e-3, 3e-3, 9e-3]}
 
 def test_each_arm_is_reported_with_the_value_that_was_best_for_it(folder):
     sweep = planned(folder, tune=TUNE)
-    assert len(sweep.trials) == 6 and not sweep.runs and not sweep.ended
+    assert len(sweep.trials) == 6 and not sweep.runs
     assert {run.config.evaluation.sets for run in sweep.trials} == {'val'}
     assert {run.seed for run in sweep.trials} == {100}
     of_wide = [run for run in sweep.trials if run.arm == 'wide']
@@ -61,14 +59,13 @@ def test_each_arm_is_reported_with_the_value_that_was_best_for_it(folder):
         finish(run, by_value(run))
     sweep = planning.plan(sweep)
     # One arm's values are known before the other's.
-    assert {run.arm for run in sweep.runs} == {'wide'} and not sweep.ended
+    assert {run.arm for run in sweep.runs} == {'wide'}
     for run in sweep.trials:
         finish(run, by_value(run))
     sweep = planning.plan(sweep)
     assert peaks(sweep.runs) == {'base': '0.001', 'wide': '0.003'}
     assert [run.seed for run in sweep.runs] == [0, 1, 0, 1]
     assert {run.config.evaluation.sets for run in sweep.runs} == {''}
-    assert sweep.ended
 
 
 def test_of_a_loss_the_least_is_best(folder):
@@ -91,70 +88,13 @@ def test_a_value_whose_trial_has_no_score_is_not_chosen(folder):
     for run in sweep.trials:
         (run.path / 'result.json').unlink(missing_ok=True)
         fail(run.path, FAILED)
-    sweep = planning.plan(sweep)
-    assert not sweep.runs and sweep.ended == 'all seeds'  # and no arm has a value
+    assert not planning.plan(sweep).runs  # no arm has a value
 
 
-def test_a_budget_draws_the_same_values_for_all_arms(folder):
-    values = [i / 1000 for i in range(1, 9)]
-    sweep = planned(folder, tune=TUNE | {'values': values, 'budget': 3})
-    drawn = [[run.value for run in sweep.trials if run.arm == arm] for arm in ARMS]
-    assert drawn[0] == drawn[1] == sorted(drawn[0]) and len(drawn[0]) == 3
-    assert drawn[0] != values[:3]
+def test_a_field_can_be_tuned_as_well_as_an_argument(folder):
     field = {'field': 'model.dropout', 'values': [0.0, 0.1]}
-    assert [run.config.model.dropout for run in planned(folder, tune=field).trials] == [
-        *(0.0, 0.1, 0.0, 0.1)
-    ]
-
-
-def test_seeds_are_added_until_the_interval_is_narrow(folder):
-    seeds = 'until(half_width=1.0, most=9)'
-    sweep = planned(folder, seeds=seeds)
-    assert len(sweep.runs) == 6 and not sweep.ended
-
-    noise = [0.5, -0.5, 0, 0.5, -0.5, 0]
-    for seeds_there in (3, 6):
-        assert len(sweep.runs) == 2 * seeds_there and not sweep.ended
-        for run in sweep.runs:
-            finish(run, 10.0 + noise[run.seed] * (run.arm == 'wide'))
-        sweep = planning.plan(sweep)
-        # Of the paired differences, and a third of the error rate for each look.
-        error = np.std(noise[:seeds_there], ddof=1) / np.sqrt(seeds_there)
-        width = stats.t.isf(0.05 / 3 / 2, seeds_there - 1) * error
-        assert (width <= 1.0) == bool(sweep.ended)
-    assert len(sweep.runs) == 12
-    assert float(sweep.ended.rpartition('± ')[2]) == pytest.approx(width, rel=1e-3)
-
-
-def test_what_all_seeds_could_not_make_narrow_is_given_up(folder):
-    sweep = planned(folder, seeds='until(half_width=1.0, most=9)')
-    for run in sweep.runs:
-        finish(run, 10.0 + 9 * run.seed * (run.arm == 'wide'))
-    sweep = planning.plan(sweep)
-    assert len(sweep.runs) == 6
-    assert sweep.ended.startswith('after 3 seeds the widest interval is ± ')
-    assert 'and 9 would make it ± ' in sweep.ended
-
-
-def test_seeds_end_where_an_arm_has_no_value_that_works(folder):
-    sweep = planned(folder, tune=TUNE, seeds='until(half_width=1.0, most=9)')
-    for run in sweep.trials:
-        if run.arm == 'base':
-            finish(run, by_value(run))
-        else:
-            fail(run.path, FAILED)
-    sweep = planning.plan(sweep)
-    assert {run.arm for run in sweep.runs} == {'base'} and not sweep.ended
-    for run in sweep.runs:
-        finish(run, 10.0 + run.seed)
-    assert planning.plan(sweep).ended == 'after 3 seeds no interval can be told'
-
-
-def test_without_intervals_no_seed_is_added(folder):
-    sweep = planned(folder, seeds='until(half_width=1.0, most=9)')
-    for run in sweep.runs:
-        finish(run, 10.0)
-    assert planning.plan(sweep).ended == 'after 3 seeds no interval can be told'
+    trials = planned(folder, tune=field).trials
+    assert [run.config.model.dropout for run in trials] == [0.0, 0.1, 0.0, 0.1]
 
 
 def test_arms_get_equally_many_tokens_or_flops(folder):
@@ -199,9 +139,6 @@ def test_every_combination_of_levels_is_an_arm(folder):
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'seeds': 'until(half_width=1.0)'}, 'seeds: until needs most, such as'),
-        ({'seeds': 'until(half_width=0, most=9)'}, 'half_width must be above 0'),
-        ({'seeds': 'till(most=9)'}, "seeds: 'till' is not until"),
         ({'tune': TUNE | {'values': [1e-3]}}, 'tune: values=.*: give two or more'),
         ({'tune': TUNE | {'values': [1, 1]}}, 'tune: values=.*: give two or more'),
         ({'tune': TUNE | {'seeds': [0, 7]}}, 'give seeds that are not among those'),
@@ -241,4 +178,4 @@ def test_a_worker_goes_on_with_what_results_ask_for(folder, monkeypatch):
         *('wide, 0.003, seed 0', 'wide, 0.003, seed 1'),
     ]
     sweep = planning.plan(sweep)
-    assert all(map(planning.has_ended, (*sweep.trials, *sweep.runs))) and sweep.ended
+    assert all(map(planning.has_ended, (*sweep.trials, *sweep.runs)))

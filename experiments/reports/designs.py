@@ -154,7 +154,7 @@ def doubts(study: Study, found: Sequence[Tried]) -> list[str]:
     lines = []
     for arm, scores, value in found:
         assert study.sweep is not None and study.sweep.tune is not None
-        ends = planning.tried(study.sweep.tune)
+        ends = study.sweep.tune.values
         if _are_numbers(ends) and value in (min(ends), max(ends)):
             lines.append(
                 f'{arm}: its best {study.sweep.tune.field}, {value}, is at the edge '
@@ -196,7 +196,7 @@ def tuning(study: Study, found: Sequence[Tried]) -> tuple[list[Table], list[Figu
         'every number is not so because it was tuned longer.',
     )
     lines = []
-    if _are_numbers(planning.tried(tune)):
+    if _are_numbers(tune.values):
         lines = [_line(x) for x in found if x.scores]
     if not lines:
         return [trials, budgets], []

@@ -48,8 +48,7 @@ def comparisons(study: Study) -> list[Comparison]:
     arms = study.ranked()
     scores = _scores(study)
     base = study.base.name
-    looks = _looks(study)
-    contrasts = analysis.compare(scores, base, looks=looks) if base in scores else []
+    contrasts = analysis.compare(scores, base) if base in scores else []
     of_arm = {contrast.arm: contrast for contrast in contrasts}
     return [
         Comparison(arm, arm.spread(study.measure), of_arm.get(arm.name)) for arm in arms
@@ -65,13 +64,7 @@ def declared(study: Study) -> list[Contrast]:
     if not pairs:
         return []
     margin = study.sweep.margin or None
-    return analysis.compare(scores, contrasts=pairs, margin=margin, looks=_looks(study))
-
-
-def _looks(study: Study) -> int:
-    """How often the intervals may have decided whether seeds are added."""
-    until = study.sweep.until if study.sweep else None
-    return until.looks if until else 1
+    return analysis.compare(scores, contrasts=pairs, margin=margin)
 
 
 def _scores(study: Study) -> dict[str, dict[Any, float]]:
@@ -164,7 +157,7 @@ def over_sentences(study: Study) -> Table | None:
         contrast = contrasts.get(name)
         if contrast is not None and contrast.seeds != len(found):
             contrast = None  # its error is that of more seeds than are paired
-        test = paired_test(metric, found, len(pairs) * _looks(study), contrast)
+        test = paired_test(metric, found, len(pairs), contrast)
         share = None if test.share is None else f'{test.share:.0%}'
         rows.append((name, len(found), *cells_of(test), share))
     names = ('arm', 'seeds', 'difference', '95 % interval', 'p', 'by sentences')
@@ -233,11 +226,7 @@ def answer(
       found: as `comparisons` has them.
       contrasts: as `declared` has them.
     """
-    lines = [*(_sentence(study, x) for x in contrasts), _best(study, found)]
-    if study.sweep is not None and study.sweep.until is not None:
-        ended = study.sweep.ended or 'results may still bring more'
-        lines.append(f'Seeds: {ended}. Intervals allow for every look at them.')
-    return lines
+    return [*(_sentence(study, x) for x in contrasts), _best(study, found)]
 
 
 def _sentence(study: Study, contrast: Contrast) -> str:
