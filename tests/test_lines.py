@@ -35,10 +35,11 @@ def test_a_file_comes_whole(tmp_path, end):
     assert sum(found, []) == all_lines
 
 
-def test_what_is_not_utf_8_is_named_by_its_line(tmp_path):
+def test_what_is_not_utf_8_is_named_after_the_lines_before_it(tmp_path):
     (tmp_path / 'text').write_bytes('ä\u2028b\nc\n'.encode() + b'\xff\nd\n')
     with open(tmp_path / 'text', 'rb') as stream:
         windows = lines.line_windows(stream.fileno())
+        assert next(windows) == ['ä\u2028b', 'c']
         with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
             next(windows)
 

@@ -1,7 +1,7 @@
 """The lines of standard input, as UTF-8, when they arrive."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from experiments.errors import UserError
 
@@ -15,22 +15,28 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
     whatever the locale.
 
     Raises:
-      UserError: a line is not UTF-8.
+      UserError: a line is not UTF-8; those before it were yielded.
     """
     number = 0
     rest = b''
     # Not by a file object, which would wait until a block is full.
     while block := os.read(descriptor, _BLOCK):
         *lines, rest = (rest + block).split(b'\n')
-        if lines:
-            yield [_text(line, number + i) for i, line in enumerate(lines, 1)]
+        yield from _decoded(lines, number)
         number += len(lines)
     if rest:
-        yield [_text(rest, number + 1)]
+        yield from _decoded([rest], number)
 
 
-def _text(line: bytes, number: int) -> str:
-    try:
-        return line.decode().rstrip('\r')
-    except UnicodeDecodeError:
-        raise UserError(f'standard input, line {number}: not UTF-8') from None
+def _decoded(lines: Sequence[bytes], before: int) -> Iterator[list[str]]:
+    """The lines as one list of texts; those before one that is not UTF-8."""
+    texts = []
+    for line in lines:
+        try:
+            texts.append(line.decode().rstrip('\r'))
+        except UnicodeDecodeError:
+            yield texts
+            where = f'standard input, line {before + len(texts) + 1}'
+            raise UserError(f'{where}: not UTF-8') from None
+    if texts:
+        yield texts
