@@ -206,9 +206,7 @@ def test_what_fits_is_taken_where_the_rest_is_ignored(text, source, tmp_path):
     ],
     ids=str,
 )
-def test_what_goes_by_ids_begins_anew_with_another_tokenizer(
-    text, tmp_path, tokenizer, changes
-):
+def test_rows_of_pieces_that_both_have_are_kept(text, tmp_path, tokenizer, changes):
     mesh = {key: x for key, x in changes.items() if key.startswith('mesh')}
     model = {key: x for key, x in changes.items() if key not in mesh}
     path = make_source(tmp_path / 'source', text, **model)
@@ -216,17 +214,33 @@ def test_what_goes_by_ids_begins_anew_with_another_tokenizer(
         text, tmp_path / 'run', init_from=path, tokenizer=tokenizer, **changes
     )
     there = trained_run.open_trained(path)
-    assert own.initial is not None
+    pieces = [
+        words.pieces([*range(words.vocab_size)])
+        for words in (own.tokenizer, there.tokenizer)
+    ]
+    assert own.initial is not None and 4 < len(set(pieces[0]) & set(pieces[1]))
+    assert set(pieces[0]) != set(pieces[1])
+    new = freezing.paths(jax.device_get(init_variables(own.model, jax.random.key(0))))
     old = mean_of(path)
-    rows = {name for name, x in old.items() if len(x) == there.tokenizer.vocab_size}
-    assert len(rows) == (4 if model else 1)
-    assert own.initial.variables.keys() == old.keys() - rows
+    counts = {}
     for name, x in own.initial.variables.items():
-        np.testing.assert_array_equal(x, np.float32(old[name]), err_msg=name)
-    record = own.initial.record
-    names = sorted(name.removeprefix('params/') for name in rows)
-    assert record['anew'] == record['left_out'] == names
-    assert record['tokenizer'] == 'own'
+        if old[name].shape[0] != len(pieces[1]):
+            np.testing.assert_array_equal(x, np.float32(old[name]), err_msg=name)
+            continue
+        expected = np.array(new[name])
+        shared = 0
+        for i, piece in enumerate(pieces[0]):
+            if piece in pieces[1]:
+                expected[i] = old[name][pieces[1].index(piece)]
+                shared += 1
+        np.testing.assert_array_equal(x, expected, err_msg=name)
+        counts[name.removeprefix('params/')] = [shared, len(pieces[0])]
+    assert own.initial.record['rows'] == counts
+    assert len(counts) == (4 if model else 1)
+    said = setup.describe(own, tmp_path / 'run')
+    for name, (shared, rows) in counts.items():
+        assert f'{name} ' in said
+        assert f'{shared} of {rows} rows are of init_from, by piece' in said
 
 
 @pytest.mark.slow

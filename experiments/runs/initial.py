@@ -16,11 +16,12 @@ from experiments import storage
 from experiments.checkpoints import digest, fitting
 from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.checkpoints.fitting import Fit
-from experiments.config.schema import ExperimentConfig
+from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, user_errors
-from experiments.runs import trained_run
+from experiments.runs import rows, trained_run
+from experiments.runs.rows import Kept
 from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
@@ -129,27 +130,36 @@ def load(
         return None
     with _named(config):
         with user_errors():
-            theirs = _resized(run.model, model.vocab_size, model.source_vocab_size)
+            theirs = rows.resized(run.model, model)
         fit = Fit.of(_kinds(model), _kinds(theirs), config.init_ignore)
         fit.check(config.init_from, config.init_ignore)
         mean = _mean(config, run, devices)
     variables = mean.variables
     if run.model.scans_layers:
         variables = unstack_layers(variables)
-    paths = set(fit.taken)
-    if vocabulary.digest != run.tokenizer.digest:
-        paths -= _by_ids(model)
     by_path = freezing.paths(variables)
-    taken = {path: by_path[path] for path in sorted(paths)}
-    record = {
+    taken = {path: by_path[path] for path in sorted(fit.taken)}
+    kept = {}
+    if vocabulary.digest != run.tokenizer.digest:
+        for path in sorted(_by_ids(model) & fit.taken):
+            kept[path] = Kept.of(path, vocabulary, run.tokenizer)
+        own = {path: taken[path] for path in kept}
+        taken |= rows.taken_over(model, devices, seed(config, 'init_seed'), own, kept)
+    counts = {fitting.name(x): [len(kept[x].here), kept[x].rows] for x in kept}
+    about = {'sha256': trained_run.sha256(freezing.from_paths(taken)['params'])}
+    return Initial(taken, _record(config, run, fit, mean) | about | {'rows': counts})
+
+
+def _record(
+    config: ExperimentConfig, run: TrainedRun, fit: Fit, mean: Mean
+) -> dict[str, Any]:
+    return {
         'run': str(_folder(config).absolute()),
         'averaged_steps': mean.steps,
-        'anew': sorted(map(fitting.name, fit.here.keys() - paths)),
-        'left_out': sorted(map(fitting.name, fit.there.keys() - paths)),
+        'anew': sorted(map(fitting.name, fit.here.keys() - fit.taken)),
+        'left_out': sorted(map(fitting.name, fit.there.keys() - fit.taken)),
         'tokenizer': 'init_from' if _has_its_tokenizer(config, run) else 'own',
-        'sha256': trained_run.sha256(freezing.from_paths(taken)['params']),
     }
-    return Initial(taken, record)
 
 
 def _kinds(model: Model) -> dict[str, str]:
@@ -159,19 +169,10 @@ def _kinds(model: Model) -> dict[str, str]:
 
 
 def _by_ids(model: Model) -> set[str]:
-    """The paths of variables that have a row for each id, as an embedding has."""
-    source_size = model.source_vocab_size
-    larger = _resized(model, model.vocab_size + 1, source_size and source_size + 1)
-    return {path for path, _ in _kinds(model).items() - _kinds(larger).items()}
-
-
-def _resized(model: Model, size: int, source_size: int | None) -> Model:
-    """A model with vocabularies of other sizes.
-
-    Raises:
-      ValueError: it shares embeddings that vocabularies of these sizes cannot share.
-    """
-    return model.clone(vocab_size=size, source_vocab_size=source_size)
+    """The paths of variables that have a row for each id."""
+    kinds = _kinds(model)
+    larger = _kinds(rows.resized(model, model, more=1))
+    return {path for path in kinds if larger[path] != kinds[path]}
 
 
 def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:

@@ -138,6 +138,10 @@ def describe(setup: RunSetup, path: Path) -> str:
     devices = f'{jax.device_count()} × {jax.devices()[0].device_kind}'
     epochs = setup.steps / batches.batches_per_epoch
     params = mesh.abstract_variables(setup.model, setup.devices)['params']
+    taken = {}
+    if setup.initial:
+        for name, (kept, rows) in setup.initial.record['rows'].items():
+            taken[name] = f'{kept:,} of {rows:,} rows are of init_from, by piece'
     return console.facts(
         {
             'run': path,
@@ -146,6 +150,7 @@ def describe(setup: RunSetup, path: Path) -> str:
             'evaluation sets': ', '.join(sizes),
             'vocabulary': ' and '.join(f'{x:,}' for x in vocabularies if x),
             'parameters': count_parameters(params),
+            **taken,
             'batch': f'{shapes}; {batches.target_tokens_per_batch:,.0f} target tokens, '
             f'{batches.padding_share:.1%} padding',
             'steps': f'{setup.steps:,} ({epochs:.1f} epochs)',
