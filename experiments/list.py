@@ -1,6 +1,6 @@
 """Lists the runs of folders: how far each is, what it scored, and when it last moved.
 
-python -m experiments.list [runs/]
+python -m experiments.list [runs/] [--watch]
 """
 
 if __name__ == '__main__':
@@ -8,6 +8,7 @@ if __name__ == '__main__':
 
     command.run('experiments.list')
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,14 +19,27 @@ from experiments.errors import UserError
 from experiments.runs import directory, metrics_log, reading
 from experiments.runs.reading import Run
 
+_PAUSE = 2.0  # seconds between two looks
+_CLEAR = '\033[H\033[J'  # of a terminal, from its top
+
 
 def main() -> None:
     parser = flags.Parser(__doc__)
     parser.add_argument(
         'folders', nargs='*', type=Path, help='of runs, or runs; default: runs/'
     )
+    parser.add_argument(
+        '--watch',
+        action='store_true',
+        help='look again every two seconds, until Ctrl-C',
+    )
     args = parser.parse_args()
-    print(listing(args.folders or [Path('runs')]))
+    folders = args.folders or [Path('runs')]
+    print(listing(folders))
+    while args.watch:
+        time.sleep(_PAUSE)
+        found = listing(folders)
+        print(_CLEAR if sys.stdout.isatty() else '', found, sep='', flush=True)
 
 
 def listing(folders: Sequence[Path]) -> str:

@@ -53,7 +53,7 @@ def _run(settings: flags.Settings, path: Path, accept_changed_parts: bool) -> No
         contextlib.redirect_stdout(out),
         contextlib.closing(Screen()) as screen,
     ):
-        stopping.at_end(lambda: _last_line(screen))
+        stopping.at_end(lambda: _last_line(path, screen))
         # JAX is imported only after the flags: a mistyped one is answered at once.
         from experiments.training import loop
 
@@ -79,7 +79,20 @@ def _standard_output() -> contextlib.AbstractContextManager[TextIO]:
     return open(os.devnull, 'w', encoding='utf-8')
 
 
-def _last_line(screen: Screen) -> str:
-    """What is said where a signal ends the process: all that was trained is saved."""
+def _last_line(path: Path, screen: Screen) -> str:
+    """Says from where the same command goes on, where a signal ends the process."""
     screen.close()
-    return f'stopped while {screen.phase}; nothing was lost: the same command goes on'
+    step = _newest_step(path)
+    if screen.phase == 'evaluating':  # of the state that was saved just before
+        return (
+            f'stopped and saved at step {step:,}; the same command goes on from there'
+        )
+    goes_on = f'goes on from step {step:,}' if step else 'begins again'
+    return f'stopped while {screen.phase}; nothing was lost: the same command {goes_on}'
+
+
+def _newest_step(path: Path) -> int:
+    """The step of the newest checkpoint in a run's directory; 0 where there is none."""
+    checkpoints = (path / 'checkpoints').glob('[0-9]*')
+    steps = [int(folder.name) for folder in checkpoints if folder.name.isdigit()]
+    return max(steps, default=0)

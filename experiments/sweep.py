@@ -135,7 +135,7 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
             for process in processes:
                 process.wait()
         sweep = progress.say_ended(sweep, said)
-    print(f'compare: python -m experiments.report --sweep={config}')
+    print(progress.summary(sweep))
     _exit_unless_finished([*sweep.trials, *sweep.runs], folder)
 
 

@@ -166,8 +166,8 @@ def test_a_report_has_the_scores_that_evaluate_has_written(tmp_path, runs):
         storage.write_json(file.with_suffix('.json'), scores)
     text = report.as_table([reading.read_run(path)])
     assert re.search('test bleu +val bleu', text) and re.search('4.50 +3.25', text)
-    storage.write_json(file.with_suffix('.json'), [])
-    with pytest.raises(UserError, match='test.step=0.json is damaged'):
+    storage.write_json(file.with_suffix('.json'), {})
+    with pytest.raises(UserError, match='test.step=0.json holds no scores, for set'):
         reading.read_run(path)
 
 

@@ -79,6 +79,30 @@ def test_a_cache_that_cannot_be_is_one_line_that_names_the_mend(
             compilation.use_cache()
 
 
+@pytest.mark.parametrize('mode', [0o770, 0o702])
+def test_a_cache_that_others_may_write_to_is_refused(mode, monkeypatch, tmp_path):
+    cache = tmp_path / 'cache'
+    cache.mkdir()
+    cache.chmod(mode)
+    (tmp_path / 'link').symlink_to(cache)
+    place(monkeypatch, FLAXFORMER_LITE_CACHE=tmp_path / 'link')
+    message = f'{cache} can be written to by others .mode {mode:o}.* FLAXFORMER_LITE_'
+    with pytest.raises(UserError, match=message):
+        compilation.use_cache()
+    assert not list(cache.iterdir())
+
+
+def test_a_cache_of_another_user_is_refused(monkeypatch, tmp_path):
+    if not tmp_path.stat().st_uid:  # root's own are everybody's to use
+        os.chown(tmp_path, 4321, -1)
+    owner = tmp_path.stat().st_uid
+    place(monkeypatch, FLAXFORMER_LITE_CACHE=tmp_path)
+    monkeypatch.setattr(os, 'geteuid', lambda: owner + 1)
+    with pytest.raises(UserError, match=f'belongs to another user .number {owner}'):
+        compilation.use_cache()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_cache_in_a_folder_of_everybodys_is_made_for_its_owner_alone(
     monkeypatch, tmp_path
 ):

@@ -1,6 +1,8 @@
 """The list of runs: how far each is, what it scored, and when it last moved."""
 
+import itertools
 import os
+import sys
 import time
 
 import pytest
@@ -54,3 +56,19 @@ def test_what_holds_no_run_is_refused(tmp_path):
         listing.listing([tmp_path / 'none'])
     with pytest.raises(UserError, match='holds no run: give a folder of runs'):
         listing.listing([tmp_path])
+
+
+def test_watching_looks_again(runs, monkeypatch, capsys):
+    looks = itertools.count()
+
+    def pause(seconds):
+        if next(looks) == 1:
+            raise KeyboardInterrupt
+        make(runs / 'new')
+
+    monkeypatch.setattr(time, 'sleep', pause)
+    monkeypatch.setattr(sys, 'argv', ['list', str(runs), '--watch'])
+    with pytest.raises(KeyboardInterrupt):
+        listing.main()
+    first, second = capsys.readouterr().out.split('age ')[1:]
+    assert f'{runs}/new' in second and f'{runs}/new' not in first

@@ -230,3 +230,12 @@ def test_a_search_finds_what_that_on_one_device_finds(sizes):
 def test_a_mesh_that_does_not_multiply_to_the_devices_is_refused(sizes, message):
     with pytest.raises(UserError, match=message):
         mesh.of(**sizes)
+
+
+@pytest.mark.parametrize('axis', ['fsdp', 'tensor'])
+def test_an_axis_that_divides_nothing_is_refused(axis):
+    sizes = dict(d_model=6, num_heads=2, d_ff=6, num_layers=1)
+    variables = tiny.all_variables(tiny.model(**sizes))
+    with pytest.raises(UserError, match=f'mesh.{axis}=4 divides no parameter'):
+        mesh.check_divides(mesh.of(**{axis: 4}).mesh, variables)
+    mesh.check_divides(mesh.of(**{axis: 2}).mesh, variables)

@@ -67,6 +67,8 @@ def test_a_resumed_run_keeps_the_rows_up_to_its_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     ('line', 'message'),
     [
+        ('{"step": "1", "kind": "train"}', 'line 2: not a row of metrics'),
+        ('{"step": 1, "kind": []}', 'line 2: not a row of metrics'),
         ('nonsense', 'line 2: not a row of metrics'),
         ('[]', 'line 2: not a row of metrics'),
         ('{"kind": "train"}', 'line 2: not a row of metrics'),

@@ -380,6 +380,7 @@ def test_a_disk_that_fills_for_one_ends_all_and_the_last_checkpoint_stays(
         (({'model__num_heads': 3},) * 2, 'num_heads'),
         (({'model__nothing': 1},) * 2, 'model.nothing'),
         (({'mesh__fsdp': 3},) * 2, 'mesh.fsdp=3 .*multiply to the 4 devices'),
+        (({'mesh__fsdp': 4, 'model__d_model': 18},) * 2, 'mesh.fsdp=4 divides no'),
     ],
 )
 def test_bad_input_ends_all_and_nothing_is_written(begin, tmp_path, changes, message):

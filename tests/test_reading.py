@@ -1,5 +1,7 @@
 """What became of a run, read from its directory; what is damaged is named."""
 
+import json
+
 import pytest
 from made_runs import REFERENCES, SOURCES, fail, make, translate
 
@@ -22,8 +24,9 @@ def test_each_state_of_a_run_is_known(tmp_path):
     assert reading.read_outcome(tmp_path / 'none').status == 'not begun'
 
 
+RESULT = ' is not the result of a run, for .*: restore it, or remove it'
 ROW = ': delete this line'
-DAMAGED = ' is damaged, for .*: restore it, or remove it'
+ENVIRONMENT = ' does not tell what a run ran on, for .*: move it away'
 
 
 @pytest.mark.parametrize(
@@ -31,15 +34,19 @@ DAMAGED = ' is damaged, for .*: restore it, or remove it'
     [
         ('config.json', '{', ' is not JSON'),
         ('result.json', '{', ' is not JSON'),
-        ('result.json', '[]', DAMAGED),
+        ('result.json', '[]', RESULT),
         ('result.json', '{"evaluations": {}}', 'step is missing'),
+        ('result.json', {'evaluations': {'test': 3}}, RESULT),
+        ('result.json', {'evaluations': {'test': {}}}, 'loss is missing'),
         ('metrics.jsonl', '{"kind": "train"}\n', ROW),
         ('failure.json', '{', ' is not JSON'),
-        ('environment.json', '[]', DAMAGED),
+        ('environment.json', '[]', ENVIRONMENT),
     ],
 )
 def test_a_damaged_file_is_one_line_with_its_path(tmp_path, name, content, words):
     path = make(tmp_path / 'run', None if name == 'failure.json' else 30.0)
+    if isinstance(content, dict):
+        content = json.dumps(json.loads((path / name).read_text('utf-8')) | content)
     (path / name).write_text(content)
     with pytest.raises(UserError, match=words) as error:
         reading.read_run(path)

@@ -274,7 +274,7 @@ def test_a_run_stops_before_it_trains(where, phase, text, tmp_path):
     # The thread that is stuck prints too, and may part a line from its end.
     last_line = out.rstrip('\n').splitlines()[-1]
     assert last_line == (
-        f'stopped while {phase}; nothing was lost: the same command goes on'
+        f'stopped while {phase}; nothing was lost: the same command begins again'
     )
     assert phase == 'compiling' or not (tmp_path / 'run').exists()
 
@@ -288,7 +288,7 @@ def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
     evaluating = 'experiments.evaluation.evaluator:Evaluator:loss'
     code, out = stopped_in(evaluating, signal.SIGTERM, text, path)
     assert code == 128 + signal.SIGTERM, out
-    assert 'stopped while evaluating; nothing was lost' in out
+    assert 'stopped and saved at step 6; the same command goes on from there' in out
     assert [row['kind'] for row in metrics_log.read_rows(path)] == [
         'train',
         'train',
@@ -299,7 +299,7 @@ def test_a_run_stops_while_it_evaluates_and_scores_and_nothing_is_lost(
     assert code == 128 + signal.SIGINT, out
     assert 'resuming at step 6' in out
     last_line = out.rstrip('\n').splitlines()[-1]
-    assert last_line.startswith('stopped while scoring; nothing was lost')
+    assert last_line.endswith('lost: the same command goes on from step 12')
     # The score that came later is the checkpoint's all the same.
     assert Checkpoints(path / 'checkpoints').best_steps(2) == Checkpoints(
         workdir / 'checkpoints'
@@ -373,6 +373,8 @@ def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
             translated(
                 monkeypatch, capsys, workdir, '', f'--decode={decode}', '--n_best=3'
             )
+    with pytest.raises(UserError, match="no --top_k any more: write --decode='sample"):
+        translated(monkeypatch, capsys, workdir, '', '--top_k=3')
 
 
 def test_the_sample_that_the_others_are_likest_is_chosen(

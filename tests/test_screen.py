@@ -10,6 +10,7 @@ from terminals import Terminal
 from experiments.command_line import screen as screens
 from experiments.command_line import stopping
 from experiments.command_line.screen import Screen
+from experiments.errors import UserError
 
 
 @pytest.fixture
@@ -122,3 +123,13 @@ def test_beside_a_result_only_a_terminal_shows_something(
         assert last_line() is None  # and the line is gone, as after the block
         assert terminal.getvalue().endswith('\x1b[?25h\r\x1b[1A\x1b[2K')
     assert capsys.readouterr() == ('a result\n', '')
+
+
+def test_an_error_says_in_which_phase_it_was_raised():
+    with pytest.raises(ZeroDivisionError) as caught, screens.on_stderr('reading') as x:
+        x.begin('scoring')
+        _ = 1 / 0
+    assert caught.value.__notes__ == ['while scoring']
+    with pytest.raises(UserError) as refused, screens.on_stderr('reading'):
+        raise UserError('no such run')
+    assert not hasattr(refused.value, '__notes__')

@@ -89,6 +89,10 @@ class Parser(argparse.ArgumentParser):
             flag = text.split('=')[0]
             if flag in known or OVERRIDE.match(flag):
                 continue
+            dropped = load.REPLACED.get(f'evaluation.{flag[2:]}')
+            if dropped and '--decode' in known:
+                instead = dropped.removeprefix('evaluation.')
+                raise UserError(f'there is no {flag} any more: write --{instead}')
             if re.fullmatch('--?[a-zA-Z][^ ]*', flag):
                 raise UserError(f'there is no flag {flag}{nearest(flag, known)}')
         return super().parse_known_args(argv, namespace)

@@ -23,6 +23,7 @@ from rich.spinner import Spinner
 
 from experiments.command_line import stopping
 from experiments.command_line.console import cell, duration
+from experiments.errors import UserError
 
 _LONG = 600.0  # seconds by which the time left is estimated
 
@@ -37,7 +38,24 @@ def on_stderr(phase: str) -> Iterator['Screen']:
     with contextlib.closing(Screen(sys.stderr, is_log=False)) as screen:
         stopping.at_end(screen.close)
         screen.begin(phase)
-        yield screen
+        with errors_noted(screen):
+            yield screen
+
+
+@contextlib.contextmanager
+def errors_noted(screen: 'Screen', of: str = '') -> Iterator[None]:
+    """An error's traceback says in which phase it was raised, such as of a user's part.
+
+    Args:
+      of: what is said beside the phase.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        error.add_note(f'while {screen.phase}{of}')
+        raise
 
 
 class Screen:

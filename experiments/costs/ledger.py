@@ -17,6 +17,7 @@ from experiments.costs import flops
 from experiments.data.collate import abstract_batch
 from experiments.errors import UserError, user_errors
 from experiments.optimizers import frozen, optimizer
+from experiments.runtime.mesh import check_divides
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.remat import NONE
@@ -84,6 +85,7 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
         'optimizer': state.opt_state,
     }
     mesh = AbstractMesh(tuple(vars(config.mesh)[axis] or 1 for axis in AXES), AXES)
+    check_divides(mesh, state.params)
     return {
         'parameters': _parameters(state.params),
         'trained': _parameters(trained),

@@ -104,11 +104,13 @@ def dev_scores(path: Path, metric: Metric) -> dict[int, float]:
 def _row(line: bytes, where: str) -> Row:
     try:
         row = json.loads(line)
-        return {'step': row['step'], 'kind': row['kind'], **row}
+        if not isinstance(row['step'], int) or not isinstance(row['kind'], str):
+            raise TypeError('step is a whole number, kind a text')
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f'{where}: not a row of metrics ({error}): delete this line'
         ) from error
+    return row
 
 
 def _line(row: Row) -> str:

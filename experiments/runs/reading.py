@@ -14,6 +14,7 @@ from experiments import metrics, storage
 from experiments.config.load import flatten
 from experiments.config.schema import fields
 from experiments.errors import UserError
+from experiments.metrics.base import OF_MODELS
 from experiments.runs import directory, failure, metrics_log
 
 NOT_BEGUN = 'not begun'
@@ -28,9 +29,18 @@ SEEDS = ('train.seed', 'train.init_seed', 'train.data_seed', 'train.dropout_seed
 ENVIRONMENT = 'environment.json'
 Row = dict[str, Any]
 
-# What a result must have.
+# What a result, and the scores of a set, must have.
 _RESULT_ENTRIES = (
     *('step', 'parameters', 'train_seconds', 'tokens_per_second', 'evaluations'),
+)
+_SCORE_ENTRIES = (*OF_MODELS, 'direction', 'sentences')
+_NO_RESULT = (
+    '{} is not the result of a run, for {}: restore it, or remove it and start the run '
+    'again to have it scored anew'
+)
+_NO_SCORES = '{} holds no scores, for {}: score them again by experiments.evaluate'
+_NO_ENVIRONMENT = (
+    '{} does not tell what a run ran on, for {}: move it away, and a new one is written'
 )
 
 
@@ -173,7 +183,12 @@ def read_result(path: Path) -> dict[str, Any]:
     Raises:
       UserError: the file cannot be read, or is not the result of a run.
     """
-    return _read_object(path / directory.RESULT, _RESULT_ENTRIES)
+    file = path / directory.RESULT
+    result = storage.read_json(file)
+    _check_entries(file, result, _RESULT_ENTRIES, _NO_RESULT)
+    for scores in result['evaluations'].values():
+        _check_entries(file, scores, _SCORE_ENTRIES, _NO_RESULT)
+    return result
 
 
 def read_environment(path: Path) -> dict[str, Any]:
@@ -185,29 +200,23 @@ def read_environment(path: Path) -> dict[str, Any]:
     file = path / ENVIRONMENT
     if not storage.exists(file):
         return {}
-    return _read_object(file)
+    environment = storage.read_json(file)
+    _check_entries(file, environment, (), _NO_ENVIRONMENT)
+    return environment
 
 
-def _read_object(file: Path, entries: Sequence[str] = ()) -> dict[str, Any]:
-    """A JSON object with the entries that it must have.
+def _check_entries(
+    file: Path, values: Any, required: Sequence[str], message: str
+) -> None:
+    """Refuses what is no JSON object, or lacks an entry.
 
-    Raises:
-      UserError: the file cannot be read, is no JSON object, or lacks an entry.
+    The error's message has places for the file and the reason.
     """
-    found = storage.read_json(file)
-    reason = ''
-    if not isinstance(found, dict):
-        reason = f'it is {type(found).__name__}'
-    else:
-        missing = [name for name in entries if name not in found]
-        if missing:
-            reason = f'{missing[0]} is missing'
-    if reason:
-        raise UserError(
-            f'{file} is damaged, for {reason}: restore it, or remove it and call the '
-            'command that wrote it again'
-        )
-    return found
+    if not isinstance(values, dict):
+        raise UserError(message.format(file, f'it is {type(values).__name__}'))
+    for name in required:
+        if name not in values:
+            raise UserError(message.format(file, f'{name} is missing'))
 
 
 def _result_so_far(rows: Sequence[Row]) -> dict[str, Any]:
@@ -227,7 +236,9 @@ def _scores_beside_translations(path: Path, step: int) -> dict[str, Any]:
     pattern = outputs_path(path, '*', step).with_suffix('.json')
     found = {}
     for file in sorted(pattern.parent.glob(pattern.name)):
-        found[file.name.partition('.step=')[0]] = _read_object(file)
+        scores = storage.read_json(file)
+        _check_entries(file, scores, ['set'], _NO_SCORES)
+        found[file.name.partition('.step=')[0]] = scores
     return found
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -27,20 +28,43 @@ def use_cache() -> Path:
     is made for its owner alone, for what is read from it is run.
 
     Raises:
-      UserError: it cannot be made or written to.
+      UserError: it cannot be made, it cannot be written to, or others can write to it.
     """
     mend = 'name a folder that can be written to with FLAXFORMER_LITE_CACHE'
     try:
         folder = _cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = folder.resolve()  # whoever turns a link later turns nothing here
+        others = _others_who_write(folder)
     except (OSError, RuntimeError) as error:  # there may be no home directory
         raise UserError(f'the cache cannot be made ({error}): {mend}') from error
+    if others:
+        raise UserError(
+            f'the cache {folder} {others}, and what is in it is run: make it yours '
+            f'alone (chmod -R go-w), or {mend}'
+        )
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise UserError(f'the cache {folder} cannot be written to: {mend}')
     jax.config.update('jax_compilation_cache_dir', str(folder / 'programs'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
     return folder
+
+
+def _others_who_write(folder: Path) -> str:
+    """Who but this user and root may change a folder, in words; '' for nobody.
+
+    A folder above it, such as /tmp, may be everybody's: its sticky bit keeps others
+    from putting another one in the place of this.
+    """
+    if os.name != 'posix':
+        return ''
+    status = folder.stat()
+    if status.st_uid not in (0, os.geteuid()):
+        return f'belongs to another user (number {status.st_uid})'
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f'can be written to by others (mode {stat.S_IMODE(status.st_mode):o})'
+    return ''
 
 
 def _cache_folder() -> Path:

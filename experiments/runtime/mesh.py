@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from experiments.errors import UserError
 from experiments.runtime import processes
@@ -151,6 +151,31 @@ def fetch(tree: Any) -> Any:
     if processes.count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> None:
+    """Refuses an axis that divides no parameter of a model.
+
+    Args:
+      variables: the model's, or their shapes.
+
+    Raises:
+      UserError: names the axis.
+    """
+    used = set()
+    for sharding in jax.tree.leaves(state_shardings(variables, mesh)):
+        for axes in sharding.spec:
+            used.update((axes,) if isinstance(axes, str) else axes or ())
+    mends = {
+        'fsdp': 'a number that divides d_model',
+        'tensor': 'a number that divides num_heads, d_ff or the vocabulary',
+    }
+    for axis, mend in mends.items():
+        size = mesh.shape[axis]
+        if size > 1 and axis not in used:
+            raise UserError(
+                f'mesh.{axis}={size} divides no parameter of this model: choose {mend}'
+            )
 
 
 def placed(tree: Any, shardings: Any) -> Any:

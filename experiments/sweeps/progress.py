@@ -1,11 +1,13 @@
-"""What a sweep shows: what would run, and what has ended."""
+"""What a sweep shows: what would run, what has ended, and what came out."""
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from experiments.command_line import console
+from experiments.metrics.base import OF_MODELS
 from experiments.runs import reading
 from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -102,6 +104,19 @@ def _came_out(run: PlannedRun) -> str:
     score = console.cell(planning.score(run))
     time = console.duration(planning.result(run)['train_seconds'])
     return f'{run.measure} {score}, {time} of training'
+
+
+def summary(sweep: Sweep) -> str:
+    """A row for each arm: how its runs ended, and the mean of what is measured."""
+    rows = []
+    for arm in sweep.arms:
+        runs = [run for run in sweep.runs if run.arm == arm]
+        counts = Counter(planning.outcome(run).status for run in runs)
+        ends = ', '.join(f'{count} {status}' for status, count in counts.items())
+        rows.append([arm, ends, _mean(map(planning.score, runs))])
+    is_of_translations = sweep.measure.split()[1] not in OF_MODELS
+    decimals = [sweep.measure] if is_of_translations else []
+    return console.table(['arm', 'runs', sweep.measure], rows, decimals)
 
 
 def _mean(values: Iterable[Any]) -> float | None:

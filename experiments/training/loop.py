@@ -11,7 +11,7 @@ import jax
 from experiments import hooks, storage
 from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.command_line import stopping
-from experiments.command_line.screen import Screen
+from experiments.command_line.screen import Screen, errors_noted
 from experiments.command_line.stopping import Stopped
 from experiments.config import check, parts
 from experiments.config.load import flatten
@@ -62,7 +62,7 @@ def run(
     Args:
       path: the run's directory. Where it holds a part of the run, that goes on.
       overrides: the fields that were changed: one that nothing is done with is refused.
-      screen: shows what is done.
+      screen: shows what is done; an error has a note that says its phase.
       accept_changed_parts: whether a run goes on with parts from elsewhere that are no
         longer what it was begun with.
 
@@ -71,6 +71,17 @@ def run(
         failed, as `failure.json` in the directory then says.
       Stopped: a stop was asked for while training; the state is saved.
     """
+    with errors_noted(screen, f', of {path}'):
+        _run(config, path, overrides, screen, accept_changed_parts)
+
+
+def _run(
+    config: ExperimentConfig,
+    path: Path,
+    overrides: Iterable[str],
+    screen: Screen,
+    accept_changed_parts: bool,
+) -> None:
     fields = config.to_dict()
     here = environment.describe([])
     code = {**here['packages'], 'the commit': here['git']}

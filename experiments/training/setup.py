@@ -185,7 +185,8 @@ def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
             source_vocab_size=vocabulary.source_vocab_size,
             special_tokens=tokens,
         )
-        mesh.abstract_variables(model, devices)
+        variables = mesh.abstract_variables(model, devices)
+    mesh.check_divides(devices.mesh, variables)
     return model
 
 
