@@ -12,20 +12,18 @@ if __name__ == '__main__':
     memory.use_huge_pages()
     command.run('experiments.sweep')
 
-import argparse
-import contextlib
 import functools
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 from experiments.command_line import console, flags, stopping
-from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
 from experiments.runs import directory, reading
 from experiments.sweeps import planning, progress, workers
-from experiments.sweeps.schema import Sweep
+from experiments.sweeps.schema import PlannedRun, Sweep
 
 
 def main() -> None:
@@ -38,10 +36,6 @@ def main() -> None:
     _check_runs(sweep)
     if args.dry_run:
         print(progress.heading(sweep), progress.plan(sweep), _power(sweep), sep='\n')
-    elif args.launcher == 'slurm':
-        ids = workers.queue(args.config, args.workers, sweep.name, dict(args.slurm))
-        logs = workers.log_folder(sweep.name)
-        print(f'queued as {ids}; logs: {logs}/; --dry_run shows what has finished')
     else:
         _make_here(sweep, args.config, args.workers)
 
@@ -61,29 +55,13 @@ def _parser() -> flags.Parser:
         '--dry_run', action='store_true', help='show what would run and what it costs'
     )
     parser.add_argument(
-        '--launcher',
-        choices=('local', 'slurm'),
-        default='local',
-        help='slurm: queue the workers as a job array, and do not wait',
+        '--worker',
+        type=flags.whole_number,
+        nargs=2,
+        metavar=('NUMBER', 'OF'),
+        help='be one of several workers, counted from 0, as in an array of jobs',
     )
-    parser.add_argument(
-        '--slurm',
-        nargs='+',
-        type=_parameter,
-        default=[],
-        metavar='NAME=VALUE',
-        help="submitit's parameters: partition=gpu time=240 gpus_per_node=1",
-    )
-    # What makes this process one of the workers: its number, and how many there are.
-    parser.add_argument('--worker', type=int, nargs=2, help=argparse.SUPPRESS)
     return parser
-
-
-def _parameter(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition('=')
-    if not equals or not name.isidentifier():
-        raise argparse.ArgumentTypeError(f'{text!r} is not NAME=VALUE')
-    return name, int(value) if value.isdecimal() else value
 
 
 def _check_runs(sweep: Sweep) -> None:
@@ -135,28 +113,37 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
     A stop is passed on to the workers, and ends this process when all have saved.
     """
     folder = workers.log_folder(sweep.name)
-    with stopping.asked() as stop, contextlib.closing(Screen()) as screen:
-        screen.say(progress.heading(sweep))
-        screen.say(f'logs: {folder}/')
-        shown = progress.Progress(sweep, screen)
+    print(progress.heading(sweep))
+    print(f'logs: {folder}/', flush=True)
+    workers.forget_failures(sweep)
+    sweep = planning.plan(sweep)
+    runs = [*sweep.trials, *sweep.runs]
+    said = {run.path for run in runs if planning.has_ended(run)}
+    if said:
+        print(f'{len(said)} of {len(runs)} runs have ended before', flush=True)
+    with stopping.asked() as stop:
         processes = workers.start_here(config, number, folder)
         try:
             while None in [process.poll() for process in processes]:
                 if stop():
                     break
                 time.sleep(0.5)
-                shown.update()
+                sweep = progress.say_ended(sweep, said)
         finally:
             for process in processes:
                 process.terminate()
             for process in processes:
                 process.wait()
-        shown.update()
-    sweep = planning.plan(sweep)
+        sweep = progress.say_ended(sweep, said)
     print(progress.summary(sweep))
+    _exit_unless_finished([*sweep.trials, *sweep.runs], folder)
+
+
+def _exit_unless_finished(runs: Sequence[PlannedRun], folder: Path) -> None:
+    """Names each run that has not finished, and ends with status 1 if there is one."""
     is_finished = True
-    for run in (*sweep.trials, *sweep.runs):
-        status, message = planning.read_outcome(run.path)
+    for run in runs:
+        status, message = planning.outcome(run)
         if status != reading.FINISHED:
             is_finished = False
             reason = message or f'{folder}/ has what was printed'

@@ -95,31 +95,29 @@ def test_more_steps_are_refused_where_the_learning_rates_go_by_them(data, tmp_pa
 CONFIG = {'train': {'steps': 12, 'epochs': 0, 'patience': 2}, 'd_ff': 8}
 
 
+def test_more_steps_alone_go_further(tmp_path):
+    assert directory.check_directory(tmp_path, CONFIG) == directory.BEGINS
+    with directory.open_run(tmp_path, CONFIG):
+        assert directory.check_directory(tmp_path, CONFIG) == directory.RESUMES
+        (tmp_path / 'result.json').write_text('{}')
+    assert directory.check_directory(tmp_path, CONFIG) == directory.HAS_ENDED
+    new = {**CONFIG, 'train': CONFIG['train'] | {'steps': 24}}
+    assert directory.check_directory(tmp_path, new) == directory.GOES_FURTHER
+    with directory.open_run(tmp_path, new):
+        assert directory.read_config(tmp_path) == new
+        assert not (tmp_path / 'result.json').exists()
+
+
 @pytest.mark.parametrize(
-    ('changes', 'more'),
-    [
-        ({'steps': 24}, True),
-        ({'steps': 24, 'patience': 3}, False),
-        ({'patience': 3}, False),
-        ({}, False),
-        ({'steps': 6}, False),
-        ({'steps': 0}, False),
-    ],
+    'changes',
+    [{'steps': 24, 'patience': 3}, {'patience': 3}, {'steps': 6}, {'steps': 0}],
 )
-def test_only_more_steps_ask_for_more(tmp_path, changes, more):
+def test_any_other_change_is_refused(tmp_path, changes):
     new = {**CONFIG, 'train': CONFIG['train'] | changes}
-    assert not directory.asks_for_more(tmp_path, new)  # no run is there yet
     with directory.open_run(tmp_path, CONFIG):
         (tmp_path / 'result.json').write_text('{}')
-    assert directory.asks_for_more(tmp_path, new) == more
-    assert not directory.asks_for_more(tmp_path, new | {'d_ff': 16})
-    if changes and not more:
-        with pytest.raises(UserError, match='holds a run of another config'):
-            directory.check_directory(tmp_path, new)
-    if more:
-        with directory.open_run(tmp_path, new):
-            assert directory.read_config(tmp_path) == new
-            assert not (tmp_path / 'result.json').exists()
+    with pytest.raises(UserError, match='holds a run of another config'):
+        directory.check_directory(tmp_path, new)
 
 
 def test_a_score_that_is_no_better_is_waited_for_so_long_and_no_longer():

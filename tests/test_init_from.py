@@ -319,7 +319,6 @@ def test_a_source_that_cannot_be_read_is_refused(text, tmp_path, make, message):
         ({'model__d_ff': 48}, 'of another shape: decoder/layer_0/feed_forward/down/k'),
         ({'init_ignore': 'nothing'}, "init_ignore='nothing' is in the path of no"),
         ({'init_ignore': '.'}, "init_ignore='.' leaves nothing to take"),
-        ({'init_average': 3}, 'init_average=3 and .* holds 2 to average'),
         (
             {'tokenizer': '[bytes, characters]', 'model__tie': 'decoder'},
             'model.tie=all shares embeddings of source and target',

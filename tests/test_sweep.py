@@ -1,6 +1,5 @@
 """A sweep's workers, what it shows, and the whole of it as the command line runs it."""
 
-import io
 import json
 import os
 import signal
@@ -14,7 +13,6 @@ import small_runs
 from test_sweep_schema import write_sweep
 
 from experiments import storage, sweep
-from experiments.command_line.screen import Screen
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
 from experiments.runs import metrics_log
@@ -40,11 +38,8 @@ def finish(path):
     write(path, 'result.json', result | {'evaluations': {'test': scores}})
 
 
-def fail(path, failure, long_ago=False):
-    """Writes a failure of before the sweep began, or of after that."""
+def fail(path, failure):
     write(path, 'failure.json', failure)
-    when = 0 if long_ago else time.time() + 100
-    os.utime(path / 'failure.json', (when, when))
 
 
 @pytest.fixture
@@ -81,14 +76,16 @@ def test_each_worker_begins_at_its_own_place_and_helps_with_the_rest(planned, ma
 
 
 def test_what_has_ended_or_is_in_use_is_left_alone(planned, made):
-    a, b, c, d, e, _ = [run.path for run in planned.runs]
+    a, b, c, d, _, _ = [run.path for run in planned.runs]
     finish(a)
-    fail(b, DIVERGED, long_ago=True)
-    fail(c, FAILED)  # by another worker of this sweep
-    fail(d, FAILED, long_ago=True)  # is tried again
-    with storage.locked(e / '.lock'):
+    fail(b, DIVERGED)
+    fail(c, FAILED)
+    with storage.locked(d / '.lock'):
         workers.make_runs(planned.runs, 0, 1)
-    assert ''.join(made) == 'df'
+    assert ''.join(made) == 'ef'
+    workers.forget_failures(planned)  # as the next call of the command does
+    workers.make_runs(planned.runs, 0, 1)
+    assert ''.join(made) == 'efcd'
 
 
 @pytest.mark.parametrize(
@@ -109,17 +106,15 @@ def test_an_error_stops_no_other_run(planned, made, monkeypatch, error, capsys):
     assert is_said == (type(error) is not storage.InUse)
 
 
-def test_progress_says_what_has_ended_and_how_long_it_took(planned):
-    out = io.StringIO()
+def test_progress_says_what_has_ended_and_how_long_it_took(planned, capsys):
     first, second, third, *_ = [run.path for run in planned.runs]
     finish(first)
-    shown = progress.Progress(planned, Screen(out))
+    said = {first}
     finish(second)
     fail(third, DIVERGED)
-    shown.update()
-    shown.update()
-    assert out.getvalue().splitlines() == [
-        '1 of 6 runs have ended before',
+    progress.say_ended(planned, said)
+    progress.say_ended(planned, said)
+    assert capsys.readouterr().out.splitlines() == [
         '[2/6] b, seed 0: test bleu 12.5, 0:50 of training',
         '[3/6] c, seed 0: diverged: not finite',
     ]
@@ -148,48 +143,6 @@ def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
         f'price: {left:.2e} FLOPs in 5 runs, {left / float(flops) * 50 / 3600:.2g} '
         'hours of one worker at the rate of finished runs'
     )
-
-
-def test_slurm_gets_an_array_that_is_queued_again(tmp_path, monkeypatch):
-    pytest.importorskip('submitit')
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('PATH', f'{tmp_path}:/bin:/usr/bin')
-    with pytest.raises(UserError, match='Slurm refuses the job: .*srun'):
-        workers.queue('heads.py', 3, 'heads', {})
-    script = tmp_path / 'script'
-    submits = f'cp "$1" {script}\necho Submitted batch job 77'
-    for program, text in (('srun', 'exit 1'), ('sbatch', submits)):
-        (tmp_path / program).write_text(f'#!/bin/sh\n{text}\n', encoding='utf-8')
-        (tmp_path / program).chmod(0o700)
-    for name in ('partitoin', 'gpus'):
-        with pytest.raises(UserError, match=f'--slurm: .*{name}'):
-            workers.queue('heads.py', 3, 'heads', {name: 'gpu'})
-    assert not script.exists()
-    settings = {'partition': 'gpu', 'time': 90, 'gpus_per_node': 1}
-    assert workers.queue('heads.py', 3, 'heads', settings) == '77_0, 77_1, 77_2'
-    lines = script.read_text('utf-8').splitlines()
-    options = 'array=0-2%3 job-name=heads partition=gpu time=90 gpus-per-node=1'
-    for option in (*options.split(), 'requeue', 'signal=USR2@90', 'open-mode=append'):
-        assert f'#SBATCH --{option}' in lines
-
-
-def test_a_preempted_job_saves_is_queued_again_and_goes_on(tmp_path):
-    submitit = pytest.importorskip('submitit')
-    log, script = tmp_path / 'log', tmp_path / 'worker.py'
-    script.write_text(
-        'import os, pathlib, signal, sys, time\n'
-        f'log = pathlib.Path({str(log)!r})\n'
-        'if log.exists(): sys.exit(log.write_text(f"{log.read_text()}, went on"))\n'
-        'signal.signal(signal.SIGTERM, lambda *_: sys.exit(log.write_text("saved")))\n'
-        'os.kill(os.getpid(), signal.SIGUSR2)\n'  # as Slurm does to all of a job
-        'os.kill(os.getppid(), signal.SIGUSR2)\n'
-        'time.sleep(60)\n'
-    )
-    worker = workers.SlurmWorker([sys.executable, str(script)])
-    job = submitit.LocalExecutor(folder=tmp_path / 'jobs').submit(worker)
-    job.result()
-    assert log.read_text() == 'saved, went on'
-    assert 'Requeued job' in job.stdout()
 
 
 @pytest.fixture
@@ -280,8 +233,6 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
         ({'model.attention': 'sofmax'}, '--workers=2', "arm 'base': .*softmax"),
         ({'model.norm': 'rms', 'model.residual': 'rezero'}, '--workers=1', 'norm=rms'),
         ({}, '--workers=0', '--workers'),
-        ({}, '--launcher=pbs', '--launcher'),
-        ({}, '--slurm=partition', '--slurm'),
     ],
 )
 def test_what_cannot_be_is_said_first(folder, monkeypatch, arm, argument, message):

@@ -19,16 +19,19 @@ def table(
     Args:
       scores: the names of columns of metrics, such as BLEU, which have two decimals.
     """
-    columns = []
-    for name, *values in zip(names, *rows, strict=True):
-        form = score if name in scores else cell
-        cells = [form(value) for value in values]
-        width = max(map(len, [name, *cells]))
-        side = '>' if any(map(_is_number, values)) else '<'
-        column = [f'{text:{side}{width}}' for text in (name, '-' * width, *cells)]
-        columns.append(column)
-    lines = zip(*columns, strict=True)
-    return '\n'.join('  '.join(line).rstrip() for line in lines)
+    import tabulate  # here, for most commands need none before they have worked
+
+    tabulate.MIN_PADDING = 0  # names of columns are no wider than they are
+    forms = [score if name in scores else cell for name in names]
+    cells = [[form(x) for form, x in zip(forms, row, strict=True)] for row in rows]
+    sides = [
+        'right' if any(map(_is_number, column)) else 'left'
+        for column in zip(*rows, strict=True)
+    ]
+    text = tabulate.tabulate(
+        cells, names, 'simple', colalign=sides or None, disable_numparse=True
+    )
+    return '\n'.join(line.rstrip() for line in text.splitlines())
 
 
 def cell(value: Any) -> str:

@@ -159,7 +159,7 @@ def doubts(study: Study) -> list[str]:
     lines = []
     for arm, scores, value in tried(study):
         tune = _tuning(study)
-        values = planning.tried(tune)
+        values = tune.tried
         if _are_numbers(values) and value in (min(values), max(values)):
             lines.append(
                 f'{arm}: its best {tune.field}, {value}, is at the edge of what was '
@@ -206,7 +206,7 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
 def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
     """Scores against the values that were tried; None where these have no order."""
     tune = _tuning(study)
-    if not _are_numbers(planning.tried(tune)):
+    if not _are_numbers(tune.tried):
         return None
     points = []
     for arm, scores, _ in found:

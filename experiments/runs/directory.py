@@ -18,6 +18,11 @@ LONGEST_NAME = 100
 CONFIG = 'config.json'
 RESULT = 'result.json'
 LOCK = '.lock'
+# What a run would do in a directory.
+BEGINS = 'begins'
+RESUMES = 'resumes'
+GOES_FURTHER = 'goes further'
+HAS_ENDED = 'has ended'
 # May be larger than that of the run that is there, which then goes on further.
 STEPS = 'train.steps'
 # Of these a run's result does not depend, but for rounding; it goes on with others.
@@ -46,29 +51,52 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def check_directory(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuses a directory that no run of this config can have; writes nothing.
+def check_directory(path: Path, config: Mapping[str, Any]) -> str:
+    """What a run of this config would do in a directory; writes nothing.
+
+    Returns:
+      `BEGINS`, `RESUMES`, `GOES_FURTHER`, which is to more steps than the run that is
+      there was to make, or `HAS_ENDED`: there is its result, and nothing to do.
 
     Raises:
       UserError: it cannot be written to, it belongs to a run of another config, to a
         converted checkpoint, or to something that is no run.
     """
-    if storage.exists(path / CONFIG):
-        _check_same_config(path, config)
-    else:
+    state = _state(path, config)
+    reason = storage.obstacle(path)
+    if reason and state != HAS_ENDED:  # a result is only shown
+        raise UserError(
+            f'cannot write to {path}: {reason}; name another directory with --workdir'
+        )
+    return state
+
+
+def _state(path: Path, config: Mapping[str, Any]) -> str:
+    """As `check_directory`, whether or not the directory can be written to."""
+    if not storage.exists(path / CONFIG):
         _check_no_other_files(path)
-    if not has_ended(path, config):  # one that has is only shown
-        reason = storage.obstacle(path)
-        if reason:
-            raise UserError(
-                f'cannot write to {path}: {reason}; name another directory with '
-                '--workdir'
-            )
-
-
-def has_ended(path: Path, config: Mapping[str, Any]) -> bool:
-    """Whether there is nothing to do for the run in a directory: it has its result."""
-    return storage.exists(path / RESULT) and not asks_for_more(path, config)
+        return BEGINS
+    stored = read_config(path)
+    if is_converted(stored):
+        raise UserError(
+            f'{path} is a converted checkpoint, which stays as it is: to train on from '
+            f'it give --config.init_from={path}, and another --workdir'
+        )
+    there = flatten(stored)
+    here = flatten(config)
+    fields = _different_fields(there, here)
+    if fields == [STEPS] and 0 < there[STEPS] < here[STEPS]:
+        return GOES_FURTHER
+    if fields:
+        differences = [
+            f'{field} is {_json(there.get(field))}, not {_json(here.get(field))}'
+            for field in fields
+        ]
+        raise UserError(
+            f'{path} holds a run of another config: there {"; ".join(differences)}. '
+            'Give its settings to resume it, or another --workdir to begin a new run'
+        )
+    return HAS_ENDED if storage.exists(path / RESULT) else RESUMES
 
 
 @contextmanager
@@ -82,26 +110,14 @@ def open_run(path: Path, config: Mapping[str, Any]) -> Iterator[bool]:
         there; or another process uses it.
     """
     with storage.locked(path / LOCK):
-        check_directory(path, config)
-        resumes = storage.exists(path / CONFIG)
-        if not has_ended(path, config):
+        state = check_directory(path, config)
+        if state != HAS_ENDED:
             # What a killed process of this run had not written to its end.
             storage.remove_leftovers(path)
             storage.remove(path / RESULT)
-        if not resumes or asks_for_more(path, config):
+        if state in (BEGINS, GOES_FURTHER):
             storage.write_json(path / CONFIG, load.to_store(config))
-        yield resumes
-
-
-def asks_for_more(path: Path, config: Mapping[str, Any]) -> bool:
-    """Whether a run is there from which this config differs by more steps alone."""
-    if not storage.exists(path / CONFIG):
-        return False
-    there = flatten(read_config(path))
-    here = flatten(config)
-    if _different_fields(there, here) != [STEPS]:
-        return False
-    return 0 < there[STEPS] < here[STEPS]
+        yield state != BEGINS
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -126,28 +142,6 @@ def is_converted(config: Mapping[str, Any]) -> bool:
     keeps_files = any(name == 'huggingface' and not x.get('path') for name, x in parsed)
     # A run that is trained here has such a tokenizer from the run it begins with.
     return keeps_files and not flat.get('init_from')
-
-
-def _check_same_config(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuses a config that is not the one of the run that is there."""
-    if is_converted(read_config(path)):
-        raise UserError(
-            f'{path} is a converted checkpoint, which stays as it is: to train on from '
-            f'it give --config.init_from={path}, and another --workdir'
-        )
-    there = flatten(read_config(path))
-    here = flatten(config)
-    if asks_for_more(path, config):
-        return
-    differences = [
-        f'{field} is {_json(there.get(field))}, not {_json(here.get(field))}'
-        for field in _different_fields(there, here)
-    ]
-    if differences:
-        raise UserError(
-            f'{path} holds a run of another config: there {"; ".join(differences)}. '
-            'Give its settings to resume it, or another --workdir to begin a new run'
-        )
 
 
 def _check_no_other_files(path: Path) -> None:

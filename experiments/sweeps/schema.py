@@ -4,10 +4,10 @@ import dataclasses
 import hashlib
 import itertools
 import math
-import typing
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
+
+import numpy as np
 
 from experiments.command_line import flags
 from experiments.config.load import flatten
@@ -62,17 +62,17 @@ class PlannedRun(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """`dict(field='model.dropout', values=[0.1, 0.3])`: what each arm tries first.
+    """`tuning(field='model.dropout', values=(0.1, 0.3))`: what each arm tries first.
 
     The value with the best mean over its trials is the one that the arm is reported
-    with, by runs of other seeds. All arms try equally many.
+    with, by runs of other seeds. All arms try the same values.
 
     Attributes:
       field: of the config; or an argument of the part that a field names, as
         'optimizer.schedule.peak' is.
       values: in their order, which the report draws them in.
-      budget: how many of them an arm tries; 0 for all. Fewer are drawn at random, the
-        same for all arms (random search, Bergstra and Bengio 2012).
+      budget: how many of them an arm tries; 0 for all. Fewer are drawn at random
+        (random search, Bergstra and Bengio 2012).
       seeds: of the trials; the sweep's are others.
       set: whose score decides among them; never the one that is reported.
     """
@@ -82,6 +82,14 @@ class Tuning:
     budget: Annotated[int, Range(at_least=0)] = 0
     seeds: tuple = (_TUNING_SEED,)
     set: str = 'val'
+
+    @property
+    def tried(self) -> list[Any]:
+        """The values that each arm tries, in their order."""
+        number = len(self.values)
+        budget = min(self.budget or number, number)
+        drawn = np.random.default_rng(0).choice(number, budget, replace=False)
+        return [self.values[i] for i in sorted(drawn)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,17 +121,17 @@ class Sweep:
 
     Attributes:
       name: the file's, without .py.
-      digest: of the file, so that what was declared can be told from what came later.
       question: one sentence.
       source: where the question or the published numbers are from.
       config: the config file that all arms start from.
-      arms: name → overrides of its own, by field: {'train.steps': 600}.
       base: the arm that the others are compared with.
       measure: the set and the score that decide: 'test bleu'.
+      arms: name → overrides of its own, by field: {'train.steps': 600}.
+      factors: name → level → its overrides; every combination of levels is an arm.
       overrides: of all arms.
       seeds: each arm is run with each.
-      until: says when no more of them are needed; None: all are.
-      factors: name → level → its overrides; every combination of levels is an arm.
+      until: says when no more of them are needed; None: all are. A file gives it in
+        the place of seeds.
       tune: what each arm tries first, if anything.
       equal: what is the same in all arms beside the data: 'steps', as they say, or
         'tokens' or 'flops', of which each gets as much as the base by its steps.
@@ -133,28 +141,29 @@ class Sweep:
       target: a score of the dev set; the report says what each arm took to reach it.
       published: arm → what the source gives for it: {'bleu': 25.8}.
       differs: how the runs differ from the published ones, in data and scale.
+      digest: of the file, so that what was declared can be told from what came later.
       trials: the runs that are tried, arm by arm.
       runs: those that are reported, as far as results tell which.
-      ended: why there will be no more of them; empty where results may bring some.
+      ended: why results bring no more runs; empty while they may.
     """
 
     name: str
     question: str
     source: str
     config: str
-    arms: dict[str, dict[str, Any]]
     base: str
     measure: str
-    overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
-    seeds: tuple[int, ...] = (0,)
+    arms: dict = dataclasses.field(default_factory=dict)
+    factors: dict = dataclasses.field(default_factory=dict)
+    overrides: dict = dataclasses.field(default_factory=dict)
+    seeds: tuple = (0,)
     until: Until | None = None
-    factors: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     tune: Tuning | None = None
     equal: Annotated[str, Choices('steps', 'tokens', 'flops')] = 'steps'
-    contrasts: tuple[tuple[str, str], ...] = ()
-    margin: float = 0.0
+    contrasts: tuple = ()
+    margin: NotNegative = 0.0
     target: float | None = None
-    published: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    published: dict = dataclasses.field(default_factory=dict)
     differs: str = ''
     digest: str = ''
     trials: tuple[PlannedRun, ...] = ()
@@ -176,13 +185,7 @@ class Sweep:
         return dict(zip(self.arms, combinations, strict=True)) if self.factors else {}
 
 
-# What a file may say, and what it must.
-FIELDS = {
-    field.name: field
-    for field in dataclasses.fields(Sweep)
-    if field.name not in ('name', 'until', 'digest', 'trials', 'runs', 'ended')
-}
-_REQUIRED = ('question', 'source', 'config', 'arms', 'base', 'measure', 'seeds')
+_NOT_OF_THE_FILE = ('name', 'until', 'digest', 'trials', 'runs', 'ended')
 
 
 def load(path: str | Path) -> Sweep:
@@ -193,151 +196,131 @@ def load(path: str | Path) -> Sweep:
     """
     file = flags.find(str(path), (flags.PROJECT, FOLDER))
     values = flags.evaluate(file)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
     try:
         if not isinstance(values, dict):
             raise UserError('give it a function get_config() that returns a dictionary')
-        sweep = _sweep(file.stem, values)
+        sweep = _sweep(file.stem, digest, values)
+        _check_arms(sweep)
+        _check_tuning(sweep)
     except (UserError, ValueError) as error:
         raise UserError(f'{file}: {error}') from None
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return dataclasses.replace(sweep, digest=digest)
-
-
-def _sweep(name: str, values: dict[str, Any]) -> Sweep:
-    """Raises UserError or ValueError for what cannot be a sweep."""
-    _check_names(values)
-    values = {'seeds': (0,)} | values
-    if isinstance(values['seeds'], str):
-        values['until'] = _part('seeds', Until, *spec.parse(values['seeds']))
-        values['seeds'] = range(values['until'].most)
-    for field in ('seeds', 'contrasts'):
-        if isinstance(values.get(field), list | range):
-            values[field] = tuple(values[field])
-    if isinstance(values.get('factors'), dict):
-        values |= _factors(values['factors'], values.get('arms'))
-    if isinstance(values.get('tune'), dict):
-        values['tune'] = _tuning(values['tune'], values['seeds'])
-        _check_set(values['tune'], str(values.get('measure')))
-    _check_types(values)
-    arms = {
-        arm: _flat_overrides(f'arms[{arm!r}]', overrides)
-        for arm, overrides in values['arms'].items()
-    }
-    common = _flat_overrides('overrides', values.get('overrides', {}))
-    sweep = Sweep(**values | {'name': name, 'arms': arms, 'overrides': common})
-    _check_arms(sweep)
-    for arm, numbers in sweep.published.items():
-        ranges.check(f'published[{arm!r}]', dict, numbers)
-    ranges.check('margin', NotNegative, sweep.margin)
     return sweep
 
 
-def _part(field: str, cls: type, name: str, arguments: dict[str, Any]) -> Any:
-    """An object of a field, of the arguments that the file gives."""
-    wanted = cls.__name__.lower()
-    with user_errors(f'{field}: '):
-        if name != wanted:
-            raise ValueError(f'{shown(name)} is not {wanted}(…)')
-        spec.check(name, cls, arguments)
-        return cls(**arguments)
+def _sweep(name: str, digest: str, values: dict[str, Any]) -> Sweep:
+    """Raises UserError or ValueError for fields or types that a sweep has not."""
+    values = _with_tuples(values)
+    if isinstance(values.get('tune'), dict):
+        tuning = _with_tuples(values['tune'])
+        with user_errors('tune: '):
+            spec.check('tuning', Tuning, tuning)
+        values['tune'] = Tuning(**tuning)
+    until = None
+    if isinstance(values.get('seeds'), str):
+        until = _until(values['seeds'])
+        values['seeds'] = tuple(range(until.most))
+    spec.check('sweep', Sweep, values, _NOT_OF_THE_FILE)
+    values |= {'name': name, 'digest': digest, 'until': until}
+    if values.get('factors'):
+        values |= _factors(values)
+    arms = values.get('arms', {})
+    values['arms'] = {arm: _flat_overrides('arms', arm, arms[arm]) for arm in arms}
+    values['overrides'] = flatten(values.get('overrides', {}))
+    return Sweep(**values)
 
 
-def _tuning(values: dict[str, Any], seeds: Any) -> Tuning:
-    lists = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    tuning = _part('tune', Tuning, 'tuning', lists)
-    several = len(set(map(str, tuning.values))) >= max(2, len(tuning.values))
-    if not several or None in tuning.values:
-        raise UserError(f'tune: values={shown(tuning.values)}: give two or more others')
-    if not tuning.seeds or set(tuning.seeds) & set(seeds):
-        raise UserError(
-            f'tune: seeds={shown(tuning.seeds)}: give seeds that are not among those '
-            'of the sweep, which are reported'
-        )
-    return tuning
+def _until(seeds: str) -> Until:
+    """When no more seeds are needed, as a file says it."""
+    with user_errors('seeds: '):
+        name, arguments = spec.parse(seeds)
+        if name != 'until':
+            raise ValueError(f'{shown(name)} is not until(…)')
+        spec.check(name, Until, arguments)
+        return Until(**arguments)
 
 
-def _check_set(tuning: Tuning, measure: str) -> None:
-    if measure.partition(' ')[0] == tuning.set:
-        raise UserError(
-            f'tune: set={shown(tuning.set)} is the one that is reported, by measure='
-            f'{shown(measure)}: give another, such as val'
-        )
+def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """A copy in which what may be a list or a range is a tuple."""
+    return {
+        name: tuple(value) if isinstance(value, list | range) else value
+        for name, value in values.items()
+    }
 
 
-def _factors(factors: dict[str, Any], arms: Any) -> dict[str, Any]:
+def _factors(values: dict[str, Any]) -> dict[str, Any]:
     """Factors as the sweep has them, and the arms that their levels make.
 
     `{'model.residual': ['pre_norm', 'rezero']}` is short for levels of these names.
     """
-    if arms:
+    if values.get('arms'):
         raise UserError('give factors or arms, not both')
-    levels = {}
-    for name, given in factors.items():
-        if isinstance(given, list | tuple):
-            given = {str(value): {name: value} for value in given}
-        ranges.check(f'factors[{name!r}]', dict, given)
-        if len(given) < 2:
-            raise UserError(f'factors[{name!r}] needs two levels, not {shown(given)}')
-        levels[name] = {
-            level: _flat_overrides(f'factors[{name!r}][{level!r}]', overrides)
-            for level, overrides in given.items()
+    factors = {}
+    for name, levels in values['factors'].items():
+        if isinstance(levels, list | tuple):
+            levels = {str(value): {name: value} for value in levels}
+        ranges.check(f'factors[{name!r}]', dict, levels)
+        if len(levels) < 2:
+            raise UserError(f'factors[{name!r}] needs two levels, not {shown(levels)}')
+        factors[name] = {
+            level: _flat_overrides(f'factors[{name!r}]', level, levels[level])
+            for level in levels
         }
-    made = {
-        ', '.join(names): dict(itertools.chain(*(x.items() for x in overrides)))
-        for names, overrides in zip(
-            itertools.product(*levels.values()),
-            itertools.product(*(x.values() for x in levels.values())),
-            strict=True,
-        )
-    }
-    return {'factors': levels, 'arms': made}
+    arms = {}
+    for combination in itertools.product(*(x.items() for x in factors.values())):
+        name = ', '.join(level for level, _ in combination)
+        arms[name] = {}
+        for _, overrides in combination:
+            arms[name] |= overrides
+    return {'factors': factors, 'arms': arms}
 
 
-def _check_names(values: Mapping[str, Any]) -> None:
-    for name in values:
-        if name not in FIELDS:
-            raise UserError(
-                f'a sweep has no field {shown(name)}{nearest(str(name), FIELDS)}; it '
-                f'has {", ".join(FIELDS)}'
-            )
-
-
-def _check_types(values: Mapping[str, Any]) -> None:
-    """Refuses values of other types, and what is missing."""
-    for name, field in FIELDS.items():
-        if name in values:
-            origin = typing.get_origin(field.type)
-            kind = origin if origin in (dict, tuple) else field.type
-            ranges.check(name, kind, values[name])
-    for name in _REQUIRED:
-        if not values.get(name):
-            raise UserError(f'{name} is missing: give it')
-
-
-def _flat_overrides(name: str, values: Any) -> dict[str, Any]:
+def _flat_overrides(field: str, name: str, overrides: Any) -> dict[str, Any]:
     """Overrides by dotted field, of a dictionary that may be nested."""
-    ranges.check(name, dict, values)
-    overrides = flatten(values)
-    if SEED in overrides:
-        raise UserError(f'{name}: {SEED}={overrides[SEED]}: give it in seeds')
-    return overrides
+    ranges.check(f'{field}[{name!r}]', dict, overrides)
+    return flatten(overrides)
 
 
 def _check_arms(sweep: Sweep) -> None:
+    """Refuses what names no arm, and overrides of fields that the sweep sets."""
+    for name, values in (('arms', sweep.arms), ('seeds', sweep.seeds)):
+        if not values:
+            raise UserError(f'{name} is missing: give it')
     for pair in sweep.contrasts:
-        if len(pair) != 2 or pair[0] == pair[1]:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
             raise UserError(f'contrasts: {shown(pair)} is not a pair of two arms')
-    contrasted = [arm for pair in sweep.contrasts for arm in pair]
-    for arm in (sweep.base, *sweep.published, *contrasted):
+    for arm in (sweep.base, *sweep.published, *itertools.chain(*sweep.contrasts)):
         if arm not in sweep.arms:
             raise UserError(
                 f'there is no arm {arm!r}{nearest(str(arm), sweep.arms)}; there is '
                 f'{", ".join(sweep.arms)}'
             )
-    if sweep.equal != 'steps':
-        for arm, overrides in sweep.arms.items():
-            if 'train.steps' in overrides:
-                raise UserError(
-                    f'arms[{arm!r}]: equal={sweep.equal!r} sets train.steps: leave it '
-                    'out'
-                )
+    for arm, numbers in sweep.published.items():
+        ranges.check(f'published[{arm!r}]', dict, numbers)
+    for arm, overrides in sweep.arms.items():
+        if SEED in {**sweep.overrides, **overrides}:
+            raise UserError(f'arms[{arm!r}]: the sweep sets {SEED}: give it in seeds')
+        if sweep.equal != 'steps' and 'train.steps' in overrides:
+            raise UserError(
+                f'arms[{arm!r}]: equal={sweep.equal!r} sets train.steps: leave it out'
+            )
+
+
+def _check_tuning(sweep: Sweep) -> None:
+    """Refuses values that are none to choose among, and what is reported itself."""
+    tune = sweep.tune
+    if tune is None:
+        return
+    are_different = len(set(map(str, tune.values))) == len(tune.values)
+    if len(tune.values) < 2 or None in tune.values or not are_different:
+        raise UserError(f'tune: values={shown(tune.values)}: give two or more others')
+    if not tune.seeds or set(tune.seeds) & set(sweep.seeds):
+        raise UserError(
+            f'tune: seeds={shown(tune.seeds)}: give seeds that are not among those of '
+            'the sweep, which are reported'
+        )
+    if sweep.measure.partition(' ')[0] == tune.set:
+        raise UserError(
+            f'tune: set={shown(tune.set)} is the one that is reported, by measure='
+            f'{shown(sweep.measure)}: give another, such as val'
+        )

@@ -6,34 +6,27 @@ apart.
 """
 
 import contextlib
-import dataclasses
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments import storage
-from experiments.command_line import flags
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError, line
-from experiments.runs import directory, failure, reading
+from experiments.runs import failure, reading
 from experiments.sweeps import planning
 from experiments.sweeps.planning import RUNS
 from experiments.sweeps.schema import PlannedRun, Sweep
 
-_DAY = 24 * 60  # minutes that a job of Slurm may take, if nothing else is said
-_TIME_TO_SAVE = 80.0  # seconds, of the 90 that Slurm gives
-
 
 def make_all(sweep: Sweep, index: int, workers: int) -> None:
-    """Makes the runs of a sweep, and those that their results ask for.
+    """Makes the trials of a sweep, and then the runs that these ask for.
 
     Args:
       sweep: as it is planned.
@@ -42,18 +35,10 @@ def make_all(sweep: Sweep, index: int, workers: int) -> None:
     Raises:
       Stopped: as `make_runs`.
     """
-    seen: set[Path] = set()
-    while True:
-        sweep = planning.plan(sweep)
-        runs = [*sweep.trials, *sweep.runs]
-        new = [run for run in runs if run.path not in seen]
-        if new:
-            make_runs(new, index, workers)
-            seen.update(run.path for run in new)
-        elif not sweep.ended and any(map(_is_in_use, runs)):
-            time.sleep(1)  # another worker's result decides
-        else:
-            return
+    make_runs(sweep.trials, index, workers)
+    while any(planning.outcome(run).status == reading.RUNNING for run in sweep.trials):
+        time.sleep(1)  # another worker's result decides
+    make_runs(planning.plan(sweep).runs, index, workers)
 
 
 def make_runs(runs: Sequence[PlannedRun], index: int, workers: int) -> None:
@@ -67,16 +52,11 @@ def make_runs(runs: Sequence[PlannedRun], index: int, workers: int) -> None:
     Raises:
       Stopped: a stop was asked for; the run that was training is saved.
     """
-    began = time.time()
     start = len(runs) * index // workers
     for run in (*runs[start:], *runs[:start]):
-        if is_open(run.path, began) and not _is_in_use(run):
+        if planning.outcome(run).status in (reading.NOT_BEGUN, reading.STOPPED):
             print(f'{run}: {run.path}', flush=True)
             _make_run(run)
-
-
-def _is_in_use(run: PlannedRun) -> bool:
-    return not storage.is_free(run.path / directory.LOCK)
 
 
 def _make_run(run: PlannedRun) -> None:
@@ -95,27 +75,19 @@ def _make_run(run: PlannedRun) -> None:
         traceback.print_exc(file=sys.stdout)
 
 
-def is_open(path: Path, began: float) -> bool:
-    """Whether a worker that began at a time has still to make the run of a directory.
+def forget_failures(sweep: Sweep) -> None:
+    """Has the runs that failed be tried once more: the disk may no longer be full.
 
-    What has diverged would diverge again. What has failed is tried once more: the disk
-    may no longer be full.
+    What has diverged would diverge again, and stays as it is.
     """
-    status = planning.read_outcome(path).status
-    file = path / failure.NAME
-    if status == reading.FAILED and file.exists():
-        return file.stat().st_mtime < began
-    return status not in (reading.FINISHED, reading.DIVERGED)
+    for run in (*sweep.trials, *sweep.runs):
+        if planning.outcome(run).status == reading.FAILED:
+            storage.remove(run.path / failure.NAME)
 
 
 def log_folder(name: str) -> Path:
     """Where a sweep's workers write what they say; no run has such a name."""
     return RUNS / '.sweeps' / name
-
-
-def _command(config: str, index: int, workers: int) -> list[str]:
-    module = [sys.executable, '-m', 'experiments.sweep']
-    return [*module, f'--config={config}', '--worker', f'{index}', f'{workers}']
 
 
 def start_here(
@@ -129,11 +101,12 @@ def start_here(
       folder: gets what they print.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, '-m', 'experiments.sweep', f'--config={config}']
     processes = []
     for index in range(workers):
         with open(folder / f'worker{index}.log', 'ab') as log:
             process = subprocess.Popen(
-                _command(config, index, workers),
+                [*command, '--worker', f'{index}', f'{workers}'],
                 env=os.environ | _environment(index, workers),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -169,78 +142,3 @@ def _environment(index: int, workers: int) -> dict[str, str]:
         # Else the first on a GPU takes most of its memory at once.
         environment['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
     return environment
-
-
-@dataclasses.dataclass
-class SlurmWorker:
-    """A worker in a job of Slurm, as submitit calls it.
-
-    Attributes:
-      command: what is to run.
-      process: which runs it, from the call on.
-    """
-
-    command: list[str]
-    process: 'subprocess.Popen[bytes] | None' = None
-
-    def __call__(self) -> int:
-        before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        # The worker inherits that it ignores the signal, which goes to all of a job.
-        self.process = subprocess.Popen(self.command)
-        signal.signal(signal.SIGUSR2, before)
-        while self.process.poll() is None:
-            time.sleep(0.5)
-        return self.process.returncode
-
-    def checkpoint(self) -> Any:
-        """Has the run saved; submitit asks for it when the job is preempted.
-
-        Returns:
-          What goes on in this worker's place when the job is queued again.
-        """
-        from submitit.helpers import DelayedSubmission
-
-        until = time.monotonic() + _TIME_TO_SAVE
-        if self.process is not None:
-            self.process.terminate()
-            while self.process.poll() is None and time.monotonic() < until:
-                time.sleep(0.1)
-        return DelayedSubmission(SlurmWorker(self.command))
-
-
-def queue(config: str, workers: int, name: str, settings: dict[str, Any]) -> str:
-    """Queues the workers as one job array of Slurm, and does not wait for them.
-
-    A worker that is preempted, or whose time is over, saves its run, is queued again
-    and goes on.
-
-    Args:
-      config: the sweep's file.
-      workers: how many.
-      name: the sweep's.
-      settings: submitit's for Slurm: `{'partition': 'gpu', 'gpus_per_node': 1}`.
-
-    Returns:
-      The jobs' ids.
-
-    Raises:
-      UserError: there is no submitit or no Slurm here, a setting does not exist, or
-        Slurm refuses the job.
-    """
-    flags.require_packages('--launcher=slurm', ['submitit'], 'sweep')
-    import submitit
-
-    defaults = {'time': _DAY, 'job_name': name, 'stderr_to_stdout': True}
-    commands = [_command(config, index, workers) for index in range(workers)]
-    try:
-        executor = submitit.SlurmExecutor(folder=log_folder(name), max_num_timeout=1000)
-        executor.update_parameters(
-            **defaults | settings, additional_parameters={'requeue': True}
-        )
-        with executor.batch():
-            jobs = [executor.submit(SlurmWorker(command)) for command in commands]
-    except (ValueError, TypeError) as error:
-        raise UserError(f'--slurm: {error}') from None
-    except Exception as error:
-        raise UserError(f'Slurm refuses the job: {error}') from None
-    return ', '.join(job.job_id for job in jobs)

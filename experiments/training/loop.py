@@ -371,14 +371,14 @@ def run(
         code = {**here['packages'], 'the commit': here['git']}
         command = {'--workdir': str(path.absolute()), **flatten(fields)}
         processes.check_same('command', code | command)
-        directory.check_directory(path, fields)
-        has_ended = directory.has_ended(path, fields)
+        state = directory.check_directory(path, fields)
+        has_ended = state == directory.HAS_ENDED
         parts.use(path, screen.say, accept_changed_parts or has_ended)
         if has_ended:
             _show_result(config, path, screen)
             return
         check.check_overrides(config, overrides)
-        if directory.asks_for_more(path, fields):
+        if state == directory.GOES_FURTHER:
             _check_may_go_on(config)
         setup = prepare(config, path, screen)
         # It waits for all: each has seen the directory as it was.
