@@ -23,6 +23,21 @@ class DecodeResult(NamedTuple):
     scores_BN: jax.Array
     exists_BN: jax.Array
 
+    def of_row(self, *row: int) -> list[tuple[tuple[int, ...], float]]:
+        """The tokens and the score of each hypothesis of a row that exists.
+
+        Args:
+          row: its number; before it those of further axes, if the arrays have some.
+        """
+        tokens_NL, scores_N, exists_N = (x[row] for x in self)
+        return [
+            (tuple(tokens_L.tolist()), float(score))
+            for tokens_L, score, exists in zip(
+                tokens_NL, scores_N, exists_N, strict=True
+            )
+            if exists
+        ]
+
     def where(self, keep_BN: jax.Array) -> 'DecodeResult':
         """These hypotheses, of which those that are not kept exist no longer."""
         exists_BN = self.exists_BN & keep_BN
