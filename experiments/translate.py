@@ -139,12 +139,10 @@ def _show(hypotheses: Sequence[Hypothesis], n_best: int, scores: bool) -> None:
 
 def _check_page(path: Path, runs: Sequence[OpenedRun], strategy: Strategy) -> None:
     """Refuses a page that cannot be made, before anything is translated."""
-    if len(runs) > 1:
-        raise UserError(f'--html={path} is a page of one run: give one --workdir')
-    if strategy.draws:
+    if len(runs) > 1 or strategy.draws:
         raise UserError(
-            f'--html={path} shows the steps of a search, and samples have none: give '
-            "--decode='beam(beams=4)'"
+            f'--html={path} shows how one run searches: give one --workdir, and a '
+            "--decode that draws nothing, such as 'beam(beams=4)'"
         )
 
 

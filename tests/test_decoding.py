@@ -412,8 +412,9 @@ def test_a_trace_has_every_step_of_the_search(name):
             penalty = ((5 + len(tokens)) / 6) ** 0.6 if is_result else 1.0
             expected = toy.score(row, tokens) / penalty
             np.testing.assert_allclose(score, expected, rtol=1e-4)
-        best, score = trace.result.of_row(row)[0]
-        assert hypotheses[tuple(cut(best))] == score
+        best, score = trace.result.of_row(EOS, row)[0]
+        assert list(best) == cut(called[0][row, 0])
+        assert hypotheses[best] == score
 
 
 def test_a_trace_of_a_beam_has_the_textbooks_hypotheses():

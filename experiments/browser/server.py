@@ -6,12 +6,12 @@ come from the page itself, as the browser says; and be JSON, which no form can s
 """
 
 import json
+import sys
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,18 +26,23 @@ BEAMS = (1, 2, 4, 8)  # to choose from
 MOST_CHARACTERS = 400  # of a sentence
 MOST_BYTES = 20_000  # of a question
 MOST_QUESTIONS = 20  # a second
+_GONE = (ConnectionError, TimeoutError)
 _JSON = 'application/json'
 _KINDS = [int, str, int, list, int]
 _FORM = (
     'a question is JSON such as {"run": 0, "text": "…", "beams": 4, "off": [], '
     f'"rank": 0}}, with beams of {", ".join(map(str, BEAMS))}'
 )
-# Nothing is fetched from elsewhere, and no other page may frame this one.
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
-)
+_HEADERS = {
+    # Nothing is fetched from elsewhere, and no other page may frame this one.
+    'Content-Security-Policy': (
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    'X-Content-Type-Options': 'nosniff',
+    'Cache-Control': 'no-store',
+}
 
 
 class Question(NamedTuple):
@@ -51,7 +56,7 @@ class Question(NamedTuple):
 
 
 class Refused(Exception):
-    """A request that is not answered: the status and the reason."""
+    """A request that is not answered: the status of HTTP, and the reason."""
 
 
 class Server(ThreadingHTTPServer):
@@ -99,8 +104,7 @@ class Server(ThreadingHTTPServer):
         question = _read_question(asked, len(self._runs))
         if time.monotonic() - self._times[0] < 1:
             raise Refused(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                f'more than {MOST_QUESTIONS} questions in a second: wait a moment',
+                429, f'more than {MOST_QUESTIONS} questions in a second: wait a moment'
             )
         self._times.append(time.monotonic())
         run = self._runs[question.run]
@@ -108,6 +112,11 @@ class Server(ThreadingHTTPServer):
         off = list(map(str, question.off))
         with self._answering:
             return run.explain(question.text, strategy, off, question.rank)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says what failed, unless a browser has only left before its answer came."""
+        if not isinstance(sys.exception(), _GONE):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -139,11 +148,10 @@ class _Handler(BaseHTTPRequestHandler):
         asked = self.rfile.read(min(size, 10 * MOST_BYTES))
         self._check_sender('/translate')
         if self.headers.get_content_type() != _JSON:
-            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f'a question is {_JSON}')
+            raise Refused(415, f'a question is {_JSON}')
         if size > MOST_BYTES:
             raise Refused(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f'a question has at most {MOST_BYTES:,} bytes, not {size:,}',
+                413, f'a question has at most {MOST_BYTES:,} bytes, not {size:,}'
             )
         return json.dumps(self.server.answer(asked)).encode()
 
@@ -151,14 +159,12 @@ class _Handler(BaseHTTPRequestHandler):
         """Refuses what another page, or a name that only leads here, has sent."""
         hosts = self.headers.get_all('Host', [])
         if len(hosts) != 1 or hosts[0] not in self.server.hosts:
-            raise Refused(
-                HTTPStatus.FORBIDDEN, f'the host must be {self.server.hosts[0]}'
-            )
+            raise Refused(403, f'the host must be {self.server.hosts[0]}')
         own = [None, f'http://{hosts[0]}']
         if self.headers.get('Origin') not in own:
-            raise Refused(HTTPStatus.FORBIDDEN, 'another page may not ask this server')
+            raise Refused(403, 'another page may not ask this server')
         if self.path != path:
-            raise Refused(HTTPStatus.NOT_FOUND, f'there is no {self.path[:100]!r} here')
+            raise Refused(404, f'there is no {self.path[:100]!r} here')
 
     def _respond(self, make: Callable[[], bytes]) -> None:
         try:
@@ -167,21 +173,20 @@ class _Handler(BaseHTTPRequestHandler):
             status, message = refused.args
             self.send_error(status, message)
         except UserError as error:
-            self.send_error(HTTPStatus.BAD_REQUEST, line(error))
+            self.send_error(400, line(error))
+        except _GONE:
+            raise
         except Exception:
             traceback.print_exc()
-            self.send_error(
-                HTTPStatus.INTERNAL_SERVER_ERROR,
-                'the server has failed: its terminal says how',
-            )
+            self.send_error(500, 'the server has failed: its terminal says how')
         else:
-            self._send(HTTPStatus.OK, content)
+            self._send(200, content)
 
     def send_error(
         self, code: int, message: str | None = None, explain: str | None = None
     ) -> None:
         """One sentence as JSON, also where the base class refuses a request."""
-        error = message or HTTPStatus(code).phrase
+        error = message or self.responses[code][0]
         self._send(code, json.dumps({'error': error}).encode())
 
     def _send(self, status: int, content: bytes) -> None:
@@ -189,9 +194,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header('Content-Type', 'text/html' if is_page else _JSON)
         self.send_header('Content-Length', str(len(content)))
-        self.send_header('Content-Security-Policy', _POLICY)
-        self.send_header('X-Content-Type-Options', 'nosniff')
-        self.send_header('Cache-Control', 'no-store')
+        for header in _HEADERS.items():
+            self.send_header(*header)
         self.end_headers()
         self.wfile.write(content)
 
@@ -205,14 +209,14 @@ def _read_question(asked: bytes, runs: int) -> Question:
         question = Question(**json.loads(asked))
         is_one = [type(value) for value in question] == _KINDS
     except (ValueError, TypeError, RecursionError):
-        raise Refused(HTTPStatus.BAD_REQUEST, _FORM) from None
+        raise Refused(400, _FORM) from None
     if not is_one or question.beams not in BEAMS:
-        raise Refused(HTTPStatus.BAD_REQUEST, _FORM)
+        raise Refused(400, _FORM)
     if question.run not in range(runs):
-        raise Refused(HTTPStatus.BAD_REQUEST, f'run must be from 0 to {runs - 1}')
+        raise Refused(400, f'run must be from 0 to {runs - 1}')
     if len(question.text) > MOST_CHARACTERS:
         raise Refused(
-            HTTPStatus.BAD_REQUEST,
+            400,
             f'the sentence has {len(question.text)} characters, more than '
             f'{MOST_CHARACTERS}: give a shorter one',
         )

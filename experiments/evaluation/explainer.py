@@ -58,6 +58,7 @@ class Explainer:
                 f'{run.path}: its sources are vectors, and only sentences can be shown'
             )
         self.run = run
+        self._own = search.make(run.config.evaluation)
         # Heads and layers are switched off one by one, also where they are scanned.
         self._model = run.model.with_separate_layers()
         self._variables = unstack_layers(run.variables)
@@ -77,8 +78,7 @@ class Explainer:
         """
         if beams == 1:
             return generation.as_strategy('greedy')
-        own = search.make(self.run.config.evaluation).strategy
-        alpha = getattr(own, 'alpha', 0.6)
+        alpha = getattr(self._own.strategy, 'alpha', 0.6)
         return generation.as_strategy(f'beam(beams={beams}, alpha={alpha})')
 
     def explain(
@@ -124,8 +124,7 @@ class Explainer:
             }
             for ids, score in hypotheses.items()
         ]
-        found = [ids for ids, _ in trace.result.of_row(0)]
-        results = [ids[: ids.index(end) + 1] for ids in found]
+        results = [ids for ids, _ in trace.result.of_row(end, 0)]
         if not results:
             raise UserError('the logits are not numbers: there is no translation')
         target = results[max(0, min(rank, len(results) - 1))]
@@ -153,7 +152,7 @@ class Explainer:
 
     def _ablated(self, off: Sequence[str]) -> Any:
         """The model's variables with some heads and layers switched off."""
-        masks = {path: mask.copy() for path, mask in self._masks.items()}
+        masks = jax.tree.map(np.copy, self._masks)
         for name in off:
             if name not in self.switches:
                 raise UserError(f'the model has no {name!r} to switch off')
@@ -167,9 +166,8 @@ class Explainer:
     ) -> SearchTrace:
         """The search for a sentence's translation."""
         settings = self.run.config.evaluation
-        processors = search.make(settings).processors
         forced = generation.forced_prefix(self.run.tokenizer.forced_first)
-        choice = search.Search(strategy, (*forced, *processors))
+        choice = search.Search(strategy, (*forced, *self._own.processors))
         program = _traced_search(self._model, choice, settings.extra_length)
         padding = self._model.special_tokens.padding
         source_BS = pad_source([source], padding, length=_room(len(source)))
@@ -224,14 +222,11 @@ class Explainer:
             queries = kind.removesuffix(' cross')
             keys = queries if queries == kind else 'encoder'
             rows, columns = places[queries][:, None], places[keys]
-            thousandths = [
-                np.rint(1000 * weights_BHTS[0][:, rows, columns]).astype(int)
-                for weights_BHTS in layers
-            ]
+            by_layer = [weights_BHTS[0][:, rows, columns] for weights_BHTS in layers]
             attention[kind] = {
                 'queries': pieces[queries],
                 'keys': pieces[keys],
-                'weights': [weights_HTS.tolist() for weights_HTS in thousandths],
+                'weights': [np.rint(1000 * x).astype(int).tolist() for x in by_layer],
             }
         return attention
 

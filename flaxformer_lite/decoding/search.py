@@ -106,10 +106,10 @@ class SearchTrace(NamedTuple):
         """
         found: dict[tuple[int, ...], float] = {(): 0.0}
         for step in range(int(self.steps)):
-            for tokens, log_p in self.live.of_row(step, row):
+            for tokens, log_p in self.live.of_row(eos, step, row):
                 found[tokens[: step + 1]] = log_p
-            for tokens, score in self.finished.of_row(step, row):
-                found.setdefault(tokens[: tokens.index(eos) + 1], score)
+            for tokens, score in self.finished.of_row(eos, step, row):
+                found.setdefault(tokens, score)
         return found
 
 
