@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import small_runs
+from test_explainer import explainer_of
 
 from experiments import translate
 from experiments.browser import page, server
@@ -369,6 +370,37 @@ def test_a_mistake_is_said_on_the_page(tab, address):
     tab.keyboard.press('Enter')
     tab.locator('#status.wrong').wait_for()
     assert 'tokens with its end' in tab.locator('#status').inner_text()
+
+
+@pytest.mark.slow
+@browser_test
+@pytest.mark.parametrize(
+    ('config', 'said'),
+    [
+        (
+            {'attention': 'blockwise', 'cross_attention': 'softmax'},
+            'Source to itself, Translation to itself: this attention keeps no weights '
+            'that could be shown; its heads can be switched off.',
+        ),
+        (
+            {'architecture': 'recurrent'},
+            'This model has no layers of attention heads, so there is nothing to '
+            'switch off.',
+        ),
+        ({'architecture': 'decoder_only'}, ''),
+    ],
+    ids=str,
+)
+def test_what_a_model_has_not_is_one_sentence(tab, tmp_path, config, said):
+    found = explainer_of(**config)
+    answer = {'text': 'ab', **found.explain('ab', found.strategy(1))}
+    file = tmp_path / 'page.html'
+    file.write_text(page.html([found], answers=[answer]), encoding='utf-8')
+    tab.goto(file.as_uri())
+    assert tab.locator('.notes').text_content() == said
+    for kind in tab.locator('.kinds button').all():
+        kind.click()
+    assert tab.locator('.head').count()
 
 
 @pytest.mark.slow
