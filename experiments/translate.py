@@ -4,7 +4,8 @@ python -m experiments.translate --workdir=runs/wmt_small <in.en >out.de
 
 Blank lines stay blank. A line that comes alone is answered at once. Several --workdir
 are an ensemble of runs that share a tokenizer: each token is chosen by the mean of
-their probabilities, and the first run's config says how to decode.
+their probabilities, and the first run's config says how to decode. --html writes a page
+of the first lines: search, alternatives and attention, as experiments.demo shows them.
 """
 
 if __name__ == '__main__':
@@ -16,15 +17,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments import storage
 from experiments.command_line import flags, lines, screen
 from experiments.config import schema, search
-from experiments.errors import UserError
+from experiments.errors import UserError, warn
 from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import trained_run
 from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import compilation, memory
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.ensembling import ensemble, ensemble_variables
+
+_MOST_SENTENCES = 20  # of a page
 
 
 def main() -> None:
@@ -37,7 +41,13 @@ def main() -> None:
         runs = [trained_run.open_trained(path) for path in args.workdir]
         _check_tokenizers(args.workdir, runs)
         settings = search.with_decode(runs[0].config.evaluation, args.decode)
-        _check_n_best(args.n_best, search.make(settings).strategy)
+        strategy = search.make(settings).strategy
+        _check_n_best(args.n_best, strategy)
+        if args.html and (len(runs) > 1 or strategy.draws):
+            raise UserError(
+                f'--html={args.html} shows how one run searches: give one --workdir, '
+                "and a --decode that draws nothing, such as 'beam(beams=4)'"
+            )
         models = [run.model for run in runs]
         means = [trained_run.average(x.config, x.checkpoints, x.model) for x in runs]
         variables = [mean.variables for mean in means]
@@ -52,6 +62,7 @@ def main() -> None:
             shown.close()
             print('reading lines from here; Ctrl-D ends', file=sys.stderr)
         number = 0
+        sentences: list[str] = []
         for texts in lines.line_windows(sys.stdin.fileno()):
             for hypotheses in translate(
                 variables[0],
@@ -65,6 +76,12 @@ def main() -> None:
             # Who sent a line may wait for the answer before sending the next one.
             sys.stdout.flush()
             number += len(texts)
+            sentences += filter(str.strip, texts[:_MOST_SENTENCES])
+        if args.html:
+            shown.begin('looking inside')
+            _write_page(
+                args.html, args.workdir[0], sentences[:_MOST_SENTENCES], strategy
+            )
 
 
 def _parser() -> flags.Parser:
@@ -83,6 +100,12 @@ def _parser() -> flags.Parser:
         '--scores', action='store_true', help='put "score<TAB>" before each'
     )
     parser.add_argument('--decode', default='', help=search.HELP)
+    parser.add_argument(
+        '--html',
+        type=Path,
+        metavar='FILE',
+        help=f'write a page that shows how the first {_MOST_SENTENCES} came about, too',
+    )
     parser.add_argument('--seed', type=int, default=0, help='of sampling')
     return parser
 
@@ -113,3 +136,21 @@ def _show(hypotheses: Sequence[Hypothesis], n_best: int, scores: bool) -> None:
     padding = [Hypothesis('', float('-inf'))] * missing
     for text, score in [*hypotheses[:n_best], *padding]:
         print(f'{score:.4f}\t{text}' if scores else text, flush=False)
+
+
+def _write_page(
+    path: Path, workdir: Path, sentences: Sequence[str], strategy: Strategy
+) -> None:
+    """Writes the page; a sentence that is too long is left out."""
+    from experiments.browser import page
+    from experiments.evaluation.explainer import Explainer
+    from experiments.evaluation.opened_run import OpenedRun
+
+    explainer = Explainer(OpenedRun(workdir))
+    answers = []
+    for text in sentences:
+        try:
+            answers.append({'text': text, **explainer.explain(text, strategy)})
+        except UserError as error:
+            warn(f'--html leaves {text[:40]!r} … out: {error}')
+    storage.write(path, page.html([explainer], answers=answers))

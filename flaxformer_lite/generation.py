@@ -212,10 +212,28 @@ def decode_rows(
 
 
 def _decode(model, settings, variables, source_BS, max_len_B, keys_B):
+    inputs = decode_inputs(model, settings, variables, source_BS, max_len_B, keys_B)
+    return settings.strategy(inputs, settings.n_best)
+
+
+def decode_inputs(
+    model: Any,
+    settings: Settings,
+    variables: Any,
+    source_BS: jax.Array,
+    max_len_B: jax.Array,
+    keys_B: jax.Array | None = None,
+) -> decoding.DecodeInputs:
+    """What a search is given by `decode_rows`, for one who runs it otherwise.
+
+    Args:
+      model, settings, variables, source_BS, max_len_B: as of `decode_rows`.
+      keys_B: a key for each row, of strategies that draw.
+    """
     length = settings.length
     if model.max_length is not None:
         length = min(length, model.max_length)
-    inputs = decoding.DecodeInputs(
+    return decoding.DecodeInputs(
         functools.partial(model.apply, variables, method='decode_step'),
         model.apply(variables, source_BS, method='prefill'),
         max_len_B,
@@ -226,4 +244,3 @@ def _decode(model, settings, variables, source_BS, max_len_B, keys_B):
         settings.processors,
         keys_B if settings.strategy.draws else None,
     )
-    return settings.strategy(inputs, settings.n_best)

@@ -384,6 +384,53 @@ def test_scores_are_the_log_probabilities_of_the_tokens(name):
         np.testing.assert_allclose(scores[sentence, 0], expected, rtol=1e-4)
 
 
+@every_search
+def test_a_trace_has_every_step_of_the_search(name):
+    toy, limits = Toy(seed=3, eos_bias=-2.0), [5, 4, 5]
+    strategy = as_strategy(SEARCHES[name])
+    step, state = toy.by_slots(np.arange(3), strategy.hypotheses)
+    keys = jax.vmap(jax.random.key)(jnp.arange(3, dtype=jnp.uint32))
+
+    @jax.jit
+    def traced(state, max_len_B, keys_B):
+        inputs = decoding.DecodeInputs(
+            step, state, max_len_B, BOS, EOS, LENGTH, keys_B=keys_B
+        )
+        return strategy.search(inputs).trace()
+
+    trace = traced(state, jnp.asarray(limits, jnp.int32), keys)
+    called = search_rows(name, toy, range(3), limits)
+    for found, wanted in zip(trace.result, called, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    for row in range(3):
+        hypotheses = trace.hypotheses(EOS, row)
+        before = []
+        for tokens, score in hypotheses.items():
+            assert not tokens or tokens[:-1] in before
+            before.append(tokens)
+            is_result = EOS in tokens and 'beam' in name
+            penalty = ((5 + len(tokens)) / 6) ** 0.6 if is_result else 1.0
+            expected = toy.score(row, tokens) / penalty
+            np.testing.assert_allclose(score, expected, rtol=1e-4)
+        best, score = trace.result.of_row(EOS, row)[0]
+        assert list(best) == cut(called[0][row, 0])
+        assert hypotheses[best] == score
+
+
+def test_a_trace_of_a_beam_has_the_textbooks_hypotheses():
+    toy = Toy(seed=1, eos_bias=-9.0)
+    step, state = toy.by_slots(np.arange(1), 2)
+    inputs = decoding.DecodeInputs(step, state, jnp.array([3]), BOS, EOS, 3)
+    trace = jax.jit(as_strategy('beam(beams=2)').search(inputs).trace)()
+    live = [[]]
+    for _ in range(2):
+        longer = [[*tokens, t] for tokens in live for t in range(3, len(toy.b))]
+        live = sorted(longer, key=lambda tokens: -toy.score(0, tokens))[:2]
+        length = len(live[0])
+        there = {x for x in trace.hypotheses(EOS) if len(x) == length and EOS not in x}
+        assert there == set(map(tuple, live))
+
+
 def test_the_length_penalty_is_gnmts_and_no_power_of_the_length():
     np.testing.assert_allclose(decoding.length_penalty(7, 0.6), 2**0.6)
     np.testing.assert_allclose(decoding.length_penalty(1, 1.3), 1.0)

@@ -247,7 +247,9 @@ def test_a_mistake_is_one_line_and_a_status(capsys):
     assert capsys.readouterr() == ('', 'error: num_heads=0: must be at least 1\n')
 
 
-@pytest.mark.parametrize('command', ['run', 'report', 'sweep', 'convert', 'check'])
+@pytest.mark.parametrize(
+    'command', ['run', 'report', 'sweep', 'convert', 'check', 'demo']
+)
 def test_flags_and_help_are_read_without_jax(command):
     code = (
         f'import sys, experiments.{command} as command\n'

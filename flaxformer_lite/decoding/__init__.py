@@ -21,11 +21,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flaxformer_lite.decoding.filtering import filter_logits
     from flaxformer_lite.decoding.result import DecodeResult
-    from flaxformer_lite.decoding.search import DecodeInputs, length_penalty
+    from flaxformer_lite.decoding.search import (
+        DecodeInputs,
+        SearchTrace,
+        length_penalty,
+    )
 
 __all__ = [
     'DecodeInputs',
     'DecodeResult',
+    'SearchTrace',
     'filter_logits',
     'length_penalty',
 ]

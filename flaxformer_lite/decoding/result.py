@@ -23,6 +23,21 @@ class DecodeResult(NamedTuple):
     scores_BN: jax.Array
     exists_BN: jax.Array
 
+    def of_row(self, eos: int, *row: int) -> list[tuple[tuple[int, ...], float]]:
+        """The tokens and the score of each hypothesis of a row that exists.
+
+        Args:
+          eos: the end token, behind which there are none.
+          row: its number; before it those of further axes, if the arrays have some.
+        """
+        found = []
+        for tokens_L, score, exists in zip(*(x[row] for x in self), strict=True):
+            if exists:
+                tokens = tuple(tokens_L.tolist())
+                length = tokens.index(eos) + 1 if eos in tokens else len(tokens)
+                found.append((tokens[:length], float(score)))
+        return found
+
     def where(self, keep_BN: jax.Array) -> 'DecodeResult':
         """These hypotheses, of which those that are not kept exist no longer."""
         exists_BN = self.exists_BN & keep_BN

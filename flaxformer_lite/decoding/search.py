@@ -1,6 +1,7 @@
 """The loop over positions that strategies share."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -79,6 +80,39 @@ class SearchState(NamedTuple):
     model: Any
 
 
+class SearchTrace(NamedTuple):
+    """A search, step by step.
+
+    Attributes:
+      result: what it found.
+      steps: int32 scalar, how many it took.
+      live: the unfinished hypotheses after each step, scored by log-probability; its
+        arrays have an axis of `length` steps before the others, of zeros where a step
+        was not taken.
+      finished: likewise the best finished ones, scored as in the result.
+    """
+
+    result: DecodeResult
+    steps: jax.Array
+    live: DecodeResult
+    finished: DecodeResult
+
+    def hypotheses(self, eos: int, row: int = 0) -> dict[tuple[int, ...], float]:
+        """All that were kept at some step for a sentence: their scores by their tokens.
+
+        It is the tree of the search: what a hypothesis continues comes before it, and
+        () is the first. One that ends with `eos` has the score of a result, any other
+        its log-probability.
+        """
+        found: dict[tuple[int, ...], float] = {(): 0.0}
+        for step in range(int(self.steps)):
+            for tokens, log_p in self.live.of_row(eos, step, row):
+                found[tokens[: step + 1]] = log_p
+            for tokens, score in self.finished.of_row(eos, step, row):
+                found.setdefault(tokens, score)
+        return found
+
+
 # (state, logits_BNV, total_BNV) → index_BM of M of the N · V continuations of a
 # sentence, group by group, and of each group the best first
 Choose = Callable[[SearchState, jax.Array, jax.Array], jax.Array]
@@ -127,6 +161,41 @@ class Search:
             result = write_rows(result, state.row_B, state.finished)
         return result if self.groups == 1 else best(self.beams, result)
 
+    def trace(self) -> SearchTrace:
+        """Runs the search and tells what was there after each of its steps.
+
+        Finished sentences stay in the batch, so it is for few of them. The result is
+        that of a call.
+        """
+        state = self._first_state()
+        steps = self.inputs.length
+        seen = jax.tree.map(
+            lambda x: jnp.zeros((steps, *x.shape), x.dtype),
+            (state.live, state.finished),
+        )
+
+        def goes_on(room, carried):
+            return self._goes_on(carried[0], room, 0)
+
+        def advance(carried):
+            state, seen = carried
+            after = self._advance(state)
+            seen = jax.tree.map(
+                lambda all_steps, x: all_steps.at[state.beam.step].set(x),
+                seen,
+                (after.live, after.finished),
+            )
+            return after, seen
+
+        for room in _rooms(steps):
+            state = self._allocate(state, room)
+            has_room = functools.partial(goes_on, room)
+            state, seen = jax.lax.while_loop(has_room, advance, (state, seen))
+        result = state.finished
+        if self.groups > 1:
+            result = best(self.beams, result)
+        return SearchTrace(result, state.beam.step, *seen)
+
     def _first_state(self) -> SearchState:
         inputs = self.inputs
         batch = len(inputs.max_len_B)
@@ -172,10 +241,13 @@ class Search:
         """Steps until at most `stop` sentences are unfinished, or room runs out."""
 
         def goes_on(state):
-            has_room = state.beam.step < room
-            return has_room & (self._is_unfinished(state).sum() > stop)
+            return self._goes_on(state, room, stop)
 
         return jax.lax.while_loop(goes_on, self._advance, state)
+
+    def _goes_on(self, state: SearchState, room: int, stop: int) -> jax.Array:
+        has_room = state.beam.step < room
+        return has_room & (self._is_unfinished(state).sum() > stop)
 
     def _keep_unfinished(self, state: SearchState, rows: int) -> SearchState:
         """The state of so many sentences, the unfinished ones among them."""

@@ -86,12 +86,23 @@ class Strategy(Checked):
         Raises:
           ValueError: n_best is not in 1 … N.
         """
+        return self.search(inputs, n_best)()
+
+    def search(self, inputs: DecodeInputs, n_best: int = 1) -> Search:
+        """The search that a call runs, whose steps `trace` tells.
+
+        Args:
+          inputs, n_best: as of a call.
+
+        Raises:
+          ValueError: n_best is not in 1 … N.
+        """
         if not 1 <= n_best <= self.hypotheses:
             raise ValueError(
                 f'n_best must be from 1 to the {self.hypotheses} hypotheses of a '
                 f'sentence, not {n_best}'
             )
-        search = Search(
+        return Search(
             inputs,
             self.choose,
             self.length_penalty,
@@ -99,7 +110,6 @@ class Strategy(Checked):
             n_best,
             self.hypothesis_groups,
         )
-        return search()
 
 
 def flat(x_BNV: jax.Array) -> jax.Array:

@@ -1,0 +1,1 @@
+"""What a browser shows: a page, and the server of this machine that answers it."""

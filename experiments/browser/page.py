@@ -1,0 +1,26 @@
+"""The one page that shows how translations came about, live or as a file."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from experiments.evaluation.explainer import Explainer
+
+_FILE = Path(__file__).with_name('page.html')
+_EMPTY = '<script type="application/json" id="data">null</script>'
+
+
+def html(runs: 'Sequence[Explainer]', **more: Any) -> str:
+    """The page, with what it begins with.
+
+    Args:
+      runs: that it shows.
+      more: `beams` to choose from; or, of a page that asks no server, `answers`: what
+        `Explainer.explain` has told of each sentence, and its `text`.
+    """
+    described = [{'name': str(x.run.path), 'switches': x.switches} for x in runs]
+    # So that no sentence can end the element that it is in.
+    data = json.dumps({'runs': described, **more}).replace('<', r'\u003c')
+    return _FILE.read_text('utf-8').replace(_EMPTY, _EMPTY.replace('null', data))

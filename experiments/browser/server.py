@@ -1,0 +1,223 @@
+"""The server behind the page: for browsers of this machine, and for its own page only.
+
+What else is open in the same browser can send requests here, too. So a request must
+name this machine as its host, which a page whose name was made to lead here cannot;
+come from the page itself, as the browser says; and be JSON, which no form can send.
+"""
+
+import json
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from experiments.browser import page
+from experiments.errors import UserError, line
+
+if TYPE_CHECKING:
+    from experiments.evaluation.explainer import Explainer
+
+ADDRESS = '127.0.0.1'
+BEAMS = (1, 2, 4, 8)  # to choose from
+MOST_CHARACTERS = 400  # of a sentence
+MOST_BYTES = 20_000  # of a question
+MOST_QUESTIONS = 20  # a second
+_GONE = (ConnectionError, TimeoutError)
+_JSON = 'application/json'
+_KINDS = [int, str, int, list, int]
+_FORM = (
+    'a question is JSON such as {"run": 0, "text": "…", "beams": 4, "off": [], '
+    f'"rank": 0}}, with beams of {", ".join(map(str, BEAMS))}'
+)
+_HEADERS = {
+    # Nothing is fetched from elsewhere, and no other page may frame this one.
+    'Content-Security-Policy': (
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    'X-Content-Type-Options': 'nosniff',
+    'Cache-Control': 'no-store',
+}
+
+
+class Question(NamedTuple):
+    """What the page asks: of which run, and as `Explainer.explain` takes it."""
+
+    run: int
+    text: str
+    beams: int
+    off: list
+    rank: int
+
+
+class Refused(Exception):
+    """A request that is not answered: the status of HTTP, and the reason."""
+
+
+class Server(ThreadingHTTPServer):
+    """Listens on this machine alone.
+
+    Args:
+      port: 0 for one that is free.
+
+    Attributes:
+      hosts: what a request may call this machine.
+      page: what the browser gets first.
+
+    Raises:
+      UserError: the port cannot be had.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, port: int):
+        try:
+            super().__init__((ADDRESS, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise UserError(
+                f'--port={port} cannot be used ({error}): give another, or 0 for one '
+                'that is free'
+            ) from None
+        self.hosts = [f'{name}:{self.server_port}' for name in (ADDRESS, 'localhost')]
+        self.page = b''
+        self._times: deque[float] = deque([0.0] * MOST_QUESTIONS, MOST_QUESTIONS)
+        self._answering = threading.Lock()
+
+    def serve(self, runs: 'Sequence[Explainer]') -> None:
+        """Answers questions about runs until the process ends."""
+        self._runs = runs
+        self.page = page.html(runs, beams=BEAMS).encode()
+        self.serve_forever()
+
+    def answer(self, asked: bytes) -> dict[str, Any]:
+        """What is answered to a question in JSON.
+
+        Raises:
+          Refused: it is none, or there are too many.
+          UserError: as `Explainer.explain`.
+        """
+        question = _read_question(asked, len(self._runs))
+        if time.monotonic() - self._times[0] < 1:
+            raise Refused(
+                429, f'more than {MOST_QUESTIONS} questions in a second: wait a moment'
+            )
+        self._times.append(time.monotonic())
+        run = self._runs[question.run]
+        strategy = run.strategy(question.beams)
+        off = list(map(str, question.off))
+        with self._answering:
+            return run.explain(question.text, strategy, off, question.rank)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says what failed, unless a browser has only left before its answer came."""
+        if not isinstance(sys.exception(), _GONE):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request. Each ends its connection, so that no rest of it is read as another.
+
+    Attributes:
+      timeout: seconds that it waits for what was announced.
+    """
+
+    server: Server
+    timeout = 10
+    server_version = 'flaxformer_lite'
+    sys_version = ''
+
+    def do_GET(self) -> None:
+        self._respond(self._page)
+
+    def do_POST(self) -> None:
+        self._respond(self._answer)
+
+    def _page(self) -> bytes:
+        self._check_sender('/')
+        return self.server.page
+
+    def _answer(self) -> bytes:
+        # It is read whatever it is: whoever still writes would not see the answer.
+        length = self.headers.get('Content-Length', '')
+        size = int(length) if length.isdecimal() else 0
+        asked = self.rfile.read(min(size, 10 * MOST_BYTES))
+        self._check_sender('/translate')
+        if self.headers.get_content_type() != _JSON:
+            raise Refused(415, f'a question is {_JSON}')
+        if size > MOST_BYTES:
+            raise Refused(
+                413, f'a question has at most {MOST_BYTES:,} bytes, not {size:,}'
+            )
+        return json.dumps(self.server.answer(asked)).encode()
+
+    def _check_sender(self, path: str) -> None:
+        """Refuses what another page, or a name that only leads here, has sent."""
+        hosts = self.headers.get_all('Host', [])
+        if len(hosts) != 1 or hosts[0] not in self.server.hosts:
+            raise Refused(403, f'the host must be {self.server.hosts[0]}')
+        own = [None, f'http://{hosts[0]}']
+        if self.headers.get('Origin') not in own:
+            raise Refused(403, 'another page may not ask this server')
+        if self.path != path:
+            raise Refused(404, f'there is no {self.path[:100]!r} here')
+
+    def _respond(self, make: Callable[[], bytes]) -> None:
+        try:
+            content = make()
+        except Refused as refused:
+            status, message = refused.args
+            self.send_error(status, message)
+        except UserError as error:
+            self.send_error(400, line(error))
+        except _GONE:
+            raise
+        except Exception:
+            traceback.print_exc()
+            self.send_error(500, 'the server has failed: its terminal says how')
+        else:
+            self._send(200, content)
+
+    def send_error(
+        self, code: int, message: str | None = None, explain: str | None = None
+    ) -> None:
+        """One sentence as JSON, also where the base class refuses a request."""
+        error = message or self.responses[code][0]
+        self._send(code, json.dumps({'error': error}).encode())
+
+    def _send(self, status: int, content: bytes) -> None:
+        is_page = content is self.server.page
+        self.send_response(status)
+        self.send_header('Content-Type', 'text/html' if is_page else _JSON)
+        self.send_header('Content-Length', str(len(content)))
+        for header in _HEADERS.items():
+            self.send_header(*header)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing: the terminal is for errors."""
+
+
+def _read_question(asked: bytes, runs: int) -> Question:
+    """The question that JSON holds, each of its fields what it may be."""
+    try:
+        question = Question(**json.loads(asked))
+        is_one = [type(value) for value in question] == _KINDS
+    except (ValueError, TypeError, RecursionError):
+        raise Refused(400, _FORM) from None
+    if not is_one or question.beams not in BEAMS:
+        raise Refused(400, _FORM)
+    if question.run not in range(runs):
+        raise Refused(400, f'run must be from 0 to {runs - 1}')
+    if len(question.text) > MOST_CHARACTERS:
+        raise Refused(
+            400,
+            f'the sentence has {len(question.text)} characters, more than '
+            f'{MOST_CHARACTERS}: give a shorter one',
+        )
+    return question
