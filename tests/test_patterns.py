@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from tiny import record
 
 from experiments.config.schema import BatchConfig, ExperimentConfig
 from experiments.costs import ledger
-from flaxformer_lite import record
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.masks import AttentionContext, TokenBatch

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import tiny
+from tiny import log_probs, record
 
 import flaxformer_lite
-from flaxformer_lite.introspection import record
-from flaxformer_lite.scoring import log_probs
 
 FEATURES = 5
 TARGETS = [[4, 5, 6, 1], [7, 1]]
