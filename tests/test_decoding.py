@@ -348,15 +348,14 @@ def search_rows(name, toy, rows, limits, **settings):
 def test_a_row_does_not_depend_on_the_rows_beside_it(name):
     toy, limits = Toy(), np.array([5, 2, 4, 1, 5, 3])
     tokens, scores, _ = search_rows(name, toy, range(6), limits)
-    for rows in ([4], [5, 0, 3, 1]):
-        alone = search_rows(name, toy, rows, limits[rows])
-        np.testing.assert_array_equal(tokens[rows], alone[0])
-        np.testing.assert_allclose(scores[rows], alone[1], rtol=1e-6)
+    alone = search_rows(name, toy, [4], limits[[4]])
     # Rows of padding stay empty and disturb nobody.
-    beside = search_rows(name, toy, [0, 4, 0], [0, 5, 0])
-    np.testing.assert_array_equal(tokens[[4]], beside[0][[1]])
-    np.testing.assert_array_equal(beside[0][[0, 2]], 0)
-    assert not beside[2][[0, 2]].any()
+    beside = search_rows(name, toy, [5, 0, 0, 1], [3, 0, 0, 2])
+    for rows, found, at in (([4], alone, [0]), ([5, 1], beside, [0, 3])):
+        np.testing.assert_array_equal(tokens[rows], found[0][at])
+        np.testing.assert_allclose(scores[rows], found[1][at], rtol=1e-6)
+    np.testing.assert_array_equal(beside[0][[1, 2]], 0)
+    assert not beside[2][[1, 2]].any()
 
 
 def test_room_is_made_as_sentences_grow(monkeypatch):

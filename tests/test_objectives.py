@@ -207,10 +207,13 @@ def test_a_run_begins_with_what_an_objective_taught(text, tmp_path):
     first, second = tmp_path / 'first', tmp_path / 'second'
     small_runs.train(first, *small_runs.flags(fields, objective='span_corruption'))
     argv = small_runs.flags(fields, init_from=first)
-    small_runs.train(second, *argv)
-    assert (first / 'tokenizer.model').read_bytes() == (
-        second / 'tokenizer.model'
-    ).read_bytes()
+    begun = setup.prepare(
+        flags.settings('wmt_small', argv).config, second, Screen(None)
+    )
+    assert begun.initial is not None
+    assert begun.tokenizer == tokenizers.open_saved(
+        fields['tokenizer'], first / 'tokenizer.model'
+    )
 
 
 @pytest.mark.parametrize(
