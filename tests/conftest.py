@@ -45,6 +45,16 @@ def cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope='module')
+def no_default_is_written():
+    """absl writes a flag's default twice, whole and as YAML: half of all parsing."""
+    from ml_collections import ConfigDict
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConfigDict, '__str__', lambda config: 'a config')
+        yield
+
+
 @pytest.fixture(scope='module', autouse=True)
 def programs_end_with_their_module():
     """Thousands of programs take gigabytes, and slow each collection of garbage."""
