@@ -17,7 +17,7 @@ from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.losses.focal import Focal
 from flaxformer_lite.ops import loss_of_logits, use_reference
 from flaxformer_lite.special_tokens import SpecialTokens
-from flaxformer_lite.training.loss import as_loss, loss_and_grads
+from flaxformer_lite.training.loss import as_loss, loss_and_grads, loss_sums
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 WIDTH = 6
@@ -142,6 +142,27 @@ def test_a_loss_and_its_gradient_are_those_of_the_law(text):
             gradient[place] += sign * by_law(text, moved, labels, teacher) / 2e-5
     found = jax.jit(formula.gradient)(logits_NV, targets)
     np.testing.assert_allclose(found, gradient.reshape(-1, 5), atol=1e-4)
+
+
+def test_smoothing_spreads_over_the_whole_vocabulary_and_no_entropy_is_taken_off():
+    # p = (1/2, 1/4, 1/8, 1/8), label 1, ε = .4: q = (.1, .7, .1, .1), so
+    # −Σ q log₂ p = 2.1. Spread over the other three words it were 2.0; less the entropy
+    # of q, less again.
+    formula = loss_of('cross_entropy(label_smoothing=0.4)').formula(padding=0)
+    log2_p = -jnp.array([[1.0, 2.0, 3.0, 3.0]])
+    sums = formula.sums(np.log(2.0) * log2_p, (jnp.array([1]),))
+    np.testing.assert_allclose(sums.loss / np.log(2.0), 2.1, rtol=1e-6)
+
+
+@pytest.mark.parametrize('metric', ['nll', 'correct', 'tokens'])
+def test_metrics_have_no_gradient(metric):
+    def found(params):
+        loss = loss_of('cross_entropy')
+        output = loss_sums(Words(), {'params': params}, rows(0, 1, 2), loss=loss)
+        return getattr(output, metric)
+
+    gradients = jax.jit(jax.grad(found))(variables()['params'])
+    assert not any(np.any(x) for x in jax.tree.leaves(gradients))
 
 
 # Each file, and a sum.
