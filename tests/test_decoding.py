@@ -273,24 +273,6 @@ def test_groups_of_beams_are_those_of_algorithm_1(
         np.testing.assert_allclose(scores[exists], expected_scores, rtol=1e-4)
 
 
-def test_one_group_is_a_beam_search():
-    toy, limits = Toy(sentences=40, eos_bias=1.5), [2 + i % 4 for i in range(40)]
-    model = toy.by_slots(np.arange(40), 3)
-    expected = run('beam(beams=3, alpha=0.6)', model, limits, n_best=2)
-    one_group = 'diverse_beam(beams=3, groups=1, alpha=0.6)'
-    for x, y in zip(run(one_group, model, limits, n_best=2), expected, strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-def test_without_diversity_each_group_is_a_beam_search_of_its_beams():
-    toy, limits = Toy(sentences=40, eos_bias=1.5), [2 + i % 4 for i in range(40)]
-    alone = run('beam(beams=2)', toy.by_slots(np.arange(40), 2), limits, n_best=2)
-    groups = 'diverse_beam(beams=6, groups=3, diversity=0)'
-    found = run(groups, toy.by_slots(np.arange(40), 6), limits, n_best=6)
-    for x, y in zip(found, alone, strict=True):
-        np.testing.assert_allclose(x, np.repeat(y, 3, axis=1), rtol=1e-5)
-
-
 def test_beams_are_divided_among_groups():
     with pytest.raises(ValueError, match='^beams=4 cannot be divided among groups=3: '):
         as_strategy('diverse_beam(beams=4, groups=3)')
