@@ -25,7 +25,7 @@ IN_SHORT = {
         '% 100 ==': '% 20 ==',
     },
     'pretrained': {'STEPS = 400': 'STEPS = 100'},
-    'ablation': {': 150,': ': 4,'},
+    'ablation': {': 150,': ': 4,', 'seeds=(0, 1, 2)': 'seeds=(0, 1)'},
     'tasks': {'steps=500': 'steps=20', 'every=500': 'every=20', '=500*': '=20*'},
 }
 every_notebook = pytest.mark.parametrize('name', NOTEBOOKS)
