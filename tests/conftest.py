@@ -12,6 +12,8 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # An array that is broadcast over axes it does not have is more often a mistake than
 # meant.
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
+# Programs need not say of each operation where in Python it comes from.
+os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'
 # Programs that run for milliseconds need no optimising, which is most of compiling.
 flags = [
     '--xla_force_host_platform_device_count=4',
@@ -56,6 +58,16 @@ def browser():
         found = chromium.launch(executable_path=shots.CHROMIUM, args=shots.FLAGS)
         yield found
         found.close()
+
+
+@pytest.fixture(scope='module')
+def no_default_is_written():
+    """absl writes a flag's default twice, whole and as YAML: half of all parsing."""
+    from ml_collections import ConfigDict
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConfigDict, '__str__', lambda config: 'a config')
+        yield
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import small_runs
+import tiny
 
 import experiments
 import flaxformer_lite
@@ -81,7 +82,7 @@ def test_a_run_reads_the_names_of_arrays():
     )
     assert run.translate([name, '']) == [*run.tokenizer.decode(tokens[0].tolist()), '']
     batch = flaxformer_lite.make_batch([ARRAYS[name]], [[5, 4, 1]])
-    expected = flaxformer_lite.log_probs(run.model, run.variables, batch).log_p[0]
+    expected = tiny.log_probs(run.model, run.variables, batch).log_p[0]
     (word,) = run.tokenizer.decode([[5, 4]])
     ((*found,),) = run.score([(name, word)])
     np.testing.assert_allclose([x.log_p for x in found], expected, rtol=1e-4)

@@ -361,14 +361,6 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients(name):
     np.testing.assert_array_equal(gradients[2][:, 2], 0.0)
 
 
-def test_equals_jax_nn():
-    q, key, value = (random(2, 6, 3, 8, seed=i).astype(np.float32) for i in range(3))
-    mask = np.random.default_rng(3).random((2, 3, 6, 6)) < 0.6
-    mask |= np.eye(6, dtype=bool)
-    expected = jax.nn.dot_product_attention(q, key, value, mask=mask)
-    np.testing.assert_allclose(attend(q, key, value, mask), expected, atol=1e-5)
-
-
 @BELOW
 def test_linear_holds_however_far_below_zero_its_features_are(q_level, key_level):
     attention = variants.make('attention', 'linear')

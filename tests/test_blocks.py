@@ -12,9 +12,10 @@ import pages
 import pytest
 import tiny
 from test_transformer import Times
+from tiny import record
 
 from experiments import check
-from flaxformer_lite import record, testing
+from flaxformer_lite import testing
 from flaxformer_lite.layers.dropout import Dropout
 from flaxformer_lite.masks import AttentionContext, TokenBatch
 from flaxformer_lite.norms.identity import Identity

@@ -22,7 +22,7 @@ from flaxformer_lite.training.train_step import init_variables
 # Slow tests, for these differ from their like by a function of each number, or of each
 # position, which tests of their own compare with its formula.
 ALIKE = {
-    'attention': ('relu',),
+    'attention': ('relu', 'sigmoid'),
     'feed_forward': ('gated_tanh', 'geglu', 'gelu', 'linear', 'silu', 'squared_relu'),
     'norm': ('identity', 'scale'),
     'positions': ('sinusoidal_t2t',),

@@ -29,20 +29,14 @@ def sources():
     return [[*rng.integers(3, tiny.VOCAB, n).tolist(), 1] for n in lengths]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'settings',
     [
-        pytest.param({'strategy': 'greedy'}, marks=pytest.mark.slow),
-        pytest.param(
-            {'strategy': 'beam(beams=3)', 'n_best': 2}, marks=pytest.mark.slow
-        ),
-        pytest.param(
-            {'strategy': 'diverse_beam(beams=4, groups=2)'}, marks=pytest.mark.slow
-        ),
-        pytest.param(
-            {'strategy': 'sample(top_p=0.9)', 'key': jax.random.key(3)},
-            marks=pytest.mark.slow,
-        ),
+        {'strategy': 'greedy'},
+        {'strategy': 'beam(beams=3)', 'n_best': 2},
+        {'strategy': 'diverse_beam(beams=4, groups=2)'},
+        {'strategy': 'sample(top_p=0.9)', 'key': jax.random.key(3)},
     ],
     ids=lambda settings: settings['strategy'],
 )

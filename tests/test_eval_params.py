@@ -1,6 +1,7 @@
 """Averages of the parameters, with which some optimizers are evaluated."""
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -79,7 +80,12 @@ def test_before_any_update_an_ema_is_the_first_parameters():
     'fields',
     [
         {'model__scan_layers': True, 'optimizer__name': 'lamb'},
-        {'model__init': 'mu_p', 'optimizer__schedule': 'constant_schedule(value=1e-2)'},
+        pytest.param(
+            dict(
+                model__init='mu_p', optimizer__schedule='constant_schedule(value=1e-2)'
+            ),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_an_ema_is_of_what_a_training_step_makes(fields):
@@ -90,7 +96,8 @@ def test_an_ema_is_of_what_a_training_step_makes(fields):
     model = build(settings)
     held = frozen.paths(settings, model)
     update, _ = optimizer.make(settings, model)
-    state = init_state(model, update, jax.random.key(0), frozen=held)
+    init = functools.partial(init_state, model, update, frozen=held)
+    state = jax.jit(init)(jax.random.key(0))
     step = jax.jit(make_train_step(model, update, accumulate=2, frozen=held))
     pairs = [*tiny.PAIRS, ([6, 5, 4, 1], [3, 1])]
     batch = tiny.batch([[pair] for pair in pairs])

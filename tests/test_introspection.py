@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 from flax.traverse_util import flatten_dict, unflatten_dict
-from tiny import float64
+from tiny import attention_stats, float64, record
 
 import flaxformer_lite
 from flaxformer_lite.config import variants
@@ -25,16 +25,6 @@ def batch():
 @functools.cache
 def model(**overrides):
     return tiny.model(**dict(dropout=0.3) | overrides)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def record(model, variables, batch):
-    return flaxformer_lite.record(model, variables, batch)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def attention_stats(model, variables, batch):
-    return flaxformer_lite.attention_stats(model, variables, batch)
 
 
 def sinusoids(pos, d):
@@ -208,9 +198,7 @@ def test_masks_change_nothing_while_all_are_on_and_never_compile_again():
     assert len(traces) == 1
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def patch(model, variables, batch, values):
-    return flaxformer_lite.patch(model, variables, batch, values)
+patch = jax.jit(flaxformer_lite.patch, static_argnums=0)
 
 
 def two_batches():

@@ -1,5 +1,7 @@
 """Losses: each file by its formula in float64, and all held to one contract."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.losses.focal import Focal
 from flaxformer_lite.ops import loss_of_logits, use_reference
 from flaxformer_lite.special_tokens import SpecialTokens
-from flaxformer_lite.training.loss import as_loss, loss_and_grads
+from flaxformer_lite.training.loss import as_loss, loss_and_grads, loss_sums
 from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 WIDTH = 6
@@ -128,7 +130,7 @@ def test_a_loss_and_its_gradient_are_those_of_the_law(text):
         targets = targets[:1]
     formula = loss.formula(padding=0)
     logits_NV = jnp.float32(logits).reshape(-1, 5)
-    sums = formula.sums(logits_NV, targets)
+    sums = jax.jit(formula.sums)(logits_NV, targets)
     np.testing.assert_allclose(
         sums.loss, by_law(text, logits, labels, teacher), rtol=1e-5
     )
@@ -138,11 +140,33 @@ def test_a_loss_and_its_gradient_are_those_of_the_law(text):
             moved = logits.copy()
             moved[place] += sign * 1e-5
             gradient[place] += sign * by_law(text, moved, labels, teacher) / 2e-5
-    found = formula.gradient(logits_NV, targets)
+    found = jax.jit(formula.gradient)(logits_NV, targets)
     np.testing.assert_allclose(found, gradient.reshape(-1, 5), atol=1e-4)
 
 
-EVERY = (*LAWS, '[r_drop, distillation, z_loss]')
+def test_smoothing_spreads_over_the_whole_vocabulary_and_no_entropy_is_taken_off():
+    # p = (1/2, 1/4, 1/8, 1/8), label 1, ε = .4: q = (.1, .7, .1, .1), so
+    # −Σ q log₂ p = 2.1. Spread over the other three words it were 2.0; less the entropy
+    # of q, less again.
+    formula = loss_of('cross_entropy(label_smoothing=0.4)').formula(padding=0)
+    log2_p = -jnp.array([[1.0, 2.0, 3.0, 3.0]])
+    sums = formula.sums(np.log(2.0) * log2_p, (jnp.array([1]),))
+    np.testing.assert_allclose(sums.loss / np.log(2.0), 2.1, rtol=1e-6)
+
+
+@pytest.mark.parametrize('metric', ['nll', 'correct', 'tokens'])
+def test_metrics_have_no_gradient(metric):
+    def found(params):
+        loss = loss_of('cross_entropy')
+        output = loss_sums(Words(), {'params': params}, rows(0, 1, 2), loss=loss)
+        return getattr(output, metric)
+
+    gradients = jax.jit(jax.grad(found))(variables()['params'])
+    assert not any(np.any(x) for x in jax.tree.leaves(gradients))
+
+
+# Each file, and a sum.
+EVERY = [text for text in LAWS if text[0] != '['] + ['[r_drop, distillation, z_loss]']
 
 
 def rows(*numbers):
@@ -158,7 +182,11 @@ def rows(*numbers):
 
 def learn(text, dtype=jnp.float32):
     """(batch, key) → sums and gradients."""
+    return compiled(text, dtype, loss_of_logits.CHUNK_ON_CPU)
 
+
+@functools.cache
+def compiled(text, dtype, chunk):
     @jax.jit
     def run(batch, key=None):
         output, _ = loss_and_grads(Words(dtype), variables(), batch, loss_of(text), key)

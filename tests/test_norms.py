@@ -132,12 +132,3 @@ def test_batch_norm_that_is_not_training_is_of_its_running_means():
     scale, bias = (float64(p['params'][k]) for k in ('scale', 'bias'))
     expected = (X - mean) / np.sqrt(variance + 0.1) * scale + bias
     np.testing.assert_allclose(apply(norm, p, jnp.asarray(X)), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ('ours', 'linen'), [(Layer(), nn.LayerNorm()), (Rms(), nn.RMSNorm())]
-)
-def test_norms_equal_linens(ours, linen):
-    x = jnp.asarray(X, jnp.float32)
-    p = variables(ours, x)
-    np.testing.assert_allclose(apply(ours, p, x), apply(linen, p, x), atol=1e-5)

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from tiny import record
 
 from experiments.config.schema import BatchConfig, ExperimentConfig
 from experiments.costs import ledger
-from flaxformer_lite import record
 from flaxformer_lite.config import variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.masks import AttentionContext, TokenBatch
@@ -110,7 +110,7 @@ def test_layers_that_hold_their_weights_are_recorded_by_their_own_mask():
 
 def test_the_ledger_counts_each_layer_by_its_own_kind():
     def parameters(feed_forward):
-        sizes = tiny.SIZES | {'num_layers': 4, 'feed_forward': feed_forward}
+        sizes = tiny.SIZES | {'num_layers': 2, 'feed_forward': feed_forward}
         batch = BatchConfig(tokens=64, max_length=16)
         config = ExperimentConfig(model=ModelConfig(**sizes), batch=batch)
         found = ledger.ledger(config)

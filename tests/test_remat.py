@@ -53,8 +53,9 @@ def kept_bytes(choice, **overrides):
 
 
 def test_what_is_kept_grows_and_what_is_computed_again_shrinks_with_the_policy():
-    ledgers = {choice: costs(choice, num_layers=1) for choice in CHOICES}
-    kept = {choice: kept_bytes(choice, num_layers=1) for choice in CHOICES}
+    sizes = {'num_layers': 1, 'architecture': 'decoder_only'}
+    ledgers = {choice: costs(choice, **sizes) for choice in CHOICES}
+    kept = {choice: kept_bytes(choice, **sizes) for choice in CHOICES}
     again = {
         choice: x['recomputed']['flops_per_token'] for choice, x in ledgers.items()
     }

@@ -74,7 +74,7 @@ def test_loss_gradients_and_statistics_are_those_of_separate_layers():
 
 
 def test_the_first_parameters_are_the_same():
-    (separate, _), (scanned, _) = both()
+    (separate, _), (scanned, _) = both(architecture='decoder_only')
     key = jax.random.key(5)
     expected = jax.jit(lambda: init_variables(separate, key))()
     found = jax.jit(lambda: init_variables(scanned, key))()

@@ -5,32 +5,26 @@ import pytest
 from configs.sweeps import table3
 from experiments.command_line import flags
 from experiments.config import check
-from experiments.runtime import mesh
 from experiments.sweeps import planning, schema
-from experiments.training.result import count_parameters
 
+pytestmark = pytest.mark.usefixtures('no_default_is_written')
 NAMES = flags.available(schema.FOLDER)
 
 
-def first_runs(name):
+def first_runs(sweep):
     """The runs of a sweep's arms with their first seed, by arm."""
-    return {run.arm: run for run in reversed(planning.load(name).runs)}
-
-
-def parameters(config):
-    model = check.build_model(config)
-    return count_parameters(mesh.abstract_variables(model)['params'])
+    return {run.arm: run for run in reversed(sweep.runs)}
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_every_arm_can_be_built_and_scores_what_decides(name):
-    measure = planning.load(name).measure
-    for run in first_runs(name).values():
+    sweep = planning.load(name)
+    for run in first_runs(sweep).values():
         check.check_config(run.config)
         check.check_overrides(run.config, run.overrides)
         check.build_model(run.config)
         chosen = [text.strip() for text in run.config.evaluation.sets.split(',')]
-        assert chosen == [''] or measure.split()[0] in chosen
+        assert chosen == [''] or sweep.measure.split()[0] in chosen
 
 
 def closed_form(model, vocab_size):
@@ -46,7 +40,7 @@ def closed_form(model, vocab_size):
 
 
 def test_table_3_has_the_published_millions_at_the_vocabularies_they_tell_of():
-    runs = first_runs('table3')
+    runs = first_runs(planning.load('table3'))
     found = {}
     for arm, numbers in table3.published().items():
         if 'parameters' in numbers:

@@ -243,7 +243,8 @@ def test_evaluation_reads_the_batch_stats_that_training_leaves():
 
 def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
     def learnt(balance):
-        m = model(dropout=0.0, feed_forward=f'mixture(balance={balance})')
+        fields = dict(tie='all', architecture='decoder_only', dropout=0.0)
+        m = model(**fields, feed_forward=f'mixture(balance={balance})')
         variables = {'params': tiny.parameters(m)}
         step = functools.partial(loss_and_grads, m, dropout_key=jax.random.key(1))
         return jax.jit(step)(variables, batch())[0]
@@ -256,5 +257,5 @@ def test_what_parts_add_to_the_loss_is_learnt_from_and_not_reported_as_loss():
     expected = jax.tree.map(lambda x, y: x + 2 * (y - x), none, once)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
     jax.tree.map(close, twice, expected)
-    gates = [g['encoder']['layer_0']['feed_forward']['gate'] for g in (none, once)]
+    gates = [g['decoder']['layer_0']['feed_forward']['gate'] for g in (none, once)]
     assert np.abs(gates[0]['kernel'] - gates[1]['kernel']).max() > 1e-2

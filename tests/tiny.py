@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from flax import linen as nn
 
+import flaxformer_lite
 from configs import wmt_base
 from flaxformer_lite.config import build, variants
 from flaxformer_lite.config.schema import ModelConfig
@@ -90,6 +91,13 @@ def apply(
     """`module.apply` as one program, which compiles sooner than its operations one by
     one."""
     return module.apply(variables, *args, method=method, **kwargs)
+
+
+# What looks into a model, likewise: the model, its variables, and a batch.
+record = jax.jit(flaxformer_lite.record, static_argnums=0)
+attention_stats = jax.jit(flaxformer_lite.attention_stats, static_argnums=0)
+log_probs = jax.jit(flaxformer_lite.log_probs, static_argnums=0)
+loss_sums = jax.jit(flaxformer_lite.loss_sums, static_argnums=0)
 
 
 def float64(tree: Any) -> Any:

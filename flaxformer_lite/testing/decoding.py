@@ -42,7 +42,8 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
         numbers_B = jnp.arange(len(sources))
         found = decode(numbers_B, padded_BS)
         alone = [decode(i[None], padded_BS[i][None]) for i in numbers_B]
-        scores = functools.partial(_teacher_forced, model, variables)
+        found, alone = jax.device_get((found, alone))
+        expected = _teacher_forced(model, variables, found, sources)
         return [
             without('each sentence has a result', _without_result(found)),
             without('a result is tokens, an end and padding', _unfinished(found)),
@@ -50,23 +51,35 @@ def strategy_findings(strategy: Strategy) -> list[Finding]:
             equal(
                 'scores are those of the model',
                 ROUNDING,
-                _misjudged(strategy, found, sources, scores),
+                _misjudged(strategy, found, expected),
             ),
             without('other rows change nothing', _changed(found, alone)),
         ]
 
 
-def _teacher_forced(model, variables, source, target) -> float:
-    """log p of a target."""
-    scored = log_probs(model, variables, make_batch([source], [target]))
-    return float(scored.log_p.sum())
+def _teacher_forced(model, variables, found, sources) -> list[float]:
+    """log p of each result, its end token included."""
+    results = list(_results(found))
+    if not results:
+        return []
+    targets = [_up_to_the_end(tokens) for _, _, tokens, _ in results]
+    batch = make_batch([sources[i] for i, *_ in results], targets)
+    scored = jax.jit(functools.partial(log_probs, model))(variables, batch)
+    return scored.log_p.sum(-1).tolist()
 
 
 def _results(found: DecodeResult) -> Iterator[tuple[int, int, list[int], float]]:
     """Those that exist: sentence, rank, tokens, score."""
-    for i, j in zip(*jnp.nonzero(found.exists_BN), strict=True):
-        tokens, score = found.tokens_BNL[i, j], found.scores_BN[i, j]
-        yield int(i), int(j), tokens.tolist(), float(score)
+    for i, hypotheses in enumerate(found.exists_BN.tolist()):
+        for j, exists in enumerate(hypotheses):
+            if exists:
+                tokens, score = found.tokens_BNL[i, j], found.scores_BN[i, j]
+                yield i, j, tokens.tolist(), float(score)
+
+
+def _up_to_the_end(tokens: list[int]) -> list[int]:
+    end = DEFAULT_TOKENS.end
+    return tokens[: tokens.index(end) + 1] if end in tokens else tokens
 
 
 def _without_result(found: DecodeResult) -> Iterator[str]:
@@ -92,13 +105,11 @@ def _unordered(found: DecodeResult) -> Iterator[str]:
         before[i] = score
 
 
-def _misjudged(strategy, found, sources, log_p) -> Iterator[tuple[float, str]]:
-    end = DEFAULT_TOKENS.end
-    for i, _, tokens, score in _results(found):
-        length = tokens.index(end) + 1 if end in tokens else len(tokens)
-        expected = log_p(sources[i], tokens[:length])
-        expected /= float(strategy.length_penalty(jnp.int32(length)))
-        yield abs(score - expected), f'that of {tokens[:length]} is {{}} away'
+def _misjudged(strategy, found, log_p) -> Iterator[tuple[float, str]]:
+    for (_, _, tokens, score), expected in zip(_results(found), log_p, strict=True):
+        target = _up_to_the_end(tokens)
+        expected /= float(strategy.length_penalty(jnp.int32(len(target))))
+        yield abs(score - expected), f'that of {target} is {{}} away'
 
 
 def _changed(found: DecodeResult, alone: list[DecodeResult]) -> Iterator[str]:
