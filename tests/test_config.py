@@ -195,6 +195,7 @@ def test_what_older_runs_say_is_read_in_the_words_of_now(
 
 def test_a_published_tokenizer_of_older_runs_is_read_as_a_spec(tmp_path):
     config = load.to_store(ExperimentConfig().to_dict())
+    config['schema_version'] = load.FIRST_VERSION
     config['tokenizer'] = {'vocab_size': 4000, 'kind': 'published'}
     file = tmp_path / 'config.json'
     file.write_text(json.dumps(config))

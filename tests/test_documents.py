@@ -75,7 +75,7 @@ def named_fields(page):
     text = (ROOT / 'docs' / page).read_text('utf-8')
     sections = '|'.join(sorted({x.partition('.')[0] for x in schema.fields()}))
     in_text = re.findall(rf'`((?:{sections})\.\w+)(?:=([^`\n]+))?`', text)
-    in_commands = re.findall(r'--config\.(\w+\.\w+)=([^\s`]+)', text)
+    in_commands = re.findall(r"--config\.(\w+\.\w+)='?((?<=')[^'\n]+|[^\s`]+)", text)
     return sorted({*in_text, *in_commands})
 
 

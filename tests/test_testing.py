@@ -312,6 +312,7 @@ def test_a_run_refuses_a_part_that_breaks_a_contract_unless_told_to_train_it(
 TOLD = {
     'forced_prefix': 'forced_prefix(tokens=(5, 9))',
     'min_length': 'min_length(length=3)',
+    'profile': 'profile(after=100)',
 }
 OF_OTHERS = {'wandb', 'mlflow'}  # hooks that call what is installed
 OURS = [

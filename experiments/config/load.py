@@ -183,7 +183,8 @@ def read_stored(file: Path) -> dict[str, Any]:
             section, _, key = name.rpartition('.')
             part = config.setdefault(section, {}) if section else config
             part.setdefault(key, value)
-    _in_words_of_now(config)
+    if version < latest:
+        _in_words_of_now(config)
     return config
 
 

@@ -185,7 +185,7 @@ class Sweep:
         return dict(zip(self.arms, combinations, strict=True)) if self.factors else {}
 
 
-_NOT_OF_THE_FILE = ('name', 'until', 'digest', 'trials', 'runs', 'ended')
+NOT_OF_THE_FILE = ('name', 'until', 'digest', 'trials', 'runs', 'ended')
 
 
 def load(path: str | Path) -> Sweep:
@@ -220,7 +220,7 @@ def _sweep(name: str, digest: str, values: dict[str, Any]) -> Sweep:
     if isinstance(values.get('seeds'), str):
         until = _until(values['seeds'])
         values['seeds'] = tuple(range(until.most))
-    spec.check('sweep', Sweep, values, _NOT_OF_THE_FILE)
+    spec.check('sweep', Sweep, values, NOT_OF_THE_FILE)
     values |= {'name': name, 'digest': digest, 'until': until}
     if values.get('factors'):
         values |= _factors(values)
