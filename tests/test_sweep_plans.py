@@ -242,3 +242,18 @@ def test_a_worker_goes_on_with_what_results_ask_for(folder, monkeypatch):
     ]
     sweep = planning.plan(sweep)
     assert all(map(planning.has_ended, (*sweep.trials, *sweep.runs))) and sweep.ended
+
+
+def test_a_worker_adds_seeds_until_results_are_enough(folder, monkeypatch):
+    sweep = planned(folder, seeds='until(half_width=1.0, most=9)')
+    noise = [0.5, -0.5, 0, 0.5, -0.5, 0]  # too much for three seeds
+    made = []
+
+    def run(config, path, overrides, screen):
+        (this,) = [x for x in planning.plan(sweep).runs if x.path == path]
+        made.append(this.seed)
+        finish(this, 10.0 + noise[this.seed] * (this.arm == 'wide'))
+
+    monkeypatch.setattr(loop, 'run', run)
+    workers.make_all(sweep, 0, 1)
+    assert sorted(made) == sorted(2 * [0, 1, 2, 3, 4, 5])

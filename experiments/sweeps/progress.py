@@ -16,7 +16,8 @@ from experiments.sweeps.schema import PlannedRun, Sweep
 def heading(sweep: Sweep) -> str:
     """The sweep's facts, a line each."""
     arms, seeds = len(sweep.arms), len(sweep.seeds)
-    runs = f'{arms * seeds}: {arms} arms × {seeds} seeds'
+    most = 'at most ' if sweep.until else ''
+    runs = f'{most}{arms * seeds}: {arms} arms × {seeds} seeds'
     if sweep.tune is not None:
         trials = len(sweep.trials) // arms
         runs = f'{runs}, after {trials} trials of {sweep.tune.field} each'

@@ -26,7 +26,7 @@ from experiments.sweeps.schema import PlannedRun, Sweep
 
 
 def make_all(sweep: Sweep, index: int, workers: int) -> None:
-    """Makes the trials of a sweep, and then the runs that these ask for.
+    """Makes the runs of a sweep, and those that their results ask for.
 
     Args:
       sweep: as it is planned.
@@ -35,10 +35,19 @@ def make_all(sweep: Sweep, index: int, workers: int) -> None:
     Raises:
       Stopped: as `make_runs`.
     """
-    make_runs(sweep.trials, index, workers)
-    while any(planning.outcome(run).status == reading.RUNNING for run in sweep.trials):
-        time.sleep(1)  # another worker's result decides
-    make_runs(planning.plan(sweep).runs, index, workers)
+    seen: set[Path] = set()
+    while True:
+        sweep = planning.plan(sweep)
+        runs = [*sweep.trials, *sweep.runs]
+        new = [run for run in runs if run.path not in seen]
+        are_running = [planning.outcome(run).status == reading.RUNNING for run in runs]
+        if new:
+            make_runs(new, index, workers)
+            seen.update(run.path for run in new)
+        elif not sweep.ended and any(are_running):
+            time.sleep(1)  # another worker's result decides
+        else:
+            return
 
 
 def make_runs(runs: Sequence[PlannedRun], index: int, workers: int) -> None:
