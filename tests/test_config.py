@@ -177,6 +177,7 @@ def test_what_older_runs_say_is_read_in_the_words_of_now(
     config = load.to_store(ExperimentConfig().to_dict())
     config['schema_version'] = load.FIRST_VERSION
     config['tokenizer'] = {'vocab_size': 4000, 'kind': 'trained'}
+    config['train']['profile'] = None
     for added in load.ADDED:
         for name in added:
             place, _, key = name.rpartition('.')

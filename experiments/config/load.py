@@ -39,6 +39,7 @@ ADDED: list[dict[str, Any]] = [
         'objective': None,
         'evaluation.processors': None,
     },
+    {},
 ]
 _SMOOTHED = 'cross_entropy(label_smoothing={})'
 # Fields beside `evaluation.decode` that are arguments of what it names now.
