@@ -1,8 +1,5 @@
-"""`experiments.look`, and the functions that notebooks look into a run with."""
+"""The functions that notebooks look into a run with."""
 
-import os
-import re
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +8,9 @@ import numpy as np
 import pytest
 import small_runs
 import tiny
-from test_report_page import Reader, drawn
 
 import experiments
-from experiments import look
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError
 from experiments.evaluation import opened_run
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.reports import looking
@@ -44,33 +38,6 @@ def trained(tmp_path_factory, cache):
 @pytest.fixture(scope='module')
 def run(trained):
     return experiments.open_run(trained)
-
-
-def command(*arguments):
-    """Runs the command in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, 'argv', ['look', *map(str, arguments)])
-        look.main()
-
-
-@pytest.mark.slow
-def test_the_page_has_all_that_is_known_of_the_run(trained, tmp_path):
-    out = tmp_path / 'folder' / 'page.html'
-    texts = [f'--text={TEXT}', '--text=A dog.']
-    command(f'--workdir={trained}', *texts, f'--out={out}')
-    assert os.listdir(out.parent) == ['page.html']
-    page = out.read_text('utf-8')
-    reader = Reader(page)
-    titles = re.findall('<h2>(.*)</h2>', page[: page.index('<script')])
-    assert titles == ['Sentence 1', 'Sentence 2']
-    assert str(trained) in reader.text and TEXT in reader.text
-    assert 'b' not in reader.tags
-    figures = drawn(page)
-    for number in (1, 2):
-        for kind in looking.KINDS.values():
-            assert f'Sentence_{number}_{re.sub("[ -]", "_", kind)}' in figures
-        for layer in ('mean_of_all_layers', 'layer_0', 'layer_1'):
-            assert f'Sentence_{number}_alignment_{layer}' in figures
 
 
 @pytest.mark.slow
@@ -184,27 +151,3 @@ def test_what_holds_no_weights_is_left_out_and_the_rest_is_shown(case):
     shown = [title for kind, title in looking.KINDS.items() if kind in there]
     assert list(looking.attention(run, 'abc', 'de')) == shown
     assert bool(looking.alignment(run, 'abc', 'de')) == ('decoder cross' in there)
-
-
-WRONG = [
-    (['--text= '], "--text=' ' is blank: give a sentence"),
-    (['--text=a', '--out=FOLDER/a.html/b.html'], r'a.html is not a directory'),
-    (['--text=a', '--workdir=FOLDER'], 'is not the directory of a run|no such|is no'),
-    ([f'--text={"long " * 200}'], r'--text=.* has \d+ tokens .* more than the 128'),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(('arguments', 'message'), WRONG, ids=lambda x: str(x)[:40])
-def test_what_cannot_be_is_one_line_before_anything_is_computed(
-    trained, tmp_path, arguments, message, monkeypatch
-):
-    (tmp_path / 'a.html').write_text('', encoding='utf-8')
-    given = {'--workdir': trained, '--out': tmp_path / 'new.html'}
-    arguments = [x.replace('FOLDER', str(tmp_path)) for x in arguments]
-    named = {argument.split('=')[0] for argument in arguments}
-    arguments += [f'{name}={x}' for name, x in given.items() if name not in named]
-    monkeypatch.setattr(OpenedRun, 'translate', None)
-    with pytest.raises(UserError, match=message):
-        command(*arguments)
-    assert os.listdir(tmp_path) == ['a.html']
