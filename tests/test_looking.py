@@ -51,21 +51,24 @@ def test_an_alignment_is_the_mean_over_heads_of_the_weights_that_write_a_piece(r
     for chart, wanted_TS in zip(
         found.values(), [layers_LTS.mean(0), *layers_LTS], strict=True
     ):
-        ((row,),) = chart.to_dict()['datasets'].values()
-        np.testing.assert_allclose(row['weight'], 1000 * wanted_TS, atol=0.51)
+        (cells,) = chart.to_dict()['datasets'].values()
+        weights = [cell['weight'] for cell in cells]
+        np.testing.assert_allclose(weights, wanted_TS.ravel(), atol=0.00051)
 
 
 def test_a_row_of_an_alignment_is_the_piece_that_is_written(monkeypatch):
-    queries, keys = {'decoder cross': ['<s>', 'x']}, {'decoder cross': ['a', 'b', 'c']}
     two_heads = [[[0.2, 0.8, 0], [1, 0, 0]], [[0.6, 0.2, 0.2], [0.4, 0.1, 0.5]]]
-    seen = Attended(queries, keys, {'decoder cross': [np.array(two_heads)]})
+    layers = [np.array(two_heads)]
+    seen = {'decoder cross': Attended(['<s>', 'x'], ['a', 'b', 'c'], layers)}
     monkeypatch.setattr(looking, 'attended', lambda *arguments: seen)
     run: Any = None
     ((name, chart),) = looking.alignment(run, 's', 't').items()
     assert name == 'layer 0'
-    text = str(chart.to_dict())
-    assert "'weight': [[400, 500, 100], [700, 50, 250]]" in text
-    assert '["x", "</s>"][datum.value]' in text
+    (cells,) = chart.to_dict()['datasets'].values()
+    assert [cell['weight'] for cell in cells] == [0.4, 0.5, 0.1, 0.7, 0.05, 0.25]
+    assert [cell['from'] for cell in cells] == ['x'] * 3 + ['</s>'] * 3
+    assert [cell['to'] for cell in cells] == ['a', 'b', 'c'] * 2
+    assert '["x", "</s>"][datum.value]' in str(chart.to_dict())
 
 
 @pytest.mark.slow
@@ -80,7 +83,7 @@ def test_a_notebook_has_each_figure_as_a_chart(run):
 def test_what_is_given_is_what_the_decoder_writes(run):
     sentence = looking.attended(run, TEXT, TARGET)
     pieces = run.tokenizer.pieces(run.tokenizer.encode([TARGET])[0])
-    assert sentence.queries['decoder'] == ['<s>', *pieces]
+    assert sentence['decoder'].queries == ['<s>', *pieces]
 
 
 class Letters(Tokenizer):
@@ -115,11 +118,11 @@ def test_each_weight_has_the_pieces_that_it_joins(architecture):
     own = {'encoder': read, 'decoder': written, 'decoder cross': written}
     if architecture == 'decoder_only':
         own = {'decoder': read + written}
-    assert found.queries == own
-    for kind, layers in found.weights.items():
+    assert {kind: of.queries for kind, of in found.items()} == own
+    for kind, of in found.items():
         keys = read if kind == 'decoder cross' else own[kind]
-        assert found.keys[kind] == keys
-        for layer_HTS in layers:
+        assert of.keys == keys
+        for layer_HTS in of.layers:
             assert layer_HTS.shape == (2, len(own[kind]), len(keys))
             np.testing.assert_allclose(layer_HTS.sum(-1), 1, rtol=1e-5)
 

@@ -40,7 +40,7 @@ class Section:
       title: its heading.
       text: paragraphs.
       tables: of numbers.
-      figures: above the tables.
+      figures: above the text and the tables.
       sentences: translations to read.
       doubts: what a reader must know before believing the rest.
     """
@@ -118,8 +118,10 @@ def _compared(study: Study) -> Section:
     if published is not None:
         section.tables.append(published)
     if study.sweep is not None:
-        section.text.append(f'Source: {study.sweep.source}')
-        section.text.append(f'What differs here: {study.sweep.differs}')
+        section.text += [
+            f'Source: {study.sweep.source}',
+            f'What differs here: {study.sweep.differs}',
+        ]
     return section
 
 
@@ -151,9 +153,8 @@ def _curves(study: Study, against: str) -> list[Section]:
     """The curves of training; none where no run has any."""
     drawn = figures.curves(study, against)
     text = (
-        'A line is the mean over seeds at the steps that all of an arm have; the band '
-        'goes from the lowest seed to the highest. Tokens and time of a row are its '
-        "share of the run's, by steps, where the row does not tell them."
+        'A line is the mean over seeds at the steps that all of an arm have. Tokens '
+        "and time that a row does not tell are its share of the run's, by steps."
     )
     return [Section('Curves', [text], figures=drawn)] if drawn else []
 
