@@ -104,8 +104,7 @@ def _answer(study: Study, notes: Sequence[str]) -> Section:
         ],
     )
     forest = figures.forest(declared or list(contrasts.values()), str(study.measure))
-    if forest is not None:
-        section.figures.append(forest)
+    section.figures += filter(None, [forest])
     section.doubts += designs.doubts(study)
     section.doubts += conditions.warnings(study)
     section.doubts += notes
@@ -114,9 +113,7 @@ def _answer(study: Study, notes: Sequence[str]) -> Section:
 
 def _compared(study: Study) -> Section:
     section = Section('What was compared', tables=[conditions.facts(study)])
-    published = findings.published(study)
-    if published is not None:
-        section.tables.append(published)
+    section.tables += filter(None, [findings.published(study)])
     if study.sweep is not None:
         section.text += [
             f'Source: {study.sweep.source}',
@@ -135,17 +132,13 @@ def _tuning(study: Study) -> list[Section]:
     )
     shown = [designs.trials(study, tried), designs.expected_best(study, tried)]
     section = Section('Tuning', [text], shown)
-    figure = designs.tuning_curve(study, tried)
-    if figure is not None:
-        section.figures.append(figure)
+    section.figures += filter(None, [designs.tuning_curve(study, tried)])
     return [section]
 
 
 def _costs(study: Study) -> Section:
     section = Section('Cost', tables=[findings.costs(study)])
-    reached = designs.time_to_target(study)
-    if reached is not None:
-        section.tables.append(reached)
+    section.tables += filter(None, [designs.time_to_target(study)])
     return section
 
 

@@ -72,8 +72,8 @@ def _cost(run: PlannedRun) -> tuple[int, float]:
 
     costs = ledger(run.config)
     tokens = run.config.train.steps * costs['batch']['tokens']
-    flops = float(tokens * costs['flops_per_token']['total'])
-    return costs['parameters']['total'], flops
+    flops = tokens * costs['flops_per_token']['total']
+    return costs['parameters']['total'], float(flops)
 
 
 def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
