@@ -86,11 +86,10 @@ def forest():
 
 
 def write(name: str, chart) -> None:
-    """Writes a chart as a report does, with room for a reader's wider letters."""
+    """Writes a chart as a report does."""
     from experiments.reports.figures import Figure, files
 
-    padding = {'left': 20, 'top': 8, 'right': 28, 'bottom': 8}  # pixels
-    svg = files(Figure(name, name, chart.properties(padding=padding)))['svg']
+    svg = files(Figure(name, name, chart))['svg']
     (PICTURES / name).write_bytes(svg)
     print(f'docs/pictures/{name}  {len(svg):,} bytes')
 

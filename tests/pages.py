@@ -56,7 +56,8 @@ def commands(page):
     blocks = FENCE.findall(text(page))
     joined = [code.replace('\\\n', ' ') for name, code in blocks if name == '']
     lines = [line.strip() for code in joined for line in code.splitlines()]
-    lines += re.findall(r'`([^`\n]+)`', FENCE.sub('', text(page)))
+    within = re.findall(r'`([^`\n]+)`', FENCE.sub('', text(page)))
+    lines += [line.replace('\\|', '|') for line in within]  # as a table has it
     found = [line for line in lines if COMMAND.search(line)]
     for name, value in PLACEHOLDERS.items():
         found = [line.replace(name, value) for line in found]

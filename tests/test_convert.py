@@ -20,7 +20,7 @@ import pytest
 from terminals import Terminal
 
 import flaxformer_lite
-from experiments import convert, look, report, run, storage, translate
+from experiments import convert, report, run, storage, translate
 from experiments.command_line import flags
 from experiments.conversion import converted
 from experiments.errors import UserError
@@ -276,9 +276,12 @@ def test_from_a_published_checkpoint_to_one_that_is_trained_on(
     capsys.readouterr()
     command(monkeypatch, report, path)
     assert re.search(r'run +1  finished +64 +64 ', capsys.readouterr().out)
+    texts_file = tmp_path / 'texts'
+    texts_file.write_text('cab abba\n', encoding='utf-8')
     page = tmp_path / 'page.html'
-    arguments = f'--workdir={path}', '--text=cab abba', f'--out={page}'
-    command(monkeypatch, look, *arguments)
+    with texts_file.open() as file, monkeypatch.context() as patch:
+        patch.setattr(sys, 'stdin', file)
+        command(patch, translate, f'--workdir={path}', f'--html={page}')
     assert page.exists()
     out = tmp_path / 'out'
     command(monkeypatch, convert, path, '--to=huggingface', f'--out={out}')

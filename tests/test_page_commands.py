@@ -111,7 +111,8 @@ def test_the_python_about_a_run_runs_beside_it(trained, monkeypatch):
     monkeypatch.setenv('FLAXFORMER_LITE_CACHE', str(trained.parent / 'cache'))
     names = {}
     exec(compile(code, page, 'exec'), names)
-    assert list(names['run'].alignment(names['text'])) == ['layer 0']
+    found = names['looking'].alignment(*map(names.get, ('run', 'text', 'translation')))
+    assert list(found) == ['layer 0']
 
 
 def test_the_readmes_own_attention_trains_and_has_its_law(tmp_path):

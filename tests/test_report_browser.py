@@ -1,15 +1,12 @@
-"""A report in a real browser: it draws, answers the pointer, and fits a telephone."""
+"""A report in a real browser: it draws, sorts, folds, and fits a telephone."""
 
-import numpy as np
 import pytest
-from test_report_page import HOSTILE, attention, runs
+from test_report_page import HOSTILE, runs
 
 from docs.shots import CHROMIUM
 from experiments.reports import arms, figures, page
 from experiments.runs.reading import read_run
 
-LENGTH = 60  # tokens
-DRAWN = "[...document.querySelectorAll('.plot')].every(plot => plot.view)"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM.exists(), reason='there is no Chromium here'),
@@ -25,17 +22,6 @@ def report(tmp_path_factory):
         patch.setattr(figures, 'files', lambda figure: {})
         page.write(study, folder)
     return folder / 'index.html'
-
-
-@pytest.fixture(scope='module')
-def hard(tmp_path_factory):
-    """A page of a long sentence, from right to left."""
-    pieces = [f'▁كلمة{i}' for i in range(LENGTH)]
-    section = attention(pieces, np.eye(LENGTH))
-    section.text.append('كلمة ' * LENGTH)
-    file = tmp_path_factory.mktemp('hard') / 'page.html'
-    file.write_text(page.html('run', [section]), encoding='utf-8')
-    return file
 
 
 @pytest.fixture(params=[1280, 390])
@@ -56,23 +42,37 @@ def tab(browser, request):
 
 def open_page(tab, file):
     tab.goto(file.as_uri())
-    tab.wait_for_function(DRAWN)
     return tab
 
 
-@pytest.mark.parametrize('file', ['report', 'hard'])
-def test_the_page_is_no_wider_than_the_screen(tab, file, request):
-    open_page(tab, request.getfixturevalue(file))
+def drawn(tab, figure):
+    """A figure, once it has been scrolled to and drawn."""
+    found = tab.locator(f'[data-figure="{figure}"]')
+    found.scroll_into_view_if_needed()
+    tab.wait_for_function('plot => plot.view', arg=found.element_handle())
+    return found
+
+
+def test_the_page_is_no_wider_than_the_screen(tab, report):
+    open_page(tab, report)
+    for plot in tab.locator('.plot').all():
+        figure = drawn(tab, plot.get_attribute('data-figure'))
+        assert figure.bounding_box()['width'] > 280
     width = tab.evaluate('document.documentElement.scrollWidth')
     assert width <= tab.viewport_size['width']
-    for figure in tab.locator('.plot').all():
-        assert figure.bounding_box()['width'] > 280
+
+
+def test_a_figure_is_drawn_when_it_comes_into_view(tab, report):
+    open_page(tab, report)
+    drawn(tab, 'differences')
+    last = tab.locator('.plot').last
+    assert last.evaluate('plot => plot.childElementCount') == 0
+    drawn(tab, last.get_attribute('data-figure'))
 
 
 def test_a_value_is_told_where_it_is_pointed_at(tab, report):
     open_page(tab, report)
-    chart = tab.locator('[data-figure="loss"]')
-    chart.scroll_into_view_if_needed()
+    chart = drawn(tab, 'loss')
     x, y = chart.evaluate(
         'plot => [["x", 10], ["y", 7.0]].map(([axis, value], i) => '
         'plot.view.origin()[i] + plot.view.scale(axis)(value))'
@@ -83,17 +83,62 @@ def test_a_value_is_told_where_it_is_pointed_at(tab, report):
     told.get_by_text('num_heads=').wait_for()
 
 
-def test_a_head_that_is_clicked_is_shown_large(tab, hard):
-    open_page(tab, hard)
-    maps = tab.locator('[data-figure="maps"]')
-    maps.scroll_into_view_if_needed()
-    picked = 'plot => plot.view.data("picked_store").map(x => x.values)'
-    assert maps.evaluate(picked) == [[0, 0]]
-    box = maps.locator('canvas').bounding_box()
-    tab.mouse.click(box['x'] + 210, box['y'] + 200)
+def test_a_table_is_sorted_by_its_numbers_from_the_keyboard(tab, report):
+    open_page(tab, report)
+    table = tab.locator('.wide').first
+    head = table.get_by_role('columnheader', name='difference')
+
+    def arms_shown():
+        return table.locator('tbody td:first-child').all_text_contents()
+
+    def press():
+        head.get_by_role('button').press('Enter')
+        return arms_shown(), head.get_attribute('aria-sort')
+
+    eight, four = 'num_heads=8', 'num_heads=4'
+    assert arms_shown() == [eight, four]
+    # The base has no difference, and so is the last either way.
+    assert press() == ([eight, four], 'ascending')
+    assert press() == ([eight, four], 'descending')
+    head = table.get_by_role('columnheader', name='test bleu')
+    assert press() == ([four, eight], 'ascending')
+    assert press() == ([eight, four], 'descending')
+    assert table.locator('[aria-sort]').count() == 1
+    head = table.get_by_role('columnheader', name='arm')
+    assert press() == ([four, eight], 'ascending')
+
+
+def test_contents_stay_in_view_and_unfold_what_they_lead_to(tab, report):
+    open_page(tab, report)
+    link = tab.get_by_role('link', name='Curves')
+    section = tab.locator('details', has=tab.get_by_role('heading', name='Curves'))
+    section.locator('summary').first.press('Enter')
+    assert not section.evaluate('details => details.open')
+    link.press('Enter')
+    tab.wait_for_function('details => details.open', arg=section.element_handle())
+    drawn(tab, 'loss')
+    if tab.viewport_size['width'] > 1100:
+        box = link.bounding_box()
+        assert 0 <= box['y'] < tab.viewport_size['height']
+
+
+def test_without_javascript_text_and_tables_are_there(browser, report):
+    context = browser.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto(report.as_uri())
+    assert tab.get_by_text('seed 9: diverged').is_visible()
+    assert tab.get_by_role('cell', name='37.00 ± 2.00').first.is_visible()
+    context.close()
+
+
+def test_figures_are_dark_where_the_screen_is(tab, report):
+    tab.emulate_media(color_scheme='dark')
+    open_page(tab, report)
+    chart = drawn(tab, 'differences')
+    assert chart.evaluate('plot => plot.view.background()') == '#15191e'
+    tab.emulate_media(color_scheme='light')
     tab.wait_for_function(
-        f'JSON.stringify(({picked})(document.querySelector('
-        '"[data-figure=maps]"))) === "[[1,1]]"'
+        'plot => plot.view.background() === "#ffffff"', arg=chart.element_handle()
     )
 
 

@@ -16,7 +16,6 @@ from made_runs import REFERENCES, SOURCES, fail, make, translate
 from experiments.reports import analysis, arms, figures, looking, page, tables
 from experiments.reports.analysis import Spread
 from experiments.reports.figures import Figure
-from experiments.reports.page import Section
 from experiments.reports.tables import Difference, Interval, PValue, Table
 from experiments.runs.reading import read_run
 
@@ -46,7 +45,7 @@ def runs(folder):
         for seed in range(3):
             path = folder / f'run,heads={number},train.seed={seed}'
             fields = {'model__num_heads': number, 'train__seed': seed, 'data': HOSTILE}
-            paths.append(make(path, first + seed, rows=ROWS, **fields))
+            paths.append(make(path, first + seed * number / 4, rows=ROWS, **fields))
             outputs = [f'{REFERENCES[0]} {HOSTILE}', *REFERENCES[1:]]
             sources = [HOSTILE, *SOURCES[1:]]
             translate(
@@ -54,14 +53,6 @@ def runs(folder):
             )
     paths.append(fail(make(folder / 'bad', rows=ROWS[:2], train__seed=9, data=HOSTILE)))
     return paths
-
-
-def attention(pieces, weights_TS):
-    """A section of two heads in each of two layers, and of their mean."""
-    maps = looking.head_maps([np.array([weights_TS] * 2)] * 2, pieces, pieces)
-    alignment = looking.weights_map(np.array(weights_TS), pieces, pieces)
-    drawn = [Figure('maps', 'Maps', maps), Figure('alignment', 'Mean', alignment)]
-    return Section('Attention', [pieces[-1]], figures=drawn)
 
 
 @pytest.fixture(scope='module')
@@ -131,7 +122,8 @@ def test_the_page_is_small_and_needs_no_other_file(report):
 
 def test_markdown_tells_the_same(report):
     text = (report / 'report.md').read_text('utf-8')
-    assert 'Best by test bleu: num\\_heads=8, 36.00 ± 1.00 (3 seeds).' in text
+    assert '| num\\_heads=8 |     3 | 37.00 ± 2.00 |' in text
+    assert text.index('figures/differences.svg') < text.index('seed 9: diverged')
     assert 'seed 9: diverged' in text
     assert '<script>' not in text
     for path in (report / 'figures').glob('*.svg'):
@@ -156,16 +148,48 @@ def test_a_line_is_the_mean_over_seeds_in_a_band_from_least_to_most(tmp_path):
     ]
     study = arms.study([read_run(path) for path in paths], None)
     (figure,) = figures.curves(study)
-    (points,) = figure.spec()['datasets'].values()
-    assert [(point['x'], point['y']) for point in points] == [(5, 4.5), (10, 2.5)]
-    assert [(point['low'], point['high']) for point in points] == [(4, 5), (2, 3)]
+    ((line,),) = figure.spec()['datasets'].values()
+    assert (line['x'], line['y']) == ([5, 10], [4.5, 2.5])
+    assert (line['low'], line['high']) == ([4, 2], [5, 3])
+    assert 'band: lowest to highest seed' in str(figure.spec())
     assert figures.curves(study, 'tokens') == []  # these rows have none
 
 
+def test_a_line_of_one_point_is_seen(tmp_path):
+    marks = {}
+    for number in (1, 2):
+        rows = [(step, 'train', {'loss': 4.0}) for step in range(1, number + 1)]
+        path = make(tmp_path / str(number), 30.0, rows=rows)
+        (figure,) = figures.curves(arms.study([read_run(path)], None))
+        svg = figures.files(figure)['svg'].decode()
+        marks[number] = len(re.findall('<path [^>]*opacity="1"', svg))
+        assert 'band:' not in svg
+    assert marks[1] > marks[2]
+
+
+def test_of_many_points_so_many_are_drawn_and_the_last_is_among_them():
+    points = [figures.Point(step, 1 / 3, 0, 1) for step in range(9_999)]
+    chart = figures.line_chart({'a': points, 'b': points[:5]}, 'steps', 'loss')
+    (lines,) = chart.to_dict()['datasets'].values()
+    assert [len(line['x']) for line in lines] == [2_000, 5]
+    assert lines[0]['x'][-1] == 9_998
+    assert lines[0]['y'][-1] == 0.333333
+
+
+def test_a_file_has_room_for_wider_letters():
+    point = figures.Point(1, 1, 1, 1)
+    chart = figures.line_chart({'a': [point]}, 'steps', 'loss')
+    bare = chart.properties(padding=0)
+    widths = [
+        int(re.search(rb'width="(\d+)"', figures.files(Figure('a', 'a', x))['svg'])[1])
+        for x in (bare, chart)
+    ]
+    assert widths[1] >= widths[0] + 40
+
+
 def test_names_and_weights_are_in_the_file_as_text_and_colours():
-    ends = {'low': 0.5, 'high': 2.5}
-    points = [{'line': f'arm {i}', 'x': 10.0 * i, 'y': i, **ends} for i in range(9)]
-    chart = figures.line_chart(points, 'cost', HOSTILE)
+    lines = {f'arm {i}': [figures.Point(10.0 * i, i, 0.5, 2.5)] for i in range(9)}
+    chart = figures.line_chart(lines, 'cost', HOSTILE)
     files = figures.files(Figure('points', 'a', chart))
     assert all(f'>arm {i}<' in files['svg'].decode() for i in range(9))
     assert HOSTILE not in files['svg'].decode()
@@ -173,13 +197,6 @@ def test_names_and_weights_are_in_the_file_as_text_and_colours():
     maps = looking.weights_map(np.array([[0.2, 0.8]]), ['x'], ['a', 'a'])
     svg = figures.files(Figure('maps', 'a', maps))['svg'].decode()
     assert len(re.findall('>a<', svg)) == 2  # equal names stay apart
-
-
-def test_what_a_piece_holds_is_text():
-    section = attention(['▁a', HOSTILE], [[0.25, 0.75], [1.0, 0.0]])
-    reader = Reader(page.html('run', [section]))
-    assert reader.tags.count('script') == 4 and 'b' not in reader.tags
-    assert HOSTILE in reader.text
 
 
 def test_the_forest_plot_has_each_interval_in_the_order_of_the_table():
@@ -284,6 +301,20 @@ def test_values_are_shown_as_papers_print_them():
     ]
     assert TABLE.cells()[1][1:] == ['31.00', '-', '-', '-', '-']
     assert tables.shown(PValue(0.04321)) == '0.043'
+    assert tables.shown(Spread(201.61, 7.619, 3)) == '201.6 ± 7.6'
+    assert tables.shown(Spread(992640.0, 0.0, 3)) == '992,640'
+    assert tables.shown(1.49862e12) == '1.5 × 10¹²'
+    assert tables.shown(0.00001) == '1 × 10⁻⁵'
+
+
+def test_a_reader_sees_gigabytes_and_csv_has_bytes():
+    table = Table('a', 'A', ('arm', 'memory, bytes'), [('one', 894_123_456)])
+    assert 'arm  memory\n' in re.sub(' +memory', '  memory', tables.text(table))
+    assert table.cells() == [['one', '0.89 GB']]
+    assert tables.as_csv(table) == 'arm,"memory, bytes"\none,894123456\n'
+    assert r'1.5 $\times$ 10$^1$$^2$' in tables.latex(
+        Table('a', 'A', ('flops',), [(1.5e12,)])
+    )
 
 
 def test_csv_holds_the_numbers_themselves():

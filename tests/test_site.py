@@ -52,10 +52,3 @@ def test_a_notebook_becomes_its_text_its_code_and_its_output():
         '![What the code above draws](name_1.png)\n'
     )
     assert pictures == {'name_1.png': b'picture'}
-
-
-def test_a_figure_gets_margins_and_keeps_its_place():
-    svg = '<svg width="100" height="30" viewBox="0 0 100 30"><rect width="100"/></svg>'
-    assert hook('pages').with_margins(svg) == (
-        '<svg width="148" height="30" viewBox="-24 0 148 30"><rect width="100"/></svg>'
-    )

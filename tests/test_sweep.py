@@ -130,17 +130,18 @@ def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
     first, second, *_, price = progress.plan(planned).splitlines()[2:]
     book = ledger(planned.runs[0].config)
     flops = 100 * book['flops_per_token']['total'] * book['batch']['tokens']
-    costs = [f'{book["parameters"]["total"]:,}', f'{flops:.2e}', '0:50']
+    costs = f'{book["parameters"]["total"]:,} {flops / 1e10:.3g} × 10¹⁰ 0:50'
     path = str(planned.runs[0].path)
-    assert first.split() == ['a', '0', 'finished', *costs, path]
+    assert first.split() == ['a', '0', 'finished', *costs.split(), path]
     assert second.split()[2:4] == ['not', 'begun'] and second.split()[-2] == '-'
     # The other five cost a little more each, with wider layers: 50 seconds are one.
     left = sum(
         100 * of['flops_per_token']['total'] * of['batch']['tokens']
         for of in (ledger(run.config) for run in planned.runs[1:])
     )
+    hours = left / float(flops) * 50 / 3600
     assert price == (
-        f'price: {left:.2e} FLOPs in 5 runs, {left / float(flops) * 50 / 3600:.2g} '
+        f'price: {left / 1e11:.3g} × 10¹¹ FLOPs in 5 runs, {hours:.2g} '
         'hours of one worker at the rate of finished runs'
     )
 

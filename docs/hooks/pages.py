@@ -29,8 +29,6 @@ _LINK = re.compile(r'(?<=\]\()([^)\s]+)(?=\))')
 _INCLUDE = re.compile(r'^<!-- include README\.md: (.*?) -->$', re.MULTILINE)
 # A picture that a notebook was saved with, which lies in no file.
 _FIGURE = re.compile(r'^<!-- figure (\w+ \d+): (.*?) -->$', re.MULTILINE)
-_SIZE = re.compile(r'width="(\d+)" height="(\d+)" viewBox="0 0 \d+ \d+"')
-_MARGIN = 24  # pixels
 _BLOCK = re.compile(r'<pre>(.*?)</pre>', re.DOTALL)
 _PRINTED_TABLE = re.compile(r'^-+(  -+)+$', re.MULTILINE)
 _CODE = re.compile(r'(^```.*?^```$|`[^`\n]*`)', re.MULTILINE | re.DOTALL)
@@ -40,23 +38,8 @@ def on_files(files: Files, config: Any) -> Files:
     for pattern in PAGES:
         for path in sorted(ROOT.glob(pattern)):
             name = path.relative_to(ROOT).as_posix()
-            if path.suffix == '.svg':
-                text = with_margins(path.read_text('utf-8'))
-                files.append(File.generated(config, name, content=text))
-            else:
-                files.append(File(name, str(ROOT), config.site_dir, False))
+            files.append(File(name, str(ROOT), config.site_dir, False))
     return files
-
-
-def with_margins(svg: str) -> str:
-    """A figure with room beside it, for wider fonts than it was laid out with."""
-
-    def widened(found: re.Match) -> str:
-        width, height = int(found[1]) + 2 * _MARGIN, found[2]
-        box = f'{-_MARGIN} 0 {width} {height}'
-        return f'width="{width}" height="{height}" viewBox="{box}"'
-
-    return _SIZE.sub(widened, svg, count=1)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+_RAISED = str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹')
+
 
 def facts(values: Mapping[str, Any]) -> str:
     """A line for each value, the values one below the other; numbers with commas."""
@@ -19,17 +21,34 @@ def table(
     Args:
       scores: the names of columns of metrics, such as BLEU, which have two decimals.
     """
-    import tabulate  # here, for most commands need none before they have worked
-
-    tabulate.MIN_PADDING = 0  # names of columns are no wider than they are
     forms = [score if name in scores else cell for name in names]
     cells = [[form(x) for form, x in zip(forms, row, strict=True)] for row in rows]
     sides = [
-        'right' if any(map(_is_number, column)) else 'left'
+        'right' if any(map(is_number, column)) else 'left'
         for column in zip(*rows, strict=True)
     ]
+    return tabulated(names, cells, sides)
+
+
+def tabulated(
+    names: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    sides: Sequence[str],
+    form: str = 'simple',
+) -> str:
+    """A table of texts.
+
+    Args:
+      names: of the columns.
+      cells: the rows.
+      sides: of each column, 'right' or 'left'.
+      form: as tabulate calls it.
+    """
+    import tabulate  # here, for most commands need none before they have worked
+
+    tabulate.MIN_PADDING = 0  # names of columns are no wider than they are
     text = tabulate.tabulate(
-        cells, names, 'simple', colalign=sides or None, disable_numparse=True
+        cells, names, form, colalign=sides or None, disable_numparse=True
     )
     return '\n'.join(line.rstrip() for line in text.splitlines())
 
@@ -39,16 +58,31 @@ def cell(value: Any) -> str:
     if value is None:
         return '-'
     if isinstance(value, float):
-        return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.4g}'
-    return f'{value:,}' if _is_number(value) else str(value)
+        return _of_float(value)
+    return f'{value:,}' if is_number(value) else str(value)
+
+
+def _of_float(value: float) -> str:
+    """`0.1234`, `12,345`, `1.5 × 10¹²`."""
+    if 1000 <= abs(value) < 1e9:
+        return f'{value:,.0f}'
+    text = f'{value:.4g}'
+    if 'e' not in text:
+        return text
+    digits, exponent = f'{value:.2e}'.split('e')
+    return f'{float(digits):g} × 10{str(int(exponent)).translate(_RAISED)}'
 
 
 def score(value: Any) -> str:
     """The score of a metric, as papers print it."""
-    return f'{value:.2f}' if _is_number(value) else cell(value)
+    return f'{value:.2f}' if is_number(value) else cell(value)
 
 
-def _is_number(value: Any) -> bool:
+def gigabytes(size: float) -> str:
+    return f'{size / 1e9:.2f} GB'
+
+
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

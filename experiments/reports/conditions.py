@@ -39,7 +39,7 @@ def facts(study: Study) -> Table:
         for value, whose in arms.items():
             rows.append((name, value, 'all' if len(arms) == 1 else '; '.join(whose)))
     columns = ('what', 'value', 'arms')
-    return Table('compared', 'What was compared', columns, rows)
+    return Table('compared', 'Conditions', columns, rows)
 
 
 def _facts(run: Run, study: Study) -> dict[str, str]:
@@ -60,7 +60,7 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
         f'sentences of {measure.set}': scored.get('sentences'),
         'signature': scored.get(f'{signature}_signature'),
         'steps': run.result.get('step'),
-        'target tokens seen': run.tokens and f'{run.tokens / 1e6:.3g} million',
+        'target tokens seen': run.tokens and float(f'{run.tokens:.3g}'),
         'commit': commit,
         'devices': ', '.join(devices) or None,
         'jax': run.environment.get('packages', {}).get('jax'),
@@ -160,7 +160,8 @@ def _unequal_cost(study: Study) -> list[str]:
         most = max(means, default=0)
         if most > _EQUAL_COST * least:
             lines.append(
-                f'Not at equal cost: {words} from {least:,.6g} to {most:,.6g}.'
+                f'Not at equal cost: {words} from {console.cell(least)} '
+                f'to {console.cell(most)}.'
             )
     return lines
 

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from scipy import stats
 
+from experiments.command_line import console
 from experiments.reports import analysis
 from experiments.reports.arms import Study
-from experiments.reports.figures import Figure, line_chart
+from experiments.reports.figures import Figure, line_chart, over_seeds
 from experiments.reports.tables import PValue, Table
 from experiments.runs.reading import Run
 from experiments.sweeps import planning
@@ -208,16 +209,16 @@ def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
     tune = _tuning(study)
     if not _are_numbers(tune.tried):
         return None
-    points = []
-    for arm, scores, _ in found:
-        for value, of_value in scores.items():
-            point = {'line': arm, 'x': value, 'y': fmean(of_value)}
-            points.append(point | {'low': min(of_value), 'high': max(of_value)})
-    if not points:
+    lines = {
+        arm: [over_seeds(*trial) for trial in scores.items()]
+        for arm, scores, _ in found
+        if scores
+    }
+    if not lines:
         return None
-    is_positive = min(point['x'] for point in points) > 0
     score = _tuning_score(study)
-    chart = line_chart(points, tune.field, score, logarithmic=is_positive)
+    is_positive = min(tune.tried) > 0
+    chart = line_chart(lines, tune.field, score, logarithmic=is_positive)
     return Figure('tuning', f'{score} against {tune.field}', chart)
 
 
@@ -233,4 +234,4 @@ def _tuning_score(study: Study) -> str:
 
 def _are_numbers(values: Sequence[Any]) -> bool:
     """Whether values have an order, by which they can be drawn."""
-    return all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
+    return all(map(console.is_number, values))

@@ -30,12 +30,18 @@ COLOURS = [
 _DASHES = [dash for dash in ([1, 0], [6, 3], [2, 2]) for _ in COLOURS]
 _WIDTH = 420  # pixels
 _HEIGHT = 260
+# Of files: room for the wider letters of another system's fonts.
+_PADDING = {'left': 20, 'top': 8, 'right': 28, 'bottom': 8}
+_MOST_POINTS = 4_000  # of all lines of a figure
+# `0.001`, `200`, `1.5k`.
+_SHORT = "format(datum.value, abs(datum.value) < 1000 ? '~g' : '~s')"
 
 _WORDS = {'labelColor': '#1b1f24', 'titleColor': '#1b1f24', 'labelLimit': 130}
 _RULE = '#dde1e6'
 # Vega-Lite's config; the scale of colours begins with the ground.
 THEME = {
     'background': '#ffffff',
+    'numberFormat': ',.6~r',
     'font': 'system-ui, Helvetica, Arial, sans-serif',
     'axis': {**_WORDS, 'gridColor': _RULE, 'domainColor': _RULE, 'tickColor': _RULE},
     'header': _WORDS,
@@ -59,13 +65,11 @@ class Figure(NamedTuple):
       name: of its files.
       title: what stands above it.
       chart: what is drawn.
-      note: what stands below it.
     """
 
     name: str
     title: str
     chart: alt.TopLevelMixin
-    note: str = ''
 
     def spec(self) -> dict[str, Any]:
         """What Vega-Lite draws, without the theme."""
@@ -75,13 +79,27 @@ class Figure(NamedTuple):
 def files(figure: Figure) -> dict[str, bytes]:
     """The figure for a paper, by the ending of its file: 'svg' and 'pdf'."""
     # A description of each of thousands of cells makes files large.
-    config = {**THEME, 'aria': False}
+    config = {**THEME, 'aria': False, 'padding': _PADDING}
     svg = vl_convert.vegalite_to_svg(figure.spec(), config=config)
     return {'svg': svg.encode(), 'pdf': vl_convert.svg_to_pdf(svg)}
 
 
+class Point(NamedTuple):
+    """Of a line: where it is, and from where to where its band goes there."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+def over_seeds(x: float, ys: Sequence[float]) -> Point:
+    """The mean, between the least and the most."""
+    return Point(x, fmean(ys), min(ys), max(ys))
+
+
 def line_chart(
-    points: Sequence[Mapping[str, Any]],
+    lines: Mapping[str, Sequence[Point]],
     x_label: str,
     y_label: str,
     logarithmic: bool = False,
@@ -89,35 +107,54 @@ def line_chart(
     """Lines in bands over one pair of axes.
 
     Args:
-      points: at least one: `x`, `y`, the `low` and `high` of the band, and the name of
-        the `line`. Each line has a colour and dashes of its own, as far as they go.
+      lines: at least one, by name. Each has a colour and dashes of its own, as far as
+        they go. Of one point it is drawn as one. Of many points all lines together
+        show `_MOST_POINTS`, evenly spaced, the last ones among them.
       x_label, y_label: titles of the axes.
       logarithmic: of x, which is above 0 then.
     """
-    names = list(dict.fromkeys(point['line'] for point in points))
-    if logarithmic:
-        axis = alt.Axis(format='.1~e')
-        x_scale = alt.Scale(type='log', nice=False)
-    else:
-        axis = alt.Axis(format='~s')
-        x_scale = alt.Scale(zero=False, nice=False)
+    names = list(lines)
+    kind = 'log' if logarithmic else 'linear'
+    x_scale = alt.Scale(type=kind, zero=False, nice=False)
+    x_axis = alt.Axis(labelExpr=_SHORT)
     legend = alt.Legend(
         orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
     )
     colours = alt.Scale(domain=names, range=COLOURS)
-    base = alt.Chart(alt.InlineData(values=list(points))).encode(
-        x=alt.X('x:Q', title=x_label, scale=x_scale, axis=axis),
-        y=alt.Y('y:Q', title=y_label, scale=alt.Scale(zero=False)),
+    most = max(1, _MOST_POINTS // len(lines))
+    values = [_line(name, points, most) for name, points in lines.items()]
+    has_bands = any(line['low'] != line['high'] for line in values)
+    y_title = [y_label, 'band: lowest to highest seed'] if has_bands else y_label
+    base = alt.Chart(alt.InlineData(values=values))
+    base = base.transform_flatten(list(Point._fields)).encode(
+        x=alt.X('x:Q', title=x_label, scale=x_scale, axis=x_axis),
+        y=alt.Y('y:Q', title=y_title, scale=alt.Scale(zero=False)),
         color=alt.Color('line:N', scale=colours, legend=legend),
     )
-    low = alt.Y('low:Q', title=y_label)
-    bands = base.mark_area(opacity=0.2).encode(y=low, y2='high:Q')
+    whole = base.encode(y=alt.Y('low:Q', title=y_title), y2='high:Q')
     dashes = alt.Scale(domain=names, range=_DASHES)
-    lines = base.mark_line().encode(strokeDash=alt.StrokeDash('line:N', scale=dashes))
-    # Points that are not seen answer the pointer near a line.
-    pointed_at = base.mark_point(size=250, opacity=0, tooltip=True)
-    chart = alt.layer(bands, lines, pointed_at)
+    # Of a line of one point nothing else would be seen.
+    if_alone = alt.condition('datum.alone', alt.value(1), alt.value(0))
+    chart = alt.layer(
+        whole.mark_area(opacity=0.2),
+        base.mark_line().encode(strokeDash=alt.StrokeDash('line:N', scale=dashes)),
+        whole.mark_rule().encode(opacity=if_alone),
+        base.mark_point(filled=True, size=60).encode(opacity=if_alone),
+        # Points that are not seen answer the pointer near a line.
+        base.mark_point(size=250, opacity=0, tooltip=True),
+    )
     return chart.properties(width=_WIDTH, height=_HEIGHT)
+
+
+def _line(name: str, points: Sequence[Point], most: int) -> dict[str, Any]:
+    """A line as data: few characters, for a page may have thousands of points."""
+    stride = -(-len(points) // most)
+    shown = points[(len(points) - 1) % stride :: stride]
+    values = {
+        field: [float(f'{point[i]:.6g}') for point in shown]
+        for i, field in enumerate(Point._fields)
+    }
+    return {'line': name, 'alone': len(shown) == 1, **values}
 
 
 def curves(study: Study, against: str = 'step') -> list[Figure]:
@@ -144,15 +181,15 @@ def curves(study: Study, against: str = 'step') -> list[Figure]:
     ]
     figures = []
     for title, kind, y in drawn:
-        points = _curve(study, kind, against, y)
-        if points:
+        lines = _curve(study, kind, against, y)
+        if lines:
             name = re.sub(r'\W+', '_', f'dev_{y}' if kind == 'eval' else y)
-            chart = line_chart(points, AXES[against], y.replace('_', ' '))
+            chart = line_chart(lines, AXES[against], y.replace('_', ' '))
             figures.append(Figure(name, title, chart))
     return figures
 
 
-def _curve(study: Study, kind: str, x: str, y: str) -> list[dict[str, Any]]:
+def _curve(study: Study, kind: str, x: str, y: str) -> dict[str, list[Point]]:
     """A line with its band for each arm, and one for each run that did not finish.
 
     Args:
@@ -166,14 +203,18 @@ def _curve(study: Study, kind: str, x: str, y: str) -> list[dict[str, Any]]:
         for run in arm.runs:
             if not run.finished:
                 lines[f'{arm.name}, seed {run.seed} ({run.status})'] = [run]
-    points = []
+    drawn = {}
     for name, runs in lines.items():
         by_step = [_rows(run, kind, x, y) for run in runs]
+        points = []
         for step in by_step[0] if by_step else ():
             rows = [of_run[step] for of_run in by_step if step in of_run]
             if len(rows) == len(runs):
-                points.append({'line': name, **_mean_point(rows, x, y)})
-    return points
+                mean_x = fmean(row[x] for row in rows)
+                points.append(over_seeds(mean_x, [row[y] for row in rows]))
+        if points:
+            drawn[name] = points
+    return drawn
 
 
 def _rows(run: Run, kind: str, x: str, y: str) -> dict[int, dict[str, Any]]:
@@ -184,13 +225,6 @@ def _rows(run: Run, kind: str, x: str, y: str) -> dict[int, dict[str, Any]]:
         for row in rows
         if row['kind'] == kind and None not in (row.get(x), row.get(y))
     }
-
-
-def _mean_point(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> dict[str, float]:
-    """The mean over seeds, between the least and the most."""
-    ys = [row[y] for row in rows]
-    mean_x = fmean(row[x] for row in rows)
-    return {'x': mean_x, 'y': fmean(ys), 'low': min(ys), 'high': max(ys)}
 
 
 def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
@@ -226,11 +260,12 @@ def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
         color=alt.Color('verdict:N', scale=verdicts, legend=legend),
     )
     bars = base.mark_rule(strokeWidth=2).encode(
-        x=alt.X('low:Q', title=x_label), x2='high:Q'
+        x=alt.X('low:Q', title=[x_label, 'bars: 95 % intervals']), x2='high:Q'
     )
     points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
-    zero = alt.Chart(alt.InlineData(values=[{'x': 0}])).mark_rule(strokeDash=[2, 2])
+    zero = alt.Chart(alt.InlineData(values=[{'x': 0}])).mark_rule(
+        strokeDash=[2, 2], color=COLOURS[-1]
+    )
     layers = alt.layer(zero.encode(x='x:Q'), bars, points.encode(x='effect:Q'))
-    chart = layers.properties(width=_WIDTH, height=alt.Step(22))
-    note = 'Bars: the intervals of the table, which hold together in 95 of 100 cases.'
-    return Figure('differences', 'Differences', chart, note)
+    chart = layers.properties(width=_WIDTH, height=22 * len(shown))
+    return Figure('differences', 'Differences', chart)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.command_line import console
 from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
 from experiments.reports.analysis import LEVEL, Contrast, OverSentences
@@ -199,21 +200,15 @@ def paired_test(
 
 
 def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
-    """A sentence for each declared difference, and the best arm with its mean.
+    """A sentence for each declared difference, and what no table tells.
 
     Args:
       study: whose arms they are.
       contrasts: as `declared` has them.
     """
     lines = [_sentence(study, contrast) for contrast in contrasts]
-    best = study.ranked()[0]
-    spread = best.spread(study.measure)
-    if spread is None:
+    if not study.scores():
         lines.append('No run has finished: there is no score to compare.')
-    else:
-        mean = shown(spread, study.measure.is_of_translations)
-        seeds = '1 seed' if spread.n == 1 else f'{spread.n} seeds'
-        lines.append(f'Best by {study.measure}: {best.name}, {mean} ({seeds}).')
     if study.sweep is not None and study.sweep.until is not None:
         ended = study.sweep.ended or 'results may still bring more'
         lines.append(f'Seeds: {ended}. Intervals allow for every look at them.')
@@ -222,17 +217,17 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
 
 def _sentence(study: Study, contrast: Contrast) -> str:
     """An effect with its interval, what can be said, and what could have been seen."""
-    is_score = study.measure.is_of_translations
+    form = console.score if study.measure.is_of_translations else console.cell
     effect, interval, _ = cells_of(contrast)
-    text = f'{contrast.arm}, from {contrast.base}: {shown(effect, is_score)}'
+    text = f'{contrast.arm}, from {contrast.base}: {shown(effect, form)}'
     if interval is None:
         return f'{text}; no test can be made.'
     word = _word(study, contrast)
-    text = f'{text} (95 % interval {shown(interval, is_score)}): {word}'
+    text = f'{text} (95 % interval {shown(interval, form)}): {word}'
     if word != 'no difference shown':
         return f'{text}.'
     reach = (interval.high - interval.low) / 2
-    return f'{text}, where one of {shown(reach, is_score)} would be.'
+    return f'{text}, where one of {shown(reach, form)} would be.'
 
 
 def costs(study: Study) -> Table:

@@ -35,33 +35,34 @@ _CELL = 18  # pixels of a cell with a name beside it
 
 
 class Attended(NamedTuple):
-    """The weights of all heads for one sentence, by attention as `KINDS` has them.
+    """The weights of an attention for one sentence.
 
     Attributes:
       queries, keys: the pieces on the axes.
-      weights: of each layer, HTS. An attention that does not hold its weights, such as
-        the blockwise one, is left out.
+      layers: of each layer, HTS.
     """
 
-    queries: dict[str, list[str]]
-    keys: dict[str, list[str]]
-    weights: dict[str, list[np.ndarray]]
+    queries: list[str]
+    keys: list[str]
+    layers: list[np.ndarray]
 
 
-def attended(run: OpenedRun, source: str, target: str) -> Attended:
-    """The weights with which the decoder writes `target`."""
+def attended(run: OpenedRun, source: str, target: str) -> dict[str, Attended]:
+    """The weights with which the decoder writes `target`, by attention as in `KINDS`.
+
+    An attention that does not hold its weights, such as the blockwise one, is left out.
+    """
     batch = pairs_batch(run.tokenizer, [(source, target)])
     of_source, of_target = run.tokenizer.sides
     read = of_source.pieces(batch['source'][0].tolist())
     written = of_target.pieces(batch['inputs'][0].tolist())
-    found = Attended({}, {}, {})
+    found = {}
     for kind, layers in run.record(source, target).weights.items():
         own = read if kind == 'encoder' else written
         if layers[0].shape[2] == len(read) + len(written):
             own = [*read, *written]  # one stack reads both
-        found.queries[kind] = own
-        found.keys[kind] = read if kind == CROSS else own
-        found.weights[kind] = [np.asarray(layer[0], np.float64) for layer in layers]
+        keys = read if kind == CROSS else own
+        found[kind] = Attended(own, keys, [np.asarray(layer[0]) for layer in layers])
     return found
 
 
@@ -73,9 +74,7 @@ def attention(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
     """
     seen = attended(run, source, target)
     return {
-        title: head_maps(seen.weights[kind], seen.queries[kind], seen.keys[kind])
-        for kind, title in KINDS.items()
-        if kind in seen.weights
+        title: head_maps(seen[kind]) for kind, title in KINDS.items() if kind in seen
     }
 
 
@@ -89,81 +88,69 @@ def alignment(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
       'mean of all layers', of several, and 'layer 0', … → the chart; nothing where the
       model has no attention to the source that holds its weights.
     """
-    seen = attended(run, source, target)
-    layers = [weights_HTS.mean(0) for weights_HTS in seen.weights.get(CROSS, [])]
+    seen = attended(run, source, target).get(CROSS)
+    if seen is None:
+        return {}
+    layers = [weights_HTS.mean(0) for weights_HTS in seen.layers]
     maps = {'mean of all layers': np.mean(layers, 0)} if len(layers) > 1 else {}
     maps |= {f'layer {i}': weights_TS for i, weights_TS in enumerate(layers)}
     # The step that reads a piece writes the next one.
-    written = [*seen.queries.get(CROSS, [])[1:], _END]
+    written = [*seen.queries[1:], _END]
     return {
-        name: weights_map(weights_TS, written, seen.keys[CROSS])
+        name: weights_map(weights_TS, written, seen.keys)
         for name, weights_TS in maps.items()
     }
 
 
-def head_maps(
-    layers: Sequence[Any], queries: Sequence[str], keys: Sequence[str]
-) -> alt.TopLevelMixin:
-    """Weights of all heads, a row a layer; below them, large, the one that is clicked.
-
-    Args:
-      layers: for each layer the weights of its heads, HTS.
-      queries, keys: the names of rows and columns.
-    """
+def head_maps(seen: Attended) -> alt.TopLevelMixin:
+    """A row for each layer, and below, large, the head that is clicked."""
     values = [
-        {'layer': layer, 'head': head, **_rows(weights_TS)}
-        for layer, heads_HTS in enumerate(layers)
+        {'layer': layer, 'head': head, **cell}
+        for layer, heads_HTS in enumerate(seen.layers)
         for head, weights_TS in enumerate(heads_HTS)
+        for cell in _cells(weights_TS, seen.queries, seen.keys)
     ]
     first: Any = [{'layer': 0, 'head': 0}]
     picked = alt.selection_point(
         'picked', fields=['layer', 'head'], value=first, toggle=False
     )
-    cells = _cells(values, queries, keys)
-    small = cells.encode(x=alt.X('key:O', axis=None), y=alt.Y('query:O', axis=None))
+    chart = _chart(values)
+    small = chart.encode(x=alt.X('key:O', axis=None), y=alt.Y('query:O', axis=None))
     small = small.properties(width=_SMALL, height=_SMALL).add_params(picked)
     grid = small.facet(row='layer:O', column='head:O', spacing=10)
-    return alt.vconcat(grid, _large(cells.transform_filter(picked), queries, keys))
+    large = _large(chart.transform_filter(picked), seen.queries, seen.keys)
+    return alt.vconcat(grid, large)
 
 
 def weights_map(
     weights_TS: np.ndarray, queries: Sequence[str], keys: Sequence[str]
 ) -> alt.TopLevelMixin:
     """Weights, from 0 to 1, under the names of rows and columns."""
-    return _large(_cells([_rows(weights_TS)], queries, keys), queries, keys)
-
-
-def _rows(weights_TS: Any) -> dict[str, Any]:
-    """Weights as data, in thousandths: all that colours show, and few characters."""
-    thousandths = np.rint(1000 * np.asarray(weights_TS, np.float64)).astype(int)
-    return {'query': list(range(len(thousandths))), 'weight': thousandths.tolist()}
+    return _large(_chart(_cells(weights_TS, queries, keys)), queries, keys)
 
 
 def _cells(
-    values: Sequence[dict[str, Any]], queries: Sequence[str], keys: Sequence[str]
-) -> alt.Chart:
-    """A cell for each weight of `_rows`; equal names on an axis stay apart."""
-    return (
-        alt.Chart(alt.InlineData(values=list(values)))
-        .mark_rect()
-        .transform_flatten(['query', 'weight'])
-        .transform_calculate(key=f'sequence({len(keys)})')
-        .transform_flatten(['key', 'weight'])
-        .transform_calculate('weight', 'datum.weight / 1000')
-        .transform_calculate('from', f'{_texts(queries)}[datum.query]')
-        .transform_calculate('to', f'{_texts(keys)}[datum.key]')
-        .encode(
-            color=alt.Color('weight:Q', title=None, scale=alt.Scale(domain=[0, 1])),
-            tooltip=['from:N', 'to:N', alt.Tooltip('weight:Q', format='.3f')],
-        )
-    )
+    weights_TS: np.ndarray, queries: Sequence[str], keys: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Each weight with its place and names; equal names on an axis stay apart."""
+    return [
+        {'query': i, 'key': j, 'from': queries[i], 'to': keys[j]}
+        | {'weight': round(float(weight), 3)}
+        for (i, j), weight in np.ndenumerate(weights_TS)
+    ]
 
 
-def _large(cells: alt.Chart, queries: Sequence[str], keys: Sequence[str]) -> alt.Chart:
-    """Cells with the names of their rows and columns."""
+def _chart(cells: list[dict[str, Any]]) -> alt.Chart:
+    colour = alt.Color('weight:Q', title=None, scale=alt.Scale(domain=[0, 1]))
+    chart = alt.Chart(alt.InlineData(values=cells)).mark_rect()
+    return chart.encode(color=colour, tooltip=['from:N', 'to:N', 'weight:Q'])
+
+
+def _large(chart: alt.Chart, queries: Sequence[str], keys: Sequence[str]) -> alt.Chart:
+    """Cells under the names of their rows and columns."""
     rows = alt.Axis(labelExpr=f'{_texts(queries)}[datum.value]')
     columns = alt.Axis(labelExpr=f'{_texts(keys)}[datum.value]', labelAngle=-60)
-    named = cells.encode(
+    named = chart.encode(
         x=alt.X('key:O', title='to', axis=columns),
         y=alt.Y('query:O', title='from', axis=rows),
     )

@@ -40,7 +40,7 @@ class Section:
       title: its heading.
       text: paragraphs.
       tables: of numbers.
-      figures: above the tables.
+      figures: above the text and the tables.
       sentences: translations to read.
       doubts: what a reader must know before believing the rest.
     """
@@ -104,8 +104,7 @@ def _answer(study: Study, notes: Sequence[str]) -> Section:
         ],
     )
     forest = figures.forest(declared or list(contrasts.values()), str(study.measure))
-    if forest is not None:
-        section.figures.append(forest)
+    section.figures += filter(None, [forest])
     section.doubts += designs.doubts(study)
     section.doubts += conditions.warnings(study)
     section.doubts += notes
@@ -114,12 +113,12 @@ def _answer(study: Study, notes: Sequence[str]) -> Section:
 
 def _compared(study: Study) -> Section:
     section = Section('What was compared', tables=[conditions.facts(study)])
-    published = findings.published(study)
-    if published is not None:
-        section.tables.append(published)
+    section.tables += filter(None, [findings.published(study)])
     if study.sweep is not None:
-        section.text.append(f'Source: {study.sweep.source}')
-        section.text.append(f'What differs here: {study.sweep.differs}')
+        section.text += [
+            f'Source: {study.sweep.source}',
+            f'What differs here: {study.sweep.differs}',
+        ]
     return section
 
 
@@ -133,17 +132,13 @@ def _tuning(study: Study) -> list[Section]:
     )
     shown = [designs.trials(study, tried), designs.expected_best(study, tried)]
     section = Section('Tuning', [text], shown)
-    figure = designs.tuning_curve(study, tried)
-    if figure is not None:
-        section.figures.append(figure)
+    section.figures += filter(None, [designs.tuning_curve(study, tried)])
     return [section]
 
 
 def _costs(study: Study) -> Section:
     section = Section('Cost', tables=[findings.costs(study)])
-    reached = designs.time_to_target(study)
-    if reached is not None:
-        section.tables.append(reached)
+    section.tables += filter(None, [designs.time_to_target(study)])
     return section
 
 
@@ -151,9 +146,8 @@ def _curves(study: Study, against: str) -> list[Section]:
     """The curves of training; none where no run has any."""
     drawn = figures.curves(study, against)
     text = (
-        'A line is the mean over seeds at the steps that all of an arm have; the band '
-        'goes from the lowest seed to the highest. Tokens and time of a row are its '
-        "share of the run's, by steps, where the row does not tell them."
+        'A line is the mean over seeds at the steps that all of an arm have. Tokens '
+        "and time that a row does not tell are its share of the run's, by steps."
     )
     return [Section('Curves', [text], figures=drawn)] if drawn else []
 

@@ -5,19 +5,23 @@ import dataclasses
 import html
 import io
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
-
-import tabulate
 
 from experiments.command_line import console
 from experiments.reports.analysis import Contrast, OverSentences, Spread
 
-tabulate.MIN_PADDING = 0  # names of columns are no wider than they are
-
 # In Markdown these would be markup: a sentence that holds them shows as text.
 _MARKUP = re.compile(r'([\\`*_\[\]~|#$])')
-_LATEX = {'±': r'$\pm$', '−': '$-$', '≤': r'$\leq$'}
+_LATEX = {
+    **{'±': r'$\pm$', '−': '$-$', '≤': r'$\leq$', '×': r'$\times$'},
+    **{raised: f'$^{i}$' for i, raised in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹')},
+    '⁻': '$^-$',
+}
+_BYTES = ', bytes'  # at the end of a column's name: a reader sees gigabytes
+
+
+Form = Callable[[Any], str]
 
 
 class PValue(float):
@@ -65,30 +69,43 @@ class Table:
 
     def cells(self) -> list[list[str]]:
         """The values as text."""
-        are_scores = [name in self.scores for name in self.columns]
-        return [list(map(shown, row, are_scores)) for row in self.rows]
+        forms = list(map(self._form, self.columns))
+        return [list(map(shown, row, forms)) for row in self.rows]
 
-    def alignment(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Of the columns, as a reader sees them."""
+        return [name.removesuffix(_BYTES) for name in self.columns]
+
+    def _form(self, column: str) -> Form:
+        if column.endswith(_BYTES):
+            return console.gigabytes
+        return console.score if column in self.scores else console.cell
+
+    def sides(self) -> list[str]:
         """'right' for columns of numbers, 'left' for others."""
         return [
-            'right' if any(_is_number(row[i]) for row in self.rows) else 'left'
-            for i in range(len(self.columns))
+            'right' if any(map(_is_number, column)) else 'left'
+            for column in zip(*self.rows, strict=True)
         ]
 
 
 def _is_number(value: Any) -> bool:
-    kinds = int | float | Spread | Interval
-    return isinstance(value, kinds) and not isinstance(value, bool)
+    return isinstance(value, Spread | Interval) or console.is_number(value)
 
 
-def shown(value: Any, is_score: bool = False) -> str:
-    """A value as tables show it."""
-    form = console.score if is_score else console.cell
+def shown(value: Any, form: Form = console.cell) -> str:
+    """A value as tables show it.
+
+    Args:
+      value: of any kind.
+      form: of a number.
+    """
+    if value is None:
+        return console.cell(None)
     if isinstance(value, Spread):
-        mean = form(value.mean)
-        return mean if value.sd is None else f'{mean} ± {form(value.sd)}'
+        return _spread(value, form)
     if isinstance(value, Interval):
-        low, high = (shown(Difference(end), is_score) for end in value)
+        low, high = (shown(Difference(end), form) for end in value)
         return f'{low} to {high}'
     if isinstance(value, Difference):
         sign = '−' if value < 0 else '+'
@@ -96,6 +113,16 @@ def shown(value: Any, is_score: bool = False) -> str:
     if isinstance(value, PValue):
         return '< 0.001' if value < 0.001 else f'{value:.3f}'
     return form(value)
+
+
+def _spread(value: Spread, form: Form) -> str:
+    """The mean, and two digits of a deviation that is not 0."""
+    mean = form(value.mean)
+    if not value.sd:
+        return mean
+    # A score's has as many decimals as the score.
+    sd = value.sd if form is console.score else float(f'{value.sd:.2g}')
+    return f'{mean} ± {form(sd)}'
 
 
 def cells_of(
@@ -110,13 +137,14 @@ def cells_of(
 
 def text(table: Table) -> str:
     """For a terminal: columns of equal width under a rule."""
-    return _tabulated(table, table.cells(), table.columns, 'simple')
+    return console.tabulated(table.names(), table.cells(), table.sides())
 
 
 def markdown(table: Table) -> str:
     """As GitHub's Markdown, in which all of the values are text and no markup."""
     rows = [list(map(escape_markdown, row)) for row in table.cells()]
-    return _tabulated(table, rows, list(map(escape_markdown, table.columns)), 'pipe')
+    names = list(map(escape_markdown, table.names()))
+    return console.tabulated(names, rows, table.sides(), 'pipe')
 
 
 def escape_markdown(value: str) -> str:
@@ -126,23 +154,11 @@ def escape_markdown(value: str) -> str:
 
 def latex(table: Table) -> str:
     """For a paper, with booktabs."""
-    body = _tabulated(table, table.cells(), table.columns, 'latex_booktabs')
+    sides = table.sides()
+    body = console.tabulated(table.names(), table.cells(), sides, 'latex_booktabs')
     for sign, command in _LATEX.items():
         body = body.replace(sign, command)
     return f'{body}\n'
-
-
-def _tabulated(
-    table: Table, rows: Sequence[Sequence[str]], names: Sequence[str], form: str
-) -> str:
-    lines = tabulate.tabulate(
-        rows,
-        names,
-        tablefmt=form,
-        colalign=table.alignment() if rows else None,
-        disable_numparse=True,
-    )
-    return '\n'.join(line.rstrip() for line in lines.splitlines())
 
 
 def as_csv(table: Table) -> str:

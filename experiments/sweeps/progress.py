@@ -51,7 +51,7 @@ def plan(sweep: Sweep) -> str:
         time = None if mean is None else console.duration(mean)
         for run, taken in zip(runs, seconds, strict=True):
             status = planning.outcome(run).status
-            cells = [title, run.seed, status, parameters, f'{flops:.2e}', time]
+            cells = [title, run.seed, status, parameters, flops, time]
             rows.append([*cells, run.path])
             if taken is not None:
                 spent['seconds'] += taken
@@ -59,7 +59,7 @@ def plan(sweep: Sweep) -> str:
             elif not planning.has_ended(run):
                 flops_left.append(flops)
     names = ['arm', 'seed', 'status', 'parameters', 'FLOPs', 'time', 'directory']
-    price = f'price: {sum(flops_left):.2e} FLOPs in {len(flops_left)} runs'
+    price = f'price: {console.cell(sum(flops_left))} FLOPs in {len(flops_left)} runs'
     if flops_left and spent['flops']:
         hours = sum(flops_left) / spent['flops'] * spent['seconds'] / 3600
         rate = 'hours of one worker at the rate of finished runs'
@@ -73,7 +73,8 @@ def _cost(run: PlannedRun) -> tuple[int, float]:
 
     costs = ledger(run.config)
     tokens = run.config.train.steps * costs['batch']['tokens']
-    return costs['parameters']['total'], tokens * costs['flops_per_token']['total']
+    flops = tokens * costs['flops_per_token']['total']
+    return costs['parameters']['total'], float(flops)
 
 
 def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
