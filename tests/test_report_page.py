@@ -341,3 +341,27 @@ def test_markdown_shows_markup_as_text():
     row = tables.markdown(TABLE).splitlines()[-1]
     assert '&lt;b&gt;a&lt;/b&gt; &amp; \\| \\*b\\* \\`c\\` \\[d\\](e)' in row
     assert len(re.findall(r'(?<!\\)\|', row)) == len(TABLE.columns) + 1
+
+
+def test_scores_stand_over_their_cost_with_both_deviations(tmp_path):
+    paths = [
+        make(
+            tmp_path / str(seed),
+            score,
+            result={'flops_per_token': flops, 'step': 10},
+            train__seed=seed,
+            batch__tokens=100,
+        )
+        for seed, (score, flops) in enumerate([(30.0, 5.0), (34.0, 7.0)])
+    ]
+    found = arms.study([read_run(path) for path in paths], None)
+    figure = figures.score_by_cost(found)
+    (row,) = figure.spec()['data']['values']
+    sd_x, sd_y = 1000 * 2**0.5, 2 * 2 / 2**0.5
+    assert [row['x'], row['y']] == [6000.0, 32.0]
+    assert row['x_low'] == pytest.approx(6000 - sd_x)
+    assert row['x_high'] == pytest.approx(6000 + sd_x)
+    assert row['y_low'] == pytest.approx(32 - sd_y)
+    assert row['y_high'] == pytest.approx(32 + sd_y)
+    unknown = arms.study([read_run(make(tmp_path / 'none', 30.0))], None)
+    assert figures.score_by_cost(unknown) is None

@@ -117,9 +117,6 @@ def line_chart(
     kind = 'log' if logarithmic else 'linear'
     x_scale = alt.Scale(type=kind, zero=False, nice=False)
     x_axis = alt.Axis(labelExpr=_SHORT)
-    legend = alt.Legend(
-        orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
-    )
     colours = alt.Scale(domain=names, range=COLOURS)
     most = max(1, _MOST_POINTS // len(lines))
     values = [_line(name, points, most) for name, points in lines.items()]
@@ -129,7 +126,7 @@ def line_chart(
     base = base.transform_flatten(list(Point._fields)).encode(
         x=alt.X('x:Q', title=x_label, scale=x_scale, axis=x_axis),
         y=alt.Y('y:Q', title=y_title, scale=alt.Scale(zero=False)),
-        color=alt.Color('line:N', scale=colours, legend=legend),
+        color=alt.Color('line:N', scale=colours, legend=_legend()),
     )
     whole = base.encode(y=alt.Y('low:Q', title=y_title), y2='high:Q')
     dashes = alt.Scale(domain=names, range=_DASHES)
@@ -269,3 +266,47 @@ def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
     layers = alt.layer(zero.encode(x='x:Q'), bars, points.encode(x='effect:Q'))
     chart = layers.properties(width=_WIDTH, height=22 * len(shown))
     return Figure('differences', 'Differences', chart)
+
+
+def score_by_cost(study: Study) -> Figure | None:
+    """What arms score over the FLOPs of their training; None where none are known."""
+    values = []
+    for arm in study.arms:
+        cost = arm.cost('training_flops')
+        score = arm.spread(study.measure)
+        if cost is None or score is None:
+            continue
+        row: dict[str, Any] = {'arm': arm.name}
+        for axis, spread in (('x', cost), ('y', score)):
+            sd = spread.sd or 0.0
+            row[axis] = spread.mean
+            row[f'{axis}_low'] = spread.mean - sd
+            row[f'{axis}_high'] = spread.mean + sd
+        values.append(row)
+    if not values:
+        return None
+    colours = alt.Scale(domain=[row['arm'] for row in values], range=COLOURS)
+    x_title = ['training FLOPs', 'bars: ± the standard deviation over seeds']
+    x_scale = alt.Scale(zero=False, padding=20)
+    base = alt.Chart(alt.InlineData(values=values)).encode(
+        x=alt.X('x:Q', title=x_title, scale=x_scale, axis=alt.Axis(format='.1~e')),
+        y=alt.Y('y:Q', title=str(study.measure), scale=alt.Scale(zero=False)),
+        color=alt.Color('arm:N', scale=colours, legend=_legend()),
+    )
+    across = base.mark_rule().encode(x='x_low:Q', x2='x_high:Q')
+    upright = base.mark_rule().encode(y='y_low:Q', y2='y_high:Q')
+    points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
+    chart = alt.layer(across, upright, points)
+    title = f'{study.measure} over training FLOPs'
+    return Figure(
+        'score_by_training_flops',
+        title,
+        chart.properties(width=_WIDTH, height=_HEIGHT),
+    )
+
+
+def _legend() -> alt.Legend:
+    """Below the axes, in two columns."""
+    return alt.Legend(
+        orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
+    )

@@ -139,6 +139,7 @@ def _tuning(study: Study) -> list[Section]:
 def _costs(study: Study) -> Section:
     section = Section('Cost', tables=[findings.costs(study)])
     section.tables += filter(None, [designs.time_to_target(study)])
+    section.figures += filter(None, [figures.score_by_cost(study)])
     return section
 
 
