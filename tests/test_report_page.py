@@ -356,7 +356,8 @@ def test_scores_stand_over_their_cost_with_both_deviations(tmp_path):
     ]
     found = arms.study([read_run(path) for path in paths], None)
     figure = figures.score_by_cost(found)
-    (row,) = figure.spec()['data']['values']
+    drawn = figure.spec()
+    ((row,),) = [*drawn['datasets'].values()]
     sd_x, sd_y = 1000 * 2**0.5, 2 * 2 / 2**0.5
     assert [row['x'], row['y']] == [6000.0, 32.0]
     assert row['x_low'] == pytest.approx(6000 - sd_x)
