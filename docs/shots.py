@@ -5,12 +5,15 @@
 
 `pictures` draws docs/pictures/ of a shipped report and a run of `configs/wmt_small.py`.
 What each is made of stands beside them in sources.json, file by file with its digest,
-so that a test tells which are older than that. `pages` needs Chromium.
+so that a test tells which are older than that. Both need Chromium.
 """
 
 import argparse
 import hashlib
 import json
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,6 +22,7 @@ SOURCES = PICTURES / 'sources.json'
 SWEEP = 'configs/sweeps/made_positions.py'
 SCORES = 'results/made_positions/tables/runs.csv'
 CONFIG = 'configs/wmt_small.py'
+PAGE = 'experiments/browser/page.html'
 TEXT = 'My doctor forgets to close my useful box.'
 WIDTHS = (1280, 390)  # CSS pixels: a desk, a telephone
 SCHEMES = ('light', 'dark')
@@ -41,11 +45,12 @@ def stale() -> list[str]:
     ]
 
 
-def draw(workdir: Path) -> None:
+def draw(workdir: Path, chromium: Path) -> None:
     """Draws all pictures.
 
     Args:
       workdir: of a run of `configs/wmt_small.py` that has ended.
+      chromium: the browser's program.
     """
     from experiments import open_run
     from experiments.reports import looking
@@ -64,7 +69,27 @@ def draw(workdir: Path) -> None:
     for name, (chart, paths) in charts.items():
         write(f'{name}.svg', chart)
         sources[f'{name}.svg'] = {path: digest(path) for path in paths}
+    photograph_run(workdir, chromium)
+    sources['page.png'] = {path: digest(path) for path in (CONFIG, PAGE)}
     SOURCES.write_text(json.dumps(sources, indent=2) + '\n', 'utf-8')
+
+
+def photograph_run(workdir: Path, chromium: Path) -> None:
+    """Takes the page of a run that `translate --html` writes, down to its search."""
+    from playwright.sync_api import sync_playwright
+
+    command = [sys.executable, '-m', 'experiments.translate', f'--workdir={workdir}']
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as started:
+        file = Path(folder) / 'page.html'
+        subprocess.run([*command, f'--html={file}'], input=f'{TEXT}\n', text=True)
+        browser = started.chromium.launch(executable_path=chromium, args=FLAGS)
+        tab = browser.new_page(viewport={'width': WIDTHS[0], 'height': 1400})
+        tab.goto(file.as_uri())
+        tab.get_by_role('button', name='zuzumachen').first.click()
+        end = tab.get_by_role('heading', name='Search').bounding_box()
+        size = {'x': 0, 'y': 0, 'width': WIDTHS[0], 'height': end['y'] - 30}
+        tab.screenshot(path=PICTURES / 'page.png', clip=size)
+        browser.close()
 
 
 def forest():
@@ -129,11 +154,12 @@ def main() -> None:
     pages = commands.add_parser('pages', help='photograph the built site')
     pages.add_argument('--site', type=Path, default=ROOT / 'site', help='as built')
     pages.add_argument('--out', type=Path, required=True, help='folder of the pictures')
-    pages.add_argument('--chromium', type=Path, default=CHROMIUM)
+    for command in (pictures, pages):
+        command.add_argument('--chromium', type=Path, default=CHROMIUM)
     pages.add_argument('pages', nargs='*', help='files of the site; none: all')
     args = parser.parse_args()
     if args.command == 'pictures':
-        draw(args.workdir)
+        draw(args.workdir, args.chromium)
     else:
         photograph(args.site, args.out, args.pages, args.chromium)
 
