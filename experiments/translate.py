@@ -16,17 +16,18 @@ if __name__ == '__main__':
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments import storage
 from experiments.command_line import flags, lines, screen
-from experiments.config import schema, search
+from experiments.config import schema
 from experiments.errors import UserError, warn
-from experiments.evaluation.translator import Hypothesis, Translator
-from experiments.runs import trained_run
-from experiments.runs.trained_run import TrainedRun
-from experiments.runtime import compilation, memory
-from flaxformer_lite.decoding.strategies.base import Strategy
-from flaxformer_lite.ensembling import ensemble, ensemble_variables
+from experiments.runtime import memory
+
+if TYPE_CHECKING:
+    from experiments.evaluation.translator import Hypothesis
+    from experiments.runs.trained_run import TrainedRun
+    from flaxformer_lite.decoding.strategies.base import Strategy
 
 _MOST_SENTENCES = 20  # of a page
 
@@ -34,6 +35,13 @@ _MOST_SENTENCES = 20  # of a page
 def main() -> None:
     args = _parser().parse_args()
     schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
+
+    # These import JAX, so they come after the flags: a mistake is answered at once.
+    from experiments.config import search
+    from experiments.evaluation.translator import Translator
+    from experiments.runs import trained_run
+    from experiments.runtime import compilation
+    from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
     memory.keep_freed()
     compilation.use_cache()
@@ -99,7 +107,7 @@ def _parser() -> flags.Parser:
     parser.add_argument(
         '--scores', action='store_true', help='put "score<TAB>" before each'
     )
-    parser.add_argument('--decode', default='', help=search.HELP)
+    parser.add_argument('--decode', default='', help=flags.DECODE_HELP)
     parser.add_argument(
         '--html',
         type=Path,
@@ -110,7 +118,7 @@ def _parser() -> flags.Parser:
     return parser
 
 
-def _check_tokenizers(paths: Sequence[Path], runs: Sequence[TrainedRun]) -> None:
+def _check_tokenizers(paths: Sequence[Path], runs: 'Sequence[TrainedRun]') -> None:
     """Refuses an ensemble of runs that mean other pieces by their ids."""
     for path, run in zip(paths, runs, strict=True):
         if run.tokenizer.digest != runs[0].tokenizer.digest:
@@ -120,7 +128,7 @@ def _check_tokenizers(paths: Sequence[Path], runs: Sequence[TrainedRun]) -> None
             )
 
 
-def _check_n_best(n_best: int, strategy: Strategy) -> None:
+def _check_n_best(n_best: int, strategy: 'Strategy') -> None:
     """Refuses more translations of a line than the search finds."""
     most = strategy.drawn(n_best) if strategy.draws else strategy.hypotheses
     if not 1 <= n_best <= most:
@@ -130,16 +138,16 @@ def _check_n_best(n_best: int, strategy: Strategy) -> None:
         )
 
 
-def _show(hypotheses: Sequence[Hypothesis], n_best: int, scores: bool) -> None:
+def _show(hypotheses: 'Sequence[Hypothesis]', n_best: int, scores: bool) -> None:
     """Prints `n_best` lines, so that the lines of different texts can be told apart."""
     missing = n_best - len(hypotheses)
-    padding = [Hypothesis('', float('-inf'))] * missing
+    padding = [('', float('-inf'))] * missing
     for text, score in [*hypotheses[:n_best], *padding]:
         print(f'{score:.4f}\t{text}' if scores else text, flush=False)
 
 
 def _write_page(
-    path: Path, workdir: Path, sentences: Sequence[str], strategy: Strategy
+    path: Path, workdir: Path, sentences: Sequence[str], strategy: 'Strategy'
 ) -> None:
     """Writes the page; a sentence that is too long is left out."""
     from experiments.browser import page

@@ -29,6 +29,7 @@ CONFIG_HELP = (
     'file, such as configs/wmt_small.py, or the config.json of a run; '
     '--config.model.num_heads=8 changes one of its fields'
 )
+DECODE_HELP = "in place of the config’s evaluation.decode: 'beam(beams=8)'"
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 
 

@@ -11,8 +11,6 @@ from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.generation import as_processors, as_strategy
 
-HELP = "in place of the config’s evaluation.decode: 'beam(beams=8)'"
-
 
 class Search(NamedTuple):
     strategy: Strategy
