@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from experiments.reports.figures import Figure
     from experiments.reports.page import Section
 
-NEEDED = ('scipy', 'altair', 'vl_convert', 'jinja2')
 _MOST_TOKENS = 128  # of a text whose attention is drawn
 _WEIGHTS = (
     'An attention that does not hold its weights, such as the blockwise one, is not '
@@ -41,7 +40,7 @@ _ALIGNMENT = (
 
 def main() -> None:
     args = _parser().parse_args()
-    flags.require_packages('experiments.look', NEEDED, 'report')
+    flags.require_packages('experiments.look', flags.OF_REPORTS, 'report')
     obstacle = storage.obstacle(args.out.parent)
     if obstacle:
         raise UserError(f'--out={args.out} cannot be written: {obstacle}')

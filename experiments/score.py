@@ -50,8 +50,6 @@ def main() -> None:
 
 def _read_pairs() -> list[tuple[str, str]]:
     """All of standard input, so that a wrong line is told of before any is scored."""
-    if sys.stdin.isatty():
-        print('reading lines from here; Ctrl-D ends', file=sys.stderr)
     pairs = []
     for window in lines.line_windows(sys.stdin.fileno()):
         for line in window:

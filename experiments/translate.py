@@ -13,6 +13,7 @@ if __name__ == '__main__':
 
     command.run('experiments.translate')
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +49,8 @@ def main() -> None:
     with screen.on_stderr('opening the run') as shown:
         runs = [trained_run.open_trained(path) for path in args.workdir]
         _check_tokenizers(args.workdir, runs)
-        settings = search.with_decode(runs[0].config.evaluation, args.decode)
+        usual = runs[0].config.evaluation
+        settings = dataclasses.replace(usual, decode=args.decode or usual.decode)
         strategy = search.make(settings).strategy
         _check_n_best(args.n_best, strategy)
         if args.html and (len(runs) > 1 or strategy.draws):
@@ -68,7 +70,6 @@ def main() -> None:
         shown.begin('translating')
         if sys.stdin.isatty():
             shown.close()
-            print('reading lines from here; Ctrl-D ends', file=sys.stderr)
         number = 0
         sentences: list[str] = []
         for texts in lines.line_windows(sys.stdin.fileno()):
