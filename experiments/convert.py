@@ -37,6 +37,8 @@ def main() -> None:
     with screen.on_stderr('converting'):
         text = _write_export(args) if args.to else _make_run(args)
     print(text)
+    if args.workdir:
+        console.say_next(f'python -m experiments.translate --workdir={args.workdir}')
 
 
 def _parser() -> flags.Parser:

@@ -35,6 +35,7 @@ def main() -> None:
     )
     parser.add_argument(
         '--write',
+        type=Path,
         metavar='FOLDER',
         help='write the data there as plain text, a line an example',
     )
@@ -54,7 +55,7 @@ def main() -> None:
     print(json.dumps(costs, indent=2) if args.json else text(costs))
 
 
-def show_data(config: ExperimentConfig, folder: str | None) -> None:
+def show_data(config: ExperimentConfig, folder: Path | None) -> None:
     """Prints what the sets hold; with a folder writes them there in its place.
 
     Raises:
@@ -67,7 +68,7 @@ def show_data(config: ExperimentConfig, folder: str | None) -> None:
     if folder is None:
         print(overview.text(source))
     else:
-        overview.write(source, Path(folder).expanduser())
+        overview.write(source, folder)
 
 
 def step_memory(config: ExperimentConfig) -> dict[str, int]:
@@ -124,7 +125,7 @@ def _facts(costs: dict[str, dict[str, int]]) -> dict[str, str]:
     """What is printed below the table, by name."""
     batch = costs['batch']
     tokens = batch['tokens']
-    flops = costs['flops_per_token']['total'] * tokens
+    flops = costs['flops']['batch']
     facts = {
         'batch': f'{batch["rows"]:,} × {batch["length"]:,} = {tokens:,} tokens',
         'FLOPs a batch': f'{flops / 1e12:,.4g} × 10¹²',

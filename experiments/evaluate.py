@@ -12,10 +12,6 @@ import dataclasses
 from pathlib import Path
 
 from experiments.command_line import flags, screen
-from experiments.config import search
-from experiments.evaluation import scores, sets
-from experiments.evaluation.evaluator import Evaluator
-from experiments.evaluation.opened_run import OpenedRun
 from experiments.runtime import memory
 
 
@@ -28,17 +24,24 @@ def main() -> None:
     parser.add_argument(
         '--metrics', default='', help="in place of those of the run's config"
     )
-    parser.add_argument('--decode', default='', help=search.HELP)
+    parser.add_argument('--decode', default='', help=flags.DECODE_HELP)
     args = parser.parse_args()
+    # These import JAX, so they come after the flags: a mistake is answered at once.
+    from experiments.evaluation import scores, sets
+    from experiments.evaluation.evaluator import Evaluator
+    from experiments.evaluation.opened_run import OpenedRun
 
     memory.keep_freed()
     with screen.on_stderr('opening the run') as shown:
         run = OpenedRun(args.workdir)
         source = run.data
         chosen = sets.chosen(source.evaluation(), args.set, '--set')
-        evaluation = search.with_decode(run.config.evaluation, args.decode)
-        metrics = args.metrics or evaluation.metrics
-        evaluation = dataclasses.replace(evaluation, metrics=metrics)
+        usual = run.config.evaluation
+        evaluation = dataclasses.replace(
+            usual,
+            decode=args.decode or usual.decode,
+            metrics=args.metrics or usual.metrics,
+        )
         evaluator = Evaluator(
             run.model,
             run.tokenizer,

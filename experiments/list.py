@@ -10,10 +10,9 @@ if __name__ == '__main__':
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import storage
 from experiments.command_line import console, flags
 from experiments.errors import UserError
 from experiments.runs import directory, metrics_log, reading
@@ -26,7 +25,11 @@ _CLEAR = '\033[H\033[J'  # of a terminal, from its top
 def main() -> None:
     parser = flags.Parser(__doc__)
     parser.add_argument(
-        'folders', nargs='*', type=Path, help='of runs, or runs; default: runs/'
+        'folders',
+        nargs='*',
+        type=Path,
+        default=[directory.RUNS],
+        help='of runs, or runs; default: runs/',
     )
     parser.add_argument(
         '--watch',
@@ -34,11 +37,10 @@ def main() -> None:
         help='look again every two seconds, until Ctrl-C',
     )
     args = parser.parse_args()
-    folders = args.folders or [Path('runs')]
-    print(listing(folders))
+    print(listing(args.folders))
     while args.watch:
         time.sleep(_PAUSE)
-        found = listing(folders)
+        found = listing(args.folders)
         print(_CLEAR if sys.stdout.isatty() else '', found, sep='', flush=True)
 
 
@@ -46,24 +48,15 @@ def listing(folders: Sequence[Path]) -> str:
     """A row for each run, the one that moved last first.
 
     Raises:
-      UserError: there is no such folder, or no run in any.
+      UserError: there is no run in any.
     """
-    paths = [path for folder in folders for path in _runs_in(folder)]
+    paths = [path for folder in folders for path in reading.runs_in(folder)]
     if not paths:
         names = ', '.join(map(str, folders))
         raise UserError(f'{names} holds no run: give a folder of runs, such as runs/')
     rows = sorted(map(_row, dict.fromkeys(paths)), key=lambda row: row[0])
     ages = [[_age(seconds), *cells] for seconds, *cells in rows]
     return console.table(['age', 'state', 'step', 'of', 'score', 'run'], ages)
-
-
-def _runs_in(folder: Path) -> Iterator[Path]:
-    """The folder itself where it is a run, or else those in it."""
-    if not folder.is_dir():
-        raise UserError(f'{folder} is not a folder: give one of runs, such as runs/')
-    for path in (folder, *sorted(folder.iterdir())):
-        if storage.exists(path / directory.CONFIG):
-            yield path
 
 
 def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:

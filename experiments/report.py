@@ -32,7 +32,6 @@ from experiments.runs import directory, reading
 from experiments.runs.reading import Run
 from experiments.sweeps import planning
 
-NEEDED = ('scipy', 'altair', 'vl_convert', 'jinja2')  # by --out
 _NUMBERS = ('step', 'parameters', 'tokens_per_second')  # of a result
 # The flags that what a report is made of has no use for.
 _NOT_OF_TABLES = ('base', 'measure')
@@ -101,7 +100,7 @@ def _refuse(args: Any, names: Sequence[str], message: str) -> None:
 def _check_out(folder: Path) -> None:
     """Refuses what a report cannot be written to, and says which packages it needs."""
     without = 'without --out the table needs none of them'
-    flags.require_packages('--out', NEEDED, 'report', without)
+    flags.require_packages('--out', flags.OF_REPORTS, 'report', without)
     if storage.exists(folder / directory.CONFIG):
         raise UserError(f'--out={folder} is the directory of a run: give another')
 
@@ -119,7 +118,7 @@ def _recompute(folder: Path) -> None:
 def _compare(args: Any) -> None:
     """Prints the runs as a table, or writes a report of them."""
     sweep = None if args.sweep is None else planning.load(args.sweep)
-    paths = args.runs
+    paths = [run for path in args.runs for run in reading.runs_in(path) or [path]]
     if sweep is not None and not paths:
         paths = [run.path for run in sweep.runs if storage.exists(run.path)]
     with screen.on_stderr('reading runs') as shown:

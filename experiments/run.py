@@ -18,10 +18,11 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from experiments.command_line import flags, stopping
+from experiments.command_line import console, flags, stopping
 from experiments.command_line.screen import Screen
 from experiments.command_line.stopping import Stopped
-from experiments.runs import directory
+from experiments.errors import UserError
+from experiments.runs import directory, reading
 from experiments.runtime import processes
 
 
@@ -37,13 +38,44 @@ def main() -> None:
         action='store_true',
         help='go on with parts from elsewhere that have changed since the run began',
     )
+    parser.add_argument(
+        '--dry_run', action='store_true', help='show what would run and what it costs'
+    )
     processes.add_flags(parser)
     args, settings = flags.parse(parser)
     name = directory.run_name(settings.name, settings.overrides)
+    path = args.workdir or directory.RUNS / name
+    if args.dry_run:
+        _show_plan(settings, path)
+        return
     processes.initialize(args)
     with processes.errors_end_all():
-        _run(settings, args.workdir or Path('runs') / name, args.accept_changed_parts)
+        _run(settings, path, args.accept_changed_parts)
         processes.leave()
+
+
+def _show_plan(settings: flags.Settings, path: Path) -> None:
+    """Prints what would run, what it needs and what it costs; writes nothing."""
+    from experiments import describe
+    from experiments.config import check
+    from experiments.costs.ledger import ledger
+    from experiments.sweeps import progress
+
+    config = settings.config
+    state = directory.check_directory(path, config.to_dict())
+    check.check_overrides(config, settings.overrides)
+    costs = ledger(config)
+    steps = config.train.steps or f'of {config.train.epochs} epochs'
+    facts = {'run': f'{path} {state}', 'data': config.data, 'steps': steps}
+    print(console.facts(facts), describe.text(costs), sep='\n\n')
+    spent = []
+    for beside in reading.runs_in(path.parent):
+        with contextlib.suppress(UserError):  # of a run that cannot be read
+            run = reading.read_run(beside)
+            if run.finished:
+                spent.append((run.training_flops, run.result['train_seconds']))
+    if config.train.steps:
+        print(progress.price(costs['flops']['training'], spent))
 
 
 def _run(settings: flags.Settings, path: Path, accept_changed_parts: bool) -> None:
@@ -65,6 +97,8 @@ def _run(settings: flags.Settings, path: Path, accept_changed_parts: bool) -> No
                 screen,
                 accept_changed_parts,
             )
+            screen.close()
+            console.say_next(f'python -m experiments.translate --workdir={path}')
         except Stopped as stopped:
             text = f'stopped and {stopped}; the same command goes on from there'
             screen.close()
@@ -93,6 +127,5 @@ def _last_line(path: Path, screen: Screen) -> str:
 
 def _newest_step(path: Path) -> int:
     """The step of the newest checkpoint in a run's directory; 0 where there is none."""
-    checkpoints = (path / 'checkpoints').glob('[0-9]*')
-    steps = [int(folder.name) for folder in checkpoints if folder.name.isdigit()]
-    return max(steps, default=0)
+    names = [folder.name for folder in (path / 'checkpoints').glob('*')]
+    return max(map(int, filter(str.isdigit, names)), default=0)

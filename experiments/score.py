@@ -17,21 +17,26 @@ import json
 import math
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments.command_line import flags, lines, screen
 from experiments.errors import UserError
-from experiments.evaluation.opened_run import OpenedRun
-from experiments.evaluation.scorer import ScoredToken, Scorer
 from experiments.runtime import memory
+
+if TYPE_CHECKING:
+    from experiments.evaluation.scorer import ScoredToken
 
 
 def main() -> None:
     parser = flags.Parser(__doc__)
     parser.add_argument('--workdir', type=Path, required=True, help='of the run')
     args = parser.parse_args()
+    pairs = _read_pairs()
+    # These import JAX, so they come after the flags: a mistake is answered at once.
+    from experiments.evaluation.opened_run import OpenedRun
+    from experiments.evaluation.scorer import Scorer
 
     memory.keep_freed()
-    pairs = _read_pairs()
     with screen.on_stderr('opening the run') as shown:
         run = OpenedRun(args.workdir)
         score = Scorer(run.model, run.tokenizer, run.config.evaluation.batch_tokens)
@@ -45,8 +50,6 @@ def main() -> None:
 
 def _read_pairs() -> list[tuple[str, str]]:
     """All of standard input, so that a wrong line is told of before any is scored."""
-    if sys.stdin.isatty():
-        print('reading lines from here; Ctrl-D ends', file=sys.stderr)
     pairs = []
     for window in lines.line_windows(sys.stdin.fileno()):
         for line in window:
@@ -60,7 +63,7 @@ def _read_pairs() -> list[tuple[str, str]]:
     return pairs
 
 
-def _line(tokens: list[ScoredToken]) -> str:
+def _line(tokens: 'list[ScoredToken]') -> str:
     found = {
         'log_p': math.fsum(token.log_p for token in tokens),
         'tokens': [token._asdict() for token in tokens],

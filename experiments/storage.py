@@ -212,6 +212,12 @@ def exists(path: Path) -> bool:
     return True
 
 
+def run_title(path: Path) -> str:
+    """What the run in a directory is called: in a sweep `table3_small/base/seed=1`."""
+    parts = path.absolute().parts
+    return '/'.join(parts[-3:]) if parts[-1].startswith('seed=') else parts[-1]
+
+
 def obstacle(path: Path) -> str:
     """Why nothing can be written at a path, folders to make included; '' if it can."""
     nearest = path.absolute()

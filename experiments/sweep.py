@@ -71,7 +71,7 @@ def _check_runs(sweep: Sweep) -> None:
     from experiments.config import check
 
     jax.config.update('jax_platforms', 'cpu')  # the GPUs are the workers' to take
-    runs = [*sweep.trials, *sweep.runs]
+    runs = sweep.all_runs
     for run in runs:
         directory.check_directory(run.path, run.config.to_dict())
     for run in {(run.arm, run.value): run for run in runs}.values():
@@ -112,12 +112,12 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
 
     A stop is passed on to the workers, and ends this process when all have saved.
     """
-    folder = workers.log_folder(sweep.name)
+    folder = directory.RUNS / '.sweeps' / sweep.name
     print(progress.heading(sweep))
     print(f'logs: {folder}/', flush=True)
     workers.forget_failures(sweep)
     sweep = planning.plan(sweep)
-    runs = [*sweep.trials, *sweep.runs]
+    runs = sweep.all_runs
     said = {run.path for run in runs if planning.has_ended(run)}
     if said:
         print(f'{len(said)} of {len(runs)} runs have ended before', flush=True)
@@ -136,7 +136,8 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
                 process.wait()
         sweep = progress.say_ended(sweep, said)
     print(progress.summary(sweep))
-    _exit_unless_finished([*sweep.trials, *sweep.runs], folder)
+    _exit_unless_finished(sweep.all_runs, folder)
+    console.say_next(f'python -m experiments.report --sweep={config} --out=report')
 
 
 def _exit_unless_finished(runs: Sequence[PlannedRun], folder: Path) -> None:

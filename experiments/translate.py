@@ -13,20 +13,22 @@ if __name__ == '__main__':
 
     command.run('experiments.translate')
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments import storage
 from experiments.command_line import flags, lines, screen
-from experiments.config import schema, search
+from experiments.config import schema
 from experiments.errors import UserError, warn
-from experiments.evaluation.translator import Hypothesis, Translator
-from experiments.runs import trained_run
-from experiments.runs.trained_run import TrainedRun
-from experiments.runtime import compilation, memory
-from flaxformer_lite.decoding.strategies.base import Strategy
-from flaxformer_lite.ensembling import ensemble, ensemble_variables
+from experiments.runtime import memory
+
+if TYPE_CHECKING:
+    from experiments.evaluation.translator import Hypothesis
+    from experiments.runs.trained_run import TrainedRun
+    from flaxformer_lite.decoding.strategies.base import Strategy
 
 _MOST_SENTENCES = 20  # of a page
 
@@ -35,12 +37,20 @@ def main() -> None:
     args = _parser().parse_args()
     schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
+    # These import JAX, so they come after the flags: a mistake is answered at once.
+    from experiments.config import search
+    from experiments.evaluation.translator import Translator
+    from experiments.runs import trained_run
+    from experiments.runtime import compilation
+    from flaxformer_lite.ensembling import ensemble, ensemble_variables
+
     memory.keep_freed()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         runs = [trained_run.open_trained(path) for path in args.workdir]
         _check_tokenizers(args.workdir, runs)
-        settings = search.with_decode(runs[0].config.evaluation, args.decode)
+        usual = runs[0].config.evaluation
+        settings = dataclasses.replace(usual, decode=args.decode or usual.decode)
         strategy = search.make(settings).strategy
         _check_n_best(args.n_best, strategy)
         if args.html and (len(runs) > 1 or strategy.draws):
@@ -60,7 +70,6 @@ def main() -> None:
         shown.begin('translating')
         if sys.stdin.isatty():
             shown.close()
-            print('reading lines from here; Ctrl-D ends', file=sys.stderr)
         number = 0
         sentences: list[str] = []
         for texts in lines.line_windows(sys.stdin.fileno()):
@@ -99,7 +108,7 @@ def _parser() -> flags.Parser:
     parser.add_argument(
         '--scores', action='store_true', help='put "score<TAB>" before each'
     )
-    parser.add_argument('--decode', default='', help=search.HELP)
+    parser.add_argument('--decode', default='', help=flags.DECODE_HELP)
     parser.add_argument(
         '--html',
         type=Path,
@@ -110,7 +119,7 @@ def _parser() -> flags.Parser:
     return parser
 
 
-def _check_tokenizers(paths: Sequence[Path], runs: Sequence[TrainedRun]) -> None:
+def _check_tokenizers(paths: Sequence[Path], runs: 'Sequence[TrainedRun]') -> None:
     """Refuses an ensemble of runs that mean other pieces by their ids."""
     for path, run in zip(paths, runs, strict=True):
         if run.tokenizer.digest != runs[0].tokenizer.digest:
@@ -120,7 +129,7 @@ def _check_tokenizers(paths: Sequence[Path], runs: Sequence[TrainedRun]) -> None
             )
 
 
-def _check_n_best(n_best: int, strategy: Strategy) -> None:
+def _check_n_best(n_best: int, strategy: 'Strategy') -> None:
     """Refuses more translations of a line than the search finds."""
     most = strategy.drawn(n_best) if strategy.draws else strategy.hypotheses
     if not 1 <= n_best <= most:
@@ -130,16 +139,16 @@ def _check_n_best(n_best: int, strategy: Strategy) -> None:
         )
 
 
-def _show(hypotheses: Sequence[Hypothesis], n_best: int, scores: bool) -> None:
+def _show(hypotheses: 'Sequence[Hypothesis]', n_best: int, scores: bool) -> None:
     """Prints `n_best` lines, so that the lines of different texts can be told apart."""
     missing = n_best - len(hypotheses)
-    padding = [Hypothesis('', float('-inf'))] * missing
+    padding = [('', float('-inf'))] * missing
     for text, score in [*hypotheses[:n_best], *padding]:
         print(f'{score:.4f}\t{text}' if scores else text, flush=False)
 
 
 def _write_page(
-    path: Path, workdir: Path, sentences: Sequence[str], strategy: Strategy
+    path: Path, workdir: Path, sentences: Sequence[str], strategy: 'Strategy'
 ) -> None:
     """Writes the page; a sentence that is too long is left out."""
     from experiments.browser import page

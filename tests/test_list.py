@@ -52,10 +52,24 @@ def test_a_damaged_run_is_named_among_the_others(runs):
 
 
 def test_what_holds_no_run_is_refused(tmp_path):
-    with pytest.raises(UserError, match='none is not a folder: give one of runs'):
-        listing.listing([tmp_path / 'none'])
-    with pytest.raises(UserError, match='holds no run: give a folder of runs'):
-        listing.listing([tmp_path])
+    for folder in (tmp_path, tmp_path / 'none'):
+        with pytest.raises(UserError, match=f'{folder} holds no run: give a folder of'):
+            listing.listing([folder])
+
+
+def test_runs_of_sweeps_are_found_below(runs):
+    make(runs / 'heads/base/seed=0', 30.0)
+    make(runs / 'tuned/base/0.01/seed=100', 30.0)
+    (runs / 'done/published').mkdir()
+    (runs / 'done/published/config.json').write_text('{}')  # another project's
+    names = {row[-1].removeprefix(f'{runs}/') for row in rows_of(runs)}
+    of_sweeps = {'heads/base/seed=0', 'tuned/base/0.01/seed=100'}
+    assert names == {'done', 'stopped', 'burnt'} | of_sweeps
+    for folder in ('heads', 'heads/base', 'heads/base/seed=0'):
+        assert [row[-1] for row in rows_of(runs / folder)] == [
+            f'{runs}/heads/base/seed=0'
+        ]
+    assert len(rows_of(runs / 'done')) == 1
 
 
 def test_watching_looks_again(runs, monkeypatch, capsys):

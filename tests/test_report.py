@@ -79,6 +79,15 @@ def test_runs_that_differ_in_seeds_alone_are_one_row(tmp_path):
     assert second.split()[:3] == [str(tmp_path / 'b'), '1', 'finished']
 
 
+def test_a_folder_stands_for_the_runs_of_a_sweep_in_it(tmp_path):
+    for seed in range(2):
+        make_run(tmp_path / f'heads/a/seed={seed}', 4, 30.0, seed=seed)
+        make_run(tmp_path / f'heads/b/seed={seed}', 8, 40.0, seed=seed)
+    _, _, first, second, _ = run(tmp_path / 'heads').stdout.splitlines()
+    assert first.split()[:2] == [str(tmp_path / 'heads/a'), '2']
+    assert second.split()[:2] == [str(tmp_path / 'heads/b'), '2']
+
+
 def test_signatures_that_differ_are_pointed_out(tmp_path):
     paths = [
         make_run(tmp_path / 'a', 4, 30.0),

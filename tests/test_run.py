@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import made_runs
 import numpy as np
 import pytest
 import sacrebleu
@@ -21,6 +22,7 @@ from terminals import Terminal
 
 import experiments
 from experiments import (
+    describe,
     evaluate,
     metrics,
     report,
@@ -30,6 +32,8 @@ from experiments import (
     translate,
 )
 from experiments.checkpoints.checkpoints import Checkpoints
+from experiments.command_line import console
+from experiments.command_line import flags as command_flags
 from experiments.config import load
 from experiments.costs.ledger import ledger
 from experiments.data.sources.grammar import Grammar
@@ -318,6 +322,41 @@ def command(monkeypatch, module, *argv):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, 'argv', ['command', *map(str, argv)])
     module.main()
+
+
+def test_a_dry_run_tells_what_would_run_and_writes_nothing(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    flags = ['--config=wmt_small', '--dry_run', '--config.train.steps=10']
+    monkeypatch.setattr(sys, 'argv', ['run', *flags])
+    run.main()
+    out = capsys.readouterr().out
+    config = command_flags.settings(flags[0][9:], flags[2:]).config
+    costs = ledger(config)
+    first, second, third = out.splitlines()[:3]
+    assert first.split() == ['run', 'runs/wmt_small,train.steps=10', 'begins']
+    assert (second.split(), third.split()) == (['data', 'grammar'], ['steps', '10'])
+    assert describe.text(costs) in out
+    flops = 10 * costs['flops_per_token']['total'] * costs['batch']['tokens']
+    assert out.splitlines()[-1] == f'price: {flops:.2e} FLOPs'
+    assert not list(tmp_path.iterdir())
+
+    # 20 steps of 100 positions of a million FLOPs took ten seconds.
+    made_runs.make(Path('runs/other'), 30.0, result={'flops_per_token': 1_000_000})
+    made_runs.make(Path('runs/damaged'), 30.0)
+    Path('runs/damaged/config.json').write_text('{', 'utf-8')
+    run.main()
+    hours = flops / (20 * 100 * 1e6) * 10 / 3600
+    assert f'FLOPs, {hours:.2g} hours of one' in capsys.readouterr().out
+
+
+def test_a_person_is_told_what_comes_next_and_a_file_is_not(monkeypatch, capsys):
+    console.say_next('python -m experiments.report')
+    assert capsys.readouterr().out == ''
+    monkeypatch.setattr(sys, 'stdout', Terminal())
+    console.say_next('python -m experiments.report')
+    assert sys.stdout.getvalue() == 'next: python -m experiments.report\n'
 
 
 def translated(monkeypatch, capsys, workdir, lines, *flags, program=translate):

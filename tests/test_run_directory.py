@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments import storage
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
 from experiments.runs import directory, environment, failure
@@ -27,6 +28,36 @@ CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1,
 )
 def test_a_run_is_named_by_its_settings(overrides, name):
     assert directory.run_name('wmt_small', overrides) == name
+
+
+def test_a_long_name_keeps_the_last_words_of_its_fields():
+    fields = ('batch.tokens', 'model.num_heads', 'model.num_layers', 'train.steps')
+    overrides = dict.fromkeys(fields, 4096)
+    name = directory.run_name('wmt_small', overrides)
+    assert name.startswith('wmt_small,tokens=4096,num_heads=4096,num_layers=')
+    assert len(name) == directory.LONGEST_NAME and name[-9] == '~'
+
+
+@pytest.mark.parametrize(
+    ('text', 'name'),
+    [
+        ('d_k=16', 'd_k=16'),
+        ('ReZero, h=4', 'rezero_h=4'),
+        ('1e-05', '1e-05'),
+        ('../größer ', 'größer'),
+        ('x' * 100, 'x' * 60),
+    ],
+)
+def test_an_arm_has_a_folder_that_any_file_system_takes(text, name):
+    assert directory.folder_name(text) == name
+
+
+def test_a_run_of_a_sweep_is_called_by_its_arm(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert storage.run_title(Path('runs/wmt_small')) == 'wmt_small'
+    path = Path('runs/heads/base/seed=1')
+    assert storage.run_title(path) == 'heads/base/seed=1'
+    assert storage.run_title(tmp_path / path) == 'heads/base/seed=1'
 
 
 def test_different_runs_have_different_names_on_any_file_system():
@@ -47,7 +78,7 @@ def test_different_runs_have_different_names_on_any_file_system():
     names = [directory.run_name('wmt', {'data': value}) for value in values]
     assert len({name.lower() for name in names}) == len(values)
     for name in names:
-        assert len(name) < 128
+        assert len(name) <= 60
         assert set(name) <= set('abcdefghijklmnopqrstuvwxyz0123456789._=,+-~')
         assert not name.endswith('.')
 

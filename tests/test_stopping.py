@@ -105,7 +105,8 @@ def test_a_command_that_is_still_being_imported_ends_with_a_line(
 ):
     (tmp_path / f'{module}.py').write_text(IMPORTED)
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    argv = [sys.executable, '-m', f'experiments.{command}']
+    # With flags that are in order, for what takes long is imported after them.
+    argv = [sys.executable, '-m', f'experiments.{command}', '--workdir=none']
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with subprocess.Popen(
         argv, cwd=ROOT, env=os.environ | {'PYTHONPATH': path}, **pipes

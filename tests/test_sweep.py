@@ -141,7 +141,7 @@ def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
     )
     hours = left / float(flops) * 50 / 3600
     assert price == (
-        f'price: {left / 1e11:.3g} × 10¹¹ FLOPs in 5 runs, {hours:.2g} '
+        f'price: {left / 1e11:.3g} × 10¹¹ FLOPs, {hours:.2g} '
         'hours of one worker at the rate of finished runs'
     )
 

@@ -56,6 +56,7 @@ def test_each_arm_is_reported_with_the_value_that_was_best_for_it(folder):
     assert len(sweep.trials) == 6 and not sweep.runs and not sweep.ended
     assert {run.config.evaluation.sets for run in sweep.trials} == {'val'}
     assert {run.seed for run in sweep.trials} == {100}
+    assert str(sweep.trials[0].path) == 'runs/heads/base/0.001/seed=100'
     of_wide = [run for run in sweep.trials if run.arm == 'wide']
     for run in of_wide:
         finish(run, by_value(run))
@@ -67,6 +68,7 @@ def test_each_arm_is_reported_with_the_value_that_was_best_for_it(folder):
     sweep = planning.plan(sweep)
     assert peaks(sweep.runs) == {'base': '0.001', 'wide': '0.003'}
     assert [run.seed for run in sweep.runs] == [0, 1, 0, 1]
+    assert str(sweep.runs[3].path) == 'runs/heads/wide/0.003/seed=1'
     assert {run.config.evaluation.sets for run in sweep.runs} == {''}
     assert sweep.ended
 

@@ -65,9 +65,26 @@ def test_its_runs_are_those_that_the_command_line_makes(tmp_path):
     _, settings = flags.parse(flags.Parser(None), argv)
     assert runs[5].overrides == settings.overrides
     assert runs[5].config == settings.config
-    name = directory.run_name(settings.name, settings.overrides)
-    assert str(runs[5].path) == f'runs/{name}'
-    assert runs[0].path.name == 'wmt_small,train.steps=30'
+    assert [str(run.path) for run in runs] == [
+        *('runs/heads/base/seed=0', 'runs/heads/base/seed=3'),
+        *('runs/heads/heads=2/seed=0', 'runs/heads/heads=2/seed=3'),
+        *('runs/heads/rate/seed=0', 'runs/heads/rate/seed=3'),
+    ]
+
+
+def test_what_is_there_of_a_file_that_was_changed_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = planning.load(write_sweep(tmp_path)).runs[0]
+    with directory.open_run(first.path, first.config.to_dict()):
+        pass
+    again = planning.load(write_sweep(tmp_path)).runs[0]
+    assert directory.check_directory(again.path, again.config.to_dict()) == 'resumes'
+    for overrides, message in (
+        ({'train.steps': 40}, 'heads/base/seed=0 is of fewer train.steps'),
+        ({'model.d_ff': 8}, 'heads/base/seed=0 holds a run of another config'),
+    ):
+        with pytest.raises(UserError, match=message):
+            planning.load(write_sweep(tmp_path, overrides=overrides))
 
 
 @pytest.mark.parametrize(
@@ -93,10 +110,14 @@ def test_its_runs_are_those_that_the_command_line_makes(tmp_path):
         ({'question': 3}, 'question must be of type str, not 3'),
         ({'question': ...}, 'sweep needs question'),
         ({'qestion': 'a'}, "unknown argument 'qestion'; sweep takes question"),
-        ({'seeds': [1, 1]}, "'base' and 'base' are the same run"),
+        ({'seeds': [1, 1]}, 'base, seed 1 and base, seed 1 are the same run'),
         (
             {'arms': {'base': {}, 'four': {'model.num_heads': 4}}},
-            "arms 'base' and 'four' are the same run, runs/wmt_small,train.steps=30",
+            'base, seed 0 and four, seed 0 are the same run',
+        ),
+        (
+            {'arms': {'base': {}, 'Base!': {'model.num_heads': 2}}},
+            'or have the same directory, runs/heads/base/seed=0',
         ),
         (
             {'arms': {'base': {'model.nun_heads': 2}}},

@@ -1,5 +1,6 @@
 """How facts, numbers and tables are printed."""
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -84,6 +85,12 @@ def gigabytes(size: float) -> str:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def say_next(command: str) -> None:
+    """Says to a person, at a terminal, what comes next; in other outputs nothing."""
+    if sys.stdout.isatty():
+        print('next:', command)
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from absl import flags
 from ml_collections import config_dict, config_flags
 
-from experiments import kinds
+from experiments import kinds, storage
 from experiments.config import load, parts, schema, table
 from experiments.config.load import flatten
 from experiments.errors import UserError, line
@@ -29,6 +29,8 @@ CONFIG_HELP = (
     'file, such as configs/wmt_small.py, or the config.json of a run; '
     '--config.model.num_heads=8 changes one of its fields'
 )
+DECODE_HELP = "in place of the config’s evaluation.decode: 'beam(beams=8)'"
+OF_REPORTS = ('scipy', 'altair', 'vl_convert', 'jinja2')  # what pages are made by
 OVERRIDE = re.compile(r'--?(?:no)?config\.([^=]*)')
 
 
@@ -165,7 +167,7 @@ def settings(path: str, overrides: Sequence[str]) -> Settings:
 
 def _name(file: Path) -> str:
     """The config's; of a run's config.json, the name of the run's directory."""
-    return file.absolute().parent.name if file.suffix == '.json' else file.stem
+    return storage.run_title(file.parent) if file.suffix == '.json' else file.stem
 
 
 def _help(argv: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """The lines of standard input, as UTF-8, when they arrive."""
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 
 from experiments.errors import UserError
@@ -17,6 +18,8 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
     Raises:
       UserError: a line is not UTF-8; those before it were yielded.
     """
+    if os.isatty(descriptor):
+        print('reading lines from here; Ctrl-D ends', file=sys.stderr)
     number = 0
     rest = b''
     # Not by a file object, which would wait until a block is full.

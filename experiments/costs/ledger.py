@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig
-from experiments.costs import flops
+from experiments.costs.flops import flops as count_flops
 from experiments.data.collate import abstract_batch
 from experiments.errors import UserError, user_errors
 from experiments.optimizers import frozen, optimizer
@@ -63,6 +63,7 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
       device: the same of one device of the mesh, and the number of devices. Where
         `mesh.data` is empty, it is as many as the other axes need.
       batch: rows, their length, and tokens: positions of the target.
+      flops: of a batch, and of the `train.steps` of training.
 
     Raises:
       UserError: a field that cannot be worked with.
@@ -84,6 +85,8 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
         'gradients': trained,
         'optimizer': state.opt_state,
     }
+    tokens = rows * length
+    flops = once['total'] * tokens
     mesh = AbstractMesh(tuple(vars(config.mesh)[axis] or 1 for axis in AXES), AXES)
     check_divides(mesh, state.params)
     return {
@@ -96,7 +99,8 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
             'devices': mesh.size,
             **{name: _bytes(tree, mesh) for name, tree in arrays.items()},
         },
-        'batch': {'rows': rows, 'length': length, 'tokens': rows * length},
+        'batch': {'rows': rows, 'length': length, 'tokens': tokens},
+        'flops': {'batch': flops, 'training': flops * config.train.steps},
     }
 
 
@@ -118,7 +122,7 @@ def flops_per_token(
     loss = DEFAULT_LOSS if config.train.teacher else config.train.loss
     batch = abstract_batch(shape, check.source_features(config, model))
     step = _step(model, variables, batch, frozen.paths(config, model), loss)
-    return _by_part(flops.flops(step).items(), math.prod(shape))
+    return _by_part(count_flops(step).items(), math.prod(shape))
 
 
 def _bytes(tree: Any, mesh: AbstractMesh) -> int:

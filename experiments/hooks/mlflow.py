@@ -33,7 +33,7 @@ class Mlflow(Hook):
         file = run.path / 'mlflow.json'
         known = storage.read_json(file) if storage.exists(file) else None
         # A resumed run has that one's name and config, which cannot be changed there.
-        name = None if known else run.path.name
+        name = None if known else storage.run_title(run.path)
         active = mlflow.start_run(run_id=known, run_name=name)
         storage.write_json(file, active.info.run_id)
         if not known:

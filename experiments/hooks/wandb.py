@@ -33,7 +33,7 @@ class Wandb(Hook):
             entity=self.entity or None,
             mode='offline' if self.offline else None,
             dir=run.path,
-            name=run.path.name,
+            name=storage.run_title(run.path),
             id=known,
             resume='allow',
             config=dict(run.config),

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
 from experiments.reports.analysis import Spread
 from experiments.runs.reading import SEEDS, Run
+from experiments.storage import run_title
 from experiments.sweeps.schema import Sweep
 
 _LONGEST_NAME = 60
@@ -72,20 +74,9 @@ class Arm:
         Args:
           entry: of a result, or 'tokens', or 'training_flops'.
         """
-        return analysis.spread([_cost(run, entry) for run in self.scored])
-
-
-def _cost(run: Run, entry: str) -> float | None:
-    if entry == 'tokens':
-        return run.tokens
-    if entry != 'training_flops':
-        return run.result.get(entry)
-    # FLOPs of a position of a batch, times the positions of all batches.
-    flops = run.result.get('flops_per_token')
-    tokens = run.config.get('batch.tokens')
-    if flops is None or tokens is None:
-        return None
-    return flops * tokens * run.result['step']
+        if entry in ('tokens', 'training_flops'):
+            return analysis.spread([getattr(run, entry) for run in self.scored])
+        return analysis.spread([run.result.get(entry) for run in self.scored])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,14 +189,15 @@ def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
 def common_path(runs: Sequence[Run]) -> str:
     """The directory of a run; of several, what their names have in common.
 
-    `runs/a,train.seed=1` and `runs/a,train.seed=2` have `runs/a` in common.
+    `runs/a,train.seed=1` and `runs/a,train.seed=2` have `runs/a` in common, and
+    `runs/a/b/seed=1` and `runs/a/b/seed=2` have `runs/a/b`.
     """
     paths = [str(run.path) for run in runs]
     common = os.path.commonprefix(paths)
     if common in paths:
         return common
-    name = common.rpartition(',')[0]
-    return name if os.path.basename(name) else paths[0]
+    found = re.match('(.*)(,|/seed=)', common)
+    return found[1] if found else paths[0]
 
 
 def study(
@@ -233,12 +225,12 @@ def study(
 
 
 def _arms_of_sweep(sweep: Sweep, runs: Sequence[Run]) -> tuple[Arm, ...]:
-    """All arms of a sweep, those without runs too; runs are told by their names."""
-    run_by_name = {run.path.resolve().name: run for run in runs}
+    """All arms of a sweep, those without runs too; runs are told by their titles."""
+    found = {run_title(run.path.resolve()): run for run in runs}
     arms = []
     for name in sweep.arms:
-        planned = [run.path.name for run in sweep.runs if run.arm == name]
-        there = [run_by_name[run] for run in planned if run in run_by_name]
+        planned = [run_title(run.path) for run in sweep.runs if run.arm == name]
+        there = [found[title] for title in planned if title in found]
         arms.append(Arm(name, tuple(there)))
     return tuple(arms)
 

@@ -4,6 +4,7 @@ from experiments.command_line import console
 from experiments.reports.arms import Study, differing
 from experiments.reports.tables import Table
 from experiments.runs.reading import Run
+from experiments.storage import run_title
 
 # A difference in one of these is a difference in what is asked only where a sweep says
 # so.
@@ -84,8 +85,8 @@ def _missing(study: Study) -> list[str]:
     """The runs of the sweep that are not there."""
     if study.sweep is None:
         return []
-    there = {run.path.resolve().name for arm in study.arms for run in arm.runs}
-    missing = [run for run in study.sweep.runs if run.path.name not in there]
+    there = {run_title(run.path.resolve()) for arm in study.arms for run in arm.runs}
+    missing = [run for run in study.sweep.runs if run_title(run.path) not in there]
     return [f'Missing: {run.arm}, seed {run.seed} ({run.path}).' for run in missing]
 
 

@@ -14,7 +14,8 @@ from experiments.config.load import flatten
 from experiments.errors import UserError
 from flaxformer_lite.config import spec
 
-LONGEST_NAME = 100
+RUNS = Path('runs')  # where directories of runs are that no flag names
+LONGEST_NAME = 60
 CONFIG = 'config.json'
 RESULT = 'result.json'
 LOCK = '.lock'
@@ -35,16 +36,27 @@ def run_name(config_name: str, overrides: Mapping[str, Any]) -> str:
     """The name of the run's directory: `wmt_small,model.num_heads=8`.
 
     The same settings in any order give the same name; different settings never do. What
-    a file system might not keep or distinguish (other characters, capitals, great
-    length) is replaced or cut, and a hash of the whole name is added.
+    a file system might not keep or distinguish (other characters, capitals) is
+    replaced; a longer name has the last words of the fields, and is cut. A hash of the
+    whole name is then added.
     """
     settings = [f'{k}={_as_text(v)}' for k, v in sorted(overrides.items())]
     name = ','.join([config_name, *settings])
     safe = re.sub(r'[^a-z0-9._=,+-]+', '_', name.lower())
     if safe == name and len(safe) <= LONGEST_NAME and not safe.endswith('.'):
         return safe
+    short = re.sub(r',[a-z_.]+\.', ',', safe)
+    short = short[: LONGEST_NAME - 9].rstrip('._')
     digest = hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()
-    return f'{safe[:LONGEST_NAME].rstrip("._")}~{digest[:8]}'
+    return f'{short}~{digest[:8]}'
+
+
+def folder_name(text: str) -> str:
+    """The name of a folder for an arm, or for a value: `ReZero, h=4` → `rezero_h=4`.
+
+    Different texts may have the same one.
+    """
+    return re.sub(r'[^\w.=+-]+', '_', text.lower()).strip('._')[:LONGEST_NAME]
 
 
 def _as_text(value: Any) -> str:
@@ -62,16 +74,16 @@ def check_directory(path: Path, config: Mapping[str, Any]) -> str:
       UserError: it cannot be written to, it belongs to a run of another config, to a
         converted checkpoint, or to something that is no run.
     """
-    state = _state(path, config)
+    there = state(path, config)
     reason = storage.obstacle(path)
-    if reason and state != HAS_ENDED:  # a result is only shown
+    if reason and there != HAS_ENDED:  # a result is only shown
         raise UserError(
             f'cannot write to {path}: {reason}; name another directory with --workdir'
         )
-    return state
+    return there
 
 
-def _state(path: Path, config: Mapping[str, Any]) -> str:
+def state(path: Path, config: Mapping[str, Any]) -> str:
     """As `check_directory`, whether or not the directory can be written to."""
     if not storage.exists(path / CONFIG):
         _check_no_other_files(path)
@@ -94,7 +106,8 @@ def _state(path: Path, config: Mapping[str, Any]) -> str:
         ]
         raise UserError(
             f'{path} holds a run of another config: there {"; ".join(differences)}. '
-            'Give its settings to resume it, or another --workdir to begin a new run'
+            'Give its settings to resume it, or another --workdir, or the file of its '
+            'sweep another name, to begin a new run'
         )
     return HAS_ENDED if storage.exists(path / RESULT) else RESUMES
 

@@ -6,6 +6,8 @@ A file that is damaged is a UserError of one line with its path.
 import dataclasses
 import glob
 import itertools
+import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +36,8 @@ _RESULT_ENTRIES = (
     *('step', 'parameters', 'train_seconds', 'tokens_per_second', 'evaluations'),
 )
 _SCORE_ENTRIES = (*OF_MODELS, 'direction', 'sentences')
+# Where a folder of runs has them: by itself, or of an arm, a sweep, several sweeps.
+_PLACES = ('*', '*/seed=*', '*/*/seed=*', '*/*/*/seed=*')
 _NO_RESULT = (
     '{} is not the result of a run, for {}: restore it, or remove it and start the run '
     'again to have it scored anew'
@@ -104,11 +108,14 @@ class Run:
     @property
     def tokens(self) -> float | None:
         """Target tokens that it was trained on; None where only the end would tell."""
-        speed = self.result.get('tokens_per_second')
-        seconds = self.result.get('train_seconds')
-        if speed is None or seconds is None:
-            return None
-        return speed * seconds
+        result = self.result
+        return _product(result.get('tokens_per_second'), result.get('train_seconds'))
+
+    @property
+    def training_flops(self) -> float | None:
+        """Those of a position of a batch, times the positions of all batches."""
+        flops = self.result.get('flops_per_token')
+        return _product(flops, self.config.get('batch.tokens'), self.result['step'])
 
     @property
     def evaluations(self) -> dict[str, dict[str, Any]]:
@@ -135,9 +142,28 @@ class Run:
         return [row for row in rows if row.get('set') == rows[0].get('set')]
 
 
+def _product(*factors: Any) -> float | None:
+    """None where one of them is not known."""
+    return None if None in factors else math.prod(factors)
+
+
 def metric_names(scores: Mapping[str, Any]) -> list[str]:
     """The metrics among the scores of a set, in their order."""
     return [name for name in scores if f'{name}_signature' in scores]
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folder itself where it is a run, or else the runs in it, those of sweeps too.
+
+    There is none in a folder that is not there.
+    """
+    if os.path.exists(folder / directory.CONFIG):
+        return [folder]
+    found: list[Path] = []
+    for place in _PLACES:
+        files = sorted(glob.glob(f'{place}/{directory.CONFIG}', root_dir=folder))
+        found += [(folder / file).parent for file in files]
+    return found
 
 
 def read_run(path: Path) -> Run:

@@ -8,12 +8,13 @@ the same file and the same results give the same runs, wherever a sweep was stop
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
-from experiments import metrics
+from experiments import metrics, storage
 from experiments.command_line import console, flags
 from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
@@ -27,7 +28,7 @@ from flaxformer_lite import ranges
 from flaxformer_lite.config import spec
 from flaxformer_lite.ranges import Choices, shown
 
-RUNS = Path('runs')
+_TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
 _HOPELESS = 2.0  # times the width that is wanted, after all seeds
 Scores = dict[str, dict[int, float]]
 
@@ -204,14 +205,20 @@ def score(run: PlannedRun) -> float | None:
 
 def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
     """Raises for runs that are the same, and for a score that not every run has."""
-    by_path: dict[Path, PlannedRun] = {}
+    taken: dict[ExperimentConfig | Path, PlannedRun] = {}
     for run in runs:
-        other = by_path.setdefault(run.path, run)
-        if other is not run:
-            raise UserError(
-                f'sweep {sweep.name}: the arms {other.arm!r} and {run.arm!r} are the '
-                f'same run, {run.path}: leave one out'
-            )
+        for of_one in (run.config, run.path):
+            other = taken.setdefault(of_one, run)
+            if other is not run:
+                raise UserError(
+                    f'sweep {sweep.name}: {other} and {run} are the same run, or have '
+                    f'the same directory, {run.path}: leave one out, or name an arm '
+                    'otherwise'
+                )
+        if storage.exists(run.path / directory.CONFIG):
+            there = directory.state(run.path, run.config.to_dict())
+            if there == directory.GOES_FURTHER:
+                raise UserError(f'{run.path} is of fewer train.steps: move it away')
         name, _, kind = run.measure.partition(' ')
         known = (*metrics.by_name(run.config.evaluation.metrics), *OF_MODELS)
         if not name or kind not in known:
@@ -241,8 +248,10 @@ def _planned_run(
         settings = _settings(sweep, overrides)
     except UserError as error:
         raise UserError(f'sweep {sweep.name}, arm {arm!r}: {error}') from None
+    names = [arm] if value is None else [arm, str(value)]
+    folders = map(directory.folder_name, names)
+    path = directory.RUNS.joinpath(sweep.name, *folders, f'seed={seed}')
     changed = settings.overrides
-    path = RUNS / directory.run_name(settings.name, changed)
     return PlannedRun(arm, seed, changed, path, settings.config, sweep.measure, value)
 
 
@@ -271,17 +280,12 @@ def _equal_steps(sweep: Sweep, overrides: Mapping[str, Any]) -> int:
     base = _settings(sweep, {**sweep.overrides, **sweep.arms[sweep.base]}).config
     if not base.train.steps:
         raise UserError(f'equal={sweep.equal!r} needs train.steps, which is 0')
-    cost = _flops_per_step if sweep.equal == 'flops' else _tokens_per_step
+    cost = _flops_per_step if sweep.equal == 'flops' else _TOKENS_PER_STEP
     return max(1, round(base.train.steps * cost(base) / cost(config)))
-
-
-def _tokens_per_step(config: ExperimentConfig) -> float:
-    return config.batch.tokens
 
 
 @functools.lru_cache(maxsize=1024)
 def _flops_per_step(config: ExperimentConfig) -> float:
     from experiments.costs.ledger import ledger
 
-    costs = ledger(config)
-    return costs['batch']['tokens'] * costs['flops_per_token']['total']
+    return ledger(config)['flops']['batch']

@@ -1,7 +1,7 @@
 """What a sweep shows: what would run, what has ended, and what came out."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,14 +38,18 @@ def plan(sweep: Sweep) -> str:
 
     The time of a run is the mean of those of its arm that have finished.
     """
+    from experiments.costs.ledger import ledger
+
     arms: dict[str, list[PlannedRun]] = {}
-    for run in (*sweep.trials, *sweep.runs):
+    for run in sweep.all_runs:
         arms.setdefault(run.title, []).append(run)
     rows = []
-    flops_left = []
-    spent = {'seconds': 0.0, 'flops': 0.0}  # by runs that have finished
+    left = []
+    spent = []
     for title, runs in arms.items():
-        parameters, flops = _cost(runs[0])
+        costs = ledger(runs[0].config)
+        parameters = costs['parameters']['total']
+        flops = costs['flops']['training']
         seconds = [planning.result(run).get('train_seconds') for run in runs]
         mean = _mean(seconds)
         time = None if mean is None else console.duration(mean)
@@ -54,27 +58,26 @@ def plan(sweep: Sweep) -> str:
             cells = [title, run.seed, status, parameters, flops, time]
             rows.append([*cells, run.path])
             if taken is not None:
-                spent['seconds'] += taken
-                spent['flops'] += flops
+                spent.append((flops, taken))
             elif not planning.has_ended(run):
-                flops_left.append(flops)
+                left.append(flops)
     names = ['arm', 'seed', 'status', 'parameters', 'FLOPs', 'time', 'directory']
-    price = f'price: {console.cell(sum(flops_left))} FLOPs in {len(flops_left)} runs'
-    if flops_left and spent['flops']:
-        hours = sum(flops_left) / spent['flops'] * spent['seconds'] / 3600
-        rate = 'hours of one worker at the rate of finished runs'
-        price = f'{price}, {hours:.2g} {rate}'
-    return f'{console.table(names, rows)}\n{price}'
+    return f'{console.table(names, rows)}\n{price(sum(left), spent)}'
 
 
-def _cost(run: PlannedRun) -> tuple[int, float]:
-    """The parameters of a run's model, and the FLOPs of its training."""
-    from experiments.costs.ledger import ledger
+def price(left: float, spent: Sequence[tuple[Any, float]]) -> str:
+    """What runs cost by their FLOPs; in hours, too, where others have finished.
 
-    costs = ledger(run.config)
-    tokens = run.config.train.steps * costs['batch']['tokens']
-    flops = tokens * costs['flops_per_token']['total']
-    return costs['parameters']['total'], float(flops)
+    Args:
+      left: FLOPs of what has not finished.
+      spent: FLOPs, where they are known, and seconds of each run that has.
+    """
+    text = f'price: {console.cell(left)} FLOPs'
+    rates = [seconds / flops for flops, seconds in spent if flops]
+    if rates:
+        hours = left * fmean(rates) / 3600
+        text += f', {hours:.2g} hours of one worker at the rate of finished runs'
+    return text
 
 
 def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
@@ -87,11 +90,11 @@ def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
     Returns:
       The sweep with the runs that their results ask for.
     """
-    runs = [*sweep.trials, *sweep.runs]
+    runs = sweep.all_runs
     ended = [run for run in runs if run.path not in said and planning.has_ended(run)]
     if ended and sweep.tune is not None:
         sweep = planning.plan(sweep)
-    number = len(sweep.trials) + len(sweep.runs)
+    number = len(sweep.all_runs)
     for run in ended:
         said.add(run.path)
         print(f'[{len(said)}/{number}] {run}: {_came_out(run)}', flush=True)

@@ -33,10 +33,13 @@ _TUNING_SEED = 100  # which no sweep of few seeds reports
 class PlannedRun(NamedTuple):
     """A run of a sweep: the one that `experiments.run` makes with the same overrides.
 
+    And with the same `--workdir`, `runs/<sweep>/<arm>/seed=1`; where something is
+    tuned, `runs/<sweep>/<arm>/<value>/seed=1`.
+
     Attributes:
       arm: its name.
       seed: the run's `train.seed`.
-      overrides: what differs from the config file, as a run's directory names it.
+      overrides: what differs from the config file.
       path: the run's directory.
       config: with the overrides in it.
       measure: the set and the score that are looked at.
@@ -169,6 +172,10 @@ class Sweep:
     trials: tuple[PlannedRun, ...] = ()
     runs: tuple[PlannedRun, ...] = ()
     ended: str = ''
+
+    @property
+    def all_runs(self) -> tuple[PlannedRun, ...]:
+        return self.trials + self.runs
 
     @property
     def fields(self) -> set[str]:

@@ -21,7 +21,6 @@ from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError, line
 from experiments.runs import failure, reading
 from experiments.sweeps import planning
-from experiments.sweeps.planning import RUNS
 from experiments.sweeps.schema import PlannedRun, Sweep
 
 
@@ -89,14 +88,9 @@ def forget_failures(sweep: Sweep) -> None:
 
     What has diverged would diverge again, and stays as it is.
     """
-    for run in (*sweep.trials, *sweep.runs):
+    for run in sweep.all_runs:
         if planning.outcome(run).status == reading.FAILED:
             storage.remove(run.path / failure.NAME)
-
-
-def log_folder(name: str) -> Path:
-    """Where a sweep's workers write what they say; no run has such a name."""
-    return RUNS / '.sweeps' / name
 
 
 def start_here(
