@@ -12,6 +12,7 @@ look; and run takes it as --config.init_from. The last writes what a run has tra
 What a setting stands in the way of is named before anything is written.
 """
 
+# PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
 

@@ -7,6 +7,7 @@ heads and layers are switched off by a click. A second --workdir is shown beside
 first. Ctrl-C ends it.
 """
 
+# PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
 

@@ -4,6 +4,7 @@ python -m experiments.describe --config=configs/wmt_base.py --config.model.d_k=1
 python -m experiments.describe --config=configs/scan.py --data
 """
 
+# PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
 

@@ -3,6 +3,7 @@
 python -m experiments.evaluate --workdir=runs/wmt_small [--set=test]
 """
 
+# PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
 

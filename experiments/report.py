@@ -11,6 +11,7 @@ came from elsewhere: the columns arm, seed and score. --recompute makes the answ
 report again, of the scores that it ships, and ends with status 1 if it is another.
 """
 
+# PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
 

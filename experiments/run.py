@@ -5,6 +5,7 @@ The same command again resumes the run, or shows its result if it has ended.
 python -m experiments.run --config=configs/wmt_small.py --config.model.num_heads=2
 """
 
+# PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
     from experiments.runtime import memory

@@ -8,6 +8,7 @@ included, its log_p, its rank (1: none is likelier) and the entropy of the distr
 that it is one of.
 """
 
+# PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
 

@@ -5,6 +5,7 @@ The same command again goes on with what is not finished yet.
 python -m experiments.sweep --config=configs/sweeps/table3_small.py --workers=2
 """
 
+# PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
     from experiments.runtime import memory

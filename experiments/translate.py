@@ -8,6 +8,7 @@ their probabilities, and the first run's config says how to decode. --html write
 of the first lines: search, alternatives and attention, as experiments.demo shows them.
 """
 
+# PYTHON_ARGCOMPLETE_OK
 if __name__ == '__main__':
     from experiments.command_line import command
 

@@ -262,7 +262,7 @@ for name in sys.argv[1:]:
 def test_flags_and_help_are_read_without_what_takes_long_to_import():
     files = Path(flags.PROJECT, 'experiments').glob('*.py')
     names = [x.stem for x in files if 'def main(' in x.read_text('utf-8')]
-    assert len(names) >= 12
+    assert len(names) >= 11
     found = subprocess.run(
         [sys.executable, '-c', HELP_OF_ALL, *names],
         capture_output=True,
@@ -305,3 +305,30 @@ def test_a_package_that_is_missing_is_named_with_its_extra():
         UserError, match=r'--to=x needs nowhere: pip install -e "\.\[ex'
     ):
         flags.require_packages('--to=x', ['json', 'nowhere'], 'export')
+
+
+@pytest.mark.parametrize(
+    ('typed', 'expected'),
+    [
+        ('--config.model.num_h', {'--config.model.num_heads'}),
+        ('--config.model.decoder_norm=', set(variants.names('norm'))),
+        ('--config.train.loss=fo', {'focal'}),
+        ('--config=configs/wmt_small.py --workdir=x --dry', {'--dry_run'}),
+    ],
+)
+def test_the_tab_key_completes_flags_fields_and_names(typed, expected, tmp_path):
+    """As argcomplete's function of bash asks for it."""
+    command = f'python -m experiments.run {typed}'
+    answer = tmp_path / 'answer'
+    asked = {
+        '_ARGCOMPLETE': '2',
+        'IFS': '\n',
+        'COMP_LINE': command,
+        'COMP_POINT': str(len(command)),
+        '_ARGCOMPLETE_COMP_WORDBREAKS': ' =',
+        '_ARGCOMPLETE_STDOUT_FILENAME': str(answer),
+    }
+    subprocess.run(
+        [sys.executable, '-m', 'experiments.run'], env=os.environ | asked, check=True
+    )
+    assert {word.strip() for word in answer.read_text().splitlines()} == expected

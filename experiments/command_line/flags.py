@@ -68,6 +68,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     overrides: Sequence[str] = ()
+    _completes = False
 
     def __init__(self, description: str | None):
         super().__init__(
@@ -85,6 +86,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, which would name what is missing before what is mistyped."""
+        if '_ARGCOMPLETE' in os.environ and not self._completes:
+            self._complete()
         argv = sys.argv[1:] if args is None else args
         known = [*self._option_string_actions, *self.overrides]
         for text in argv:
@@ -98,6 +101,25 @@ class Parser(argparse.ArgumentParser):
             if re.fullmatch('--?[a-zA-Z][^ ]*', flag):
                 raise UserError(f'there is no flag {flag}{nearest(flag, known)}')
         return super().parse_known_args(argv, namespace)
+
+    def _complete(self) -> NoReturn:
+        """Tells a shell that asks what may follow, and ends the process."""
+        import argcomplete
+
+        self._completes = True  # it parses the words before
+        for flag in self.overrides:
+            field = flag.removeprefix('--config.')
+            self.add_argument(flag, choices=_names(field) or None)
+        argcomplete.autocomplete(self)
+        sys.exit()
+
+
+def _names(field: str) -> list[str]:
+    """What a field may name, without what can be given in brackets."""
+    if field in kinds.FOLDERS:
+        return kinds.FOLDERS[field].names()
+    variant = field.removeprefix('model.')
+    return variants.names(variant) if variant in variants.fields() else []
 
 
 def main(run: Callable[[], None]) -> None:
