@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flaxformer_lite.public import *
 
-__version__ = '0.2.0'
+__version__ = '0.3.0'
 
 __all__ = [
     'Record',
