@@ -1,5 +1,6 @@
 """Positions by their papers' formulas; each tells a model the order of tokens."""
 
+import flax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -189,3 +190,20 @@ def test_transformer_xls_scores_are_the_papers_terms_b_and_d():
 def test_the_last_timescale_is_the_papers_and_not_tensor2tensors():
     # 10000^(510/512); tensor2tensor spaces them so that the last is 10000.
     np.testing.assert_allclose(1 / np.arcsin(table(2, 512)[1, 510]), 9646.6, atol=0.1)
+
+
+@pytest.mark.parametrize('positions', tiny.here('positions'))
+def test_heads_that_share_keys_are_heads_with_equal_ones(positions):
+    """Also where positions have parameters for each head of queries."""
+    shared = tiny.model(num_layers=1, positions=positions, num_kv_heads=1)
+    variables = tiny.all_variables(shared)
+
+    def repeated(path, x):
+        is_shared = path[-2:] in (('key', 'kernel'), ('value', 'kernel'))
+        return jnp.repeat(x, 2, 1) if is_shared else x
+
+    each = flax.traverse_util.path_aware_map(repeated, variables)
+    source, inputs = tiny.padded([[5, 6, 7, 1], [8, 1]]), tiny.padded([[2, 9, 4], [2]])
+    found = shared.apply(variables, source, inputs)
+    model = tiny.model(num_layers=1, positions=positions, num_kv_heads=2)
+    np.testing.assert_allclose(found, model.apply(each, source, inputs), atol=1e-5)

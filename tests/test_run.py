@@ -339,7 +339,7 @@ def test_a_dry_run_tells_what_would_run_and_writes_nothing(
     assert (second.split(), third.split()) == (['data', 'grammar'], ['steps', '10'])
     assert describe.text(costs) in out
     flops = 10 * costs['flops_per_token']['total'] * costs['batch']['tokens']
-    assert out.splitlines()[-1] == f'price: {flops:.2e} FLOPs'
+    assert out.splitlines()[-1] == f'price: {flops / 1e11:.3g} × 10¹¹ FLOPs'
     assert not list(tmp_path.iterdir())
 
     # 20 steps of 100 positions of a million FLOPs took ten seconds.

@@ -49,7 +49,7 @@ def plan(sweep: Sweep) -> str:
     for title, runs in arms.items():
         costs = ledger(runs[0].config)
         parameters = costs['parameters']['total']
-        flops = costs['flops']['training']
+        flops = float(costs['flops']['training'])
         seconds = [planning.result(run).get('train_seconds') for run in runs]
         mean = _mean(seconds)
         time = None if mean is None else console.duration(mean)
@@ -72,7 +72,7 @@ def price(left: float, spent: Sequence[tuple[Any, float]]) -> str:
       left: FLOPs of what has not finished.
       spent: FLOPs, where they are known, and seconds of each run that has.
     """
-    text = f'price: {console.cell(left)} FLOPs'
+    text = f'price: {console.cell(float(left))} FLOPs'
     rates = [seconds / flops for flops, seconds in spent if flops]
     if rates:
         hours = left * fmean(rates) / 3600

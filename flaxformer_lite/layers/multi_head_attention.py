@@ -114,12 +114,13 @@ class MultiHeadAttention(nn.Module):
 
         Where a group of query heads shares one head of keys, the group's queries become
         that many queries of one head: groups are folded into the query axis. Where the
-        core attention has parameters for each head, keys and values are repeated
-        instead.
+        core attention or the positions have parameters for each head, keys and values
+        are repeated instead.
         """
         bias_BHTS = self._bias(kv, context)
         group_size = self.sizes.num_heads // self.sizes.num_kv_heads
-        if group_size > 1 and self.core_attention.per_head:
+        per_head = self.core_attention.per_head or self.positions.per_head
+        if group_size > 1 and per_head:
             kv = kv.replace(
                 key_BGKS=jnp.repeat(kv.key_BGKS, group_size, 1),
                 value_BGUS=jnp.repeat(kv.value_BGUS, group_size, 1),

@@ -16,9 +16,12 @@ class Positions(Checked, nn.Module):
     Attributes:
       sizes: of the attention, or of the stack, that the positions are for.
       adds_scores: whether an attention is to call `scores` and `values`.
+      per_head: whether they have parameters for each head of queries, so that keys and
+        values are repeated for each, as `Attention.per_head` has them.
     """
 
     adds_scores: ClassVar[bool] = False
+    per_head: ClassVar[bool] = False
     sizes: Sizes = Sizes()
 
     @property

@@ -18,6 +18,7 @@ class TransformerXL(Positions):
     """
 
     adds_scores = True
+    per_head = True
 
     def __post_init__(self):
         check_even(self.sizes.d_model)
