@@ -1,4 +1,4 @@
-"""Multi30k, English to German: README's best setting, three seeds, four test sets.
+"""Multi30k, English to German: README's best setting and BPE-dropout, four test sets.
 
     python -m experiments.sweep --config=configs/sweeps/multi30k.py --workers=2
 
@@ -31,7 +31,12 @@ def get_config() -> dict:
             'checkpoint.every': 400,
             'checkpoint.keep': 5,
         },
-        arms={'as in README': {}, 'with EMA': {'train.ema': 0.999}},
+        arms={
+            'as in README': {},
+            'BPE-dropout': {
+                'tokenizer': 'sentencepiece(vocab_size=8000, alpha=0.1)',
+            },
+        },
         seeds=(0, 1, 2),
         base='as in README',
         measure='test_2016_flickr bleu',
