@@ -18,7 +18,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from experiments import storage
 from experiments.command_line import flags, lines, screen
@@ -43,7 +43,6 @@ def main() -> None:
     from experiments.evaluation.translator import Translator
     from experiments.runs import trained_run
     from experiments.runtime import compilation
-    from flaxformer_lite.ensembling import ensemble, ensemble_variables
 
     memory.keep_freed()
     compilation.use_cache()
@@ -59,14 +58,9 @@ def main() -> None:
                 f'--html={args.html} shows how one run searches: give one --workdir, '
                 "and a --decode that draws nothing, such as 'beam(beams=4)'"
             )
-        models = [run.model for run in runs]
-        means = [trained_run.average(x.config, x.checkpoints, x.model) for x in runs]
-        variables = [mean.variables for mean in means]
-        if len(runs) > 1:
-            models = [ensemble(models)]
-            variables = [ensemble_variables(variables)]
+        model, variables = _model_of(runs)
         translate = Translator(
-            models[0], runs[0].tokenizer, settings, seed=args.seed, n_best=args.n_best
+            model, runs[0].tokenizer, settings, seed=args.seed, n_best=args.n_best
         )
         shown.begin('translating')
         if sys.stdin.isatty():
@@ -75,10 +69,7 @@ def main() -> None:
         sentences: list[str] = []
         for texts in lines.line_windows(sys.stdin.fileno()):
             for hypotheses in translate(
-                variables[0],
-                texts,
-                number,
-                lambda done: shown.count(done, None, 'lines'),
+                variables, texts, number, lambda done: shown.count(done, None, 'lines')
             ):
                 if sys.stdout.isatty():
                     shown.close()
@@ -118,6 +109,19 @@ def _parser() -> flags.Parser:
     )
     parser.add_argument('--seed', type=int, default=0, help='of sampling')
     return parser
+
+
+def _model_of(runs: Sequence['TrainedRun']) -> tuple[Any, Any]:
+    """The model of one run or of an ensemble, and its averaged variables."""
+    from experiments.runs import trained_run
+    from flaxformer_lite.ensembling import ensemble, ensemble_variables
+
+    models = [run.model for run in runs]
+    means = [trained_run.average(x.config, x.checkpoints, x.model) for x in runs]
+    variables = [mean.variables for mean in means]
+    if len(runs) == 1:
+        return models[0], variables[0]
+    return ensemble(models), ensemble_variables(variables)
 
 
 def _check_tokenizers(paths: Sequence[Path], runs: 'Sequence[TrainedRun]') -> None:
