@@ -415,4 +415,9 @@ def test_a_page_that_is_a_file_needs_no_server(tab, trained, tmp_path, monkeypat
     tab.locator('#sentences').select_option('My cat.')
     assert tab.locator('.pieces').inner_text() != pieces
     assert tab.locator('.heads').inner_text() and not tab.locator('.switch').count()
+    # What scrolls is reached by the keyboard, and a token is called as it is shown.
+    for scrolls in tab.locator('.scrolls').all():
+        scrolls.focus()
+        assert tab.evaluate('document.activeElement.ariaLabel')
+    assert tab.locator('.tokens [aria-label]').count() == 0
     check_width(tab)

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 import pages
 import published_tokenizers
@@ -73,6 +74,28 @@ def trained(tmp_path_factory):
     assert status == 0, printed
     assert (folder / 'runs/wmt_small/result.json').exists()
     return folder
+
+
+def test_readme_leads_from_a_clone_to_a_report_of_ones_own_text(tmp_path, monkeypatch):
+    readme = pages.text('README.md').splitlines()
+    (clone,) = [line for line in readme if line.startswith('git clone ')]
+    guide = pages.commands('docs/guides/commands.md')
+    (report,) = [line for line in guide if line.endswith(' --out=report')]
+    # Git takes this checkout for what the page clones.
+    monkeypatch.setenv('GIT_CONFIG_COUNT', '1')
+    monkeypatch.setenv('GIT_CONFIG_KEY_0', f'url.{pages.ROOT}.insteadOf')
+    monkeypatch.setenv('GIT_CONFIG_VALUE_0', clone.split()[2])
+    root = tmp_path / 'flaxformer_lite'
+    status, printed = run(clone, tmp_path, root)
+    assert status == 0, printed
+    (root / 'my_text').mkdir()
+    small_runs.write_text(root / 'my_text', val=4)
+    for command in (*pages.commands('README.md')[:2], report):
+        begun = time.monotonic()
+        status, printed = run(command, root, root)
+        assert status == 0, (command, printed)
+        print(f'{time.monotonic() - begun:.0f} s: {command}')
+    assert 'my_text' in (root / 'report/index.html').read_text('utf-8')
 
 
 def in_short(name, code):

@@ -64,7 +64,7 @@ def test_the_page_is_no_wider_than_the_screen(tab, report):
 
 def test_a_figure_is_drawn_when_it_comes_into_view(tab, report):
     open_page(tab, report)
-    drawn(tab, 'differences')
+    assert drawn(tab, 'differences').locator('summary').get_attribute('aria-label')
     last = tab.locator('.plot').last
     assert last.evaluate('plot => plot.childElementCount') == 0
     drawn(tab, last.get_attribute('data-figure'))
