@@ -81,7 +81,8 @@ def photograph_run(workdir: Path, chromium: Path) -> None:
     command = [sys.executable, '-m', 'experiments.translate', f'--workdir={workdir}']
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as started:
         file = Path(folder) / 'page.html'
-        subprocess.run([*command, f'--html={file}'], input=f'{TEXT}\n', text=True)
+        command.append(f'--html={file}')
+        subprocess.run(command, input=f'{TEXT}\n', text=True, check=True)
         browser = started.chromium.launch(executable_path=chromium, args=FLAGS)
         tab = browser.new_page(viewport={'width': WIDTHS[0], 'height': 1400})
         tab.goto(file.as_uri())

@@ -237,6 +237,10 @@ def test_rows_of_pieces_that_both_have_are_kept(text, tmp_path, tokenizer, chang
         counts[name.removeprefix('params/')] = [shared, len(pieces[0])]
     assert own.initial.record['rows'] == counts
     assert len(counts) == (4 if model else 1)
+    said = setup.describe(own, tmp_path / 'run')
+    for name, (shared, rows) in counts.items():
+        assert f'{name} ' in said
+        assert f'{shared} of {rows} rows are of init_from, by piece' in said
 
 
 @pytest.mark.slow
@@ -319,6 +323,7 @@ def test_a_source_that_cannot_be_read_is_refused(text, tmp_path, make, message):
         ({'model__d_ff': 48}, 'of another shape: decoder/layer_0/feed_forward/down/k'),
         ({'init_ignore': 'nothing'}, "init_ignore='nothing' is in the path of no"),
         ({'init_ignore': '.'}, "init_ignore='.' leaves nothing to take"),
+        ({'init_average': 3}, 'init_average=3 and .* holds 2 to average'),
         (
             {'tokenizer': '[bytes, characters]', 'model__tie': 'decoder'},
             'model.tie=all shares embeddings of source and target',

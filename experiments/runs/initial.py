@@ -232,11 +232,28 @@ def _by_ids(model: Model) -> set[str]:
 
 
 def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mean:
-    """The mean of the checkpoints that `translate` takes, or of so many of them."""
+    """The mean of the checkpoints that `translate` would take, or of so many of them.
+
+    Raises:
+      UserError: there are fewer, or one of them is damaged or cannot be read.
+    """
     settings = run.config
     if config.init_average is not None:
         evaluation = dataclasses.replace(
             settings.evaluation, average=config.init_average
         )
         settings = dataclasses.replace(settings, evaluation=evaluation)
-    return trained_run.average(settings, run.checkpoints, run.model, devices=devices)
+        there = len(trained_run.average_steps(settings, run.checkpoints))
+        if there < config.init_average:
+            raise UserError(
+                f'init_average={config.init_average} and {config.init_from} holds '
+                f'{there} to average: give at most that'
+            )
+
+    def refuse(damage: str) -> None:
+        raise UserError(
+            f'in {config.init_from} {damage}: restore it, or take fewer with '
+            'init_average'
+        )
+
+    return trained_run.average(settings, run.checkpoints, run.model, refuse, devices)

@@ -140,6 +140,10 @@ def describe(setup: RunSetup, path: Path) -> str:
     devices = f'{jax.device_count()} × {jax.devices()[0].device_kind}'
     epochs = setup.steps / batches.batches_per_epoch
     variables = mesh.abstract_variables(setup.model, setup.devices)
+    taken = {}
+    if setup.initial:
+        for name, (shared, rows) in setup.initial.record['rows'].items():
+            taken[name] = f'{shared:,} of {rows:,} rows are of init_from, by piece'
     return console.facts(
         {
             'run': path,
@@ -155,6 +159,7 @@ def describe(setup: RunSetup, path: Path) -> str:
             f'{batches.padding_share:.1%} padding',
             'steps': f'{setup.steps:,} ({epochs:.1f} epochs)',
             'devices': f'{devices} {setup.devices.describe()}'.rstrip(),
+            **taken,
         }
     )
 
