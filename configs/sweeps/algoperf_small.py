@@ -1,8 +1,6 @@
 """The arms of `algoperf`, small enough for two CPU cores.
 
-    python -m experiments.sweep --config=configs/sweeps/algoperf_small.py --workers=2
-
-With two workers on two cores it takes about ten minutes.
+python -m experiments.sweep --config=configs/sweeps/algoperf_small.py --workers=2
 """
 
 from configs.sweeps import algoperf
@@ -11,8 +9,17 @@ from configs.sweeps import algoperf
 def get_config() -> dict:
     return algoperf.get_config() | dict(
         config='configs/wmt_tiny.py',
-        overrides=algoperf.MODEL | {'model.d_ff': 64},
-        seeds=(0, 1, 2),
+        overrides=algoperf.MODEL
+        | {
+            'model.d_ff': 64,
+            'model.dtype': 'bfloat16',
+            'optimizer.schedule': 'cosine(peak=6e-3, warmup=0.15)',
+            'evaluation.every': 600,
+            'evaluation.decode': 'greedy',
+        },
+        tune=dict(field='optimizer.schedule.peak', values=[3e-3, 6e-3, 1.2e-2]),
+        seeds=(0, 1, 2, 3, 4),
+        margin=2.0,
         measure='test bleu',
         differs=(
             'A model of width 64 on sentences of a grammar, English to German, for 600 '

@@ -1,8 +1,6 @@
 """A deep encoder with a shallow decoder, at as many layers and beyond.
 
-    python -m experiments.sweep --config=configs/sweeps/depth.py --workers=2
-
-With two workers on two cores it takes about 20 minutes.
+python -m experiments.sweep --config=configs/sweeps/depth.py --workers=2
 """
 
 # Layers of the encoder and of the decoder.
@@ -27,9 +25,17 @@ def get_config() -> dict:
             'translate as well as 6 + 6, and faster'
         ),
         config='configs/wmt_tiny.py',
+        overrides={
+            'model.dtype': 'bfloat16',
+            'optimizer.schedule': 'cosine(peak=6e-3, warmup=0.15)',
+            'evaluation.every': 600,
+            'evaluation.decode': 'greedy',
+        },
         arms=arms(),
-        seeds=(0, 1, 2),
+        tune=dict(field='optimizer.schedule.peak', values=[3e-3, 6e-3, 1.2e-2]),
+        seeds=(0, 1, 2, 3),
         base='3 + 3',
+        margin=2.0,
         measure='test bleu',
         differs=(
             'A model of width 64 with 6 layers (the last arm has 9) on sentences of a '

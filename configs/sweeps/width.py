@@ -2,8 +2,7 @@
 
     python -m experiments.sweep --config=configs/sweeps/width.py --workers=2
 
-At the base width both are the same model, which is run once a rate. With two workers on
-two cores it takes about 45 minutes.
+At the base width both are the same model, which is run once a rate.
 """
 
 BASE = 32
@@ -36,6 +35,11 @@ def get_config() -> dict:
             'Zero-Shot Hyperparameter Transfer"'
         ),
         config='configs/wmt_tiny.py',
+        overrides={
+            'model.dtype': 'bfloat16',
+            'evaluation.every': 600,
+            'evaluation.decode': 'greedy',
+        },
         arms=arms(),
         seeds=(0, 1, 2),
         base=f'xavier, d_model={BASE}, rate 1e-2',
