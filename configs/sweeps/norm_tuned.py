@@ -7,7 +7,10 @@ half an hour.
 """
 
 RATES = [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2]
-WARMUPS = {'warm-up': 0.15, 'none': 0.0}
+WARMUP_LEVELS = {
+    name: {'optimizer.schedule': f'cosine(peak=2e-3, warmup={share})'}
+    for name, share in {'warm-up': 0.15, 'none': 0.0}.items()
+}
 
 
 def get_config() -> dict:
@@ -39,10 +42,7 @@ def get_config() -> dict:
         factors={
             'norm': {norm: {'model.residual': norm} for norm in norms},
             'depth': {name: {'model.num_layers': int(name[0])} for name in depths},
-            'warm-up': {
-                name: {'optimizer.schedule': f'cosine(peak=2e-3, warmup={share})'}
-                for name, share in WARMUPS.items()
-            },
+            'warm-up': WARMUP_LEVELS,
         },
         tune=dict(field='optimizer.schedule.peak', values=RATES),
         seeds=(0, 1, 2),
