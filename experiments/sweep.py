@@ -89,7 +89,8 @@ def _power(sweep: Sweep) -> str:
     from experiments.reports import analysis
 
     pilot = planning.scores(sweep.runs)
-    least = analysis.smallest_seen(pilot, len(sweep.arms), len(sweep.seeds))
+    looks = sweep.until.looks if sweep.until else 1
+    least = analysis.smallest_seen(pilot, len(sweep.arms), len(sweep.seeds), looks)
     if least is None:
         return 'power: not known before two arms have two finished seeds'
     runs = sum(map(len, pilot.values()))

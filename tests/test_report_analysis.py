@@ -297,3 +297,55 @@ def test_seeds_added_by_the_width_of_intervals_keep_the_error_rate(monkeypatch):
         numbers.append(number)
     assert set(numbers) == {3, 6, 9}  # the rule decides
     assert np.mean(alarms) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
+
+
+def test_of_two_arms_exchanges_are_signs_of_the_differences():
+    scores = drawn(2, 8, effects=[0, 1.2])
+    base, arm = as_lists(scores)
+    expected = stats.permutation_test(
+        (arm, base),
+        lambda *x: stats.ttest_rel(*x).statistic,
+        permutation_type='samples',
+    )
+    (found,) = compare(scores, base='arm 0')
+    error = np.sqrt(expected.pvalue / analysis._EXCHANGES)
+    assert found.permuted == pytest.approx(expected.pvalue, abs=4 * error)
+
+
+def test_exchanges_of_several_arms_are_those_within_seeds():
+    scores = drawn(3, 3, effects=[0, 1, 3])
+    scores['arm 2'][9] = 50.0  # of a seed that no other arm has
+    found = compare(scores, base='arm 0')
+    whole = np.array(
+        [[scores[arm][seed] for arm in sorted(scores)] for seed in range(3)]
+    )
+
+    def sizes(values):
+        residuals = values - values.mean(0) - values.mean(1, keepdims=True)
+        error = np.sqrt((residuals + values.mean()).var() * 9 / 4 * 2 / 3)
+        return np.abs(values.mean(0)[1:] - values.mean(0)[0]) / error
+
+    orders = [list(order) for order in itertools.permutations(range(3))]
+    largest = [
+        sizes(np.stack([row[order] for row, order in zip(whole, three, strict=True)]))
+        for three in itertools.product(orders, repeat=3)
+    ]
+    expected = [np.mean(np.max(largest, 1) >= t - 1e-9) for t in sizes(whole)]
+    assert [x.permuted for x in found] == pytest.approx(expected, abs=0.02)
+    (alone,) = compare({'a': {0: 1.0}, 'b': {0: 2.0}})
+    assert alone.permuted is None
+
+
+def test_exchanges_keep_the_error_rate_where_arms_now_and_then_fail(monkeypatch):
+    monkeypatch.setattr(analysis, '_EXCHANGES', 499)
+    random = np.random.default_rng(4)
+    alarms = []
+    for _ in range(400):
+        scores = drawn(6, 3, random=random)
+        for by_seed in scores.values():
+            by_seed.update(
+                {s: x - 30 for s, x in by_seed.items() if random.random() < 0.1}
+            )
+        pairs = [(arm, 'arm 0') for arm in scores if arm != 'arm 0']
+        alarms.append(min(analysis.permutation_tests(scores, pairs)) < 0.05)
+    assert 0 < np.mean(alarms) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)

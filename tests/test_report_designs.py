@@ -4,7 +4,7 @@ import pytest
 from made_runs import make
 from test_sweep_plans import TUNE, by_value, finish, planned
 
-from experiments.reports import arms, designs, page, tables
+from experiments.reports import arms, designs, figures, page, tables
 from experiments.reports.arms import Arm, Measure, Study
 from experiments.runs import reading
 from experiments.sweeps import planning
@@ -128,3 +128,37 @@ def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_has_it(
     assert base == ['base', '1 of 2', '30', '-', '21']
     assert wide == ['wide', '2 of 2', '20', '-', '14']
     assert designs.time_to_target(arms.study(runs, None)) is None
+
+
+def test_scores_of_a_factor_of_sizes_stand_over_their_parameters(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    factors = {
+        'norm': {
+            'pre': {'model.residual': 'pre_norm'},
+            'post': {'model.residual': 'post_norm'},
+        },
+        'size': {'small': {}, 'large': {'model.d_model': 128}},
+    }
+    sweep = planned(
+        tmp_path, arms=..., factors=factors, base='pre, small', seeds=[0, 1]
+    )
+    for run in sweep.runs:
+        large = run.arm.endswith('large')
+        make(
+            run.path,
+            30 + 5 * large + run.seed,
+            result={'parameters': 2000 if large else 1000},
+            train__seed=run.seed,
+        )
+    runs = [reading.read_run(run.path) for run in sweep.runs]
+    figure = figures.scores_over_sizes(arms.study(runs, sweep))
+    (rows,) = figure.spec()['datasets'].values()
+    found = sorted((row['arm'], row['x'], row['y']) for row in rows)
+    assert found == [
+        (norm, parameters, score + seed)
+        for norm in ('post', 'pre')
+        for parameters, score in ((1000, 30), (2000, 35))
+        for seed in (0, 1)
+    ]
+    assert b'<path' in figures.files(figure)['svg']
+    assert figures.scores_over_sizes(arms.study(runs, None)) is None

@@ -17,6 +17,7 @@ import numpy as np
 
 LEVEL = 0.05
 _BOOTSTRAPS = 2_000
+_EXCHANGES = 9_999
 _POINTS = 15  # the binary logarithm of how many an integral has
 
 Scores = Mapping[str, Mapping[Any, float]]  # by arm and seed; runs may be missing
@@ -58,6 +59,8 @@ class Contrast(NamedTuple):
       equivalent: whether the whole interval lies within the margin; None without one.
       error: of the effect, its standard error over seeds; None as above.
       freedom: degrees of it.
+      permuted: p by exchanging arms within seeds, which takes no error for normal; None
+        where fewer than two seeds have all arms.
     """
 
     arm: str
@@ -70,6 +73,7 @@ class Contrast(NamedTuple):
     equivalent: bool | None = None
     error: float | None = None
     freedom: int = 0
+    permuted: float | None = None
 
     @property
     def significant(self) -> bool:
@@ -121,12 +125,15 @@ def compare(
     errors = np.sqrt(fit.variance) * np.linalg.norm(root, axis=1)
     largest = Largest(root, fit.freedom) if errors.any() else None
     bound = largest.bound(LEVEL / looks) if largest else 0.0
+    permuted = permutation_tests(scores, pairs)
     found = []
-    for (arm, other), effect, error in zip(
-        pairs, effects.tolist(), errors.tolist(), strict=True
+    for (arm, other), effect, error, by_permutation in zip(
+        pairs, effects.tolist(), errors.tolist(), permuted, strict=True
     ):
         shared = len(scores[arm].keys() & scores[other].keys())
         contrast = Contrast(arm, other, effect, None, None, None, shared)
+        if by_permutation is not None:
+            contrast = contrast._replace(permuted=min(1.0, looks * by_permutation))
         if largest is not None:
             low = effect - bound * error
             high = effect + bound * error
@@ -153,6 +160,47 @@ def _check(scores: Scores, named: Sequence[str]) -> None:
         for seed, score in by_seed.items():
             if not np.isfinite(score):
                 raise ValueError(f'{arm!r}, seed {seed}: {score} is no score')
+
+
+def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | None]:
+    """p of each pair, if the scores of a seed could as well stand at other arms.
+
+    That is so where no arm differs, whatever the errors' law is (Fisher 1935). p is the
+    share of exchanges of arms within seeds whose largest |t| of all pairs is as large
+    as that of the pair (Westfall and Young 1993). It cannot be below what their number
+    allows: of two arms and three seeds 0.25.
+
+    Args:
+      scores: `scores[arm][seed]`; seeds that an arm has not are left out.
+      pairs: of arms.
+
+    Returns:
+      None of each where fewer than two seeds are left, or scores do not differ.
+    """
+    arms = sorted(scores)
+    seeds = [seed for seed in scores[arms[0]] if all(seed in scores[x] for x in arms)]
+    values_SA = np.array([[scores[arm][seed] for arm in arms] for seed in seeds])
+    if len(seeds) < 2 or np.ptp(values_SA, axis=1).max() == 0:
+        return [None] * len(pairs)
+    values_SA -= values_SA.mean(1, keepdims=True)
+    above = [arms.index(arm) for arm, _ in pairs]
+    below = [arms.index(base) for _, base in pairs]
+
+    def sizes(means_A: np.ndarray) -> np.ndarray:
+        """Of the t of each pair, up to a constant: the variance is what means leave."""
+        left = (values_SA**2).sum() - len(seeds) * (means_A**2).sum(-1, keepdims=True)
+        differences = np.abs(means_A[..., above] - means_A[..., below])
+        return differences / np.sqrt(np.maximum(left, 1e-12 * (values_SA**2).sum()))
+
+    random = np.random.default_rng(0)
+    means = np.zeros((_EXCHANGES, len(arms)))
+    for values_A in values_SA:
+        means += random.permuted(np.tile(values_A, (_EXCHANGES, 1)), axis=1)
+    largest = sizes(means / len(seeds)).max(1)
+    own = sizes(values_SA.mean(0))
+    # An exchange that leaves all as it is counts, for it is one of them.
+    as_large = (largest[:, None] >= own * (1 - 1e-9)).sum(0) + 1
+    return (as_large / (_EXCHANGES + 1)).tolist()
 
 
 class Fit(NamedTuple):
@@ -249,7 +297,7 @@ class Largest:
 
 
 def smallest_seen(
-    pilot: Scores, arms: int, seeds: int, power: float = 0.8
+    pilot: Scores, arms: int, seeds: int, looks: int = 1, power: float = 0.8
 ) -> float | None:
     """The least difference from the base that most experiments of a design would show.
 
@@ -257,6 +305,7 @@ def smallest_seen(
       pilot: scores of earlier runs, by which chance is told.
       arms: of the design, its base among them.
       seeds: of each arm.
+      looks: as in `compare`.
       power: the share of experiments in which it is significant.
 
     Returns:
@@ -269,7 +318,7 @@ def smallest_seen(
     from scipy import optimize, stats
 
     differences = np.hstack([np.eye(arms - 1), -np.ones((arms - 1, 1))])
-    bound = Largest(differences, freedom).bound(LEVEL)
+    bound = Largest(differences, freedom).bound(LEVEL / looks)
 
     def missed(distance: float) -> float:
         return power - float(stats.nct.sf(bound, freedom, distance))

@@ -14,6 +14,7 @@ import vl_convert
 from experiments.reports.analysis import Contrast
 from experiments.reports.arms import Study
 from experiments.runs.reading import Run
+from experiments.sweeps.schema import Sweep
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without the yellow
 # that is too pale for a line, and with a grey for black.
@@ -50,6 +51,8 @@ THEME = {
     'range': {'heatmap': ['#f7fbff', '#c6dbef', '#6baed6', '#2171b5', '#08306b']},
 }
 
+# The fields that make a model larger.
+SIZES = {'model.d_model', 'model.num_layers', 'model.d_ff'}
 # What curves can be drawn against: an entry of rows → the title of the axis.
 AXES = {
     'step': 'steps',
@@ -303,6 +306,59 @@ def score_by_cost(study: Study) -> Figure | None:
         title,
         chart.properties(width=_WIDTH, height=_HEIGHT),
     )
+
+
+def scores_over_sizes(study: Study) -> Figure | None:
+    """Whether an answer holds at another size: scores over parameters.
+
+    A point is a run; a line is fitted to the runs that differ in the size alone, linear
+    in the logarithm of the number of parameters.
+
+    Returns:
+      None where no factor of the sweep is one of sizes, or fewer than two have scores.
+    """
+    sweep = study.sweep
+    which = _factor_of_sizes(sweep) if sweep else None
+    if sweep is None or which is None:
+        return None
+    values = []
+    for arm in study.arms:
+        size = arm.cost('parameters')
+        levels = sweep.levels[arm.name]
+        others = ', '.join([*levels[:which], *levels[which + 1 :]])
+        for score in arm.by_seeds(study.measure).values() if size else ():
+            values.append({'arm': others, 'x': size.mean, 'y': score})
+    if len({row['x'] for row in values}) < 2:
+        return None
+    names = list(dict.fromkeys(row['arm'] for row in values))
+    x_scale = alt.Scale(type='log', nice=False, padding=20)
+    base = alt.Chart(alt.InlineData(values=values)).encode(
+        x=alt.X('x:Q', title='parameters', scale=x_scale, axis=alt.Axis(format='~s')),
+        y=alt.Y('y:Q', title=str(study.measure), scale=alt.Scale(zero=False)),
+        color=alt.Color(
+            'arm:N', scale=alt.Scale(domain=names, range=COLOURS), legend=_legend()
+        ),
+        strokeDash=alt.StrokeDash(
+            'arm:N', scale=alt.Scale(domain=names, range=_DASHES)
+        ),
+    )
+    fitted = base.transform_regression('x', 'y', groupby=['arm'], method='log')
+    points = base.mark_point(filled=True, opacity=0.6, tooltip=True)
+    chart = alt.layer(fitted.mark_line(), points)
+    return Figure(
+        'scores_over_sizes',
+        f'{study.measure} over parameters',
+        chart.properties(width=_WIDTH, height=_HEIGHT),
+    )
+
+
+def _factor_of_sizes(sweep: Sweep) -> int | None:
+    """Which of the factors makes models larger, and nothing else."""
+    for i, levels in enumerate(sweep.factors.values()):
+        fields = {field for overrides in levels.values() for field in overrides}
+        if fields and fields <= SIZES:
+            return i
+    return None
 
 
 def _legend() -> alt.Legend:

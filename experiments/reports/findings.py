@@ -13,7 +13,7 @@ from experiments.metrics.base import OF_MODELS, Metric
 from experiments.reports import analysis
 from experiments.reports.analysis import LEVEL, Contrast, OverSentences
 from experiments.reports.arms import Arm, Measure, Study, metric_of
-from experiments.reports.tables import Table, cells_of, shown
+from experiments.reports.tables import Table, cells_of, permuted, shown
 from experiments.runs import reading
 from experiments.runs.reading import Translations
 
@@ -92,7 +92,7 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
     rows = []
     for arm in study.ranked():
         contrast = contrasts.get(arm.name)
-        test = cells_of(contrast) if contrast else (None, None, None)
+        test = [*cells_of(contrast), permuted(contrast)] if contrast else [None] * 4
         seeds = len(arm.by_seeds(study.measure))
         mean = arm.spread(study.measure)
         rows.append((arm.name, seeds, mean, *test, verdict(study, arm, contrast)))
@@ -100,12 +100,13 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
         'Mean ± standard deviation over seeds. Difference: from the base, without what '
         'a seed brings to all arms alike (blocked by seed, where arms share them). The '
         "intervals hold together, by Dunnett's method: p is that of the whole family, "
-        f'and an arm is better or worse where it is below {LEVEL}.'
+        f'and an arm is better or worse where it is below {LEVEL}. Permuted: p by '
+        'exchanging arms within seeds, for which errors need not be normal.'
     )
     if study.sweep is not None and study.sweep.contrasts:
         note += ' Of these, what the question does not name is exploratory.'
     decimals = (str(study.measure), 'difference', '95 % interval')
-    columns = ('arm', 'seeds', *decimals, 'p', 'verdict')
+    columns = ('arm', 'seeds', *decimals, 'p', 'p, permuted', 'verdict')
     scores = decimals if study.measure.is_of_translations else ()
     return Table('answer', 'Arms, the best first', columns, rows, scores, note)
 

@@ -104,7 +104,7 @@ def _answer(study: Study, notes: Sequence[str]) -> Section:
         ],
     )
     forest = figures.forest(declared or list(contrasts.values()), str(study.measure))
-    section.figures += filter(None, [forest])
+    section.figures += filter(None, [forest, figures.scores_over_sizes(study)])
     section.doubts += designs.doubts(study)
     section.doubts += conditions.warnings(study)
     section.doubts += notes

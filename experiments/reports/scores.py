@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.errors import UserError, user_errors
 from experiments.reports.analysis import Contrast, compare
-from experiments.reports.tables import Table, cells_of
+from experiments.reports.tables import Table, cells_of, permuted
 from experiments.storage import as_user_error
 
 COLUMNS = ('arm', 'seed', 'score')
@@ -73,8 +73,8 @@ def compare_scores(path: Path, base: str) -> Table:
 
 def as_table(contrasts: Sequence[Contrast]) -> Table:
     """A row a difference."""
-    names = ('arm', 'base', 'seeds', 'difference', '95 % interval', 'p')
-    rows = [(x.arm, x.base, x.seeds, *cells_of(x)) for x in contrasts]
+    names = ('arm', 'base', 'seeds', 'difference', '95 % interval', 'p', 'p, permuted')
+    rows = [(x.arm, x.base, x.seeds, *cells_of(x), permuted(x)) for x in contrasts]
     return Table('contrasts', 'Differences', names, rows)
 
 

@@ -135,6 +135,11 @@ def cells_of(
     return effect, Interval(contrast.low, contrast.high), PValue(contrast.p)
 
 
+def permuted(contrast: Contrast) -> PValue | None:
+    """Its p by permutation, where there is one."""
+    return None if contrast.permuted is None else PValue(contrast.permuted)
+
+
 def text(table: Table) -> str:
     """For a terminal: columns of equal width under a rule."""
     return console.tabulated(table.names(), table.cells(), table.sides())
