@@ -32,10 +32,10 @@ def get_config() -> dict:
             'checkpoint.keep': 5,
         },
         arms={
-            'as in README': {},
             'BPE-dropout': {
                 'tokenizer': 'sentencepiece(vocab_size=8000, alpha=0.1)',
             },
+            'as in README': {},
         },
         seeds=(0, 1, 2),
         base='as in README',
