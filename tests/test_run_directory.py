@@ -243,3 +243,21 @@ def test_a_stop_is_no_failure(tmp_path, stop):
     with pytest.raises(type(stop)), failure.recorded(tmp_path):
         raise stop
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ('platform', 'flags', 'expected'),
+    [
+        ('cpu', 'fma avx512f', False),
+        ('cpu', 'fma avx512f avx512_bf16', True),
+        ('cpu', 'amx_bf16', True),
+        ('gpu', 'fma', True),
+    ],
+)
+def test_bfloat16_is_told_where_it_is_faster(
+    tmp_path, monkeypatch, platform, flags, expected
+):
+    cpuinfo = tmp_path / 'cpuinfo'
+    cpuinfo.write_text(f'model name\t: A\nflags\t\t: {flags}\n', encoding='utf-8')
+    monkeypatch.setattr(environment, 'CPUINFO', cpuinfo)
+    assert environment.multiplies_bfloat16(platform) is expected

@@ -47,6 +47,12 @@ def _processor() -> dict[str, Any]:
     return {'name': names[0], 'vectors': sorted(filter(VECTORS.fullmatch, words))}
 
 
+def multiplies_bfloat16(platform: str) -> bool:
+    """Whether products of bfloat16 are faster than those of float32."""
+    of_x86 = {'avx512_bf16', 'amx_bf16'}
+    return platform != 'cpu' or not of_x86.isdisjoint(_processor()['vectors'])
+
+
 def save(path: Path, devices: Sequence[str]) -> None:
     """Writes `environment.json` in a run's directory.
 

@@ -22,7 +22,7 @@ from experiments.errors import user_errors
 from experiments.evaluation import scores, sets, translator
 from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer
-from experiments.runs import initial, trained_run
+from experiments.runs import environment, initial, trained_run
 from experiments.runs.initial import Initial
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
@@ -138,6 +138,9 @@ def describe(setup: RunSetup, path: Path) -> str:
     vocabularies = [setup.tokenizer.source_vocab_size, setup.tokenizer.vocab_size]
     shapes = ', '.join(f'{rows} × {length}' for rows, length in batches.shapes)
     devices = f'{jax.device_count()} × {jax.devices()[0].device_kind}'
+    dtype = setup.config.model.dtype
+    if dtype == 'float32' and environment.multiplies_bfloat16(jax.default_backend()):
+        dtype += ' (--config.model.dtype=bfloat16 is faster here)'
     epochs = setup.steps / batches.batches_per_epoch
     variables = mesh.abstract_variables(setup.model, setup.devices)
     taken = {}
@@ -159,6 +162,7 @@ def describe(setup: RunSetup, path: Path) -> str:
             f'{batches.padding_share:.1%} padding',
             'steps': f'{setup.steps:,} ({epochs:.1f} epochs)',
             'devices': f'{devices} {setup.devices.describe()}'.rstrip(),
+            'dtype': dtype,
             **taken,
         }
     )
