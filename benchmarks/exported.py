@@ -2,10 +2,11 @@
 
     python -m benchmarks.exported --workdir=runs/wmt_small
 
-Text goes in and text comes out, greedily, as many batches at a time as there are cores.
-Each side has a process of its own; they take turns, and each translates the set once
-before it is timed. CPU seconds are of all threads: where the machine has other work to
-do, they say more than the others. It needs the extra `ctranslate2`.
+Text goes in and text comes out, greedily or by `--beams=4`, as many batches at a time
+as there are cores. Each side has a process of its own; they take turns, and each
+translates the set once before it is timed. CPU seconds are of all threads: where the
+machine has other work to do, they say more than the others. It needs the extra
+`ctranslate2`.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from experiments.runs import directory
 
 MODULE = 'benchmarks.exported'
 QUANTIZATIONS = ('float32', 'int8')
+ALPHA = 0.6  # of the length penalty
 EXTRA = 50  # tokens that a translation may be longer than the longest source
 
 Translate = Callable[[list[str]], list[str]]
@@ -55,6 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument('--workdir', type=Path, required=True, help='of a trained run')
     parser.add_argument('--set', default='test', help='evaluation set of its data')
     parser.add_argument('--rounds', type=int, default=3)
+    parser.add_argument('--beams', type=int, default=1, help='1: greedy')
     parser.add_argument('--batch_tokens', type=int, default=4096, help='of a source')
     parser.add_argument('--worker', help=argparse.SUPPRESS)
     parser.add_argument('--share', type=Path, help=argparse.SUPPRESS)
@@ -83,7 +86,9 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     run = trained.read_trained(args.workdir)
     settings = dataclasses.replace(
         run.config.evaluation,
-        decode='greedy',
+        decode=f'beam(beams={args.beams}, alpha={ALPHA})'
+        if args.beams > 1
+        else 'greedy',
         batch_tokens=args.batch_tokens,
         extra_length=EXTRA,
     )
@@ -104,7 +109,7 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
     translator = ctranslate2.Translator(
         str(args.share / args.quantization),
         device='cpu',
-        inter_threads=os.cpu_count() or 1,
+        inter_threads=len(os.sched_getaffinity(0)),
         # Two threads that share a step wait for each other: a third more CPU time.
         intra_threads=1,
     )
@@ -113,7 +118,8 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
         sentences = [words.pieces(tokens) for tokens in words.encode(texts)]
         results = translator.translate_batch(
             sentences,
-            beam_size=1,
+            beam_size=args.beams,
+            length_penalty=ALPHA,
             max_batch_size=args.batch_tokens,
             batch_type='tokens',
             max_decoding_length=max(map(len, sentences)) + EXTRA,
@@ -124,13 +130,16 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
     return _timed(translate, args)
 
 
-def _timed(translate: Translate, args: argparse.Namespace) -> dict[str, float]:
-    """The second pass over the set; the first compiles and warms up."""
+def pairs(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """The sources and targets of the set."""
     data = directory.read_config(args.workdir)['data']
     evaluation = sources.load(data).evaluation()
-    pairs = sets.first_references(sets.chosen(evaluation, args.set, '--set')[args.set])
-    texts = [source for source, _ in pairs]
-    references = [target for _, target in pairs]
+    return sets.first_references(sets.chosen(evaluation, args.set, '--set')[args.set])
+
+
+def _timed(translate: Translate, args: argparse.Namespace) -> dict[str, float]:
+    """The second pass over the set; the first compiles and warms up."""
+    texts, references = map(list, zip(*pairs(args), strict=True))
     translate(texts)
     wall, cpu = time.perf_counter(), time.process_time()
     outputs = translate(texts)
