@@ -1,9 +1,14 @@
 """What every data source offers, and what several of them share."""
 
+import hashlib
+import inspect
 import re
 import types
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from flaxformer_lite.ranges import Checked
 
 
 class Source:
@@ -50,6 +55,16 @@ def check_sides(source: str, target: str) -> None:
         raise ValueError(f'source and target are both {source!r}: name two')
 
 
+class OfRule(Source, Checked):
+    """A dataclass of which arguments and code alone say what the pairs are."""
+
+    def digest(self):
+        """A digest of the arguments and of the code that makes the pairs."""
+        content = hashlib.sha256(repr(self).encode())
+        content.update(Path(inspect.getfile(type(self))).read_bytes())
+        return content.hexdigest()
+
+
 class OfSplits(Source):
     """A data set in splits, of which one is trained on and another judges.
 
@@ -70,10 +85,10 @@ class OfSplits(Source):
         """Those of a split, or of a part of one, streamed."""
         raise NotImplementedError
 
-    def train(self) -> Iterator[tuple[str, str]]:
+    def train(self):
         return self.pairs(self.split)
 
-    def evaluation(self) -> dict[str, list[tuple[str, str]]]:
+    def evaluation(self):
         sets = {'val': self.dev}
         # `train[:50%]+extra` is a part of two.
         parts = f'{self.split}+{self.dev}'.split('+')

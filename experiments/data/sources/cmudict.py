@@ -4,20 +4,17 @@ The Carnegie Mellon University pronouncing dictionary; its licence is BSD's.
 """
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-from experiments.data.sources.base import Source
+from experiments.data.sources.base import OfRule
 from experiments.errors import UserError
-from flaxformer_lite.ranges import Checked
 
 _TWENTIETHS = {'val': 0, 'test': 1}  # of all words, by a hash
 
 
 @dataclass(frozen=True)
-class Cmudict(Source, Checked):
+class Cmudict(OfRule):
     """`h e l l o` → `HH AH0 L OW1`: letters to phonemes, as words.
 
     A word with several pronunciations is a training pair for each, and a sentence with
@@ -32,14 +29,13 @@ class Cmudict(Source, Checked):
     source: ClassVar[str] = 'letters'
     target: ClassVar[str] = 'phonemes'
 
-    def train(self) -> Iterator[tuple[str, str]]:
+    def train(self):
         """The training pairs, in the order of the dictionary."""
         for word, known in self._words():
             if _part(word) not in _TWENTIETHS.values():
                 yield from ((' '.join(word), sounds) for sounds in known)
 
-    def evaluation(self) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
-        """The evaluation sets by name."""
+    def evaluation(self):
         found = {name: [] for name in _TWENTIETHS}
         names = {part: name for name, part in _TWENTIETHS.items()}
         for word, known in self._words():
@@ -47,12 +43,10 @@ class Cmudict(Source, Checked):
                 found[names[_part(word)]].append((' '.join(word), known))
         return found
 
-    def digest(self) -> str:
+    def digest(self):
         """Of the dictionary, the arguments and the code that makes the pairs."""
-        content = hashlib.sha256(repr(self).encode())
-        content.update(Path(__file__).read_bytes())
-        content.update(repr(self._words()).encode())
-        return content.hexdigest()
+        content = f'{super().digest()} {self._words()}'
+        return hashlib.sha256(content.encode()).hexdigest()
 
     def _words(self) -> list[tuple[str, tuple[str, ...]]]:
         """Each word with its pronunciations."""

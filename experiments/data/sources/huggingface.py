@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,10 @@ class Huggingface(OfSplits):
     def __post_init__(self):
         check_sides(self.source, self.target)
 
-    def splits(self) -> Sequence[str]:
+    def splits(self):
         return self._ask(self._package.get_dataset_split_names)
 
-    def digest(self) -> str:
+    def digest(self):
         """Of the files that are read, and of what is read of them."""
         rows = self._load(self.split)
         content = (self.source, self.target, self.split, len(rows))
@@ -91,7 +91,7 @@ class Huggingface(OfSplits):
                 f'data: huggingface(path={self.path!r}): {reason}'
             ) from error
 
-    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+    def pairs(self, split):
         rows = self._load(split)
         by_language = _BY_LANGUAGE in rows.column_names
         features = rows.features[_BY_LANGUAGE] if by_language else rows.features

@@ -45,18 +45,17 @@ class Sigmorphon(Source, Checked):
     source: ClassVar[str] = 'lemma'
     target: ClassVar[str] = 'form'
 
-    def train(self) -> Iterator[Pair]:
+    def train(self):
         """The training pairs, in the order of the file."""
         return self._pairs(f'train-{self.size}')
 
-    def evaluation(self) -> dict[str, list[Pair]]:
-        """The evaluation sets by name."""
+    def evaluation(self):
         return {
             'val': list(self._pairs('dev')),
             'test': list(self._pairs('uncovered-test')),
         }
 
-    def digest(self) -> str:
+    def digest(self):
         """Of the file as it is, and of the code that reads it."""
         file = self._file(f'train-{self.size}')
         digest = hashlib.sha256(Path(__file__).read_bytes())

@@ -54,14 +54,14 @@ class Text(Source):
             for language in (self.source, self.target):
                 self._file(name, language)
 
-    def train(self) -> Iterator[tuple[str, str]]:
+    def train(self):
         return self._pairs('train')
 
-    def evaluation(self) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
+    def evaluation(self):
         names = ['val', *sorted(self._names() - {'train', 'val'})]
         return {name: self._with_references(name) for name in names}
 
-    def digest(self) -> str:
+    def digest(self):
         """Of the files as they are."""
         digest = hashlib.sha256()
         for language in (self.source, self.target):

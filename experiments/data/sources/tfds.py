@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
@@ -49,10 +49,10 @@ class Tfds(OfSplits):
     def __post_init__(self):
         check_sides(self.source, self.target)
 
-    def splits(self) -> Sequence[str]:
+    def splits(self):
         return list(self._builder.info.splits)
 
-    def digest(self) -> str:
+    def digest(self):
         info = self._builder.info
         sizes = [
             (name, split.num_bytes, split.shard_lengths)
@@ -130,7 +130,7 @@ class Tfds(OfSplits):
                 f'and copy the folder {builder.name} here'
             ) from error
 
-    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+    def pairs(self, split):
         builder = self._builder
         is_tfrecord = builder.info.file_format.value == 'tfrecord'
         examples = _tfrecords if is_tfrecord else _array_records

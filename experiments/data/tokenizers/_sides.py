@@ -2,8 +2,6 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable
-from typing import Self
 
 from experiments.data.tokenizers.base import Tokenizer
 
@@ -65,37 +63,37 @@ class Sides(Tokenizer):
         return self.target.forced_first
 
     @property
-    def digest(self) -> str:
+    def digest(self):
         both = f'{self.source.digest} {self.target.digest}'
         return hashlib.sha256(both.encode()).hexdigest()
 
-    def train(self, texts: Iterable[str]) -> bytes:
+    def train(self, texts):
         """Of a source, its target, the next source, …"""
         every = list(texts)
         source = self.source.train(every[::2])
         target = self.target.train(every[1::2])
         return _joined(source, target)
 
-    def opened(self, model: bytes) -> Self:
+    def opened(self, model):
         end = _SIZE + int.from_bytes(model[:_SIZE], 'little')
         source = self.source.opened(model[_SIZE:end])
         target = self.target.opened(model[end:])
         return dataclasses.replace(self, source=source, target=target)
 
     @property
-    def samples(self) -> bool:
+    def samples(self):
         return self.source.samples or self.target.samples
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts):
         return self.source.encode(texts)
 
-    def encode_target(self, texts: list[str]) -> list[list[int]]:
+    def encode_target(self, texts):
         return self.target.encode_target(texts)
 
-    def decode(self, ids: list[list[int]]) -> list[str]:
+    def decode(self, ids):
         return self.target.decode(ids)
 
-    def pieces(self, ids: list[int]) -> list[str]:
+    def pieces(self, ids):
         return self.target.pieces(ids)
 
 

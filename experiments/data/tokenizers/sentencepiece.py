@@ -9,8 +9,7 @@ import functools
 import io
 import random
 import re
-from collections.abc import Iterable
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import sentencepiece
 
@@ -83,7 +82,7 @@ class SentencePiece(Tokenizer):
     )
     model: bytes = dataclasses.field(default=b'', repr=False)
 
-    def train(self, texts: Iterable[str]) -> bytes:
+    def train(self, texts):
         """The model, of the same bytes for equal texts and arguments.
 
         Raises:
@@ -130,7 +129,7 @@ class SentencePiece(Tokenizer):
             return UserError('data: the training text is blank')
         return None
 
-    def opened(self, model: bytes) -> Self:
+    def opened(self, model):
         """With a serialized model, whose number of ids is `vocab_size`."""
         found = dataclasses.replace(self, model=model)
         return dataclasses.replace(found, vocab_size=found._processor.vocab_size())
@@ -139,15 +138,15 @@ class SentencePiece(Tokenizer):
     def _processor(self) -> sentencepiece.SentencePieceProcessor:
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts):
         """The ids of each text, without BOS and EOS; a blank text has none."""
         return self._processor.encode([_plain(text) for text in texts])
 
     @property
-    def samples(self) -> bool:
+    def samples(self):
         return self.alpha > 0
 
-    def sample(self, row: list[int], seed: int) -> list[int]:
+    def sample(self, row, seed):
         """Others of the text; words with UNK, bytes or symbols stay as they are."""
         generator = random.Random(seed)
         draw = bpe_dropout if self.model_type == 'bpe' else unigram_sample
@@ -184,11 +183,11 @@ class SentencePiece(Tokenizer):
                 learnt[piece] = processor.get_score(i)
         return learnt
 
-    def decode(self, ids: list[list[int]]) -> list[str]:
+    def decode(self, ids):
         """The text of each row up to its first EOS; PAD and BOS count for nothing."""
         return self._processor.decode([text_ids(row) for row in ids])
 
-    def pieces(self, ids: list[int]) -> list[str]:
+    def pieces(self, ids):
         """How each id is written."""
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
