@@ -287,29 +287,16 @@ def read_translations(run: Run, name: str) -> Translations | None:
     if not steps:
         return None
     outputs = outputs_path(run.path, name, max(steps), len(steps))
-    columns = _read_columns([*_pair_files(run.path, name), outputs])
+    folder = outputs.parent
+    there = len(list(folder.glob(f'{glob.escape(name)}.reference*.txt')))
+    columns = _read_columns([*pair_paths(folder, name, there), outputs])
     if not columns:
         return None
     sources, *references, lines = columns
-    return Translations(sources, _by_sentence(references), lines)
-
-
-def read_pairs(path: Path, name: str = '') -> list[tuple[str, str]]:
-    """Sources and first references of a set that the run was scored on, or [].
-
-    Args:
-      path: the run's directory.
-      name: of the set; empty: `test`, or else the first one.
-
-    Raises:
-      UserError: a file cannot be read, or they have not as many lines each.
-    """
-    if not name:
-        files = sorted((path / 'translations').glob('*.source.txt'))
-        sets = [file.name.removesuffix('.source.txt') for file in files]
-        name = 'test' if 'test' in sets else next(iter(sets), '')
-    columns = _read_columns(_pair_files(path, name)[:2])
-    return list(zip(*columns, strict=True))
+    rows = zip(*references, strict=True)
+    # Second references may be blank, which are none.
+    known = [(first, *filter(None, others)) for first, *others in rows]
+    return Translations(sources, known, lines)
 
 
 def pair_paths(folder: Path, name: str, references: int) -> list[Path]:
@@ -317,18 +304,6 @@ def pair_paths(folder: Path, name: str, references: int) -> list[Path]:
     endings = ['source', 'reference']
     endings += [f'reference{number}' for number in range(2, references + 1)]
     return [folder / f'{name}.{ending}.txt' for ending in endings]
-
-
-def _pair_files(path: Path, name: str) -> list[Path]:
-    folder = path / 'translations'
-    there = len(list(folder.glob(f'{glob.escape(name)}.reference*.txt')))
-    return pair_paths(folder, name, there)
-
-
-def _by_sentence(references: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Each sentence's references; second ones may be blank, which are none."""
-    rows = zip(*references, strict=True)
-    return [(first, *filter(None, others)) for first, *others in rows]
 
 
 def _read_columns(files: Sequence[Path]) -> list[list[str]]:

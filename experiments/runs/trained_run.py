@@ -10,15 +10,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from experiments import metrics
 from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
 from experiments.config import load, parts, search
 from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, user_errors, warn
-from experiments.metrics.base import Metric
-from experiments.runs import directory, metrics_log
+from experiments.runs import directory
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.config import build
@@ -120,12 +118,9 @@ def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
     """What says which checkpoints are best, where the best ones are scored."""
     if not takes_best(config):
         return {}
-    return metrics_log.dev_scores(path, deciding_metric(config))
+    from experiments.runs import metrics_log  # which the last ones do not take
 
-
-def deciding_metric(config: ExperimentConfig) -> Metric:
-    """The metric that says which checkpoints are best."""
-    return metrics.deciding(config.evaluation.metrics, config.evaluation.best)
+    return metrics_log.dev_scores(path, metrics_log.deciding_metric(config))
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
