@@ -335,8 +335,9 @@ class Checkpoints:
 def average(trees: Iterable[Any]) -> Any:
     """The mean of trees of floating-point arrays, leaf by leaf; None of no tree.
 
-    It is computed where they are. One tree is in memory at a time, beside the sums, which are float64. (A TPU computes
-    these by pairs of float32.) The result has the leaves' own dtypes and shardings.
+    It is computed where they are. One tree is in memory at a time, beside the sums,
+    which are float64. (A TPU computes these by pairs of float32.) The result has the
+    leaves' own dtypes and shardings.
     """
     sums = dtypes = None
     number = 0

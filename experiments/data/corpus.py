@@ -11,13 +11,13 @@ import numpy as np
 
 from experiments import storage
 from experiments.data.objectives.base import Objective
-from experiments.data.sources.base import Source
+from experiments.data.sources.base import Pair, Source
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 T = TypeVar('T')
-Pairs = list[tuple[str, str]]
+Pairs = list[Pair]
 _CHUNK = 8192  # pairs in memory at once; SentencePiece shares them among its threads
 _ABOUT = 'corpus.json'
 

@@ -192,15 +192,15 @@ def by_length(
     order = np.argsort(-lengths, kind='stable')
     while len(order):
         longest = int(lengths[order[0]])
-        length = max(_LEAST_LENGTH, _power_of_two(longest))
+        length = max(_LEAST_LENGTH, power_of_two(longest))
         rows = max(1, tokens // length)
         if devices > 1:
-            rows = min(rows, _power_of_two(math.ceil(len(order) / devices)))
+            rows = min(rows, power_of_two(math.ceil(len(order) / devices)))
         rows *= devices
         yield (rows, length), order[:rows]
         order = order[rows:]
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     """The next one, or the number itself."""
     return 1 << (number - 1).bit_length()

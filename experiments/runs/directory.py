@@ -86,7 +86,12 @@ def check_directory(path: Path, config: Mapping[str, Any]) -> str:
 def state(path: Path, config: Mapping[str, Any]) -> str:
     """As `check_directory`, whether or not the directory can be written to."""
     if not storage.exists(path / CONFIG):
-        _check_no_other_files(path)
+        for name in _OVERWRITTEN:
+            if storage.exists(path / name):
+                raise UserError(
+                    f'{path} holds {name} and is not the directory of a run, for it '
+                    'holds no config.json: choose another --workdir'
+                )
         return BEGINS
     stored = read_config(path)
     if is_converted(stored):
@@ -155,16 +160,6 @@ def is_converted(config: Mapping[str, Any]) -> bool:
     keeps_files = any(name == 'huggingface' and not x.get('path') for name, x in parsed)
     # A run that is trained here has such a tokenizer from the run it begins with.
     return keeps_files and not flat.get('init_from')
-
-
-def _check_no_other_files(path: Path) -> None:
-    """Refuses a directory that is no run's and holds what a run would overwrite."""
-    for name in _OVERWRITTEN:
-        if storage.exists(path / name):
-            raise UserError(
-                f'{path} holds {name} and is not the directory of a run, for it holds '
-                'no config.json: choose another --workdir'
-            )
 
 
 def _different_fields(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
 from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
+from experiments.checkpoints.digest import leaves_by_path
 from experiments.config import load, parts, search
 from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizers
@@ -142,10 +141,9 @@ def sha256(params: Any) -> str:
 
     The bytes are little-endian and in C order.
     """
-    digest = hashlib.sha256()
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    for _, leaf in sorted(leaves, key=lambda entry: jax.tree_util.keystr(entry[0])):
+    content = hashlib.sha256()
+    for _, leaf in sorted(leaves_by_path(params).items()):
         array = mesh.fetch(leaf)
         little_endian = array.astype(array.dtype.newbyteorder('<'))
-        digest.update(little_endian.tobytes())
-    return digest.hexdigest()
+        content.update(little_endian.tobytes())
+    return content.hexdigest()

@@ -10,6 +10,10 @@ from pathlib import Path
 
 from flaxformer_lite.ranges import Checked
 
+Pair = tuple[str, str]  # a source and its target
+# By the name of a set: sources, each with its reference or with all its references.
+Sets = Mapping[str, Sequence[tuple[str, str | tuple[str, ...]]]]
+
 
 class Source:
     """What a data source offers.
@@ -28,11 +32,11 @@ class Source:
     target: str
     left_out: Mapping[str, int] = types.MappingProxyType({})
 
-    def train(self) -> Iterator[tuple[str, str]]:
+    def train(self) -> Iterator[Pair]:
         """Streams the (source, target) training pairs, in the same order each time."""
         raise NotImplementedError
 
-    def evaluation(self) -> Mapping[str, Sequence[tuple[str, str | tuple[str, ...]]]]:
+    def evaluation(self) -> Sets:
         """The evaluation sets by name, whole; the first, `'val'`, is the dev set.
 
         A sentence is a source and its reference, or all its references.
@@ -81,7 +85,7 @@ class OfSplits(Source):
         """The names of all that there are."""
         raise NotImplementedError
 
-    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+    def pairs(self, split: str) -> Iterator[Pair]:
         """Those of a split, or of a part of one, streamed."""
         raise NotImplementedError
 

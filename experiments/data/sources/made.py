@@ -12,10 +12,8 @@ from itertools import islice
 from typing import Annotated, ClassVar
 
 from experiments.data.grammar.rng import Rng
-from experiments.data.sources.base import OfRule
+from experiments.data.sources.base import OfRule, Pair
 from flaxformer_lite.ranges import Choices, Range
-
-Pair = tuple[str, str]
 
 SIZES = {'val': 200, 'test': 500}
 BEYOND = 500

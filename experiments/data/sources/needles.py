@@ -6,10 +6,8 @@ from itertools import islice
 from typing import Annotated, ClassVar
 
 from experiments.data.grammar.rng import Rng
-from experiments.data.sources.base import OfRule
+from experiments.data.sources.base import OfRule, Pair
 from flaxformer_lite.ranges import Range
-
-Pair = tuple[str, str]
 
 SIZES = {'val': 200, 'test': 500}
 # A word is letters alone, or digits alone, so that it is one piece to the tokenizer.

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from experiments.data.sources.base import OfRule
+from experiments.data.sources.base import OfRule, Pair
 from flaxformer_lite.ranges import Choices, Range
-
-Pair = tuple[str, str]
 
 ACTIONS = ('walk', 'look', 'run', 'jump')
 _VAL = 500  # of the test set, which watch the training

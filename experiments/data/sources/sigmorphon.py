@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.sources._files import lines, reading
-from experiments.data.sources.base import Source
+from experiments.data.sources.base import Pair, Source
 from experiments.errors import UserError
 from flaxformer_lite.ranges import Checked, Choices
-
-Pair = tuple[str, str]
 
 SPACE = '▁'  # within a lemma or a form
 

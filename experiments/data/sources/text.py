@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments import storage
 from experiments.data.sources._files import lines, opened, reading
-from experiments.data.sources.base import Source, check_sides
+from experiments.data.sources.base import Pair, Source, check_sides
 from experiments.errors import UserError
 
 
@@ -121,7 +121,7 @@ class Text(Source):
             )
         return file
 
-    def _pairs(self, name: str) -> Iterator[tuple[str, str]]:
+    def _pairs(self, name: str) -> Iterator[Pair]:
         source = self._file(name, self.source)
         target = self._file(name, self.target)
         # All lines are counted before the first pair is given out: text whose lines are

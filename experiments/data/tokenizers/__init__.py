@@ -14,7 +14,7 @@ from flaxformer_lite.config import spec as specs
 from flaxformer_lite.config.spec import Spec
 
 if TYPE_CHECKING:  # to translate takes no source
-    from experiments.data.sources.base import Source
+    from experiments.data.sources.base import Pair, Source
 
 _SAMPLE = 1_000_000  # pairs; more text moves the merges little and costs memory
 _COUNTED = 8192  # pairs read between two reports of progress
@@ -117,10 +117,10 @@ def check_same(model: bytes, path: Path) -> None:
 
 
 def _sample(
-    pairs: Iterable[tuple[str, str]],
+    pairs: Iterable['Pair'],
     limit: int,
     progress: Callable[[int], None] | None = None,
-) -> list[tuple[str, str]]:
+) -> 'list[Pair]':
     """Every pair, or every second, fourth, …, so that at most `limit` remain."""
     sample = []
     stride = 1
