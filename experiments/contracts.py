@@ -15,7 +15,7 @@ from experiments import kinds, metrics
 from experiments.data import sources, tokenizers
 from experiments.data.filters.base import Filter
 from experiments.data.objectives.base import Objective
-from experiments.data.sources.base import Pair, Source
+from experiments.data.sources.base import Pair, Source, as_references
 from experiments.data.tokenizers.base import UNKNOWN, Tokenizer, normalize
 from experiments.hooks.base import Begun, Hook
 from experiments.metrics.base import Metric
@@ -122,8 +122,7 @@ def _pairs(sentences: Iterable[tuple[str, str | tuple[str, ...]]]) -> list[Pair]
     """A source with each of its references."""
     found = []
     for source, known in sentences:
-        references = (known,) if isinstance(known, str) else known
-        found += [(source, reference) for reference in references]
+        found += [(source, reference) for reference in as_references(known)]
     return found
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from experiments.data.sources.base import Pair, Sets
+from experiments.data.sources.base import Pair, Sets, as_references
 from experiments.data.tokenizers.base import on_one_line
 from experiments.errors import UserError
 
@@ -34,9 +34,7 @@ def chosen(
             )
         if not len(sets[name]):
             raise UserError(f'{field}: the set {name!r} holds no sentences')
-        pairs = []
-        for source, known in sets[name]:
-            pairs.append((source, (known,) if isinstance(known, str) else known))
+        pairs = [(source, as_references(known)) for source, known in sets[name]]
         _check_not_blank(f'{field}: the set {name!r}', pairs)
         found[name] = pairs
     return found

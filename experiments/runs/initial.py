@@ -30,6 +30,7 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import shown
 from flaxformer_lite.training import freezing
 
+Arrays = dict[str, jax.Array]  # by path
 NAME = 'init.json'
 _MOST_NAMES = 6  # of a kind in a message
 _OF_SOURCE = 'source_embedding'
@@ -44,7 +45,7 @@ class Initial(NamedTuple):
       record: where they come from, for `init.json`.
     """
 
-    variables: dict[str, jax.Array]
+    variables: Arrays
     record: dict[str, Any]
 
 
@@ -298,9 +299,9 @@ def _taken_over(
     model: Model,
     devices: DeviceMesh,
     seed: int,
-    old: dict[str, jax.Array],
+    old: Arrays,
     kept: dict[str, Kept],
-) -> dict[str, jax.Array]:
+) -> Arrays:
     """Parameters, by path, with the rows that are kept.
 
     Args:
@@ -311,7 +312,7 @@ def _taken_over(
     """
     abstract = freezing.paths(mesh.abstract_variables(model, devices))
 
-    def take(key: jax.Array, old: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    def take(key: jax.Array, old: Arrays) -> Arrays:
         new = freezing.paths(mesh.first_variables(model)(key, {}))
         found = {}
         for path, (here, there, _) in kept.items():

@@ -29,7 +29,7 @@ CONVERTED = 'converted'  # it was never trained here
 # The fields in which the runs of one arm may differ.
 SEEDS = ('train.seed', 'train.init_seed', 'train.data_seed', 'train.dropout_seed')
 ENVIRONMENT = 'environment.json'
-Row = dict[str, Any]
+Entries = dict[str, Any]  # of a JSON file, or of a row of metrics
 
 # What a result, and the scores of a set, must have.
 _RESULT_ENTRIES = (
@@ -78,12 +78,12 @@ class Run:
     """
 
     path: Path
-    config: dict[str, Any]
+    config: Entries
     status: str
     message: str
-    result: dict[str, Any]
-    rows: list[Row]
-    environment: dict[str, Any]
+    result: Entries
+    rows: list[Entries]
+    environment: Entries
 
     @property
     def finished(self) -> bool:
@@ -118,7 +118,7 @@ class Run:
         return _product(flops, self.config.get('batch.tokens'), self.result['step'])
 
     @property
-    def evaluations(self) -> dict[str, dict[str, Any]]:
+    def evaluations(self) -> dict[str, Entries]:
         """Scores by set."""
         return self.result['evaluations']
 
@@ -136,7 +136,7 @@ class Run:
         default = fields()['evaluation.metrics'].default
         return self.config.get('evaluation.metrics', default)
 
-    def dev_rows(self) -> list[Row]:
+    def dev_rows(self) -> list[Entries]:
         """The rows of the dev set, which is the one that is evaluated first."""
         rows = [row for row in self.rows if row['kind'] == 'eval']
         return [row for row in rows if row.get('set') == rows[0].get('set')]
@@ -203,7 +203,7 @@ def read_outcome(path: Path) -> Outcome:
     return Outcome(STOPPED if has_begun else NOT_BEGUN)
 
 
-def read_result(path: Path) -> dict[str, Any]:
+def read_result(path: Path) -> Entries:
     """The result of the run in a directory.
 
     Raises:
@@ -217,7 +217,7 @@ def read_result(path: Path) -> dict[str, Any]:
     return result
 
 
-def read_environment(path: Path) -> dict[str, Any]:
+def read_environment(path: Path) -> Entries:
     """The `environment.json` of a run's directory; empty where there is none.
 
     Raises:
@@ -245,10 +245,10 @@ def _check_entries(
             raise UserError(message.format(file, f'{name} is missing'))
 
 
-def _result_so_far(rows: Sequence[Row]) -> dict[str, Any]:
+def _result_so_far(rows: Sequence[Entries]) -> Entries:
     """The part of a result that the metrics of an unfinished run give."""
     step = rows[-1]['step'] if rows else 0
-    result: dict[str, Any] = {'step': step, 'evaluations': {}}
+    result: Entries = {'step': step, 'evaluations': {}}
     for row in rows:
         if row['kind'] == 'train' and 'tokens_per_second' in row:
             result['tokens_per_second'] = row['tokens_per_second']
@@ -257,7 +257,7 @@ def _result_so_far(rows: Sequence[Row]) -> dict[str, Any]:
     return result
 
 
-def _scores_beside_translations(path: Path, step: int) -> dict[str, Any]:
+def _scores_beside_translations(path: Path, step: int) -> Entries:
     """Scores by set, of a run that nothing but `experiments.evaluate` has scored."""
     pattern = outputs_path(path, '*', step).with_suffix('.json')
     found = {}

@@ -48,6 +48,11 @@ class Source:
         raise NotImplementedError
 
 
+def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Those of a sentence, also where a set gives only one, as text."""
+    return (known,) if isinstance(known, str) else known
+
+
 def plain_text(text: str) -> str:
     """Unicode's NFC, with a space in place of each line end."""
     return re.sub('\r\n|\r|\n', ' ', unicodedata.normalize('NFC', text))

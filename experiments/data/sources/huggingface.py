@@ -3,14 +3,13 @@
 import dataclasses
 import functools
 import hashlib
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from experiments import storage
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
-from experiments.errors import UserError
+from experiments.errors import UserError, reason
 
 _BY_LANGUAGE = 'translation'  # the column of sets whose cells are texts by language
 
@@ -86,9 +85,8 @@ class Huggingface(OfSplits):
         try:
             return function(path, self.name or None, revision=revision, **arguments)
         except Exception as error:
-            reason = textwrap.shorten(str(error) or repr(error), 250, placeholder=' …')
             raise UserError(
-                f'data: huggingface(path={self.path!r}): {reason}'
+                f'data: huggingface(path={self.path!r}): {reason(error)}'
             ) from error
 
     def pairs(self, split):

@@ -5,12 +5,11 @@ import functools
 import hashlib
 import itertools
 import re
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
-from experiments.errors import UserError
+from experiments.errors import UserError, reason
 
 _CHUNK = 1024  # examples read at once, in half the time of one after another
 
@@ -176,4 +175,4 @@ def _line(error: Exception) -> str:
     said = re.sub(r'^Failed to construct dataset .*?}": ', '', said)
     # The name that is most like the given one comes after those of hundreds of sets.
     said = re.sub(r'(?s)Available datasets:.*?(Did you mean|$)', r'\1', said)
-    return textwrap.shorten(said, 250, placeholder=' …')
+    return reason(said)

@@ -6,17 +6,17 @@ import hashlib
 import itertools
 import json
 import os
-import textwrap
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 from experiments import storage
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError
+from experiments.errors import UserError, reason
 from flaxformer_lite.ranges import Range
 from flaxformer_lite.special_tokens import SpecialTokens
 
+Around = tuple[list[int], list[int]]  # the tokens before and behind a text
 CONFIG, GENERATION = 'config.json', 'generation_config.json'
 # What a tokenizer may be made of; weights and documents are not copied.
 _FILES = ('*.json', '*.model', '*.spm', '*.txt')
@@ -130,12 +130,12 @@ class Huggingface(Tokenizer):
         return _open(self._folder, *self.languages)
 
     @functools.cached_property
-    def around_source(self) -> tuple[list[int], list[int]]:
+    def around_source(self) -> Around:
         """The tokens before and behind each source."""
         return _around(self.theirs, 'text')
 
     @functools.cached_property
-    def around_target(self) -> tuple[list[int], list[int]]:
+    def around_target(self) -> Around:
         """The tokens before and behind each target, as Transformers has it."""
         return _around(self.theirs, 'text_target')
 
@@ -272,13 +272,13 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
                 folder, local_files_only=True, trust_remote_code=False, **given
             )
         except Exception as error:  # each kind of file has errors of its own
-            reason = textwrap.shorten(str(error) or repr(error), 200, placeholder=' …')
             raise UserError(
-                f'{folder}: Transformers cannot open its tokenizer ({reason}): {_COPY}'
+                f'{folder}: Transformers cannot open its tokenizer ({reason(error)}): '
+                f'{_COPY}'
             ) from None
 
 
-def _around(theirs: Any, side: str) -> tuple[list[int], list[int]]:
+def _around(theirs: Any, side: str) -> Around:
     """The tokens that are put before and behind each text of a side."""
     whole = theirs(**{side: 'a'}).input_ids
     plain = theirs(**{side: 'a'}, add_special_tokens=False).input_ids
