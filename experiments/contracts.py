@@ -211,7 +211,7 @@ def filter_findings(make: Callable[[], Filter]) -> Findings:
     copies = [(source, source) for source, _ in train]
     blank = [(source, '') for source, _ in train]
 
-    def passed(pairs: Sequence[Pair]) -> list[Pair]:
+    def passed(pairs):
         part = make()
         return [pair for pair in pairs if part.keeps(*pair)]
 
@@ -240,7 +240,7 @@ def objective_findings(objective: Objective) -> Findings:
     lengths = range(1, _LONGEST + 1)
     texts = [rng.integers(len(_MARKS), len(PIECES), n).tolist() for n in lengths]
 
-    def examples() -> list[tuple[list[int], list[int]]]:
+    def examples():
         generators = map(np.random.default_rng, lengths)
         return list(map(objective.example, map(list, texts), generators))
 

@@ -283,7 +283,7 @@ class Checkpoints:
         """
         good: list[int] = []
 
-        def undamaged() -> Iterator[Any]:
+        def undamaged():
             for step in steps:
                 try:
                     variables = self._read(step, abstract).state
@@ -352,7 +352,7 @@ def average(trees: Iterable[Any]) -> Any:
 
     # The number is an argument: XLA would multiply by the reciprocal of a constant.
     @jax.jit
-    def divided(sums: Any, number: Any) -> Any:
+    def divided(sums, number):
         return jax.tree.map(lambda x, dtype: (x / number).astype(dtype), sums, dtypes)
 
     with jax.enable_x64(True):
@@ -426,7 +426,7 @@ def _silence_orbax() -> None:
     warnings.filterwarnings('ignore', unread, category=RuntimeWarning)
     printing = sys.unraisablehook
 
-    def print_others(unraisable: Any) -> None:
+    def print_others(unraisable):
         # Where one array cannot be read, nobody waits for the others any more: they
         # find that their event loop has ended, or are ended by Python themselves.
         error = unraisable.exc_value

@@ -164,7 +164,7 @@ def prepare(
     key = hashlib.sha256(f'{data.digest()} {tokenizer.digest}'.encode()).hexdigest()
     folder = cache / f'corpus-{key[:32]}'
 
-    def make(draft: Path) -> None:
+    def make(draft):
         _write(draft, data, tokenizer, progress)
 
     storage.cache_folder(folder, make)
@@ -220,10 +220,10 @@ def _dtypes(tokenizer: Tokenizer) -> list[str]:
 def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
     about = storage.read_json(folder / _ABOUT)
 
-    def mapped(name: str, dtype: str) -> np.ndarray:
+    def mapped(name, dtype):
         return np.asarray(np.memmap(folder / name, dtype, 'r'))
 
-    def ragged(side: str, dtype: str) -> RaggedArray:
+    def ragged(side, dtype):
         offsets = mapped(f'{side}.offsets', 'int64')
         return RaggedArray(mapped(f'{side}.tokens', dtype), offsets)
 

@@ -32,7 +32,7 @@ def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     mask = np.uint64((1 << half) - 1)
     keys = np.random.SeedSequence(seed).generate_state(6, np.uint64)
 
-    def network(values: np.ndarray) -> np.ndarray:
+    def network(values):
         left = values >> half
         right = values & mask
         for key in keys:
@@ -87,7 +87,7 @@ def bucket_lengths(
     largest = _round_up(int(np.flatnonzero(counts)[-1]), most)
     candidates = range(_MULTIPLE, largest, _MULTIPLE)
 
-    def batches(lengths: list[int]) -> float:
+    def batches(lengths):
         """How many an epoch's window has, padded to these lengths."""
         pairs = np.diff(pairs_up_to[lengths], prepend=0)
         rows = np.maximum(1, tokens // np.array(lengths))

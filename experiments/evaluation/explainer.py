@@ -238,9 +238,7 @@ def _traced_search(
 ) -> compilation.Program:
     """The compiled search for the translation of a sentence, with all its steps."""
 
-    def trace(
-        variables: Any, source_BS: jax.Array, max_len_B: jax.Array
-    ) -> SearchTrace:
+    def trace(variables, source_BS, max_len_B):
         length = source_BS.shape[1] - 1 + extra_length
         settings = generation.Settings(*choice, length, model.special_tokens)
         inputs = generation.decode_inputs(

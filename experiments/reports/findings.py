@@ -192,7 +192,7 @@ def paired_test(
         for side in zip(*pairs, strict=True)
     )
 
-    def score_of_sum(total: np.ndarray) -> float:
+    def score_of_sum(total):
         return metric.score_of(total.tolist())
 
     return analysis.over_sentences(base, system, score_of_sum, family, contrast)

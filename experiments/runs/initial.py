@@ -246,7 +246,7 @@ def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mea
                 f'{there} to average: give at most that'
             )
 
-    def refuse(damage: str) -> None:
+    def refuse(damage):
         raise UserError(
             f'in {config.init_from} {damage}: restore it, or take fewer with '
             'init_average'
@@ -312,7 +312,7 @@ def _taken_over(
     """
     abstract = freezing.paths(mesh.abstract_variables(model, devices))
 
-    def take(key: jax.Array, old: Arrays) -> Arrays:
+    def take(key, old):
         new = freezing.paths(mesh.first_variables(model)(key, {}))
         found = {}
         for path, (here, there, _) in kept.items():

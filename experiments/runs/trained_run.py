@@ -126,7 +126,7 @@ def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequenc
     """The steps whose checkpoints are averaged: the last or the best, by the config."""
     number = config.evaluation.average
 
-    def steps() -> list[int]:
+    def steps():
         if takes_best(config):
             # Where none has a score yet, the last stands for the best.
             return checkpoints.best_steps(number) or checkpoints.last_steps(1)

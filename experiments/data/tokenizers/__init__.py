@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,11 +57,11 @@ def train(
     key = f'{data.digest()} {tokenizer.digest} {_SAMPLE}'
     folder = cache / f'tokenizer-{hashlib.sha256(key.encode()).hexdigest()[:32]}'
 
-    def texts() -> Iterator[str]:
+    def texts():
         for pair in _sample(data.train(), _SAMPLE, progress):
             yield from pair
 
-    def write(draft: Path) -> None:
+    def write(draft):
         (draft / _MODEL).write_bytes(tokenizer.train(texts()))
 
     storage.cache_folder(folder, write)
