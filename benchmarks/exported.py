@@ -77,13 +77,13 @@ def export(args: argparse.Namespace) -> dict[str, float]:
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
     """The translator that the runner uses."""
-    from experiments.conversion import trained
+    from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.translator import Translator
     from experiments.runtime import compilation, memory
 
     compilation.use_cache()
     memory.keep_freed()  # as `translate` does
-    run = trained.read_trained(args.workdir)
+    run = OpenedRun(args.workdir)
     settings = dataclasses.replace(
         run.config.evaluation,
         decode=f'beam(beams={args.beams}, alpha={ALPHA})'

@@ -15,7 +15,7 @@ from experiments import kinds, metrics
 from experiments.data import sources, tokenizers
 from experiments.data.filters.base import Filter
 from experiments.data.objectives.base import Objective
-from experiments.data.sources.base import Source
+from experiments.data.sources.base import Pair, Source, as_references
 from experiments.data.tokenizers.base import UNKNOWN, Tokenizer, normalize
 from experiments.hooks.base import Begun, Hook
 from experiments.metrics.base import Metric
@@ -26,13 +26,13 @@ from flaxformer_lite.testing.finding import Finding, without
 
 TEXT = 'grammar(pairs=500)'  # of which a tokenizer learns, and a filter leaves out
 PAIRS = 10_000  # of the training pairs, which are looked at
-Pair = tuple[str, str]
+Findings = list[Finding]
 Texts = Sequence[str]
 Ids = list[list[int]]
 Examples = Iterable[str]  # against a contract, in words
 
 
-def findings(part: str, kind: str) -> list[Finding]:
+def findings(part: str, kind: str) -> Findings:
     """What was found of each contract of a part that is none of a model.
 
     What the part itself raises is not caught.
@@ -47,23 +47,23 @@ def findings(part: str, kind: str) -> list[Finding]:
     return _EXAMINED[kind](part)
 
 
-def _of_tokenizer(part: str) -> list[Finding]:
+def _of_tokenizer(part: str) -> Findings:
     texts = itertools.chain.from_iterable(sources.load(TEXT).train())
     return tokenizer_findings(tokenizers.make(part), texts)
 
 
-def _of_metric(part: str) -> list[Finding]:
+def _of_metric(part: str) -> Findings:
     (metric,) = metrics.make(part).values()
     metric.check_installed()
     return metric_findings(metric)
 
 
-def _of_processor(part: str) -> list[Finding]:
+def _of_processor(part: str) -> Findings:
     (processor,) = generation.as_processors(part)
     return testing.processor_findings(processor)
 
 
-_EXAMINED: dict[str, Callable[[str], list[Finding]]] = {
+_EXAMINED: dict[str, Callable[[str], Findings]] = {
     'data': lambda part: source_findings(sources.load(part)),
     'filters': lambda part: filter_findings(lambda: kinds.FILTERS.make(part)),
     'tokenizer': _of_tokenizer,
@@ -80,7 +80,7 @@ _EXAMINED: dict[str, Callable[[str], list[Finding]]] = {
 }
 
 
-def _findings(contracts: Mapping[str, Examples]) -> list[Finding]:
+def _findings(contracts: Mapping[str, Examples]) -> Findings:
     """By what must hold, the examples against it, of which the first is shown."""
     return [without(contract, found) for contract, found in contracts.items()]
 
@@ -99,7 +99,7 @@ def _differing(expected: Sequence[Any], found: Sequence[Any]) -> Examples:
             yield f'number {i} is {first!r:.60}, and then {second!r:.60}'
 
 
-def source_findings(source: Source) -> list[Finding]:
+def source_findings(source: Source) -> Findings:
     """The contracts of a source, by its sets and the first of its training pairs."""
     train = list(itertools.islice(source.train(), PAIRS))
     again = list(itertools.islice(source.train(), PAIRS))
@@ -122,8 +122,7 @@ def _pairs(sentences: Iterable[tuple[str, str | tuple[str, ...]]]) -> list[Pair]
     """A source with each of its references."""
     found = []
     for source, known in sentences:
-        references = (known,) if isinstance(known, str) else known
-        found += [(source, reference) for reference in references]
+        found += [(source, reference) for reference in as_references(known)]
     return found
 
 
@@ -144,7 +143,7 @@ def _is_odd(pair: Pair) -> bool:
     return has_line_end or not is_normal
 
 
-def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> list[Finding]:
+def tokenizer_findings(tokenizer: Tokenizer, texts: Iterable[str]) -> Findings:
     """The contracts of a tokenizer, untrained, of what it learns of texts."""
     texts = sorted(set(texts), key=len)  # so that the first example is the smallest
     model = tokenizer.train(texts)
@@ -202,7 +201,7 @@ def _drawn(trained: Tokenizer, texts: Texts, rows: Ids) -> Examples:
     yield from _differing(first, from_the_last[::-1])
 
 
-def filter_findings(make: Callable[[], Filter]) -> list[Finding]:
+def filter_findings(make: Callable[[], Filter]) -> Findings:
     """The contracts of a filter.
 
     Args:
@@ -212,7 +211,7 @@ def filter_findings(make: Callable[[], Filter]) -> list[Finding]:
     copies = [(source, source) for source, _ in train]
     blank = [(source, '') for source, _ in train]
 
-    def passed(pairs: Sequence[Pair]) -> list[Pair]:
+    def passed(pairs):
         part = make()
         return [pair for pair in pairs if part.keeps(*pair)]
 
@@ -235,13 +234,13 @@ PIECES = (*_MARKS, '.', *map(chr, range(ord('a'), ord('z') + 1)))
 _LONGEST = 40
 
 
-def objective_findings(objective: Objective) -> list[Finding]:
+def objective_findings(objective: Objective) -> Findings:
     """The contracts of an objective whose pieces are `PIECES`."""
     rng = np.random.default_rng(0)
     lengths = range(1, _LONGEST + 1)
     texts = [rng.integers(len(_MARKS), len(PIECES), n).tolist() for n in lengths]
 
-    def examples() -> list[tuple[list[int], list[int]]]:
+    def examples():
         generators = map(np.random.default_rng, lengths)
         return list(map(objective.example, map(list, texts), generators))
 
@@ -273,7 +272,7 @@ _ROWS = [
 ]
 
 
-def hook_findings(hook: Hook) -> list[Finding]:
+def hook_findings(hook: Hook) -> Findings:
     """The contracts of a hook, by a run of two rows.
 
     What the hook calls outside, as a tracker's server, it calls here, too.
@@ -315,7 +314,7 @@ BLANK = [''] * len(SOURCES)
 ROUNDING = 1e-9  # of a score: what is summed in another order
 
 
-def metric_findings(metric: Metric) -> list[Finding]:
+def metric_findings(metric: Metric) -> Findings:
     """The contracts of a metric, by a few sentences with one reference or several."""
     lengths = [len(row) for row in metric.statistics(OUTPUTS, REFERENCES, SOURCES)]
     are_rows = len(lengths) == len(OUTPUTS) and len(set(lengths)) == 1

@@ -18,6 +18,8 @@ from typing import Any
 from experiments.command_line import console, flags
 from experiments.config.schema import ExperimentConfig, without_seeds
 
+Costs = dict[str, dict[str, int]]  # as `ledger` has them
+
 
 def main() -> None:
     parser = flags.Parser(__doc__)
@@ -104,12 +106,12 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     }
 
 
-def text(costs: dict[str, dict[str, int]]) -> str:
+def text(costs: Costs) -> str:
     """A ledger as it is printed."""
     return f'{_parts_table(costs)}\n\n{console.facts(_facts(costs))}'
 
 
-def _parts_table(costs: dict[str, dict[str, int]]) -> str:
+def _parts_table(costs: Costs) -> str:
     columns = {'parameters': costs['parameters']}
     if costs['trained'] != costs['parameters']:
         columns['trained'] = costs['trained']
@@ -122,7 +124,7 @@ def _parts_table(costs: dict[str, dict[str, int]]) -> str:
     return console.table(['part', *columns], rows)
 
 
-def _facts(costs: dict[str, dict[str, int]]) -> dict[str, str]:
+def _facts(costs: Costs) -> dict[str, str]:
     """What is printed below the table, by name."""
     batch = costs['batch']
     tokens = batch['tokens']

@@ -1,6 +1,7 @@
 """The error whose message is for the user: printed on one line, without a traceback."""
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,6 +29,11 @@ def user_errors(before: str = '') -> Iterator[None]:
         if spec.is_of_part(error):
             raise
         raise UserError(f'{before}{error}') from None
+
+
+def reason(error: object) -> str:
+    """What another package says, on one short line."""
+    return textwrap.shorten(str(error) or repr(error), 250, placeholder=' …')
 
 
 def warn(message: str) -> None:

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.command_line import flags, lines, screen
+from experiments.command_line import console, flags, screen
 from experiments.errors import UserError
 from experiments.runtime import memory
 
@@ -52,7 +52,7 @@ def main() -> None:
 def _read_pairs() -> list[tuple[str, str]]:
     """All of standard input, so that a wrong line is told of before any is scored."""
     pairs = []
-    for window in lines.line_windows(sys.stdin.fileno()):
+    for window in console.line_windows(sys.stdin.fileno()):
         for line in window:
             source, tab, target = line.partition('\t')
             if not (source.strip() and tab and target.strip()) or '\t' in target:

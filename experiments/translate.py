@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import storage
-from experiments.command_line import flags, lines, screen
+from experiments.command_line import console, flags, screen
 from experiments.config import schema
 from experiments.errors import UserError, warn
 from experiments.runtime import memory
@@ -67,7 +67,7 @@ def main() -> None:
             shown.close()
         number = 0
         sentences: list[str] = []
-        for texts in lines.line_windows(sys.stdin.fileno()):
+        for texts in console.line_windows(sys.stdin.fileno()):
             for hypotheses in translate(
                 variables, texts, number, lambda done: shown.count(done, None, 'lines')
             ):

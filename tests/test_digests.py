@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from experiments.checkpoints import averaging, digest
+from experiments.checkpoints import digest
+from experiments.checkpoints.checkpoints import average
 
 DTYPES = ('float32', 'bfloat16', 'float16', 'int32', 'int8', 'uint8', 'bool')
 SPECS = (
@@ -105,7 +106,7 @@ def tree(seed, **shardings):
 
 def test_the_mean_is_numpys_in_float64():
     trees = [tree(seed) for seed in range(7)]
-    found = averaging.average(trees)
+    found = average(trees)
     for name in found:
         leaves = [np.float64(tree[name]) for tree in trees]
         np.testing.assert_array_equal(found[name], np.float32(np.mean(leaves, axis=0)))
@@ -117,8 +118,8 @@ def test_the_mean_on_a_mesh_is_that_of_one_device_and_stays_there():
         'kernel': NamedSharding(mesh, PartitionSpec('b', 'a')),
         'bias': NamedSharding(mesh, PartitionSpec('a')),
     }
-    found = averaging.average(tree(seed, **where) for seed in range(5))
-    alone = averaging.average(tree(seed) for seed in range(5))
+    found = average(tree(seed, **where) for seed in range(5))
+    alone = average(tree(seed) for seed in range(5))
     for name in found:
         assert found[name].sharding == where[name]
         np.testing.assert_array_equal(found[name], alone[name])

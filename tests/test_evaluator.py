@@ -122,4 +122,4 @@ def test_several_references_are_files_that_are_read_again(evaluator, tmp_path):
     found = reading.read_translations(run, 'val')
     assert found.references == [('x y', 'y x'), ('z',)]
     assert found.outputs == ['a b 1.0', 'c 1.0']
-    assert reading.read_pairs(tmp_path, 'val') == [('a b', 'x y'), ('c', 'z')]
+    assert found.sources == ['a b', 'c']

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from experiments.command_line import lines
+from experiments.command_line import console
 from experiments.errors import UserError
 
 
 def test_a_line_comes_while_the_pipe_stays_open():
     reading, writing = os.pipe()
-    windows = lines.line_windows(reading)
+    windows = console.line_windows(reading)
     os.write(writing, b'one\n')
     assert next(windows) == ['one']
     os.write(writing, b'two\nthree\nhal')
@@ -31,14 +31,14 @@ def test_a_file_comes_whole(tmp_path, end):
     all_lines = [f'line {i} ' + 'x' * (i % 90) for i in range(4_999)] + ['', 'last']
     file.write_bytes(('\r\n'.join(all_lines) + end).encode())
     with open(file, 'rb') as stream:
-        found = list(lines.line_windows(stream.fileno()))
+        found = list(console.line_windows(stream.fileno()))
     assert sum(found, []) == all_lines
 
 
 def test_what_is_not_utf_8_is_named_after_the_lines_before_it(tmp_path):
     (tmp_path / 'text').write_bytes('ä\u2028b\nc\n'.encode() + b'\xff\nd\n')
     with open(tmp_path / 'text', 'rb') as stream:
-        windows = lines.line_windows(stream.fileno())
+        windows = console.line_windows(stream.fileno())
         assert next(windows) == ['ä\u2028b', 'c']
         with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
             next(windows)

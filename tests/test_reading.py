@@ -57,12 +57,10 @@ def test_translations_are_read_with_their_sources(tmp_path):
     path = make(tmp_path / 'run', 30.0)
     run = reading.read_run(path)
     assert reading.read_translations(run, 'test') is None
-    assert reading.read_pairs(path) == []
     translate(path, REFERENCES)
     found = reading.read_translations(run, 'test')
     known = [(text,) for text in REFERENCES]
     assert found == (SOURCES, known, REFERENCES)
-    assert reading.read_pairs(path) == list(zip(SOURCES, REFERENCES, strict=True))
     for name, content, words in (
         ('test.step=20.txt', b'one line\n', 'has not as many lines as the sources'),
         ('test.reference.txt', b'\xff\n' * 3, 'cannot read'),

@@ -17,7 +17,7 @@ from test_tokenizer import Words
 from experiments.contracts import tokenizer_findings
 from experiments.data import corpus, tokenizers
 from experiments.data.batches import Batches, Position
-from experiments.data.tokenizers import _segmentations, huggingface
+from experiments.data.tokenizers import huggingface
 from experiments.data.tokenizers.base import (
     BOS,
     EOS,
@@ -27,6 +27,7 @@ from experiments.data.tokenizers.base import (
     normalize,
     text_ids,
 )
+from experiments.data.tokenizers.sentencepiece import bpe_dropout, unigram_sample
 from experiments.errors import UserError
 from experiments.kinds import TOKENIZERS
 from flaxformer_lite import testing
@@ -270,7 +271,7 @@ def test_bpe_dropout_is_algorithm_1_of_provilkov():
         ('a', 'bc'): out * made * out,
         ('a', 'b', 'c'): out * out,
     }
-    found = frequencies(lambda x: _segmentations.bpe_dropout('abc', scores, out, x))
+    found = frequencies(lambda x: bpe_dropout('abc', scores, out, x))
     assert_are_the_probabilities(found, expected)
 
 
@@ -279,7 +280,7 @@ def test_subword_regularisation_is_equation_7_of_kudo():
     cuts = [('abc',), ('ab', 'c'), ('a', 'bc'), ('a', 'b', 'c')]
     weights = {cut: np.exp(0.5 * sum(scores[x] for x in cut)) for cut in cuts}
     expected = {cut: weight / sum(weights.values()) for cut, weight in weights.items()}
-    found = frequencies(lambda x: _segmentations.unigram_sample('abc', scores, 0.5, x))
+    found = frequencies(lambda x: unigram_sample('abc', scores, 0.5, x))
     assert_are_the_probabilities(found, expected)
 
 

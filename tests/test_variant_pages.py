@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config.table import allowed, shown
+from experiments.config.schema import allowed, shown
 from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.variants import LOSSES, PROCESSORS, STRATEGIES
 

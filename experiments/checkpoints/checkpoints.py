@@ -18,11 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
 from experiments import storage
-from experiments.checkpoints import averaging, digest
+from experiments.checkpoints import digest
 from experiments.errors import UserError
 from experiments.runtime import processes
 
@@ -280,7 +283,7 @@ class Checkpoints:
         """
         good: list[int] = []
 
-        def undamaged() -> Iterator[Any]:
+        def undamaged():
             for step in steps:
                 try:
                     variables = self._read(step, abstract).state
@@ -291,7 +294,7 @@ class Checkpoints:
                     good.append(step)
                     yield variables
 
-        mean = averaging.average(undamaged())
+        mean = average(undamaged())
         if not good:
             raise UserError(
                 f'all checkpoints that are to be used, in {self.directory}, are '
@@ -327,6 +330,46 @@ class Checkpoints:
             if facts != content['arrays'][path]:
                 raise Damaged(f'{path} is not what was written')
         return Restored(step, state, content['metadata'])
+
+
+def average(trees: Iterable[Any]) -> Any:
+    """The mean of trees of floating-point arrays, leaf by leaf; None of no tree.
+
+    It is computed where they are. One tree is in memory at a time, beside the sums,
+    which are float64. (A TPU computes these by pairs of float32.) The result has the
+    leaves' own dtypes and shardings.
+    """
+    sums = dtypes = None
+    number = 0
+    for tree in trees:
+        dtypes = jax.tree.map(lambda x: x.dtype, tree)
+        with jax.enable_x64(True):
+            sums = _float64(tree) if sums is None else _add(sums, tree)
+            # Or the next tree would be there before this one goes.
+            jax.block_until_ready(sums)
+        number += 1
+        del tree
+
+    # The number is an argument: XLA would multiply by the reciprocal of a constant.
+    @jax.jit
+    def divided(sums, number):
+        return jax.tree.map(lambda x, dtype: (x / number).astype(dtype), sums, dtypes)
+
+    with jax.enable_x64(True):
+        return divided(sums, np.float64(number))
+
+
+# Of whole trees: a program for each shape of their leaves takes longer to make.
+
+
+@jax.jit
+def _float64(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(jnp.float64), tree)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _add(sums: Any, tree: Any) -> Any:
+    return jax.tree.map(jnp.add, sums, _float64(tree))
 
 
 def _read_content(folder: Path) -> dict[str, Any]:
@@ -383,7 +426,7 @@ def _silence_orbax() -> None:
     warnings.filterwarnings('ignore', unread, category=RuntimeWarning)
     printing = sys.unraisablehook
 
-    def print_others(unraisable: Any) -> None:
+    def print_others(unraisable):
         # Where one array cannot be read, nobody waits for the others any more: they
         # find that their event loop has ended, or are ended by Python themselves.
         error = unraisable.exc_value

@@ -17,7 +17,7 @@ from absl import flags
 from ml_collections import config_dict, config_flags
 
 from experiments import kinds, storage
-from experiments.config import load, parts, schema, table
+from experiments.config import load, parts, schema
 from experiments.config.load import flatten
 from experiments.errors import UserError, line
 from flaxformer_lite.config import variants
@@ -204,8 +204,8 @@ def _help(argv: Sequence[str]) -> str:
     configs = textwrap.fill(f'configs: {", ".join(available())}', 88)
     lines = [configs, '', f'fields of {_name(file)}:']
     for field, (kind, _, meaning) in schema.fields().items():
-        value = table.shown(values[field])
-        lines.append(_row(field, f'{value} · {meaning} [{table.allowed(kind)}]'))
+        value = schema.shown(values[field])
+        lines.append(_row(field, f'{value} · {meaning} [{schema.allowed(kind)}]'))
     # By the names of files: what a variant takes, only its class says, and those
     # import JAX.
     lines += ['', 'variants; docs/variants/ has what NAME(argument=value) may give:']
@@ -300,7 +300,7 @@ def _override(config: config_dict.ConfigDict, overrides: Sequence[str]) -> None:
         # Python's words for it follow: "invalid literal for int() with base 10".
         said = str(error).removesuffix(f': {error.__context__}')
         field, _, value = said.removeprefix('flag --config.').partition('=')
-        allowed = table.allowed(schema.fields()[field].kind)
+        allowed = schema.allowed(schema.fields()[field].kind)
         raise UserError(f'{field} must be {allowed}, not {shown(value)}') from error
     except (flags.Error, ValueError) as error:
         raise UserError(str(error).removeprefix('flag ')) from error

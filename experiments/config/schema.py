@@ -14,7 +14,15 @@ from experiments.errors import user_errors
 from flaxformer_lite import ranges
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Spec
-from flaxformer_lite.ranges import Choices, Epsilon, NotNegative, Range, Rate, Size
+from flaxformer_lite.ranges import (
+    Choices,
+    Epsilon,
+    NotNegative,
+    Pattern,
+    Range,
+    Rate,
+    Size,
+)
 from flaxformer_lite.remat import Remat
 
 Count = Annotated[int, Range(at_least=0)]
@@ -285,6 +293,29 @@ def sections() -> dict[str, Any]:
     """The classes of the parts that have fields of their own, by name."""
     every = dataclasses.fields(ExperimentConfig)
     return {x.name: x.type for x in every if dataclasses.is_dataclass(x.type)}
+
+
+def allowed(kind: Any) -> str:
+    """What a field may be by its annotation: `int, at least 1; or empty`."""
+    limit = ranges.limit_of(kind)
+    kinds = ranges.types_of(kind)
+    words = ' or '.join(x.__name__ for x in kinds if x is not type(None))
+    if type in kinds:
+        words = 'a name'
+    if isinstance(limit, Choices):
+        words = ', '.join(limit.words)
+    if isinstance(limit, Pattern):
+        words = 'a regular expression; or empty'
+    if isinstance(limit, Range):
+        words = f'{words}, {limit.words()}'
+    if type(None) in kinds:
+        words = f'{words}; or empty'
+    return words
+
+
+def shown(value: Any) -> str:
+    """A value as the command line takes it."""
+    return '(empty)' if value in (None, '') else str(value)
 
 
 def seed(config: ExperimentConfig, name: str) -> int:

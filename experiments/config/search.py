@@ -1,14 +1,16 @@
 """How a config says to decode, as objects of the library."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from experiments.config.schema import EvaluationConfig
 from experiments.errors import user_errors
 from experiments.kinds import METRICS
-from experiments.metrics.base import Metric
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
 from flaxformer_lite.generation import as_processors, as_strategy
+
+if TYPE_CHECKING:  # few searches take one
+    from experiments.metrics.base import Metric
 
 
 class Search(NamedTuple):
@@ -29,7 +31,7 @@ def make(evaluation: EvaluationConfig) -> Search:
         return Search(strategy, as_processors(evaluation.processors))
 
 
-def utility(strategy: Strategy) -> Metric | None:
+def utility(strategy: Strategy) -> 'Metric | None':
     """The metric by which a strategy orders samples; None for their scores.
 
     Raises:

@@ -1,13 +1,9 @@
-"""The schema in words: what a field may be, and the table of the documentation.
+"""The table of all fields for the documentation.
 
 python -m experiments.config.table >docs/configs.md
 """
 
-from typing import Any
-
-from experiments.config import schema
-from flaxformer_lite import ranges
-from flaxformer_lite.ranges import Choices, Pattern, Range
+from experiments.config.schema import allowed, fields, sections, shown
 
 _HEAD = """# The fields of a config
 
@@ -22,37 +18,14 @@ values in a config, and the variants that they may name.
 """
 
 
-def allowed(kind: Any) -> str:
-    """What a field may be by its annotation: `int, at least 1; or empty`."""
-    limit = ranges.limit_of(kind)
-    kinds = ranges.types_of(kind)
-    words = ' or '.join(x.__name__ for x in kinds if x is not type(None))
-    if type in kinds:
-        words = 'a name'
-    if isinstance(limit, Choices):
-        words = ', '.join(limit.words)
-    if isinstance(limit, Pattern):
-        words = 'a regular expression; or empty'
-    if isinstance(limit, Range):
-        words = f'{words}, {limit.words()}'
-    if type(None) in kinds:
-        words = f'{words}; or empty'
-    return words
-
-
-def shown(value: Any) -> str:
-    """A value as the command line takes it."""
-    return '(empty)' if value in (None, '') else str(value)
-
-
 def markdown() -> str:
     """The page of the documentation that lists all fields."""
     lines = [_HEAD]
-    for section in ['', *schema.sections()]:
+    for section in ['', *sections()]:
         if section:
             lines += [f'## `{section}`', '']
         lines += ['| field | default | may be | meaning |', '|---|---|---|---|']
-        for name, (kind, default, meaning) in schema.fields().items():
+        for name, (kind, default, meaning) in fields().items():
             if name.rpartition('.')[0] == section:
                 default = f'`{shown(default)}`'
                 lines.append(f'| `{name}` | {default} | {allowed(kind)} | {meaning} |')

@@ -5,10 +5,11 @@ from pathlib import Path
 from experiments import storage
 from experiments.command_line import flags
 from experiments.conversion import huggingface, stablehlo, to_ctranslate2
-from experiments.conversion.trained import read_trained
+from experiments.conversion.trained import Trained
 from experiments.data.tokenizers.huggingface import Huggingface
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
+from experiments.evaluation.opened_run import OpenedRun
 
 # The package that writes a format, and the extra that has it.
 _NEEDED = {
@@ -39,7 +40,8 @@ def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -
         )
     package, extra = _NEEDED[to]
     flags.require_packages(f'--to={to}', [package], extra)
-    trained = read_trained(workdir)
+    run = OpenedRun(workdir)
+    trained = Trained(run.config, run.tokenizer, run.model, run.variables)
     if to != 'huggingface' and not isinstance(trained.tokenizer, SentencePiece):
         raise UserError(
             f'--to={to} writes tokenizers of sentencepiece, and this run has '

@@ -58,9 +58,7 @@ def plain(model: Model, config: ModelConfig, variables: Any) -> Expressed:
                 f'model.{field}={text}: the layers of a stack are alike in other '
                 'programs'
             )
-    if model.scans_layers:
-        variables = unstack_layers(variables)
-    _, variables = model.unshared(variables)
+    _, variables = model.unshared(unstack_layers(variables))
     alike = dict(scan_layers=False, share_layers=None, decoder_share_layers=None)
     return Expressed(config, variables).with_fields(
         head_dropout=0.0, dropout_kind='elements', **alike

@@ -1,6 +1,5 @@
 """What is exported: a run's model with the parameters that it is scored with."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +7,6 @@ import numpy as np
 
 from experiments.config.schema import ExperimentConfig
 from experiments.data.tokenizers.base import UNK, Tokenizer
-from experiments.evaluation.opened_run import OpenedRun
 from flaxformer_lite.models.base import Model
 
 
@@ -31,16 +29,6 @@ class Trained(NamedTuple):
     def longest(self) -> int:
         """The most tokens of a translation: of a source as long as one of training."""
         return self.config.batch.max_length + self.config.evaluation.extra_length
-
-
-def read_trained(workdir: Path) -> Trained:
-    """The trained model of a run's directory.
-
-    Raises:
-      UserError: as `OpenedRun` and `OpenedRun.mean`.
-    """
-    run = OpenedRun(workdir)
-    return Trained(run.config, run.tokenizer, run.model, run.variables)
 
 
 def draw_tokens(model: Model, length: int) -> np.ndarray:

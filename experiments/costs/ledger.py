@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.extend.core import Jaxpr
 from jax.interpreters import partial_eval
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh
 
 from experiments.config import check
 from experiments.config.schema import ExperimentConfig
@@ -128,7 +128,7 @@ def flops_per_token(
 def _bytes(tree: Any, mesh: AbstractMesh) -> int:
     """The bytes of the parts of some arrays that one device of a mesh has."""
 
-    def size(x: Any, sharding: NamedSharding) -> int:
+    def size(x, sharding):
         return math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
 
     sizes = jax.tree.map(size, tree, state_shardings(tree, mesh))

@@ -11,13 +11,13 @@ import numpy as np
 
 from experiments import storage
 from experiments.data.objectives.base import Objective
-from experiments.data.sources.base import Source
+from experiments.data.sources.base import Pair, Source
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
 T = TypeVar('T')
-Pairs = list[tuple[str, str]]
+Pairs = list[Pair]
 _CHUNK = 8192  # pairs in memory at once; SentencePiece shares them among its threads
 _ABOUT = 'corpus.json'
 
@@ -164,7 +164,7 @@ def prepare(
     key = hashlib.sha256(f'{data.digest()} {tokenizer.digest}'.encode()).hexdigest()
     folder = cache / f'corpus-{key[:32]}'
 
-    def make(draft: Path) -> None:
+    def make(draft):
         _write(draft, data, tokenizer, progress)
 
     storage.cache_folder(folder, make)
@@ -220,10 +220,10 @@ def _dtypes(tokenizer: Tokenizer) -> list[str]:
 def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:
     about = storage.read_json(folder / _ABOUT)
 
-    def mapped(name: str, dtype: str) -> np.ndarray:
+    def mapped(name, dtype):
         return np.asarray(np.memmap(folder / name, dtype, 'r'))
 
-    def ragged(side: str, dtype: str) -> RaggedArray:
+    def ragged(side, dtype):
         offsets = mapped(f'{side}.offsets', 'int64')
         return RaggedArray(mapped(f'{side}.tokens', dtype), offsets)
 

@@ -32,7 +32,7 @@ def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     mask = np.uint64((1 << half) - 1)
     keys = np.random.SeedSequence(seed).generate_state(6, np.uint64)
 
-    def network(values: np.ndarray) -> np.ndarray:
+    def network(values):
         left = values >> half
         right = values & mask
         for key in keys:
@@ -87,7 +87,7 @@ def bucket_lengths(
     largest = _round_up(int(np.flatnonzero(counts)[-1]), most)
     candidates = range(_MULTIPLE, largest, _MULTIPLE)
 
-    def batches(lengths: list[int]) -> float:
+    def batches(lengths):
         """How many an epoch's window has, padded to these lengths."""
         pairs = np.diff(pairs_up_to[lengths], prepend=0)
         rows = np.maximum(1, tokens // np.array(lengths))
@@ -192,15 +192,15 @@ def by_length(
     order = np.argsort(-lengths, kind='stable')
     while len(order):
         longest = int(lengths[order[0]])
-        length = max(_LEAST_LENGTH, _power_of_two(longest))
+        length = max(_LEAST_LENGTH, power_of_two(longest))
         rows = max(1, tokens // length)
         if devices > 1:
-            rows = min(rows, _power_of_two(math.ceil(len(order) / devices)))
+            rows = min(rows, power_of_two(math.ceil(len(order) / devices)))
         rows *= devices
         yield (rows, length), order[:rows]
         order = order[rows:]
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     """The next one, or the number itself."""
     return 1 << (number - 1).bit_length()

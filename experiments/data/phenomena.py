@@ -18,6 +18,7 @@ from experiments.data.grammar.syntax import (
     Pronoun,
     Sentence,
 )
+from experiments.data.sources.base import Pair
 from experiments.data.sources.grammar import Grammar
 
 OF_OWNER = 'of an owner'  # in the place of a case
@@ -143,9 +144,7 @@ PHENOMENA: dict[str, Callable[[PlacedClause], bool]] = {
 }
 
 
-def rows(
-    data: str, name: str, pairs: Sequence[tuple[str, str]]
-) -> dict[str, list[int]]:
+def rows(data: str, name: str, pairs: Sequence[Pair]) -> dict[str, list[int]]:
     """Phenomenon → the numbers of a set's sentences that hold it.
 
     Args:

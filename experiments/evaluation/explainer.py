@@ -10,6 +10,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from experiments.config import search
+from experiments.data.packing import power_of_two
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
 from experiments.evaluation.translator import check_lengths
@@ -237,9 +238,7 @@ def _traced_search(
 ) -> compilation.Program:
     """The compiled search for the translation of a sentence, with all its steps."""
 
-    def trace(
-        variables: Any, source_BS: jax.Array, max_len_B: jax.Array
-    ) -> SearchTrace:
+    def trace(variables, source_BS, max_len_B):
         length = source_BS.shape[1] - 1 + extra_length
         settings = generation.Settings(*choice, length, model.special_tokens)
         inputs = generation.decode_inputs(
@@ -256,4 +255,4 @@ def _placed(tree: Any) -> Any:
 
 def _room(tokens: int) -> int:
     """The length that so many tokens are padded to: a power of two."""
-    return max(_SMALLEST_ROOM, 1 << (tokens - 1).bit_length())
+    return max(_SMALLEST_ROOM, power_of_two(tokens))

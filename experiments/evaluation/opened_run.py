@@ -9,7 +9,7 @@ import jax
 
 from experiments.checkpoints.checkpoints import Mean
 from experiments.data import sources
-from experiments.data.sources.base import Source
+from experiments.data.sources.base import Pair, Source
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.evaluation import sets
 from experiments.evaluation.scorer import ScoredToken, Scorer
@@ -87,7 +87,7 @@ class OpenedRun:
         hypotheses = translator(self.variables, lines)
         return [best_first[0].text for best_first in hypotheses]
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[list[ScoredToken]]:
+    def score(self, pairs: Sequence[Pair]) -> list[list[ScoredToken]]:
         """The tokens of each pair's target, with their log-probabilities.
 
         Raises:
@@ -108,7 +108,7 @@ class OpenedRun:
 
 
 def pairs_batch(
-    tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], length: int | None = None
+    tokenizer: Tokenizer, pairs: Sequence[Pair], length: int | None = None
 ) -> Batch:
     """Sources and targets as one batch on all devices, a pair a row.
 

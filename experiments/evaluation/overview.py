@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments import storage
 from experiments.command_line import console
-from experiments.data.sources.base import Source
+from experiments.data.sources.base import Source, as_references
 from experiments.data.tokenizers.base import on_one_line
 from experiments.errors import UserError
 
@@ -35,10 +35,11 @@ def write(source: Source, folder: Path) -> None:
         for name, pairs in source.evaluation().items():
             texts, targets = zip(*pairs, strict=True)
             _write_lines(draft / name, source.source, texts)
-            by_number = itertools.zip_longest(*map(_several, targets), fillvalue='')
-            for number, references in enumerate(by_number):
+            known = map(as_references, targets)
+            by_number = itertools.zip_longest(*known, fillvalue='')
+            for number, lines in enumerate(by_number):
                 ending = f'{source.target}.{number}' if number else source.target
-                _write_lines(draft / name, ending, references)
+                _write_lines(draft / name, ending, lines)
 
 
 def _write_lines(stem: Path, ending: str, lines: Iterable[str]) -> None:
@@ -70,12 +71,7 @@ def text(source: Source) -> str:
 
 def _row(name: str, pairs: Iterable, trained: int | None) -> list:
     """Words of a set's sources and of its first references, in the mean and at most."""
-    counts = ((len(x.split()), len(_several(y)[0].split())) for x, y in pairs)
+    counts = ((len(x.split()), len(as_references(y)[0].split())) for x, y in pairs)
     lengths = np.fromiter(counts, np.dtype((int, 2)))
     means, most = lengths.mean(0).tolist(), lengths.max(0).tolist()
     return [name, len(lengths), *means, *most, trained]
-
-
-def _several(target: str | tuple[str, ...]) -> tuple[str, ...]:
-    """The references of a sentence, also where a source gives only one, as text."""
-    return (target,) if isinstance(target, str) else target

@@ -9,6 +9,7 @@ import numpy as np
 
 from experiments.data import collate, corpus, packing
 from experiments.data.objectives.base import Objective
+from experiments.data.sources.base import Pair
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.evaluation.translator import WINDOW, check_lengths
 from experiments.runtime import compilation, mesh
@@ -50,7 +51,7 @@ class Scorer:
         self._log_probs = _log_probs(model, self._devices)
 
     def batches(
-        self, pairs: Sequence[tuple[str, str]], objective: Objective | None = None
+        self, pairs: Sequence[Pair], objective: Objective | None = None
     ) -> Iterator[tuple[np.ndarray, Any]]:
         """All pairs in batches on the devices, several pairs a row.
 
@@ -78,7 +79,7 @@ class Scorer:
             yield part, mesh.put(batch, self._devices.rows())
 
     def __call__(
-        self, variables: Any, pairs: Sequence[tuple[str, str]]
+        self, variables: Any, pairs: Sequence[Pair]
     ) -> Iterator[list[ScoredToken]]:
         """The tokens of each target with its end, in the order of the pairs.
 

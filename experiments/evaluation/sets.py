@@ -1,7 +1,8 @@
 """Evaluation sets: which of a source's are scored, and their lines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from experiments.data.sources.base import Pair, Sets, as_references
 from experiments.data.tokenizers.base import on_one_line
 from experiments.errors import UserError
 
@@ -9,7 +10,7 @@ Pairs = Sequence[tuple[str, tuple[str, ...]]]  # a source and its references
 
 
 def chosen(
-    sets: Mapping[str, Sequence[tuple[str, str | tuple[str, ...]]]],
+    sets: Sets,
     names: str,
     field: str,
 ) -> dict[str, Pairs]:
@@ -33,9 +34,7 @@ def chosen(
             )
         if not len(sets[name]):
             raise UserError(f'{field}: the set {name!r} holds no sentences')
-        pairs = []
-        for source, known in sets[name]:
-            pairs.append((source, (known,) if isinstance(known, str) else known))
+        pairs = [(source, as_references(known)) for source, known in sets[name]]
         _check_not_blank(f'{field}: the set {name!r}', pairs)
         found[name] = pairs
     return found
@@ -69,6 +68,6 @@ def lines_of(pairs: Pairs) -> tuple[list[str], list[tuple[str, ...]]]:
     return sources, references
 
 
-def first_references(pairs: Pairs) -> list[tuple[str, str]]:
+def first_references(pairs: Pairs) -> list[Pair]:
     """Each source with its first reference, of which the loss is."""
     return [(source, references[0]) for source, references in pairs]

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,13 +17,15 @@ from experiments.config.schema import EvaluationConfig
 from experiments.data import packing
 from experiments.data.tokenizers.base import Tokenizer, on_one_line
 from experiments.errors import UserError
-from experiments.metrics.base import Metric
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.decoding import DecodeResult
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.generation import Settings, decode_rows, forced_prefix
 from flaxformer_lite.models.base import Model
+
+if TYPE_CHECKING:
+    from experiments.metrics.base import Metric
 
 WINDOW = 4096  # sentences that are read ahead, to be sorted by length
 _MOST_THREADS = 4  # that decode at the same time
@@ -202,7 +204,7 @@ class Translator:
 
 
 def mean_utilities(
-    texts: Sequence[str], source: str, utility: Metric
+    texts: Sequence[str], source: str, utility: 'Metric'
 ) -> dict[str, float]:
     """1/S Σ u(y, y_s) of each different text y, in their order; higher is better.
 

@@ -52,7 +52,7 @@ class Hooks:
     def row(self, row: dict[str, Any]) -> None:
         """Adds to a row what the hooks return, which those after them see."""
 
-        def add(hook: Hook) -> None:
+        def add(hook):
             # As the file can hold it: NumPy's numbers too, and null for no number.
             more = json.dumps(hook.row(dict(row)) or {}, default=float)
             row.update(json.loads(more, parse_constant=lambda name: None) | row)

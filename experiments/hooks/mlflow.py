@@ -6,7 +6,7 @@ import re
 from typing import Any, ClassVar
 
 from experiments import storage
-from experiments.hooks.base import Begun, Hook, Row, numbers
+from experiments.hooks.base import Hook, numbers
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -24,7 +24,7 @@ class Mlflow(Hook):
     experiment: str = 'flaxformer_lite'
     uri: str = ''
 
-    def start(self, run: Begun) -> None:
+    def start(self, run):
         mlflow: Any = importlib.import_module(self.package)
         self._mlflow = mlflow
         if self.uri:
@@ -39,10 +39,10 @@ class Mlflow(Hook):
         if not known:
             mlflow.log_params(run.config)
 
-    def row(self, row: Row) -> None:
+    def row(self, row):
         # Other characters are refused there, such as those of bleu(tokenize='char').
         found = {re.sub(r'[^\w ./-]', '_', x): y for x, y in numbers(row).items()}
         self._mlflow.log_metrics(found, step=row['step'])
 
-    def end(self, result: Row | None) -> None:
+    def end(self, result):
         self._mlflow.end_run('FINISHED' if result else 'KILLED')

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from typing import Annotated
 
-from experiments.hooks.base import Begun, Hook, Row
+from experiments.hooks.base import Hook
 from flaxformer_lite.ranges import Range
 
 
@@ -18,11 +18,11 @@ class Profile(Hook):
 
     after: Annotated[int, Range(at_least=1)]
 
-    def start(self, run: Begun) -> None:
+    def start(self, run):
         self._folder = run.path / 'profile'
         self._trace = contextlib.ExitStack()
 
-    def row(self, row: Row) -> None:
+    def row(self, row):
         import jax
 
         if row['kind'] == 'train':
@@ -31,5 +31,5 @@ class Profile(Hook):
                 trace = jax.profiler.trace(self._folder, create_perfetto_trace=True)
                 self._trace.enter_context(trace)
 
-    def end(self, result: Row | None) -> None:
+    def end(self, result):
         self._trace.close()

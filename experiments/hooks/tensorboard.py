@@ -11,7 +11,7 @@ import struct
 import time
 
 from experiments import storage
-from experiments.hooks.base import Begun, Hook, Row, numbers
+from experiments.hooks.base import Hook, Row, numbers
 
 LARGEST = 3.4028234663852886e38  # of a float32
 
@@ -24,7 +24,7 @@ class Tensorboard(Hook):
     does not notice when one becomes shorter.
     """
 
-    def start(self, run: Begun) -> None:
+    def start(self, run):
         folder = run.path / 'tensorboard'
         for file in folder.glob('*tfevents*'):
             storage.remove(file)
@@ -32,7 +32,7 @@ class Tensorboard(Hook):
         events = b''.join(map(_events, run.rows))
         storage.write(self._file, version(time.time()) + events)
 
-    def row(self, row: Row) -> None:
+    def row(self, row):
         storage.append(self._file, _events(row))
 
 

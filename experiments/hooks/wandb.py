@@ -5,7 +5,7 @@ import importlib
 from typing import Any, ClassVar
 
 from experiments import storage
-from experiments.hooks.base import Begun, Hook, Row, numbers
+from experiments.hooks.base import Hook, numbers
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -24,7 +24,7 @@ class Wandb(Hook):
     entity: str = ''
     offline: bool = False
 
-    def start(self, run: Begun) -> None:
+    def start(self, run):
         wandb: Any = importlib.import_module(self.package)
         file = run.path / 'wandb.json'
         known = storage.read_json(file) if storage.exists(file) else None
@@ -44,8 +44,8 @@ class Wandb(Hook):
         # By its own count wandb would drop rows that come once more.
         self._run.define_metric('*', step_metric='step')
 
-    def row(self, row: Row) -> None:
+    def row(self, row):
         self._run.log({'step': row['step'], **numbers(row)})
 
-    def end(self, result: Row | None) -> None:
+    def end(self, result):
         self._run.finish(exit_code=int(result is None))

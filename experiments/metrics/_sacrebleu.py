@@ -3,10 +3,9 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from experiments.metrics.base import Metric, References, Rows, Texts, count_references
+from experiments.metrics.base import Metric, count_references
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,19 +27,17 @@ class SacreBleu(Metric):
     def _scorer(self) -> Any:
         return self.make_scorer()
 
-    def statistics(
-        self, outputs: Texts, references: References, sources: Texts
-    ) -> Rows:
+    def statistics(self, outputs, references, sources):
         # sacreBLEU has first references together, then second ones, and so on; None
         # where a sentence has no more.
         by_number = list(itertools.zip_longest(*references))
         return self._scorer._extract_corpus_statistics(outputs, by_number)
 
-    def score_of(self, total: Sequence[float]) -> float:
+    def score_of(self, total):
         # A copy: smoothing adds to it.
         return self._scorer._compute_score_from_stats(list(total)).score
 
-    def signature(self, references: References) -> str:
+    def signature(self, references):
         self._scorer.num_refs = count_references(references) or -1
         words = [str(self._scorer.get_signature())]
         for field in dataclasses.fields(self):

@@ -2,11 +2,10 @@
 
 import dataclasses
 import re
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from experiments.errors import UserError
 from experiments.metrics._sacrebleu import SacreBleu
-from experiments.metrics.base import References, Texts
 from flaxformer_lite.ranges import Choices, Range, Size
 
 # For languages whose words are not parted by spaces, or not by these alone; by their
@@ -73,7 +72,7 @@ class Bleu(SacreBleu):
         code = re.split('[-_]', self.language.lower())[0]  # of zh-CN and zho_Hans
         return _TOKENIZERS.get(code, '13a')
 
-    def check_installed(self) -> None:
+    def check_installed(self):
         try:
             self.make_scorer()
         # A dictionary or a file from the network may be missing. sacreBLEU ends the
@@ -86,15 +85,13 @@ class Bleu(SacreBleu):
                 'metrics=\'[bleu(tokenize="char"), chrf]\''
             ) from None
 
-    def make_scorer(self) -> Any:
+    def make_scorer(self):
         from sacrebleu.metrics.bleu import BLEU
 
         options = self.arguments()
         options['tokenize'] = self.tokenizer
         return BLEU(**options)
 
-    def sentence_scores(
-        self, outputs: Texts, references: References, sources: Texts
-    ) -> list[float]:
+    def sentence_scores(self, outputs, references, sources):
         rows = self.statistics(outputs, references, sources)
         return list(map(dataclasses.replace(self, effective_order=True).score_of, rows))

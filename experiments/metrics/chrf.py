@@ -1,7 +1,7 @@
 """chrF (Popović 2015) and chrF++ (Popović 2017), as sacreBLEU computes them."""
 
 import dataclasses
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from experiments.metrics._sacrebleu import SacreBleu
 from flaxformer_lite.ranges import Range, Size
@@ -31,7 +31,7 @@ class Chrf(SacreBleu):
     whitespace: bool = False
     eps_smoothing: bool = False
 
-    def make_scorer(self) -> Any:
+    def make_scorer(self):
         from sacrebleu.metrics.chrf import CHRF
 
         return CHRF(**self.arguments())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.metrics.base import Metric, References, Rows, Texts
+from experiments.metrics.base import Metric
 from flaxformer_lite.ranges import Size
 
 
@@ -26,7 +26,7 @@ class Comet(Metric):
     path: str
     batch_size: Size = 16
 
-    def check_installed(self) -> None:
+    def check_installed(self):
         is_there = importlib.util.find_spec('comet') is not None
         if not is_there or not self._checkpoint.is_file():
             raise UserError(
@@ -34,9 +34,7 @@ class Comet(Metric):
                 'and the package that reads it: pip install unbabel-comet'
             )
 
-    def statistics(
-        self, outputs: Texts, references: References, sources: Texts
-    ) -> Rows:
+    def statistics(self, outputs, references, sources):
         asked = []
         for output, known, source in zip(outputs, references, sources, strict=True):
             for reference in known:

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from experiments.metrics.base import References, Rows, Texts
 from experiments.metrics.error_rate import ErrorRate
 
 
@@ -14,9 +13,7 @@ class EditDistance(ErrorRate):
       unit, lowercase: as of `error_rate`.
     """
 
-    def statistics(
-        self, outputs: Texts, references: References, sources: Texts
-    ) -> Rows:
+    def statistics(self, outputs, references, sources):
         rows = super().statistics(outputs, references, sources)
         return [(edits, 1) for edits, _ in rows]
 

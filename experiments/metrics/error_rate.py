@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
-from experiments.metrics.base import Metric, References, Rows, Texts
+from experiments.metrics.base import Metric
 from flaxformer_lite.ranges import Choices
 
 
@@ -25,9 +25,7 @@ class ErrorRate(Metric):
     unit: Annotated[str, Choices('word', 'character')] = 'word'
     lowercase: bool = False
 
-    def statistics(
-        self, outputs: Texts, references: References, sources: Texts
-    ) -> Rows:
+    def statistics(self, outputs, references, sources):
         from rapidfuzz.distance import Levenshtein
 
         rows = []

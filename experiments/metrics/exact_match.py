@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from experiments.metrics.base import Metric, References, Rows, Texts
+from experiments.metrics.base import Metric
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,9 +17,7 @@ class ExactMatch(Metric):
 
     lowercase: bool = False
 
-    def statistics(
-        self, outputs: Texts, references: References, sources: Texts
-    ) -> Rows:
+    def statistics(self, outputs, references, sources):
         rows = []
         for output, known in zip(outputs, references, strict=True):
             is_right = self._words(output) in map(self._words, known)

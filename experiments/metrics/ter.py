@@ -1,7 +1,7 @@
 """TER, translation edit rate (Snover et al. 2006), as sacreBLEU computes it."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from experiments.metrics._sacrebleu import SacreBleu
 
@@ -27,7 +27,7 @@ class Ter(SacreBleu):
     asian_support: bool = False
     case_sensitive: bool = False
 
-    def make_scorer(self) -> Any:
+    def make_scorer(self):
         from sacrebleu.metrics.ter import TER
 
         return TER(**self.arguments())

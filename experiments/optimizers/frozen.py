@@ -69,7 +69,7 @@ def _of_stacked(
 
 def _parameter_paths(model: Model) -> list[str]:
     """The paths of a model's parameters where each layer is separate."""
-    separate = model.with_separate_layers() if model.scans_layers else model
+    separate = model.with_separate_layers()
     with user_errors():
         variables = jax.eval_shape(lambda: init_variables(separate, jax.random.key(0)))
     return sorted(freezing.paths(variables['params']))

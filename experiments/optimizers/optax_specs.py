@@ -116,7 +116,7 @@ def _dimensions(params: Any) -> Any:
     attention out, whose heads are an axis of their own, and put embeddings in.
     """
 
-    def of_leaf(path: Any, x: jax.Array) -> Any:
+    def of_leaf(path, x):
         names = [entry.key for entry in path]
         if names[-1] != 'kernel' or x.ndim < 2:
             return None

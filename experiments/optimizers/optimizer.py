@@ -163,7 +163,7 @@ def _has_lr_multipliers(config: ExperimentConfig) -> bool:
 def _scale_by_multipliers(model: Model) -> Any:
     """Multiplies each parameter's update by what its initialisation says."""
 
-    def scale_leaf(path: Any, x: jax.Array) -> jax.Array:
+    def scale_leaf(path, x):
         return x * model.lr_multiplier(tuple(entry.key for entry in path))
 
     return lambda updates, params: jax.tree_util.tree_map_with_path(scale_leaf, updates)

@@ -9,7 +9,7 @@ contrasts).
 """
 
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -289,7 +289,7 @@ class Largest:
         """What it is beyond with this chance."""
         from scipy import optimize
 
-        def excess(logarithm: float) -> float:
+        def excess(logarithm):
             return self.chance(np.exp(logarithm)) - chance
 
         found: Any = optimize.brentq(excess, -7, 14)
@@ -320,7 +320,7 @@ def smallest_seen(
     differences = np.hstack([np.eye(arms - 1), -np.ones((arms - 1, 1))])
     bound = Largest(differences, freedom).bound(LEVEL / looks)
 
-    def missed(distance: float) -> float:
+    def missed(distance):
         return power - float(stats.nct.sf(bound, freedom, distance))
 
     distance: Any = optimize.brentq(missed, 0, 10 * bound)
@@ -372,7 +372,7 @@ def over_sentences(
 
     seeds, sentences, _ = base.shape
 
-    def differences(of_base: np.ndarray, of_system: np.ndarray) -> np.ndarray:
+    def differences(of_base, of_system):
         """Of each seed, by the sums over sentences."""
         pairs = zip(of_base, of_system, strict=True)
         return np.array([score(other) - score(one) for one, other in pairs])
@@ -446,7 +446,7 @@ def effects(
             of_cells = [tuple(levels[arm][i] for i in term) for arm, _ in cells]
             of_terms[term] = _indicators(of_cells)
 
-    def unexplained(terms: Collection[tuple[int, ...]]) -> tuple[float, int]:
+    def unexplained(terms):
         """The sum of squares that these terms leave, and the rank of them all."""
         design = np.hstack([of_seeds, *(of_terms[term] for term in terms)])
         fitted, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
@@ -495,7 +495,7 @@ def improvement(
       base, system: for each data set the scores of the runs, more being better.
     """
 
-    def chances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    def chances(one, other):
         pairs = other[..., :, None] - one[..., None, :]
         return (np.sign(pairs).mean((-2, -1)) + 1) / 2
 

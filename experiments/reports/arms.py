@@ -104,7 +104,7 @@ class Study:
         """The arms, best first; those without a score come last."""
         best = -1 if self.measure.higher_is_better else 1
 
-        def rank(arm: Arm) -> float:
+        def rank(arm):
             spread = arm.spread(self.measure)
             return math.inf if spread is None else best * spread.mean
 

@@ -17,6 +17,7 @@ from experiments.reports.tables import Table, cells_of, permuted, shown
 from experiments.runs import reading
 from experiments.runs.reading import Translations
 
+Paired = tuple[Translations, Translations]  # of one seed: the base's, the system's
 COSTS = {
     'parameters': 'parameters',
     'flops_per_token': 'FLOPs a token',
@@ -154,12 +155,10 @@ def over_sentences(study: Study, contrasts: Mapping[str, Contrast]) -> Table | N
     return Table('over_sentences', title, names, rows, names[2:4], note)
 
 
-def _paired_translations(
-    study: Study, arm: Arm
-) -> list[tuple[Translations, Translations]]:
+def _paired_translations(study: Study, arm: Arm) -> list[Paired]:
     """By seed what the base and an arm make of sentences that are always the same."""
     bases = {run.seeds: run for run in study.base.scored}
-    pairs: list[tuple[Translations, Translations]] = []
+    pairs: list[Paired] = []
     for run in arm.scored:
         if run.seeds not in bases:
             continue
@@ -175,7 +174,7 @@ def _paired_translations(
 
 def paired_test(
     metric: Metric,
-    pairs: Sequence[tuple[Translations, Translations]],
+    pairs: Sequence[Paired],
     family: int,
     contrast: Contrast | None = None,
 ) -> OverSentences:
@@ -194,7 +193,7 @@ def paired_test(
         for side in zip(*pairs, strict=True)
     )
 
-    def score_of_sum(total: np.ndarray) -> float:
+    def score_of_sum(total):
         return metric.score_of(total.tolist())
 
     return analysis.over_sentences(base, system, score_of_sum, family, contrast)

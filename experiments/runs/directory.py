@@ -14,6 +14,7 @@ from experiments.config.load import flatten
 from experiments.errors import UserError
 from flaxformer_lite.config import spec
 
+Config = Mapping[str, Any]  # nested, or flat: 'model.num_heads'
 RUNS = Path('runs')  # where directories of runs are that no flag names
 LONGEST_NAME = 60
 CONFIG = 'config.json'
@@ -32,7 +33,7 @@ _ANY = ('mesh.', 'train.hooks')
 _OVERWRITTEN = (RESULT, 'metrics.jsonl', 'tokenizer.model', 'checkpoints')
 
 
-def run_name(config_name: str, overrides: Mapping[str, Any]) -> str:
+def run_name(config_name: str, overrides: Config) -> str:
     """The name of the run's directory: `wmt_small,model.num_heads=8`.
 
     The same settings in any order give the same name; different settings never do. What
@@ -63,7 +64,7 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def check_directory(path: Path, config: Mapping[str, Any]) -> str:
+def check_directory(path: Path, config: Config) -> str:
     """What a run of this config would do in a directory; writes nothing.
 
     Returns:
@@ -83,10 +84,15 @@ def check_directory(path: Path, config: Mapping[str, Any]) -> str:
     return there
 
 
-def state(path: Path, config: Mapping[str, Any]) -> str:
+def state(path: Path, config: Config) -> str:
     """As `check_directory`, whether or not the directory can be written to."""
     if not storage.exists(path / CONFIG):
-        _check_no_other_files(path)
+        for name in _OVERWRITTEN:
+            if storage.exists(path / name):
+                raise UserError(
+                    f'{path} holds {name} and is not the directory of a run, for it '
+                    'holds no config.json: choose another --workdir'
+                )
         return BEGINS
     stored = read_config(path)
     if is_converted(stored):
@@ -113,7 +119,7 @@ def state(path: Path, config: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def open_run(path: Path, config: Mapping[str, Any]) -> Iterator[bool]:
+def open_run(path: Path, config: Config) -> Iterator[bool]:
     """Locks a run's directory for this process; yields whether the run already existed.
 
     Where `config` asks for more steps, the result goes.
@@ -148,7 +154,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return load.read_stored(file)
 
 
-def is_converted(config: Mapping[str, Any]) -> bool:
+def is_converted(config: Config) -> bool:
     """Whether a run's config is that of a checkpoint which was converted to a run."""
     flat = flatten(config)
     parsed = map(spec.parse, spec.entries(flat.get('tokenizer', 'sentencepiece')))
@@ -157,17 +163,7 @@ def is_converted(config: Mapping[str, Any]) -> bool:
     return keeps_files and not flat.get('init_from')
 
 
-def _check_no_other_files(path: Path) -> None:
-    """Refuses a directory that is no run's and holds what a run would overwrite."""
-    for name in _OVERWRITTEN:
-        if storage.exists(path / name):
-            raise UserError(
-                f'{path} holds {name} and is not the directory of a run, for it holds '
-                'no config.json: choose another --workdir'
-            )
-
-
-def _different_fields(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def _different_fields(there: Config, here: Config) -> list[str]:
     """The fields of two flat configs whose values must not differ and do, in order."""
     return [
         field

@@ -26,7 +26,7 @@ def describe(devices: Sequence[str]) -> dict[str, Any]:
     """Versions, platform and commit; `devices` are the kinds of the devices."""
     return {
         'python': platform.python_version(),
-        'packages': {name: _version(name) for name in PACKAGES},
+        'packages': {name: metadata.version(name) for name in PACKAGES},
         'platform': platform.platform(),
         'processor': _processor(),
         'devices': {kind: devices.count(kind) for kind in devices},
@@ -70,13 +70,6 @@ def save(path: Path, devices: Sequence[str]) -> None:
     if earlier:
         now['earlier'] = earlier
     storage.write_json(path / reading.ENVIRONMENT, now)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _git_commit() -> dict[str, Any] | None:

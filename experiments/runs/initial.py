@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from experiments import storage
 from experiments.checkpoints import digest
@@ -20,8 +21,7 @@ from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, user_errors
-from experiments.runs import rows, trained_run
-from experiments.runs.rows import Kept
+from experiments.runs import trained_run
 from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
@@ -30,8 +30,10 @@ from flaxformer_lite.models.base import Model
 from flaxformer_lite.ranges import shown
 from flaxformer_lite.training import freezing
 
+Arrays = dict[str, jax.Array]  # by path
 NAME = 'init.json'
 _MOST_NAMES = 6  # of a kind in a message
+_OF_SOURCE = 'source_embedding'
 
 
 class Initial(NamedTuple):
@@ -43,7 +45,7 @@ class Initial(NamedTuple):
       record: where they come from, for `init.json`.
     """
 
-    variables: dict[str, jax.Array]
+    variables: Arrays
     record: dict[str, Any]
 
 
@@ -53,16 +55,14 @@ def source(config: ExperimentConfig, path: Path) -> TrainedRun | None:
     Raises:
       UserError: there is no such run, or it holds no finished checkpoint.
     """
-    if not config.init_from or _has_begun(path):
+    if not config.init_from:
+        return None
+    checkpoints = Checkpoints(path / trained_run.CHECKPOINTS)
+    # The first is that of the parameters that it took.
+    if processes.from_first(checkpoints.steps):
         return None
     with _named(config):
         return trained_run.open_trained(_folder(config))
-
-
-def _has_begun(path: Path) -> bool:
-    """Whether a run has a checkpoint: the first is that of the parameters it took."""
-    checkpoints = Checkpoints(path / trained_run.CHECKPOINTS)
-    return processes.from_first(lambda: bool(checkpoints.steps()))
 
 
 def _folder(config: ExperimentConfig) -> Path:
@@ -132,21 +132,18 @@ def load(
         return None
     with _named(config):
         with user_errors():
-            theirs = rows.resized(run.model, model)
+            theirs = _resized(run.model, model)
         here, there = _kinds(model), _kinds(theirs)
         fitting = _fitting_paths(here, there, config)
         mean = _mean(config, run, devices)
-    variables = mean.variables
-    if run.model.scans_layers:
-        variables = unstack_layers(variables)
-    by_path = freezing.paths(variables)
+    by_path = freezing.paths(unstack_layers(mean.variables))
     taken = {path: by_path[path] for path in sorted(fitting)}
     kept = {}
     if vocabulary.digest != run.tokenizer.digest:
         for path in sorted(_by_ids(model) & fitting):
             kept[path] = Kept.of(path, vocabulary, run.tokenizer)
         own = {path: taken[path] for path in kept}
-        taken |= rows.taken_over(model, devices, seed(config, 'init_seed'), own, kept)
+        taken |= _taken_over(model, devices, seed(config, 'init_seed'), own, kept)
     record = {
         'run': str(_folder(config).absolute()),
         'averaged_steps': mean.steps,
@@ -220,14 +217,13 @@ def _listed(paths: Collection[str]) -> str:
 
 def _kinds(model: Model) -> dict[str, str]:
     """Dtype and shape of each variable, by its path where layers are separate."""
-    separate = model.with_separate_layers() if model.scans_layers else model
-    return digest.array_kinds(mesh.abstract_variables(separate))
+    return digest.array_kinds(mesh.abstract_variables(model.with_separate_layers()))
 
 
 def _by_ids(model: Model) -> set[str]:
     """The paths of variables that have a row for each id."""
     kinds = _kinds(model)
-    larger = _kinds(rows.resized(model, model, more=1))
+    larger = _kinds(_resized(model, model, more=1))
     return {path for path in kinds if larger[path] != kinds[path]}
 
 
@@ -250,10 +246,78 @@ def _mean(config: ExperimentConfig, run: TrainedRun, devices: DeviceMesh) -> Mea
                 f'{there} to average: give at most that'
             )
 
-    def refuse(damage: str) -> None:
+    def refuse(damage):
         raise UserError(
             f'in {config.init_from} {damage}: restore it, or take fewer with '
             'init_average'
         )
 
     return trained_run.average(settings, run.checkpoints, run.model, refuse, devices)
+
+
+# Parameters that go by ids are taken over for those of another tokenizer: a row is kept
+# where both have its piece, and the others are those of a new model.
+
+
+class Kept(NamedTuple):
+    """The rows of a parameter that have their pieces in both tokenizers.
+
+    Attributes:
+      here, there: the ids of these pieces, int [n] each.
+      rows: how many the parameter has here.
+    """
+
+    here: np.ndarray
+    there: np.ndarray
+    rows: int
+
+    @classmethod
+    def of(cls, path: str, here: Tokenizer, there: Tokenizer) -> 'Kept':
+        side = 0 if path.endswith(_OF_SOURCE) else 1
+        sides = (here.sides[side], there.sides[side])
+        new, old = (own.pieces(list(range(own.vocab_size))) for own in sides)
+        known = {piece: i for i, piece in enumerate(old)}
+        ids = [(i, known[piece]) for i, piece in enumerate(new) if piece in known]
+        here_ids, there_ids = np.array(ids, int).reshape(-1, 2).T
+        return cls(here_ids, there_ids, len(new))
+
+
+def _resized(model: Model, other: Model, more: int = 0) -> Model:
+    """A model with the vocabularies of another, or with so many ids more.
+
+    Raises:
+      ValueError: it shares embeddings that the other cannot share.
+    """
+    source = other.source_vocab_size
+    return model.clone(
+        vocab_size=other.vocab_size + more,
+        source_vocab_size=None if source is None else source + more,
+    )
+
+
+def _taken_over(
+    model: Model,
+    devices: DeviceMesh,
+    seed: int,
+    old: Arrays,
+    kept: dict[str, Kept],
+) -> Arrays:
+    """Parameters, by path, with the rows that are kept.
+
+    Args:
+      model: that gets them.
+      seed: of its new rows.
+      old: of the source.
+      kept: which of their rows go where.
+    """
+    abstract = freezing.paths(mesh.abstract_variables(model, devices))
+
+    def take(key, old):
+        new = freezing.paths(mesh.first_variables(model)(key, {}))
+        found = {}
+        for path, (here, there, _) in kept.items():
+            found[path] = new[path].at[here].set(old[path][there])
+        return found
+
+    shardings = {path: abstract[path].sharding for path in kept}
+    return jax.jit(take, out_shardings=shardings)(devices.key(seed), old)

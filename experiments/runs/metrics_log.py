@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments import storage
+from experiments import metrics, storage
+from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.metrics.base import Metric
 
@@ -82,6 +83,11 @@ def read_rows(path: Path) -> list[Row]:
         # What follows the last line end is not a row yet.
         *lines, _ = file.read_bytes().split(b'\n')
     return [_row(line, f'{file}, line {i}') for i, line in enumerate(lines, 1)]
+
+
+def deciding_metric(config: ExperimentConfig) -> Metric:
+    """The metric that says which checkpoints are best."""
+    return metrics.deciding(config.evaluation.metrics, config.evaluation.best)
 
 
 def dev_scores(path: Path, metric: Metric) -> dict[int, float]:

@@ -29,7 +29,7 @@ CONVERTED = 'converted'  # it was never trained here
 # The fields in which the runs of one arm may differ.
 SEEDS = ('train.seed', 'train.init_seed', 'train.data_seed', 'train.dropout_seed')
 ENVIRONMENT = 'environment.json'
-Row = dict[str, Any]
+Entries = dict[str, Any]  # of a JSON file, or of a row of metrics
 
 # What a result, and the scores of a set, must have.
 _RESULT_ENTRIES = (
@@ -78,12 +78,12 @@ class Run:
     """
 
     path: Path
-    config: dict[str, Any]
+    config: Entries
     status: str
     message: str
-    result: dict[str, Any]
-    rows: list[Row]
-    environment: dict[str, Any]
+    result: Entries
+    rows: list[Entries]
+    environment: Entries
 
     @property
     def finished(self) -> bool:
@@ -118,7 +118,7 @@ class Run:
         return _product(flops, self.config.get('batch.tokens'), self.result['step'])
 
     @property
-    def evaluations(self) -> dict[str, dict[str, Any]]:
+    def evaluations(self) -> dict[str, Entries]:
         """Scores by set."""
         return self.result['evaluations']
 
@@ -136,7 +136,7 @@ class Run:
         default = fields()['evaluation.metrics'].default
         return self.config.get('evaluation.metrics', default)
 
-    def dev_rows(self) -> list[Row]:
+    def dev_rows(self) -> list[Entries]:
         """The rows of the dev set, which is the one that is evaluated first."""
         rows = [row for row in self.rows if row['kind'] == 'eval']
         return [row for row in rows if row.get('set') == rows[0].get('set')]
@@ -203,7 +203,7 @@ def read_outcome(path: Path) -> Outcome:
     return Outcome(STOPPED if has_begun else NOT_BEGUN)
 
 
-def read_result(path: Path) -> dict[str, Any]:
+def read_result(path: Path) -> Entries:
     """The result of the run in a directory.
 
     Raises:
@@ -217,7 +217,7 @@ def read_result(path: Path) -> dict[str, Any]:
     return result
 
 
-def read_environment(path: Path) -> dict[str, Any]:
+def read_environment(path: Path) -> Entries:
     """The `environment.json` of a run's directory; empty where there is none.
 
     Raises:
@@ -245,10 +245,10 @@ def _check_entries(
             raise UserError(message.format(file, f'{name} is missing'))
 
 
-def _result_so_far(rows: Sequence[Row]) -> dict[str, Any]:
+def _result_so_far(rows: Sequence[Entries]) -> Entries:
     """The part of a result that the metrics of an unfinished run give."""
     step = rows[-1]['step'] if rows else 0
-    result: dict[str, Any] = {'step': step, 'evaluations': {}}
+    result: Entries = {'step': step, 'evaluations': {}}
     for row in rows:
         if row['kind'] == 'train' and 'tokens_per_second' in row:
             result['tokens_per_second'] = row['tokens_per_second']
@@ -257,7 +257,7 @@ def _result_so_far(rows: Sequence[Row]) -> dict[str, Any]:
     return result
 
 
-def _scores_beside_translations(path: Path, step: int) -> dict[str, Any]:
+def _scores_beside_translations(path: Path, step: int) -> Entries:
     """Scores by set, of a run that nothing but `experiments.evaluate` has scored."""
     pattern = outputs_path(path, '*', step).with_suffix('.json')
     found = {}
@@ -287,29 +287,16 @@ def read_translations(run: Run, name: str) -> Translations | None:
     if not steps:
         return None
     outputs = outputs_path(run.path, name, max(steps), len(steps))
-    columns = _read_columns([*_pair_files(run.path, name), outputs])
+    folder = outputs.parent
+    there = len(list(folder.glob(f'{glob.escape(name)}.reference*.txt')))
+    columns = _read_columns([*pair_paths(folder, name, there), outputs])
     if not columns:
         return None
     sources, *references, lines = columns
-    return Translations(sources, _by_sentence(references), lines)
-
-
-def read_pairs(path: Path, name: str = '') -> list[tuple[str, str]]:
-    """Sources and first references of a set that the run was scored on, or [].
-
-    Args:
-      path: the run's directory.
-      name: of the set; empty: `test`, or else the first one.
-
-    Raises:
-      UserError: a file cannot be read, or they have not as many lines each.
-    """
-    if not name:
-        files = sorted((path / 'translations').glob('*.source.txt'))
-        sets = [file.name.removesuffix('.source.txt') for file in files]
-        name = 'test' if 'test' in sets else next(iter(sets), '')
-    columns = _read_columns(_pair_files(path, name)[:2])
-    return list(zip(*columns, strict=True))
+    rows = zip(*references, strict=True)
+    # Second references may be blank, which are none.
+    known = [(first, *filter(None, others)) for first, *others in rows]
+    return Translations(sources, known, lines)
 
 
 def pair_paths(folder: Path, name: str, references: int) -> list[Path]:
@@ -317,18 +304,6 @@ def pair_paths(folder: Path, name: str, references: int) -> list[Path]:
     endings = ['source', 'reference']
     endings += [f'reference{number}' for number in range(2, references + 1)]
     return [folder / f'{name}.{ending}.txt' for ending in endings]
-
-
-def _pair_files(path: Path, name: str) -> list[Path]:
-    folder = path / 'translations'
-    there = len(list(folder.glob(f'{glob.escape(name)}.reference*.txt')))
-    return pair_paths(folder, name, there)
-
-
-def _by_sentence(references: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Each sentence's references; second ones may be blank, which are none."""
-    rows = zip(*references, strict=True)
-    return [(first, *filter(None, others)) for first, *others in rows]
 
 
 def _read_columns(files: Sequence[Path]) -> list[list[str]]:

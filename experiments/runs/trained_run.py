@@ -8,17 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
-from experiments import metrics
 from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
+from experiments.checkpoints.digest import leaves_by_path
 from experiments.config import load, parts, search
 from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, user_errors, warn
-from experiments.metrics.base import Metric
-from experiments.runs import directory, metrics_log
+from experiments.runs import directory
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.config import build
@@ -120,19 +117,16 @@ def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
     """What says which checkpoints are best, where the best ones are scored."""
     if not takes_best(config):
         return {}
-    return metrics_log.dev_scores(path, deciding_metric(config))
+    from experiments.runs import metrics_log  # which the last ones do not take
 
-
-def deciding_metric(config: ExperimentConfig) -> Metric:
-    """The metric that says which checkpoints are best."""
-    return metrics.deciding(config.evaluation.metrics, config.evaluation.best)
+    return metrics_log.dev_scores(path, metrics_log.deciding_metric(config))
 
 
 def average_steps(config: ExperimentConfig, checkpoints: Checkpoints) -> Sequence[int]:
     """The steps whose checkpoints are averaged: the last or the best, by the config."""
     number = config.evaluation.average
 
-    def steps() -> list[int]:
+    def steps():
         if takes_best(config):
             # Where none has a score yet, the last stands for the best.
             return checkpoints.best_steps(number) or checkpoints.last_steps(1)
@@ -147,10 +141,9 @@ def sha256(params: Any) -> str:
 
     The bytes are little-endian and in C order.
     """
-    digest = hashlib.sha256()
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    for _, leaf in sorted(leaves, key=lambda entry: jax.tree_util.keystr(entry[0])):
+    content = hashlib.sha256()
+    for _, leaf in sorted(leaves_by_path(params).items()):
         array = mesh.fetch(leaf)
         little_endian = array.astype(array.dtype.newbyteorder('<'))
-        digest.update(little_endian.tobytes())
-    return digest.hexdigest()
+        content.update(little_endian.tobytes())
+    return content.hexdigest()

@@ -117,7 +117,7 @@ def _connect(mesh: jax.sharding.Mesh) -> None:
         for axes in itertools.combinations(divided, number)
     ]
 
-    def sums() -> list[jax.Array]:
+    def sums():
         # Of what differs from device to device, or XLA would exchange nothing.
         own = jax.lax.axis_index(tuple(divided))
         return [jax.lax.psum(own, axes) for axes in groups]
@@ -140,7 +140,7 @@ def put(tree: Any, shardings: Any) -> Any:
     if processes.count() == 1:
         return jax.device_put(tree, shardings)
 
-    def place(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    def place(x, sharding):
         return jax.make_array_from_callback(x.shape, sharding, lambda part: x[part])
 
     return jax.tree.map(place, tree, jax.tree.broadcast(shardings, tree))
@@ -181,7 +181,7 @@ def check_divides(mesh: jax.sharding.Mesh | AbstractMesh, variables: Any) -> Non
 def placed(tree: Any, shardings: Any) -> Any:
     """The abstract arrays of a tree, with a sharding for all or one for each."""
 
-    def place(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    def place(x, sharding):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     return jax.tree.map(place, tree, jax.tree.broadcast(shardings, tree))

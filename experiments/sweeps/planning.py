@@ -30,6 +30,8 @@ from flaxformer_lite.ranges import Choices, shown
 
 _TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
 _HOPELESS = 2.0  # times the width that is wanted, after all seeds
+Overrides = Mapping[str, Any]
+Values = Mapping[str, Any]  # arm → the value that it is reported with
 Scores = dict[str, dict[int, float]]
 
 
@@ -114,7 +116,7 @@ def _is_lower_better(run: PlannedRun) -> bool:
 
 
 def _reported(
-    sweep: Sweep, values: Mapping[str, Any], is_tuned: bool
+    sweep: Sweep, values: Values, is_tuned: bool
 ) -> tuple[list[PlannedRun], str]:
     """The runs of arms whose values are known, and why there will be no more."""
     if sweep.until is None:
@@ -132,7 +134,7 @@ def _reported(
 
 
 def _runs_of_seeds(
-    sweep: Sweep, values: Mapping[str, Any], seeds: Sequence[int]
+    sweep: Sweep, values: Values, seeds: Sequence[int]
 ) -> list[PlannedRun]:
     return [
         _planned_run(sweep, arm, seed, value)
@@ -255,13 +257,13 @@ def _planned_run(
     return PlannedRun(arm, seed, changed, path, settings.config, sweep.measure, value)
 
 
-def _settings(sweep: Sweep, overrides: Mapping[str, Any]) -> flags.Settings:
+def _settings(sweep: Sweep, overrides: Overrides) -> flags.Settings:
     argv = [f'--config.{field}={value}' for field, value in overrides.items()]
     return flags.settings(sweep.config, argv)
 
 
 def _with_value(
-    sweep: Sweep, overrides: Mapping[str, Any], field: str, value: Any
+    sweep: Sweep, overrides: Overrides, field: str, value: Any
 ) -> dict[str, Any]:
     """The override of a field, or of the field that has the part of an argument."""
     fields = flatten(_settings(sweep, overrides).config.to_dict())
@@ -274,7 +276,7 @@ def _with_value(
     return {part: f'{name}({given})'}
 
 
-def _equal_steps(sweep: Sweep, overrides: Mapping[str, Any]) -> int:
+def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:
     """So many that the arm gets as much as the base in its own steps."""
     config = _settings(sweep, overrides).config
     base = _settings(sweep, {**sweep.overrides, **sweep.arms[sweep.base]}).config

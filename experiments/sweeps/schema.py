@@ -25,6 +25,7 @@ from flaxformer_lite.ranges import (
     shown,
 )
 
+Fields = dict[str, Any]  # of a sweep's file, or of a config: overrides
 FOLDER = flags.PROJECT / 'configs' / 'sweeps'
 SEED = 'train.seed'
 _TUNING_SEED = 100  # which no sweep of few seeds reports
@@ -48,7 +49,7 @@ class PlannedRun(NamedTuple):
 
     arm: str
     seed: int
-    overrides: dict[str, Any]
+    overrides: Fields
     path: Path
     config: ExperimentConfig
     measure: str
@@ -215,7 +216,7 @@ def load(path: str | Path) -> Sweep:
     return sweep
 
 
-def _sweep(name: str, digest: str, values: dict[str, Any]) -> Sweep:
+def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     """Raises UserError or ValueError for fields or types that a sweep has not."""
     values = _with_tuples(values)
     if isinstance(values.get('tune'), dict):
@@ -247,7 +248,7 @@ def _until(seeds: str) -> Until:
         return Until(**arguments)
 
 
-def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+def _with_tuples(values: Fields) -> Fields:
     """A copy in which what may be a list or a range is a tuple."""
     return {
         name: tuple(value) if isinstance(value, list | range) else value
@@ -255,7 +256,7 @@ def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _factors(values: dict[str, Any]) -> dict[str, Any]:
+def _factors(values: Fields) -> Fields:
     """Factors as the sweep has them, and the arms that their levels make.
 
     `{'model.residual': ['pre_norm', 'rezero']}` is short for levels of these names.
@@ -282,7 +283,7 @@ def _factors(values: dict[str, Any]) -> dict[str, Any]:
     return {'factors': factors, 'arms': arms}
 
 
-def _flat_overrides(field: str, name: str, overrides: Any) -> dict[str, Any]:
+def _flat_overrides(field: str, name: str, overrides: Any) -> Fields:
     """Overrides by dotted field, of a dictionary that may be nested."""
     ranges.check(f'{field}[{name!r}]', dict, overrides)
     return flatten(overrides)

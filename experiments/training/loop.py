@@ -71,7 +71,7 @@ class Run:
         self.path = path
         self.screen = screen
         self.scores: dict[int, float] = {}
-        self._best = trained_run.deciding_metric(setup.config)
+        self._best = metrics_log.deciding_metric(setup.config)
         self._rate = jax.jit(setup.schedule)  # one program, not one an operation
         self._peak = memory.Peak()
         made = hooks.make(self.config.train.hooks) if processes.is_first() else {}

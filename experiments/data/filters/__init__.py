@@ -5,7 +5,6 @@ The field `filters` is a list of specs: `[length_ratio(most=3), duplicates, copi
 
 import hashlib
 import inspect
-from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.data.filters.base import Filter
@@ -47,7 +46,7 @@ class Filtered(Source):
         self.source = whole.source
         self.target = whole.target
 
-    def train(self) -> Iterator[tuple[str, str]]:
+    def train(self):
         filters = dict(zip(specs.entries(self._spec), make(self._spec), strict=True))
         counts = {str(entry): 0 for entry in filters}
         kept = 0
@@ -66,7 +65,7 @@ class Filtered(Source):
     def evaluation(self):
         return self._whole.evaluation()
 
-    def digest(self) -> str:
+    def digest(self):
         """Of the source, of the filters and of their code."""
         content = hashlib.sha256(self._whole.digest().encode())
         for part in self._filters:

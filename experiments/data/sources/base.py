@@ -1,9 +1,18 @@
 """What every data source offers, and what several of them share."""
 
+import hashlib
+import inspect
 import re
 import types
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from flaxformer_lite.ranges import Checked
+
+Pair = tuple[str, str]  # a source and its target
+# By the name of a set: sources, each with its reference or with all its references.
+Sets = Mapping[str, Sequence[tuple[str, str | tuple[str, ...]]]]
 
 
 class Source:
@@ -23,11 +32,11 @@ class Source:
     target: str
     left_out: Mapping[str, int] = types.MappingProxyType({})
 
-    def train(self) -> Iterator[tuple[str, str]]:
+    def train(self) -> Iterator[Pair]:
         """Streams the (source, target) training pairs, in the same order each time."""
         raise NotImplementedError
 
-    def evaluation(self) -> Mapping[str, Sequence[tuple[str, str | tuple[str, ...]]]]:
+    def evaluation(self) -> Sets:
         """The evaluation sets by name, whole; the first, `'val'`, is the dev set.
 
         A sentence is a source and its reference, or all its references.
@@ -39,6 +48,11 @@ class Source:
         raise NotImplementedError
 
 
+def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Those of a sentence, also where a set gives only one, as text."""
+    return (known,) if isinstance(known, str) else known
+
+
 def plain_text(text: str) -> str:
     """Unicode's NFC, with a space in place of each line end."""
     return re.sub('\r\n|\r|\n', ' ', unicodedata.normalize('NFC', text))
@@ -48,6 +62,16 @@ def check_sides(source: str, target: str) -> None:
     """Raises ValueError where both languages, or columns, are one."""
     if source == target:
         raise ValueError(f'source and target are both {source!r}: name two')
+
+
+class OfRule(Source, Checked):
+    """A dataclass of which arguments and code alone say what the pairs are."""
+
+    def digest(self):
+        """A digest of the arguments and of the code that makes the pairs."""
+        content = hashlib.sha256(repr(self).encode())
+        content.update(Path(inspect.getfile(type(self))).read_bytes())
+        return content.hexdigest()
 
 
 class OfSplits(Source):
@@ -66,14 +90,14 @@ class OfSplits(Source):
         """The names of all that there are."""
         raise NotImplementedError
 
-    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+    def pairs(self, split: str) -> Iterator[Pair]:
         """Those of a split, or of a part of one, streamed."""
         raise NotImplementedError
 
-    def train(self) -> Iterator[tuple[str, str]]:
+    def train(self):
         return self.pairs(self.split)
 
-    def evaluation(self) -> dict[str, list[tuple[str, str]]]:
+    def evaluation(self):
         sets = {'val': self.dev}
         # `train[:50%]+extra` is a part of two.
         parts = f'{self.split}+{self.dev}'.split('+')

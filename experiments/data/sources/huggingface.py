@@ -3,14 +3,13 @@
 import dataclasses
 import functools
 import hashlib
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from experiments import storage
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
-from experiments.errors import UserError
+from experiments.errors import UserError, reason
 
 _BY_LANGUAGE = 'translation'  # the column of sets whose cells are texts by language
 
@@ -50,10 +49,10 @@ class Huggingface(OfSplits):
     def __post_init__(self):
         check_sides(self.source, self.target)
 
-    def splits(self) -> Sequence[str]:
+    def splits(self):
         return self._ask(self._package.get_dataset_split_names)
 
-    def digest(self) -> str:
+    def digest(self):
         """Of the files that are read, and of what is read of them."""
         rows = self._load(self.split)
         content = (self.source, self.target, self.split, len(rows))
@@ -86,12 +85,11 @@ class Huggingface(OfSplits):
         try:
             return function(path, self.name or None, revision=revision, **arguments)
         except Exception as error:
-            reason = textwrap.shorten(str(error) or repr(error), 250, placeholder=' …')
             raise UserError(
-                f'data: huggingface(path={self.path!r}): {reason}'
+                f'data: huggingface(path={self.path!r}): {reason(error)}'
             ) from error
 
-    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+    def pairs(self, split):
         rows = self._load(split)
         by_language = _BY_LANGUAGE in rows.column_names
         features = rows.features[_BY_LANGUAGE] if by_language else rows.features

@@ -5,19 +5,15 @@ et al. (2023, "The Impact of Positional Encoding on Length Generalization in
 Transformers"): train on lengths up to a bound, test up to it and beyond.
 """
 
-import hashlib
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.grammar.rng import Rng
-from experiments.data.sources.base import Source
-from flaxformer_lite.ranges import Checked, Choices, Range
-
-Pair = tuple[str, str]
+from experiments.data.sources.base import OfRule, Pair
+from flaxformer_lite.ranges import Choices, Range
 
 SIZES = {'val': 200, 'test': 500}
 BEYOND = 500
@@ -118,7 +114,7 @@ _TASKS: dict[str, Callable[[int, Rng], Pair]] = {
 
 
 @dataclass(frozen=True)
-class Made(Source, Checked):
+class Made(OfRule):
     """Pairs of words by a rule, of lengths within and beyond those that are trained on.
 
     | task | source | target |
@@ -152,12 +148,11 @@ class Made(Source, Checked):
     source: ClassVar[str] = 'given'
     target: ClassVar[str] = 'wanted'
 
-    def train(self) -> Iterator[Pair]:
-        """The training pairs, in the same order each time."""
+    def train(self):
         pairs = self._drawn(2 * self.seed + 1, _SHORTEST, self.longest)
         return islice((pair for pair in pairs if not _is_held_out(pair)), self.pairs)
 
-    def evaluation(self) -> dict[str, list[Pair]]:
+    def evaluation(self):
         """The evaluation sets by name; within a set no source is there twice."""
         pairs = self._drawn(2 * self.seed, _SHORTEST, self.longest)
         within = _distinct(filter(_is_held_out, pairs), sum(SIZES.values()))
@@ -167,12 +162,6 @@ class Made(Source, Checked):
             'test': within[SIZES['val'] :],
             'longer': _distinct(beyond, BEYOND),
         }
-
-    def digest(self) -> str:
-        """A digest of the arguments and of the code that makes the pairs."""
-        content = hashlib.sha256(repr(self).encode())
-        content.update(Path(__file__).read_bytes())
-        return content.hexdigest()
 
     def _drawn(self, seed: int, shortest: int, longest: int) -> Iterator[Pair]:
         """Pairs whose sources have so many words, endlessly."""

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 from experiments.data import sources as folder
@@ -61,7 +60,7 @@ class Mix(Source, Checked):
         """The languages, as of `source`."""
         return '+'.join(dict.fromkeys(part.target for part in self._parts))
 
-    def train(self) -> Iterator[tuple[str, str]]:
+    def train(self):
         sizes = self._sizes
         for part, size in zip(self._parts, sizes, strict=True):
             share = (size / max(sizes)) ** (1 / self.temperature)
@@ -74,7 +73,7 @@ class Mix(Source, Checked):
     def _sizes(self) -> list[int]:
         return [sum(1 for _ in part.train()) for part in self._parts]
 
-    def evaluation(self) -> dict[str, list[tuple[str, Any]]]:
+    def evaluation(self):
         found = {'val': []}
         for i, part in enumerate(self._parts):
             for number, (name, pairs) in enumerate(part.evaluation().items()):
@@ -85,7 +84,7 @@ class Mix(Source, Checked):
                 found[f'{i}.{full}' if full in found else full] = tagged
         return found
 
-    def digest(self) -> str:
+    def digest(self):
         parts = [part.digest() for part in self._parts]
         tagged = [part.target for part in self._parts] if self.tags else []
         content = (parts, self.temperature, tagged)

@@ -1,17 +1,13 @@
 """Words that each depend on several words of the source: `needles(count=2)`."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.grammar.rng import Rng
-from experiments.data.sources.base import Source
-from flaxformer_lite.ranges import Checked, Range
-
-Pair = tuple[str, str]
+from experiments.data.sources.base import OfRule, Pair
+from flaxformer_lite.ranges import Range
 
 SIZES = {'val': 200, 'test': 500}
 # A word is letters alone, or digits alone, so that it is one piece to the tokenizer.
@@ -21,7 +17,7 @@ MOST_PAIRS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Needles(Source, Checked):
+class Needles(OfRule):
     """Pairs whose word j of the target is made from `count` words of the source.
 
     With count=2 the target `35 02` asks for four needles in the source, in any order
@@ -54,21 +50,13 @@ class Needles(Source, Checked):
     source: ClassVar[str] = 'needles'
     target: ClassVar[str] = 'digits'
 
-    def train(self) -> Iterator[Pair]:
-        """The training pairs, in the same order each time."""
+    def train(self):
         skipped = sum(SIZES.values())
         return islice(self._distinct(), skipped, skipped + self.pairs)
 
-    def evaluation(self) -> dict[str, list[Pair]]:
-        """The evaluation sets by name."""
+    def evaluation(self):
         stream = self._distinct()
         return {name: list(islice(stream, size)) for name, size in SIZES.items()}
-
-    def digest(self) -> str:
-        """A digest of the arguments and of the code that makes the pairs."""
-        content = hashlib.sha256(repr(self).encode())
-        content.update(Path(__file__).read_bytes())
-        return content.hexdigest()
 
     def _distinct(self) -> Iterator[Pair]:
         rng = Rng(self.seed)

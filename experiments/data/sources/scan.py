@@ -8,20 +8,17 @@ import hashlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar
 
-from experiments.data.sources.base import Source
-from flaxformer_lite.ranges import Checked, Choices, Range
-
-Pair = tuple[str, str]
+from experiments.data.sources.base import OfRule, Pair
+from flaxformer_lite.ranges import Choices, Range
 
 ACTIONS = ('walk', 'look', 'run', 'jump')
 _VAL = 500  # of the test set, which watch the training
 
 
 @dataclass(frozen=True)
-class Scan(Source, Checked):
+class Scan(OfRule):
     """`jump around left twice` → `I_TURN_LEFT I_JUMP …`: all 20,910 commands, divided.
 
     | split | trained on | tested on |
@@ -61,8 +58,7 @@ class Scan(Source, Checked):
                 f"cutoff={self.cutoff} is of split='length', not of {self.split!r}"
             )
 
-    def train(self) -> Iterator[Pair]:
-        """The training pairs, in the same order each time."""
+    def train(self):
         pairs = [pair for pair in commands() if not self._is_tested(pair)]
         yield from pairs
         if self.split.startswith('addprim'):
@@ -70,16 +66,9 @@ class Scan(Source, Checked):
             # Of nine parts of others one is added, it itself among them.
             yield from itertools.repeat(alone, (len(pairs) - 1) // 9 - 1)
 
-    def evaluation(self) -> dict[str, list[Pair]]:
-        """The evaluation sets by name."""
+    def evaluation(self):
         test = [pair for pair in commands() if self._is_tested(pair)]
         return {'val': sorted(test, key=_hash)[:_VAL], 'test': test}
-
-    def digest(self) -> str:
-        """A digest of the arguments and of the code that makes the pairs."""
-        content = hashlib.sha256(repr(self).encode())
-        content.update(Path(__file__).read_bytes())
-        return content.hexdigest()
 
     @property
     def _primitive(self) -> str:

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from experiments.data.sources._files import lines, reading
-from experiments.data.sources.base import Source
+from experiments.data.sources.base import Pair, Source
 from experiments.errors import UserError
 from flaxformer_lite.ranges import Checked, Choices
-
-Pair = tuple[str, str]
 
 SPACE = '▁'  # within a lemma or a form
 
@@ -45,18 +43,17 @@ class Sigmorphon(Source, Checked):
     source: ClassVar[str] = 'lemma'
     target: ClassVar[str] = 'form'
 
-    def train(self) -> Iterator[Pair]:
+    def train(self):
         """The training pairs, in the order of the file."""
         return self._pairs(f'train-{self.size}')
 
-    def evaluation(self) -> dict[str, list[Pair]]:
-        """The evaluation sets by name."""
+    def evaluation(self):
         return {
             'val': list(self._pairs('dev')),
             'test': list(self._pairs('uncovered-test')),
         }
 
-    def digest(self) -> str:
+    def digest(self):
         """Of the file as it is, and of the code that reads it."""
         file = self._file(f'train-{self.size}')
         digest = hashlib.sha256(Path(__file__).read_bytes())

@@ -57,11 +57,11 @@ class Table(Source):
         files = {'val': val} | (sets or {})
         self._sets = {name: _check_file(file) for name, file in files.items()}
 
-    def train(self) -> Iterator[tuple[str, str]]:
+    def train(self):
         rows = self._rows(self._train, (self.source, self.target))
         return ((source, target) for source, target in rows)
 
-    def evaluation(self) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
+    def evaluation(self):
         columns = (self.source, self.target, *self._references)
         sets = {}
         for name, file in self._sets.items():
@@ -70,7 +70,7 @@ class Table(Source):
                 sets[name].append((source, (target, *filter(str.strip, others))))
         return sets
 
-    def digest(self) -> str:
+    def digest(self):
         """Of the file as it is, and of which columns are read."""
         content = repr((self._train.name, self.source, self.target))
         sum_of_file = bytes.fromhex(storage.sha256(self._train))

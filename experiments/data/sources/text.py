@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments import storage
 from experiments.data.sources._files import lines, opened, reading
-from experiments.data.sources.base import Source, check_sides
+from experiments.data.sources.base import Pair, Source, check_sides
 from experiments.errors import UserError
 
 
@@ -54,14 +54,14 @@ class Text(Source):
             for language in (self.source, self.target):
                 self._file(name, language)
 
-    def train(self) -> Iterator[tuple[str, str]]:
+    def train(self):
         return self._pairs('train')
 
-    def evaluation(self) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
+    def evaluation(self):
         names = ['val', *sorted(self._names() - {'train', 'val'})]
         return {name: self._with_references(name) for name in names}
 
-    def digest(self) -> str:
+    def digest(self):
         """Of the files as they are."""
         digest = hashlib.sha256()
         for language in (self.source, self.target):
@@ -121,7 +121,7 @@ class Text(Source):
             )
         return file
 
-    def _pairs(self, name: str) -> Iterator[tuple[str, str]]:
+    def _pairs(self, name: str) -> Iterator[Pair]:
         source = self._file(name, self.source)
         target = self._file(name, self.target)
         # All lines are counted before the first pair is given out: text whose lines are

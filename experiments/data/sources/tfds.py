@@ -5,12 +5,11 @@ import functools
 import hashlib
 import itertools
 import re
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
-from experiments.errors import UserError
+from experiments.errors import UserError, reason
 
 _CHUNK = 1024  # examples read at once, in half the time of one after another
 
@@ -49,10 +48,10 @@ class Tfds(OfSplits):
     def __post_init__(self):
         check_sides(self.source, self.target)
 
-    def splits(self) -> Sequence[str]:
+    def splits(self):
         return list(self._builder.info.splits)
 
-    def digest(self) -> str:
+    def digest(self):
         info = self._builder.info
         sizes = [
             (name, split.num_bytes, split.shard_lengths)
@@ -130,7 +129,7 @@ class Tfds(OfSplits):
                 f'and copy the folder {builder.name} here'
             ) from error
 
-    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+    def pairs(self, split):
         builder = self._builder
         is_tfrecord = builder.info.file_format.value == 'tfrecord'
         examples = _tfrecords if is_tfrecord else _array_records
@@ -176,4 +175,4 @@ def _line(error: Exception) -> str:
     said = re.sub(r'^Failed to construct dataset .*?}": ', '', said)
     # The name that is most like the given one comes after those of hundreds of sets.
     said = re.sub(r'(?s)Available datasets:.*?(Did you mean|$)', r'\1', said)
-    return textwrap.shorten(said, 250, placeholder=' …')
+    return reason(said)

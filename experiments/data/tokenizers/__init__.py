@@ -1,24 +1,25 @@
 """Text to ids and back: one file a tokenizer, chosen by a spec string."""
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments import storage
-from experiments.data.sources.base import Source
-from experiments.data.tokenizers._saved import check_same, damage
-from experiments.data.tokenizers._sides import Sides
-from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError, user_errors
+from experiments.data.tokenizers.base import Tokenizer, sums_file
+from experiments.errors import UserError, user_errors, warn
 from experiments.kinds import TOKENIZERS
 from flaxformer_lite.config import spec as specs
 from flaxformer_lite.config.spec import Spec
 
-__all__ = ['check_same', 'damage', 'make', 'open_saved', 'train']
+if TYPE_CHECKING:  # to translate takes no source
+    from experiments.data.sources.base import Pair, Source
 
 _SAMPLE = 1_000_000  # pairs; more text moves the merges little and costs memory
 _COUNTED = 8192  # pairs read between two reports of progress
 _MODEL = 'tokenizer.model'
+_SIZE = 8  # bytes of the number that says how long the first of two models is
 
 
 def make(spec: Spec) -> Tokenizer:
@@ -38,7 +39,7 @@ def make(spec: Spec) -> Tokenizer:
 
 def train(
     tokenizer: Tokenizer,
-    data: Source,
+    data: 'Source',
     cache: Path,
     progress: Callable[[int], None] | None = None,
 ) -> Tokenizer:
@@ -56,11 +57,11 @@ def train(
     key = f'{data.digest()} {tokenizer.digest} {_SAMPLE}'
     folder = cache / f'tokenizer-{hashlib.sha256(key.encode()).hexdigest()[:32]}'
 
-    def texts() -> Iterator[str]:
+    def texts():
         for pair in _sample(data.train(), _SAMPLE, progress):
             yield from pair
 
-    def write(draft: Path) -> None:
+    def write(draft):
         (draft / _MODEL).write_bytes(tokenizer.train(texts()))
 
     storage.cache_folder(folder, write)
@@ -90,11 +91,36 @@ def open_saved(spec: Spec, path: Path) -> Tokenizer:
         raise UserError(f'{path} cannot be read as a tokenizer: {error}') from None
 
 
+def damage(path: Path) -> str:
+    """What is wrong with a saved tokenizer; '' for nothing, or without a sum."""
+    sums = sums_file(path)
+    return storage.damage(sums) if storage.exists(sums) else ''
+
+
+def check_same(model: bytes, path: Path) -> None:
+    """Refuses a tokenizer of other text than the one that was saved, if one was.
+
+    To save it again mends a damaged file.
+
+    Raises:
+      UserError: the tokenizer is another one.
+    """
+    saved = storage.read_sums(sums_file(path)).get(path.name)
+    if saved not in (None, hashlib.sha256(model).hexdigest()):
+        raise UserError(
+            f'the training text is not what {path.parent} was begun with: its '
+            'tokenizer differs. Restore the text, or begin a new run with another '
+            '--workdir'
+        )
+    if damage(path):
+        warn(f'{path} is damaged ({damage(path)}): it is written anew')
+
+
 def _sample(
-    pairs: Iterable[tuple[str, str]],
+    pairs: Iterable['Pair'],
     limit: int,
     progress: Callable[[int], None] | None = None,
-) -> list[tuple[str, str]]:
+) -> 'list[Pair]':
     """Every pair, or every second, fourth, …, so that at most `limit` remain."""
     sample = []
     stride = 1
@@ -107,3 +133,96 @@ def _sample(
                 sample = sample[::2]
                 stride *= 2
     return sample
+
+
+@dataclasses.dataclass(frozen=True)
+class Sides(Tokenizer):
+    """Two as one, `[sentencepiece(vocab_size=8000), characters]`: each of its side.
+
+    Its own ids, in `vocab_size`, `decode` and `pieces`, are those of targets.
+    """
+
+    source: Tokenizer
+    target: Tokenizer
+
+    def __post_init__(self):
+        super().__post_init__()
+        for part in self.sides:
+            if type(part).save is not Tokenizer.save:
+                name = type(part).__name__.lower()
+                raise ValueError(f'{name} cannot be of one side: give it alone')
+        if self.source.special_tokens != self.target.special_tokens:
+            raise ValueError(
+                f'{self.source} and {self.target} have other special tokens: give two '
+                'with the same'
+            )
+
+    @property
+    def sides(self):
+        return self.source, self.target
+
+    @property
+    def vocab_size(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.target.vocab_size
+
+    @property
+    def source_vocab_size(self):
+        return self.source.vocab_size
+
+    @property
+    def model(self) -> bytes:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return _joined(self.source.model, self.target.model)
+
+    @property
+    def special_tokens(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.target.special_tokens
+
+    @property
+    def source_end(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.source.source_end
+
+    @property
+    def reads_vectors(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.source.reads_vectors
+
+    @property
+    def forced_first(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.target.forced_first
+
+    @property
+    def digest(self):
+        both = f'{self.source.digest} {self.target.digest}'
+        return hashlib.sha256(both.encode()).hexdigest()
+
+    def train(self, texts):
+        """Of a source, its target, the next source, …"""
+        every = list(texts)
+        source = self.source.train(every[::2])
+        target = self.target.train(every[1::2])
+        return _joined(source, target)
+
+    def opened(self, model):
+        end = _SIZE + int.from_bytes(model[:_SIZE], 'little')
+        source = self.source.opened(model[_SIZE:end])
+        target = self.target.opened(model[end:])
+        return dataclasses.replace(self, source=source, target=target)
+
+    @property
+    def samples(self):
+        return self.source.samples or self.target.samples
+
+    def encode(self, texts):
+        return self.source.encode(texts)
+
+    def encode_target(self, texts):
+        return self.target.encode_target(texts)
+
+    def decode(self, ids):
+        return self.target.decode(ids)
+
+    def pieces(self, ids):
+        return self.target.pieces(ids)
+
+
+def _joined(source: bytes, target: bytes) -> bytes:
+    return len(source).to_bytes(_SIZE, 'little') + source + target

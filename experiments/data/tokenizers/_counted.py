@@ -4,8 +4,7 @@ import collections
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable
-from typing import Annotated, Self
+from typing import Annotated
 
 from experiments.data.tokenizers.base import (
     UNK,
@@ -42,7 +41,7 @@ class Counted(Tokenizer):
         """The text of units."""
         raise NotImplementedError
 
-    def train(self, texts: Iterable[str]) -> bytes:
+    def train(self, texts):
         """Counts the units.
 
         Raises:
@@ -62,7 +61,7 @@ class Counted(Tokenizer):
         found = frequent[: self.vocab_size - len(SPECIAL)]
         return json.dumps(found, ensure_ascii=False).encode()
 
-    def opened(self, model: bytes) -> Self:
+    def opened(self, model):
         """With the units, of which each has an id."""
         size = len(SPECIAL) + len(json.loads(model))
         return dataclasses.replace(self, model=model, vocab_size=size)
@@ -76,16 +75,16 @@ class Counted(Tokenizer):
         units = enumerate(self._units)
         return {unit: i for i, unit in units if i >= len(SPECIAL)}
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts):
         ids = self._ids
         return [[ids.get(x, UNK) for x in self.split(normalize(t))] for t in texts]
 
-    def decode(self, ids: list[list[int]]) -> list[str]:
+    def decode(self, ids):
         rows = []
         for row in ids:
             known = [UNKNOWN if i == UNK else self._units[i] for i in text_ids(row)]
             rows.append(self.joined(known))
         return rows
 
-    def pieces(self, ids: list[int]) -> list[str]:
+    def pieces(self, ids):
         return [self._units[int(i)] for i in ids]

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Arrays(Tokenizer):
         return f'({self.vocab_size},)float32'
 
     @property
-    def digest(self) -> str:
+    def digest(self):
         return hashlib.sha256(f'{super().digest} {self._sum}'.encode()).hexdigest()
 
     @property
@@ -77,12 +77,12 @@ class Arrays(Tokenizer):
                 f'tokenizer: arrays: {self.path} cannot be read: {reason}'
             ) from None
 
-    def train(self, texts: Iterable[str]) -> bytes:
+    def train(self, texts):
         """Looks at the file; nothing is learnt of texts."""
         about = {'features': self.vocab_size, 'sha256': self._sum}
         return json.dumps(about).encode()
 
-    def encode(self, texts: list[str]) -> list[Any]:
+    def encode(self, texts):
         """The vectors of each name, float32 (length, features); of a blank one none.
 
         Raises:
@@ -118,6 +118,6 @@ class Arrays(Tokenizer):
             )
         return vectors
 
-    def pieces(self, ids: list[Any]) -> list[str]:
+    def pieces(self, ids):
         """Vectors are not written: their numbers, from 0."""
         return [str(i) for i in range(len(ids))]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from experiments.data.tokenizers import _saved
+from experiments import storage
 from flaxformer_lite.ranges import Checked
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
@@ -128,11 +128,17 @@ class Tokenizer(Checked):
 
     def save(self, path: Path) -> None:
         """Writes its file, complete or not at all, and a sum beside it."""
-        _saved.write_model(path, self.model)
+        storage.write(path, self.model)
+        storage.write_sums(sums_file(path), [path])
 
     def open(self, path: Path) -> Self:
         """As `opened`, with the file that `save` wrote, which is known to be whole."""
         return self.opened(path.read_bytes())
+
+
+def sums_file(path: Path) -> Path:
+    """Where the sum of a tokenizer's file is."""
+    return path.with_name(f'{path.name}.sha256')
 
 
 def normalize(text: str) -> str:

@@ -1,7 +1,6 @@
 """UTF-8's bytes (Xue et al., ByT5, 2022): no text is unknown, and none is needed."""
 
 import dataclasses
-from collections.abc import Iterable
 from typing import ClassVar
 
 from experiments.data.tokenizers.base import UNK, Tokenizer, normalize, text_ids
@@ -16,20 +15,20 @@ class Bytes(Tokenizer):
     vocab_size: ClassVar[int] = _FIRST + 256
     model: bytes = dataclasses.field(default=b'', repr=False)
 
-    def train(self, texts: Iterable[str]) -> bytes:
+    def train(self, texts):
         """There is nothing to learn."""
         return b''
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts):
         rows = [normalize(text).encode() for text in texts]
         return [[_FIRST + byte for byte in row] for row in rows]
 
-    def decode(self, ids: list[list[int]]) -> list[str]:
+    def decode(self, ids):
         """The text of each row; bytes that are no UTF-8 are `'\\ufffd'`."""
         rows = [[i - _FIRST for i in text_ids(row) if i != UNK] for row in ids]
         return [bytes(row).decode(errors='replace') for row in rows]
 
-    def pieces(self, ids: list[int]) -> list[str]:
+    def pieces(self, ids):
         """ASCII as it is, a space as ▁, other bytes as `<0xc3>`."""
         special = ('<pad>', '</s>', '<s>', '<unk>')
         found = []

@@ -14,12 +14,12 @@ class Characters(Counted):
       min_count: rarer characters are unknown.
     """
 
-    def split(self, text: str) -> list[str]:
+    def split(self, text):
         return list(text)
 
-    def joined(self, units: list[str]) -> str:
+    def joined(self, units):
         return ''.join(units)
 
-    def pieces(self, ids: list[int]) -> list[str]:
+    def pieces(self, ids):
         """How each id is written; a space is ▁."""
         return [piece.replace(' ', '▁') for piece in super().pieces(ids)]

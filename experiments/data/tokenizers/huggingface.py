@@ -6,18 +6,17 @@ import hashlib
 import itertools
 import json
 import os
-import textwrap
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from experiments import storage
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError
+from experiments.errors import UserError, reason
 from flaxformer_lite.ranges import Range
 from flaxformer_lite.special_tokens import SpecialTokens
 
+Around = tuple[list[int], list[int]]  # the tokens before and behind a text
 CONFIG, GENERATION = 'config.json', 'generation_config.json'
 # What a tokenizer may be made of; weights and documents are not copied.
 _FILES = ('*.json', '*.model', '*.spm', '*.txt')
@@ -53,7 +52,7 @@ class Huggingface(Tokenizer):
     vocab_size: Annotated[int, Range(at_least=0)] = 0
     model: bytes = dataclasses.field(default=b'', repr=False)
 
-    def train(self, texts: Iterable[str]) -> bytes:
+    def train(self, texts):
         """Looks at the files; nothing is learnt of texts.
 
         Raises:
@@ -83,11 +82,11 @@ class Huggingface(Tokenizer):
         languages = (self.source, self.target)
         return of_checkpoint(self._folder, vocab_size, special, *languages).model
 
-    def largest_vocab_size(self) -> int:
+    def largest_vocab_size(self):
         """Of the files, where none is given."""
         return self.vocab_size or self.opened(self.train(())).vocab_size
 
-    def opened(self, model: bytes) -> Self:
+    def opened(self, model):
         vocab_size = json.loads(model)['vocab_size']
         return dataclasses.replace(self, model=model, vocab_size=vocab_size)
 
@@ -115,7 +114,7 @@ class Huggingface(Tokenizer):
         return SpecialTokens(**self._fields['config_tokens'])
 
     @property
-    def digest(self) -> str:
+    def digest(self):
         """Tells it from any other; a checkpoint's other settings do not count."""
         if not self.model:
             return self.opened(self.train(())).digest
@@ -131,12 +130,12 @@ class Huggingface(Tokenizer):
         return _open(self._folder, *self.languages)
 
     @functools.cached_property
-    def around_source(self) -> tuple[list[int], list[int]]:
+    def around_source(self) -> Around:
         """The tokens before and behind each source."""
         return _around(self.theirs, 'text')
 
     @functools.cached_property
-    def around_target(self) -> tuple[list[int], list[int]]:
+    def around_target(self) -> Around:
         """The tokens before and behind each target, as Transformers has it."""
         return _around(self.theirs, 'text_target')
 
@@ -161,12 +160,12 @@ class Huggingface(Tokenizer):
         first = before[-1] if before else None
         return None if first == self.special_tokens.start else first
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts):
         """The tokens of each source, without `source_end`; a blank text has none."""
         before, behind = self.around_source
         return [before + row + behind[:-1] if row else [] for row in self._rows(texts)]
 
-    def encode_target(self, texts: list[str]) -> list[list[int]]:
+    def encode_target(self, texts):
         """The tokens of each target, without start and end token."""
         before = [] if self.forced_first is None else [self.forced_first]
         rows = self._rows(texts, 'text_target')
@@ -179,19 +178,19 @@ class Huggingface(Tokenizer):
         both = zip(texts, rows, strict=True)
         return [row if text.strip() else [] for text, row in both]
 
-    def decode(self, ids: list[list[int]]) -> list[str]:
+    def decode(self, ids):
         """The text of each row up to its end token; what is no piece is left out."""
         end, most = self.special_tokens.end, len(self.theirs)
         rows = [itertools.takewhile(lambda i: i != end, map(int, row)) for row in ids]
         pieces = [[i for i in row if i < most] for row in rows]
         return self.theirs.batch_decode(pieces, skip_special_tokens=True)
 
-    def pieces(self, ids: list[int]) -> list[str]:
+    def pieces(self, ids):
         """How each token is written; one that is no piece by its number."""
         pieces = self.theirs.convert_ids_to_tokens([int(i) for i in ids])
         return [piece or f'<{i}>' for i, piece in zip(ids, pieces, strict=True)]
 
-    def save(self, path: Path) -> None:
+    def save(self, path):
         """Copies its files to a folder beside the path, which gets their sums."""
         folder = path.with_name(_FOLDER)
         if folder != self._folder:
@@ -199,7 +198,7 @@ class Huggingface(Tokenizer):
                 storage.write(folder / name, file.read_bytes())
         super().save(path)
 
-    def open(self, path: Path) -> Self:
+    def open(self, path):
         """With the copies that `save` made.
 
         Raises:
@@ -273,13 +272,13 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
                 folder, local_files_only=True, trust_remote_code=False, **given
             )
         except Exception as error:  # each kind of file has errors of its own
-            reason = textwrap.shorten(str(error) or repr(error), 200, placeholder=' …')
             raise UserError(
-                f'{folder}: Transformers cannot open its tokenizer ({reason}): {_COPY}'
+                f'{folder}: Transformers cannot open its tokenizer ({reason(error)}): '
+                f'{_COPY}'
             ) from None
 
 
-def _around(theirs: Any, side: str) -> tuple[list[int], list[int]]:
+def _around(theirs: Any, side: str) -> Around:
     """The tokens that are put before and behind each text of a side."""
     whole = theirs(**{side: 'a'}).input_ids
     plain = theirs(**{side: 'a'}, add_special_tokens=False).input_ids

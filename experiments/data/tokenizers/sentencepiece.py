@@ -7,14 +7,15 @@ BPE-dropout: Provilkov et al., 2020.
 import dataclasses
 import functools
 import io
+import itertools
+import math
 import random
 import re
-from collections.abc import Iterable
-from typing import Annotated, Any, Self
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
 import sentencepiece
 
-from experiments.data.tokenizers._segmentations import bpe_dropout, unigram_sample
 from experiments.data.tokenizers.base import (
     BOS,
     EOS,
@@ -45,6 +46,7 @@ _SETTINGS: dict[str, Any] = dict(
 )
 _BYTES = 256
 _SPACE = '▁'  # SentencePiece's sign for one
+Scores = Mapping[str, float]  # piece → what SentencePiece has learnt of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +85,7 @@ class SentencePiece(Tokenizer):
     )
     model: bytes = dataclasses.field(default=b'', repr=False)
 
-    def train(self, texts: Iterable[str]) -> bytes:
+    def train(self, texts):
         """The model, of the same bytes for equal texts and arguments.
 
         Raises:
@@ -130,7 +132,7 @@ class SentencePiece(Tokenizer):
             return UserError('data: the training text is blank')
         return None
 
-    def opened(self, model: bytes) -> Self:
+    def opened(self, model):
         """With a serialized model, whose number of ids is `vocab_size`."""
         found = dataclasses.replace(self, model=model)
         return dataclasses.replace(found, vocab_size=found._processor.vocab_size())
@@ -139,15 +141,15 @@ class SentencePiece(Tokenizer):
     def _processor(self) -> sentencepiece.SentencePieceProcessor:
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts):
         """The ids of each text, without BOS and EOS; a blank text has none."""
         return self._processor.encode([_plain(text) for text in texts])
 
     @property
-    def samples(self) -> bool:
+    def samples(self):
         return self.alpha > 0
 
-    def sample(self, row: list[int], seed: int) -> list[int]:
+    def sample(self, row, seed):
         """Others of the text; words with UNK, bytes or symbols stay as they are."""
         generator = random.Random(seed)
         draw = bpe_dropout if self.model_type == 'bpe' else unigram_sample
@@ -184,14 +186,85 @@ class SentencePiece(Tokenizer):
                 learnt[piece] = processor.get_score(i)
         return learnt
 
-    def decode(self, ids: list[list[int]]) -> list[str]:
+    def decode(self, ids):
         """The text of each row up to its first EOS; PAD and BOS count for nothing."""
         return self._processor.decode([text_ids(row) for row in ids])
 
-    def pieces(self, ids: list[int]) -> list[str]:
+    def pieces(self, ids):
         """How each id is written."""
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
 
 def _plain(text: str) -> str:
     return normalize(text).replace(_SPACE, '_')
+
+
+# How a word is cut into pieces, drawn: the same from the same seed, wherever it runs.
+# SentencePiece draws as well, but by a generator that other processes start elsewhere.
+
+
+def bpe_dropout(
+    word: str, scores: Scores, rate: float, generator: random.Random
+) -> list[str]:
+    """Merges a word's characters, where each merge is left out of a step at a rate.
+
+    Provilkov et al. 2020, algorithm 1. Of the merges that remain the one learnt first
+    is made, until none remains.
+
+    Args:
+      scores: of each piece; the higher, the sooner its merge was learnt.
+      rate: in 0..1; 0 gives what is encoded without sampling.
+    """
+    pieces = list(word)
+    while True:
+        merges = [
+            (-scores[left + right], position)
+            for position, (left, right) in enumerate(itertools.pairwise(pieces))
+            if left + right in scores and generator.random() >= rate
+        ]
+        if not merges:
+            return pieces
+        _, position = min(merges)
+        pieces[position : position + 2] = [pieces[position] + pieces[position + 1]]
+
+
+def unigram_sample(
+    word: str, scores: Scores, alpha: float, generator: random.Random
+) -> list[str]:
+    """Draws a segmentation x of a word with the probability P(x)^α / Σ P^α.
+
+    Kudo 2018, equation 7 over all segmentations: sums run forward over the ends of
+    pieces, and the pieces are drawn backward from the last.
+
+    Args:
+      scores: log-probability of each piece. Some cut of the word must have them all.
+      alpha: α; the smaller, the more evenly all segmentations come.
+    """
+    totals = [0.0]  # log Σ P^α over all segmentations of the characters so far
+    last_pieces: list[list[tuple[str, float]]] = [[]]
+    for end in range(1, len(word) + 1):
+        found = []
+        for start in range(end):
+            piece = word[start:end]
+            if piece in scores and totals[start] > -math.inf:
+                found.append((piece, totals[start] + alpha * scores[piece]))
+        totals.append(_log_sum(weight for _, weight in found))
+        last_pieces.append(found)
+    pieces: list[str] = []
+    end = len(word)
+    while end:
+        names, weights = zip(*last_pieces[end], strict=True)
+        shares = [math.exp(weight - totals[end]) for weight in weights]
+        (piece,) = generator.choices(names, shares)
+        pieces.append(piece)
+        end -= len(piece)
+    return pieces[::-1]
+
+
+def _log_sum(logs: Iterable[float]) -> float:
+    """log Σ exp; −inf of nothing."""
+    values = list(logs)
+    largest = max(values, default=-math.inf)
+    if largest == -math.inf:
+        return largest
+    return largest + math.log(sum(math.exp(value - largest) for value in values))

@@ -14,8 +14,8 @@ class Words(Counted):
       min_count: rarer words are unknown.
     """
 
-    def split(self, text: str) -> list[str]:
+    def split(self, text):
         return text.split()
 
-    def joined(self, units: list[str]) -> str:
+    def joined(self, units):
         return ' '.join(units)
