@@ -58,3 +58,14 @@ def test_neither_packing_nor_padding_changes_them(monkeypatch):
     for x, y in zip(alone, in_parts(variables, longer), strict=True):
         np.testing.assert_allclose(x[:3], y[:, :6], rtol=1e-4, atol=1e-5)
         assert not y[:, 6:].any()
+
+
+def test_layers_alike_are_traced_once_for_each_stack():
+    m = tiny.model(num_layers=3)
+
+    def loss(variables):
+        return flaxformer_lite.loss_sums(m, variables, single()).loss
+
+    text = jax.jit(loss).lower(tiny.all_variables(m)).as_text()
+    assert text.count('call @apply') == 6
+    assert text.count('func.func private @apply') == 2

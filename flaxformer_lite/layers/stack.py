@@ -195,7 +195,8 @@ class Stack(Checked, nn.Module):
     def _run_layers(self, x_BTD, context, encoder_kv, caches, beam):
         trains = caches is None
         run_layer = self._run_layer(trains)
-        if not trains and isinstance(x_BTD, Tracer) and self._is_unobserved():
+        is_plain = run_layer is _call and self._is_unobserved()
+        if is_plain and isinstance(x_BTD, Tracer):
             run_layer = _traced_once()
         new_caches = []
         for i in range(self.num_layers):
@@ -263,8 +264,8 @@ def _traced_once() -> Callable:
     """As `_call`, for layers of like shapes, which are traced once for all of them.
 
     A search is traced for each size of its batch and of its cache, and so takes half as
-    long. The trace is for one call of one stack alone: what is around a call, such as
-    `ops.choose.use_reference`, is part of it.
+    long; so does an evaluation's loss. The trace is for one call of one stack alone:
+    what is around a call, such as `ops.choose.use_reference`, is part of it.
     """
 
     @functools.partial(jax.jit, static_argnums=0)
