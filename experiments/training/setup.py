@@ -87,7 +87,12 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     final = sets.chosen(available, config.evaluation.sets, 'evaluation.sets')
     dev = sets.chosen(available, next(iter(available)), 'data')
     screen.begin('making the tokenizer', quiet=True)
-    make = functools.partial(_train_tokenizer, config, cache, screen)
+
+    def show_read(pairs):
+        screen.count(pairs, None, 'pairs')
+
+    untrained = tokenizers.make(config.tokenizer)
+    make = functools.partial(tokenizers.train, untrained, data, cache, show_read)
     vocabulary = initial.vocabulary(config, path, origin, make)
     tokenizers.check_same(vocabulary.model, path / trained_run.TOKENIZER)
     check_teacher(config.train.teacher, vocabulary)
@@ -96,9 +101,9 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     model = _traced(model, vocabulary, devices)
     taken = initial.load(config, origin, model, vocabulary, devices)
 
-    def show_progress(pairs: int) -> None:
+    def show_progress(pairs):
         screen.begin('tokenising')
-        screen.count(pairs, None, 'pairs')
+        show_read(pairs)
 
     pairs = corpus.prepare(data, vocabulary, cache, show_progress)
     batches = _batches(config, pairs, vocabulary, devices)
@@ -172,17 +177,6 @@ def source(config: ExperimentConfig) -> Source:
     """The config's data, filtered."""
     loaded = sources.load(config.data)
     return Filtered(loaded, config.filters) if config.filters else loaded
-
-
-def _train_tokenizer(
-    config: ExperimentConfig, cache: Path, screen: Screen
-) -> Tokenizer:
-    return tokenizers.train(
-        tokenizers.make(config.tokenizer),
-        source(config),
-        cache,
-        lambda pairs: screen.count(pairs, None, 'pairs'),
-    )
 
 
 def _traced(model: Model, vocabulary: Tokenizer, devices: DeviceMesh) -> Model:
