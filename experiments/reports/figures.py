@@ -288,14 +288,11 @@ def score_by_cost(study: Study) -> Figure | None:
         values.append(row)
     if not values:
         return None
-    colours = alt.Scale(domain=[row['arm'] for row in values], range=COLOURS)
     x_title = ['training FLOPs', 'bars: ± the standard deviation over seeds']
     x_scale = alt.Scale(zero=False, padding=20)
-    base = alt.Chart(alt.InlineData(values=values)).encode(
-        x=alt.X('x:Q', title=x_title, scale=x_scale, axis=alt.Axis(format='.1~e')),
-        y=alt.Y('y:Q', title=str(study.measure), scale=alt.Scale(zero=False)),
-        color=alt.Color('arm:N', scale=colours, legend=_legend()),
-    )
+    axis = alt.Axis(format='.1~e')
+    x = alt.X('x:Q', title=x_title, scale=x_scale, axis=axis)
+    base = _by_arm(values, x, study)
     across = base.mark_rule().encode(x='x_low:Q', x2='x_high:Q')
     upright = base.mark_rule().encode(y='y_low:Q', y2='y_high:Q')
     points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
@@ -324,24 +321,18 @@ def scores_over_sizes(study: Study) -> Figure | None:
     values = []
     for arm in study.arms:
         size = arm.cost('parameters')
+        if size is None:
+            continue
         levels = sweep.levels[arm.name]
         others = ', '.join([*levels[:which], *levels[which + 1 :]])
-        for score in arm.by_seeds(study.measure).values() if size else ():
+        for score in arm.by_seeds(study.measure).values():
             values.append({'arm': others, 'x': size.mean, 'y': score})
     if len({row['x'] for row in values}) < 2:
         return None
-    names = list(dict.fromkeys(row['arm'] for row in values))
     x_scale = alt.Scale(type='log', nice=False, padding=20)
-    base = alt.Chart(alt.InlineData(values=values)).encode(
-        x=alt.X('x:Q', title='parameters', scale=x_scale, axis=alt.Axis(format='~s')),
-        y=alt.Y('y:Q', title=str(study.measure), scale=alt.Scale(zero=False)),
-        color=alt.Color(
-            'arm:N', scale=alt.Scale(domain=names, range=COLOURS), legend=_legend()
-        ),
-        strokeDash=alt.StrokeDash(
-            'arm:N', scale=alt.Scale(domain=names, range=_DASHES)
-        ),
-    )
+    axis = alt.Axis(format='~s')
+    x = alt.X('x:Q', title='parameters', scale=x_scale, axis=axis)
+    base = _by_arm(values, x, study)
     fitted = base.transform_regression('x', 'y', groupby=['arm'], method='log')
     points = base.mark_point(filled=True, opacity=0.6, tooltip=True)
     chart = alt.layer(fitted.mark_line(), points)
@@ -349,6 +340,17 @@ def scores_over_sizes(study: Study) -> Figure | None:
         'scores_over_sizes',
         f'{study.measure} over parameters',
         chart.properties(width=_WIDTH, height=_HEIGHT),
+    )
+
+
+def _by_arm(values: list[dict[str, Any]], x: alt.X, study: Study) -> alt.Chart:
+    """What decides, over x, in the colour of each arm."""
+    names = list(dict.fromkeys(row['arm'] for row in values))
+    colours = alt.Scale(domain=names, range=COLOURS)
+    y = alt.Y('y:Q', title=str(study.measure), scale=alt.Scale(zero=False))
+    chart = alt.Chart(alt.InlineData(values=values))
+    return chart.encode(
+        x=x, y=y, color=alt.Color('arm:N', scale=colours, legend=_legend())
     )
 
 
