@@ -349,3 +349,11 @@ def test_exchanges_keep_the_error_rate_where_arms_now_and_then_fail(monkeypatch)
         pairs = [(arm, 'arm 0') for arm in scores if arm != 'arm 0']
         alarms.append(min(analysis.permutation_tests(scores, pairs)) < 0.05)
     assert 0 < np.mean(alarms) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
+
+
+def test_whole_numbers_are_scores_as_others_are():
+    whole = {'a': {0: 1, 1: 3, 2: 4}, 'b': {0: 2, 1: 5, 2: 9}}
+    scores = {
+        arm: {seed: float(x) for seed, x in of.items()} for arm, of in whole.items()
+    }
+    assert compare(whole) == compare(scores)

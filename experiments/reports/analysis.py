@@ -8,9 +8,10 @@ arms and a base; Tukey 1953, of all pairs; Hothorn, Bretz and Westfall 2008, of 
 contrasts).
 """
 
+import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ _POINTS = 15  # the binary logarithm of how many an integral has
 
 Scores = Mapping[str, Mapping[Any, float]]  # by arm and seed; runs may be missing
 Pair = tuple[str, str]
+Cell = tuple[str, Any]  # an arm and a seed
 
 
 class Spread(NamedTuple):
@@ -66,10 +68,10 @@ class Contrast(NamedTuple):
     arm: str
     base: str
     effect: float
-    low: float | None
-    high: float | None
-    p: float | None
-    seeds: int
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    seeds: int = 0
     equivalent: bool | None = None
     error: float | None = None
     freedom: int = 0
@@ -113,15 +115,12 @@ def compare(
         pairs = [(arm, base) for arm in scores if arm != base]
     else:
         pairs = list(combinations(scores, 2))
-    _check(scores, [arm for pair in pairs for arm in pair])
+    _check(scores, pairs)
     arms = sorted(scores)  # the same answer in any order
     fit = _fit({arm: scores[arm] for arm in arms})
-    chosen = np.zeros((len(pairs), len(arms)))
-    for row, (one, other) in zip(chosen, pairs, strict=True):
-        row[arms.index(one)] += 1
-        row[arms.index(other)] -= 1
-    effects = chosen @ fit.arms
-    root = chosen @ np.linalg.cholesky(fit.covariance)
+    differences = _differences(pairs, arms)
+    effects = differences @ fit.arms
+    root = differences @ np.linalg.cholesky(fit.covariance)
     errors = np.sqrt(fit.variance) * np.linalg.norm(root, axis=1)
     largest = Largest(root, fit.freedom) if errors.any() else None
     bound = largest.bound(LEVEL / looks) if largest else 0.0
@@ -130,18 +129,21 @@ def compare(
     for (arm, other), effect, error, by_permutation in zip(
         pairs, effects.tolist(), errors.tolist(), permuted, strict=True
     ):
-        shared = len(scores[arm].keys() & scores[other].keys())
-        contrast = Contrast(arm, other, effect, None, None, None, shared)
+        shared = scores[arm].keys() & scores[other].keys()
+        contrast = Contrast(arm, other, effect, seeds=len(shared))
         if by_permutation is not None:
             contrast = contrast._replace(permuted=min(1.0, looks * by_permutation))
         if largest is not None:
-            low = effect - bound * error
-            high = effect + bound * error
+            reach = bound * error
+            low = effect - reach
+            high = effect + reach
+            chance = largest.chance(abs(effect) / error)
+            is_within = None if margin is None else -margin < low < high < margin
             contrast = contrast._replace(
                 low=low,
                 high=high,
-                p=min(1.0, looks * largest.chance(abs(effect) / error)),
-                equivalent=None if margin is None else -margin < low < high < margin,
+                p=min(1.0, looks * chance),
+                equivalent=is_within,
                 error=error,
                 freedom=fit.freedom,
             )
@@ -149,9 +151,17 @@ def compare(
     return found
 
 
-def _check(scores: Scores, named: Sequence[str]) -> None:
+def _differences(pairs: Sequence[Pair], arms: Sequence[str]) -> np.ndarray:
+    """[pairs, arms], which makes the differences of pairs of what arms have."""
+    above = [arms.index(arm) for arm, _ in pairs]
+    below = [arms.index(base) for _, base in pairs]
+    identity = np.eye(len(arms))
+    return identity[above] - identity[below]
+
+
+def _check(scores: Scores, pairs: Sequence[Pair]) -> None:
     """Raises for an arm that is not there, and for scores that are none."""
-    for arm in named:
+    for arm in chain(*pairs):
         if arm not in scores:
             raise ValueError(f'{arm!r} is no arm: there are {", ".join(scores)}')
     for arm, by_seed in scores.items():
@@ -177,34 +187,35 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
     Returns:
       None of each where fewer than two seeds are left, or scores do not differ.
     """
-    arms = sorted(scores)
-    values_SA = _of_shared_seeds(scores, arms)
+    values_SA = _of_shared_seeds(scores)
     if len(values_SA) < 2 or not np.ptp(values_SA, axis=1).any():
         return [None] * len(pairs)
     values_SA -= values_SA.mean(1, keepdims=True)
     variance = (values_SA**2).sum() / len(values_SA)
-    above = [arms.index(arm) for arm, _ in pairs]
-    below = [arms.index(base) for _, base in pairs]
+    differences_PA = _differences(pairs, sorted(scores))
 
     def sizes(means_XA):
         """Of the t of each pair, up to a factor: what means leave is chance."""
         left_X = variance - (means_XA**2).sum(1)
-        chance_X = np.sqrt(np.maximum(left_X, 1e-12 * variance))
-        differences_XP = np.abs(means_XA[:, above] - means_XA[:, below])
-        return differences_XP / chance_X[:, None]
+        least = 1e-12 * variance
+        chance_X = np.sqrt(np.maximum(left_X, least))
+        effects_PX = differences_PA @ means_XA.T
+        return np.abs(effects_PX) / chance_X
 
-    own_P = sizes(values_SA.mean(0, keepdims=True))[0]
-    largest_X = sizes(_exchanged_means(values_SA)).max(1)
-    is_as_large_XP = largest_X[:, None] >= own_P * (1 - 1e-9)
+    own_P1 = sizes(values_SA.mean(0, keepdims=True))
+    largest_X = sizes(_exchanged_means(values_SA)).max(0)
+    is_as_large_PX = largest_X >= own_P1 * (1 - 1e-9)
     # The one that exchanges nothing counts as well.
-    return ((1 + is_as_large_XP.sum(0)) / (1 + _EXCHANGES)).tolist()
+    counts_P = 1 + is_as_large_PX.sum(1)
+    return (counts_P / (1 + _EXCHANGES)).tolist()
 
 
-def _of_shared_seeds(scores: Scores, arms: Sequence[str]) -> np.ndarray:
-    """[seeds, arms], of the seeds that all arms have."""
-    first = scores[arms[0]]
-    shared = [seed for seed in first if all(seed in scores[arm] for arm in arms)]
-    return np.array([[scores[arm][seed] for arm in arms] for seed in shared])
+def _of_shared_seeds(scores: Scores) -> np.ndarray:
+    """[seeds, arms], of the seeds that all arms have; arms by their names."""
+    of_arms = [scores[arm] for arm in sorted(scores)]
+    shared = [seed for seed in of_arms[0] if all(seed in x for x in of_arms)]
+    rows = [[of_arm[seed] for of_arm in of_arms] for seed in shared]
+    return np.array(rows, float)
 
 
 def _exchanged_means(values_SA: np.ndarray) -> np.ndarray:
@@ -234,21 +245,22 @@ class Fit(NamedTuple):
 
 
 def _fit(scores: Scores) -> Fit:
-    cells = _cells(scores)
+    cells, values = _cells(scores)
     design = _design(cells)
-    values = np.array([scores[arm][seed] for arm, seed in cells], float)
     inverse = np.linalg.inv(design.T @ design)
     coefficients = inverse @ design.T @ values
     residuals = values - design @ coefficients
     # Of equal scores only roundings are left.
-    residuals[np.abs(residuals) <= 1e-9 * np.abs(values).max()] = 0
+    rounding = 1e-9 * np.abs(values).max()
+    residuals[np.abs(residuals) <= rounding] = 0
+    squares = float(residuals @ residuals)
     freedom = len(cells) - design.shape[1]
-    variance = float(residuals @ residuals) / freedom if freedom else 0.0
-    arms = len(scores)
-    return Fit(coefficients[:arms], inverse[:arms, :arms], variance, freedom)
+    variance = squares / freedom if freedom else 0.0
+    arms = slice(len(scores))
+    return Fit(coefficients[arms], inverse[arms, arms], variance, freedom)
 
 
-def _design(cells: Sequence[tuple[str, Any]]) -> np.ndarray:
+def _design(cells: Sequence[Cell]) -> np.ndarray:
     """A row a score: a column for each arm, then one for each seed but the first.
 
     Without the seeds where arms do not share enough of them: some are joined to the
@@ -257,18 +269,23 @@ def _design(cells: Sequence[tuple[str, Any]]) -> np.ndarray:
     of_arms = _indicators([arm for arm, _ in cells])
     of_seeds = _indicators([seed for _, seed in cells])
     design = np.hstack([of_arms, of_seeds[:, 1:]])
-    is_joined = np.linalg.matrix_rank(design) == design.shape[1]
-    return design if is_joined and len(cells) > design.shape[1] else of_arms
+    number = design.shape[1]
+    is_joined = np.linalg.matrix_rank(design) == number
+    return design if is_joined and len(cells) > number else of_arms
 
 
-def _cells(scores: Scores) -> list[tuple[str, Any]]:
-    return [(arm, seed) for arm, by_seed in scores.items() for seed in by_seed]
+def _cells(scores: Scores) -> tuple[list[Cell], np.ndarray]:
+    """The arm and the seed of each score, and the scores."""
+    cells = [(arm, seed) for arm, by_seed in scores.items() for seed in by_seed]
+    values = [scores[arm][seed] for arm, seed in cells]
+    return cells, np.array(values, float)
 
 
 def _indicators(values: Sequence[Any]) -> np.ndarray:
     """A column for each value, 1 where it is."""
     kinds = dict.fromkeys(values)
-    return np.array([[value == kind for kind in kinds] for value in values], float)
+    rows = [[value == kind for kind in kinds] for value in values]
+    return np.array(rows, float)
 
 
 class Largest:
@@ -288,7 +305,8 @@ class Largest:
 
         root = root / np.linalg.norm(root, axis=1, keepdims=True)
         sobol = stats.qmc.Sobol(root.shape[1], rng=0)
-        normal = stats.norm.ppf(sobol.random_base2(_POINTS))
+        uniform = sobol.random_base2(_POINTS)
+        normal = stats.norm.ppf(uniform)
         self._largest = np.abs(normal @ root.T).max(1)
         self._freedom = freedom
 
@@ -297,7 +315,9 @@ class Largest:
         from scipy import special
 
         ratios = (self._largest / bound) ** 2 if bound else np.inf
-        return float(np.mean(special.chdtr(self._freedom, self._freedom * ratios)))
+        squares = self._freedom * ratios
+        chances = special.chdtr(self._freedom, squares)
+        return float(np.mean(chances))
 
     def bound(self, chance: float) -> float:
         """What it is beyond with this chance."""
@@ -331,14 +351,17 @@ def smallest_seen(
         return None
     from scipy import optimize, stats
 
-    differences = np.hstack([np.eye(arms - 1), -np.ones((arms - 1, 1))])
+    others = arms - 1
+    differences = np.eye(others, arms)
+    differences[:, others] = -1
     bound = Largest(differences, freedom).bound(LEVEL / looks)
 
     def missed(distance):
         return power - float(stats.nct.sf(bound, freedom, distance))
 
     distance: Any = optimize.brentq(missed, 0, 10 * bound)
-    return float(distance * np.sqrt(2 * variance / seeds))
+    error = np.sqrt(2 * variance / seeds)
+    return float(distance * error)
 
 
 class OverSentences(NamedTuple):
@@ -353,10 +376,10 @@ class OverSentences(NamedTuple):
     """
 
     effect: float
-    low: float | None
-    high: float | None
-    p: float | None
-    share: float | None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    share: float | None = None
 
 
 def over_sentences(
@@ -385,33 +408,39 @@ def over_sentences(
     from scipy import stats
 
     seeds, sentences, _ = base.shape
+    both = np.stack([base, system])
+    sums = both.sum(2)
 
-    def differences(of_base, of_system):
-        """Of each seed, by the sums over sentences."""
-        pairs = zip(of_base, of_system, strict=True)
+    def differences(sums):
+        """Of each seed, by the sums over sentences of the base and the system."""
+        pairs = zip(*sums, strict=True)
         return np.array([score(other) - score(one) for one, other in pairs])
 
-    base_sums = base.sum(1)
-    system_sums = system.sum(1)
-    by_seed = differences(base_sums, system_sums)
+    by_seed = differences(sums)
     effect = float(by_seed.mean())
-    left_out = [
-        differences(base_sums - base[:, i], system_sums - system[:, i]).mean()
-        for i in range(sentences)
-    ]
-    of_seeds = (by_seed.var(ddof=1) / seeds if seeds > 1 else 0.0, seeds - 1)
+    left_out = []
+    for i in range(sentences):
+        without = differences(sums - both[:, :, i])
+        left_out.append(without.mean())
+    of_sentences = np.var(left_out) * (sentences - 1)
+    of_seeds = by_seed.var(ddof=1) / seeds if seeds > 1 else 0.0
+    freedom_of_seeds = seeds - 1
     if contrast is not None and contrast.error is not None:
-        of_seeds = (contrast.error**2, contrast.freedom)
-    of_sentences = (np.var(left_out) * (sentences - 1), sentences - 1)
-    variance = of_seeds[0] + of_sentences[0]
-    if variance <= (1e-9 * max(abs(effect), 1e-9)) ** 2:
-        return OverSentences(effect, None, None, None, None)
-    parts = [(part, n) for part, n in (of_seeds, of_sentences) if part]
-    freedom = variance**2 / sum(part**2 / n for part, n in parts)
+        of_seeds = contrast.error**2
+        freedom_of_seeds = contrast.freedom
+    variance = of_seeds + of_sentences
+    rounding = 1e-9 * max(abs(effect), 1e-9)
+    if variance <= rounding**2:
+        return OverSentences(effect)
+    # What does not vary may have no degree of freedom.
+    shares = of_seeds**2 / max(1, freedom_of_seeds)
+    shares += of_sentences**2 / max(1, sentences - 1)
+    law = stats.t(variance**2 / shares)
     error = np.sqrt(variance)
-    reach = float(stats.t.isf(LEVEL / family / 2, freedom) * error)
-    p = min(1.0, 2 * family * float(stats.t.sf(abs(effect) / error, freedom)))
-    share = float(of_sentences[0] / variance)
+    reach = float(law.isf(LEVEL / family / 2) * error)
+    beyond = float(law.sf(abs(effect) / error))
+    p = min(1.0, 2 * family * beyond)
+    share = float(of_sentences / variance)
     return OverSentences(effect, effect - reach, effect + reach, p, share)
 
 
@@ -451,20 +480,22 @@ def effects(
     """
     from scipy import stats
 
-    cells = _cells(scores)
-    values = np.array([scores[arm][seed] for arm, seed in cells], float)
+    cells, values = _cells(scores)
     of_seeds = _indicators([seed for _, seed in cells])
-    of_terms: dict[tuple[int, ...], np.ndarray] = {}
-    for number in range(1, len(factors) + 1):
-        for term in combinations(range(len(factors)), number):
-            of_cells = [tuple(levels[arm][i] for i in term) for arm, _ in cells]
-            of_terms[term] = _indicators(of_cells)
+    named = {arm: dict(zip(factors, levels[arm], strict=True)) for arm in scores}
+    of_terms = {}
+    for number in range(len(factors)):
+        for term in combinations(factors, number + 1):
+            level_of = operator.itemgetter(*term)
+            of_terms[term] = _indicators([level_of(named[arm]) for arm, _ in cells])
 
     def unexplained(terms):
         """The sum of squares that these terms leave, and the rank of them all."""
-        design = np.hstack([of_seeds, *(of_terms[term] for term in terms)])
-        fitted, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
-        return float(((values - design @ fitted) ** 2).sum()), int(rank)
+        columns = [of_terms[term] for term in terms]
+        design = np.hstack([of_seeds, *columns])
+        coefficients, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+        residuals = values - design @ coefficients
+        return float((residuals**2).sum()), int(rank)
 
     rest, rank = unexplained(of_terms)
     freedom = len(values) - rank
@@ -478,10 +509,10 @@ def effects(
         if larger == smaller:
             continue  # no arm tells it
         own = larger - smaller
-        f = (without - with_it) / own / (rest / freedom)
+        explained = (without - with_it) / own
+        f = explained / (rest / freedom)
         p = float(stats.f.sf(f, own, freedom))
-        names = tuple(factors[i] for i in term)
-        found.append(Effect(names, (own, freedom), f, p))
+        found.append(Effect(term, (own, freedom), f, p))
     return found
 
 
@@ -509,20 +540,22 @@ def improvement(
       base, system: for each data set the scores of the runs, more being better.
     """
 
-    def chances(one, other):
-        pairs = other[..., :, None] - one[..., None, :]
-        return (np.sign(pairs).mean((-2, -1)) + 1) / 2
-
     random = np.random.default_rng(0)
-    values = []
-    drawn = []
+
+    def drawn(runs):
+        """[1 + bootstraps, runs]: they themselves, and drawn again from them."""
+        again = random.choice(runs, (_BOOTSTRAPS, len(runs)))
+        return np.vstack([runs, again])
+
+    of_sets = []
     for of_base, of_system in zip(base, system, strict=True):
-        values.append(chances(np.array(of_base), np.array(of_system)))
-        base_again = random.choice(of_base, (_BOOTSTRAPS, len(of_base)))
-        system_again = random.choice(of_system, (_BOOTSTRAPS, len(of_system)))
-        drawn.append(chances(base_again, system_again))
-    low, high = np.quantile(np.mean(drawn, 0), [LEVEL / 2, 1 - LEVEL / 2])
-    return Improvement(float(np.mean(values)), float(low), float(high))
+        base_XR = drawn(of_base)
+        system_XR = drawn(of_system)
+        above_XRR = system_XR[:, :, None] - base_XR[:, None]
+        of_sets.append((np.sign(above_XRR).mean((1, 2)) + 1) / 2)
+    chance, *others = np.mean(of_sets, 0).tolist()
+    low, high = np.quantile(others, [LEVEL / 2, 1 - LEVEL / 2])
+    return Improvement(chance, float(low), float(high))
 
 
 def expected_best(scores: Sequence[float], best: Any = max) -> list[float]:
@@ -537,4 +570,8 @@ def expected_best(scores: Sequence[float], best: Any = max) -> list[float]:
     ranked = sorted(scores, reverse=best is min)
     number = len(ranked)
     shares = np.arange(number + 1) / number
-    return [float(np.diff(shares**trials) @ ranked) for trials in range(1, number + 1)]
+    means = []
+    for trials in range(1, number + 1):
+        chances = np.diff(shares**trials)
+        means.append(float(chances @ ranked))
+    return means
