@@ -23,7 +23,6 @@ _POINTS = 15  # the binary logarithm of how many an integral has
 
 Scores = Mapping[str, Mapping[Any, float]]  # by arm and seed; runs may be missing
 Pair = tuple[str, str]
-Cell = tuple[str, Any]  # an arm and a seed
 
 
 class Spread(NamedTuple):
@@ -245,8 +244,8 @@ class Fit(NamedTuple):
 
 
 def _fit(scores: Scores) -> Fit:
-    cells, values = _cells(scores)
-    design = _design(cells)
+    arms, seeds, values = _columns(scores)
+    design = _design(arms, seeds)
     inverse = np.linalg.inv(design.T @ design)
     coefficients = inverse @ design.T @ values
     residuals = values - design @ coefficients
@@ -254,31 +253,33 @@ def _fit(scores: Scores) -> Fit:
     rounding = 1e-9 * np.abs(values).max()
     residuals[np.abs(residuals) <= rounding] = 0
     squares = float(residuals @ residuals)
-    freedom = len(cells) - design.shape[1]
+    freedom = len(values) - design.shape[1]
     variance = squares / freedom if freedom else 0.0
-    arms = slice(len(scores))
-    return Fit(coefficients[arms], inverse[arms, arms], variance, freedom)
+    of_arms = slice(len(scores))
+    return Fit(coefficients[of_arms], inverse[of_arms, of_arms], variance, freedom)
 
 
-def _design(cells: Sequence[Cell]) -> np.ndarray:
+def _design(arms: Sequence[str], seeds: Sequence[Any]) -> np.ndarray:
     """A row a score: a column for each arm, then one for each seed but the first.
 
     Without the seeds where arms do not share enough of them: some are joined to the
     rest by none, or no score is left to tell chance by.
     """
-    of_arms = _indicators([arm for arm, _ in cells])
-    of_seeds = _indicators([seed for _, seed in cells])
+    of_arms = _indicators(arms)
+    of_seeds = _indicators(seeds)
     design = np.hstack([of_arms, of_seeds[:, 1:]])
-    number = design.shape[1]
-    is_joined = np.linalg.matrix_rank(design) == number
-    return design if is_joined and len(cells) > number else of_arms
+    rows, columns = design.shape
+    is_joined = np.linalg.matrix_rank(design) == columns
+    return design if is_joined and rows > columns else of_arms
 
 
-def _cells(scores: Scores) -> tuple[list[Cell], np.ndarray]:
-    """The arm and the seed of each score, and the scores."""
-    cells = [(arm, seed) for arm, by_seed in scores.items() for seed in by_seed]
-    values = [scores[arm][seed] for arm, seed in cells]
-    return cells, np.array(values, float)
+def _columns(scores: Scores) -> tuple[Any, Any, np.ndarray]:
+    """The arms of all scores, their seeds, and the scores themselves."""
+    rows = []
+    for arm, by_seed in scores.items():
+        rows += [(arm, seed, score) for seed, score in by_seed.items()]
+    arms, seeds, values = zip(*rows, strict=True)
+    return arms, seeds, np.array(values, float)
 
 
 def _indicators(values: Sequence[Any]) -> np.ndarray:
@@ -480,14 +481,14 @@ def effects(
     """
     from scipy import stats
 
-    cells, values = _cells(scores)
-    of_seeds = _indicators([seed for _, seed in cells])
+    arms, seeds, values = _columns(scores)
+    of_seeds = _indicators(seeds)
     named = {arm: dict(zip(factors, levels[arm], strict=True)) for arm in scores}
     of_terms = {}
     for number in range(len(factors)):
         for term in combinations(factors, number + 1):
             level_of = operator.itemgetter(*term)
-            of_terms[term] = _indicators([level_of(named[arm]) for arm, _ in cells])
+            of_terms[term] = _indicators([level_of(named[arm]) for arm in arms])
 
     def unexplained(terms):
         """The sum of squares that these terms leave, and the rank of them all."""
@@ -569,9 +570,9 @@ def expected_best(scores: Sequence[float], best: Any = max) -> list[float]:
     """
     ranked = sorted(scores, reverse=best is min)
     number = len(ranked)
-    shares = np.arange(number + 1) / number
     means = []
     for trials in range(1, number + 1):
+        shares = np.arange(number + 1) / number
         chances = np.diff(shares**trials)
         means.append(float(chances @ ranked))
     return means

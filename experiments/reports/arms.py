@@ -1,6 +1,6 @@
 """Groups runs into arms: runs of one arm differ in nothing but their seeds."""
 
-import dataclasses
+import collections
 import json
 import math
 import os
@@ -17,6 +17,7 @@ from experiments.runs.reading import SEEDS, Run
 from experiments.storage import run_title
 from experiments.sweeps.schema import Sweep
 
+NO_SWEEP = Sweep('', question='', source='', config='', base='', measure='')
 _LONGEST_NAME = 60
 
 
@@ -32,12 +33,15 @@ class Measure(NamedTuple):
         """Whether a metric gives it, so that it has two decimals."""
         return self.score not in OF_MODELS
 
+    def rank(self, score: float) -> float:
+        """A number that is higher for a better score."""
+        return score if self.higher_is_better else -score
+
     def __str__(self) -> str:
         return f'{self.set} {self.score}'
 
 
-@dataclasses.dataclass(frozen=True)
-class Arm:
+class Arm(NamedTuple):
     """Runs that differ in their seeds only.
 
     Attributes:
@@ -51,7 +55,7 @@ class Arm:
     @property
     def scored(self) -> list[Run]:
         """The runs whose scores count: finished, and each with seeds of its own."""
-        by_seeds: dict[tuple[Any, ...], Run] = {}
+        by_seeds = {}
         for run in self.runs:
             if run.finished:
                 by_seeds.setdefault(run.seeds, run)
@@ -59,11 +63,12 @@ class Arm:
 
     def by_seeds(self, measure: Measure) -> dict[tuple[Any, ...], float]:
         """The scores of its finished runs, by all of a run's seeds."""
-        scores = {
-            run.seeds: run.evaluations.get(measure.set, {}).get(measure.score)
-            for run in self.scored
-        }
-        return {seeds: score for seeds, score in scores.items() if score is not None}
+        scores = {}
+        for run in self.scored:
+            of_set = run.evaluations.get(measure.set, {})
+            if of_set.get(measure.score) is not None:
+                scores[run.seeds] = of_set[measure.score]
+        return scores
 
     def spread(self, measure: Measure) -> Spread | None:
         return analysis.spread(list(self.by_seeds(measure).values()))
@@ -74,41 +79,44 @@ class Arm:
         Args:
           entry: of a result, or 'tokens', or 'training_flops'.
         """
-        if entry in ('tokens', 'training_flops'):
-            return analysis.spread([getattr(run, entry) for run in self.scored])
-        return analysis.spread([run.result.get(entry) for run in self.scored])
+        # A run computes those that are no entry of its result.
+        costs = [getattr(run, entry, run.result.get(entry)) for run in self.scored]
+        return analysis.spread(costs)
 
 
-@dataclasses.dataclass(frozen=True)
-class Study:
+class Study(NamedTuple):
     """All that a report is made of.
 
     Attributes:
       arms: in the order given.
       base: the arm to compare with.
       measure: what decides.
-      sweep: what was asked; without one, the runs that are there are compared.
+      sweep: what was asked; of `NO_SWEEP` the runs that are there are compared.
     """
 
     arms: tuple[Arm, ...]
     base: Arm
     measure: Measure
-    sweep: Sweep | None = None
+    sweep: Sweep = NO_SWEEP
+
+    @property
+    def runs(self) -> list[Run]:
+        """Those of all arms, arm by arm."""
+        return [run for arm in self.arms for run in arm.runs]
 
     @property
     def metrics(self) -> list[str]:
         """What the scores of translations are called."""
-        return metric_names([run for arm in self.arms for run in arm.runs])
+        return metric_names(self.runs)
 
     def ranked(self) -> list[Arm]:
         """The arms, best first; those without a score come last."""
-        best = -1 if self.measure.higher_is_better else 1
 
-        def rank(arm):
+        def place(arm):
             spread = arm.spread(self.measure)
-            return math.inf if spread is None else best * spread.mean
+            return math.inf if spread is None else -self.measure.rank(spread.mean)
 
-        return sorted(self.arms, key=rank)
+        return sorted(self.arms, key=place)
 
     def scores(self) -> dict[str, dict[Any, float]]:
         """By arm and seeds, of the arms that have any, the best first."""
@@ -118,8 +126,7 @@ class Study:
     @property
     def looks(self) -> int:
         """How often the intervals may have decided whether seeds are added."""
-        until = self.sweep.until if self.sweep else None
-        return until.looks if until else 1
+        return self.sweep.until.looks if self.sweep.until else 1
 
 
 def metric_names(runs: Sequence[Run]) -> list[str]:
@@ -159,13 +166,13 @@ def group(runs: Sequence[Run]) -> tuple[Arm, ...]:
 
     A field that a run does not have is as one that is None.
     """
-    groups: dict[str, list[Run]] = {}
+    fields = differing(runs)
+    groups = collections.defaultdict(list)
     for run in runs:
-        fields = run.config.items()
-        there = {k: v for k, v in fields if v is not None and k not in SEEDS}
-        groups.setdefault(json.dumps(there, sort_keys=True), []).append(run)
-    members = [tuple(found) for found in groups.values()]
-    return tuple(map(Arm, _names(members, differing(runs)), members))
+        values = [run.config.get(field) for field in fields]
+        groups[json.dumps(values)].append(run)
+    members = list(map(tuple, groups.values()))
+    return tuple(map(Arm, _names(members, fields), members))
 
 
 def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
@@ -178,9 +185,10 @@ def _names(groups: Sequence[Sequence[Run]], fields: Sequence[str]) -> list[str]:
     if len(set(words)) < len(words):
         words = list(fields)
     names = []
-    for runs in groups:
-        values = [runs[0].config.get(field) for field in fields]
-        names.append(', '.join(map('{}={}'.format, words, values)))
+    for first, *_ in groups:
+        values = [first.config.get(field) for field in fields]
+        parts = map('{}={}'.format, words, values)
+        names.append(', '.join(parts))
     if all(0 < len(name) <= _LONGEST_NAME for name in names):
         return names
     return list(map(common_path, groups))
@@ -215,13 +223,10 @@ def study(
     Raises:
       UserError: there is no such arm or measure.
     """
-    if sweep is None:
-        arms = group(runs)
-    else:
-        arms = _arms_of_sweep(sweep, runs)
-        base = base or sweep.base
-        measure = measure or sweep.measure
-    return Study(arms, _base(arms, base), _measure(runs, measure), sweep)
+    sweep = sweep or NO_SWEEP
+    arms = _arms_of_sweep(sweep, runs) if sweep.arms else group(runs)
+    chosen = _base(arms, base or sweep.base)
+    return Study(arms, chosen, _measure(runs, measure or sweep.measure), sweep)
 
 
 def _arms_of_sweep(sweep: Sweep, runs: Sequence[Run]) -> tuple[Arm, ...]:
@@ -230,7 +235,7 @@ def _arms_of_sweep(sweep: Sweep, runs: Sequence[Run]) -> tuple[Arm, ...]:
     arms = []
     for name in sweep.arms:
         planned = [run_title(run.path) for run in sweep.runs if run.arm == name]
-        there = [found[title] for title in planned if title in found]
+        there = filter(None, map(found.get, planned))
         arms.append(Arm(name, tuple(there)))
     return tuple(arms)
 
@@ -246,20 +251,19 @@ def _base(arms: Sequence[Arm], name: str) -> Arm:
 
 
 def _measure(runs: Sequence[Run], text: str) -> Measure:
-    sets = list(dict.fromkeys(name for run in runs for name in run.evaluations))
+    evaluated = [of_set for run in runs for of_set in run.evaluations.items()]
+    sets = list(dict(evaluated))
     known_scores = [*metric_names(runs), *OF_MODELS]
     if not text:
         name = 'test' if 'test' in sets or not sets else sets[0]
         text = f'{name} {known_scores[0]}'
     name, _, score = text.rpartition(' ')
     if score not in known_scores or not name or (sets and name not in sets):
-        known = ', '.join(sets)
         raise UserError(
             f"--measure={text!r} must be a set and a score, such as 'test bleu'; the "
-            f'sets are {known}, the scores {", ".join(known_scores)}'
+            f'sets are {", ".join(sets)}, the scores {", ".join(known_scores)}'
         )
     lower = {'loss', 'perplexity'}
-    for run in runs:
-        for scores in run.evaluations.values():
-            lower.update(scores.get('lower_is_better', ()))
+    for _, scores in evaluated:
+        lower.update(scores.get('lower_is_better', ()))
     return Measure(name, score, score not in lower)

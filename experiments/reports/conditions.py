@@ -1,5 +1,9 @@
 """What was compared, and what keeps a comparison from being fair."""
 
+import collections
+
+from scipy import stats
+
 from experiments.command_line import console
 from experiments.reports.arms import Study, differing
 from experiments.reports.tables import Table
@@ -29,16 +33,20 @@ _COSTS = {
 def facts(study: Study) -> Table:
     """What all arms have in common, and in what they differ."""
     rows = []
-    if study.sweep is not None:
+    if study.sweep.arms:
         declared = f'{study.sweep.name}.py, SHA-256 {study.sweep.digest[:16]}'
         rows.append(('question, arms and contrasts', declared, 'all'))
-    known = [(arm.name, _facts(run, study)) for arm in study.arms for run in arm.runs]
-    for name in known[0][1]:
-        arms: dict[str, dict[str, None]] = {}  # by value, each once
+    known = []
+    for arm in study.arms:
+        known += [(arm.name, _facts(run, study)) for run in arm.runs]
+    _, first = known[0]
+    for name in first:
+        arms = collections.defaultdict(dict)  # by value, each once
         for arm, values in known:
-            arms.setdefault(values[name], {})[arm] = None
+            arms[values[name]][arm] = None
         for value, whose in arms.items():
-            rows.append((name, value, 'all' if len(arms) == 1 else '; '.join(whose)))
+            names = '; '.join(whose) if len(arms) > 1 else 'all'
+            rows.append((name, value, names))
     columns = ('what', 'value', 'arms')
     return Table('compared', 'Conditions', columns, rows)
 
@@ -48,10 +56,10 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
     measure = study.measure
     scored = run.evaluations.get(measure.set, {})
     signature = measure.score if measure.is_of_translations else run.metrics[0]
-    devices = [
-        f'{n} × {kind}' for kind, n in run.environment.get('devices', {}).items()
-    ]
-    git = run.environment.get('git') or {}
+    environment = run.environment
+    counts = environment.get('devices', {})
+    devices = [f'{count} × {kind}' for kind, count in counts.items()]
+    git = environment.get('git') or {}
     commit = str(git.get('commit', 'not known'))[:10]
     if git.get('changed'):
         commit += ' with changes'
@@ -64,7 +72,7 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
         'target tokens seen': run.tokens and float(f'{run.tokens:.3g}'),
         'commit': commit,
         'devices': ', '.join(devices) or None,
-        'jax': run.environment.get('packages', {}).get('jax'),
+        'jax': environment.get('packages', {}).get('jax'),
     }
     return {name: console.cell(value) for name, value in known.items()}
 
@@ -83,11 +91,12 @@ def warnings(study: Study) -> list[str]:
 
 def _missing(study: Study) -> list[str]:
     """The runs of the sweep that are not there."""
-    if study.sweep is None:
-        return []
-    there = {run_title(run.path.resolve()) for arm in study.arms for run in arm.runs}
-    missing = [run for run in study.sweep.runs if run_title(run.path) not in there]
-    return [f'Missing: {run.arm}, seed {run.seed} ({run.path}).' for run in missing]
+    there = {run_title(run.path.resolve()) for run in study.runs}
+    lines = []
+    for run in study.sweep.runs:
+        if run_title(run.path) not in there:
+            lines.append(f'Missing: {run.arm}, seed {run.seed} ({run.path}).')
+    return lines
 
 
 def _in_no_mean(study: Study) -> list[str]:
@@ -95,12 +104,14 @@ def _in_no_mean(study: Study) -> list[str]:
     lines = []
     for arm in study.arms:
         for run in arm.runs:
-            if run.finished and run not in arm.scored:
+            if run in arm.scored:
+                continue
+            if run.finished:
                 lines.append(
                     f'{run.path} has the seeds of another run of {arm.name}: it is no '
                     'independent run, and in no mean.'
                 )
-            if not run.finished:
+            else:
                 reason = f' ({run.message})' if run.message else ''
                 lines.append(
                     f'{arm.name}, seed {run.seed}: {run.status} at step '
@@ -120,10 +131,10 @@ def _beyond_the_question(study: Study) -> list[str]:
     for arm in study.arms:
         beyond = []
         for field in differing([*base.runs, *arm.runs]):
-            if study.sweep is None:
-                is_asked = not field.startswith(CONDITIONS)
-            else:
+            if study.sweep.arms:
                 is_asked = field in study.sweep.fields
+            else:
+                is_asked = not field.startswith(CONDITIONS)
             if not is_asked:
                 value = arm.runs[0].config.get(field)
                 wanted = base.runs[0].config.get(field)
@@ -170,15 +181,13 @@ def _unequal_cost(study: Study) -> list[str]:
 def _unequal_spread(study: Study) -> list[str]:
     """That arms spread differently over seeds, by Bartlett's test (1937)."""
     values = [list(arm.by_seeds(study.measure).values()) for arm in study.arms]
-    spread = [x for x in values if len(set(x)) > 1]
-    if not spread:
-        return []
-    from scipy import stats
-
-    constant = any(len(x) > 1 and len(set(x)) == 1 for x in values)
-    if not constant and (len(spread) < 2 or stats.bartlett(*spread).pvalue >= 0.01):
-        return []
-    return [
+    several = [of_arm for of_arm in values if len(of_arm) > 1]
+    spread = [of_arm for of_arm in several if len(set(of_arm)) > 1]
+    is_unequal = 0 < len(spread) < len(several)
+    if len(spread) == len(several) > 1:
+        is_unequal = stats.bartlett(*spread).pvalue < 0.01
+    line = (
         'Arms spread differently over their seeds, and the intervals take it for '
         'equal: those of arms that spread more are too narrow.'
-    ]
+    )
+    return [line] if is_unequal else []

@@ -1,9 +1,11 @@
 """What a sweep's design tells beside its answer: of its factors, and of its tuning."""
 
+import collections
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
 from scipy import stats
 
 from experiments.command_line import console
@@ -37,13 +39,14 @@ def effects(study: Study) -> Table | None:
       None where the sweep has no factors, or nothing tells chance.
     """
     scores = study.scores()
-    if study.sweep is None or len(study.sweep.factors) < 2 or not scores:
+    factors = list(study.sweep.factors)
+    if len(factors) < 2 or not scores:
         return None
-    found = analysis.effects(scores, study.sweep.levels, list(study.sweep.factors))
     rows = []
-    for effect in found:
-        freedom = f'{effect.freedom[0]}, {effect.freedom[1]}'
-        rows.append((' × '.join(effect.factors), freedom, effect.f, PValue(effect.p)))
+    for effect in analysis.effects(scores, study.sweep.levels, factors):
+        name = ' × '.join(effect.factors)
+        own, of_errors = effect.freedom
+        rows.append((name, f'{own}, {of_errors}', effect.f, PValue(effect.p)))
     note = (
         'Analysis of variance of type II, blocked by seed. A product of factors is '
         'their interaction: whether what one brings depends on the other. Each p is '
@@ -59,24 +62,21 @@ def across_data(study: Study) -> Table | None:
     Returns:
       None where it has not, or an arm has no score of one.
     """
-    if study.sweep is None or len(study.sweep.factors) < 2:
+    sweep = study.sweep
+    data = _factor_of_data(sweep)
+    if data is None or len(sweep.factors) < 2:
         return None
-    data = _factor_of_data(study.sweep)
-    if data is None:
-        return None
-    sign = 1 if study.measure.higher_is_better else -1
-    scores: dict[str, list[list[float]]] = {}  # of each data set
-    names = {}
+    names = sweep.without_factor(data)
+    scores = collections.defaultdict(list)  # of each data set
     for arm in study.arms:
-        levels = study.sweep.levels[arm.name]
-        names[arm.name] = ', '.join([*levels[:data], *levels[data + 1 :]])
-        values = [sign * score for score in arm.by_seeds(study.measure).values()]
-        scores.setdefault(names[arm.name], []).append(values)
-        if not values:
+        by_seeds = arm.by_seeds(study.measure)
+        if not by_seeds:
             return None
+        values = list(map(study.measure.rank, by_seeds.values()))
+        scores[names[arm.name]].append(values)
+    means = [list(map(fmean, sets)) for sets in scores.values()]
+    ranks = stats.rankdata(np.negative(means), axis=0).mean(1)
     base = names[study.base.name]
-    means = [[-fmean(values) for values in sets] for sets in scores.values()]
-    ranks = stats.rankdata(means, axis=0).mean(1)
     rows = []
     for (name, sets), rank in zip(scores.items(), ranks.tolist(), strict=True):
         row = (name, rank, None, None)
@@ -96,11 +96,11 @@ def across_data(study: Study) -> Table | None:
     return Table('across_data', 'Over all data sets', columns, rows, note=note)
 
 
-def _factor_of_data(sweep: Sweep) -> int | None:
+def _factor_of_data(sweep: Sweep) -> str | None:
     """Which of the factors is one of data sets."""
-    for i, levels in enumerate(sweep.factors.values()):
+    for factor, levels in sweep.factors.items():
         if all('data' in overrides for overrides in levels.values()):
-            return i
+            return factor
     return None
 
 
@@ -110,17 +110,17 @@ def time_to_target(study: Study) -> Table | None:
     Returns:
       None where the sweep has no target.
     """
-    target = study.sweep.target if study.sweep else None
+    target = study.sweep.target
     if target is None:
         return None
     rows = []
     for arm in study.arms:
         found = [_first_at_target(study, run, target) for run in arm.scored]
         reached = [row for row in found if row]
-        means = [
-            analysis.spread([row.get(name) for row in reached])
-            for name in ('step', 'tokens', 'seconds')
-        ]
+        means = []
+        for entry in ('step', 'tokens', 'seconds'):
+            values = [row.get(entry) for row in reached]
+            means.append(analysis.spread(values))
         rows.append((arm.name, f'{len(reached)} of {len(found)}', *means))
     score = study.measure.score
     note = (
@@ -134,10 +134,10 @@ def time_to_target(study: Study) -> Table | None:
 
 
 def _first_at_target(study: Study, run: Run, target: float) -> dict[str, Any]:
-    sign = 1 if study.measure.higher_is_better else -1
+    measure = study.measure
     for row in run.dev_rows():
-        value = row.get(study.measure.score)
-        if value is not None and sign * value >= sign * target:
+        value = row.get(measure.score)
+        if value is not None and measure.rank(value) >= measure.rank(target):
             return row
     return {}
 
@@ -145,12 +145,13 @@ def _first_at_target(study: Study, run: Run, target: float) -> dict[str, Any]:
 def tried(study: Study) -> list[Tried]:
     """Of each arm what it tried; nothing where the sweep tunes nothing."""
     sweep = study.sweep
-    if sweep is None or sweep.tune is None:
+    if sweep.tune is None:
         return []
     values = planning.chosen(sweep, sweep.trials)
     found = []
     for arm in sweep.arms:
-        scores = planning.trial_scores(x for x in sweep.trials if x.arm == arm)
+        trials = [run for run in sweep.trials if run.arm == arm]
+        scores = planning.trial_scores(trials)
         found.append(Tried(arm, scores, values.get(arm)))
     return found
 
@@ -161,7 +162,8 @@ def doubts(study: Study) -> list[str]:
     for arm, scores, value in tried(study):
         tune = _tuning(study)
         values = tune.tried
-        if _are_numbers(values) and value in (min(values), max(values)):
+        are_numbers = all(map(console.is_number, values))
+        if are_numbers and value in (min(values), max(values)):
             lines.append(
                 f'{arm}: its best {tune.field}, {value}, is at the edge of what was '
                 'tried: a value beyond may be better.'
@@ -192,8 +194,9 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
     rows = []
     for arm, scores, _ in found:
         means = list(map(fmean, scores.values()))
-        curve = analysis.expected_best(means, best) if means else []
-        rows.append((arm, *curve, *[None] * (most - len(curve))))
+        curve = analysis.expected_best(means, best)
+        missing = [None] * (most - len(curve))
+        rows.append((arm, *curve, *missing))
     note = (
         'Trials drawn from those above (Dodge et al. 2019). An arm that is ahead at '
         'every number is not so because it was tuned longer.'
@@ -207,31 +210,24 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
 def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
     """Scores against the values that were tried; None where these have no order."""
     tune = _tuning(study)
-    if not _are_numbers(tune.tried):
-        return None
-    lines = {
-        arm: [over_seeds(*trial) for trial in scores.items()]
-        for arm, scores, _ in found
-        if scores
-    }
-    if not lines:
+    are_numbers = all(map(console.is_number, tune.tried))
+    lines = {}
+    for arm, scores, _ in found:
+        if scores:
+            lines[arm] = [over_seeds(*trial) for trial in scores.items()]
+    if not lines or not are_numbers:
         return None
     score = _tuning_score(study)
     is_positive = min(tune.tried) > 0
-    chart = line_chart(lines, tune.field, score, logarithmic=is_positive)
+    chart = line_chart(lines, tune.field, score, is_positive)
     return Figure('tuning', f'{score} against {tune.field}', chart)
 
 
 def _tuning(study: Study) -> Tuning:
     """What the sweep of a study tunes, which has some trials."""
-    assert study.sweep is not None and study.sweep.tune is not None
+    assert study.sweep.tune is not None
     return study.sweep.tune
 
 
 def _tuning_score(study: Study) -> str:
     return f'{_tuning(study).set} {study.measure.score}'
-
-
-def _are_numbers(values: Sequence[Any]) -> bool:
-    """Whether values have an order, by which they can be drawn."""
-    return all(map(console.is_number, values))

@@ -3,8 +3,10 @@
 Texts go into charts as data, never as markup.
 """
 
+import collections
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -30,7 +32,7 @@ COLOURS = [
 # The next for each round of the colours.
 _DASHES = [dash for dash in ([1, 0], [6, 3], [2, 2]) for _ in COLOURS]
 _WIDTH = 420  # pixels
-_HEIGHT = 260
+_SIZE = {'width': _WIDTH, 'height': 260}
 # Of files: room for the wider letters of another system's fonts.
 _PADDING = {'left': 20, 'top': 8, 'right': 28, 'bottom': 8}
 _MOST_POINTS = 4_000  # of all lines of a figure
@@ -120,41 +122,40 @@ def line_chart(
     kind = 'log' if logarithmic else 'linear'
     x_scale = alt.Scale(type=kind, zero=False, nice=False)
     x_axis = alt.Axis(labelExpr=_SHORT)
-    colours = alt.Scale(domain=names, range=COLOURS)
     most = max(1, _MOST_POINTS // len(lines))
     values = [_line(name, points, most) for name, points in lines.items()]
     has_bands = any(line['low'] != line['high'] for line in values)
     y_title = [y_label, 'band: lowest to highest seed'] if has_bands else y_label
-    base = alt.Chart(alt.InlineData(values=values))
-    base = base.transform_flatten(list(Point._fields)).encode(
+    data = alt.Chart(alt.InlineData(values=values))
+    base = data.transform_flatten(list(Point._fields)).encode(
         x=alt.X('x:Q', title=x_label, scale=x_scale, axis=x_axis),
         y=alt.Y('y:Q', title=y_title, scale=alt.Scale(zero=False)),
-        color=alt.Color('line:N', scale=colours, legend=_legend()),
+        color=_colour('line:N', names),
     )
     whole = base.encode(y=alt.Y('low:Q', title=y_title), y2='high:Q')
     dashes = alt.Scale(domain=names, range=_DASHES)
     # Of a line of one point nothing else would be seen.
     if_alone = alt.condition('datum.alone', alt.value(1), alt.value(0))
-    chart = alt.layer(
+    return alt.layer(
         whole.mark_area(opacity=0.2),
         base.mark_line().encode(strokeDash=alt.StrokeDash('line:N', scale=dashes)),
         whole.mark_rule().encode(opacity=if_alone),
         base.mark_point(filled=True, size=60).encode(opacity=if_alone),
         # Points that are not seen answer the pointer near a line.
         base.mark_point(size=250, opacity=0, tooltip=True),
+        **_SIZE,
     )
-    return chart.properties(width=_WIDTH, height=_HEIGHT)
 
 
 def _line(name: str, points: Sequence[Point], most: int) -> dict[str, Any]:
     """A line as data: few characters, for a page may have thousands of points."""
     stride = -(-len(points) // most)
-    shown = points[(len(points) - 1) % stride :: stride]
-    values = {
-        field: [float(f'{point[i]:.6g}') for point in shown]
-        for i, field in enumerate(Point._fields)
-    }
-    return {'line': name, 'alone': len(shown) == 1, **values}
+    shown = points[::-stride][::-1]
+    line: dict[str, Any] = {'line': name, 'alone': len(shown) == 1}
+    columns = zip(*shown, strict=True)
+    for field, values in zip(Point._fields, columns, strict=True):
+        line[field] = [float(f'{value:.6g}') for value in values]
+    return line
 
 
 def curves(study: Study, against: str = 'step') -> list[Figure]:
@@ -168,8 +169,8 @@ def curves(study: Study, against: str = 'step') -> list[Figure]:
       loss, rate and gradient norm, what decides on the dev set, and what losses report.
     """
     metric = study.metrics[0]
-    runs = [run for arm in study.arms for run in arm.runs]
-    reported = sorted({y for run in runs for row in run.rows for y in row})
+    rows = chain(*(run.rows for run in study.runs))
+    reported = sorted(set(chain(*rows)))
     # Title, kind of the rows, and which of their entries.
     drawn = [
         ('Training loss', 'train', 'loss'),
@@ -205,10 +206,12 @@ def _curve(study: Study, kind: str, x: str, y: str) -> dict[str, list[Point]]:
                 lines[f'{arm.name}, seed {run.seed} ({run.status})'] = [run]
     drawn = {}
     for name, runs in lines.items():
-        by_step = [_rows(run, kind, x, y) for run in runs]
+        by_step = collections.defaultdict(list)
+        for run in runs:
+            for step, row in _rows(run, kind, x, y).items():
+                by_step[step].append(row)
         points = []
-        for step in by_step[0] if by_step else ():
-            rows = [of_run[step] for of_run in by_step if step in of_run]
+        for rows in by_step.values():
             if len(rows) == len(runs):
                 mean_x = fmean(row[x] for row in rows)
                 points.append(over_seeds(mean_x, [row[y] for row in rows]))
@@ -220,11 +223,11 @@ def _curve(study: Study, kind: str, x: str, y: str) -> dict[str, list[Point]]:
 def _rows(run: Run, kind: str, x: str, y: str) -> dict[int, dict[str, Any]]:
     """The rows of a kind that have both x and y, by their steps."""
     rows = run.dev_rows() if kind == 'eval' else run.rows
-    return {
-        row['step']: row
-        for row in rows
-        if row['kind'] == kind and None not in (row.get(x), row.get(y))
-    }
+    found = {}
+    for row in rows:
+        if row['kind'] == kind and None not in (row.get(x), row.get(y)):
+            found[row['step']] = row
+    return found
 
 
 def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
@@ -236,21 +239,22 @@ def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
     shown = [contrast for contrast in contrasts if contrast.low is not None]
     if not shown:
         return None
+    bases = {contrast.base for contrast in shown}
     x_label = f'{measure}, difference'
-    names = [f'{contrast.arm} − {contrast.base}' for contrast in shown]
-    if len({contrast.base for contrast in shown}) == 1:
+    if len(bases) == 1:
         x_label = f'{x_label} from {shown[0].base}'
-        names = [contrast.arm for contrast in shown]
-    values = [
-        {
-            'arm': name,
+    values = []
+    for contrast in shown:
+        pair = f'{contrast.arm} − {contrast.base}'
+        row = {
+            'arm': contrast.arm if len(bases) == 1 else pair,
             'effect': contrast.effect,
             'low': contrast.low,
             'high': contrast.high,
             'verdict': 'differs' if contrast.significant else 'no difference shown',
         }
-        for name, contrast in zip(names, shown, strict=True)
-    ]
+        values.append(row)
+    names = [row['arm'] for row in values]
     verdicts = alt.Scale(
         domain=['differs', 'no difference shown'], range=[COLOURS[0], COLOURS[-1]]
     )
@@ -259,15 +263,18 @@ def forest(contrasts: Sequence[Contrast], measure: str) -> Figure | None:
         y=alt.Y('arm:N', sort=names, title=None, axis=alt.Axis(labelLimit=260)),
         color=alt.Color('verdict:N', scale=verdicts, legend=legend),
     )
-    bars = base.mark_rule(strokeWidth=2).encode(
-        x=alt.X('low:Q', title=[x_label, 'bars: 95 % intervals']), x2='high:Q'
-    )
+    x = alt.X('low:Q', title=[x_label, 'bars: 95 % intervals'])
+    bars = base.mark_rule(strokeWidth=2).encode(x=x, x2='high:Q')
     points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
-    zero = alt.Chart(alt.InlineData(values=[{'x': 0}])).mark_rule(
-        strokeDash=[2, 2], color=COLOURS[-1]
+    zero = alt.Chart(alt.InlineData(values=[{'x': 0}]))
+    line = zero.mark_rule(strokeDash=[2, 2], color=COLOURS[-1])
+    chart = alt.layer(
+        line.encode(x='x:Q'),
+        bars,
+        points.encode(x='effect:Q'),
+        width=_WIDTH,
+        height=22 * len(shown),
     )
-    layers = alt.layer(zero.encode(x='x:Q'), bars, points.encode(x='effect:Q'))
-    chart = layers.properties(width=_WIDTH, height=22 * len(shown))
     return Figure('differences', 'Differences', chart)
 
 
@@ -296,13 +303,9 @@ def score_by_cost(study: Study) -> Figure | None:
     across = base.mark_rule().encode(x='x_low:Q', x2='x_high:Q')
     upright = base.mark_rule().encode(y='y_low:Q', y2='y_high:Q')
     points = base.mark_point(filled=True, size=60, opacity=1, tooltip=True)
-    chart = alt.layer(across, upright, points)
+    chart = alt.layer(across, upright, points, **_SIZE)
     title = f'{study.measure} over training FLOPs'
-    return Figure(
-        'score_by_training_flops',
-        title,
-        chart.properties(width=_WIDTH, height=_HEIGHT),
-    )
+    return Figure('score_by_training_flops', title, chart)
 
 
 def scores_over_sizes(study: Study) -> Figure | None:
@@ -314,19 +317,17 @@ def scores_over_sizes(study: Study) -> Figure | None:
     Returns:
       None where no factor of the sweep is one of sizes, or fewer than two have scores.
     """
-    sweep = study.sweep
-    which = _factor_of_sizes(sweep) if sweep else None
-    if sweep is None or which is None:
+    factor = _factor_of_sizes(study.sweep)
+    if factor is None:
         return None
+    names = study.sweep.without_factor(factor)
     values = []
     for arm in study.arms:
         size = arm.cost('parameters')
         if size is None:
             continue
-        levels = sweep.levels[arm.name]
-        others = ', '.join([*levels[:which], *levels[which + 1 :]])
         for score in arm.by_seeds(study.measure).values():
-            values.append({'arm': others, 'x': size.mean, 'y': score})
+            values.append({'arm': names[arm.name], 'x': size.mean, 'y': score})
     if len({row['x'] for row in values}) < 2:
         return None
     x_scale = alt.Scale(type='log', nice=False, padding=20)
@@ -335,36 +336,32 @@ def scores_over_sizes(study: Study) -> Figure | None:
     base = _by_arm(values, x, study)
     fitted = base.transform_regression('x', 'y', groupby=['arm'], method='log')
     points = base.mark_point(filled=True, opacity=0.6, tooltip=True)
-    chart = alt.layer(fitted.mark_line(), points)
-    return Figure(
-        'scores_over_sizes',
-        f'{study.measure} over parameters',
-        chart.properties(width=_WIDTH, height=_HEIGHT),
-    )
+    chart = alt.layer(fitted.mark_line(), points, **_SIZE)
+    title = f'{study.measure} over parameters'
+    return Figure('scores_over_sizes', title, chart)
 
 
 def _by_arm(values: list[dict[str, Any]], x: alt.X, study: Study) -> alt.Chart:
     """What decides, over x, in the colour of each arm."""
     names = list(dict.fromkeys(row['arm'] for row in values))
-    colours = alt.Scale(domain=names, range=COLOURS)
     y = alt.Y('y:Q', title=str(study.measure), scale=alt.Scale(zero=False))
     chart = alt.Chart(alt.InlineData(values=values))
-    return chart.encode(
-        x=x, y=y, color=alt.Color('arm:N', scale=colours, legend=_legend())
-    )
+    return chart.encode(x=x, y=y, color=_colour('arm:N', names))
 
 
-def _factor_of_sizes(sweep: Sweep) -> int | None:
+def _factor_of_sizes(sweep: Sweep) -> str | None:
     """Which of the factors makes models larger, and nothing else."""
-    for i, levels in enumerate(sweep.factors.values()):
-        fields = {field for overrides in levels.values() for field in overrides}
+    for factor, levels in sweep.factors.items():
+        fields = set(chain(*levels.values()))
         if fields and fields <= SIZES:
-            return i
+            return factor
     return None
 
 
-def _legend() -> alt.Legend:
-    """Below the axes, in two columns."""
-    return alt.Legend(
+def _colour(field: str, names: Sequence[str]) -> alt.Color:
+    """Of each name its own, told below the axes in two columns."""
+    legend = alt.Legend(
         orient='bottom', columns=2, title=None, symbolType='stroke', symbolOpacity=1
     )
+    scale = alt.Scale(domain=names, range=COLOURS)
+    return alt.Color(field, scale=scale, legend=legend)

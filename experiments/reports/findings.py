@@ -4,7 +4,7 @@ Beside it all scores, their cost, and what was published.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import chain
 
 import numpy as np
 
@@ -41,8 +41,6 @@ def from_base(study: Study) -> dict[str, Contrast]:
 
 def declared(study: Study) -> list[Contrast]:
     """The differences that a sweep's file names as its question, as far as there."""
-    if study.sweep is None:
-        return []
     scores = study.scores()
     pairs = [pair for pair in study.sweep.contrasts if scores.keys() >= set(pair)]
     if not pairs:
@@ -96,7 +94,8 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
         test = [*cells_of(contrast), permuted(contrast)] if contrast else [None] * 4
         seeds = len(arm.by_seeds(study.measure))
         mean = arm.spread(study.measure)
-        rows.append((arm.name, seeds, mean, *test, verdict(study, arm, contrast)))
+        said = verdict(study, arm, contrast)
+        rows.append((arm.name, seeds, mean, *test, said))
     note = (
         'Mean ± standard deviation over seeds. Difference: from the base, without what '
         'a seed brings to all arms alike (blocked by seed, where arms share them). The '
@@ -104,7 +103,7 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
         f'and an arm is better or worse where it is below {LEVEL}. Permuted: p by '
         'exchanging arms within seeds, for which errors need not be normal.'
     )
-    if study.sweep is not None and study.sweep.contrasts:
+    if study.sweep.contrasts:
         note += ' Of these, what the question does not name is exploratory.'
     decimals = (str(study.measure), 'difference', '95 % interval')
     columns = ('arm', 'seeds', *decimals, 'p', 'p, permuted', 'verdict')
@@ -157,13 +156,14 @@ def over_sentences(study: Study, contrasts: Mapping[str, Contrast]) -> Table | N
 
 def _paired_translations(study: Study, arm: Arm) -> list[Paired]:
     """By seed what the base and an arm make of sentences that are always the same."""
+    name = study.measure.set
     bases = {run.seeds: run for run in study.base.scored}
     pairs: list[Paired] = []
     for run in arm.scored:
         if run.seeds not in bases:
             continue
-        of_base = reading.read_translations(bases[run.seeds], study.measure.set)
-        of_arm = reading.read_translations(run, study.measure.set)
+        of_base = reading.read_translations(bases[run.seeds], name)
+        of_arm = reading.read_translations(run, name)
         if of_base is None or of_arm is None:
             continue
         first, _ = pairs[0] if pairs else (of_base, of_arm)
@@ -185,13 +185,11 @@ def paired_test(
       pairs: of each seed the base's and the system's, of the same sentences.
       family, contrast: as there.
     """
-    base, system = (
-        np.array(
-            [metric.statistics(x.outputs, x.references, x.sources) for x in side],
-            np.float64,
-        )
+    sides = [
+        [metric.statistics(x.outputs, x.references, x.sources) for x in side]
         for side in zip(*pairs, strict=True)
-    )
+    ]
+    base, system = np.array(sides, float)
 
     def score_of_sum(total):
         return metric.score_of(total.tolist())
@@ -209,7 +207,7 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
     lines = [_sentence(study, contrast) for contrast in contrasts]
     if not study.scores():
         lines.append('No run has finished: there is no score to compare.')
-    if study.sweep is not None and study.sweep.until is not None:
+    if study.sweep.until is not None:
         ended = study.sweep.ended or 'results may still bring more'
         lines.append(f'Seeds: {ended}. Intervals allow for every look at them.')
     return lines
@@ -247,22 +245,18 @@ def runs(study: Study) -> Table:
     rows = []
     for arm in study.arms:
         by_seeds = arm.by_seeds(study.measure)
-        rows += [
-            (arm.name, run.seed, by_seeds[run.seeds])
-            for run in arm.scored
-            if run.seeds in by_seeds
-        ]
+        for run in arm.scored:
+            if run.seeds in by_seeds:
+                rows.append((arm.name, run.seed, by_seeds[run.seeds]))
     return Table('runs', 'Runs', ('arm', 'seed', 'score'), rows)
 
 
 def scores(study: Study) -> Table:
     """Every score of every set: a row for each set and arm; means over seeds."""
-    sets = dict.fromkeys(
-        name for arm in study.arms for run in arm.scored for name in run.evaluations
-    )
+    runs = [run for arm in study.arms for run in arm.scored]
     names = [*study.metrics, *OF_MODELS]
-    rows: list[tuple[Any, ...]] = []
-    for name in sets:
+    rows = []
+    for name in dict.fromkeys(chain(*[run.evaluations for run in runs])):
         for arm in study.arms:
             spreads = [arm.spread(Measure(name, score)) for score in names]
             rows.append((name, arm.name, *spreads))
@@ -278,11 +272,10 @@ def published(study: Study) -> Table | None:
     Returns:
       None without a sweep, and where its source gives no numbers.
     """
-    if study.sweep is None:
-        return None
     rows = []
     for arm in study.arms:
-        for name, number in study.sweep.published.get(arm.name, {}).items():
+        numbers = study.sweep.published.get(arm.name, {})
+        for name, number in numbers.items():
             if name in (*study.metrics, *OF_MODELS):
                 here = arm.spread(Measure(study.measure.set, name))
             else:

@@ -53,16 +53,19 @@ def attended(run: OpenedRun, source: str, target: str) -> dict[str, Attended]:
     An attention that does not hold its weights, such as the blockwise one, is left out.
     """
     batch = pairs_batch(run.tokenizer, [(source, target)])
+    source_ids = batch['source'][0].tolist()
+    target_ids = batch['inputs'][0].tolist()
     of_source, of_target = run.tokenizer.sides
-    read = of_source.pieces(batch['source'][0].tolist())
-    written = of_target.pieces(batch['inputs'][0].tolist())
+    read = of_source.pieces(source_ids)
+    written = of_target.pieces(target_ids)
     found = {}
     for kind, layers in run.record(source, target).weights.items():
         own = read if kind == 'encoder' else written
         if layers[0].shape[2] == len(read) + len(written):
             own = [*read, *written]  # one stack reads both
         keys = read if kind == CROSS else own
-        found[kind] = Attended(own, keys, [np.asarray(layer[0]) for layer in layers])
+        weights = [np.asarray(layer[0]) for layer in layers]
+        found[kind] = Attended(own, keys, weights)
     return found
 
 

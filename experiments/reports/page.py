@@ -1,8 +1,8 @@
 """A report: sections of text, tables and figures, as a page and as files."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jinja2
 import vl_convert
@@ -32,8 +32,7 @@ _TEMPLATES.filters['text'] = tables.escape_markdown
 _TEMPLATES.filters['table'] = tables.markdown
 
 
-@dataclasses.dataclass
-class Section:
+class Section(NamedTuple):
     """A part of the report.
 
     Attributes:
@@ -46,11 +45,11 @@ class Section:
     """
 
     title: str
-    text: list[str] = dataclasses.field(default_factory=list)
-    tables: list[Table] = dataclasses.field(default_factory=list)
-    figures: list[Figure] = dataclasses.field(default_factory=list)
-    sentences: list[Sentence] = dataclasses.field(default_factory=list)
-    doubts: list[str] = dataclasses.field(default_factory=list)
+    text: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+    sentences: Sequence[Sentence] = ()
+    doubts: Sequence[str] = ()
 
 
 def write(
@@ -67,15 +66,15 @@ def write(
     Raises:
       UserError: a file cannot be written, or translations cannot be read.
     """
-    sections = [
+    sections = _some(
         _answer(study, notes),
         _compared(study),
-        *_tuning(study),
+        _tuning(study),
         _costs(study),
         Section('Scores', tables=[findings.scores(study)]),
-        *_curves(study, against),
+        _curves(study, against),
         *_translations(study),
-    ]
+    )
     for section in sections:
         for table in section.tables:
             storage.write(folder / f'tables/{table.name}.csv', tables.as_csv(table))
@@ -84,73 +83,75 @@ def write(
             for form, data in figures.files(figure).items():
                 storage.write(folder / f'figures/{figure.name}.{form}', data)
     storage.write(folder / 'tables/runs.csv', tables.as_csv(findings.runs(study)))
-    title = f'{len(study.arms)} arms by {study.measure}'
-    title = study.sweep.question if study.sweep else title
+    title = study.sweep.question or f'{len(study.arms)} arms by {study.measure}'
     storage.write(folder / 'report.md', markdown(title, sections))
     storage.write(folder / 'index.html', html(title, sections))
+
+
+def _some(*found: Any) -> list[Any]:
+    """What is there of parts of a report, of which None are not."""
+    return [part for part in found if part is not None]
 
 
 def _answer(study: Study, notes: Sequence[str]) -> Section:
     contrasts = findings.from_base(study)
     declared = findings.declared(study)
-    section = Section('Answer', findings.answer(study, declared))
-    section.tables += filter(
-        None,
-        [
+    drawn = declared or list(contrasts.values())
+    return Section(
+        'Answer',
+        findings.answer(study, declared),
+        _some(
             findings.ranking(study, contrasts),
             designs.effects(study),
             designs.across_data(study),
             findings.over_sentences(study, contrasts),
-        ],
+        ),
+        _some(
+            figures.forest(drawn, str(study.measure)),
+            figures.scores_over_sizes(study),
+        ),
+        doubts=[*designs.doubts(study), *conditions.warnings(study), *notes],
     )
-    forest = figures.forest(declared or list(contrasts.values()), str(study.measure))
-    section.figures += filter(None, [forest, figures.scores_over_sizes(study)])
-    section.doubts += designs.doubts(study)
-    section.doubts += conditions.warnings(study)
-    section.doubts += notes
-    return section
 
 
 def _compared(study: Study) -> Section:
-    section = Section('What was compared', tables=[conditions.facts(study)])
-    section.tables += filter(None, [findings.published(study)])
-    if study.sweep is not None:
-        section.text += [
+    text = []
+    if study.sweep.arms:
+        text = [
             f'Source: {study.sweep.source}',
             f'What differs here: {study.sweep.differs}',
         ]
-    return section
+    compared = _some(conditions.facts(study), findings.published(study))
+    return Section('What was compared', text, compared)
 
 
-def _tuning(study: Study) -> list[Section]:
-    """What each arm tried before; none where nothing was tuned."""
+def _tuning(study: Study) -> Section | None:
+    """What each arm tried before; None where nothing was tuned."""
     tried = designs.tried(study)
     if not tried:
-        return []
+        return None
     text = (
         'All arms tried equally many values; what is reported are runs of other seeds.'
     )
     shown = [designs.trials(study, tried), designs.expected_best(study, tried)]
-    section = Section('Tuning', [text], shown)
-    section.figures += filter(None, [designs.tuning_curve(study, tried)])
-    return [section]
+    curve = designs.tuning_curve(study, tried)
+    return Section('Tuning', [text], shown, _some(curve))
 
 
 def _costs(study: Study) -> Section:
-    section = Section('Cost', tables=[findings.costs(study)])
-    section.tables += filter(None, [designs.time_to_target(study)])
-    section.figures += filter(None, [figures.score_by_cost(study)])
-    return section
+    costs = _some(findings.costs(study), designs.time_to_target(study))
+    beside_scores = figures.score_by_cost(study)
+    return Section('Cost', tables=costs, figures=_some(beside_scores))
 
 
-def _curves(study: Study, against: str) -> list[Section]:
-    """The curves of training; none where no run has any."""
+def _curves(study: Study, against: str) -> Section | None:
+    """The curves of training; None where no run has any."""
     drawn = figures.curves(study, against)
     text = (
         'A line is the mean over seeds at the steps that all of an arm have. Tokens '
         "and time that a row does not tell are its share of the run's, by steps."
     )
-    return [Section('Curves', [text], figures=drawn)] if drawn else []
+    return Section('Curves', [text], figures=drawn) if drawn else None
 
 
 def _translations(study: Study) -> list[Section]:
@@ -158,13 +159,13 @@ def _translations(study: Study) -> list[Section]:
     translated = texts.translated(study)
     if translated is None:
         return []
-    by_group = texts.by_group(translated)
     text = (
         f'Set {translated.name}: sentences that the arms translate differently, if '
         'any; of each arm, its first seed.'
     )
     sentences = texts.differing(translated)
     found = [Section('Translations', [text], sentences=sentences)]
+    by_group = texts.by_group(translated)
     if by_group is not None:
         found.insert(0, Section('Where the score comes from', tables=[by_group]))
     return found
@@ -177,10 +178,12 @@ def html(title: str, sections: Sequence[Section]) -> str:
       title: of the page.
       sections: of at least one figure together.
     """
-    drawn = {
-        figure.name: figure.spec() for section in sections for figure in section.figures
-    }
-    return _TEMPLATES.get_template('page.html.jinja').render(
+    drawn = {}
+    for section in sections:
+        for figure in section.figures:
+            drawn[figure.name] = figure.spec()
+    template = _TEMPLATES.get_template('page.html.jinja')
+    return template.render(
         title=title,
         sections=sections,
         figures=drawn,

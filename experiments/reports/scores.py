@@ -29,16 +29,15 @@ def read_scores(path: Path) -> Scores:
     """
     found: Scores = {}
     for number, row in enumerate(_read_rows(path, COLUMNS), 2):
-        by_seed = found.setdefault(row['arm'], {})
+        arm, seed, score = (row[name] for name in COLUMNS)
+        by_seed = found.setdefault(arm, {})
         where = f'{path}, line {number}'
-        if row['seed'] in by_seed:
-            raise UserError(
-                f'{where}: {row["arm"]} has two scores of seed {row["seed"]}'
-            )
+        if seed in by_seed:
+            raise UserError(f'{where}: {arm} has two scores of seed {seed}')
         try:
-            by_seed[row['seed']] = float(row['score'])
+            by_seed[seed] = float(score)
         except (TypeError, ValueError):
-            raise UserError(f'{where}: {row["score"]!r} is no score') from None
+            raise UserError(f'{where}: {score!r} is no score') from None
     if len(found) < 2:
         raise UserError(f'{path} has fewer than two arms: there is nothing to compare')
     return found
@@ -91,13 +90,16 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
     """
     found = read_scores(folder / 'tables/runs.csv')
     answer = folder / 'tables/answer.csv'
-    shipped = {row['arm']: row for row in _read_rows(answer, ('arm',))}
-    bases = [arm for arm, row in shipped.items() if row.get('verdict') == 'the base']
+    rows = {row['arm']: row for row in _read_rows(answer, ('arm',))}
+    bases = [arm for arm, row in rows.items() if row.get('verdict') == 'the base']
     if len(bases) != 1:
         raise UserError(f'{answer} is not the answer of a report: it names no base')
     with user_errors(f'{answer}: '):
         contrasts = compare(found, bases[0])
-    others = [x.arm for x in contrasts if not _is_shipped(x, shipped.get(x.arm, {}))]
+    others = []
+    for contrast in contrasts:
+        if not _is_shipped(contrast, rows.get(contrast.arm, {})):
+            others.append(contrast.arm)
     return as_table(contrasts), others
 
 

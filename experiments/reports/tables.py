@@ -1,7 +1,6 @@
 """Tables of a report, as text, Markdown, CSV and LaTeX."""
 
 import csv
-import dataclasses
 import html
 import io
 import re
@@ -46,8 +45,7 @@ _PARTS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """Rows of values under names.
 
     Attributes:

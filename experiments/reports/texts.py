@@ -74,9 +74,10 @@ def differing(found: Translated) -> list[Sentence]:
       `_SHOWN` at most, with the translation of each arm's first seed.
     """
     rows = []
-    for i in range(len(found.sources)):
+    for i, source in enumerate(found.sources):
+        reference, *_ = found.references[i]
         translations = {arm: seeds[0][i] for arm, seeds in found.outputs.items()}
-        rows.append(Sentence(found.sources[i], found.references[i][0], translations))
+        rows.append(Sentence(source, reference, translations))
     differ = [row for row in rows if len(set(row.translations.values())) > 1]
     chosen = differ or rows
     step = max(1, len(chosen) // _SHOWN)
@@ -113,10 +114,12 @@ def by_group(found: Translated) -> Table | None:
 
 
 def _by_length(found: Translated) -> dict[str, list[int]]:
-    lengths = [len(first.split()) for first, *_ in found.references]
     groups = {}
     for low, high in itertools.pairwise((0, *LENGTHS)):
-        members = [i for i, length in enumerate(lengths) if low < length <= high]
+        members = []
+        for i, (first, *_) in enumerate(found.references):
+            if low < len(first.split()) <= high:
+                members.append(i)
         groups[f'{low + 1}–{high} words'] = members
     return groups
 

@@ -192,6 +192,15 @@ class Sweep:
         combinations = itertools.product(*self.factors.values())
         return dict(zip(self.arms, combinations, strict=True)) if self.factors else {}
 
+    def without_factor(self, factor: str) -> dict[str, str]:
+        """Arm → its name without its level of a factor."""
+        names = {}
+        for arm, levels in self.levels.items():
+            of_factors = dict(zip(self.factors, levels, strict=True))
+            del of_factors[factor]
+            names[arm] = ', '.join(of_factors.values())
+        return names
+
 
 NOT_OF_THE_FILE = ('name', 'until', 'digest', 'trials', 'runs', 'ended')
 
