@@ -4,8 +4,8 @@ The compiler's own analysis needs a compiled program, and counts the body of a l
 once, however many iterations it has.
 """
 
+import math
 from collections import Counter
-from math import prod
 from typing import Any
 
 from jax.extend import core
@@ -48,8 +48,10 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
 
 
 def _product(eqn: Any) -> int:
-    if not eqn.outvars[0].aval.ndim:
+    (product,) = eqn.outvars
+    if not product.aval.ndim:
         return 0
     (contracted, _), _ = eqn.params['dimension_numbers']
     shape = eqn.invars[0].aval.shape
-    return 2 * eqn.outvars[0].aval.size * prod(shape[axis] for axis in contracted)
+    terms = math.prod(shape[axis] for axis in contracted)
+    return 2 * product.aval.size * terms

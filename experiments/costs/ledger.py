@@ -3,7 +3,6 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -41,8 +40,7 @@ _ALONE = AbstractMesh((1,) * len(AXES), AXES)  # one device, which has everythin
 _OF_A_STACK = (*SUBLAYERS.values(), 'other')
 PARTS = [
     'embeddings',
-    *(f'encoder {name}' for name in _OF_A_STACK),
-    *(f'decoder {name}' for name in _OF_A_STACK),
+    *(f'{stack} {name}' for stack in STACKS for name in _OF_A_STACK),
     'logits',
 ]
 
@@ -87,18 +85,16 @@ def ledger(config: ExperimentConfig) -> dict[str, dict[str, int]]:
     }
     tokens = rows * length
     flops = once['total'] * tokens
-    mesh = AbstractMesh(tuple(vars(config.mesh)[axis] or 1 for axis in AXES), AXES)
+    numbers = [getattr(config.mesh, axis) or 1 for axis in AXES]
+    mesh = AbstractMesh(tuple(numbers), AXES)
     check_divides(mesh, state.params)
     return {
         'parameters': _parameters(state.params),
         'trained': _parameters(trained),
         'flops_per_token': once,
         'recomputed': {'flops_per_token': again},
-        'bytes': {name: _bytes(tree, _ALONE) for name, tree in arrays.items()},
-        'device': {
-            'devices': mesh.size,
-            **{name: _bytes(tree, mesh) for name, tree in arrays.items()},
-        },
+        'bytes': _bytes(arrays, _ALONE),
+        'device': {'devices': mesh.size, **_bytes(arrays, mesh)},
         'batch': {'rows': rows, 'length': length, 'tokens': tokens},
         'flops': {'batch': flops, 'training': flops * config.train.steps},
     }
@@ -118,21 +114,27 @@ def flops_per_token(
       ValueError: there are products in a `while` loop.
     """
     rows, length = batch_shape(config)
-    shape = rows // config.train.accumulate, length
+    rows //= config.train.accumulate
     loss = DEFAULT_LOSS if config.train.teacher else config.train.loss
-    batch = abstract_batch(shape, check.source_features(config, model))
-    step = _step(model, variables, batch, frozen.paths(config, model), loss)
-    return _by_part(count_flops(step).items(), math.prod(shape))
+    features = check.source_features(config, model)
+    batch = abstract_batch((rows, length), features)
+    held = frozen.paths(config, model)
+    step = _step(model, variables, batch, held, loss)
+    return _by_part(count_flops(step), rows * length)
 
 
-def _bytes(tree: Any, mesh: AbstractMesh) -> int:
-    """The bytes of the parts of some arrays that one device of a mesh has."""
+def _bytes(arrays: dict[str, Any], mesh: AbstractMesh) -> dict[str, int]:
+    """By name the bytes of the parts of trees that one device of a mesh has."""
 
     def size(x, sharding):
-        return math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
+        shape = sharding.shard_shape(x.shape)
+        return math.prod(shape) * x.dtype.itemsize
 
-    sizes = jax.tree.map(size, tree, state_shardings(tree, mesh))
-    return sum(jax.tree.leaves(sizes))
+    found = {}
+    for name, tree in arrays.items():
+        sizes = jax.tree.map(size, tree, state_shardings(tree, mesh))
+        found[name] = sum(jax.tree.leaves(sizes))
+    return found
 
 
 def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
@@ -189,28 +191,30 @@ def _step(
 
 def _parameters(params: Any) -> dict[str, int]:
     """How many parameters, by part, and their total."""
-    return _by_part((path, x.size) for path, x in freezing.paths(params).items())
+    arrays = freezing.paths(params)
+    return _by_part({path: array.size for path, array in arrays.items()})
 
 
-def _by_part(counts: Iterable[tuple[str, int]], share: int = 1) -> dict[str, int]:
+def _by_part(counts: dict[str, int], share: int = 1) -> dict[str, int]:
     """The sum of the counts in each part, and their total, divided by `share`."""
     total = Counter()
-    for path, count in counts:
+    for path, count in counts.items():
         total[_part(path)] += count
-    parts = {part: round(total[part] / share) for part in PARTS if total[part]}
-    return parts | {'total': round(total.total() / share)}
+    found = {}
+    for part in PARTS:
+        if total[part]:
+            found[part] = round(total[part] / share)
+    return found | {'total': round(total.total() / share)}
 
 
 def _part(path: str) -> str:
     """`encoder/layer_0/self_attention/query/kernel` → `encoder self-attention`."""
     words = re.findall('[a-z]+(?:_[a-z]+)*', path)
     tops = [word.split('_')[0] for word in words]
-    stack = next((stack for stack in STACKS if stack in tops), None)
-    if stack is not None:
-        sublayer = next(
-            (SUBLAYERS[name] for name in SUBLAYERS if name in words), 'other'
-        )
-        return f'{stack} {sublayer}'
+    for stack in STACKS:
+        if stack in tops:
+            sublayers = [part for name, part in SUBLAYERS.items() if name in words]
+            return f'{stack} {[*sublayers, "other"][0]}'
     if any(word.endswith('embedding') for word in words):
         return 'embeddings'
     return 'logits'
