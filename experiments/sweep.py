@@ -89,14 +89,14 @@ def _power(sweep: Sweep) -> str:
     from experiments.reports import analysis
 
     pilot = planning.scores(sweep.runs)
-    looks = sweep.until.looks if sweep.until else 1
-    least = analysis.smallest_seen(pilot, len(sweep.arms), len(sweep.seeds), looks)
+    seeds = len(sweep.seeds)
+    least = analysis.smallest_seen(pilot, len(sweep.arms), seeds, sweep.looks)
     if least is None:
         return 'power: not known before two arms have two finished seeds'
     runs = sum(map(len, pilot.values()))
     return (
         f'power: by the spread of {runs} finished runs, in 80 of 100 sweeps '
-        f'{len(sweep.seeds)} seeds show a difference of {console.cell(least)}'
+        f'{seeds} seeds show a difference of {console.cell(least)}'
     )
 
 

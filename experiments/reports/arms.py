@@ -123,11 +123,6 @@ class Study(NamedTuple):
         scores = {arm.name: arm.by_seeds(self.measure) for arm in self.ranked()}
         return {name: by_seeds for name, by_seeds in scores.items() if by_seeds}
 
-    @property
-    def looks(self) -> int:
-        """How often the intervals may have decided whether seeds are added."""
-        return self.sweep.until.looks if self.sweep.until else 1
-
 
 def metric_names(runs: Sequence[Run]) -> list[str]:
     """What the scores of some runs' translations are called."""
@@ -225,8 +220,9 @@ def study(
     """
     sweep = sweep or NO_SWEEP
     arms = _arms_of_sweep(sweep, runs) if sweep.arms else group(runs)
-    chosen = _base(arms, base or sweep.base)
-    return Study(arms, chosen, _measure(runs, measure or sweep.measure), sweep)
+    compared_with = _base(arms, base or sweep.base)
+    decides = _measure(runs, measure or sweep.measure)
+    return Study(arms, compared_with, decides, sweep)
 
 
 def _arms_of_sweep(sweep: Sweep, runs: Sequence[Run]) -> tuple[Arm, ...]:

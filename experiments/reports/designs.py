@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -15,21 +15,8 @@ from experiments.reports.figures import Figure, line_chart, over_seeds
 from experiments.reports.tables import PValue, Table
 from experiments.runs.reading import Run
 from experiments.sweeps import planning
+from experiments.sweeps.planning import Tried
 from experiments.sweeps.schema import Sweep, Tuning
-
-
-class Tried(NamedTuple):
-    """What an arm tried, and with what it is reported.
-
-    Attributes:
-      arm: its name.
-      scores: value → those of its trials, in the order of the sweep's file.
-      chosen: the value with the best mean; None where it is not known.
-    """
-
-    arm: str
-    scores: dict[Any, list[float]]
-    chosen: Any
 
 
 def effects(study: Study) -> Table | None:
@@ -145,15 +132,7 @@ def _first_at_target(study: Study, run: Run, target: float) -> dict[str, Any]:
 def tried(study: Study) -> list[Tried]:
     """Of each arm what it tried; nothing where the sweep tunes nothing."""
     sweep = study.sweep
-    if sweep.tune is None:
-        return []
-    values = planning.chosen(sweep, sweep.trials)
-    found = []
-    for arm in sweep.arms:
-        trials = [run for run in sweep.trials if run.arm == arm]
-        scores = planning.trial_scores(trials)
-        found.append(Tried(arm, scores, values.get(arm)))
-    return found
+    return planning.tried(sweep, sweep.trials) if sweep.tune else []
 
 
 def doubts(study: Study) -> list[str]:

@@ -35,7 +35,7 @@ def from_base(study: Study) -> dict[str, Contrast]:
     base = study.base.name
     if base not in scores:
         return {}
-    found = analysis.compare(scores, base, looks=study.looks)
+    found = analysis.compare(scores, base, looks=study.sweep.looks)
     return {contrast.arm: contrast for contrast in found}
 
 
@@ -46,7 +46,8 @@ def declared(study: Study) -> list[Contrast]:
     if not pairs:
         return []
     margin = study.sweep.margin or None
-    return analysis.compare(scores, contrasts=pairs, margin=margin, looks=study.looks)
+    looks = study.sweep.looks
+    return analysis.compare(scores, contrasts=pairs, margin=margin, looks=looks)
 
 
 def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
@@ -139,7 +140,8 @@ def over_sentences(study: Study, contrasts: Mapping[str, Contrast]) -> Table | N
         contrast = contrasts.get(name)
         if contrast is not None and contrast.seeds != len(found):
             contrast = None  # its error is that of more seeds than are paired
-        test = paired_test(metric, found, len(pairs) * study.looks, contrast)
+        family = len(pairs) * study.sweep.looks
+        test = paired_test(metric, found, family, contrast)
         share = None if test.share is None else f'{test.share:.0%}'
         rows.append((name, len(found), *cells_of(test), share))
     names = ('arm', 'seeds', 'difference', '95 % interval', 'p', 'by sentences')
@@ -253,10 +255,11 @@ def runs(study: Study) -> Table:
 
 def scores(study: Study) -> Table:
     """Every score of every set: a row for each set and arm; means over seeds."""
-    runs = [run for arm in study.arms for run in arm.scored]
+    counted = [run for arm in study.arms for run in arm.scored]
+    sets = dict.fromkeys(chain(*[run.evaluations for run in counted]))
     names = [*study.metrics, *OF_MODELS]
     rows = []
-    for name in dict.fromkeys(chain(*[run.evaluations for run in runs])):
+    for name in sets:
         for arm in study.arms:
             spreads = [arm.spread(Measure(name, score)) for score in names]
             rows.append((name, arm.name, *spreads))
@@ -276,10 +279,8 @@ def published(study: Study) -> Table | None:
     for arm in study.arms:
         numbers = study.sweep.published.get(arm.name, {})
         for name, number in numbers.items():
-            if name in (*study.metrics, *OF_MODELS):
-                here = arm.spread(Measure(study.measure.set, name))
-            else:
-                here = arm.cost(name)
+            score = Measure(study.measure.set, name)
+            here = arm.spread(score) or arm.cost(name)
             rows.append((arm.name, name, number, here))
     columns = ('arm', 'of', 'published', 'here')
     title = 'Beside what was published'

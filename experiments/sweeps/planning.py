@@ -5,6 +5,7 @@ Results decide two things: which of the values that were tried an arm is reporte
 the same file and the same results give the same runs, wherever a sweep was stopped.
 """
 
+import collections
 import dataclasses
 import functools
 import math
@@ -12,7 +13,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
 from experiments import metrics, storage
 from experiments.command_line import console, flags
@@ -24,7 +25,6 @@ from experiments.runs import directory, reading
 from experiments.runs.reading import Outcome
 from experiments.sweeps import schema
 from experiments.sweeps.schema import SEED, PlannedRun, Sweep, Until
-from flaxformer_lite import ranges
 from flaxformer_lite.config import spec
 from flaxformer_lite.ranges import Choices, shown
 
@@ -55,7 +55,11 @@ def plan(sweep: Sweep) -> Sweep:
         trials = _trials(sweep)
         _check_runs(sweep, trials)
         is_tuned = all(map(has_ended, trials))
-        runs, ended = _reported(sweep, chosen(sweep, trials), is_tuned)
+        values = dict.fromkeys(sweep.arms)
+        if sweep.tune is not None:
+            found = tried(sweep, trials)
+            values = {arm: value for arm, _, value in found if value is not None}
+        runs, ended = _reported(sweep, values, is_tuned)
         _check_runs(sweep, runs)
     return dataclasses.replace(
         sweep, trials=tuple(trials), runs=tuple(runs), ended=ended
@@ -68,44 +72,46 @@ def _trials(sweep: Sweep) -> list[PlannedRun]:
     if tune is None:
         return []
     measure = f'{tune.set} {sweep.measure.partition(" ")[2]}'
+    only = {'evaluation.sets': tune.set}
     trials = []
     for arm in sweep.arms:
         for value in tune.tried:
             for seed in tune.seeds:
-                run = _planned_run(
-                    sweep, arm, seed, value, {'evaluation.sets': tune.set}
-                )
+                run = _planned_run(sweep, arm, seed, value, only)
                 trials.append(run._replace(measure=measure))
     return trials
 
 
-def chosen(sweep: Sweep, trials: Iterable[PlannedRun]) -> dict[str, Any]:
-    """Arm → the value with the best mean, where all its trials have ended.
+class Tried(NamedTuple):
+    """What an arm tried, and with what it is reported.
 
-    A value of which a trial has no score is not chosen. Without trials it is None.
+    Attributes:
+      arm: its name.
+      scores: value → those of its trials, in the order of the sweep's file; without
+        values of which a trial has no score.
+      chosen: the value with the best mean; None until all trials have ended.
     """
-    if sweep.tune is None:
-        return dict.fromkeys(sweep.arms)
-    values = {}
+
+    arm: str
+    scores: dict[Any, list[float]]
+    chosen: Any
+
+
+def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
+    """Of each arm what it tried, by its trials so far; of a sweep that tunes."""
+    found = []
     for arm in sweep.arms:
         of_arm = [run for run in trials if run.arm == arm]
-        means = {value: fmean(x) for value, x in trial_scores(of_arm).items()}
-        if means and all(map(has_ended, of_arm)):
+        by_value = collections.defaultdict(list)
+        for run in of_arm:
+            by_value[run.value].append(score(run))
+        known = {value: of for value, of in by_value.items() if None not in of}
+        chosen = None
+        if known and all(map(has_ended, of_arm)):
             best = min if _is_lower_better(of_arm[0]) else max
-            values[arm] = best(means, key=lambda value: means[value])
-    return values
-
-
-def trial_scores(trials: Iterable[PlannedRun]) -> dict[Any, list[float]]:
-    """Value → the scores of an arm's trials with it, where all have one."""
-    by_value: dict[Any, list[float | None]] = {}
-    for run in trials:
-        by_value.setdefault(run.value, []).append(score(run))
-    return {
-        value: [x for x in scores if x is not None]
-        for value, scores in by_value.items()
-        if None not in scores
-    }
+            chosen = best(known, key=lambda value: fmean(known[value]))
+        found.append(Tried(arm, known, chosen))
+    return found
 
 
 def _is_lower_better(run: PlannedRun) -> bool:
@@ -152,8 +158,7 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     pairs = [pair for pair in sweep.contrasts if found.keys() >= set(pair)]
     contrasts = []
     if pairs or sweep.base in found:
-        base = None if pairs else sweep.base
-        contrasts = analysis.compare(found, base, pairs, looks=until.looks)
+        contrasts = analysis.compare(found, sweep.base, pairs, looks=sweep.looks)
     widths = [x.high - x.effect for x in contrasts if x.high is not None]
     if not widths:
         return f'after {seeds} seeds no interval can be told'
@@ -170,11 +175,11 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
 
 def scores(runs: Iterable[PlannedRun]) -> Scores:
     """What decides, of the runs that have finished, by arm and seed."""
-    found: Scores = {}
+    found = collections.defaultdict(dict)
     for run in runs:
         number = score(run)
         if number is not None:
-            found.setdefault(run.arm, {})[run.seed] = number
+            found[run.arm][run.seed] = number
     return found
 
 
@@ -202,7 +207,8 @@ def result(run: PlannedRun) -> dict[str, Any]:
 def score(run: PlannedRun) -> float | None:
     """What decides of a finished run."""
     name, _, kind = run.measure.partition(' ')
-    return result(run).get('evaluations', {}).get(name, {}).get(kind)
+    evaluations = result(run).get('evaluations', {})
+    return evaluations.get(name, {}).get(kind)
 
 
 def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
@@ -212,10 +218,9 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
         for of_one in (run.config, run.path):
             other = taken.setdefault(of_one, run)
             if other is not run:
-                raise UserError(
-                    f'sweep {sweep.name}: {other} and {run} are the same run, or have '
-                    f'the same directory, {run.path}: leave one out, or name an arm '
-                    'otherwise'
+                raise ValueError(
+                    f'{other} and {run} are the same run, or have the same directory, '
+                    f'{run.path}: leave one out, or name an arm otherwise'
                 )
         if storage.exists(run.path / directory.CONFIG):
             there = directory.state(run.path, run.config.to_dict())
@@ -228,9 +233,9 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
                 f'measure={shown(run.measure)} is not the name of a set and one of '
                 f"{', '.join(known)}, such as 'test bleu'"
             )
-        published = Annotated[str, Choices(*known, 'parameters')]
+        publishable = Choices(*known, 'parameters')
         for entry in sweep.published.get(run.arm, {}):
-            ranges.check(f'published[{run.arm!r}]', published, entry)
+            publishable.check(f'published[{run.arm!r}]', entry)
 
 
 def _planned_run(
@@ -247,14 +252,14 @@ def _planned_run(
             overrides |= _with_value(sweep, overrides, sweep.tune.field, value)
         if sweep.equal != 'steps':
             overrides['train.steps'] = _equal_steps(sweep, overrides)
-        settings = _settings(sweep, overrides)
+        config, _, changed = _settings(sweep, overrides)
     except UserError as error:
         raise UserError(f'sweep {sweep.name}, arm {arm!r}: {error}') from None
-    names = [arm] if value is None else [arm, str(value)]
-    folders = map(directory.folder_name, names)
-    path = directory.RUNS.joinpath(sweep.name, *folders, f'seed={seed}')
-    changed = settings.overrides
-    return PlannedRun(arm, seed, changed, path, settings.config, sweep.measure, value)
+    path = directory.RUNS / sweep.name / directory.folder_name(arm)
+    if value is not None:
+        path /= directory.folder_name(str(value))
+    path /= f'seed={seed}'
+    return PlannedRun(arm, seed, changed, path, config, sweep.measure, value)
 
 
 def _settings(sweep: Sweep, overrides: Overrides) -> flags.Settings:
@@ -266,24 +271,26 @@ def _with_value(
     sweep: Sweep, overrides: Overrides, field: str, value: Any
 ) -> dict[str, Any]:
     """The override of a field, or of the field that has the part of an argument."""
-    fields = flatten(_settings(sweep, overrides).config.to_dict())
+    config = _settings(sweep, overrides).config
+    fields = flatten(config.to_dict())
     part, _, argument = field.rpartition('.')
     if field in fields or part not in fields:
         return {field: value}  # what is no field at all is refused by its name
     name, arguments = spec.parse(fields[part])
     arguments[argument] = value
-    given = ', '.join(f'{key}={given!r}' for key, given in arguments.items())
-    return {part: f'{name}({given})'}
+    texts = [f'{key}={given!r}' for key, given in arguments.items()]
+    return {part: f'{name}({", ".join(texts)})'}
 
 
 def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:
     """So many that the arm gets as much as the base in its own steps."""
     config = _settings(sweep, overrides).config
-    base = _settings(sweep, {**sweep.overrides, **sweep.arms[sweep.base]}).config
+    base = _settings(sweep, sweep.overrides | sweep.arms[sweep.base]).config
     if not base.train.steps:
         raise UserError(f'equal={sweep.equal!r} needs train.steps, which is 0')
     cost = _flops_per_step if sweep.equal == 'flops' else _TOKENS_PER_STEP
-    return max(1, round(base.train.steps * cost(base) / cost(config)))
+    allowed = base.train.steps * cost(base)
+    return max(1, round(allowed / cost(config)))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,6 +1,6 @@
 """What a sweep shows: what would run, what has ended, and what came out."""
 
-from collections import Counter
+import collections
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -40,23 +40,23 @@ def plan(sweep: Sweep) -> str:
     """
     from experiments.costs.ledger import ledger
 
-    arms: dict[str, list[PlannedRun]] = {}
+    arms = collections.defaultdict(list)
     for run in sweep.all_runs:
-        arms.setdefault(run.title, []).append(run)
+        arms[run.title].append(run)
     rows = []
     left = []
     spent = []
     for title, runs in arms.items():
-        costs = ledger(runs[0].config)
-        parameters = costs['parameters']['total']
-        flops = float(costs['flops']['training'])
+        book = ledger(runs[0].config)
+        parameters = book['parameters']['total']
+        flops = float(book['flops']['training'])
         seconds = [planning.result(run).get('train_seconds') for run in runs]
         mean = _mean(seconds)
         time = None if mean is None else console.duration(mean)
         for run, taken in zip(runs, seconds, strict=True):
             status = planning.outcome(run).status
-            cells = [title, run.seed, status, parameters, flops, time]
-            rows.append([*cells, run.path])
+            costs = (parameters, flops, time)
+            rows.append([title, run.seed, status, *costs, run.path])
             if taken is not None:
                 spent.append((flops, taken))
             elif not planning.has_ended(run):
@@ -90,8 +90,8 @@ def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
     Returns:
       The sweep with the runs that their results ask for.
     """
-    runs = sweep.all_runs
-    ended = [run for run in runs if run.path not in said and planning.has_ended(run)]
+    new = [run for run in sweep.all_runs if run.path not in said]
+    ended = list(filter(planning.has_ended, new))
     if ended and sweep.tune is not None:
         sweep = planning.plan(sweep)
     number = len(sweep.all_runs)
@@ -116,9 +116,11 @@ def summary(sweep: Sweep) -> str:
     rows = []
     for arm in sweep.arms:
         runs = [run for run in sweep.runs if run.arm == arm]
-        counts = Counter(planning.outcome(run).status for run in runs)
-        ends = ', '.join(f'{count} {status}' for status, count in counts.items())
-        rows.append([arm, ends, _mean(map(planning.score, runs))])
+        statuses = [planning.outcome(run).status for run in runs]
+        counts = collections.Counter(statuses)
+        ends = [f'{count} {status}' for status, count in counts.items()]
+        mean = _mean(map(planning.score, runs))
+        rows.append([arm, ', '.join(ends), mean])
     is_of_translations = sweep.measure.split()[1] not in OF_MODELS
     decimals = [sweep.measure] if is_of_translations else []
     return console.table(['arm', 'runs', sweep.measure], rows, decimals)

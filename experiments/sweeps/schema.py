@@ -92,7 +92,8 @@ class Tuning:
         """The values that each arm tries, in their order."""
         number = len(self.values)
         budget = min(self.budget or number, number)
-        drawn = np.random.default_rng(0).choice(number, budget, replace=False)
+        random = np.random.default_rng(0)
+        drawn = random.choice(number, budget, replace=False)
         return [self.values[i] for i in sorted(drawn)]
 
 
@@ -113,10 +114,6 @@ class Until:
     half_width: Positive
     most: Size
     first: Annotated[int, Range(at_least=2)] = 3
-
-    @property
-    def looks(self) -> int:
-        return math.ceil(self.most / self.first)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,16 +172,24 @@ class Sweep:
     ended: str = ''
 
     @property
+    def looks(self) -> int:
+        """How often the intervals may decide whether seeds are added."""
+        return math.ceil(self.until.most / self.until.first) if self.until else 1
+
+    @property
     def all_runs(self) -> tuple[PlannedRun, ...]:
         return self.trials + self.runs
 
     @property
     def fields(self) -> set[str]:
         """In which the arms are meant to differ."""
-        found = {field for overrides in self.arms.values() for field in overrides}
+        found = set(itertools.chain(*self.arms.values()))
         if self.tune is not None:
-            found |= {self.tune.field, self.tune.field.rpartition('.')[0]}
-        return found if self.equal == 'steps' else found | {'train.steps'}
+            part, _, _ = self.tune.field.rpartition('.')
+            found |= {self.tune.field, part}
+        if self.equal != 'steps':
+            found.add('train.steps')
+        return found
 
     @property
     def levels(self) -> dict[str, tuple[str, ...]]:
@@ -241,8 +246,7 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     values |= {'name': name, 'digest': digest, 'until': until}
     if values.get('factors'):
         values |= _factors(values)
-    arms = values.get('arms', {})
-    values['arms'] = {arm: _flat_overrides('arms', arm, arms[arm]) for arm in arms}
+    values['arms'] = _flat_overrides('arms', values.get('arms', {}))
     values['overrides'] = flatten(values.get('overrides', {}))
     return Sweep(**values)
 
@@ -279,43 +283,42 @@ def _factors(values: Fields) -> Fields:
         ranges.check(f'factors[{name!r}]', dict, levels)
         if len(levels) < 2:
             raise UserError(f'factors[{name!r}] needs two levels, not {shown(levels)}')
-        factors[name] = {
-            level: _flat_overrides(f'factors[{name!r}]', level, levels[level])
-            for level in levels
-        }
+        factors[name] = _flat_overrides(f'factors[{name!r}]', levels)
     arms = {}
-    for combination in itertools.product(*(x.items() for x in factors.values())):
-        name = ', '.join(level for level, _ in combination)
-        arms[name] = {}
-        for _, overrides in combination:
-            arms[name] |= overrides
+    for levels in itertools.product(*factors.values()):
+        overrides = {}
+        for name, level in zip(factors, levels, strict=True):
+            overrides |= factors[name][level]
+        arms[', '.join(levels)] = overrides
     return {'factors': factors, 'arms': arms}
 
 
-def _flat_overrides(field: str, name: str, overrides: Any) -> Fields:
-    """Overrides by dotted field, of a dictionary that may be nested."""
-    ranges.check(f'{field}[{name!r}]', dict, overrides)
-    return flatten(overrides)
+def _flat_overrides(field: str, by_name: Fields) -> Fields:
+    """By name overrides by dotted field, of dictionaries that may be nested."""
+    found = {}
+    for name, overrides in by_name.items():
+        ranges.check(f'{field}[{name!r}]', dict, overrides)
+        found[name] = flatten(overrides)
+    return found
 
 
 def _check_arms(sweep: Sweep) -> None:
     """Refuses what names no arm, and overrides of fields that the sweep sets."""
-    for name, values in (('arms', sweep.arms), ('seeds', sweep.seeds)):
-        if not values:
+    for name in ('arms', 'seeds'):
+        if not getattr(sweep, name):
             raise UserError(f'{name} is missing: give it')
     for pair in sweep.contrasts:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
             raise UserError(f'contrasts: {shown(pair)} is not a pair of two arms')
     for arm in (sweep.base, *sweep.published, *itertools.chain(*sweep.contrasts)):
         if arm not in sweep.arms:
-            raise UserError(
-                f'there is no arm {arm!r}{nearest(str(arm), sweep.arms)}; there is '
-                f'{", ".join(sweep.arms)}'
-            )
+            similar = nearest(str(arm), sweep.arms)
+            known = ', '.join(sweep.arms)
+            raise UserError(f'there is no arm {arm!r}{similar}; there is {known}')
     for arm, numbers in sweep.published.items():
         ranges.check(f'published[{arm!r}]', dict, numbers)
     for arm, overrides in sweep.arms.items():
-        if SEED in {**sweep.overrides, **overrides}:
+        if SEED in sweep.overrides | overrides:
             raise UserError(f'arms[{arm!r}]: the sweep sets {SEED}: give it in seeds')
         if sweep.equal != 'steps' and 'train.steps' in overrides:
             raise UserError(

@@ -37,13 +37,12 @@ def make_all(sweep: Sweep, index: int, workers: int) -> None:
     seen: set[Path] = set()
     while True:
         sweep = planning.plan(sweep)
-        runs = [*sweep.trials, *sweep.runs]
-        new = [run for run in runs if run.path not in seen]
-        are_running = [planning.outcome(run).status == reading.RUNNING for run in runs]
+        new = [run for run in sweep.all_runs if run.path not in seen]
+        statuses = [planning.outcome(run).status for run in sweep.all_runs]
         if new:
             make_runs(new, index, workers)
             seen.update(run.path for run in new)
-        elif not sweep.ended and any(are_running):
+        elif not sweep.ended and reading.RUNNING in statuses:
             time.sleep(1)  # another worker's result decides
         else:
             return
