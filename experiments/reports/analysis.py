@@ -116,12 +116,13 @@ def compare(
         pairs = list(combinations(scores, 2))
     _check(scores, pairs)
     arms = sorted(scores)  # the same answer in any order
-    fit = _fit({arm: scores[arm] for arm in arms})
+    ordered = {arm: scores[arm] for arm in arms}
+    means, covariance, variance, freedom = _fit(ordered)
     differences = _differences(pairs, arms)
-    effects = differences @ fit.arms
-    root = differences @ np.linalg.cholesky(fit.covariance)
-    errors = np.sqrt(fit.variance) * np.linalg.norm(root, axis=1)
-    largest = Largest(root, fit.freedom) if errors.any() else None
+    effects = differences @ means
+    root = differences @ np.linalg.cholesky(covariance)
+    errors = np.sqrt(variance) * np.linalg.norm(root, axis=1)
+    largest = Largest(root, freedom) if errors.any() else None
     bound = largest.bound(LEVEL / looks) if largest else 0.0
     permuted = permutation_tests(scores, pairs)
     found = []
@@ -144,7 +145,7 @@ def compare(
                 p=min(1.0, looks * chance),
                 equivalent=is_within,
                 error=error,
-                freedom=fit.freedom,
+                freedom=freedom,
             )
         found.append(contrast)
     return found
@@ -227,23 +228,14 @@ def _exchanged_means(values_SA: np.ndarray) -> np.ndarray:
     return sums_XA / len(values_SA)
 
 
-class Fit(NamedTuple):
+def _fit(scores: Scores) -> tuple[np.ndarray, np.ndarray, float, int]:
     """Least squares.
 
-    Attributes:
-      arms: effects, up to a constant.
-      covariance: of the effects, of errors of variance 1.
-      variance: of the errors; 0 where nothing is left to tell it by.
-      freedom: degrees of it.
+    Returns:
+      effects of arms, up to a constant; their covariance, of errors of variance 1; the
+      variance of the errors, 0 where nothing is left to tell it by; its degrees of
+      freedom.
     """
-
-    arms: np.ndarray
-    covariance: np.ndarray
-    variance: float
-    freedom: int
-
-
-def _fit(scores: Scores) -> Fit:
     arms, seeds, values = _columns(scores)
     design = _design(arms, seeds)
     inverse = np.linalg.inv(design.T @ design)
@@ -256,7 +248,8 @@ def _fit(scores: Scores) -> Fit:
     freedom = len(values) - design.shape[1]
     variance = squares / freedom if freedom else 0.0
     of_arms = slice(len(scores))
-    return Fit(coefficients[of_arms], inverse[of_arms, of_arms], variance, freedom)
+    covariance = inverse[of_arms, of_arms]
+    return coefficients[of_arms], covariance, variance, freedom
 
 
 def _design(arms: Sequence[str], seeds: Sequence[Any]) -> np.ndarray:
@@ -347,8 +340,10 @@ def smallest_seen(
       None where the pilot does not tell chance, or the design leaves none to tell.
     """
     freedom = (arms - 1) * (seeds - 1)
-    variance = _fit(pilot).variance if pilot else 0.0
-    if freedom == 0 or variance == 0:
+    if freedom == 0 or not pilot:
+        return None
+    _, _, variance, _ = _fit(pilot)
+    if variance == 0:
         return None
     from scipy import optimize, stats
 
@@ -553,10 +548,11 @@ def improvement(
         base_XR = drawn(of_base)
         system_XR = drawn(of_system)
         above_XRR = system_XR[:, :, None] - base_XR[:, None]
-        of_sets.append((np.sign(above_XRR).mean((1, 2)) + 1) / 2)
+        balance_X = np.sign(above_XRR).mean((1, 2))
+        of_sets.append((balance_X + 1) / 2)
     chance, *others = np.mean(of_sets, 0).tolist()
-    low, high = np.quantile(others, [LEVEL / 2, 1 - LEVEL / 2])
-    return Improvement(chance, float(low), float(high))
+    ends = np.quantile(others, [LEVEL / 2, 1 - LEVEL / 2])
+    return Improvement(chance, *ends.tolist())
 
 
 def expected_best(scores: Sequence[float], best: Any = max) -> list[float]:

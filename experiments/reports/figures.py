@@ -344,7 +344,8 @@ def scores_over_sizes(study: Study) -> Figure | None:
 def _by_arm(values: list[dict[str, Any]], x: alt.X, study: Study) -> alt.Chart:
     """What decides, over x, in the colour of each arm."""
     names = list(dict.fromkeys(row['arm'] for row in values))
-    y = alt.Y('y:Q', title=str(study.measure), scale=alt.Scale(zero=False))
+    scale = alt.Scale(zero=False)
+    y = alt.Y('y:Q', title=str(study.measure), scale=scale)
     chart = alt.Chart(alt.InlineData(values=values))
     return chart.encode(x=x, y=y, color=_colour('arm:N', names))
 

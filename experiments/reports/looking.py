@@ -76,9 +76,11 @@ def attention(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
       a chart for each attention, by its name in words.
     """
     seen = attended(run, source, target)
-    return {
-        title: head_maps(seen[kind]) for kind, title in KINDS.items() if kind in seen
-    }
+    charts = {}
+    for kind, title in KINDS.items():
+        if kind in seen:
+            charts[title] = head_maps(seen[kind])
+    return charts
 
 
 def alignment(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLevelMixin]:
@@ -94,15 +96,16 @@ def alignment(run: OpenedRun, source: str, target: str) -> dict[str, alt.TopLeve
     seen = attended(run, source, target).get(CROSS)
     if seen is None:
         return {}
-    layers = [weights_HTS.mean(0) for weights_HTS in seen.layers]
-    maps = {'mean of all layers': np.mean(layers, 0)} if len(layers) > 1 else {}
-    maps |= {f'layer {i}': weights_TS for i, weights_TS in enumerate(layers)}
     # The step that reads a piece writes the next one.
     written = [*seen.queries[1:], _END]
-    return {
-        name: weights_map(weights_TS, written, seen.keys)
-        for name, weights_TS in maps.items()
-    }
+    layers = [weights_HTS.mean(0) for weights_HTS in seen.layers]
+    maps = {f'layer {i}': weights_TS for i, weights_TS in enumerate(layers)}
+    if len(layers) > 1:
+        maps = {'mean of all layers': np.mean(layers, 0), **maps}
+    charts = {}
+    for name, weights_TS in maps.items():
+        charts[name] = weights_map(weights_TS, written, seen.keys)
+    return charts
 
 
 def head_maps(seen: Attended) -> alt.TopLevelMixin:
@@ -136,23 +139,24 @@ def _cells(
     weights_TS: np.ndarray, queries: Sequence[str], keys: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Each weight with its place and names; equal names on an axis stay apart."""
-    return [
-        {'query': i, 'key': j, 'from': queries[i], 'to': keys[j]}
-        | {'weight': round(float(weight), 3)}
-        for (i, j), weight in np.ndenumerate(weights_TS)
-    ]
+    cells = []
+    for (i, j), weight in np.ndenumerate(weights_TS):
+        cell = {'query': i, 'key': j, 'from': queries[i], 'to': keys[j]}
+        cells.append(cell | {'weight': round(float(weight), 3)})
+    return cells
 
 
 def _chart(cells: list[dict[str, Any]]) -> alt.Chart:
-    colour = alt.Color('weight:Q', title=None, scale=alt.Scale(domain=[0, 1]))
+    scale = alt.Scale(domain=[0, 1])
+    colour = alt.Color('weight:Q', title=None, scale=scale)
     chart = alt.Chart(alt.InlineData(values=cells)).mark_rect()
     return chart.encode(color=colour, tooltip=['from:N', 'to:N', 'weight:Q'])
 
 
 def _large(chart: alt.Chart, queries: Sequence[str], keys: Sequence[str]) -> alt.Chart:
     """Cells under the names of their rows and columns."""
-    rows = alt.Axis(labelExpr=f'{_texts(queries)}[datum.value]')
-    columns = alt.Axis(labelExpr=f'{_texts(keys)}[datum.value]', labelAngle=-60)
+    rows = alt.Axis(labelExpr=_text_of(queries))
+    columns = alt.Axis(labelExpr=_text_of(keys), labelAngle=-60)
     named = chart.encode(
         x=alt.X('key:O', title='to', axis=columns),
         y=alt.Y('query:O', title='from', axis=rows),
@@ -160,6 +164,7 @@ def _large(chart: alt.Chart, queries: Sequence[str], keys: Sequence[str]) -> alt
     return named.properties(width=alt.Step(_CELL), height=alt.Step(_CELL))
 
 
-def _texts(names: Sequence[str]) -> str:
-    """A list of texts as Vega's expressions have it, in which none is code."""
-    return json.dumps(list(names), ensure_ascii=False)
+def _text_of(names: Sequence[str]) -> str:
+    """A cell's name as an expression of Vega's, in which no name is code."""
+    texts = json.dumps(list(names), ensure_ascii=False)
+    return f'{texts}[datum.value]'

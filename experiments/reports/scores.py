@@ -73,7 +73,9 @@ def compare_scores(path: Path, base: str) -> Table:
 def as_table(contrasts: Sequence[Contrast]) -> Table:
     """A row a difference."""
     names = ('arm', 'base', 'seeds', 'difference', '95 % interval', 'p', 'p, permuted')
-    rows = [(x.arm, x.base, x.seeds, *cells_of(x), permuted(x)) for x in contrasts]
+    rows = []
+    for x in contrasts:
+        rows.append((x.arm, x.base, x.seeds, *cells_of(x), permuted(x)))
     return Table('contrasts', 'Differences', names, rows)
 
 
@@ -106,6 +108,7 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
 def _is_shipped(contrast: Contrast, row: dict[str, str]) -> bool:
     """Whether a row of `answer.csv` says the same."""
     texts = [row.get(name) or 'nan' for name in _OF_ANSWERS]
-    values = [contrast.effect, contrast.low, contrast.high]
-    numbers = [np.array(x, float) for x in (texts, values)]  # of None it makes nan
-    return np.allclose(*numbers, rtol=1e-3, equal_nan=True)
+    shipped = np.array(texts, float)
+    # Of None NumPy makes nan.
+    values = np.array([contrast.effect, contrast.low, contrast.high], float)
+    return np.allclose(shipped, values, rtol=1e-3, equal_nan=True)

@@ -12,11 +12,8 @@ from experiments.reports.analysis import Contrast, OverSentences, Spread
 
 # In Markdown these would be markup: a sentence that holds them shows as text.
 _MARKUP = re.compile(r'([\\`*_\[\]~|#$])')
-_LATEX = {
-    **{'±': r'$\pm$', '−': '$-$', '≤': r'$\leq$', '×': r'$\times$'},
-    **{raised: f'$^{i}$' for i, raised in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹')},
-    '⁻': '$^-$',
-}
+_LATEX = {raised: f'$^{i}$' for i, raised in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹')}
+_LATEX |= {'⁻': '$^-$', '±': r'$\pm$', '−': '$-$', '≤': r'$\leq$', '×': r'$\times$'}
 _BYTES = ', bytes'  # at the end of a column's name: a reader sees gigabytes
 
 
@@ -98,18 +95,19 @@ def shown(value: Any, form: Form = console.cell) -> str:
       value: of any kind.
       form: of a number.
     """
-    if value is None:
-        return console.cell(None)
-    if isinstance(value, Spread):
-        return _spread(value, form)
-    if isinstance(value, Interval):
-        low, high = (shown(Difference(end), form) for end in value)
-        return f'{low} to {high}'
-    if isinstance(value, Difference):
-        sign = '−' if value < 0 else '+'
-        return f'{sign}{form(abs(value))}'
-    if isinstance(value, PValue):
-        return '< 0.001' if value < 0.001 else f'{value:.3f}'
+    match value:
+        case None:
+            return console.cell(None)
+        case Spread():
+            return _spread(value, form)
+        case Interval():
+            low, high = (shown(Difference(end), form) for end in value)
+            return f'{low} to {high}'
+        case Difference():
+            sign = '−' if value < 0 else '+'
+            return f'{sign}{form(abs(value))}'
+        case PValue():
+            return '< 0.001' if value < 0.001 else f'{value:.3f}'
     return form(value)
 
 
@@ -159,21 +157,20 @@ def latex(table: Table) -> str:
     """For a paper, with booktabs."""
     sides = table.sides()
     body = console.tabulated(table.names(), table.cells(), sides, 'latex_booktabs')
-    for sign, command in _LATEX.items():
-        body = body.replace(sign, command)
-    return f'{body}\n'
+    return f'{body.translate(str.maketrans(_LATEX))}\n'
 
 
 def as_csv(table: Table) -> str:
     """The numbers as they are, a mean's deviation and number of seeds beside it."""
-    columns: dict[str, list[Any]] = {}
+    columns = {}
     for i, name in enumerate(table.columns):
         values = [row[i] for row in table.rows]
-        parts = [_PARTS[type(value)] for value in values if type(value) in _PARTS]
+        parts = {}
+        for value in values:
+            parts |= _PARTS.get(type(value), {})
         if not parts:
             columns[name] = values
-            continue
-        for end, part in parts[0].items():
+        for end, part in parts.items():
             columns[name + end] = [getattr(value, part, None) for value in values]
     output = io.StringIO()
     writer = csv.writer(output, lineterminator='\n')

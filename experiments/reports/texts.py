@@ -74,11 +74,14 @@ def differing(found: Translated) -> list[Sentence]:
       `_SHOWN` at most, with the translation of each arm's first seed.
     """
     rows = []
+    differ = []
     for i, source in enumerate(found.sources):
         reference, *_ = found.references[i]
         translations = {arm: seeds[0][i] for arm, seeds in found.outputs.items()}
-        rows.append(Sentence(source, reference, translations))
-    differ = [row for row in rows if len(set(row.translations.values())) > 1]
+        row = Sentence(source, reference, translations)
+        rows.append(row)
+        if len(set(translations.values())) > 1:
+            differ.append(row)
     chosen = differ or rows
     step = max(1, len(chosen) // _SHOWN)
     return chosen[::step][:_SHOWN]
