@@ -205,8 +205,8 @@ def test_factors_are_rs_analysis_of_variance_of_peas():
     for i, row in enumerate(PEAS):
         arm, value = row.split()
         scores.setdefault(arm, {})[i // 4] = float(value)
-    levels = {arm: tuple(arm) for arm in scores}
-    found = {x.factors: x for x in analysis.effects(scores, levels, 'NPK')}
+    levels = {arm: dict(zip('NPK', arm, strict=True)) for arm in scores}
+    found = {x.factors: x for x in analysis.effects(scores, levels)}
     # As summary(aov(yield ~ block + N * P * K, npk)) prints it; all three together
     # are confounded with the blocks.
     expected = {
@@ -226,13 +226,13 @@ def test_factors_are_rs_analysis_of_variance_of_peas():
 
 def test_factors_that_bring_nothing_are_rarely_found():
     random = np.random.default_rng(4)
-    levels = {f'arm {i}': (f'{i // 3}', f'{i % 3}') for i in range(6)}
+    levels = {f'arm {i}': {'a': f'{i // 3}', 'b': f'{i % 3}'} for i in range(6)}
     found = []
     for _ in range(400):
         # The first factor matters; the second does not, nor does it change the first.
         scores = drawn(6, 3, effects=[0, 0, 0, 2, 2, 2], random=random)
         del scores['arm 4'][0]
-        p = {x.factors: x.p for x in analysis.effects(scores, levels, 'ab')}
+        p = {x.factors: x.p for x in analysis.effects(scores, levels)}
         found.append([p[x,] < 0.05 for x in 'ab'] + [p['a', 'b'] < 0.05])
     first, second, both = np.mean(found, 0)
     error = np.sqrt(0.05 * 0.95 / 400)
@@ -242,7 +242,7 @@ def test_factors_that_bring_nothing_are_rarely_found():
 
 def test_without_chance_nothing_is_said_of_factors():
     scores = {'a': {0: 1.0}, 'b': {0: 2.0}}
-    assert analysis.effects(scores, {'a': ('x',), 'b': ('y',)}, ['f']) == []
+    assert analysis.effects(scores, {'a': {'f': 'x'}, 'b': {'f': 'y'}}) == []
 
 
 def test_the_probability_of_improvement_is_mann_and_whitneys_over_data_sets():

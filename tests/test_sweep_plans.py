@@ -195,7 +195,7 @@ def test_every_combination_of_levels_is_an_arm(folder):
         'six, pre_norm': {'model.num_layers': 6, 'model.residual': 'pre_norm'},
         'six, rezero': {'model.num_layers': 6, 'model.residual': 'rezero'},
     }
-    assert sweep.levels['six, rezero'] == ('six', 'rezero')
+    assert sweep.levels['six, rezero'] == {'depth': 'six', 'model.residual': 'rezero'}
 
 
 @pytest.mark.parametrize(

@@ -456,11 +456,7 @@ class Effect(NamedTuple):
     p: float
 
 
-def effects(
-    scores: Scores,
-    levels: Mapping[str, Sequence[str]],
-    factors: Sequence[str],
-) -> list[Effect]:
+def effects(scores: Scores, levels: Mapping[str, Mapping[str, str]]) -> list[Effect]:
     """Whether each factor, and each combination of them, matters: blocked by seed.
 
     The analysis of variance of type II (Yates 1934): an effect is what it explains
@@ -468,8 +464,7 @@ def effects(
 
     Args:
       scores: `scores[arm][seed]`; runs may be missing.
-      levels: arm → its level of each factor.
-      factors: their names.
+      levels: arm → factor → its level.
 
     Returns:
       None of them where nothing is left to tell chance by.
@@ -478,12 +473,12 @@ def effects(
 
     arms, seeds, values = _columns(scores)
     of_seeds = _indicators(seeds)
-    named = {arm: dict(zip(factors, levels[arm], strict=True)) for arm in scores}
+    factors = levels[arms[0]]
     of_terms = {}
     for number in range(len(factors)):
         for term in combinations(factors, number + 1):
             level_of = operator.itemgetter(*term)
-            of_terms[term] = _indicators([level_of(named[arm]) for arm in arms])
+            of_terms[term] = _indicators([level_of(levels[arm]) for arm in arms])
 
     def unexplained(terms):
         """The sum of squares that these terms leave, and the rank of them all."""

@@ -26,11 +26,10 @@ def effects(study: Study) -> Table | None:
       None where the sweep has no factors, or nothing tells chance.
     """
     scores = study.scores()
-    factors = list(study.sweep.factors)
-    if len(factors) < 2 or not scores:
+    if len(study.sweep.factors) < 2 or not scores:
         return None
     rows = []
-    for effect in analysis.effects(scores, study.sweep.levels, factors):
+    for effect in analysis.effects(scores, study.sweep.levels):
         name = ' × '.join(effect.factors)
         own, of_errors = effect.freedom
         rows.append((name, f'{own}, {of_errors}', effect.f, PValue(effect.p)))

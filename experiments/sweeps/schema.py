@@ -129,6 +129,7 @@ class Sweep:
       measure: the set and the score that decide: 'test bleu'.
       arms: name → overrides of its own, by field: {'train.steps': 600}.
       factors: name → level → its overrides; every combination of levels is an arm.
+      levels: arm → factor → its level.
       overrides: of all arms.
       seeds: each arm is run with each.
       until: says when no more of them are needed; None: all are. A file gives it in
@@ -156,6 +157,7 @@ class Sweep:
     measure: str
     arms: dict = dataclasses.field(default_factory=dict)
     factors: dict = dataclasses.field(default_factory=dict)
+    levels: dict = dataclasses.field(default_factory=dict)
     overrides: dict = dataclasses.field(default_factory=dict)
     seeds: tuple = (0,)
     until: Until | None = None
@@ -191,23 +193,16 @@ class Sweep:
             found.add('train.steps')
         return found
 
-    @property
-    def levels(self) -> dict[str, tuple[str, ...]]:
-        """Arm → its level of each factor."""
-        combinations = itertools.product(*self.factors.values())
-        return dict(zip(self.arms, combinations, strict=True)) if self.factors else {}
-
     def without_factor(self, factor: str) -> dict[str, str]:
         """Arm → its name without its level of a factor."""
         names = {}
         for arm, levels in self.levels.items():
-            of_factors = dict(zip(self.factors, levels, strict=True))
-            del of_factors[factor]
-            names[arm] = ', '.join(of_factors.values())
+            others = [levels[name] for name in levels if name != factor]
+            names[arm] = ', '.join(others)
         return names
 
 
-NOT_OF_THE_FILE = ('name', 'until', 'digest', 'trials', 'runs', 'ended')
+NOT_OF_THE_FILE = ('name', 'levels', 'until', 'digest', 'trials', 'runs', 'ended')
 
 
 def load(path: str | Path) -> Sweep:
@@ -246,7 +241,8 @@ def _sweep(name: str, digest: str, values: Fields) -> Sweep:
     values |= {'name': name, 'digest': digest, 'until': until}
     if values.get('factors'):
         values |= _factors(values)
-    values['arms'] = _flat_overrides('arms', values.get('arms', {}))
+    for field in ('arms', 'published'):
+        values[field] = _flat(field, values.get(field, {}))
     values['overrides'] = flatten(values.get('overrides', {}))
     return Sweep(**values)
 
@@ -270,7 +266,7 @@ def _with_tuples(values: Fields) -> Fields:
 
 
 def _factors(values: Fields) -> Fields:
-    """Factors as the sweep has them, and the arms that their levels make.
+    """Factors, their levels, and the arms that these make.
 
     `{'model.residual': ['pre_norm', 'rezero']}` is short for levels of these names.
     """
@@ -283,18 +279,20 @@ def _factors(values: Fields) -> Fields:
         ranges.check(f'factors[{name!r}]', dict, levels)
         if len(levels) < 2:
             raise UserError(f'factors[{name!r}] needs two levels, not {shown(levels)}')
-        factors[name] = _flat_overrides(f'factors[{name!r}]', levels)
+        factors[name] = _flat(f'factors[{name!r}]', levels)
+    of_arms = {}
     arms = {}
-    for levels in itertools.product(*factors.values()):
-        overrides = {}
-        for name, level in zip(factors, levels, strict=True):
-            overrides |= factors[name][level]
-        arms[', '.join(levels)] = overrides
-    return {'factors': factors, 'arms': arms}
+    for combination in itertools.product(*factors.values()):
+        arm = ', '.join(combination)
+        of_arms[arm] = dict(zip(factors, combination, strict=True))
+        arms[arm] = {}
+        for name, level in of_arms[arm].items():
+            arms[arm] |= factors[name][level]
+    return {'factors': factors, 'levels': of_arms, 'arms': arms}
 
 
-def _flat_overrides(field: str, by_name: Fields) -> Fields:
-    """By name overrides by dotted field, of dictionaries that may be nested."""
+def _flat(field: str, by_name: Fields) -> Fields:
+    """By name dictionaries by dotted field, of some that may be nested."""
     found = {}
     for name, overrides in by_name.items():
         ranges.check(f'{field}[{name!r}]', dict, overrides)
@@ -310,13 +308,12 @@ def _check_arms(sweep: Sweep) -> None:
     for pair in sweep.contrasts:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
             raise UserError(f'contrasts: {shown(pair)} is not a pair of two arms')
-    for arm in (sweep.base, *sweep.published, *itertools.chain(*sweep.contrasts)):
+    compared = itertools.chain(*sweep.contrasts)
+    for arm in (sweep.base, *sweep.published, *compared):
         if arm not in sweep.arms:
             similar = nearest(str(arm), sweep.arms)
             known = ', '.join(sweep.arms)
             raise UserError(f'there is no arm {arm!r}{similar}; there is {known}')
-    for arm, numbers in sweep.published.items():
-        ranges.check(f'published[{arm!r}]', dict, numbers)
     for arm, overrides in sweep.arms.items():
         if SEED in sweep.overrides | overrides:
             raise UserError(f'arms[{arm!r}]: the sweep sets {SEED}: give it in seeds')
