@@ -44,7 +44,9 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     there = [value for value in values if value is not None]
     if not there:
         return None
-    sd = statistics.stdev(there) if len(there) > 1 else None
+    sd = None
+    if len(there) > 1:
+        sd = statistics.stdev(there)
     return Spread(statistics.fmean(there), sd, len(there))
 
 
@@ -115,15 +117,17 @@ def compare(
     else:
         pairs = list(combinations(scores, 2))
     _check(scores, pairs)
-    arms = sorted(scores)  # the same answer in any order
-    ordered = {arm: scores[arm] for arm in arms}
+    ordered = dict(sorted(scores.items()))  # the same answer in any order
     means, covariance, variance, freedom = _fit(ordered)
-    differences = _differences(pairs, arms)
+    differences = _differences(pairs, list(ordered))
     effects = differences @ means
     root = differences @ np.linalg.cholesky(covariance)
     errors = np.sqrt(variance) * np.linalg.norm(root, axis=1)
-    largest = Largest(root, freedom) if errors.any() else None
-    bound = largest.bound(LEVEL / looks) if largest else 0.0
+    largest = None
+    bound = 0.0
+    if errors.any():
+        largest = Largest(root, freedom)
+        bound = largest.bound(LEVEL / looks)
     permuted = permutation_tests(scores, pairs)
     found = []
     for (arm, other), effect, error, by_permutation in zip(
@@ -246,7 +250,9 @@ def _fit(scores: Scores) -> tuple[np.ndarray, np.ndarray, float, int]:
     residuals[np.abs(residuals) <= rounding] = 0
     squares = float(residuals @ residuals)
     freedom = len(values) - design.shape[1]
-    variance = squares / freedom if freedom else 0.0
+    variance = 0.0
+    if freedom:
+        variance = squares / freedom
     of_arms = slice(len(scores))
     covariance = inverse[of_arms, of_arms]
     return coefficients[of_arms], covariance, variance, freedom
@@ -263,7 +269,9 @@ def _design(arms: Sequence[str], seeds: Sequence[Any]) -> np.ndarray:
     design = np.hstack([of_arms, of_seeds[:, 1:]])
     rows, columns = design.shape
     is_joined = np.linalg.matrix_rank(design) == columns
-    return design if is_joined and rows > columns else of_arms
+    if is_joined and rows > columns:
+        return design
+    return of_arms
 
 
 def _columns(scores: Scores) -> tuple[Any, Any, np.ndarray]:
@@ -308,8 +316,9 @@ class Largest:
         """How likely it is to be beyond."""
         from scipy import special
 
-        ratios = (self._largest / bound) ** 2 if bound else np.inf
-        squares = self._freedom * ratios
+        if not bound:
+            return 1.0
+        squares = self._freedom * (self._largest / bound) ** 2
         chances = special.chdtr(self._freedom, squares)
         return float(np.mean(chances))
 
@@ -324,17 +333,14 @@ class Largest:
         return float(np.exp(found))
 
 
-def smallest_seen(
-    pilot: Scores, arms: int, seeds: int, looks: int = 1, power: float = 0.8
-) -> float | None:
-    """The least difference from the base that most experiments of a design would show.
+def smallest_seen(pilot: Scores, arms: int, seeds: int, looks: int = 1) -> float | None:
+    """The least difference from the base that 80 of 100 experiments would show.
 
     Args:
       pilot: scores of earlier runs, by which chance is told.
       arms: of the design, its base among them.
       seeds: of each arm.
       looks: as in `compare`.
-      power: the share of experiments in which it is significant.
 
     Returns:
       None where the pilot does not tell chance, or the design leaves none to tell.
@@ -353,7 +359,7 @@ def smallest_seen(
     bound = Largest(differences, freedom).bound(LEVEL / looks)
 
     def missed(distance):
-        return power - float(stats.nct.sf(bound, freedom, distance))
+        return 0.8 - float(stats.nct.sf(bound, freedom, distance))
 
     distance: Any = optimize.brentq(missed, 0, 10 * bound)
     error = np.sqrt(2 * variance / seeds)
@@ -419,11 +425,13 @@ def over_sentences(
         without = differences(sums - both[:, :, i])
         left_out.append(without.mean())
     of_sentences = np.var(left_out) * (sentences - 1)
-    of_seeds = by_seed.var(ddof=1) / seeds if seeds > 1 else 0.0
+    of_seeds = 0.0
     freedom_of_seeds = seeds - 1
     if contrast is not None and contrast.error is not None:
         of_seeds = contrast.error**2
         freedom_of_seeds = contrast.freedom
+    elif seeds > 1:
+        of_seeds = by_seed.var(ddof=1) / seeds
     variance = of_seeds + of_sentences
     rounding = 1e-9 * max(abs(effect), 1e-9)
     if variance <= rounding**2:

@@ -28,6 +28,10 @@ class Measure(NamedTuple):
     score: str
     higher_is_better: bool = True
 
+    def metric(self, run: Run) -> str:
+        """What the metric of a run is called; of a loss, the one that decides."""
+        return self.score if self.is_of_translations else run.metrics[0]
+
     @property
     def is_of_translations(self) -> bool:
         """Whether a metric gives it, so that it has two decimals."""
@@ -61,7 +65,7 @@ class Arm(NamedTuple):
                 by_seeds.setdefault(run.seeds, run)
         return list(by_seeds.values())
 
-    def by_seeds(self, measure: Measure) -> dict[tuple[Any, ...], float]:
+    def by_seeds(self, measure: Measure) -> dict[Any, float]:
         """The scores of its finished runs, by all of a run's seeds."""
         scores = {}
         for run in self.scored:
@@ -114,7 +118,9 @@ class Study(NamedTuple):
 
         def place(arm):
             spread = arm.spread(self.measure)
-            return math.inf if spread is None else -self.measure.rank(spread.mean)
+            if spread is None:
+                return math.inf
+            return -self.measure.rank(spread.mean)
 
         return sorted(self.arms, key=place)
 
@@ -135,7 +141,7 @@ def metric_of(run: Run, measure: Measure) -> Metric:
     Raises:
       UserError: it was not, or what the metric needs is not installed here.
     """
-    name = measure.score if measure.is_of_translations else run.metrics[0]
+    name = measure.metric(run)
     # A result that does not tell its target is of a time when it did not count.
     language = run.evaluations.get(measure.set, {}).get('target', '')
     found = metrics.make(run.metrics_spec, language)
@@ -200,7 +206,9 @@ def common_path(runs: Sequence[Run]) -> str:
     if common in paths:
         return common
     found = re.match('(.*)(,|/seed=)', common)
-    return found[1] if found else paths[0]
+    if found is None:
+        return paths[0]
+    return found[1]
 
 
 def study(

@@ -55,7 +55,7 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
     """What a run was made from and with, by name, as text; the same names of all."""
     measure = study.measure
     scored = run.evaluations.get(measure.set, {})
-    signature = measure.score if measure.is_of_translations else run.metrics[0]
+    metric = measure.metric(run)
     environment = run.environment
     counts = environment.get('devices', {})
     devices = [f'{count} × {kind}' for kind, count in counts.items()]
@@ -67,7 +67,7 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
         'data': run.config.get('data'),
         'direction': scored.get('direction'),
         f'sentences of {measure.set}': scored.get('sentences'),
-        'signature': scored.get(f'{signature}_signature'),
+        'signature': scored.get(f'{metric}_signature'),
         'steps': run.result.get('step'),
         'target tokens seen': run.tokens and float(f'{run.tokens:.3g}'),
         'commit': commit,
@@ -186,8 +186,9 @@ def _unequal_spread(study: Study) -> list[str]:
     is_unequal = 0 < len(spread) < len(several)
     if len(spread) == len(several) > 1:
         is_unequal = stats.bartlett(*spread).pvalue < 0.01
-    line = (
+    if not is_unequal:
+        return []
+    return [
         'Arms spread differently over their seeds, and the intervals take it for '
         'equal: those of arms that spread more are too narrow.'
-    )
-    return [line] if is_unequal else []
+    ]

@@ -33,13 +33,15 @@ def effects(study: Study) -> Table | None:
         name = ' × '.join(effect.factors)
         own, of_errors = effect.freedom
         rows.append((name, f'{own}, {of_errors}', effect.f, PValue(effect.p)))
+    if not rows:
+        return None
     note = (
         'Analysis of variance of type II, blocked by seed. A product of factors is '
         'their interaction: whether what one brings depends on the other. Each p is '
         'of its row alone.'
     )
     columns = ('factor', 'degrees of freedom', 'F', 'p')
-    return Table('factors', 'Factors', columns, rows, note=note) if rows else None
+    return Table('factors', 'Factors', columns, rows, note=note)
 
 
 def across_data(study: Study) -> Table | None:
@@ -130,15 +132,16 @@ def _first_at_target(study: Study, run: Run, target: float) -> dict[str, Any]:
 
 def tried(study: Study) -> list[Tried]:
     """Of each arm what it tried; nothing where the sweep tunes nothing."""
-    sweep = study.sweep
-    return planning.tried(sweep, sweep.trials) if sweep.tune else []
+    if study.sweep.tune is None:
+        return []
+    return planning.tried(study.sweep, study.sweep.trials)
 
 
 def doubts(study: Study) -> list[str]:
     """A line for each arm whose best value is the least or the largest tried."""
     lines = []
     for arm, scores, value in tried(study):
-        tune = _tuning(study)
+        tune, _ = _tuning(study)
         values = tune.tried
         are_numbers = all(map(console.is_number, values))
         if are_numbers and value in (min(values), max(values)):
@@ -159,8 +162,8 @@ def trials(study: Study, found: Sequence[Tried]) -> Table:
         for value, of_value in scores.items():
             mark = 'yes' if value == chosen else ''
             rows.append((arm, value, analysis.spread(of_value), mark))
-    score = _tuning_score(study)
-    columns = ('arm', _tuning(study).field, score, 'chosen')
+    tune, score = _tuning(study)
+    columns = ('arm', tune.field, score, 'chosen')
     decimals = [score] if study.measure.is_of_translations else []
     return Table('tuning', 'Trials', columns, rows, decimals)
 
@@ -179,15 +182,16 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
         'Trials drawn from those above (Dodge et al. 2019). An arm that is ahead at '
         'every number is not so because it was tuned longer.'
     )
+    _, score = _tuning(study)
+    title = f'The best {score} of so many trials, on average'
     numbers = [str(number) for number in range(1, most + 1)]
     decimals = numbers if study.measure.is_of_translations else []
-    title = f'The best {_tuning_score(study)} of so many trials, on average'
     return Table('expected_best', title, ('arm', *numbers), rows, decimals, note)
 
 
 def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
     """Scores against the values that were tried; None where these have no order."""
-    tune = _tuning(study)
+    tune, score = _tuning(study)
     are_numbers = all(map(console.is_number, tune.tried))
     lines = {}
     for arm, scores, _ in found:
@@ -195,17 +199,13 @@ def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
             lines[arm] = [over_seeds(*trial) for trial in scores.items()]
     if not lines or not are_numbers:
         return None
-    score = _tuning_score(study)
     is_positive = min(tune.tried) > 0
     chart = line_chart(lines, tune.field, score, is_positive)
     return Figure('tuning', f'{score} against {tune.field}', chart)
 
 
-def _tuning(study: Study) -> Tuning:
-    """What the sweep of a study tunes, which has some trials."""
-    assert study.sweep.tune is not None
-    return study.sweep.tune
-
-
-def _tuning_score(study: Study) -> str:
-    return f'{_tuning(study).set} {study.measure.score}'
+def _tuning(study: Study) -> tuple[Tuning, str]:
+    """What the sweep of a study tunes, and the score that decides."""
+    tune = study.sweep.tune
+    assert tune is not None
+    return tune, f'{tune.set} {study.measure.score}'

@@ -124,8 +124,9 @@ def line_chart(
     x_axis = alt.Axis(labelExpr=_SHORT)
     most = max(1, _MOST_POINTS // len(lines))
     values = [_line(name, points, most) for name, points in lines.items()]
-    has_bands = any(line['low'] != line['high'] for line in values)
-    y_title = [y_label, 'band: lowest to highest seed'] if has_bands else y_label
+    y_title: Any = y_label
+    if any(line['low'] != line['high'] for line in values):
+        y_title = [y_label, 'band: lowest to highest seed']
     data = alt.Chart(alt.InlineData(values=values))
     base = data.transform_flatten(list(Point._fields)).encode(
         x=alt.X('x:Q', title=x_label, scale=x_scale, axis=x_axis),
@@ -184,7 +185,8 @@ def curves(study: Study, against: str = 'step') -> list[Figure]:
     for title, kind, y in drawn:
         lines = _curve(study, kind, against, y)
         if lines:
-            name = re.sub(r'\W+', '_', f'dev_{y}' if kind == 'eval' else y)
+            name = f'dev_{y}' if kind == 'eval' else y
+            name = re.sub(r'\W+', '_', name)
             chart = line_chart(lines, AXES[against], y.replace('_', ' '))
             figures.append(Figure(name, title, chart))
     return figures
@@ -222,7 +224,9 @@ def _curve(study: Study, kind: str, x: str, y: str) -> dict[str, list[Point]]:
 
 def _rows(run: Run, kind: str, x: str, y: str) -> dict[int, dict[str, Any]]:
     """The rows of a kind that have both x and y, by their steps."""
-    rows = run.dev_rows() if kind == 'eval' else run.rows
+    rows = run.rows
+    if kind == 'eval':
+        rows = run.dev_rows()
     found = {}
     for row in rows:
         if row['kind'] == kind and None not in (row.get(x), row.get(y)):

@@ -79,7 +79,9 @@ def _word(study: Study, contrast: Contrast) -> str:
     if contrast.significant:
         rises = contrast.effect > 0
         return 'better' if rises == study.measure.higher_is_better else 'worse'
-    return 'equivalent' if contrast.equivalent else 'no difference shown'
+    if contrast.equivalent:
+        return 'equivalent'
+    return 'no difference shown'
 
 
 def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
@@ -92,7 +94,9 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
     rows = []
     for arm in study.ranked():
         contrast = contrasts.get(arm.name)
-        test = [*cells_of(contrast), permuted(contrast)] if contrast else [None] * 4
+        test = (None, None, None, None)
+        if contrast is not None:
+            test = (*cells_of(contrast), permuted(contrast))
         seeds = len(arm.by_seeds(study.measure))
         mean = arm.spread(study.measure)
         said = verdict(study, arm, contrast)
@@ -142,7 +146,9 @@ def over_sentences(study: Study, contrasts: Mapping[str, Contrast]) -> Table | N
             contrast = None  # its error is that of more seeds than are paired
         family = len(pairs) * study.sweep.looks
         test = paired_test(metric, found, family, contrast)
-        share = None if test.share is None else f'{test.share:.0%}'
+        share = None
+        if test.share is not None:
+            share = f'{test.share:.0%}'
         rows.append((name, len(found), *cells_of(test), share))
     names = ('arm', 'seeds', 'difference', '95 % interval', 'p', 'by sentences')
     note = (
@@ -168,9 +174,10 @@ def _paired_translations(study: Study, arm: Arm) -> list[Paired]:
         of_arm = reading.read_translations(run, name)
         if of_base is None or of_arm is None:
             continue
-        first, _ = pairs[0] if pairs else (of_base, of_arm)
-        if of_base[:2] == of_arm[:2] == first[:2]:
-            pairs.append((of_base, of_arm))
+        pairs.append((of_base, of_arm))
+        first, _ = pairs[0]
+        if not of_base[:2] == of_arm[:2] == first[:2]:
+            pairs.pop()
     return pairs
 
 
@@ -282,6 +289,7 @@ def published(study: Study) -> Table | None:
             score = Measure(study.measure.set, name)
             here = arm.spread(score) or arm.cost(name)
             rows.append((arm.name, name, number, here))
+    if not rows:
+        return None
     columns = ('arm', 'of', 'published', 'here')
-    title = 'Beside what was published'
-    return Table('published', title, columns, rows) if rows else None
+    return Table('published', 'Beside what was published', columns, rows)

@@ -75,17 +75,20 @@ def write(
         _curves(study, against),
         *_translations(study),
     )
+    files: dict[str, str | bytes] = {}
     for section in sections:
         for table in section.tables:
-            storage.write(folder / f'tables/{table.name}.csv', tables.as_csv(table))
-            storage.write(folder / f'tables/{table.name}.tex', tables.latex(table))
+            files[f'tables/{table.name}.csv'] = tables.as_csv(table)
+            files[f'tables/{table.name}.tex'] = tables.latex(table)
         for figure in section.figures:
             for form, data in figures.files(figure).items():
-                storage.write(folder / f'figures/{figure.name}.{form}', data)
-    storage.write(folder / 'tables/runs.csv', tables.as_csv(findings.runs(study)))
+                files[f'figures/{figure.name}.{form}'] = data
+    files['tables/runs.csv'] = tables.as_csv(findings.runs(study))
     title = study.sweep.question or f'{len(study.arms)} arms by {study.measure}'
-    storage.write(folder / 'report.md', markdown(title, sections))
-    storage.write(folder / 'index.html', html(title, sections))
+    files['report.md'] = markdown(title, sections)
+    files['index.html'] = html(title, sections)
+    for name, data in files.items():
+        storage.write(folder / name, data)
 
 
 def _some(*found: Any) -> list[Any]:
@@ -147,11 +150,13 @@ def _costs(study: Study) -> Section:
 def _curves(study: Study, against: str) -> Section | None:
     """The curves of training; None where no run has any."""
     drawn = figures.curves(study, against)
+    if not drawn:
+        return None
     text = (
         'A line is the mean over seeds at the steps that all of an arm have. Tokens '
         "and time that a row does not tell are its share of the run's, by steps."
     )
-    return Section('Curves', [text], figures=drawn) if drawn else None
+    return Section('Curves', [text], figures=drawn)
 
 
 def _translations(study: Study) -> list[Section]:

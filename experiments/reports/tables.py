@@ -74,14 +74,17 @@ class Table(NamedTuple):
     def _form(self, column: str) -> Form:
         if column.endswith(_BYTES):
             return console.gigabytes
-        return console.score if column in self.scores else console.cell
+        if column in self.scores:
+            return console.score
+        return console.cell
 
     def sides(self) -> list[str]:
         """'right' for columns of numbers, 'left' for others."""
-        return [
-            'right' if any(map(_is_number, column)) else 'left'
-            for column in zip(*self.rows, strict=True)
-        ]
+        sides = []
+        for column in zip(*self.rows, strict=True):
+            has_numbers = any(map(_is_number, column))
+            sides.append('right' if has_numbers else 'left')
+        return sides
 
 
 def _is_number(value: Any) -> bool:
@@ -114,10 +117,12 @@ def shown(value: Any, form: Form = console.cell) -> str:
 def _spread(value: Spread, form: Form) -> str:
     """The mean, and two digits of a deviation that is not 0."""
     mean = form(value.mean)
-    if not value.sd:
+    sd = value.sd
+    if not sd:
         return mean
     # A score's has as many decimals as the score.
-    sd = value.sd if form is console.score else float(f'{value.sd:.2g}')
+    if form is not console.score:
+        sd = float(f'{sd:.2g}')
     return f'{mean} ± {form(sd)}'
 
 
@@ -126,14 +131,17 @@ def cells_of(
 ) -> tuple[Difference, Interval | None, PValue | None]:
     """The difference, its interval and its p, as tables show them."""
     effect = Difference(contrast.effect)
-    if contrast.low is None or contrast.high is None or contrast.p is None:
+    low, high, p = contrast.low, contrast.high, contrast.p
+    if low is None or high is None or p is None:
         return effect, None, None
-    return effect, Interval(contrast.low, contrast.high), PValue(contrast.p)
+    return effect, Interval(low, high), PValue(p)
 
 
 def permuted(contrast: Contrast) -> PValue | None:
     """Its p by permutation, where there is one."""
-    return None if contrast.permuted is None else PValue(contrast.permuted)
+    if contrast.permuted is None:
+        return None
+    return PValue(contrast.permuted)
 
 
 def text(table: Table) -> str:

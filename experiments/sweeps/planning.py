@@ -32,7 +32,6 @@ _TOKENS_PER_STEP = operator.attrgetter('batch.tokens')
 _HOPELESS = 2.0  # times the width that is wanted, after all seeds
 Overrides = Mapping[str, Any]
 Values = Mapping[str, Any]  # arm → the value that it is reported with
-Scores = dict[str, dict[int, float]]
 
 
 def load(path: str | Path) -> Sweep:
@@ -156,10 +155,10 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     found = scores(runs)
     seeds = len({run.seed for run in runs})
     pairs = [pair for pair in sweep.contrasts if found.keys() >= set(pair)]
-    contrasts = []
+    widths = []
     if pairs or sweep.base in found:
         contrasts = analysis.compare(found, sweep.base, pairs, looks=sweep.looks)
-    widths = [x.high - x.effect for x in contrasts if x.high is not None]
+        widths = [x.high - x.effect for x in contrasts if x.high is not None]
     if not widths:
         return f'after {seeds} seeds no interval can be told'
     widest = max(widths)
@@ -173,7 +172,7 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     return ''
 
 
-def scores(runs: Iterable[PlannedRun]) -> Scores:
+def scores(runs: Iterable[PlannedRun]) -> dict[str, dict[int, float]]:
     """What decides, of the runs that have finished, by arm and seed."""
     found = collections.defaultdict(dict)
     for run in runs:
@@ -293,7 +292,7 @@ def _equal_steps(sweep: Sweep, overrides: Overrides) -> int:
     return max(1, round(allowed / cost(config)))
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.cache
 def _flops_per_step(config: ExperimentConfig) -> float:
     from experiments.costs.ledger import ledger
 

@@ -52,14 +52,15 @@ def plan(sweep: Sweep) -> str:
         flops = float(book['flops']['training'])
         seconds = [planning.result(run).get('train_seconds') for run in runs]
         mean = _mean(seconds)
-        time = None if mean is None else console.duration(mean)
-        for run, taken in zip(runs, seconds, strict=True):
+        time = None
+        if mean is not None:
+            time = console.duration(mean)
+        spent += [(flops, taken) for taken in seconds if taken is not None]
+        for run in runs:
             status = planning.outcome(run).status
             costs = (parameters, flops, time)
             rows.append([title, run.seed, status, *costs, run.path])
-            if taken is not None:
-                spent.append((flops, taken))
-            elif not planning.has_ended(run):
+            if not planning.has_ended(run):
                 left.append(flops)
     names = ['arm', 'seed', 'status', 'parameters', 'FLOPs', 'time', 'directory']
     return f'{console.table(names, rows)}\n{price(sum(left), spent)}'
@@ -121,12 +122,14 @@ def summary(sweep: Sweep) -> str:
         ends = [f'{count} {status}' for status, count in counts.items()]
         mean = _mean(map(planning.score, runs))
         rows.append([arm, ', '.join(ends), mean])
-    is_of_translations = sweep.measure.split()[1] not in OF_MODELS
-    decimals = [sweep.measure] if is_of_translations else []
+    _, score, *_ = sweep.measure.split()
+    decimals = [] if score in OF_MODELS else [sweep.measure]
     return console.table(['arm', 'runs', sweep.measure], rows, decimals)
 
 
 def _mean(values: Iterable[Any]) -> float | None:
     """Of those that are known."""
     known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    if not known:
+        return None
+    return fmean(known)

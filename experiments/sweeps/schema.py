@@ -58,7 +58,9 @@ class PlannedRun(NamedTuple):
     @property
     def title(self) -> str:
         """Its arm, with the value of what is tuned."""
-        return self.arm if self.value is None else f'{self.arm}, {self.value}'
+        if self.value is None:
+            return self.arm
+        return f'{self.arm}, {self.value}'
 
     def __str__(self) -> str:
         return f'{self.title}, seed {self.seed}'
@@ -176,7 +178,9 @@ class Sweep:
     @property
     def looks(self) -> int:
         """How often the intervals may decide whether seeds are added."""
-        return math.ceil(self.until.most / self.until.first) if self.until else 1
+        if self.until is None:
+            return 1
+        return math.ceil(self.until.most / self.until.first)
 
     @property
     def all_runs(self) -> tuple[PlannedRun, ...]:
@@ -259,10 +263,11 @@ def _until(seeds: str) -> Until:
 
 def _with_tuples(values: Fields) -> Fields:
     """A copy in which what may be a list or a range is a tuple."""
-    return {
-        name: tuple(value) if isinstance(value, list | range) else value
-        for name, value in values.items()
-    }
+    values = dict(values)
+    for name, value in values.items():
+        if isinstance(value, list | range):
+            values[name] = tuple(value)
+    return values
 
 
 def _factors(values: Fields) -> Fields:
@@ -328,8 +333,9 @@ def _check_tuning(sweep: Sweep) -> None:
     tune = sweep.tune
     if tune is None:
         return
-    are_different = len(set(map(str, tune.values))) == len(tune.values)
-    if len(tune.values) < 2 or None in tune.values or not are_different:
+    number = len(tune.values)
+    are_different = len(set(map(str, tune.values))) == number
+    if number < 2 or None in tune.values or not are_different:
         raise UserError(f'tune: values={shown(tune.values)}: give two or more others')
     if not tune.seeds or set(tune.seeds) & set(sweep.seeds):
         raise UserError(
