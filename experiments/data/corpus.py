@@ -1,7 +1,6 @@
 """The training pairs as token ids in files: tokenised once, then memory-mapped."""
 
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from experiments import storage
+from experiments.data.digest import hex_digest
 from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Pair, Source
 from experiments.data.tokenizers.base import Tokenizer
@@ -161,7 +161,7 @@ def prepare(
     Raises:
       UserError: there is no pair with text on both sides; the disk is full.
     """
-    key = hashlib.sha256(f'{data.digest()} {tokenizer.digest}'.encode()).hexdigest()
+    key = hex_digest(f'{data.digest()} {tokenizer.digest}')
     folder = cache / f'corpus-{key[:32]}'
 
     def make(draft):

@@ -1,13 +1,11 @@
 """What every data source offers, and what several of them share."""
 
-import hashlib
-import inspect
 import re
 import types
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
+from experiments.data.digest import code_of, hex_digest
 from flaxformer_lite.ranges import Checked
 
 Pair = tuple[str, str]  # a source and its target
@@ -69,9 +67,7 @@ class OfRule(Source, Checked):
 
     def digest(self):
         """A digest of the arguments and of the code that makes the pairs."""
-        content = hashlib.sha256(repr(self).encode())
-        content.update(Path(inspect.getfile(type(self))).read_bytes())
-        return content.hexdigest()
+        return hex_digest(repr(self), code_of(type(self)))
 
 
 class OfSplits(Source):

@@ -3,11 +3,11 @@
 The Carnegie Mellon University pronouncing dictionary; its licence is BSD's.
 """
 
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfRule
 from experiments.errors import UserError
 
@@ -46,8 +46,7 @@ class Cmudict(OfRule):
 
     def digest(self):
         """Of the dictionary, the arguments and the code that makes the pairs."""
-        content = f'{super().digest()} {self._words()}'
-        return hashlib.sha256(content.encode()).hexdigest()
+        return hex_digest(f'{super().digest()} {self._words()}')
 
     def _words(self) -> list[tuple[str, tuple[str, ...]]]:
         """Each word with its pronunciations."""
@@ -70,4 +69,4 @@ class Cmudict(OfRule):
 
 def _part(word: str) -> int:
     """Which twentieth of all words it is in."""
-    return int(hashlib.sha256(word.encode()).hexdigest(), 16) % 20
+    return int(hex_digest(word), 16) % 20

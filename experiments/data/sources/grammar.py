@@ -1,6 +1,5 @@
 """English-German sentences from an embedded grammar and lexicon, fixed by a seed."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from experiments.data.digest import hex_digest
 from experiments.data.grammar import english, german
 from experiments.data.grammar.held_out import is_held_out
 from experiments.data.grammar.rng import Rng
@@ -64,10 +64,8 @@ class Grammar(OfRule):
 
     def digest(self):
         """A digest of the fields and of the code that makes the pairs."""
-        content = hashlib.sha256(super().digest().encode())
-        for file in sorted((Path(__file__).parents[1] / 'grammar').glob('*.py')):
-            content.update(file.read_bytes())
-        return content.hexdigest()
+        files = sorted(Path(english.__file__).parent.glob('*.py'))
+        return hex_digest(super().digest(), *map(Path.read_bytes, files))
 
     @cached_property
     def _training(self) -> list[Pair]:

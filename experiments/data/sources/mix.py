@@ -2,10 +2,10 @@
 
 import dataclasses
 import functools
-import hashlib
 from typing import Annotated, Any
 
 from experiments.data import sources as folder
+from experiments.data.digest import hex_digest
 from experiments.data.sources.base import Source
 from flaxformer_lite.ranges import Checked, Range
 
@@ -87,8 +87,7 @@ class Mix(Source, Checked):
     def digest(self):
         parts = [part.digest() for part in self._parts]
         tagged = [part.target for part in self._parts] if self.tags else []
-        content = (parts, self.temperature, tagged)
-        return hashlib.sha256(repr(content).encode()).hexdigest()
+        return hex_digest(repr((parts, self.temperature, tagged)))
 
     def _tagged(self, part: Source, pair: tuple[str, Any]) -> tuple[str, Any]:
         source, target = pair

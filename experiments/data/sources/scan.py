@@ -4,12 +4,12 @@ SCAN (Lake and Baroni 2018, "Generalization without Systematicity"): the grammar
 their figure 6, the meanings of figure 7, and the splits of their experiments 1 to 3.
 """
 
-import hashlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfRule, Pair
 from flaxformer_lite.ranges import Choices, Range
 
@@ -114,4 +114,4 @@ def _repeated(verbs: Iterator[Pair]) -> Iterator[Pair]:
 
 
 def _hash(pair: Pair) -> str:
-    return hashlib.sha256(pair[0].encode()).hexdigest()
+    return hex_digest(pair[0])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from experiments.data.digest import code_of, hex_digest
 from experiments.data.sources._files import lines, reading
 from experiments.data.sources.base import Pair, Source
 from experiments.errors import UserError
@@ -56,10 +57,9 @@ class Sigmorphon(Source, Checked):
     def digest(self):
         """Of the file as it is, and of the code that reads it."""
         file = self._file(f'train-{self.size}')
-        digest = hashlib.sha256(Path(__file__).read_bytes())
-        with reading(file), file.open('rb') as content:
-            digest.update(hashlib.file_digest(content, 'sha256').digest())
-        return digest.hexdigest()
+        with reading(file):
+            content = file.read_bytes()
+        return hex_digest(code_of(Sigmorphon), hashlib.sha256(content).digest())
 
     def _file(self, name: str) -> Path:
         folder = Path(self.path).expanduser()

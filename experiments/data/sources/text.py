@@ -1,12 +1,11 @@
 """Parallel text in files, plain or packed."""
 
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments import storage
+from experiments.data.digest import hex_digest, of_file
 from experiments.data.sources._files import lines, opened, reading
 from experiments.data.sources.base import Pair, Source, check_sides
 from experiments.errors import UserError
@@ -63,11 +62,9 @@ class Text(Source):
 
     def digest(self):
         """Of the files as they are."""
-        digest = hashlib.sha256()
-        for language in (self.source, self.target):
-            path = self._file('train', language)
-            digest.update(bytes.fromhex(storage.sha256(path)))
-        return digest.hexdigest()
+        source = self._file('train', self.source)
+        target = self._file('train', self.target)
+        return hex_digest(of_file(source), of_file(target))
 
     @property
     def _folder(self) -> Path:

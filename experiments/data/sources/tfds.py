@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
 from experiments.errors import UserError, reason
 
@@ -58,7 +58,7 @@ class Tfds(OfSplits):
             for name, split in info.splits.items()
         ]
         content = (info.full_name, sizes, self.split, self.source, self.target)
-        return hashlib.sha256(repr(content).encode()).hexdigest()
+        return hex_digest(repr(content))
 
     @functools.cached_property
     def _builder(self) -> Any:

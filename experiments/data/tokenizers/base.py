@@ -1,8 +1,6 @@
 """What every tokenizer offers."""
 
 import dataclasses
-import hashlib
-import inspect
 import itertools
 import unicodedata
 from collections.abc import Iterable
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments import storage
+from experiments.data.digest import code_of, hex_digest
 from flaxformer_lite.ranges import Checked
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
@@ -62,12 +61,8 @@ class Tokenizer(Checked):
     @property
     def digest(self) -> str:
         """A hexadecimal digest of all by which ids may differ, the class's code too."""
-        content = hashlib.sha256(repr(self).encode())
-        content.update(self.model)
-        for kind in type(self).__mro__:
-            if issubclass(kind, Tokenizer):
-                content.update(Path(inspect.getfile(kind)).read_bytes())
-        return content.hexdigest()
+        kinds = [kind for kind in type(self).__mro__ if issubclass(kind, Tokenizer)]
+        return hex_digest(repr(self), self.model, *map(code_of, kinds))
 
     def largest_vocab_size(self) -> int:
         """`vocab_size`; an override may have to read files for it."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from experiments import storage
+from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, reason
 from flaxformer_lite.ranges import Range
@@ -121,8 +121,7 @@ class Huggingface(Tokenizer):
         sums = dict(self._fields['sums'])
         for name in (CONFIG, GENERATION):
             sums.pop(name, None)
-        content = storage.json_text(self._fields | {'sums': sums})
-        return hashlib.sha256(content.encode()).hexdigest()
+        return hex_digest(storage.json_text(self._fields | {'sums': sums}))
 
     @functools.cached_property
     def theirs(self) -> Any:
