@@ -98,5 +98,6 @@ class Huggingface(OfSplits):
                 )
         for row in rows:
             texts = row[_BY_LANGUAGE] if by_language else row
-            source, target = texts[self.source], texts[self.target]
-            yield plain_text(source or ''), plain_text(target or '')
+            source = texts[self.source] or ''
+            target = texts[self.target] or ''
+            yield plain_text(source), plain_text(target)

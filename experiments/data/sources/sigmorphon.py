@@ -66,10 +66,12 @@ class Sigmorphon(Source, Checked):
         wanted = f'{self.language}-{name}'
         found = [*folder.rglob(wanted), *folder.rglob(f'{wanted}.gz')]
         if not found:
-            known = sorted(x.name.rpartition('-dev')[0] for x in folder.rglob('*-dev*'))
+            files = [file.name for file in folder.rglob('*-dev*')]
+            languages = {name.rpartition('-dev')[0] for name in files}
+            known = ', '.join(sorted(languages)) or '(none)'
             raise UserError(
                 f'data: there is no file {wanted} under {self.path}, which has the '
-                f'languages {", ".join(dict.fromkeys(known)) or "(none)"}'
+                f'languages {known}'
             )
         return found[0]
 
@@ -83,8 +85,9 @@ class Sigmorphon(Source, Checked):
                     f'parted by tabs: {line!r:.60}'
                 )
             lemma, form, features = cells
-            named = [f'<{feature}>' for feature in features.split(';')]
-            yield ' '.join([*named, spaced(lemma)]), spaced(form)
+            words = [f'<{feature}>' for feature in features.split(';')]
+            words.append(spaced(lemma))
+            yield ' '.join(words), spaced(form)
 
 
 def spaced(text: str) -> str:

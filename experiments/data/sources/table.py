@@ -66,7 +66,8 @@ class Table(Source):
         for name, file in self._sets.items():
             sets[name] = []
             for source, target, *others in self._rows(file, columns):
-                sets[name].append((source, (target, *filter(str.strip, others))))
+                known = (target, *filter(str.strip, others))
+                sets[name].append((source, known))
         return sets
 
     def digest(self):
@@ -76,8 +77,9 @@ class Table(Source):
 
     def _rows(self, file: Path, columns: tuple[str, ...]) -> Iterator[list[str]]:
         """The cells of these columns, row by row."""
+        read = _READERS[_kind(file)]
         number = 0
-        for number, row in enumerate(_READERS[_kind(file)](file), 1):
+        for number, row in enumerate(read(file), 1):
             yield [_cell(file, number, row, name) for name in columns]
         if not number:
             raise UserError(f'data: {file} has no rows')
