@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from experiments import storage
 from experiments.data.digest import hex_digest
 from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Pair, Source
-from experiments.data.tokenizers.base import Tokenizer
+from experiments.data.tokenizers.base import Progress, Tokenizer
 from experiments.errors import UserError
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
@@ -154,7 +154,7 @@ def prepare(
     data: Source,
     tokenizer: Tokenizer,
     cache: Path,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = lambda done: None,
 ) -> Corpus:
     """The training pairs, without those that have a blank side.
 
@@ -182,7 +182,7 @@ def _write(
     folder: Path,
     data: Source,
     tokenizer: Tokenizer,
-    progress: Callable[[int], None],
+    progress: Progress,
 ) -> None:
     dtypes = _dtypes(tokenizer)
     lengths = {side: [np.zeros(1, np.int64)] for side in dtypes}

@@ -1,13 +1,13 @@
 """Text to ids and back: one file a tokenizer, chosen by a spec string."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import storage
 from experiments.data.digest import hex_digest
-from experiments.data.tokenizers.base import Tokenizer, sums_file
+from experiments.data.tokenizers.base import Progress, Tokenizer, sums_file
 from experiments.errors import UserError, user_errors, warn
 from experiments.kinds import TOKENIZERS
 from flaxformer_lite.config import spec as specs
@@ -41,7 +41,7 @@ def train(
     tokenizer: Tokenizer,
     data: 'Source',
     cache: Path,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = lambda done: None,
 ) -> Tokenizer:
     """A tokenizer trained on text, made once for each text and kept in `cache`.
 
@@ -119,13 +119,13 @@ def check_same(model: bytes, path: Path) -> None:
 def _sample(
     pairs: Iterable['Pair'],
     limit: int,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = lambda done: None,
 ) -> 'list[Pair]':
     """Every pair, or every second, fourth, …, so that at most `limit` remain."""
     sample = []
     stride = 1
     for i, pair in enumerate(pairs):
-        if progress is not None and i % _COUNTED == 0:
+        if i % _COUNTED == 0:
             progress(i)
         if i % stride == 0:
             sample.append(pair)

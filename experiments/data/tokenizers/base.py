@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from experiments.data.digest import code_of, hex_digest
 from flaxformer_lite.ranges import Checked
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
+Progress = Callable[[int], None]  # is told how many texts are done, now and then
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 UNKNOWN = '\N{DOUBLE QUESTION MARK}'  # how UNK is decoded
 
@@ -146,7 +147,11 @@ def on_one_line(text: str) -> str:
     return ' '.join(text.splitlines())
 
 
+def until(end: int, row: Iterable[int]) -> list[int]:
+    """The ids of a row before its first end."""
+    return list(itertools.takewhile(lambda i: i != end, map(int, row)))
+
+
 def text_ids(row: Iterable[int]) -> list[int]:
     """The ids of a row up to its first EOS, without PAD and BOS."""
-    ids = itertools.takewhile(lambda i: i != EOS, map(int, row))
-    return [i for i in ids if i not in (PAD, BOS)]
+    return [i for i in until(EOS, row) if i not in (PAD, BOS)]
