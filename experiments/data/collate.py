@@ -50,10 +50,10 @@ def pairs_batch(
       Where there is no token, these are padding, and the others 0.
     """
     special = corpus.special_tokens
-    source, source_segments, source_positions = _collate_side(
+    source, source_segments, source_positions = collate_side(
         corpus.source, shape, pairs, rows, corpus.source_end, special.padding
     )
-    labels, segments, positions = _collate_side(
+    labels, segments, positions = collate_side(
         corpus.target, shape, pairs, rows, special.end, special.padding
     )
     shifted = np.pad(labels[:, :-1], ((0, 0), (1, 0)))
@@ -69,7 +69,7 @@ def pairs_batch(
     }
 
 
-def _collate_side(
+def collate_side(
     side: RaggedArray,
     shape: Shape,
     pairs: np.ndarray,
@@ -80,6 +80,12 @@ def _collate_side(
     """int32 [rows, length]: tokens, segments and positions of one side.
 
     Vectors are float32 [rows, length, features], and 0 where there is no token.
+
+    Args:
+      side: where its tokens are.
+      shape, pairs, rows: as `pairs_batch` takes them.
+      end: what each ends with; None for nothing.
+      padding: what stands where there is no token.
     """
     features = side.tokens.shape[1:]
     dtype = np.float32 if features else np.int32
