@@ -7,7 +7,7 @@ from experiments.errors import user_errors
 from experiments.kinds import METRICS
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
-from flaxformer_lite.generation import as_processors, as_strategy
+from flaxformer_lite.generation import as_processors, as_strategy, forced_prefix
 
 if TYPE_CHECKING:  # few searches take one
     from experiments.metrics.base import Metric
@@ -18,8 +18,11 @@ class Search(NamedTuple):
     processors: tuple[Processor, ...]
 
 
-def make(evaluation: EvaluationConfig) -> Search:
+def make(evaluation: EvaluationConfig, forced_first: int | None = None) -> Search:
     """What `evaluation.decode` and `evaluation.processors` name.
+
+    Args:
+      forced_first: the token that each target begins with; None for any.
 
     Raises:
       UserError: one of them names what is not there, or has a wrong argument.
@@ -28,7 +31,8 @@ def make(evaluation: EvaluationConfig) -> Search:
         strategy = as_strategy(evaluation.decode)
     utility(strategy)
     with user_errors('evaluation.processors: '):
-        return Search(strategy, as_processors(evaluation.processors))
+        processors = as_processors(evaluation.processors)
+    return Search(strategy, (*forced_prefix(forced_first), *processors))
 
 
 def utility(strategy: Strategy) -> 'Metric | None':

@@ -14,6 +14,7 @@ from experiments.data import packing
 from experiments.data.collate import Batch, pairs_batch
 from experiments.data.corpus import Corpus, examples, resample
 from experiments.data.objectives.base import Objective
+from experiments.data.packing import Shape
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 
@@ -31,7 +32,7 @@ class Position(NamedTuple):
 class _Plan(NamedTuple):
     """What a batch will hold: pairs of a corpus, and the row of each, ascending."""
 
-    shape: tuple[int, int]
+    shape: Shape
     pairs: np.ndarray
     rows: np.ndarray
 
@@ -165,7 +166,7 @@ class Batches:
                 batch = pairs_batch(corpus, shape, pairs, rows)
                 yield {name: x[own] for name, x in batch.items()}, after
 
-    def _filled(self, shape: tuple[int, int]) -> tuple[int, int]:
+    def _filled(self, shape: Shape) -> Shape:
         """With as many rows more as devices and parts need to divide them evenly."""
         rows, length = shape
         return rows + -rows % self._rows_multiple, length
@@ -175,24 +176,24 @@ class Batches:
         size = len(self._corpus)
         start = size * window // self._windows
         end = size * (window + 1) // self._windows
-        pairs = packing.permute(np.arange(start, end), size, (self._seed, epoch))
+        seed = (self._seed, epoch)
+        pairs = packing.permute(np.arange(start, end), size, seed)
+        seeds = packing.pair_seeds(pairs, seed)
         corpus = self._corpus
-        seeds = packing.pair_seeds(pairs, (self._seed, epoch))
+        in_memory = np.arange(len(pairs))
         if self._sampler:
-            most = self.planned_shapes[-1][1]
+            _, most = self.planned_shapes[-1]
             corpus = resample(corpus, pairs, self._sampler, seeds, most)
-            pairs = np.arange(len(pairs))
+            pairs = in_memory
         if self._objective:
             corpus = examples(corpus, pairs, self._objective, seeds[:, 0])
-            pairs = np.arange(len(pairs))
+            pairs = in_memory
         lengths = corpus.lengths(pairs)
         fits = lengths.max(axis=1) <= self._max_length
-        if self._packed:
-            plans = self._pack(pairs[fits], lengths[fits])
-        else:
-            plans = self._bucket(pairs[fits], lengths[fits])
+        plan = self._pack if self._packed else self._bucket
+        plans = plan(pairs[fits], lengths[fits])
         # In a random order: else batches would come by length, and the emptiest last.
-        rng = np.random.default_rng((self._seed, epoch, window))
+        rng = np.random.default_rng((*seed, window))
         order = rng.permutation(len(plans))
         return corpus, [plans[i] for i in order]
 
@@ -223,6 +224,8 @@ def _count_lengths(corpus: Corpus, most: int) -> np.ndarray:
     """
     counts = np.zeros(most + 1, np.int64)
     for start in range(0, len(corpus), _CHUNK):
-        lengths = corpus.lengths(slice(start, start + _CHUNK)).max(axis=1)
-        counts += np.bincount(lengths[lengths <= most], minlength=most + 1)
+        chunk = slice(start, start + _CHUNK)
+        lengths = corpus.lengths(chunk).max(axis=1)
+        fitting = lengths[lengths <= most]
+        counts += np.bincount(fitting, minlength=most + 1)
     return counts

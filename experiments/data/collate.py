@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from experiments.data.corpus import Corpus, RaggedArray
+from experiments.data.packing import Shape
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 
 Batch = dict[str, np.ndarray]
@@ -28,7 +29,7 @@ def abstract_batch(
 
 
 def pairs_batch(
-    corpus: Corpus, shape: tuple[int, int], pairs: np.ndarray, rows: np.ndarray
+    corpus: Corpus, shape: Shape, pairs: np.ndarray, rows: np.ndarray
 ) -> Batch:
     """Both sides of pairs, int32 [rows, length] each; vectors [rows, length, features].
 
@@ -49,10 +50,10 @@ def pairs_batch(
       Where there is no token, these are padding, and the others 0.
     """
     special = corpus.special_tokens
-    source, source_segments, source_positions = _collate_side(
+    source, source_segments, source_positions = collate_side(
         corpus.source, shape, pairs, rows, corpus.source_end, special.padding
     )
-    labels, segments, positions = _collate_side(
+    labels, segments, positions = collate_side(
         corpus.target, shape, pairs, rows, special.end, special.padding
     )
     shifted = np.pad(labels[:, :-1], ((0, 0), (1, 0)))
@@ -68,9 +69,9 @@ def pairs_batch(
     }
 
 
-def _collate_side(
+def collate_side(
     side: RaggedArray,
-    shape: tuple[int, int],
+    shape: Shape,
     pairs: np.ndarray,
     rows: np.ndarray,
     end: int | None,
@@ -79,8 +80,13 @@ def _collate_side(
     """int32 [rows, length]: tokens, segments and positions of one side.
 
     Vectors are float32 [rows, length, features], and 0 where there is no token.
+
+    Args:
+      side: where its tokens are.
+      shape, pairs, rows: as `pairs_batch` takes them.
+      end: what each ends with; None for nothing.
+      padding: what stands where there is no token.
     """
-    number, length = shape
     features = side.tokens.shape[1:]
     dtype = np.float32 if features else np.int32
     blank = 0 if features else padding
@@ -88,22 +94,24 @@ def _collate_side(
     own_lengths = side.lengths(pairs)
     lengths = own_lengths + (end is not None)
     begins = np.cumsum(lengths) - lengths  # if all pairs were in one row
+    numbers = np.arange(len(pairs))
     first_of_row = np.searchsorted(rows, rows)
     columns = begins - begins[first_of_row]
-    segments = np.arange(len(pairs)) - first_of_row + 1
+    segments = numbers - first_of_row + 1
     # One entry a token, from here on.
-    pair = np.repeat(np.arange(len(pairs)), lengths)
+    pair = np.repeat(numbers, lengths)
     positions = np.arange(len(pair)) - begins[pair]
-    tokens = np.full((len(pair), *features), blank if end is None else end, dtype)
     is_text = positions < own_lengths[pair]
     place_in_corpus = side.offsets[pairs][pair] + positions
+    behind = blank if end is None else end
+    tokens = np.full((len(pair), *features), behind, dtype)
     tokens[is_text] = side.tokens[place_in_corpus[is_text]]
 
-    first_place = rows * length + columns
-    place = first_place[pair] + positions
-    result = np.full((number * length, *features), blank, dtype)
-    result[place] = tokens
-    numbers = np.zeros((2, number * length), np.int32)
-    numbers[:, place] = segments[pair], positions
-    segments, positions = numbers.reshape(2, *shape)
-    return result.reshape(*shape, *features), segments, positions
+    place = (rows[pair], columns[pair] + positions)
+    tokens_BT = np.full((*shape, *features), blank, dtype)
+    tokens_BT[place] = tokens
+    segments_BT = np.zeros(shape, np.int32)
+    segments_BT[place] = segments[pair]
+    positions_BT = np.zeros(shape, np.int32)
+    positions_BT[place] = positions
+    return tokens_BT, segments_BT, positions_BT

@@ -1,18 +1,18 @@
 """The training pairs as token ids in files: tokenised once, then memory-mapped."""
 
 import dataclasses
-import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from experiments import storage
+from experiments.data.digest import hex_digest
 from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Pair, Source
-from experiments.data.tokenizers.base import Tokenizer
+from experiments.data.tokenizers.base import Progress, Tokenizer
 from experiments.errors import UserError
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
@@ -39,7 +39,8 @@ class RaggedArray:
         cls, rows: Sequence[Any], dtype: np.typing.DTypeLike = 'uint32'
     ) -> 'RaggedArray':
         tokens = np.fromiter(itertools.chain.from_iterable(rows), dtype)
-        return cls(tokens, np.cumsum([0, *map(len, rows)], dtype=np.int64))
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return cls(tokens, offsets)
 
     @property
     def dtype(self) -> np.dtype:
@@ -104,13 +105,15 @@ def resample(
         were, they stay as they are in the corpus.
     """
     sides = []
-    for i, side in enumerate((corpus.source, corpus.target)):
-        own = tokenizer.sides[i]
+    both = zip((corpus.source, corpus.target), tokenizer.sides, seeds.T, strict=True)
+    for side, own, own_seeds in both:
         rows = []
-        for pair, seed in zip(pairs.tolist(), seeds[:, i].tolist(), strict=True):
-            row = side[pair]
-            drawn = own.sample(row.tolist(), seed) if own.samples else row
-            rows.append(drawn if max(len(row), len(drawn)) < most else row)
+        for pair, seed in zip(pairs.tolist(), own_seeds.tolist(), strict=True):
+            row = drawn = side[pair]
+            if own.samples:
+                drawn = own.sample(row.tolist(), seed)
+            longest = max(len(row), len(drawn))
+            rows.append(drawn if longest < most else row)
         sides.append(RaggedArray.from_rows(rows, side.dtype))
     return dataclasses.replace(corpus, source=sides[0], target=sides[1])
 
@@ -137,17 +140,21 @@ def examples(
 
 def tokenize(pairs: Pairs, tokenizer: Tokenizer) -> Corpus:
     """All the pairs, blank ones too, in memory: for evaluation sets."""
-    sides = zip(_encoded(pairs, tokenizer), _dtypes(tokenizer), strict=True)
-    source, target = (RaggedArray.from_rows(rows, dtype) for rows, dtype in sides)
-    special_tokens, source_end = tokenizer.special_tokens, tokenizer.source_end
-    return Corpus(source, target, special_tokens=special_tokens, source_end=source_end)
+    sources, targets = _encoded(pairs, tokenizer)
+    dtypes = _dtypes(tokenizer)
+    return Corpus(
+        source=RaggedArray.from_rows(sources, dtypes['source']),
+        target=RaggedArray.from_rows(targets, dtypes['target']),
+        special_tokens=tokenizer.special_tokens,
+        source_end=tokenizer.source_end,
+    )
 
 
 def prepare(
     data: Source,
     tokenizer: Tokenizer,
     cache: Path,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = lambda done: None,
 ) -> Corpus:
     """The training pairs, without those that have a blank side.
 
@@ -161,7 +168,7 @@ def prepare(
     Raises:
       UserError: there is no pair with text on both sides; the disk is full.
     """
-    key = hashlib.sha256(f'{data.digest()} {tokenizer.digest}'.encode()).hexdigest()
+    key = hex_digest(f'{data.digest()} {tokenizer.digest}')
     folder = cache / f'corpus-{key[:32]}'
 
     def make(draft):
@@ -175,28 +182,30 @@ def _write(
     folder: Path,
     data: Source,
     tokenizer: Tokenizer,
-    progress: Callable[[int], None],
+    progress: Progress,
 ) -> None:
-    dtypes = dict(zip(('source', 'target'), _dtypes(tokenizer), strict=True))
+    dtypes = _dtypes(tokenizer)
     lengths = {side: [np.zeros(1, np.int64)] for side in dtypes}
+    pairs = 0
     done = 0
     for chunk in _chunks(data.train(), _CHUNK):
         encoded = zip(*_encoded(chunk, tokenizer), strict=True)
         full = [both for both in encoded if all(map(len, both))]
-        for i, (side, dtype) in enumerate(dtypes.items()):
-            rows = RaggedArray.from_rows([both[i] for both in full], dtype)
+        for i, side in enumerate(dtypes):
+            own = [both[i] for both in full]
+            rows = RaggedArray.from_rows(own, dtypes[side])
             with (folder / f'{side}.tokens').open('ab') as file:
                 rows.tokens.tofile(file)
             lengths[side].append(rows.lengths())
+        pairs += len(full)
         done += len(chunk)
         progress(done)
+    if not pairs:
+        raise UserError('data: no training pair has text on both sides')
     for side, parts in lengths.items():
         offsets = np.cumsum(np.concatenate(parts))
         offsets.tofile(folder / f'{side}.offsets')
-    rows = sum(map(len, lengths['source'])) - 1
-    if not rows:
-        raise UserError('data: no training pair has text on both sides')
-    about: dict[str, Any] = {'dtype': dtypes['target'], 'skipped': done - rows}
+    about: dict[str, Any] = {'dtype': dtypes['target'], 'skipped': done - pairs}
     if tokenizer.reads_vectors:
         about['source_dtype'] = dtypes['source']
     if data.left_out:
@@ -211,10 +220,12 @@ def _encoded(pairs: Pairs, tokenizer: Tokenizer) -> tuple[list[Any], list[Any]]:
     return sources, targets
 
 
-def _dtypes(tokenizer: Tokenizer) -> list[str]:
-    """Of source and target; ids have one that holds those of both."""
-    own = [side.dtype for side in tokenizer.sides]
-    return own if tokenizer.reads_vectors else [max(own)] * 2
+def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
+    """By side; ids have one that holds those of both."""
+    source, target = [side.dtype for side in tokenizer.sides]
+    if not tokenizer.reads_vectors:
+        source = target = max(source, target)
+    return {'source': source, 'target': target}
 
 
 def _read(folder: Path, tokenizer: Tokenizer) -> Corpus:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+Shape = tuple[int, int]  # of a batch: rows, length
 _MULTIPLE = 8  # lengths are multiples of it, as the tiles of accelerators are
 _MOST_BUCKETS = 5  # each is compiled once
 _MOST_BATCHES_LEFT = 0.97  # as a share, for one more bucket to be worth it
@@ -28,7 +29,8 @@ def permute(index: np.ndarray, size: int, seed: tuple[int, ...]) -> np.ndarray:
     Returns:
       [n], int64, each in 0..size - 1.
     """
-    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    bits = (size - 1).bit_length()
+    half = max(1, (bits + 1) // 2)
     mask = np.uint64((1 << half) - 1)
     keys = np.random.SeedSequence(seed).generate_state(6, np.uint64)
 
@@ -64,8 +66,10 @@ def pair_seeds(pairs: np.ndarray, seed: tuple[int, ...]) -> np.ndarray:
       [n, 2], int64, each in 0..2³¹ − 1: of the source and of the target.
     """
     (key,) = np.random.SeedSequence(seed).generate_state(1, np.uint64)
-    sides = 2 * pairs.astype(np.uint64)[:, None] + np.arange(2, dtype=np.uint64)
-    return (_mix(_mix(sides) ^ key) >> 33).astype(np.int64)
+    sources = 2 * pairs.astype(np.uint64)
+    sides = np.stack([sources, sources + 1], axis=1)
+    mixed = _mix(_mix(sides) ^ key)
+    return (mixed >> 33).astype(np.int64)
 
 
 def bucket_lengths(
@@ -151,9 +155,7 @@ def first_fit(lengths: np.ndarray, size: int) -> np.ndarray:
     return np.array(rows, np.int64)
 
 
-def pack(
-    lengths: np.ndarray, shape: tuple[int, int]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def pack(lengths: np.ndarray, shape: Shape) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """All pairs in batches of one shape, several pairs a row, by `first_fit`.
 
     Args:
@@ -167,14 +169,16 @@ def pack(
     rows = first_fit(lengths, length)
     order = np.argsort(rows, kind='stable')
     rows = rows[order]
-    for first_row in range(0, rows.max(initial=-1) + 1, rows_a_batch):
-        start, end = np.searchsorted(rows, [first_row, first_row + rows_a_batch])
+    count = rows.max(initial=-1) + 1
+    for first_row in range(0, count, rows_a_batch):
+        limits = [first_row, first_row + rows_a_batch]
+        start, end = np.searchsorted(rows, limits)
         yield order[start:end], rows[start:end] - first_row
 
 
 def by_length(
     lengths: np.ndarray, tokens: int, devices: int
-) -> Iterator[tuple[tuple[int, int], np.ndarray]]:
+) -> Iterator[tuple[Shape, np.ndarray]]:
     """All of a set, longest first, in batches of few shapes.
 
     Nothing is left out: one that is longer than `tokens` still gets its batch. Lengths
@@ -195,7 +199,8 @@ def by_length(
         length = max(_LEAST_LENGTH, power_of_two(longest))
         rows = max(1, tokens // length)
         if devices > 1:
-            rows = min(rows, power_of_two(math.ceil(len(order) / devices)))
+            left = math.ceil(len(order) / devices)
+            rows = min(rows, power_of_two(left))
         rows *= devices
         yield (rows, length), order[:rows]
         order = order[rows:]

@@ -72,10 +72,12 @@ def _noun_phrases(
             yield from _noun_phrases([(nominal.owner, OF_OWNER)])
 
 
-def _auxiliary_perfect(clause: Clause) -> bool:
-    """German has haben or sein with a participle."""
-    is_past = clause.tense == 'past' and not clause.verb.german.past
-    return (clause.tense == 'perfect' or is_past) and not clause.modal
+def _auxiliary(clause: Clause) -> str:
+    """What German has with a participle: haben, sein, or neither."""
+    verb = clause.verb.german
+    is_past = clause.tense == 'past' and not verb.past
+    is_perfect = (clause.tense == 'perfect' or is_past) and not clause.modal
+    return verb.auxiliary if is_perfect else ''
 
 
 def _is_apart(place: PlacedClause) -> bool:
@@ -83,7 +85,7 @@ def _is_apart(place: PlacedClause) -> bool:
     clause = place.clause
     if not clause.verb.german.prefix or place.kind != 'main':
         return False
-    is_whole = clause.modal or clause.tense == 'future' or _auxiliary_perfect(clause)
+    is_whole = clause.modal or clause.tense == 'future' or _auxiliary(clause)
     return place.mood == 'request' or not is_whole
 
 
@@ -117,12 +119,8 @@ PHENOMENA: dict[str, Callable[[PlacedClause], bool]] = {
     'reflexive verb': lambda p: p.clause.verb.german.reflexive,
     'modal verb': lambda p: p.clause.modal is not None,
     'future': lambda p: p.clause.tense == 'future',
-    'perfect with haben': lambda p: (
-        _auxiliary_perfect(p.clause) and p.clause.verb.german.auxiliary != 'sein'
-    ),
-    'perfect with sein': lambda p: (
-        _auxiliary_perfect(p.clause) and p.clause.verb.german.auxiliary == 'sein'
-    ),
+    'perfect with haben': lambda p: _auxiliary(p.clause) == 'haben',
+    'perfect with sein': lambda p: _auxiliary(p.clause) == 'sein',
     'negation': lambda p: p.clause.negative,
     'question': lambda p: p.mood == 'question',
     'request': lambda p: p.mood == 'request',

@@ -17,6 +17,7 @@ from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError, warn
 from experiments.evaluation import scores, sets
 from experiments.evaluation.scorer import Scorer
+from experiments.evaluation.scores import Scores
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator
 from experiments.runs.reading import outputs_path, pair_paths
@@ -32,7 +33,7 @@ _EXAMPLES = 3  # of a set's translations that are shown
 class Evaluation(NamedTuple):
     """A set's scores by their names, and its translations, each on one line."""
 
-    scores: dict[str, Any]
+    scores: Scores
     outputs: list[str]
 
 
@@ -81,7 +82,7 @@ class Evaluator:
 
     def every(
         self, variables: Any, chosen: dict[str, Pairs], steps: Sequence[int]
-    ) -> dict[str, dict[str, Any]]:
+    ) -> dict[str, Scores]:
         """The scores of each set by the mean of these steps' checkpoints."""
         return {
             name: self(variables, name, pairs, max(steps), len(steps)).scores
@@ -169,20 +170,24 @@ def _write_translations(
     `sacrebleu val.reference.txt -i …`.
     """
     sources, references = sets.lines_of(pairs)
-    by_number = itertools.zip_longest(*references, fillvalue='')
+    by_number = list(itertools.zip_longest(*references, fillvalue=''))
+    paths = pair_paths(file.parent, name, len(by_number))
     columns = [sources, *by_number, outputs]
-    paths = [*pair_paths(file.parent, name, len(columns) - 2), file]
-    for path, lines in zip(paths, columns, strict=True):
-        storage.write(path, ''.join(f'{line}\n' for line in lines))
+    for path, lines in zip([*paths, file], columns, strict=True):
+        text = ''.join(f'{line}\n' for line in lines)
+        storage.write(path, text)
 
 
 def examples(pairs: Pairs, outputs: Sequence[str]) -> str:
     """Three of a set's translations with source and reference, spread over the set."""
     every = max(1, len(pairs) // _EXAMPLES)
+    numbers = range(0, len(pairs), every)
     lines = []
-    for i in range(0, len(pairs), every)[:_EXAMPLES]:
+    for i in numbers[:_EXAMPLES]:
         source, references = pairs[i]
-        lines.append(f'  source      {source}')
-        lines.append(f'  reference   {references[0]}')
-        lines.append(f'  translation {outputs[i]}')
+        lines += [
+            f'  source      {source}',
+            f'  reference   {references[0]}',
+            f'  translation {outputs[i]}',
+        ]
     return '\n'.join(lines)

@@ -59,7 +59,7 @@ class Explainer:
                 f'{run.path}: its sources are vectors, and only sentences can be shown'
             )
         self.run = run
-        self._own = search.make(run.config.evaluation)
+        self._own = search.make(run.config.evaluation, run.tokenizer.forced_first)
         # Heads and layers are switched off one by one, also where they are scanned.
         self._model = run.model.with_separate_layers()
         self._variables = unstack_layers(run.variables)
@@ -166,23 +166,25 @@ class Explainer:
         self, variables: Any, strategy: Strategy, source: Sequence[int]
     ) -> SearchTrace:
         """The search for a sentence's translation."""
-        settings = self.run.config.evaluation
-        forced = generation.forced_prefix(self.run.tokenizer.forced_first)
-        choice = search.Search(strategy, (*forced, *self._own.processors))
-        program = _traced_search(self._model, choice, settings.extra_length)
+        extra = self.run.config.evaluation.extra_length
+        choice = self._own._replace(strategy=strategy)
+        program = _traced_search(self._model, choice, extra)
         padding = self._model.special_tokens.padding
         source_BS = pad_source([source], padding, length=_room(len(source)))
         # As `Translator` has it: the end of the source is not counted.
-        max_len_B = np.array([len(source) - 1 + settings.extra_length], np.int32)
-        return jax.device_get(program(variables, *_placed((source_BS, max_len_B))))
+        max_len_B = np.array([len(source) - 1 + extra], np.int32)
+        arrays = _placed((source_BS, max_len_B))
+        return jax.device_get(program(variables, *arrays))
 
     def _inspected(self, variables: Any, batch: Batch) -> Any:
         """The weights of a pair; probabilities of its labels; the likeliest tokens."""
         seen = introspection.record(self._model, variables, batch, missing_ok=True)
         logits_BTV: Any = self._model.apply(variables, *source_and_inputs(batch))
         p_TV = jax.nn.softmax(logits_BTV[0])
-        p_T1 = jnp.take_along_axis(p_TV, batch['labels'][0][:, None], 1)
-        likeliest_TK = top_k_indices(p_TV, min(ALTERNATIVES, p_TV.shape[1]))
+        labels_T = batch['labels'][0]
+        p_T1 = jnp.take_along_axis(p_TV, labels_T[:, None], 1)
+        vocab_size = p_TV.shape[1]
+        likeliest_TK = top_k_indices(p_TV, min(ALTERNATIVES, vocab_size))
         p_TK = jnp.take_along_axis(p_TV, likeliest_TK, 1)
         return seen.weights, p_T1[:, 0], likeliest_TK, p_TK
 
@@ -191,20 +193,22 @@ class Explainer:
     ) -> dict[str, Any]:
         """What happens in the model when it writes a target."""
         special = self._model.special_tokens
-        length = _room(max(len(source), len(target)))
+        longest = max(len(source), len(target))
+        length = _room(longest)
         batch = make_batch(
             [source], [target], special.start, special.padding, length=length
         )
-        weights, *found = jax.device_get(self._inspect(variables, _placed(batch)))
+        seen = self._inspect(variables, _placed(batch))
+        weights, *found = jax.device_get(seen)
         of_source, of_target = self.run.tokenizer.sides
         read = of_source.pieces(list(source))
         pieces = of_target.pieces([special.start, *target])
+        by_token = [x_T.tolist() for x_T in found]
         tokens = []
         # What follows the target is padding.
-        for piece, p, others_K, p_K in zip(pieces[1:], *found, strict=False):
-            others = of_target.pieces(others_K.tolist())
-            likeliest = list(zip(others, p_K.tolist(), strict=True))
-            tokens.append({'piece': piece, 'p': float(p), 'likeliest': likeliest})
+        for piece, p, others, p_K in zip(pieces[1:], *by_token, strict=False):
+            likeliest = zip(of_target.pieces(others), p_K, strict=True)
+            tokens.append({'piece': piece, 'p': p, 'likeliest': list(likeliest)})
         attention = self._attention(weights, read, pieces[:-1], length)
         return {'source': read, 'tokens': tokens, 'attention': attention}
 
@@ -223,11 +227,15 @@ class Explainer:
             queries = kind.removesuffix(' cross')
             keys = queries if queries == kind else 'encoder'
             rows, columns = places[queries][:, None], places[keys]
-            by_layer = [weights_BHTS[0][:, rows, columns] for weights_BHTS in layers]
+            by_layer = []
+            for weights_BHTS in layers:
+                weights_HTS = weights_BHTS[0][:, rows, columns]
+                thousandths = np.rint(1000 * weights_HTS).astype(int)
+                by_layer.append(thousandths.tolist())
             attention[kind] = {
                 'queries': pieces[queries],
                 'keys': pieces[keys],
-                'weights': [np.rint(1000 * x).astype(int).tolist() for x in by_layer],
+                'weights': by_layer,
             }
         return attention
 

@@ -4,8 +4,6 @@ import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
 from experiments import storage
 from experiments.command_line import console
 from experiments.data.sources.base import Source, as_references
@@ -29,21 +27,20 @@ def write(source: Source, folder: Path) -> None:
         raise UserError(f'--write={folder} is there already: give a new folder')
     with storage.replacing(folder) as draft:
         draft.mkdir()
-        train = draft / 'train'
-        _write_lines(train, source.source, (text for text, _ in source.train()))
-        _write_lines(train, source.target, (target for _, target in source.train()))
+        for side, language in enumerate((source.source, source.target)):
+            lines = (pair[side] for pair in source.train())
+            _write_lines(draft / f'train.{language}', lines)
         for name, pairs in source.evaluation().items():
             texts, targets = zip(*pairs, strict=True)
-            _write_lines(draft / name, source.source, texts)
+            _write_lines(draft / f'{name}.{source.source}', texts)
             known = map(as_references, targets)
             by_number = itertools.zip_longest(*known, fillvalue='')
             for number, lines in enumerate(by_number):
-                ending = f'{source.target}.{number}' if number else source.target
-                _write_lines(draft / name, ending, lines)
+                further = f'.{number}' if number else ''
+                _write_lines(draft / f'{name}.{source.target}{further}', lines)
 
 
-def _write_lines(stem: Path, ending: str, lines: Iterable[str]) -> None:
-    path = stem.with_name(f'{stem.name}.{ending}')
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
     with path.open('w', encoding='utf-8', newline='') as file:
         file.writelines(f'{on_one_line(line)}\n' for line in lines)
 
@@ -52,11 +49,13 @@ def text(source: Source) -> str:
     """Sizes and lengths of the sets, what of them is new to training, and examples."""
     rows = [_row('train', source.train(), None)]
     for name, pairs in source.evaluation().items():
-        asked = {text for text, _ in pairs}
-        trained = asked.intersection(text for text, _ in source.train())
-        rows.append(_row(name, pairs, sum(text in trained for text, _ in pairs)))
+        texts = [text for text, _ in pairs]
+        trained = set(texts).intersection(text for text, _ in source.train())
+        count = sum(text in trained for text in texts)
+        rows.append(_row(name, pairs, count))
     sides = [source.source, source.target]
-    columns = ['set', 'pairs', *sides, *(f'most {side}' for side in sides), 'trained']
+    most = [f'most {side}' for side in sides]
+    columns = ['set', 'pairs', *sides, *most, 'trained']
     lines = [
         console.table(columns, rows),
         f'{", ".join(sides)}: words of a side, in the mean and at most',
@@ -64,14 +63,23 @@ def text(source: Source) -> str:
     ]
     for why, count in source.left_out.items():
         lines.append(f'left out of training: {count:,} by {why}')
-    for text, target in itertools.islice(source.train(), 0, _EXAMPLES * _EVERY, _EVERY):
+    spread = itertools.islice(source.train(), None, None, _EVERY)
+    for text, target in itertools.islice(spread, _EXAMPLES):
         lines += ['', text, f'    {target}']
     return '\n'.join(lines)
 
 
 def _row(name: str, pairs: Iterable, trained: int | None) -> list:
     """Words of a set's sources and of its first references, in the mean and at most."""
-    counts = ((len(x.split()), len(as_references(y)[0].split())) for x, y in pairs)
-    lengths = np.fromiter(counts, np.dtype((int, 2)))
-    means, most = lengths.mean(0).tolist(), lengths.max(0).tolist()
-    return [name, len(lengths), *means, *most, trained]
+    count = 0
+    words = [0, 0]
+    most = [0, 0]
+    for text, known in pairs:
+        count += 1
+        reference, *_ = as_references(known)
+        for side, sentence in enumerate((text, reference)):
+            length = len(sentence.split())
+            words[side] += length
+            most[side] = max(most[side], length)
+    means = [total / count for total in words]
+    return [name, count, *means, *most, trained]

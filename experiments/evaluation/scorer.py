@@ -71,9 +71,10 @@ class Scorer:
         lengths = tokens.lengths()
         check_lengths(self._model, lengths.flat)
         # Packed, for then one program does for all.
-        length = packing.packed_length(int(lengths.max()))
-        rows = max(1, self._batch_tokens // length) * self._devices.row_shards
-        shape = (rows, length)
+        longest = int(lengths.max())
+        length = packing.packed_length(longest)
+        rows = max(1, self._batch_tokens // length)
+        shape = (rows * self._devices.row_shards, length)
         for part, part_rows in packing.pack(lengths, shape):
             batch = collate.pairs_batch(tokens, shape, part, part_rows)
             yield part, mesh.put(batch, self._devices.rows())
@@ -91,20 +92,23 @@ class Scorer:
             results: list[list[ScoredToken]] = [[] for _ in window]
             for part, batch in self.batches(window):
                 scores = self._log_probs(variables, batch)
-                for pair, found in zip(part, self._tokens(batch, scores), strict=True):
+                tokens = self._tokens(batch, scores)
+                for pair, found in zip(part, tokens, strict=True):
                     results[pair] = found
             yield from results
 
     def _tokens(self, batch: Any, scores: TokenScores) -> Iterator[list[ScoredToken]]:
         """The tokens of each pair of a batch, one pair after the other."""
-        columns = jax.device_get((batch['labels'], *scores))
-        positions_BT = jax.device_get(batch['target_positions'])
-        is_token_BT = columns[0] != self._model.special_tokens.padding
+        arrays = (batch['target_positions'], batch['labels'], *scores)
+        positions_BT, *columns = jax.device_get(arrays)
+        labels_BT = columns[0]
+        is_token_BT = labels_BT != self._model.special_tokens.padding
         begins = np.flatnonzero(positions_BT[is_token_BT] == 0)
         by_pair = [np.split(x_BT[is_token_BT], begins[1:]) for x_BT in columns]
-        for ids, *own in zip(*by_pair, strict=True):
-            pieces = self._tokenizer.pieces(ids.tolist())
-            yield list(map(ScoredToken, pieces, *(x.tolist() for x in own)))
+        for arrays in zip(*by_pair, strict=True):
+            ids, *own = [x.tolist() for x in arrays]
+            pieces = self._tokenizer.pieces(ids)
+            yield list(map(ScoredToken, pieces, *own))
 
 
 @functools.lru_cache(maxsize=4)

@@ -9,6 +9,8 @@ from experiments.metrics.base import OF_MODELS, Metric, References
 from experiments.runs.reading import metric_names
 from flaxformer_lite.config.spec import Spec
 
+Scores = dict[str, Any]  # of a set, with their signatures, by name
+
 
 def installed_metrics(text: Spec, language: str) -> list[Metric]:
     """The metrics of `evaluation.metrics`, where all that they need is here.
@@ -31,28 +33,30 @@ def of_translations(
     outputs: Sequence[str],
     references: References,
     sources: Sequence[str],
-) -> dict[str, Any]:
+) -> Scores:
     """Each metric's score and signature by its name, and of which less is better."""
-    result: dict[str, Any] = {}
+    result: Scores = {}
+    lower = []
     for metric in scored_by:
         result[metric.name] = metric.score(outputs, references, sources)
         result[f'{metric.name}_signature'] = metric.signature(references)
-    lower = [metric.name for metric in scored_by if not metric.higher_is_better]
-    return result | {'lower_is_better': lower}
+        if not metric.higher_is_better:
+            lower.append(metric.name)
+    result['lower_is_better'] = lower
+    return result
 
 
-def summary(name: str, step: int, result: dict[str, Any]) -> str:
+def summary(name: str, step: int, result: Scores) -> str:
     """A set's scores on one line, and the signature of the first on a second."""
     names = metric_names(result)
-    shown = [f'{metric} {result[metric]:.2f}' for metric in names]
-    return (
-        f'{name} ({result["direction"]}) at step {step:,}: {"  ".join(shown)}  '
-        f'loss {result["loss"]:.4f}  perplexity {result["perplexity"]:.2f}\n'
-        f'  {result[f"{names[0]}_signature"]}'
-    )
+    decimals = {**dict.fromkeys(names, 2), 'loss': 4, 'perplexity': 2}
+    shown = [f'{entry} {result[entry]:.{n}f}' for entry, n in decimals.items()]
+    line = '  '.join(shown)
+    signature = result[f'{names[0]}_signature']
+    return f'{name} ({result["direction"]}) at step {step:,}: {line}\n  {signature}'
 
 
-def table(results: dict[str, dict[str, Any]]) -> str:
+def table(results: dict[str, Scores]) -> str:
     """A row of scores for each set, and below the signatures of the metrics."""
     signatures = {}
     for result in results.values():
@@ -61,7 +65,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     columns = ('sentences', *OF_MODELS, *signatures, 'direction')
     rows = []
     for name, result in results.items():
-        rows.append([name, *(result[column] for column in columns)])
+        cells = [result[column] for column in columns]
+        rows.append([name, *cells])
     lines = [console.table(['set', *columns], rows, scores=signatures)]
     lines += [f'{metric}: {signature}' for metric, signature in signatures.items()]
     return '\n'.join(lines)

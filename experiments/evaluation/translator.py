@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,13 +15,15 @@ import numpy as np
 from experiments.config import search
 from experiments.config.schema import EvaluationConfig
 from experiments.data import packing
-from experiments.data.tokenizers.base import Tokenizer, on_one_line
+from experiments.data.collate import collate_side
+from experiments.data.corpus import RaggedArray
+from experiments.data.tokenizers.base import Progress, Tokenizer, on_one_line
 from experiments.errors import UserError
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from flaxformer_lite.decoding import DecodeResult
 from flaxformer_lite.ensembling import Ensemble
-from flaxformer_lite.generation import Settings, decode_rows, forced_prefix
+from flaxformer_lite.generation import Settings, decode_rows
 from flaxformer_lite.models.base import Model
 
 if TYPE_CHECKING:
@@ -66,14 +68,12 @@ class Translator:
         self._settings = settings
         self._seed = seed
         self._devices = devices or mesh.of()
-        self._strategy, processors = search.make(settings)
+        choice = search.make(settings, tokenizer.forced_first)
+        self._strategy = choice.strategy
         self._samples = self._strategy.drawn(n_best)
         self._utility = search.utility(self._strategy)
         if self._utility:
             self._utility.check_installed()
-        choice = search.Search(
-            self._strategy, (*forced_prefix(tokenizer.forced_first), *processors)
-        )
         final = 1 if self._strategy.draws else n_best
         extra = settings.extra_length
         # Flax makes modules hashable, which the checker does not see.
@@ -84,7 +84,7 @@ class Translator:
         variables: Any,
         texts: Sequence[str],
         first: int = 0,
-        on_progress: Callable[[int], None] = lambda done: None,
+        on_progress: Progress = lambda done: None,
     ) -> Iterator[list[Hypothesis]]:
         """The hypotheses of each text, best first; a blank text has one blank one.
 
@@ -106,20 +106,17 @@ class Translator:
         variables: Any,
         texts: list[str],
         first: int,
-        on_progress: Callable[[int], None],
+        on_progress: Progress,
     ) -> list[list[Hypothesis]]:
         """The hypotheses of texts that are sorted by length together."""
-        sentences = self._tokenizer.encode(texts)
-        lengths = np.array([len(ids) + 1 for ids in sentences])
+        side, _ = self._tokenizer.sides
+        dtype = side.dtype if side.reads_vectors else 'uint32'
+        sentences = RaggedArray.from_rows(side.encode(texts), dtype)
+        lengths = sentences.lengths() + 1
         check_lengths(self._model, lengths)
         tokens = max(1, self._settings.batch_tokens // self._strategy.hypotheses)
         batches = list(packing.by_length(lengths, tokens, self._devices.row_shards))
-
-        def decode(batch: tuple[tuple[int, int], np.ndarray]) -> DecodeResult:
-            shape, index = batch
-            rows = [self._tokenizer.with_end(sentences[i]) for i in index]
-            return self._decode(variables, shape, rows, first + index)
-
+        decode = functools.partial(self._decode, variables, sentences, first)
         results = [[Hypothesis('', 0.0)] for _ in texts]
         done = first
         on_progress(done)
@@ -128,7 +125,7 @@ class Translator:
             for (_, index), found in zip(batches, decoded, strict=True):
                 hypotheses = self._hypotheses(found)
                 for i, drawn in zip(index, hypotheses, strict=True):
-                    if len(sentences[i]):
+                    if lengths[i] > 1:
                         results[i] = self._best_first(drawn, texts[i])
                 done += len(index)
                 on_progress(done)
@@ -137,34 +134,38 @@ class Translator:
     def _decode(
         self,
         variables: Any,
-        shape: tuple[int, int],
-        rows: list[Any],
-        numbers: np.ndarray,
+        sentences: RaggedArray,
+        first: int,
+        batch: tuple[packing.Shape, np.ndarray],
     ) -> DecodeResult:
         """What the search finds for the rows of a batch, by all keys.
 
         Args:
-          shape: (rows, length), of which those that are not given stay empty.
-          rows: sources with their ends.
-          numbers: of the sentences, by which sampling draws.
+          first: the number of the first sentence; by a sentence's own sampling draws.
+          batch: as `packing.by_length` has it.
         """
-        # Of vectors zeros are padding, whatever it is of tokens.
-        features = np.shape(rows[0])[1:] if self._tokenizer.reads_vectors else ()
-        dtype = np.float32 if features else np.int32
-        padding = 0 if features else self._model.special_tokens.padding
-        source_BS = np.full((*shape, *features), padding, dtype)
-        max_len_B = np.zeros(shape[0], np.int32)
+        shape, index = batch
+        rows = np.arange(len(index))
+        end = self._tokenizer.source_end
+        padding = self._model.special_tokens.padding
+        source_BS, segments_BS, _ = collate_side(
+            sentences, shape, index, rows, end, padding
+        )
+        lengths_B = np.count_nonzero(segments_BS, axis=1)
+        most_B = lengths_B - 1 + self._settings.extra_length
+        max_len_B = np.where(lengths_B > 0, most_B, 0).astype(np.int32)
         numbers_B = np.zeros(shape[0], np.int32)
-        for i, row in enumerate(rows):
-            if len(row):
-                source_BS[i, : len(row)] = row
-                max_len_B[i] = len(row) - 1 + self._settings.extra_length
-        numbers_B[: len(rows)] = numbers
+        numbers_B[rows] = first + index
         arrays = mesh.put((source_BS, max_len_B, numbers_B), self._devices.rows())
-        found = [
-            jax.device_get(self._search(variables, key, *arrays)) for key in self._keys
-        ]
-        return jax.tree.map(lambda *x_BN: np.concatenate(x_BN, 1)[: len(rows)], *found)
+        found = []
+        for key in self._keys:
+            samples = self._search(variables, key, *arrays)
+            found.append(jax.device_get(samples))
+
+        def joined(*x_BN):
+            return np.concatenate(x_BN, axis=1)[: len(index)]
+
+        return jax.tree.map(joined, *found)
 
     @functools.cached_property
     def _keys(self) -> list[jax.Array]:
@@ -200,7 +201,8 @@ class Translator:
         if len(first_of) == 1:
             return found[:1]
         means = mean_utilities([x.text for x in found], source, self._utility)
-        return [first_of[text] for text in sorted(means, key=lambda x: -means[x])]
+        texts = sorted(means, key=lambda text: -means[text])
+        return [first_of[text] for text in texts]
 
 
 def mean_utilities(
@@ -240,13 +242,7 @@ def _search(
 ) -> compilation.Program:
     """The compiled search for the translations of a batch, each device for its rows."""
 
-    def decode(
-        variables: Any,
-        key: jax.Array,
-        source_BS: jax.Array,
-        max_len_B: jax.Array,
-        numbers_B: jax.Array,
-    ) -> DecodeResult:
+    def decode(variables, key, source_BS, max_len_B, numbers_B):
         length = source_BS.shape[1] - 1 + extra_length
         settings = Settings(*choice, length, model.special_tokens, n_best)
         arrays = (source_BS, max_len_B, numbers_B)

@@ -3,10 +3,7 @@
 The field `filters` is a list of specs: `[length_ratio(most=3), duplicates, copies]`.
 """
 
-import hashlib
-import inspect
-from pathlib import Path
-
+from experiments.data.digest import code_of, hex_digest
 from experiments.data.filters.base import Filter
 from experiments.data.sources.base import Source
 from experiments.errors import UserError, user_errors
@@ -67,8 +64,7 @@ class Filtered(Source):
 
     def digest(self):
         """Of the source, of the filters and of their code."""
-        content = hashlib.sha256(self._whole.digest().encode())
+        parts = []
         for part in self._filters:
-            content.update(repr(part).encode())
-            content.update(Path(inspect.getfile(type(part))).read_bytes())
-        return content.hexdigest()
+            parts += [repr(part), code_of(type(part))]
+        return hex_digest(self._whole.digest(), *parts)

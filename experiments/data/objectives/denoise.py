@@ -30,12 +30,17 @@ class Denoise(Objective):
     def example(self, row, rng):
         masked = math.ceil(self.ratio * len(row))
         spans = rng.permutation(self._spans(masked, rng)).tolist()
-        is_mask = rng.permutation(len(row) - masked + len(spans)) < len(spans)
+        masks = len(spans)
+        order = rng.permutation(len(row) - masked + masks)
         source = []
         at = 0
-        for masks in is_mask.tolist():
-            source.append(self.marks[0] if masks else row[at])
-            at += spans.pop() if masks else 1
+        for number in order.tolist():
+            if number < masks:
+                source.append(self.marks[0])
+                at += spans.pop()
+            else:
+                source.append(row[at])
+                at += 1
         return source, row
 
     def _spans(self, masked: int, rng: np.random.Generator) -> list[int]:

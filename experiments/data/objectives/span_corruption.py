@@ -32,28 +32,29 @@ class SpanCorruption(Objective):
     mean_span: Annotated[float, Range(at_least=1)] = 3.0
 
     def example(self, row, rng):
-        noise = min(max(round(self.density * len(row)), 1), len(row) - 1)
+        noise = max(1, round(self.density * len(row)))
+        noise = min(noise, len(row) - 1)
         if not noise:
             return row, []
         kept = len(row) - noise
+        count = max(1, round(noise / self.mean_span))
         # As many as are kept at most: then the target is no longer than the text.
-        most = min(kept, len(self.marks))
-        count = min(max(round(noise / self.mean_span), 1), most)
+        count = min(count, kept, len(self.marks))
         spans = _parts(noise, count, rng)
         gaps = _parts(kept + 2, count + 1, rng)
         gaps[0] -= 1  # it may be empty, and so may the last
-        source, target = [], []
-        at = 0
+        rest = iter(row)
+        source = []
+        target = []
         for mark, gap, span in zip(self.marks, gaps, spans, strict=False):
-            source += [*row[at : at + gap], mark]
-            at += gap
-            target += [mark, *row[at : at + span]]
-            at += span
-        return source + row[at:], target
+            source += itertools.islice(rest, gap)
+            source.append(mark)
+            target.append(mark)
+            target += itertools.islice(rest, span)
+        return [*source, *rest], target
 
 
 def _parts(total: int, count: int, rng: np.random.Generator) -> list[int]:
     """The sizes, at least 1, of so many parts of a whole; all are equally likely."""
     inner = 1 + rng.permutation(total - 1)[: count - 1]
-    cuts = [0, *sorted(inner.tolist()), total]
-    return [end - begin for begin, end in itertools.pairwise(cuts)]
+    return np.diff(np.sort(inner), prepend=0, append=total).tolist()

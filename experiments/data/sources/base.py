@@ -1,15 +1,16 @@
 """What every data source offers, and what several of them share."""
 
-import hashlib
-import inspect
 import re
 import types
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TypeVar
 
+from experiments.data.digest import code_of, hex_digest
 from flaxformer_lite.ranges import Checked
 
+T = TypeVar('T')
 Pair = tuple[str, str]  # a source and its target
 # By the name of a set: sources, each with its reference or with all its references.
 Sets = Mapping[str, Sequence[tuple[str, str | tuple[str, ...]]]]
@@ -58,6 +59,23 @@ def plain_text(text: str) -> str:
     return re.sub('\r\n|\r|\n', ' ', unicodedata.normalize('NFC', text))
 
 
+def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:
+    """Those whose source did not come before."""
+    seen = set()
+    for source, target in pairs:
+        if source not in seen:
+            seen.add(source)
+            yield source, target
+
+
+def taken(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
+    """The first items of each stream; two sets of one stream share none."""
+    found: dict[str, list[T]] = {}
+    for name, stream in streams.items():
+        found[name] = list(islice(stream, sizes[name]))
+    return found
+
+
 def check_sides(source: str, target: str) -> None:
     """Raises ValueError where both languages, or columns, are one."""
     if source == target:
@@ -69,9 +87,7 @@ class OfRule(Source, Checked):
 
     def digest(self):
         """A digest of the arguments and of the code that makes the pairs."""
-        content = hashlib.sha256(repr(self).encode())
-        content.update(Path(inspect.getfile(type(self))).read_bytes())
-        return content.hexdigest()
+        return hex_digest(repr(self), code_of(type(self)))
 
 
 class OfSplits(Source):
@@ -101,8 +117,8 @@ class OfSplits(Source):
         sets = {'val': self.dev}
         # `train[:50%]+extra` is a part of two.
         parts = f'{self.split}+{self.dev}'.split('+')
-        taken = {part.split('[')[0].strip() for part in parts}
+        used = {part.partition('[')[0].strip() for part in parts}
         for name in self.splits():
-            if name not in taken:
+            if name not in used:
                 sets.setdefault(name, name)
         return {name: list(self.pairs(split)) for name, split in sets.items()}

@@ -3,15 +3,13 @@
 The Carnegie Mellon University pronouncing dictionary; its licence is BSD's.
 """
 
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfRule
 from experiments.errors import UserError
-
-_TWENTIETHS = {'val': 0, 'test': 1}  # of all words, by a hash
 
 
 @dataclass(frozen=True)
@@ -33,21 +31,21 @@ class Cmudict(OfRule):
     def train(self):
         """The training pairs, in the order of the dictionary."""
         for word, known in self._words():
-            if _part(word) not in _TWENTIETHS.values():
-                yield from ((' '.join(word), sounds) for sounds in known)
+            if _set_of(word) == 'train':
+                for sounds in known:
+                    yield ' '.join(word), sounds
 
     def evaluation(self):
-        found = {name: [] for name in _TWENTIETHS}
-        names = {part: name for name, part in _TWENTIETHS.items()}
+        found = {'val': [], 'test': []}
         for word, known in self._words():
-            if _part(word) in names:
-                found[names[_part(word)]].append((' '.join(word), known))
+            name = _set_of(word)
+            if name in found:
+                found[name].append((' '.join(word), known))
         return found
 
     def digest(self):
         """Of the dictionary, the arguments and the code that makes the pairs."""
-        content = f'{super().digest()} {self._words()}'
-        return hashlib.sha256(content.encode()).hexdigest()
+        return hex_digest(f'{super().digest()} {self._words()}')
 
     def _words(self) -> list[tuple[str, tuple[str, ...]]]:
         """Each word with its pronunciations."""
@@ -68,6 +66,6 @@ class Cmudict(OfRule):
         return found
 
 
-def _part(word: str) -> int:
-    """Which twentieth of all words it is in."""
-    return int(hashlib.sha256(word.encode()).hexdigest(), 16) % 20
+def _set_of(word: str) -> str:
+    twentieth = int(hex_digest(word), 16) % 20
+    return {0: 'val', 1: 'test'}.get(twentieth, 'train')

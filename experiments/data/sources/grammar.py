@@ -1,6 +1,5 @@
 """English-German sentences from an embedded grammar and lexicon, fixed by a seed."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,17 +7,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from experiments.data.digest import hex_digest
 from experiments.data.grammar import english, german
 from experiments.data.grammar.held_out import is_held_out
 from experiments.data.grammar.rng import Rng
 from experiments.data.grammar.sample_sentences import long_sentence, sentence
 from experiments.data.grammar.syntax import Sentence
-from experiments.data.sources.base import OfRule, Pair
+from experiments.data.sources.base import OfRule, Pair, taken
 from flaxformer_lite.ranges import Range
 
+Drawn = tuple[Sentence, Pair]  # a pair, and what it was read from
 SHORTEST, LONGEST = 3, 20  # words of a sentence to train on, in either language
-LONGER_THAN_TRAINING = range(LONGEST + 1, 2 * LONGEST + 1)
-FEWEST_PAIRS, MOST_PAIRS = 100, 1_000_000
+_WORDS = range(SHORTEST, LONGEST + 1)
+_MORE_WORDS = range(LONGEST + 1, 2 * LONGEST + 1)
 SIZES = {'val': 200, 'test': 500, 'long': 200, 'compositional': 200}
 
 
@@ -42,7 +43,7 @@ class Grammar(OfRule):
     """
 
     seed: Annotated[int, Range(at_least=0, below=2**63)] = 0
-    pairs: Annotated[int, Range(at_least=FEWEST_PAIRS, at_most=MOST_PAIRS)] = 20_000
+    pairs: Annotated[int, Range(at_least=100, at_most=1_000_000)] = 20_000
     source: ClassVar[str] = 'en'
     target: ClassVar[str] = 'de'
 
@@ -50,24 +51,22 @@ class Grammar(OfRule):
         return iter(self._training)
 
     def evaluation(self):
-        return {
-            name: [pair for _, pair in drawn]
-            for name, drawn in self._evaluation.items()
-        }
+        sets = {}
+        for name, drawn in self._evaluation.items():
+            sets[name] = [pair for _, pair in drawn]
+        return sets
 
     def trees(self) -> dict[str, list[Sentence]]:
         """What each pair of the evaluation sets was read from, by set."""
-        return {
-            name: [tree for tree, _ in drawn]
-            for name, drawn in self._evaluation.items()
-        }
+        sets = {}
+        for name, drawn in self._evaluation.items():
+            sets[name] = [tree for tree, _ in drawn]
+        return sets
 
     def digest(self):
         """A digest of the fields and of the code that makes the pairs."""
-        content = hashlib.sha256(super().digest().encode())
-        for file in sorted((Path(__file__).parents[1] / 'grammar').glob('*.py')):
-            content.update(file.read_bytes())
-        return content.hexdigest()
+        files = sorted(Path(english.__file__).parent.glob('*.py'))
+        return hex_digest(super().digest(), *map(Path.read_bytes, files))
 
     @cached_property
     def _training(self) -> list[Pair]:
@@ -75,49 +74,40 @@ class Grammar(OfRule):
         drawn = islice(self._ordinary(), skipped, skipped + self.pairs)
         return [pair for _, pair in drawn]
 
-    def _ordinary(self) -> Iterator[tuple[Sentence, Pair]]:
+    def _ordinary(self) -> Iterator[Drawn]:
         """First `val`, then `test`, then all that there is to train on."""
-        words = range(SHORTEST, LONGEST + 1)
-        return self._distinct(0, sentence, words, lambda tree: not is_held_out(tree))
+        return self._distinct(0, sentence, _WORDS)
 
     @cached_property
-    def _evaluation(self) -> dict[str, list[tuple[Sentence, Pair]]]:
+    def _evaluation(self) -> dict[str, list[Drawn]]:
         ordinary = self._ordinary()
-        words = range(SHORTEST, LONGEST + 1)
         streams = {
             'val': ordinary,
             'test': ordinary,
-            'long': self._distinct(
-                1,
-                long_sentence,
-                LONGER_THAN_TRAINING,
-                lambda tree: not is_held_out(tree),
-            ),
-            'compositional': self._distinct(2, sentence, words, is_held_out),
+            'long': self._distinct(1, long_sentence, _MORE_WORDS),
+            'compositional': self._distinct(2, sentence, _WORDS, held_out=True),
         }
-        return {
-            name: list(islice(stream, SIZES[name])) for name, stream in streams.items()
-        }
+        return taken(streams, SIZES)
 
     def _distinct(
         self,
         stream: int,
         draw: Callable[[Rng], Sentence],
         words: range,
-        accepts: Callable[[Sentence], bool],
-    ) -> Iterator[tuple[Sentence, Pair]]:
-        """Trees and their pairs.
+        held_out: bool = False,
+    ) -> Iterator[Drawn]:
+        """Trees and their pairs, held out of training or not.
 
         Neither side of a pair came before, and each has so many words.
         """
-        rng, seen = Rng(3 * self.seed + stream), set()
+        rng = Rng(3 * self.seed + stream)
+        seen = set()
         while True:
             tree = draw(rng)
-            if not accepts(tree):
+            if is_held_out(tree) != held_out:
                 continue
             pair = english.sentence(tree), german.sentence(tree)
-            if seen.isdisjoint(pair) and all(
-                len(side.split()) in words for side in pair
-            ):
+            fits = all(len(side.split()) in words for side in pair)
+            if fits and seen.isdisjoint(pair):
                 seen.update(pair)
                 yield tree, pair

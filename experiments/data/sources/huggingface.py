@@ -2,12 +2,11 @@
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments import storage
+from experiments.data.digest import hex_digest, of_file
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
 from experiments.errors import UserError, reason
 
@@ -56,10 +55,8 @@ class Huggingface(OfSplits):
         """Of the files that are read, and of what is read of them."""
         rows = self._load(self.split)
         content = (self.source, self.target, self.split, len(rows))
-        digest = hashlib.sha256(repr(content).encode())
-        for file in rows.cache_files:
-            digest.update(bytes.fromhex(storage.sha256(Path(file['filename']))))
-        return digest.hexdigest()
+        files = [Path(file['filename']) for file in rows.cache_files]
+        return hex_digest(repr(content), *map(of_file, files))
 
     @functools.cached_property
     def _package(self) -> Any:
@@ -101,5 +98,6 @@ class Huggingface(OfSplits):
                 )
         for row in rows:
             texts = row[_BY_LANGUAGE] if by_language else row
-            source, target = texts[self.source], texts[self.target]
-            yield plain_text(source or ''), plain_text(target or '')
+            source = texts[self.source] or ''
+            target = texts[self.target] or ''
+            yield plain_text(source), plain_text(target)

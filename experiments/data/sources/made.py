@@ -8,15 +8,14 @@ Transformers"): train on lengths up to a bound, test up to it and beyond.
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import filterfalse, islice
 from typing import Annotated, ClassVar
 
 from experiments.data.grammar.rng import Rng
-from experiments.data.sources.base import OfRule, Pair
+from experiments.data.sources.base import OfRule, Pair, distinct, taken
 from flaxformer_lite.ranges import Choices, Range
 
-SIZES = {'val': 200, 'test': 500}
-BEYOND = 500
+SIZES = {'val': 200, 'test': 500, 'longer': 500}
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'
 DIGITS = '0123456789'
 BRACKETS = {'(': ')', '[': ']'}
@@ -40,11 +39,16 @@ def _sort(length: int, rng: Rng) -> Pair:
 
 def _addition(length: int, rng: Rng) -> Pair:
     """Of two numbers, whose digits and sign are so many."""
-    longer = (length - 1) // 2 + rng.pick(range((length - 1) // 2))
-    sizes = (longer, length - 1 - longer)
-    one, other = (_drawn(DIGITS, size, rng) for size in sizes)
-    total = int(one.replace(' ', '')) + int(other.replace(' ', ''))
+    digits = length - 1
+    longer = digits // 2 + rng.pick(range(digits // 2))
+    one = _drawn(DIGITS, longer, rng)
+    other = _drawn(DIGITS, digits - longer, rng)
+    total = _number(one) + _number(other)
     return f'{one} + {other}', ' '.join(str(total))
+
+
+def _number(digits: str) -> int:
+    return int(digits.replace(' ', ''))
 
 
 def _parity(length: int, rng: Rng) -> Pair:
@@ -89,17 +93,21 @@ def _expression(length: int, rng: Rng) -> tuple[list[str], int]:
         value = rng.pick(range(10))
         return [str(value)] * length, value
     operator = rng.pick(list(_OPERATORS))
-    words, values = [], []
+    words = [f'[{operator}']
+    values = []
     rest = length - 2
     while rest:
-        # A digit, or so many words that they are an operation.
-        sizes = [1, *range(3, min(rest, length // 2) + 1)]
-        size = rng.pick(sizes) if rng.chance(0.5) else 1
+        size = 1
+        if rng.chance(0.5):
+            # A digit, or so many words that they are an operation.
+            longest = min(rest, length // 2)
+            size = rng.pick([1, *range(3, longest + 1)])
         operand, value = _expression(size, rng)
         words += operand
         values.append(value)
         rest -= size
-    return [f'[{operator}', *words, ']'], _OPERATORS[operator](values)
+    words.append(']')
+    return words, _OPERATORS[operator](values)
 
 
 _TASKS: dict[str, Callable[[int, Rng], Pair]] = {
@@ -150,18 +158,15 @@ class Made(OfRule):
 
     def train(self):
         pairs = self._drawn(2 * self.seed + 1, _SHORTEST, self.longest)
-        return islice((pair for pair in pairs if not _is_held_out(pair)), self.pairs)
+        return islice(filterfalse(_is_held_out, pairs), self.pairs)
 
     def evaluation(self):
         """The evaluation sets by name; within a set no source is there twice."""
         pairs = self._drawn(2 * self.seed, _SHORTEST, self.longest)
-        within = _distinct(filter(_is_held_out, pairs), sum(SIZES.values()))
+        within = distinct(filter(_is_held_out, pairs))
         beyond = self._drawn(2 * self.seed, self.longest + 1, 2 * self.longest)
-        return {
-            'val': within[: SIZES['val']],
-            'test': within[SIZES['val'] :],
-            'longer': _distinct(beyond, BEYOND),
-        }
+        streams = {'val': within, 'test': within, 'longer': distinct(beyond)}
+        return taken(streams, SIZES)
 
     def _drawn(self, seed: int, shortest: int, longest: int) -> Iterator[Pair]:
         """Pairs whose sources have so many words, endlessly."""
@@ -178,11 +183,3 @@ def _drawn(symbols: str, length: int, rng: Rng) -> str:
 def _is_held_out(pair: Pair) -> bool:
     """One source in twenty, by itself: so no length is held out as a whole."""
     return zlib.crc32(pair[0].encode()) % 20 == 0
-
-
-def _distinct(pairs: Iterator[Pair], number: int) -> list[Pair]:
-    found: dict[str, str] = {}
-    while len(found) < number:
-        source, target = next(pairs)
-        found.setdefault(source, target)
-    return list(found.items())

@@ -2,10 +2,11 @@
 
 import dataclasses
 import functools
-import hashlib
+import itertools
 from typing import Annotated, Any
 
 from experiments.data import sources as folder
+from experiments.data.digest import hex_digest
 from experiments.data.sources.base import Source
 from flaxformer_lite.ranges import Checked, Range
 
@@ -61,13 +62,15 @@ class Mix(Source, Checked):
         return '+'.join(dict.fromkeys(part.target for part in self._parts))
 
     def train(self):
-        sizes = self._sizes
-        for part, size in zip(self._parts, sizes, strict=True):
-            share = (size / max(sizes)) ** (1 / self.temperature)
-            copies = share * max(sizes) / size
-            for i, pair in enumerate(part.train()):
-                for _ in range(int((i + 1) * copies) - int(i * copies)):
-                    yield self._tagged(part, pair)
+        largest = max(self._sizes)
+        for part, size in zip(self._parts, self._sizes, strict=True):
+            share = (size / largest) ** (1 / self.temperature)
+            copies = share * largest / size
+            given = 0
+            for i, pair in enumerate(part.train(), 1):
+                wanted = int(i * copies)
+                yield from itertools.repeat(self._tagged(part, pair), wanted - given)
+                given = wanted
 
     @functools.cached_property
     def _sizes(self) -> list[int]:
@@ -76,19 +79,22 @@ class Mix(Source, Checked):
     def evaluation(self):
         found = {'val': []}
         for i, part in enumerate(self._parts):
-            for number, (name, pairs) in enumerate(part.evaluation().items()):
+            sets = part.evaluation()
+            dev_set = next(iter(sets))
+            for name, pairs in sets.items():
                 tagged = [self._tagged(part, pair) for pair in pairs]
-                if number == 0:
+                if name == dev_set:
                     found['val'] += tagged
                 full = f'{part.source}-{part.target}.{name}'
-                found[f'{i}.{full}' if full in found else full] = tagged
+                if full in found:
+                    full = f'{i}.{full}'
+                found[full] = tagged
         return found
 
     def digest(self):
         parts = [part.digest() for part in self._parts]
         tagged = [part.target for part in self._parts] if self.tags else []
-        content = (parts, self.temperature, tagged)
-        return hashlib.sha256(repr(content).encode()).hexdigest()
+        return hex_digest(repr((parts, self.temperature, tagged)))
 
     def _tagged(self, part: Source, pair: tuple[str, Any]) -> tuple[str, Any]:
         source, target = pair

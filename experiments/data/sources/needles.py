@@ -1,12 +1,12 @@
 """Words that each depend on several words of the source: `needles(count=2)`."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated, ClassVar
 
 from experiments.data.grammar.rng import Rng
-from experiments.data.sources.base import OfRule, Pair
+from experiments.data.sources.base import OfRule, Pair, distinct, taken
 from flaxformer_lite.ranges import Range
 
 SIZES = {'val': 200, 'test': 500}
@@ -52,29 +52,23 @@ class Needles(OfRule):
 
     def train(self):
         skipped = sum(SIZES.values())
-        return islice(self._distinct(), skipped, skipped + self.pairs)
+        return itertools.islice(self._distinct(), skipped, skipped + self.pairs)
 
     def evaluation(self):
-        stream = self._distinct()
-        return {name: list(islice(stream, size)) for name, size in SIZES.items()}
+        return taken(dict.fromkeys(SIZES, self._distinct()), SIZES)
 
     def _distinct(self) -> Iterator[Pair]:
         rng = Rng(self.seed)
-        seen = set()
-        while True:
-            pair = self._draw(rng)
-            if pair[0] not in seen:
-                seen.add(pair[0])
-                yield pair
+        return distinct(self._draw(rng) for _ in itertools.count())
 
     def _draw(self, rng: Rng) -> Pair:
         words = []
         target = []
-        for place in range(self.length):
+        for place in PLACES[: self.length]:
             digits = ''
-            for which in range(self.count):
+            for letter in LETTERS[: self.count]:
                 value = rng.pick(range(self.values))
-                words.append(PLACES[place] + LETTERS[which] + VALUES[value])
+                words.append(place + letter + VALUES[value])
                 digits += str(value)
             target.append(digits)
         for _ in range(self.fillers):
@@ -87,5 +81,6 @@ def _shuffled(words: list[str], rng: Rng) -> list[str]:
     rest = list(words)
     order = []
     while rest:
-        order.append(rest.pop(rng.pick(range(len(rest)))))
+        place = rng.pick(range(len(rest)))
+        order.append(rest.pop(place))
     return order

@@ -4,12 +4,12 @@ SCAN (Lake and Baroni 2018, "Generalization without Systematicity"): the grammar
 their figure 6, the meanings of figure 7, and the splits of their experiments 1 to 3.
 """
 
-import hashlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfRule, Pair
 from flaxformer_lite.ranges import Choices, Range
 
@@ -59,16 +59,18 @@ class Scan(OfRule):
             )
 
     def train(self):
-        pairs = [pair for pair in commands() if not self._is_tested(pair)]
-        yield from pairs
+        pairs = dict(itertools.filterfalse(self._is_tested, commands()))
+        yield from pairs.items()
         if self.split.startswith('addprim'):
-            alone = next(pair for pair in pairs if pair[0] == self._primitive)
+            alone = (self._primitive, pairs[self._primitive])
             # Of nine parts of others one is added, it itself among them.
-            yield from itertools.repeat(alone, (len(pairs) - 1) // 9 - 1)
+            wanted = (len(pairs) - 1) // 9
+            yield from itertools.repeat(alone, wanted - 1)
 
     def evaluation(self):
-        test = [pair for pair in commands() if self._is_tested(pair)]
-        return {'val': sorted(test, key=_hash)[:_VAL], 'test': test}
+        test = list(filter(self._is_tested, commands()))
+        by_hash = sorted(test, key=_hash)
+        return {'val': by_hash[:_VAL], 'test': test}
 
     @property
     def _primitive(self) -> str:
@@ -85,9 +87,9 @@ class Scan(OfRule):
 
 def commands() -> Iterator[Pair]:
     """All commands with their actions."""
-    simple = dict(_repeated(_verbs()))
-    yield from simple.items()
-    for (first, one), (second, other) in itertools.product(simple.items(), repeat=2):
+    simple = list(_repeated(_verbs()))
+    yield from simple
+    for (first, one), (second, other) in itertools.product(simple, repeat=2):
         yield f'{first} and {second}', f'{one} {other}'
         yield f'{first} after {second}', f'{other} {one}'
 
@@ -100,18 +102,20 @@ def _verbs() -> Iterator[Pair]:
             yield verb, action.strip()
         for side in ('left', 'right'):
             turn = f'I_TURN_{side.upper()}'
-            yield f'{verb} {side}', turn + action
-            yield f'{verb} opposite {side}', f'{turn} {turn}{action}'
-            yield f'{verb} around {side}', ' '.join([turn + action] * 4)
+            once = turn + action
+            yield f'{verb} {side}', once
+            yield f'{verb} opposite {side}', f'{turn} {once}'
+            yield f'{verb} around {side}', f'{once} {once} {once} {once}'
 
 
 def _repeated(verbs: Iterator[Pair]) -> Iterator[Pair]:
     """S of the grammar: once, twice or thrice."""
     for verb, actions in verbs:
         yield verb, actions
-        yield f'{verb} twice', f'{actions} {actions}'
-        yield f'{verb} thrice', f'{actions} {actions} {actions}'
+        twice = f'{actions} {actions}'
+        yield f'{verb} twice', twice
+        yield f'{verb} thrice', f'{twice} {actions}'
 
 
 def _hash(pair: Pair) -> str:
-    return hashlib.sha256(pair[0].encode()).hexdigest()
+    return hex_digest(pair[0])

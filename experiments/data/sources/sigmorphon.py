@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from experiments.data.digest import code_of, hex_digest
 from experiments.data.sources._files import lines, reading
 from experiments.data.sources.base import Pair, Source
 from experiments.errors import UserError
@@ -56,20 +57,21 @@ class Sigmorphon(Source, Checked):
     def digest(self):
         """Of the file as it is, and of the code that reads it."""
         file = self._file(f'train-{self.size}')
-        digest = hashlib.sha256(Path(__file__).read_bytes())
-        with reading(file), file.open('rb') as content:
-            digest.update(hashlib.file_digest(content, 'sha256').digest())
-        return digest.hexdigest()
+        with reading(file):
+            content = file.read_bytes()
+        return hex_digest(code_of(Sigmorphon), hashlib.sha256(content).digest())
 
     def _file(self, name: str) -> Path:
         folder = Path(self.path).expanduser()
         wanted = f'{self.language}-{name}'
         found = [*folder.rglob(wanted), *folder.rglob(f'{wanted}.gz')]
         if not found:
-            known = sorted(x.name.rpartition('-dev')[0] for x in folder.rglob('*-dev*'))
+            files = [file.name for file in folder.rglob('*-dev*')]
+            languages = {name.rpartition('-dev')[0] for name in files}
+            known = ', '.join(sorted(languages)) or '(none)'
             raise UserError(
                 f'data: there is no file {wanted} under {self.path}, which has the '
-                f'languages {", ".join(dict.fromkeys(known)) or "(none)"}'
+                f'languages {known}'
             )
         return found[0]
 
@@ -83,8 +85,9 @@ class Sigmorphon(Source, Checked):
                     f'parted by tabs: {line!r:.60}'
                 )
             lemma, form, features = cells
-            named = [f'<{feature}>' for feature in features.split(';')]
-            yield ' '.join([*named, spaced(lemma)]), spaced(form)
+            words = [f'<{feature}>' for feature in features.split(';')]
+            words.append(spaced(lemma))
+            yield ' '.join(words), spaced(form)
 
 
 def spaced(text: str) -> str:

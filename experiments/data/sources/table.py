@@ -1,13 +1,12 @@
 """Columns of tables: `table(train="a.tsv", val="b.tsv", source="en", target="de")`."""
 
 import csv
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments import storage
+from experiments.data.digest import hex_digest, of_file
 from experiments.data.sources._files import lines
 from experiments.data.sources.base import Source, check_sides, plain_text
 from experiments.errors import UserError
@@ -67,19 +66,20 @@ class Table(Source):
         for name, file in self._sets.items():
             sets[name] = []
             for source, target, *others in self._rows(file, columns):
-                sets[name].append((source, (target, *filter(str.strip, others))))
+                known = (target, *filter(str.strip, others))
+                sets[name].append((source, known))
         return sets
 
     def digest(self):
         """Of the file as it is, and of which columns are read."""
-        content = repr((self._train.name, self.source, self.target))
-        sum_of_file = bytes.fromhex(storage.sha256(self._train))
-        return hashlib.sha256(content.encode() + sum_of_file).hexdigest()
+        columns = (self._train.name, self.source, self.target)
+        return hex_digest(repr(columns), of_file(self._train))
 
     def _rows(self, file: Path, columns: tuple[str, ...]) -> Iterator[list[str]]:
         """The cells of these columns, row by row."""
+        read = _READERS[_kind(file)]
         number = 0
-        for number, row in enumerate(_READERS[_kind(file)](file), 1):
+        for number, row in enumerate(read(file), 1):
             yield [_cell(file, number, row, name) for name in columns]
         if not number:
             raise UserError(f'data: {file} has no rows')

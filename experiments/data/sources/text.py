@@ -1,12 +1,11 @@
 """Parallel text in files, plain or packed."""
 
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments import storage
+from experiments.data.digest import hex_digest, of_file
 from experiments.data.sources._files import lines, opened, reading
 from experiments.data.sources.base import Pair, Source, check_sides
 from experiments.errors import UserError
@@ -58,16 +57,15 @@ class Text(Source):
         return self._pairs('train')
 
     def evaluation(self):
-        names = ['val', *sorted(self._names() - {'train', 'val'})]
+        others = self._names() - {'train', 'val'}
+        names = ['val', *sorted(others)]
         return {name: self._with_references(name) for name in names}
 
     def digest(self):
         """Of the files as they are."""
-        digest = hashlib.sha256()
-        for language in (self.source, self.target):
-            path = self._file('train', language)
-            digest.update(bytes.fromhex(storage.sha256(path)))
-        return digest.hexdigest()
+        source = self._file('train', self.source)
+        target = self._file('train', self.target)
+        return hex_digest(of_file(source), of_file(target))
 
     @property
     def _folder(self) -> Path:
@@ -77,32 +75,33 @@ class Text(Source):
         """The sets that are there in both languages."""
         with reading(self._folder):
             files = {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
-        stems = {
-            file.removesuffix(f'.{self.source}')
-            for file in files
-            if file.endswith(f'.{self.source}') and not file.startswith('.')
-        }
-        return {stem for stem in stems if f'{stem}.{self.target}' in files}
+        names = set()
+        for file in files:
+            name = file.removesuffix(f'.{self.source}')
+            is_source = name != file and not name.startswith('.')
+            if is_source and f'{name}.{self.target}' in files:
+                names.add(name)
+        return names
 
     def _with_references(self, name: str) -> list[tuple[str, tuple[str, ...]]]:
         """Each source of a set with all its references."""
-        pairs = list(self._pairs(name))
-        references = [[target] for _, target in pairs]
+        columns = list(zip(*self._pairs(name), strict=True))
+        size = len(columns[0])
         for number in itertools.count(1):
             file = self._find(f'{name}.{self.target}.{number}')
             if file is None:
                 break
-            further = list(lines(file))
-            if len(further) != len(pairs):
+            further = tuple(lines(file))
+            if len(further) != size:
                 raise UserError(
                     f'data: {file} has {len(further):,} lines and the set '
-                    f'{len(pairs):,}; line n must translate line n of the source'
+                    f'{size:,}; line n must translate line n of the source'
                 )
-            for known, text in zip(references, further, strict=True):
-                if text.strip():
-                    known.append(text)
-        sources = [source for source, _ in pairs]
-        return list(zip(sources, map(tuple, references), strict=True))
+            columns.append(further)
+        found = []
+        for source, target, *others in zip(*columns, strict=True):
+            found.append((source, (target, *filter(str.strip, others))))
+        return found
 
     def _find(self, name: str) -> Path | None:
         """The file of a name, plain or packed."""
@@ -126,7 +125,8 @@ class Text(Source):
         target = self._file(name, self.target)
         # All lines are counted before the first pair is given out: text whose lines are
         # shifted must train nothing.
-        source_lines, target_lines = _count_lines(source), _count_lines(target)
+        source_lines = _count_lines(source)
+        target_lines = _count_lines(target)
         if source_lines != target_lines:
             raise UserError(
                 f'data: {source} has {source_lines:,} lines and {target} has '

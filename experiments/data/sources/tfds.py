@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
 from experiments.errors import UserError, reason
 
@@ -58,7 +58,7 @@ class Tfds(OfSplits):
             for name, split in info.splits.items()
         ]
         content = (info.full_name, sizes, self.split, self.source, self.target)
-        return hashlib.sha256(repr(content).encode()).hexdigest()
+        return hex_digest(repr(content))
 
     @functools.cached_property
     def _builder(self) -> Any:
@@ -146,8 +146,9 @@ class Tfds(OfSplits):
 
 def _array_records(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
     records = builder.as_data_source(split)
-    for start in range(0, len(records), _CHUNK):
-        yield from records.__getitems__(range(start, min(start + _CHUNK, len(records))))
+    numbers = range(len(records))
+    for start in numbers[::_CHUNK]:
+        yield from records.__getitems__(numbers[start : start + _CHUNK])
 
 
 def _tfrecords(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
@@ -165,8 +166,9 @@ def _text(value: bytes) -> str:
 
 
 def _overlap(a: Any, b: Any) -> bool:
-    same = a.filename == b.filename
-    return same and a.skip < b.skip + b.take and b.skip < a.skip + a.take
+    a_end = a.skip + a.take
+    b_end = b.skip + b.take
+    return a.filename == b.filename and a.skip < b_end and b.skip < a_end
 
 
 def _line(error: Exception) -> str:

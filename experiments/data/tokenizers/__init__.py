@@ -1,13 +1,13 @@
 """Text to ids and back: one file a tokenizer, chosen by a spec string."""
 
 import dataclasses
-import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import storage
-from experiments.data.tokenizers.base import Tokenizer, sums_file
+from experiments.data.digest import hex_digest
+from experiments.data.tokenizers.base import Progress, Tokenizer, sums_file
 from experiments.errors import UserError, user_errors, warn
 from experiments.kinds import TOKENIZERS
 from flaxformer_lite.config import spec as specs
@@ -41,7 +41,7 @@ def train(
     tokenizer: Tokenizer,
     data: 'Source',
     cache: Path,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = lambda done: None,
 ) -> Tokenizer:
     """A tokenizer trained on text, made once for each text and kept in `cache`.
 
@@ -54,8 +54,8 @@ def train(
     Raises:
       UserError: as the tokenizer's own `train`.
     """
-    key = f'{data.digest()} {tokenizer.digest} {_SAMPLE}'
-    folder = cache / f'tokenizer-{hashlib.sha256(key.encode()).hexdigest()[:32]}'
+    key = hex_digest(f'{data.digest()} {tokenizer.digest} {_SAMPLE}')
+    folder = cache / f'tokenizer-{key[:32]}'
 
     def texts():
         for pair in _sample(data.train(), _SAMPLE, progress):
@@ -106,7 +106,7 @@ def check_same(model: bytes, path: Path) -> None:
       UserError: the tokenizer is another one.
     """
     saved = storage.read_sums(sums_file(path)).get(path.name)
-    if saved not in (None, hashlib.sha256(model).hexdigest()):
+    if saved not in (None, hex_digest(model)):
         raise UserError(
             f'the training text is not what {path.parent} was begun with: its '
             'tokenizer differs. Restore the text, or begin a new run with another '
@@ -119,13 +119,13 @@ def check_same(model: bytes, path: Path) -> None:
 def _sample(
     pairs: Iterable['Pair'],
     limit: int,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress = lambda done: None,
 ) -> 'list[Pair]':
     """Every pair, or every second, fourth, …, so that at most `limit` remain."""
     sample = []
     stride = 1
     for i, pair in enumerate(pairs):
-        if progress is not None and i % _COUNTED == 0:
+        if i % _COUNTED == 0:
             progress(i)
         if i % stride == 0:
             sample.append(pair)
@@ -191,8 +191,7 @@ class Sides(Tokenizer):
 
     @property
     def digest(self):
-        both = f'{self.source.digest} {self.target.digest}'
-        return hashlib.sha256(both.encode()).hexdigest()
+        return hex_digest(f'{self.source.digest} {self.target.digest}')
 
     def train(self, texts):
         """Of a source, its target, the next source, …"""

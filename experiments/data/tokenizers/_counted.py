@@ -76,8 +76,11 @@ class Counted(Tokenizer):
         return {unit: i for i, unit in units if i >= len(SPECIAL)}
 
     def encode(self, texts):
-        ids = self._ids
-        return [[ids.get(x, UNK) for x in self.split(normalize(t))] for t in texts]
+        rows = []
+        for text in texts:
+            units = self.split(normalize(text))
+            rows.append([self._ids.get(unit, UNK) for unit in units])
+        return rows
 
     def decode(self, ids):
         rows = []

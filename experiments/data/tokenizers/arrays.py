@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import json
 import zipfile
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments import storage
+from experiments.data.digest import hex_digest
 from experiments.data.tokenizers.base import Tokenizer
 from experiments.errors import UserError
 from flaxformer_lite import ranges
@@ -50,7 +50,7 @@ class Arrays(Tokenizer):
 
     @property
     def digest(self):
-        return hashlib.sha256(f'{super().digest} {self._sum}'.encode()).hexdigest()
+        return hex_digest(f'{super().digest} {self._sum}')
 
     @property
     def _file(self) -> Path:

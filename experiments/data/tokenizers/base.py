@@ -1,18 +1,18 @@
 """What every tokenizer offers."""
 
 import dataclasses
-import hashlib
-import inspect
 import itertools
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
 from experiments import storage
+from experiments.data.digest import code_of, hex_digest
 from flaxformer_lite.ranges import Checked
 from flaxformer_lite.special_tokens import DEFAULT_TOKENS, SpecialTokens
 
+Progress = Callable[[int], None]  # is told how many texts are done, now and then
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 UNKNOWN = '\N{DOUBLE QUESTION MARK}'  # how UNK is decoded
 
@@ -62,12 +62,8 @@ class Tokenizer(Checked):
     @property
     def digest(self) -> str:
         """A hexadecimal digest of all by which ids may differ, the class's code too."""
-        content = hashlib.sha256(repr(self).encode())
-        content.update(self.model)
-        for kind in type(self).__mro__:
-            if issubclass(kind, Tokenizer):
-                content.update(Path(inspect.getfile(kind)).read_bytes())
-        return content.hexdigest()
+        kinds = [kind for kind in type(self).__mro__ if issubclass(kind, Tokenizer)]
+        return hex_digest(repr(self), self.model, *map(code_of, kinds))
 
     def largest_vocab_size(self) -> int:
         """`vocab_size`; an override may have to read files for it."""
@@ -151,7 +147,11 @@ def on_one_line(text: str) -> str:
     return ' '.join(text.splitlines())
 
 
+def until(end: int, row: Iterable[int]) -> list[int]:
+    """The ids of a row before its first end."""
+    return list(itertools.takewhile(lambda i: i != end, map(int, row)))
+
+
 def text_ids(row: Iterable[int]) -> list[int]:
     """The ids of a row up to its first EOS, without PAD and BOS."""
-    ids = itertools.takewhile(lambda i: i != EOS, map(int, row))
-    return [i for i in ids if i not in (PAD, BOS)]
+    return [i for i in until(EOS, row) if i not in (PAD, BOS)]

@@ -25,8 +25,11 @@ class Bytes(Tokenizer):
 
     def decode(self, ids):
         """The text of each row; bytes that are no UTF-8 are `'\\ufffd'`."""
-        rows = [[i - _FIRST for i in text_ids(row) if i != UNK] for row in ids]
-        return [bytes(row).decode(errors='replace') for row in rows]
+        texts = []
+        for row in ids:
+            text = bytes(i - _FIRST for i in text_ids(row) if i != UNK)
+            texts.append(text.decode(errors='replace'))
+        return texts
 
     def pieces(self, ids):
         """ASCII as it is, a space as ▁, other bytes as `<0xc3>`."""

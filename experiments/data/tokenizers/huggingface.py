@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
-import itertools
 import json
 import os
 import warnings
@@ -11,7 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from experiments import storage
-from experiments.data.tokenizers.base import Tokenizer
+from experiments.data.digest import hex_digest
+from experiments.data.tokenizers.base import Tokenizer, until
 from experiments.errors import UserError, reason
 from flaxformer_lite.ranges import Range
 from flaxformer_lite.special_tokens import SpecialTokens
@@ -121,8 +120,7 @@ class Huggingface(Tokenizer):
         sums = dict(self._fields['sums'])
         for name in (CONFIG, GENERATION):
             sums.pop(name, None)
-        content = storage.json_text(self._fields | {'sums': sums})
-        return hashlib.sha256(content.encode()).hexdigest()
+        return hex_digest(storage.json_text(self._fields | {'sums': sums}))
 
     @functools.cached_property
     def theirs(self) -> Any:
@@ -180,14 +178,14 @@ class Huggingface(Tokenizer):
 
     def decode(self, ids):
         """The text of each row up to its end token; what is no piece is left out."""
-        end, most = self.special_tokens.end, len(self.theirs)
-        rows = [itertools.takewhile(lambda i: i != end, map(int, row)) for row in ids]
-        pieces = [[i for i in row if i < most] for row in rows]
+        end = self.special_tokens.end
+        most = len(self.theirs)
+        pieces = [[i for i in until(end, row) if i < most] for row in ids]
         return self.theirs.batch_decode(pieces, skip_special_tokens=True)
 
     def pieces(self, ids):
         """How each token is written; one that is no piece by its number."""
-        pieces = self.theirs.convert_ids_to_tokens([int(i) for i in ids])
+        pieces = self.theirs.convert_ids_to_tokens(list(map(int, ids)))
         return [piece or f'<{i}>' for i, piece in zip(ids, pieces, strict=True)]
 
     def save(self, path):
@@ -280,10 +278,12 @@ def _open(folder: Path, source: str = '', target: str = '') -> Any:
 
 def _around(theirs: Any, side: str) -> Around:
     """The tokens that are put before and behind each text of a side."""
-    whole = theirs(**{side: 'a'}).input_ids
-    plain = theirs(**{side: 'a'}, add_special_tokens=False).input_ids
-    start = next(i for i in range(len(whole)) if whole[i:][: len(plain)] == plain)
-    return whole[:start], whole[start + len(plain) :]
+    text = {side: 'a'}
+    whole = theirs(**text).input_ids
+    plain = theirs(**text, add_special_tokens=False).input_ids
+    size = len(plain)
+    start = next(i for i in range(len(whole)) if whole[i : i + size] == plain)
+    return whole[:start], whole[start + size :]
 
 
 def _check_languages(folder: Path, source: str, target: str) -> None:

@@ -11,7 +11,7 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import sentencepiece
@@ -241,30 +241,29 @@ def unigram_sample(
       alpha: α; the smaller, the more evenly all segmentations come.
     """
     totals = [0.0]  # log Σ P^α over all segmentations of the characters so far
-    last_pieces: list[list[tuple[str, float]]] = [[]]
+    last_pieces: list[dict[str, float]] = [{}]  # piece → its part of the total, a log
     for end in range(1, len(word) + 1):
-        found = []
+        found = {}
         for start in range(end):
             piece = word[start:end]
             if piece in scores and totals[start] > -math.inf:
-                found.append((piece, totals[start] + alpha * scores[piece]))
-        totals.append(_log_sum(weight for _, weight in found))
+                found[piece] = totals[start] + alpha * scores[piece]
+        totals.append(_log_sum(found.values()))
         last_pieces.append(found)
     pieces: list[str] = []
     end = len(word)
     while end:
-        names, weights = zip(*last_pieces[end], strict=True)
-        shares = [math.exp(weight - totals[end]) for weight in weights]
-        (piece,) = generator.choices(names, shares)
+        found = last_pieces[end]
+        shares = [math.exp(weight - totals[end]) for weight in found.values()]
+        (piece,) = generator.choices(list(found), shares)
         pieces.append(piece)
         end -= len(piece)
     return pieces[::-1]
 
 
-def _log_sum(logs: Iterable[float]) -> float:
+def _log_sum(logs: Collection[float]) -> float:
     """log Σ exp; −inf of nothing."""
-    values = list(logs)
-    largest = max(values, default=-math.inf)
+    largest = max(logs, default=-math.inf)
     if largest == -math.inf:
         return largest
-    return largest + math.log(sum(math.exp(value - largest) for value in values))
+    return largest + math.log(sum(math.exp(log - largest) for log in logs))
