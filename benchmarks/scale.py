@@ -2,8 +2,7 @@
 
     python -m benchmarks.scale
 
-Nothing is compiled or run. FLOPs and parameters are of `experiments.costs`; memory is
-held against the compiled programs of benchmarks/README.md.
+Nothing is compiled or run. Memory is held against the tables of benchmarks/README.md.
 """
 
 import dataclasses
@@ -14,18 +13,18 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import mesh_memory
 from benchmarks.mesh_memory import LENGTH, MODELS, REMAT, ROWS, VOCABULARY
 from experiments.command_line import console
 from experiments.config.schema import BatchConfig, ExperimentConfig
 from experiments.costs.ledger import ledger
 from flaxformer_lite.config.schema import ModelConfig
 
-SIZES = {'wmt_base': dict(d_model=512, num_layers=6, num_heads=8)} | MODELS
 BATCH = 2**19  # target tokens of a step, over all chips
 TOKENS_A_PARAMETER = 20
 CHIPS = (1, 8, 32, 256, 1024)
 POWERS = [2**n for n in range(11)]
-AT_ONCE = (1, 2, 4, 8, 16, 32, 64)  # rows; more are accumulated
+AT_ONCE = (64, 32, 16, 8, 4, 2)  # rows of a device; more are accumulated
 PAYS = 0.8  # the share of a step in which a chip computes
 
 
@@ -60,34 +59,20 @@ class Work(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Seconds of a step on one chip: what it computes, and what it sends."""
+    """Seconds of a step on one chip."""
 
     products: float
-    gathers: float
-    data: float
-    fsdp: float
-    tensor: float
+    seconds: float  # in all
 
-    @property
-    def seconds(self) -> float:
-        """Gathers go on beside products; for sums a chip waits."""
-        hidden = max(self.products, self.gathers)
-        return hidden + self.data + self.fsdp + self.tensor
+
+Case = tuple[Layout, Work, Step]
 
 
 @functools.cache
 def costs(name: str) -> dict[str, Any]:
-    sizes = SIZES[name]
-    model = ModelConfig(
-        **sizes,
-        d_ff=4 * sizes['d_model'],
-        dtype='bfloat16',
-        residual='pre_norm',
-        scan_layers=True,
-    )
     config = ExperimentConfig(
         tokenizer=f'sentencepiece(vocab_size={VOCABULARY})',
-        model=model,
+        model=ModelConfig(**mesh_memory.model_fields(name)),
         batch=BatchConfig(tokens=ROWS * LENGTH, max_length=LENGTH),
     )
     train = dataclasses.replace(config.train, remat='blocks')
@@ -96,7 +81,7 @@ def costs(name: str) -> dict[str, Any]:
 
 def memory(name: str, mesh: Layout, work: Work) -> float:
     """Bytes of a device."""
-    d, layers, heads = SIZES[name].values()
+    d, layers, heads = MODELS[name].values()
     tokens = work.rows * work.length
     parameters = costs(name)['parameters']['total'] / (mesh.fsdp * mesh.tensor)
     # Of a token, in an encoder's and a decoder's layer: what each device of `tensor`
@@ -114,32 +99,29 @@ def memory(name: str, mesh: Layout, work: Work) -> float:
 
 
 def step(name: str, mesh: Layout, work: Work, chip: Chip = V5E) -> Step:
-    found = costs(name)
-    shard = BATCH / (mesh.data * mesh.fsdp)  # tokens
-    parts = shard / (work.rows * work.length)
-    parameters = found['parameters']['total'] / mesh.tensor
-    flops = found['flops_per_token']['total']
-    gathers, sums = 1, 10
+    tokens = BATCH / (mesh.data * mesh.fsdp)
+    parts = tokens / (work.rows * work.length)
+    parameters = costs(name)['parameters']['total'] / mesh.tensor
+    flops = costs(name)['flops_per_token']['total']
+    passes = 2  # forward and backward
     if work.remat == 'blocks':
-        flops += found['recomputed']['flops_per_token']
-        gathers, sums = 2, 15
-    layers, d = SIZES[name]['num_layers'], SIZES[name]['d_model']
-    activations = sums * layers * 4 * shard * d
+        flops += costs(name)['recomputed']['flops_per_token']
+        passes = 3
+    d, layers, _ = MODELS[name].values()
 
     def ring(sent: float, devices: int) -> float:
         return sent * (devices - 1) / devices / chip.fast
 
+    products = tokens * flops / mesh.tensor / (chip.flops * UTILISATION)
+    gathers = ring(parts * (passes - 1) * 2 * parameters, mesh.fsdp)
     groups = max(1, math.prod(mesh) // chip.group)
-    within = ring(2 * 4 * parameters / mesh.fsdp, mesh.data // groups)
+    sums = ring(2 * 4 * parameters / mesh.fsdp, mesh.data // groups)
+    sums += ring(parts * 4 * parameters, mesh.fsdp)
+    sums += ring(passes * 5 * layers * 2 * 4 * tokens * d, mesh.tensor)
+    # Each chip of a group sends its part of the gradients to the other groups.
     beyond = 2 * 4 * parameters * mesh.tensor / chip.group
-    beyond *= (groups - 1) / groups / chip.slow
-    return Step(
-        products=shard * flops / mesh.tensor / (chip.flops * UTILISATION),
-        gathers=ring(parts * gathers * 2 * parameters, mesh.fsdp),
-        data=within + beyond,
-        fsdp=ring(parts * 4 * parameters, mesh.fsdp),
-        tensor=ring(2 * activations, mesh.tensor),
-    )
+    sums += beyond * (groups - 1) / groups / chip.slow
+    return Step(products, max(products, gathers) + sums)
 
 
 def layouts(chips: int, chip: Chip) -> list[Layout]:
@@ -152,9 +134,7 @@ def layouts(chips: int, chip: Chip) -> list[Layout]:
     return found
 
 
-def fastest(
-    name: str, meshes: list[Layout], chip: Chip
-) -> tuple[Layout, Work, Step] | None:
+def fastest(name: str, meshes: list[Layout], chip: Chip) -> Case | None:
     """Of those that fit into a chip's memory."""
     found = []
     for mesh, remat, rows in itertools.product(meshes, REMAT, AT_ONCE):
@@ -168,47 +148,45 @@ def fastest(
 def compiled() -> list[list[str]]:
     """Memory beside the figures of the tables of benchmarks/README.md."""
     text = Path(__file__).with_name('README.md').read_text('utf-8')
+    found = re.findall(r'^\| ([\w ]+) \| (\d+ × \d+ × \d+) \| (.*) \|$', text, re.M)
     rows = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip('|').split('|')]
-        if cells[0] not in SIZES:
-            continue
-        mesh = Layout(*map(int, re.findall(r'\d+', cells[1])))
-        if len(cells) == 7:
-            cases = [(Work(remat), cells[5 + REMAT.index(remat)]) for remat in REMAT]
-        else:
-            rows_, length = map(int, re.findall(r'\d+', cells[2]))
-            cases = [(Work(cells[3], rows_, length), cells[4])]
-        for work, xla in cases:
-            ours = memory(cells[0], mesh, work) / 1e9
-            off = '' if xla == '—' else f'{ours / float(xla) - 1:+.0%}'
-            shape = f'{work.rows} × {work.length}'
-            rows.append([*cells[:2], shape, work.remat, f'{ours:.2f}', xla, off])
+    for name, mesh, rest in found:
+        cells = [cell.strip() for cell in rest.split('|')]
+        shape = cells[0] if '×' in cells[0] else f'{ROWS} × {LENGTH}'
+        sizes, (of_rows, length) = (
+            [int(number) for number in text.split(' × ')] for text in (mesh, shape)
+        )
+        for remat, xla in zip(REMAT, cells[-2:], strict=True):
+            if not xla:
+                continue
+            ours = memory(name, Layout(*sizes), Work(remat, of_rows, length)) / 1e9
+            off = f'{ours / float(xla) - 1:+.0%}' if xla != '—' else ''
+            rows.append([name, mesh, shape, remat, f'{ours:.2f}', xla, off])
     return rows
 
 
 def paying() -> list[list[str]]:
-    """The most chips that compute for `PAYS` of a step, by the kind of mesh."""
+    """The most chips whose fastest mesh of a kind computes for `PAYS` of a step."""
+    kinds = (
+        lambda mesh: mesh.fsdp == 1 and mesh.tensor == 1,
+        lambda mesh: mesh.fsdp > 1 and mesh.tensor == 1,
+        lambda mesh: mesh.tensor > 1,
+    )
     rows = []
-    for name in SIZES:
-        cells = [name]
-        for kind in ('data', 'fsdp', 'tensor'):
-            most = '—'
-            for chips in POWERS:
-                tensor = min(8, chips) if kind == 'tensor' else 1
-                fsdp = 1 if kind == 'data' else min(chips, V5E.group) // tensor
-                mesh = Layout(chips // (fsdp * tensor), fsdp, tensor)
-                case = fastest(name, [mesh], V5E)
-                if case and case[2].products >= PAYS * case[2].seconds:
-                    most = str(chips)
-            cells.append(most)
-        rows.append(cells)
+    for name in MODELS:
+        most = ['—'] * len(kinds)
+        for (index, kind), chips in itertools.product(enumerate(kinds), POWERS):
+            meshes = [mesh for mesh in layouts(chips, V5E) if kind(mesh)]
+            case = fastest(name, meshes, V5E)
+            if case and case[2].products >= PAYS * case[2].seconds:
+                most[index] = str(chips)
+        rows.append([name, *most])
     return rows
 
 
 def runs(chip: Chip) -> list[list[str]]:
     rows = []
-    for name, chips in itertools.product(SIZES, CHIPS):
+    for name, chips in itertools.product(MODELS, CHIPS):
         case = fastest(name, layouts(chips, chip), chip)
         if case is None:
             rows.append([name, str(chips), 'does not fit', *[''] * 7])
@@ -217,23 +195,20 @@ def runs(chip: Chip) -> list[list[str]]:
         steps = TOKENS_A_PARAMETER * costs(name)['parameters']['total'] / BATCH
         hours = steps * found.seconds / 3600
         waits = 1 - found.products / found.seconds
+        row = [name, str(chips), ' × '.join(map(str, mesh)), str(work.rows), work.remat]
+        row += [f'{found.seconds:.3g}', f'{waits:.0%}', f'{hours:,.3g}']
         money = f'{hours * chips * DOLLARS:,.0f}' if chip is V5E else ''
-        figures = [f'{found.seconds:.3g}', f'{waits:.0%}', f'{hours:,.3g}']
-        figures += [f'{hours * chips:,.0f}', money]
-        shape = ' × '.join(map(str, mesh))
-        done = [shape, str(work.rows), work.remat]
-        rows.append([name, str(chips), *done, *figures])
+        rows.append([*row, f'{hours * chips:,.0f}', money])
     return rows
 
 
 def main() -> None:
     heads = ['model', 'mesh', 'rows', 'remat', 'formula GB', 'XLA GB', 'off']
     print(console.table(heads, compiled()))
-    print(console.table(['model', 'data', 'fsdp', 'tensor 8 × fsdp'], paying()))
+    print(console.table(['model', 'data alone', 'fsdp', 'tensor'], paying()))
     heads = ['model', 'chips', 'mesh', 'rows', 'remat', 'step s', 'waits', 'hours']
-    heads += ['chip hours', '$']
     for chip in (V5E, H100):
-        print(console.table(heads, runs(chip)))
+        print(console.table([*heads, 'chip hours', '$'], runs(chip)))
 
 
 if __name__ == '__main__':
