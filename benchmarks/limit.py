@@ -1,14 +1,15 @@
 """How near training and decoding come to what one core could do at best.
 
-    taskset -c 0 python -m benchmarks.limit
-    taskset -c 0 python -m benchmarks.limit --workdir=runs/wmt_small
+    python -m benchmarks.limit
+    python -m benchmarks.limit --workdir=runs/wmt_small
 
-The first is of training steps of `wmt_small` in several widths, the second of a trained
-run's translations of a set, beside CTranslate2's where it is installed. All times are
-processor time. `products` is the time of the matrix products alone at the best rate
-that a large product reaches here, `bytes` that of what has to be moved through memory
-at the rate of a large copy; padding, and what is computed and thrown away, is in
-neither. `of limit` is the larger of both over what it took.
+Put `taskset -c 0` before each, for one core. The first is of training steps of
+`wmt_small` in several widths, the second of a trained run's translations of a set,
+beside CTranslate2's where it is installed. All times are processor time. `products` is
+the time of the matrix products alone at the best rate that a large product reaches
+here, `bytes` that of what has to be moved through memory at the rate of a large copy;
+padding, and what is computed and thrown away, is in neither. `of limit` is the larger
+of both over what it took.
 """
 
 import argparse

@@ -3,20 +3,22 @@
     python -m experiments.sweep --config=configs/sweeps/claims.py --workers=2
 
 - Scores that are not divided by √d_k push the softmax to where its gradient vanishes,
-  the more the larger d_k is (§3.2.1), at the d_k of the model and at 128.
+  the more the larger d_k is (§3.2.1): the arms `d_k=…`, with and without the division.
+  The gradient norms are in the runs' metrics.
 - Learned and fixed positions are equal (§3.5; Table 3, row E).
 - A decoder knows the order of its tokens without positions, an encoder does not.
 - Tied embeddings cost nothing (§3.4).
 
-That one head blurs where several words matter at once is `needles.py`;
-`claims_tasks.py` asks the same of tasks that are no translation.
+That one head blurs where several words matter at once is `needles.py`. All arms have
+one rate; `claims_tuned` has them at their own, at two sizes, and `claims_tasks` on
+other tasks.
 """
 
-PARTS = {
+ARMS = {
     'base': {},
-    'not divided': {'model.attention': 'softmax(scale=False)'},
+    'd_k=16, unscaled': {'model.attention': 'softmax(scale=False)'},
     'd_k=128': {'model.d_k': 128},
-    'd_k=128, not divided': {
+    'd_k=128, unscaled': {
         'model.d_k': 128,
         'model.attention': 'softmax(scale=False)',
     },
@@ -26,21 +28,10 @@ PARTS = {
         'model.decoder_positions': 'sinusoidal',
     },
     'no positions in the decoder': {'model.decoder_positions': 'none'},
+    'no positions': {'model.positions': 'none'},
+    'tied in the decoder alone': {'model.tie': 'decoder'},
     'not tied': {'model.tie': 'none'},
 }
-# Each part and what it is compared with; any other is with the base.
-OTHER_BASE = {'d_k=128, not divided': 'd_k=128'}
-SIZES = {'width 64': {}, 'width 128': {'model.d_model': 128, 'model.d_ff': 512}}
-
-
-def contrasts(groups) -> list[tuple[str, str]]:
-    """Of each part with its base, within each group: a size or a task."""
-    return [
-        (f'{group}, {part}', f'{group}, {OTHER_BASE.get(part, "base")}')
-        for group in groups
-        for part in PARTS
-        if part not in ('base', 'd_k=128')
-    ]
 
 
 def get_config() -> dict:
@@ -48,18 +39,9 @@ def get_config() -> dict:
         question='Does what explanations of the Transformer say of it hold?',
         source='Vaswani et al. 2017, §3.2.1, §3.4 and §3.5',
         config='configs/wmt_tiny.py',
-        overrides={
-            'model.dtype': 'bfloat16',
-            'optimizer.schedule': 'cosine(peak=1.2e-2, warmup=0.15)',
-            'evaluation.every': 600,
-            'evaluation.decode': 'greedy',
-        },
-        factors={'size': SIZES, 'part': PARTS},
-        tune=dict(field='optimizer.schedule.peak', values=[6e-3, 1.2e-2, 2.4e-2]),
+        arms=ARMS,
         seeds=(0, 1, 2),
-        base='width 64, base',
-        contrasts=contrasts(SIZES),
-        margin=2.0,
+        base='base',
         measure='test bleu',
-        differs='Two layers of width 64 or 128, on sentences of a grammar; 600 steps.',
+        differs='A model of width 64 on sentences of a grammar, for 600 steps.',
     )

@@ -1,11 +1,11 @@
-"""`claims`, of commands and of inflection in the place of a grammar.
+"""`claims_tuned`, of commands and of inflection in the place of a grammar.
 
     python -m experiments.sweep --config=configs/sweeps/claims_tasks.py --workers=2
 
 It needs a clone of the data, `git clone https://github.com/sigmorphon/conll2017`.
 """
 
-from configs.sweeps import claims
+from configs.sweeps import claims_tuned
 
 TASKS = {
     'SCAN': {'data': 'scan(split="simple")', 'tokenizer': 'words(vocab_size=100)'},
@@ -33,13 +33,13 @@ SMALL = {
 
 
 def get_config() -> dict:
-    return claims.get_config() | dict(
+    return claims_tuned.get_config() | dict(
         config='configs/scan.py',
         overrides=SMALL,
-        factors={'task': TASKS, 'part': claims.PARTS},
+        factors={'task': TASKS, 'part': claims_tuned.PARTS},
         tune=dict(field='optimizer.schedule.peak', values=[1.5e-3, 3e-3, 6e-3]),
         base='SCAN, base',
-        contrasts=claims.contrasts(TASKS),
+        contrasts=claims_tuned.contrasts(TASKS),
         measure='test exact_match',
         differs=(
             'Two layers of width 64, on commands of SCAN and on German inflection, for '

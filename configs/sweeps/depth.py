@@ -32,7 +32,7 @@ def get_config() -> dict:
             'evaluation.decode': 'greedy',
         },
         arms=arms(),
-        tune=dict(field='optimizer.schedule.peak', values=[6e-3, 1.2e-2, 2.4e-2]),
+        tune=dict(field='optimizer.schedule.peak', values=[3e-3, 6e-3, 1.2e-2, 2.4e-2]),
         seeds=(0, 1, 2, 3),
         base='3 + 3',
         margin=2.0,

@@ -178,29 +178,43 @@ def permutation_tests(scores: Scores, pairs: Sequence[Pair]) -> list[float | Non
       None of each where fewer than two seeds are left, or scores do not differ.
     """
     arms = sorted(scores)
-    seeds = [seed for seed in scores[arms[0]] if all(seed in scores[x] for x in arms)]
-    values_SA = np.array([[scores[arm][seed] for arm in arms] for seed in seeds])
-    if len(seeds) < 2 or np.ptp(values_SA, axis=1).max() == 0:
+    values_SA = _of_shared_seeds(scores, arms)
+    if len(values_SA) < 2 or not np.ptp(values_SA, axis=1).any():
         return [None] * len(pairs)
     values_SA -= values_SA.mean(1, keepdims=True)
+    variance = (values_SA**2).sum() / len(values_SA)
     above = [arms.index(arm) for arm, _ in pairs]
     below = [arms.index(base) for _, base in pairs]
 
-    def sizes(means_A: np.ndarray) -> np.ndarray:
-        """Of the t of each pair, up to a constant: the variance is what means leave."""
-        left = (values_SA**2).sum() - len(seeds) * (means_A**2).sum(-1, keepdims=True)
-        differences = np.abs(means_A[..., above] - means_A[..., below])
-        return differences / np.sqrt(np.maximum(left, 1e-12 * (values_SA**2).sum()))
+    def sizes(means_XA):
+        """Of the t of each pair, up to a factor: what means leave is chance."""
+        left_X = variance - (means_XA**2).sum(1)
+        chance_X = np.sqrt(np.maximum(left_X, 1e-12 * variance))
+        differences_XP = np.abs(means_XA[:, above] - means_XA[:, below])
+        return differences_XP / chance_X[:, None]
 
+    own_P = sizes(values_SA.mean(0, keepdims=True))[0]
+    largest_X = sizes(_exchanged_means(values_SA)).max(1)
+    is_as_large_XP = largest_X[:, None] >= own_P * (1 - 1e-9)
+    # The one that exchanges nothing counts as well.
+    return ((1 + is_as_large_XP.sum(0)) / (1 + _EXCHANGES)).tolist()
+
+
+def _of_shared_seeds(scores: Scores, arms: Sequence[str]) -> np.ndarray:
+    """[seeds, arms], of the seeds that all arms have."""
+    first = scores[arms[0]]
+    shared = [seed for seed in first if all(seed in scores[arm] for arm in arms)]
+    return np.array([[scores[arm][seed] for arm in arms] for seed in shared])
+
+
+def _exchanged_means(values_SA: np.ndarray) -> np.ndarray:
+    """[exchanges, arms], means over seeds after arms were exchanged within each."""
     random = np.random.default_rng(0)
-    means = np.zeros((_EXCHANGES, len(arms)))
+    sums_XA = np.zeros((_EXCHANGES, values_SA.shape[1]))
     for values_A in values_SA:
-        means += random.permuted(np.tile(values_A, (_EXCHANGES, 1)), axis=1)
-    largest = sizes(means / len(seeds)).max(1)
-    own = sizes(values_SA.mean(0))
-    # An exchange that leaves all as it is counts, for it is one of them.
-    as_large = (largest[:, None] >= own * (1 - 1e-9)).sum(0) + 1
-    return (as_large / (_EXCHANGES + 1)).tolist()
+        copies_XA = np.tile(values_A, (_EXCHANGES, 1))
+        sums_XA += random.permuted(copies_XA, axis=1)
+    return sums_XA / len(values_SA)
 
 
 class Fit(NamedTuple):

@@ -1,0 +1,58 @@
+"""Every position variant, on longer sentences, at two sizes and tuned rates.
+
+    python -m experiments.sweep --config=configs/sweeps/positions_tuned.py --workers=2
+
+Training sentences have at most 20 words; those of the set `long` have 21 to 40. `test`
+is scored beside it. Each kind has its own best rate, at two widths.
+"""
+
+VARIANTS = (
+    'sinusoidal',
+    'sinusoidal_t2t',
+    'learned',
+    'rotary',
+    'shaw',
+    'transformer_xl',
+    't5',
+    'alibi',
+    'none',
+)
+SIZES = {'width 64': {}, 'width 128': {'model.d_model': 128, 'model.d_ff': 512}}
+
+
+def get_config() -> dict:
+    return dict(
+        question='Which positions translate sentences longer than any in training?',
+        source=(
+            'Vaswani et al. 2017, §3.5: sinusoids "may allow the model to extrapolate '
+            'to sequence lengths longer than the ones encountered during training"; '
+            'Press et al. 2022 (ALiBi); Su et al. 2021 (RoPE); Shaw et al. 2018; '
+            'Raffel et al. 2020 (T5)'
+        ),
+        config='configs/wmt_tiny.py',
+        # Enough steps that all of `test` but the positions' share is learnt.
+        overrides={
+            'model.dtype': 'bfloat16',
+            'optimizer.schedule': 'cosine(peak=1.2e-2, warmup=0.15)',
+            'evaluation.sets': 'test,long',
+            'evaluation.every': 1_000,
+            'evaluation.decode': 'greedy',
+            'train.steps': 1_000,
+            'checkpoint.every': 1_000,
+        },
+        factors={
+            'size': SIZES,
+            'positions': {name: {'model.positions': name} for name in VARIANTS},
+        },
+        tune=dict(field='optimizer.schedule.peak', values=[6e-3, 1.2e-2, 2.4e-2]),
+        seeds=(0, 1, 2),
+        base='width 64, sinusoidal',
+        contrasts=[
+            (f'{size}, {name}', f'{size}, sinusoidal')
+            for size in SIZES
+            for name in VARIANTS
+            if name != 'sinusoidal'
+        ],
+        measure='long bleu',
+        differs='Models of width 64 and 128 on sentences of a grammar; 1,000 steps.',
+    )
