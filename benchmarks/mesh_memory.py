@@ -7,8 +7,8 @@
 A training step (Adam, bfloat16, dropout) is compiled for as many devices as are asked
 for, which need not be there: CPU devices are simulated, and for a TPU v5e it takes the
 package `libtpu`. The figures are XLA's own of the compiled program: what a device holds
-of state and batch, and what a step sets aside beside them. `--collectives` prints what
-devices send each other; one in a loop counts once.
+of state and batch, and what a step sets aside beside them. `--collectives` prints the
+FLOPs and what devices send each other; what is in a loop counts once.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def main() -> None:
         row = [case['model'], *case['sizes'], case['remat'], *found]
         rows.append(row)
         print(*row, file=sys.stderr, flush=True)
-    heads = ['collectives'] if args.collectives else FIGURES
+    heads = ['of a device'] if args.collectives else FIGURES
     print(console.table(['model', *AXES, 'remat', *heads], rows))
 
 
@@ -133,7 +133,7 @@ def _missing(case: dict[str, Any], why: str) -> list[str]:
 def figures(chip: str, case: dict[str, Any]) -> list[str]:
     """Gigabytes of a device: the state, a step beside it, and their sum.
 
-    Or, if they are asked for, its collectives.
+    Or, if they are asked for, its FLOPs and collectives.
     """
     devices = _devices(chip, case['sizes'])
     mesh = Mesh(devices, AXES, axis_types=(AxisType.Auto,) * len(AXES))
@@ -141,7 +141,8 @@ def figures(chip: str, case: dict[str, Any]) -> list[str]:
     shape = case['rows'], case['length']
     program = compiled(DeviceMesh(mesh), model, case['remat'], shape)
     if case['collectives']:
-        return [collectives(program.as_text() or '')]
+        tera = program.cost_analysis()['flops'] / 1e12
+        return [f'{tera:.3f} TFLOPs, {collectives(program.as_text() or "")}']
     memory = program.memory_analysis()
     assert memory is not None
     state = memory.argument_size_in_bytes

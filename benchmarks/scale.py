@@ -25,6 +25,7 @@ TOKENS_A_PARAMETER = 20
 CHIPS = (1, 8, 32, 256, 1024)
 POWERS = [2**n for n in range(11)]
 AT_ONCE = (64, 32, 16, 8, 4, 2)  # rows of a device; more are accumulated
+PASSES = {'none': 2, 'blocks': 3}  # forward, again if it was not kept, backward
 PAYS = 0.8  # the share of a step in which a chip computes
 
 
@@ -58,6 +59,15 @@ class Work(NamedTuple):
     length: int = LENGTH
 
 
+class Traffic(NamedTuple):
+    """Bytes of a step's collectives, as one device has their results."""
+
+    gathers: float  # of weights, along `fsdp`
+    data: float  # sums of gradients
+    fsdp: float  # the same
+    tensor: float  # sums of what layers give
+
+
 class Step(NamedTuple):
     """Seconds of a step on one chip."""
 
@@ -69,10 +79,13 @@ Case = tuple[Layout, Work, Step]
 
 
 @functools.cache
-def costs(name: str) -> dict[str, Any]:
+def costs(name: str, layers: int | None = None) -> dict[str, Any]:
+    fields = mesh_memory.model_fields(name)
+    if layers is not None:
+        fields['num_layers'] = layers
     config = ExperimentConfig(
         tokenizer=f'sentencepiece(vocab_size={VOCABULARY})',
-        model=ModelConfig(**mesh_memory.model_fields(name)),
+        model=ModelConfig(**fields),
         batch=BatchConfig(tokens=ROWS * LENGTH, max_length=LENGTH),
     )
     train = dataclasses.replace(config.train, remat='blocks')
@@ -98,28 +111,48 @@ def memory(name: str, mesh: Layout, work: Work) -> float:
     return (12 + 4) * parameters + inputs + pair + gathered + embedding
 
 
+def traffic(
+    name: str, mesh: Layout, work: Work, tokens: float, layers: int | None = None
+) -> Traffic:
+    """What a device receives for its `tokens`, of which it takes `work` at once."""
+    d, depth, _ = MODELS[name].values()
+    layers = layers or depth
+    parts = tokens / (work.rows * work.length)
+    parameters = costs(name, layers)['parameters']['total'] / mesh.tensor
+    gathers = data = fsdp = tensor = 0.0
+    if mesh.fsdp > 1:
+        # In bfloat16 before each pass but the last; the embedding in float32, too.
+        once = (PASSES[work.remat] - 1) * 2 * parameters
+        gathers = parts * (once + 4 * VOCABULARY * d / mesh.tensor)
+        fsdp = parts * 4 * parameters
+    if mesh.data > 1:
+        data = 4 * parameters / mesh.fsdp
+    if mesh.tensor > 1:
+        # Two sums in a layer of the encoder, three in one of the decoder.
+        tensor = PASSES[work.remat] * 5 * layers * 4 * tokens * d
+    return Traffic(gathers, data, fsdp, tensor)
+
+
 def step(name: str, mesh: Layout, work: Work, chip: Chip = V5E) -> Step:
     tokens = BATCH / (mesh.data * mesh.fsdp)
-    parts = tokens / (work.rows * work.length)
-    parameters = costs(name)['parameters']['total'] / mesh.tensor
     flops = costs(name)['flops_per_token']['total']
-    passes = 2  # forward and backward
     if work.remat == 'blocks':
         flops += costs(name)['recomputed']['flops_per_token']
-        passes = 3
-    d, layers, _ = MODELS[name].values()
-
-    def ring(sent: float, devices: int) -> float:
-        return sent * (devices - 1) / devices / chip.fast
-
     products = tokens * flops / mesh.tensor / (chip.flops * UTILISATION)
-    gathers = ring(parts * (passes - 1) * 2 * parameters, mesh.fsdp)
+
+    def ring(received: float, devices: int) -> float:
+        return received * (devices - 1) / devices / chip.fast
+
+    found = traffic(name, mesh, work, tokens)
+    gathers = ring(found.gathers, mesh.fsdp)
     groups = max(1, math.prod(mesh) // chip.group)
-    sums = ring(2 * 4 * parameters / mesh.fsdp, mesh.data // groups)
-    sums += ring(parts * 4 * parameters, mesh.fsdp)
-    sums += ring(passes * 5 * layers * 2 * 4 * tokens * d, mesh.tensor)
+    # A sum that every device wants whole goes around the ring twice.
+    sums = ring(2 * found.data, mesh.data // groups)
+    sums += ring(found.fsdp, mesh.fsdp)
+    sums += ring(2 * found.tensor, mesh.tensor)
     # Each chip of a group sends its part of the gradients to the other groups.
-    beyond = 2 * 4 * parameters * mesh.tensor / chip.group
+    parameters = costs(name)['parameters']['total']
+    beyond = 2 * 4 * parameters / chip.group
     sums += beyond * (groups - 1) / groups / chip.slow
     return Step(products, max(products, gathers) + sums)
 
@@ -145,10 +178,37 @@ def fastest(name: str, meshes: list[Layout], chip: Chip) -> Case | None:
     return min(found, key=lambda case: case[2].seconds, default=None)
 
 
+@functools.cache
+def measured() -> str:
+    return Path(__file__).with_name('README.md').read_text('utf-8')
+
+
+def sent() -> list[list[str]]:
+    """FLOPs and megabytes beside those of the steps of two and two layers."""
+    pattern = (
+        r'^\| (\d+ × \d+ × \d+) \| ([\d.]+) \| \d+ \| ([\d.]+) \| \d+ \| ([\d.]+) \|$'
+    )
+    rows = []
+    for mesh, *found in re.findall(pattern, measured(), re.M):
+        xla_tera, xla_gathers, xla_sums = map(float, found)
+        layout = Layout(*map(int, mesh.split(' × ')))
+        tokens = ROWS * LENGTH
+        flops = costs('wmt_big', 2)['flops_per_token']['total']
+        tera = tokens * flops / layout.tensor / 1e12
+        gathers, *sums = traffic('wmt_big', layout, Work('none'), tokens, 2)
+        xla = xla_gathers + xla_sums
+        ours = (gathers + sum(sums)) / 1e6
+        off = f'{tera / xla_tera - 1:+.1%}', f'{ours / xla - 1:+.0%}'
+        numbers = f'{tera:.3f}', f'{xla_tera:.3f}', off[0], f'{ours:.0f}', f'{xla:.0f}'
+        rows.append([mesh, *numbers, off[1]])
+    return rows
+
+
 def compiled() -> list[list[str]]:
     """Memory beside the figures of the tables of benchmarks/README.md."""
-    text = Path(__file__).with_name('README.md').read_text('utf-8')
-    found = re.findall(r'^\| ([\w ]+) \| (\d+ × \d+ × \d+) \| (.*) \|$', text, re.M)
+    found = re.findall(
+        r'^\| ([\w ]+) \| (\d+ × \d+ × \d+) \| (.*) \|$', measured(), re.M
+    )
     rows = []
     for name, mesh, rest in found:
         cells = [cell.strip() for cell in rest.split('|')]
@@ -205,6 +265,8 @@ def runs(chip: Chip) -> list[list[str]]:
 def main() -> None:
     heads = ['model', 'mesh', 'rows', 'remat', 'formula GB', 'XLA GB', 'off']
     print(console.table(heads, compiled()))
+    heads = ['mesh', 'TFLOPs', 'XLA', 'off', 'MB sent', 'XLA', 'off']
+    print(console.table(heads, sent()))
     print(console.table(['model', 'data alone', 'fsdp', 'tensor'], paying()))
     heads = ['model', 'chips', 'mesh', 'rows', 'remat', 'step s', 'waits', 'hours']
     for chip in (V5E, H100):
