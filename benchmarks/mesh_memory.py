@@ -2,17 +2,20 @@
 
     python -m benchmarks.mesh_memory --chip=cpu
     python -m benchmarks.mesh_memory --chip=v5e --devices 32 256
+    python -m benchmarks.mesh_memory --chip=v5e --mesh 1 8 1 --layers=2 --collectives
 
 A training step (Adam, bfloat16, dropout) is compiled for as many devices as are asked
 for, which need not be there: CPU devices are simulated, and for a TPU v5e it takes the
 package `libtpu`. The figures are XLA's own of the compiled program: what a device holds
-of state and batch, and what a step sets aside beside them.
+of state and batch, and what a step sets aside beside them. `--collectives` prints the
+FLOPs and what devices send each other; what is in a loop counts once.
 """
 
 import argparse
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -33,6 +36,7 @@ from flaxformer_lite.training.batch import BATCH_ARRAYS
 
 # A model's size is nearly 28 d_model² (layers of one stack) + vocabulary · d_model.
 MODELS: dict[str, dict[str, int]] = {
+    'wmt_base': dict(d_model=512, num_layers=6, num_heads=8),
     'wmt_big': dict(d_model=1024, num_layers=6, num_heads=16),
     '1 billion': dict(d_model=2048, num_layers=8, num_heads=16),
     '3 billion': dict(d_model=3072, num_layers=11, num_heads=24),
@@ -45,6 +49,12 @@ MESHES = ((8, 1, 1), (1, 8, 1), (1, 32, 1), (1, 8, 4), (1, 64, 1), (4, 64, 1))
 TOPOLOGIES = {8: 'v5e:2x4', 32: 'v5e:4x8', 64: 'v5e:8x8', 256: 'v5e:16x16'}
 REMAT = ('none', 'blocks')
 FIGURES = ('state GB', 'step GB', 'sum GB')
+BYTES = {'bf16': 2, 'f32': 4, 's32': 4, 'u32': 4, 'pred': 1}
+_COLLECTIVE = re.compile(
+    r' = (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)'
+    r'(?:-start)?\(.*?channel_id=(\d+)'
+)
+_SHAPE = re.compile(r'\b([a-z]+\d*)\[([\d,]*)\]')
 
 
 def main() -> None:
@@ -52,17 +62,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('--chip', choices=('cpu', 'v5e'), default='cpu')
-    parser.add_argument('--models', nargs='+', choices=MODELS, default=list(MODELS))
+    parser.add_argument('--models', nargs='+', choices=MODELS, default=list(MODELS)[1:])
     parser.add_argument('--devices', nargs='+', type=int, default=list(TOPOLOGIES))
+    parser.add_argument('--mesh', nargs=3, type=int, help='one, in place of the table')
+    parser.add_argument('--rows', type=int, default=ROWS, help='of a device')
+    parser.add_argument('--length', type=int, default=LENGTH)
+    parser.add_argument('--layers', type=int, help="by default the model's")
     parser.add_argument('--remat', nargs='+', choices=REMAT, default=list(REMAT))
     parser.add_argument(
         '--separate_layers', action='store_true', help='by default one loop of them'
     )
+    parser.add_argument('--collectives', action='store_true')
     parser.add_argument('--limit', type=float, default=300, help='seconds of a case')
     parser.add_argument('--case', type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.case is not None:
-        print(json.dumps(figures(args.chip, **args.case)))
+        print(json.dumps(figures(args.chip, args.case)))
         return
     rows = []
     for case in cases(args):
@@ -70,18 +85,23 @@ def main() -> None:
         row = [case['model'], *case['sizes'], case['remat'], *found]
         rows.append(row)
         print(*row, file=sys.stderr, flush=True)
-    print(console.table(['model', *AXES, 'remat', *FIGURES], rows))
+    heads = ['of a device'] if args.collectives else FIGURES
+    print(console.table(['model', *AXES, 'remat', *heads], rows))
 
 
 def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
     """What is compiled: the arguments of `figures` beside the chip."""
     found = []
     for model in args.models:
-        for sizes in MESHES:
+        for sizes in [args.mesh] if args.mesh else MESHES:
             for remat in args.remat:
                 if math.prod(sizes) in args.devices:
                     case = dict(model=model, sizes=sizes, remat=remat)
+                    case['rows'] = args.rows
+                    case['length'] = args.length
+                    case['layers'] = args.layers
                     case['scan_layers'] = not args.separate_layers
+                    case['collectives'] = args.collectives
                     found.append(case)
     return found
 
@@ -98,20 +118,31 @@ def in_a_process(chip: str, case: dict[str, Any], limit: float) -> list[str]:
             command, env=environment, capture_output=True, text=True, timeout=limit
         )
     except subprocess.TimeoutExpired:
-        return ['', '', f'not within {limit:.0f} s']
+        return _missing(case, f'not within {limit:.0f} s')
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])
     if 'RESOURCE_EXHAUSTED' in done.stderr:
-        return ['', '', 'more than there is']
+        return _missing(case, 'more than there is')
     raise RuntimeError(done.stderr)
 
 
-def figures(
-    chip: str, model: str, sizes: list[int], remat: str, scan_layers: bool
-) -> list[str]:
-    """Gigabytes of a device: the state, a step beside it, and their sum."""
-    mesh = Mesh(_devices(chip, sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
-    program = compiled(DeviceMesh(mesh), _model(model, scan_layers), remat)
+def _missing(case: dict[str, Any], why: str) -> list[str]:
+    return [why] if case['collectives'] else ['', '', why]
+
+
+def figures(chip: str, case: dict[str, Any]) -> list[str]:
+    """Gigabytes of a device: the state, a step beside it, and their sum.
+
+    Or, if they are asked for, its FLOPs and collectives.
+    """
+    devices = _devices(chip, case['sizes'])
+    mesh = Mesh(devices, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    model = _model(case['model'], case['layers'], case['scan_layers'])
+    shape = case['rows'], case['length']
+    program = compiled(DeviceMesh(mesh), model, case['remat'], shape)
+    if case['collectives']:
+        tera = program.cost_analysis()['flops'] / 1e12
+        return [f'{tera:.3f} TFLOPs, {collectives(program.as_text() or "")}']
     memory = program.memory_analysis()
     assert memory is not None
     state = memory.argument_size_in_bytes
@@ -120,13 +151,36 @@ def figures(
     return [f'{size / 1e9:.2f}' for size in (state, step, state + step)]
 
 
-def compiled(devices: DeviceMesh, model: Model, remat: str) -> jax.stages.Compiled:
-    """The training step of a model for these devices."""
+def collectives(text: str) -> str:
+    """How many of each kind a program has, and the bytes of their results."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for line in text.splitlines():
+        match = _COLLECTIVE.search(line)
+        if not match:
+            continue
+        result, kind, channel = match.groups()
+        # The computations of one asynchronous gather all name it.
+        which = channel if kind == 'all-gather' else line
+        found[kind, which] = [
+            BYTES[dtype] * math.prod(int(size) for size in axes.split(',') if size)
+            for dtype, axes in _SHAPE.findall(result)
+        ]
+    parts = []
+    for kind in sorted({kind for kind, _ in found}):
+        sizes = [sum(sizes) for (of, _), sizes in found.items() if of == kind]
+        parts.append(f'{len(sizes)} {kind} of {sum(sizes) / 1e6:.1f} MB')
+    return ', '.join(parts) or 'none'
+
+
+def compiled(
+    devices: DeviceMesh, model: Model, remat: str, shape: tuple[int, int]
+) -> jax.stages.Compiled:
+    """The training step of a model for these devices, each with rows of a length."""
     optimizer = optax.adam(1e-4)
     key = jax.eval_shape(jax.random.key, 0)
     state = jax.eval_shape(lambda key: init_state(model, optimizer, key), key)
-    rows = ROWS * devices.row_shards
-    array = jax.ShapeDtypeStruct((rows, LENGTH), jnp.int32)
+    rows, length = shape
+    array = jax.ShapeDtypeStruct((rows * devices.row_shards, length), jnp.int32)
     everywhere = devices.everywhere()
     arguments = (
         placed(state, devices.state(state)),
@@ -142,10 +196,16 @@ def compiled(devices: DeviceMesh, model: Model, remat: str) -> jax.stages.Compil
         return step.lower(*arguments).compile()
 
 
-def _model(name: str, scan_layers: bool) -> Model:
+def model_fields(name: str) -> dict[str, Any]:
     sizes = MODELS[name]
-    others = dict(dtype='bfloat16', residual='pre_norm', scan_layers=scan_layers)
-    fields = sizes | {'d_ff': 4 * sizes['d_model']} | others
+    others = dict(dtype='bfloat16', residual='pre_norm', scan_layers=True)
+    return sizes | {'d_ff': 4 * sizes['d_model']} | others
+
+
+def _model(name: str, layers: int | None, scan_layers: bool) -> Model:
+    fields = model_fields(name) | {'scan_layers': scan_layers}
+    if layers is not None:
+        fields['num_layers'] = layers
     return build.model(fields, VOCABULARY)
 
 

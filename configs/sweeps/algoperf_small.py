@@ -17,7 +17,7 @@ def get_config() -> dict:
             'evaluation.every': 600,
             'evaluation.decode': 'greedy',
         },
-        tune=dict(field='optimizer.schedule.peak', values=[6e-3, 1.2e-2, 2.4e-2]),
+        tune=dict(field='optimizer.schedule.peak', values=[3e-3, 6e-3, 1.2e-2, 2.4e-2]),
         seeds=(0, 1, 2, 3, 4),
         margin=2.0,
         measure='test bleu',

@@ -55,7 +55,9 @@ def get_config() -> dict:
             'evaluation.decode': 'greedy',
         },
         factors={'size': SIZES, 'part': PARTS},
-        tune=dict(field='optimizer.schedule.peak', values=[6e-3, 1.2e-2, 2.4e-2]),
+        tune=dict(
+            field='optimizer.schedule.peak', values=[1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2]
+        ),
         seeds=(0, 1, 2),
         base='width 64, base',
         contrasts=contrasts(SIZES),

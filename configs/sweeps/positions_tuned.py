@@ -44,7 +44,7 @@ def get_config() -> dict:
             'size': SIZES,
             'positions': {name: {'model.positions': name} for name in VARIANTS},
         },
-        tune=dict(field='optimizer.schedule.peak', values=[6e-3, 1.2e-2, 2.4e-2]),
+        tune=dict(field='optimizer.schedule.peak', values=[3e-3, 6e-3, 1.2e-2, 2.4e-2]),
         seeds=(0, 1, 2),
         base='width 64, sinusoidal',
         contrasts=[

@@ -60,7 +60,7 @@ def get_config() -> dict:
         config='configs/wmt_tiny.py',
         overrides=SIZES,
         arms=ARMS,
-        tune=dict(field='optimizer.schedule.peak', values=[6e-3, 1.2e-2, 2.4e-2]),
+        tune=dict(field='optimizer.schedule.peak', values=[3e-3, 6e-3, 1.2e-2, 2.4e-2]),
         seeds=(0, 1, 2),
         base='base',
         margin=2.0,

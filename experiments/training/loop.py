@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,13 @@ class Run:
             self.progress = Progress(setup.pairs.digest)
             taken = setup.initial.variables if setup.initial else {}
             arguments = self._key('init_seed'), taken
-            self.state = compilation.compiled(make, *arguments, once=True)(*arguments)
+            with ThreadPoolExecutor(1) as pool:
+                # On another core XLA compiles the step meanwhile.
+                shape = setup.batches.shapes[0]
+                compiling = pool.submit(programs.compiled_step, setup.kind, shape)
+                first = compilation.compiled(make, *arguments, once=True)
+                self.state = first(*arguments)
+                compiling.result()
             taken.clear()  # which frees their memory
         else:
             self.progress = Progress(**restored.metadata)

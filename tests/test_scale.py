@@ -1,0 +1,53 @@
+"""docs/scale.md: its formulas beside XLA's figures, and its tables as they are made."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import scale
+
+PAGE = Path(__file__).parents[1] / 'docs/scale.md'
+
+
+def _percent(text: str) -> float:
+    return abs(float(text.rstrip('%')))
+
+
+def test_memory_is_within_a_fifth_of_what_xla_plans_but_once():
+    offs = {tuple(row[:4]): _percent(row[-1]) for row in scale.compiled() if row[-1]}
+    assert len(offs) >= 40
+    beyond = [case for case, off in offs.items() if off > 20]
+    assert beyond == [('wmt_big', '1 × 8 × 4', '8 × 256', 'blocks')]
+
+
+def test_what_xla_refuses_does_not_fit_by_the_formula():
+    refused = [row for row in scale.compiled() if row[5] == '—']
+    assert len(refused) == 13
+    assert all(float(row[4]) > 16.9 for row in refused)
+
+
+def test_flops_and_bytes_are_near_those_of_compiled_steps():
+    rows = scale.sent()
+    assert len(rows) == 4
+    for row in rows:
+        assert _percent(row[3]) <= 3
+        assert _percent(row[6]) <= 10
+
+
+@pytest.mark.parametrize(
+    'rows', [scale.paying(), scale.runs(scale.V5E)], ids=['paying', 'runs']
+)
+def test_the_page_has_the_tables(rows):
+    page = PAGE.read_text('utf-8')
+    for row in rows:
+        assert f'| {" | ".join(row)} |' in page
+
+
+def test_a_chip_that_sends_nothing_only_computes():
+    one = scale.Layout(1, 1, 1)
+    found = scale.step('wmt_base', one, scale.Work('none'))
+    assert found.seconds == found.products
+    # Six FLOPs a parameter and token (Kaplan et al. 2020), attention's products apart.
+    parameters = scale.costs('wmt_base')['parameters']['total']
+    rate = scale.V5E.flops * scale.UTILISATION
+    assert found.products == pytest.approx(6 * parameters * scale.BATCH / rate, rel=0.3)
