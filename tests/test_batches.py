@@ -364,7 +364,7 @@ def test_errors_name_the_field_and_the_mend(settings, words):
         (512, 4, {(32, 64)}),
         (9, 4, {(16, 64)}),
         (3, 4, {(4, 64)}),  # each device has one
-        (3, 1, {(8, 64)}),  # one device has one shape
+        (9, 1, {(8, 64)}),  # one device has one shape
     ],
 )
 def test_evaluation_gives_each_device_as_much_as_it_gives_one(number, devices, shapes):
@@ -386,3 +386,10 @@ def test_sentences_to_translate_are_in_few_shapes(devices, others):
     assert {length for _, length in shapes} <= {16, 32, 64, 128, 256}
     assert len(shapes) <= 5 + others
     assert sorted(found) == list(range(4096))
+
+
+@pytest.mark.parametrize(('sentences', 'rows'), [(1, 1), (5, 8), (300, 256)])
+def test_a_small_set_to_translate_has_as_many_rows_as_it_needs(sentences, rows):
+    lengths = np.full(sentences, 9)
+    shapes = {shape for shape, _ in packing.by_length(lengths, 4096, devices=1)}
+    assert shapes == {(rows, 16)}

@@ -187,8 +187,7 @@ def by_length(
     Args:
       lengths: of each.
       tokens: positions of a batch for each device, at most.
-      devices: how many divide the rows of a batch. Several have fewer rows each where
-        fewer are left, so that none of them goes without.
+      devices: how many divide the rows of a batch.
 
     Yields:
       The shape (rows, length), and the indices in its first rows.
@@ -198,10 +197,10 @@ def by_length(
         longest = int(lengths[order[0]])
         length = max(_LEAST_LENGTH, power_of_two(longest))
         rows = max(1, tokens // length)
-        if devices > 1:
-            left = math.ceil(len(order) / devices)
-            rows = min(rows, power_of_two(left))
-        rows *= devices
+        # A small set has fewer rows. Several devices have fewer of what is left of any,
+        # so that none of them goes without.
+        left = len(order) if devices > 1 else len(lengths)
+        rows = devices * min(rows, power_of_two(math.ceil(left / devices)))
         yield (rows, length), order[:rows]
         order = order[rows:]
 
