@@ -120,7 +120,8 @@ def _parts_table(costs: Costs) -> str:
     parts = [part for part in named if part != 'total']
     rows = []
     for part in [*parts, 'total']:
-        rows.append([part, *(column.get(part) for column in columns.values())])
+        cells = [column.get(part) for column in columns.values()]
+        rows.append([part, *cells])
     return console.table(['part', *columns], rows)
 
 

@@ -62,15 +62,17 @@ def listing(folders: Sequence[Path]) -> str:
 
 def _row(path: Path) -> tuple[float, str, int | None, int | None, str, Path]:
     """Seconds since it last moved, then what is shown, or why it cannot be read."""
-    files = [directory.CONFIG, metrics_log.NAME, directory.RESULT]
-    moved = [(path / name).stat().st_mtime for name in files if (path / name).exists()]
+    names = [directory.CONFIG, metrics_log.NAME, directory.RESULT]
+    files = [path / name for name in names]
+    moved = [file.stat().st_mtime for file in files if file.exists()]
     age = time.time() - max(moved)
     try:
         run = reading.read_run(path)
     except UserError as error:
         return age, f'damaged: {error}', None, None, '', path
+    step = run.result.get('step')
     steps = run.config.get('train.steps') or None
-    return age, run.status, run.result.get('step'), steps, _score(run), path
+    return age, run.status, step, steps, _score(run), path
 
 
 def _score(run: Run) -> str:

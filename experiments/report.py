@@ -119,7 +119,9 @@ def _recompute(folder: Path) -> None:
 def _compare(args: Any) -> None:
     """Prints the runs as a table, or writes a report of them."""
     sweep = None if args.sweep is None else planning.load(args.sweep)
-    paths = [run for path in args.runs for run in reading.runs_in(path) or [path]]
+    paths = []
+    for path in args.runs:
+        paths += reading.runs_in(path) or [path]
     if sweep is not None and not paths:
         paths = [run.path for run in sweep.runs if storage.exists(run.path)]
     with screen.on_stderr('reading runs') as shown:
@@ -134,7 +136,9 @@ def _compare(args: Any) -> None:
         print(f'{args.out}/ (index.html, report.md, tables/, figures/)')
     elif args.csv:
         of_each = [Arm(str(run.path), (run,)) for run in runs]
-        print(tables.as_csv(overview(of_each, arms.differing(runs, ()))), end='')
+        fields = arms.differing(runs, ())
+        table = overview(of_each, fields)
+        print(tables.as_csv(table), end='')
     else:
         print(as_table(runs))
 
@@ -183,10 +187,12 @@ def overview(of_arms: Sequence[Arm], fields: Sequence[str]) -> Table:
         counted = arm.scored or arm.runs
         values = [counted[0].config.get(field) for field in fields]
         for name in _NUMBERS:
-            values.append(_mean([run.result.get(name) for run in counted]))
+            numbers = [run.result.get(name) for run in counted]
+            values.append(_mean(numbers))
         for name in sets:
             of_set = [run.evaluations.get(name, {}) for run in counted]
-            values.append(_mean([scored.get(metric) for scored in of_set]))
+            scores = [scored.get(metric) for scored in of_set]
+            values.append(_mean(scores))
         path = arms.common_path(arm.runs)
         rows.append((path, len(counted), _statuses(arm), *values))
     scored = [f'{name} {metric}' for name in sets]

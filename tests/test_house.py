@@ -9,7 +9,7 @@ from importlinter import cli
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / 'flaxformer_lite').rglob('*.py'))
 # Syntax nodes; longer lines or other files make them no fewer.
-MOST_OF_RUNNER = 128_650
+MOST_OF_RUNNER = 128_870
 
 
 def test_imports_keep_the_contracts_of_pyproject(monkeypatch):

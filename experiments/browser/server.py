@@ -157,11 +157,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check_sender(self, path: str) -> None:
         """Refuses what another page, or a name that only leads here, has sent."""
+        own = self.server.hosts
         hosts = self.headers.get_all('Host', [])
-        if len(hosts) != 1 or hosts[0] not in self.server.hosts:
-            raise Refused(403, f'the host must be {self.server.hosts[0]}')
-        own = [None, f'http://{hosts[0]}']
-        if self.headers.get('Origin') not in own:
+        if len(hosts) != 1 or hosts[0] not in own:
+            raise Refused(403, f'the host must be {own[0]}')
+        origin = self.headers.get('Origin')
+        if origin not in (None, f'http://{hosts[0]}'):
             raise Refused(403, 'another page may not ask this server')
         if self.path != path:
             raise Refused(404, f'there is no {self.path[:100]!r} here')

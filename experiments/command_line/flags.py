@@ -199,20 +199,24 @@ def _help(argv: Sequence[str]) -> str:
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument('--config', nargs='?')
-    file = find(parser.parse_known_args(argv)[0].config or 'wmt_base')
+    known, _ = parser.parse_known_args(argv)
+    file = find(known.config or 'wmt_base')
     values = flatten(_load(file).to_dict())
-    configs = textwrap.fill(f'configs: {", ".join(available())}', 88)
-    lines = [configs, '', f'fields of {_name(file)}:']
+    configs = ', '.join(available())
+    lines = [textwrap.fill(f'configs: {configs}', 88), '']
+    lines.append(f'fields of {_name(file)}:')
     for field, (kind, _, meaning) in schema.fields().items():
         value = schema.shown(values[field])
-        lines.append(_row(field, f'{value} · {meaning} [{schema.allowed(kind)}]'))
+        allowed = schema.allowed(kind)
+        lines.append(_row(field, f'{value} · {meaning} [{allowed}]'))
     # By the names of files: what a variant takes, only its class says, and those
     # import JAX.
     lines += ['', 'variants; docs/variants/ has what NAME(argument=value) may give:']
-    for name, folder in kinds.FOLDERS.items():
-        lines.append(_row(name, ', '.join(folder.names())))
+    of_kind = {name: folder.names() for name, folder in kinds.FOLDERS.items()}
     for kind in variants.FOLDERS:
-        lines.append(_row(f'model.{kind}', ', '.join(variants.names(kind))))
+        of_kind[f'model.{kind}'] = variants.names(kind)
+    for kind, names in of_kind.items():
+        lines.append(_row(kind, ', '.join(names)))
     lines.append('  model.decoder_* and model.cross_* may name the same')
     return '\n'.join(lines)
 

@@ -140,7 +140,10 @@ class Screen:
 
     def metrics(self, step: int, **values: Any) -> None:
         """Shows training's metrics at a step (`loss=3.21`), and the time left."""
-        shown = [f'{name.replace("_", " ")} {cell(x)}' for name, x in values.items()]
+        shown = []
+        for name, value in values.items():
+            words = name.replace('_', ' ')
+            shown.append(f'{words} {cell(value)}')
         self._shown_metrics = '  '.join(shown)
         task = self._progress.tasks[0]
         if self._is_live:

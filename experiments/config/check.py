@@ -173,8 +173,11 @@ def _unused_fields(config: ExperimentConfig) -> dict[str, str]:
     unused = {}
     with user_errors():
         names = variants.unused_fields(config.model)
-    given = {field: getattr(config.model, field) for field in _DECIDING}
-    reasons = [f'model.{field}={value}' for field, value in given.items() if value]
+    reasons = []
+    for field in _DECIDING:
+        value = getattr(config.model, field)
+        if value:
+            reasons.append(f'model.{field}={value}')
     for name in names:
         unused[f'model.{name}'] = ' and '.join(reasons)
     name, _ = optax_specs.split(config.optimizer.name)
@@ -182,9 +185,12 @@ def _unused_fields(config: ExperimentConfig) -> dict[str, str]:
         for field in optimizer.ADAMS[:-1]:  # `optimizer.check` says it of weight_decay
             reason = f'optimizer.name={name} takes arguments of its own'
             unused[f'optimizer.{field}'] = reason
+    arguments = set()
     with user_errors('train.loss: '):
-        losses = [variants.LOSSES.find(x)[0] for x in spec.entries(config.train.loss)]
-    if not any('teacher' in spec.parameters(loss) for loss in losses):
+        for entry in spec.entries(config.train.loss):
+            loss, _ = variants.LOSSES.find(entry)
+            arguments.update(spec.parameters(loss))
+    if 'teacher' not in arguments:
         unused['train.teacher'] = f'train.loss={config.train.loss}'
     if not config.init_from:
         unused |= dict.fromkeys(('init_average', 'init_ignore'), 'init_from is empty')

@@ -28,9 +28,9 @@ def packages(fields: Mapping[str, Any]) -> list[str]:
         with contextlib.suppress(ValueError):  # whose check names the field
             for entry in spec.entries(fields[field] or ''):
                 name, arguments = spec.parse(entry)
-                found.add(name)
                 # That of `mbr` is a part, too.
-                found.add(spec.parse(arguments.get('utility', name))[0])
+                utility, _ = spec.parse(arguments.get('utility', name))
+                found |= {name, utility}
     packages = {name.partition('.')[0] for name in found if '.' in name}
     return sorted(packages.difference(_OURS))
 

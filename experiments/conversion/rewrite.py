@@ -113,10 +113,9 @@ def with_biases(model: Expressed, vocab_size: int) -> Expressed:
     given = dict(jax.tree.leaves_with_path(model.variables))
 
     def fill(path, x):
-        is_bias = jax.tree_util.keystr(path[-1:], simple=True).endswith('bias')
-        if path not in given and is_bias:
-            return jnp.zeros(x.shape, x.dtype)
-        return given[path]
+        name = jax.tree_util.keystr(path[-1:], simple=True)
+        is_missing = name.endswith('bias') and path not in given
+        return jnp.zeros(x.shape, x.dtype) if is_missing else given[path]
 
     variables = jax.tree_util.tree_map_with_path(fill, shapes)
     return model._replace(variables=variables)

@@ -200,7 +200,8 @@ def by_length(
         # A small set has fewer rows. Several devices have fewer of what is left of any,
         # so that none of them goes without.
         left = len(order) if devices > 1 else len(lengths)
-        rows = devices * min(rows, power_of_two(math.ceil(left / devices)))
+        wanted = math.ceil(left / devices)
+        rows = devices * min(rows, power_of_two(wanted))
         yield (rows, length), order[:rows]
         order = order[rows:]
 

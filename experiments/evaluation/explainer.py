@@ -181,10 +181,10 @@ class Explainer:
         seen = introspection.record(self._model, variables, batch, missing_ok=True)
         logits_BTV: Any = self._model.apply(variables, *source_and_inputs(batch))
         p_TV = jax.nn.softmax(logits_BTV[0])
-        labels_T = batch['labels'][0]
-        p_T1 = jnp.take_along_axis(p_TV, labels_T[:, None], 1)
-        vocab_size = p_TV.shape[1]
-        likeliest_TK = top_k_indices(p_TV, min(ALTERNATIVES, vocab_size))
+        labels_T1 = batch['labels'][0][:, None]
+        p_T1 = jnp.take_along_axis(p_TV, labels_T1, 1)
+        alternatives = min(ALTERNATIVES, p_TV.shape[1])
+        likeliest_TK = top_k_indices(p_TV, alternatives)
         p_TK = jnp.take_along_axis(p_TV, likeliest_TK, 1)
         return seen.weights, p_T1[:, 0], likeliest_TK, p_TK
 

@@ -23,10 +23,13 @@ def make(text: Spec) -> dict[str, Hook]:
     """
     if text in ('', '[]'):
         return {}
+    found = {}
     with user_errors('train.hooks: '):
-        found = {specs.text(x): HOOKS.make(x) for x in specs.entries(text)}
+        for entry in specs.entries(text):
+            found[specs.text(entry)] = HOOKS.make(entry)
     for name, hook in found.items():
-        if hook.package and importlib.util.find_spec(hook.package) is None:
+        is_missing = hook.package and importlib.util.find_spec(hook.package) is None
+        if is_missing:
             raise UserError(
                 f'train.hooks={name} needs the package {hook.package}: pip install '
                 f'{hook.package}, or leave it out'
@@ -54,8 +57,10 @@ class Hooks:
 
         def add(hook):
             # As the file can hold it: NumPy's numbers too, and null for no number.
-            more = json.dumps(hook.row(dict(row)) or {}, default=float)
-            row.update(json.loads(more, parse_constant=lambda name: None) | row)
+            found = hook.row(dict(row)) or {}
+            text = json.dumps(found, default=float)
+            more = json.loads(text, parse_constant=lambda name: None)
+            row.update(more | row)
 
         _call(self._open, add)
 

@@ -72,9 +72,11 @@ class Hook(Checked):
 
 def numbers(row: Row) -> dict[str, float]:
     """The numbers of a row, named `train/loss` or `eval/val/loss`."""
-    group = '/'.join(str(row[key]) for key in ('kind', 'set') if row.get(key))
-    return {
-        f'{group}/{name}': value
-        for name, value in row.items()
-        if name not in ('step', 'time') and isinstance(value, int | float)
-    }
+    kinds = [str(row[key]) for key in ('kind', 'set') if row.get(key)]
+    group = '/'.join(kinds)
+    found = {}
+    for name, value in row.items():
+        is_number = isinstance(value, int | float)
+        if is_number and name not in ('step', 'time'):
+            found[f'{group}/{name}'] = value
+    return found

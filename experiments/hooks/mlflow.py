@@ -41,7 +41,10 @@ class Mlflow(Hook):
 
     def row(self, row):
         # Other characters are refused there, such as those of bleu(tokenize='char').
-        found = {re.sub(r'[^\w ./-]', '_', x): y for x, y in numbers(row).items()}
+        found = {}
+        for name, number in numbers(row).items():
+            allowed = re.sub(r'[^\w ./-]', '_', name)
+            found[allowed] = number
         self._mlflow.log_metrics(found, step=row['step'])
 
     def end(self, result):

@@ -51,9 +51,11 @@ def scalar(time: float, step: int, name: str, value: float) -> bytes:
     """The record of one value. `time` is in seconds since 1970."""
     if abs(value) > LARGEST:
         value = math.copysign(math.inf, value)
+    tag = _bytes(1, name.encode())
     number = _key(2, 5) + struct.pack('<f', value)
-    summary = _bytes(1, _bytes(1, name.encode()) + number)
-    return _record(_double(1, time) + _key(2, 0) + _varint(step) + _bytes(5, summary))
+    summary = _bytes(1, tag + number)
+    at = _double(1, time) + _key(2, 0) + _varint(step)
+    return _record(at + _bytes(5, summary))
 
 
 def _record(data: bytes) -> bytes:
@@ -88,7 +90,9 @@ def _checksum(data: bytes) -> bytes:
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
     crc ^= 0xFFFFFFFF
-    return struct.pack('<I', ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+    rotated = crc >> 15 | crc << 17
+    masked = rotated + 0xA282EAD8
+    return struct.pack('<I', masked & 0xFFFFFFFF)
 
 
 def _table_entry(value: int) -> int:

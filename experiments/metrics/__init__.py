@@ -21,10 +21,14 @@ def by_name(text: Spec) -> dict[str, str]:
     """
     with user_errors('evaluation.metrics: '):
         entries = list(map(specs.text, specs.entries(text)))
-        kinds = [specs.parse(entry)[0].rpartition('.')[2] for entry in entries]
+        kinds = []
+        for entry in entries:
+            name, _ = specs.parse(entry)
+            kinds.append(name.rpartition('.')[2])
     found = {}
     for entry, kind in zip(entries, kinds, strict=True):
-        name = kind if kinds.count(kind) == 1 else ''.join(entry.split())
+        is_alone = kinds.count(kind) == 1
+        name = kind if is_alone else ''.join(entry.split())
         if name in (*found, *OF_MODELS):
             raise UserError(f'evaluation.metrics={text}: there is a {name} already')
         found[name] = entry

@@ -75,9 +75,9 @@ def variables(state: TrainState) -> Any:
     held = frozenset(every.keys() - freezing.paths(own).keys())
     trained, frozen = freezing.split(state.params, held)
     if not isinstance(averaging, Ema):
-        where = jax.tree.map(lambda x: x.sharding, trained)
-        average = jax.jit(optax.contrib.schedule_free_eval_params, out_shardings=where)
-        own = average(averaging, trained)
+        shardings = jax.tree.map(lambda x: x.sharding, trained)
+        average = optax.contrib.schedule_free_eval_params
+        own = jax.jit(average, out_shardings=shardings)(averaging, trained)
     return state.variables | {'params': freezing.join(own, frozen)}
 
 

@@ -122,9 +122,10 @@ def _dimensions(params: Any) -> Any:
             return None
         if 'experts' in names:  # the first axis: each is a network of its own
             return optax.contrib.MuonDimensionNumbers(1, 2)
-        inputs = x.ndim - 1 if 'out_proj' in names else 1  # of all heads
         axes = tuple(range(x.ndim))
-        return optax.contrib.MuonDimensionNumbers(axes[:inputs], axes[inputs:])
+        count = x.ndim - 1 if 'out_proj' in names else 1  # of all heads
+        inputs, outputs = axes[:count], axes[count:]
+        return optax.contrib.MuonDimensionNumbers(inputs, outputs)
 
     return jax.tree_util.tree_map_with_path(of_leaf, params)
 

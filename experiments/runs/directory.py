@@ -44,7 +44,8 @@ def run_name(config_name: str, overrides: Config) -> str:
     settings = [f'{k}={_as_text(v)}' for k, v in sorted(overrides.items())]
     name = ','.join([config_name, *settings])
     safe = re.sub(r'[^a-z0-9._=,+-]+', '_', name.lower())
-    if safe == name and len(safe) <= LONGEST_NAME and not safe.endswith('.'):
+    is_short = len(safe) <= LONGEST_NAME
+    if is_short and safe == name and not safe.endswith('.'):
         return safe
     short = re.sub(r',[a-z_.]+\.', ',', safe)
     short = short[: LONGEST_NAME - 9].rstrip('._')

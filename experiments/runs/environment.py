@@ -43,8 +43,9 @@ def _processor() -> dict[str, Any]:
     names.append(platform.processor() or platform.machine())
     # 'flags' on x86, 'Features' on ARM.
     flags = re.findall(r'^(?:flags|Features)\s*: (.*)', cpu, re.MULTILINE)
-    words = set(' '.join(flags[:1]).split())
-    return {'name': names[0], 'vectors': sorted(filter(VECTORS.fullmatch, words))}
+    words = ' '.join(flags[:1]).split()
+    vectors = set(filter(VECTORS.fullmatch, words))
+    return {'name': names[0], 'vectors': sorted(vectors)}
 
 
 def multiplies_bfloat16(platform: str) -> bool:

@@ -316,7 +316,8 @@ def _taken_over(
         new = freezing.paths(mesh.first_variables(model)(key, {}))
         found = {}
         for path, (here, there, _) in kept.items():
-            found[path] = new[path].at[here].set(old[path][there])
+            taken = old[path][there]
+            found[path] = new[path].at[here].set(taken)
         return found
 
     shardings = {path: abstract[path].sharding for path in kept}

@@ -117,8 +117,9 @@ def summary(sweep: Sweep) -> str:
     rows = []
     for arm in sweep.arms:
         runs = [run for run in sweep.runs if run.arm == arm]
-        statuses = [planning.outcome(run).status for run in runs]
-        counts = collections.Counter(statuses)
+        counts = collections.Counter()
+        for run in runs:
+            counts[planning.outcome(run).status] += 1
         ends = [f'{count} {status}' for status, count in counts.items()]
         mean = _mean(map(planning.score, runs))
         rows.append([arm, ', '.join(ends), mean])

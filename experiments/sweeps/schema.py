@@ -311,7 +311,8 @@ def _check_arms(sweep: Sweep) -> None:
         if not getattr(sweep, name):
             raise UserError(f'{name} is missing: give it')
     for pair in sweep.contrasts:
-        if not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] == pair[1]:
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+        if not is_pair or pair[0] == pair[1]:
             raise UserError(f'contrasts: {shown(pair)} is not a pair of two arms')
     compared = itertools.chain(*sweep.contrasts)
     for arm in (sweep.base, *sweep.published, *compared):

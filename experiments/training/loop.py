@@ -296,8 +296,10 @@ class Run:
             found, outputs = self._evaluator(variables, name, pairs, self.step)
         so_far = self.progress.so_far()
         self._log.write(self.step, 'eval', set=name, **found, **so_far)
-        self.scores[self.step] = self._best.rank(found[self._best.name])
-        self.screen.say(scores.summary(name, self.step, found))
+        deciding = found[self._best.name]
+        self.scores[self.step] = self._best.rank(deciding)
+        summary = scores.summary(name, self.step, found)
+        self.screen.say(summary)
         self.screen.say(evaluator.examples(pairs, outputs))
 
     def score(self) -> None:

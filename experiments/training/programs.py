@@ -51,10 +51,12 @@ def first_state(kind: Kind) -> tuple[Any, TrainState]:
         variables = mesh.first_variables(kind.model)(key, given)
         return TrainState.create(variables, update, held)
 
-    state = jax.eval_shape(make, mesh.abstract_key(kind.devices), {})
+    key = mesh.abstract_key(kind.devices)
+    state = jax.eval_shape(make, key, {})
     # Where it goes follows from its shapes.
     shardings = kind.devices.state(state)
-    return jax.jit(make, out_shardings=shardings), mesh.placed(state, shardings)
+    jitted = jax.jit(make, out_shardings=shardings)
+    return jitted, mesh.placed(state, shardings)
 
 
 @functools.lru_cache(maxsize=16)

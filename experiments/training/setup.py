@@ -136,13 +136,14 @@ def count_steps(config: ExperimentConfig, batches: Batches) -> int:
 def describe(setup: RunSetup, path: Path) -> str:
     """What will run, as text."""
     batches = setup.batches
-    left_out = {'too long': batches.dropped, 'blank': setup.pairs.skipped}
+    left_out = [f'{batches.dropped:,} too long', f'{setup.pairs.skipped:,} blank']
     for reason, count in setup.pairs.left_out.items():
-        left_out[f'by {reason}'] = count
-    reasons = ', '.join(f'{count:,} {reason}' for reason, count in left_out.items())
+        left_out.append(f'{count:,} by {reason}')
+    reasons = ', '.join(left_out)
     vocabularies = [setup.tokenizer.source_vocab_size, setup.tokenizer.vocab_size]
     shapes = ', '.join(f'{rows} × {length}' for rows, length in batches.shapes)
-    devices = f'{jax.device_count()} × {jax.devices()[0].device_kind}'
+    kind = jax.devices()[0].device_kind
+    devices = f'{jax.device_count()} × {kind}'
     dtype = setup.config.model.dtype
     if dtype == 'float32' and environment.multiplies_bfloat16(jax.default_backend()):
         dtype += ' (--config.model.dtype=bfloat16 is faster here)'

@@ -103,9 +103,11 @@ def _verbs() -> Iterator[Pair]:
         for side in ('left', 'right'):
             turn = f'I_TURN_{side.upper()}'
             once = turn + action
+            opposite = f'{turn} {once}'
+            around = f'{once} {once} {once} {once}'
             yield f'{verb} {side}', once
-            yield f'{verb} opposite {side}', f'{turn} {once}'
-            yield f'{verb} around {side}', f'{once} {once} {once} {once}'
+            yield f'{verb} opposite {side}', opposite
+            yield f'{verb} around {side}', around
 
 
 def _repeated(verbs: Iterator[Pair]) -> Iterator[Pair]:
