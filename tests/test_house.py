@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from importlinter import cli
 
+from tests import mistakes
+
 ROOT = Path(__file__).parents[1]
 LIBRARY = sorted((ROOT / 'flaxformer_lite').rglob('*.py'))
 # Syntax nodes; longer lines or other files make them no fewer.
@@ -22,6 +24,12 @@ def test_the_runner_stays_small():
     trees = [ast.parse(file.read_text('utf-8')) for file in files]
     nodes = sum(1 for tree in trees for _ in ast.walk(tree))
     assert nodes <= MOST_OF_RUNNER, 'what can go?'
+
+
+def test_mistakes_can_be_put_in():
+    for mistake in mistakes.read_mistakes():
+        text = (ROOT / mistake.file).read_text('utf-8')
+        assert text.count(mistake.old) == 1, mistake.name
 
 
 @pytest.mark.parametrize('file', LIBRARY, ids=lambda file: file.stem)
