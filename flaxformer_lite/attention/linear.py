@@ -30,9 +30,9 @@ def scaled_feature(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
     x = x.astype(jnp.float32)
     largest = jnp.minimum(x.max(axis, keepdims=True), 0.0)
     log_scale = jax.lax.stop_gradient(largest)
-    negative = jnp.minimum(x, 0.0)
-    feature = jnp.where(x > 0, x + 1, jnp.exp(negative - log_scale))
-    return feature, log_scale
+    above = x + 1
+    below = jnp.exp(jnp.minimum(x, 0.0) - log_scale)
+    return jnp.where(x > 0, above, below), log_scale
 
 
 class _RunningSums(struct.PyTreeNode):

@@ -43,8 +43,8 @@ class TransformerXL(Positions):
         # The sine and cosine of t - s, by those of t and of s: so there is no table of
         # distances, and none is too far.
         of_sin_of_key = of_cos * sin - of_sin * cos
-        of_cos_of_key = of_sin * sin + of_cos * cos
         by_sin = jnp.einsum('bhti,bsi->bhts', of_sin_of_key, sin_of_key)
+        of_cos_of_key = of_sin * sin + of_cos * cos
         by_cos = jnp.einsum('bhti,bsi->bhts', of_cos_of_key, cos_of_key)
         return by_sin + by_cos
 
