@@ -9,8 +9,7 @@ from flaxformer_lite.ops.choose import choose
 def reference(scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
     """exp(s) / Σ exp(s) over the keys with mask True; zeros where there is none."""
     scores_BHTS = jnp.where(mask_BHTS, scores_BHTS, -jnp.inf)
-    highest_BHT1 = scores_BHTS.max(-1, keepdims=True)
-    highest_BHT1 = jax.lax.stop_gradient(highest_BHT1)
+    highest_BHT1 = jax.lax.stop_gradient(scores_BHTS.max(-1, keepdims=True))
     # A row without keys has −∞ here; −∞ − −∞ would be NaN.
     highest_BHT1 = jnp.where(jnp.isfinite(highest_BHT1), highest_BHT1, 0.0)
     exp_BHTS = jnp.exp(scores_BHTS - highest_BHT1)
