@@ -344,7 +344,9 @@ def ablation_masks(model: Model) -> dict[str, Any]:
         model.apply(variables | {'ablation_masks': masks}, source, inputs)
     """
     masks = {name: _stack_masks(stack) for name, stack in model.stacks().items()}
-    return stack_layers(masks, model.layer_periods) if model.scans_layers else masks
+    if model.scans_layers:
+        return stack_layers(masks, model.layer_periods)
+    return masks
 
 
 def _stack_masks(stack: Stack) -> dict[str, Any]:

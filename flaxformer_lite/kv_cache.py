@@ -102,8 +102,10 @@ class Cache(struct.PyTreeNode):
         """Adds empty slots, up to so many tokens of each hypothesis."""
 
         def extend(x):
-            missing = hypotheses * tokens - x.shape[-1]
-            return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
+            *others, slots = x.shape
+            padding = [(0, 0)] * len(others)
+            padding.append((0, hypotheses * tokens - slots))
+            return jnp.pad(x, padding)
 
         return self.replace(generated=jax.tree.map(extend, self.generated))
 

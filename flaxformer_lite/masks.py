@@ -52,7 +52,8 @@ class TokenBatch(NamedTuple):
         if isinstance(tokens_BT, TokenBatch):
             return tokens_BT
         is_first_T = jnp.arange(tokens_BT.shape[1]) == 0
-        return cls._with_valid(tokens_BT, (tokens_BT != padding) | is_first_T[None])
+        is_token_BT = tokens_BT != padding
+        return cls._with_valid(tokens_BT, is_token_BT | is_first_T[None])
 
     @classmethod
     def _with_valid(cls, tokens_BT, valid_BT):
@@ -125,13 +126,13 @@ class AttentionContext(NamedTuple):
         assert self.cross_mask_BHTS is not None
         masks = self.cross_mask_BHTS, self.mask_BHTS
         outer = jnp.broadcast_shapes(*(x.shape[:-1] for x in masks))
-        mask_BHTS = jnp.concatenate(
-            [jnp.broadcast_to(x, (*outer, x.shape[-1])) for x in masks], -1
-        )
+        whole = [jnp.broadcast_to(x, (*outer, x.shape[-1])) for x in masks]
+        mask_BHTS = jnp.concatenate(whole, -1)
         bias_BHTS = self.bias_BHTS
         if bias_BHTS is not None:
-            of_source = self.cross_mask_BHTS.shape[-1]
-            bias_BHTS = jnp.pad(bias_BHTS, [(0, 0)] * 3 + [(of_source, 0)])
+            source_length = self.cross_mask_BHTS.shape[-1]
+            padding = [(0, 0), (0, 0), (0, 0), (source_length, 0)]
+            bias_BHTS = jnp.pad(bias_BHTS, padding)
         return self._replace(mask_BHTS=mask_BHTS, bias_BHTS=bias_BHTS)
 
 

@@ -43,7 +43,8 @@ class Range:
     def check(self, name: str, value: Any, whole: bool) -> None:
         """Raises ValueError for a number out of range, or no integer where `whole`."""
         number = value if whole else _float32(value)
-        allowed, refused = [], False
+        allowed = []
+        refused = False
         for bound, holds in _BOUNDS.items():
             limit = getattr(self, bound)
             if limit is None:
@@ -73,8 +74,9 @@ class Range:
         # In the place of a float too, JAX reads a whole number as one.
         if not isinstance(value, numbers.Integral):
             return '' if math.isfinite(_float32(value)) else 'finite in float32'
-        bounded = whole and (self.at_most is not None or self.below is not None)
-        fits = bounded or -LARGEST_INT <= int(value) <= LARGEST_INT
+        has_upper_bound = self.at_most is not None or self.below is not None
+        is_int32 = -LARGEST_INT <= int(value) <= LARGEST_INT
+        fits = is_int32 or (whole and has_upper_bound)
         return '' if fits else f'within ±{LARGEST_INT}'
 
 

@@ -52,12 +52,20 @@ def log_probs(model: Model, variables: Any, batch: Batch) -> TokenScores:
         logits_BV = logits_of(hidden_BD, output, model.dense.dtype, model.logit_cap)
         label_B1 = labels_B[:, None]
         logit_B1 = jnp.take_along_axis(logits_BV, label_B1, 1)
+        log_p_BV = jax.nn.log_softmax(logits_BV)
+        log_p_B1 = jnp.take_along_axis(log_p_BV, label_B1, 1)
+        is_likelier_BV = logits_BV > logit_B1
         found = TokenScores(
-            jnp.take_along_axis(jax.nn.log_softmax(logits_BV), label_B1, 1)[:, 0],
-            1 + (logits_BV > logit_B1).sum(1, dtype=jnp.int32),
-            entr(jax.nn.softmax(logits_BV)).sum(1),
+            log_p=log_p_B1[:, 0],
+            rank=1 + is_likelier_BV.sum(1, dtype=jnp.int32),
+            entropy=entr(jax.nn.softmax(logits_BV)).sum(1),
         )
-        return jax.tree.map(lambda x_B: jnp.where(labels_B != padding, x_B, 0), found)
+        counts_B = labels_B != padding
+
+        def or_zero(x_B):
+            return jnp.where(counts_B, x_B, 0)
+
+        return jax.tree.map(or_zero, found)
 
     # Along T, so that a batch that is divided among devices stays so.
     by_position = jnp.swapaxes(hidden_BTD, 0, 1), batch['labels'].T

@@ -27,10 +27,11 @@ def split_into_blocks(
     The axis is padded with `filling` to the next multiple of the number of blocks;
     blocks are of equal length, at most `size`.
     """
-    length = x.shape[axis]
+    *before, length = x.shape[: axis + 1]
+    after = x.shape[axis + 1 :]
     count = -(-length // size)
     padding = [(0, 0)] * x.ndim
     padding[axis] = (0, -length % count)
     x = jnp.pad(x, padding, constant_values=filling)
-    x = x.reshape(*x.shape[:axis], count, -1, *x.shape[axis + 1 :])
+    x = x.reshape(*before, count, -1, *after)
     return jnp.moveaxis(x, axis, 0)

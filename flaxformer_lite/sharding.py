@@ -148,8 +148,11 @@ def _spec(
     for letter, length in zip(letters, shape, strict=True):
         axes = tuple(axis for axis in rules.get(letter, ()) if sizes.get(axis, 1) > 1)
         parts = math.prod(sizes[axis] for axis in axes)
-        divided.append(axes if axes and length % parts == 0 else None)
-    return PartitionSpec(*divided) if any(divided) else WHOLE
+        divides = parts > 1 and length % parts == 0
+        divided.append(axes if divides else None)
+    if not any(divided):
+        return WHOLE
+    return PartitionSpec(*divided)
 
 
 def _sizes() -> dict[str, int]:

@@ -24,7 +24,8 @@ class Additive(Attention):
     @nn.compact
     def scores(self, q_BTHK, kv):
         num_heads = q_BTHK.shape[2]
-        query_width, key_width = q_BTHK.shape[3], kv.key_BGKS.shape[2]
+        query_width = q_BTHK.shape[3]
+        key_width = kv.key_BGKS.shape[2]
         query_HKA, key_HKA, energy_HA = self._parameters(
             num_heads, query_width, key_width
         )
@@ -33,7 +34,8 @@ class Additive(Attention):
         q_BHTA = jnp.einsum('bthk,hka->bhta', q_BTHK, query_HKA)
         k_BHSA = jnp.einsum('bhks,hka->bhsa', key_BHKS, key_HKA)
         sum_BHTSA = q_BHTA[:, :, :, None] + k_BHSA[:, :, None]
-        return jnp.einsum('bhtsa,ha->bhts', jnp.tanh(sum_BHTSA), energy_HA)
+        hidden_BHTSA = jnp.tanh(sum_BHTSA)
+        return jnp.einsum('bhtsa,ha->bhts', hidden_BHTSA, energy_HA)
 
     def _parameters(self, num_heads, query_width, key_width):
         """W, U and v of each head; a recurrent decoder's queries have another width."""

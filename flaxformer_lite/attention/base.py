@@ -36,7 +36,8 @@ def append_one(value_BHUS: jax.Array) -> jax.Array:
 def divide_by_last(y_BTHU: jax.Array) -> jax.Array:
     """Σ w v / Σ w, of Σ w [v, 1]; zeros where Σ w is 0."""
     total_BTH1 = y_BTHU[..., -1:]
-    return y_BTHU[..., :-1] / jnp.where(total_BTH1 > 0, total_BTH1, 1.0)
+    divisor_BTH1 = jnp.where(total_BTH1 > 0, total_BTH1, 1.0)
+    return y_BTHU[..., :-1] / divisor_BTH1
 
 
 def refuse_positions(name: str, *given: Any) -> None:
@@ -73,7 +74,8 @@ class Attention(Checked, nn.Module):
 
     def scores(self, q_BTHK: jax.Array, kv: KeyValues) -> jax.Array:
         """How well each key fits each query, float32 BHTS."""
-        return dot_products(q_BTHK * q_BTHK.shape[-1] ** -0.5, kv.key_BGKS)
+        scale = q_BTHK.shape[-1] ** -0.5
+        return dot_products(q_BTHK * scale, kv.key_BGKS)
 
     def weights(self, scores_BHTS: jax.Array, mask_BHTS: jax.Array) -> jax.Array:
         """The weight of each key, float32 BHTS; 0 where the mask is False."""
@@ -162,7 +164,8 @@ class ScaledDotProduct(Attention):
     def __post_init__(self):
         super().__post_init__()
         for name in self.unsupported:
-            value, default = getattr(self, name), getattr(ScaledDotProduct, name)
+            value = getattr(self, name)
+            default = getattr(ScaledDotProduct, name)
             if value != default and not (name == 'temperature' and value > 0):
                 raise ValueError(
                     f'{name}={value} needs an attention that holds its weights, such '
@@ -175,14 +178,19 @@ class ScaledDotProduct(Attention):
             self.key_norm = _HeadNorm(self.query_key_offset)
 
     def normalize_query(self, q_BTHK):
-        return self.query_norm(q_BTHK) if self.query_key_norm else q_BTHK
+        if not self.query_key_norm:
+            return q_BTHK
+        return self.query_norm(q_BTHK)
 
     def normalize_key(self, key_BSGK):
-        return self.key_norm(key_BSGK) if self.query_key_norm else key_BSGK
+        if not self.query_key_norm:
+            return key_BSGK
+        return self.key_norm(key_BSGK)
 
     def scores(self, q_BTHK, kv):
         scale = self.scale_of(q_BTHK.shape[-1])
-        return self.cap_scores(dot_products(q_BTHK * scale, kv.key_BGKS))
+        scores_BHTS = dot_products(q_BTHK * scale, kv.key_BGKS)
+        return self.cap_scores(scores_BHTS)
 
     @nn.nowrap
     def scale_of(self, d_k: int) -> float:
@@ -203,7 +211,8 @@ class ScaledDotProduct(Attention):
     @nn.compact
     def weights(self, scores_BHTS, mask_BHTS):
         if self.temperature:
-            weights_BHTS = masked_softmax(scores_BHTS / self.temperature, mask_BHTS)
+            scores_BHTS = scores_BHTS / self.temperature
+            weights_BHTS = masked_softmax(scores_BHTS, mask_BHTS)
         else:
             weights_BHTS = _one_hot_of_highest(scores_BHTS, mask_BHTS)
         return Dropout(self.dropout)(weights_BHTS)
@@ -217,12 +226,15 @@ class _HeadNorm(nn.Module):
     @nn.compact
     def __call__(self, x_BTHK):
         init = nn.initializers.constant(1 - self.offset)
-        gain_K = self.offset + self.param('scale', init, x_BTHK.shape[-1:])
+        scale_K = self.param('scale', init, x_BTHK.shape[-1:])
+        gain_K = self.offset + scale_K
         x_BTHK = divide_by_rms(x_BTHK.astype(jnp.float32), 1e-6, False)
         return x_BTHK * gain_K[None, None, None]
 
 
 def _one_hot_of_highest(scores_BHTS, mask_BHTS):
     scores_BHTS = jnp.where(mask_BHTS, scores_BHTS, -jnp.inf)
-    is_highest = mask_BHTS & (scores_BHTS == scores_BHTS.max(-1, keepdims=True))
-    return is_highest / jnp.maximum(is_highest.sum(-1, keepdims=True), 1)
+    highest_BHT1 = scores_BHTS.max(-1, keepdims=True)
+    is_highest_BHTS = mask_BHTS & (scores_BHTS == highest_BHT1)
+    count_BHT1 = is_highest_BHTS.sum(-1, keepdims=True)
+    return is_highest_BHTS / jnp.maximum(count_BHT1, 1)

@@ -50,7 +50,8 @@ class Blockwise(ScaledDotProduct):
         scale = self.scale_of(d_k)
 
         key_blocks = split_into_blocks(kv.key_BGKS, 3, self.block)
-        value_blocks = split_into_blocks(append_one(kv.value_BGUS), 3, self.block)
+        value_BHUS = append_one(kv.value_BGUS)
+        value_blocks = split_into_blocks(value_BHUS, 3, self.block)
         query_blocks = split_into_blocks(q_BTHK * scale, 1, self.block)
         pairs = length, kv.positions_BS.shape[1]
         mask_blocks = self._split_pairs(mask_BHTS, pairs)
@@ -110,7 +111,9 @@ def _add_block(highest_BHT, sum_BTHU, scores_BHTS, value_BHUS, mask_BHTS):
     scores_BHTS = jnp.where(mask_BHTS, scores_BHTS, -jnp.inf)
     new_highest_BHT = jnp.maximum(highest_BHT, scores_BHTS.max(-1))
     new_highest_BHT = jax.lax.stop_gradient(new_highest_BHT)
-    shrink_BTH = jnp.swapaxes(jnp.exp(highest_BHT - new_highest_BHT), 1, 2)
+    shrink_BHT = jnp.exp(highest_BHT - new_highest_BHT)
+    shrink_BTH = jnp.swapaxes(shrink_BHT, 1, 2)
     exp_BHTS = jnp.exp(scores_BHTS - new_highest_BHT[..., None])
     new_sum_BTHU = weighted_sum(exp_BHTS, value_BHUS)
-    return new_highest_BHT, sum_BTHU * shrink_BTH[..., None] + new_sum_BTHU
+    sum_BTHU = sum_BTHU * shrink_BTH[..., None] + new_sum_BTHU
+    return new_highest_BHT, sum_BTHU

@@ -11,7 +11,8 @@ from flaxformer_lite.ranges import Positive
 def unit_vector(x: jax.Array, axis: int) -> jax.Array:
     """x / ‖x‖ in float32; 0 of 0, with finite gradients there."""
     x = x.astype(jnp.float32)
-    return x * jax.lax.rsqrt(jnp.square(x).sum(axis, keepdims=True) + 1e-12)
+    square = jnp.square(x).sum(axis, keepdims=True)
+    return x * jax.lax.rsqrt(square + 1e-12)
 
 
 class Cosine(Attention):
@@ -31,4 +32,5 @@ class Cosine(Attention):
         dtype = kv.key_BGKS.dtype
         q_BTHK = unit_vector(q_BTHK, -1).astype(dtype)
         key_BHKS = unit_vector(kv.key_BGKS, -2).astype(dtype)
-        return dot_products(q_BTHK, key_BHKS) * temperature_H[None, :, None, None]
+        scores_BHTS = dot_products(q_BTHK, key_BHKS)
+        return scores_BHTS * temperature_H[None, :, None, None]

@@ -33,19 +33,23 @@ class Flash(ScaledDotProduct):
     ):
         refuse_positions('flash', relative_positions)
         self._refuse_unsupported(q_BTHK.dtype, kv)
-        queries, keys = q_BTHK.shape[1], kv.key_BGKS.shape[-1]
+        queries = q_BTHK.shape[1]
+        keys = kv.key_BGKS.shape[-1]
         mask_BHTS = jnp.broadcast_to(mask_BHTS, (*mask_BHTS.shape[:2], queries, keys))
         if bias_BHTS is not None:
             bias_BHTS = (bias_BHTS / self.temperature).astype(q_BTHK.dtype)
             bias_BHTS = _to_even(_to_even(bias_BHTS, 2), 3)
+        key_BSGK = jnp.moveaxis(kv.key_BGKS, -1, 1)
+        value_BSGU = jnp.moveaxis(kv.value_BGUS, -1, 1)
         y_BTHU = self._fused(
             _to_even(q_BTHK, 1),
-            _to_even(jnp.moveaxis(kv.key_BGKS, -1, 1), 1),
-            _to_even(jnp.moveaxis(kv.value_BGUS, -1, 1), 1),
+            _to_even(key_BSGK, 1),
+            _to_even(value_BSGU, 1),
             bias_BHTS,
             _to_even(_to_even(mask_BHTS, 2), 3),
         )
-        has_keys_BTH1 = jnp.swapaxes(mask_BHTS.any(-1, keepdims=True), 1, 2)
+        has_keys_BHT1 = mask_BHTS.any(-1, keepdims=True)
+        has_keys_BTH1 = jnp.swapaxes(has_keys_BHT1, 1, 2)
         y_BTHU = y_BTHU[:, :queries].astype(jnp.float32)
         return jnp.where(has_keys_BTH1, y_BTHU, 0.0)
 
@@ -67,7 +71,8 @@ class Flash(ScaledDotProduct):
                 'flash attention needs a GPU with cuDNN: choose attention=blockwise '
                 'here'
             )
-        d_k, d_v = kv.key_BGKS.shape[2], kv.value_BGUS.shape[2]
+        d_k = kv.key_BGKS.shape[2]
+        d_v = kv.value_BGUS.shape[2]
         if dtype != jnp.bfloat16 or d_k % 8 or d_k != d_v:
             raise ValueError(
                 'flash attention needs model.dtype=bfloat16 and d_v = d_k, a multiple '

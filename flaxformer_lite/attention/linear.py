@@ -30,8 +30,9 @@ def scaled_feature(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
     x = x.astype(jnp.float32)
     largest = jnp.minimum(x.max(axis, keepdims=True), 0.0)
     log_scale = jax.lax.stop_gradient(largest)
-    feature = jnp.where(x > 0, x + 1, jnp.exp(jnp.minimum(x, 0.0) - log_scale))
-    return feature, log_scale
+    above = x + 1
+    below = jnp.exp(jnp.minimum(x, 0.0) - log_scale)
+    return jnp.where(x > 0, above, below), log_scale
 
 
 class _RunningSums(struct.PyTreeNode):
@@ -84,8 +85,9 @@ class Linear(Attention):
         key_BHKS, log_scale_BH1S = scaled_feature(kv.key_BGKS, axis=2)
         product_BHTS = dot_products(q_BTHK, key_BHKS)
         is_positive_BHTS = product_BHTS > SMALLEST_PRODUCT
-        log_BHTS = jnp.log(jnp.where(is_positive_BHTS, product_BHTS, 1.0))
-        return jnp.where(is_positive_BHTS, log_BHTS + log_scale_BH1S, -jnp.inf)
+        product_BHTS = jnp.where(is_positive_BHTS, product_BHTS, 1.0)
+        log_BHTS = jnp.log(product_BHTS) + log_scale_BH1S
+        return jnp.where(is_positive_BHTS, log_BHTS, -jnp.inf)
 
     def __call__(
         self, q_BTHK, kv, *, bias_BHTS=None, relative_positions=None, **others
@@ -98,7 +100,8 @@ class Linear(Attention):
         # Grouped-query attention has several queries for each hypothesis.
         q_BNRHK = q_BTHK.reshape(batch, beams, -1, num_heads, d_k)
         y_BNRHU = jnp.einsum('bnrhk,bnhku->bnrhu', q_BNRHK, kv.sum_BNHKU)
-        return divide_by_last(y_BNRHU.reshape(batch, -1, num_heads, width))
+        y_BTHU = y_BNRHU.reshape(batch, -1, num_heads, width)
+        return divide_by_last(y_BTHU)
 
     def init_cache(self, prefix, valid_BS):
         key_BHKS, log_scale_BH1S = scaled_feature(prefix.key_BGKS, axis=2)

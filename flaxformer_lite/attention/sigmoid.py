@@ -13,6 +13,7 @@ class Sigmoid(Attention):
     """
 
     def weights(self, scores_BHTS, mask_BHTS):
-        n_BHT1 = jnp.maximum(mask_BHTS.sum(-1, keepdims=True), 1).astype(jnp.float32)
+        visible_BHT1 = mask_BHTS.sum(-1, keepdims=True)
+        n_BHT1 = jnp.maximum(visible_BHT1, 1).astype(jnp.float32)
         weights_BHTS = jax.nn.sigmoid(scores_BHTS - jnp.log(n_BHT1))
         return jnp.where(mask_BHTS, weights_BHTS, 0.0)

@@ -198,7 +198,8 @@ class ModelConfig:
 
     def sizes(self, role: Role) -> Sizes:
         """The sizes of a stack."""
-        encoder_layers, decoder_layers = self.num_layers, self.num_layers
+        encoder_layers = self.num_layers
+        decoder_layers = self.num_layers
         if role == 'encoder_only':
             decoder_layers = 0
         elif role in ('decoder_only', 'prefix_only'):

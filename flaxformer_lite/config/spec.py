@@ -342,6 +342,7 @@ def check(
     needed = [x for x in takes if defaults[x].default is inspect.Parameter.empty]
     missing = [x for x in needed if x not in arguments]
     if missing:
-        example = re.search(rf'`({re.escape(name)}\(.+?\))`', function.__doc__ or '')
+        pattern = rf'`({re.escape(name)}\(.+?\))`'
+        example = re.search(pattern, function.__doc__ or '')
         such = f', such as {example[1]}' if example else ''
         raise ValueError(f'{name} needs {", ".join(missing)}{such}')

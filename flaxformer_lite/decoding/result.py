@@ -53,15 +53,25 @@ def concatenate(one: DecodeResult, other: DecodeResult) -> DecodeResult:
 def best(count: int, hypotheses: DecodeResult) -> DecodeResult:
     """The hypotheses of the highest scores."""
     _, index_BN = jax.lax.top_k(hypotheses.scores_BN, count)
-    return jax.tree.map(lambda x: gather_beams(x, index_BN), hypotheses)
+    return _gather(hypotheses, index_BN)
 
 
 def first(count: int, hypotheses: DecodeResult) -> tuple[DecodeResult, jax.Array]:
     """The first hypotheses that exist, and where they stood: int32 BN."""
-    places = jnp.arange(hypotheses.exists_BN.shape[1], dtype=jnp.float32)
-    rank_BN = jnp.where(hypotheses.exists_BN, -places[None], -jnp.inf)
+    exists_BN = hypotheses.exists_BN
+    places = jnp.arange(exists_BN.shape[1], dtype=jnp.float32)
+    rank_BN = jnp.where(exists_BN, -places[None], -jnp.inf)
     _, index_BN = jax.lax.top_k(rank_BN, count)
-    return jax.tree.map(lambda x: gather_beams(x, index_BN), hypotheses), index_BN
+    return _gather(hypotheses, index_BN), index_BN
+
+
+def _gather(hypotheses: DecodeResult, index_BM: jax.Array) -> DecodeResult:
+    """Those with these numbers, in this order."""
+
+    def gather(x_BN):
+        return gather_beams(x_BN, index_BM)
+
+    return jax.tree.map(gather, hypotheses)
 
 
 def write_rows(

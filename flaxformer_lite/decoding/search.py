@@ -159,7 +159,9 @@ class Search:
             state = self._keep_unfinished(state, rows)
             state = self._run(state, self.inputs.length, stop)
             result = write_rows(result, state.row_B, state.finished)
-        return result if self.groups == 1 else best(self.beams, result)
+        if self.groups > 1:
+            result = best(self.beams, result)
+        return result
 
     def trace(self) -> SearchTrace:
         """Runs the search and tells what was there after each of its steps.
@@ -252,11 +254,18 @@ class Search:
     def _keep_unfinished(self, state: SearchState, rows: int) -> SearchState:
         """The state of so many sentences, the unfinished ones among them."""
         stay_B = jnp.argsort(~self._is_unfinished(state))[:rows]
-        return jax.tree.map(lambda x: x[stay_B] if x.ndim else x, state)
+
+        def of_those(x):
+            if x.ndim == 0:
+                return x
+            return x[stay_B]
+
+        return jax.tree.map(of_those, state)
 
     def _is_unfinished(self, state: SearchState) -> jax.Array:
         """Whether a live hypothesis can still come among its group's best, bool B."""
-        live, finished = self._by_group(state.live), self._by_group(state.finished)
+        live = self._by_group(state.live)
+        finished = self._by_group(state.finished)
         max_len_B = state.max_len_B
         if self.groups > 1:
             max_len_B = jnp.repeat(max_len_B, self.groups)
@@ -267,7 +276,8 @@ class Search:
         is_beaten_B = reachable_B <= finished.scores_BN[:, last]
         is_decided_B = finished.exists_BN[:, last] & is_beaten_B
         is_below_limit_B = state.beam.step < max_len_B
-        is_open_B = is_below_limit_B & ~is_decided_B & live.exists_BN.any(-1)
+        is_live_B = live.exists_BN.any(-1)
+        is_open_B = is_below_limit_B & ~is_decided_B & is_live_B
         if self.groups > 1:
             is_open_B = is_open_B.reshape(-1, self.groups).any(-1)
         return is_open_B
@@ -303,15 +313,21 @@ class Search:
 
     def _by_group(self, arrays: Any) -> Any:
         """Arrays BM as rows of one group each: (B · groups, M / groups)."""
-        return jax.tree.map(
-            lambda x: x.reshape(-1, x.shape[1] // self.groups, *x.shape[2:]), arrays
-        )
+
+        def divided(x_BM):
+            _, candidates, *others = x_BM.shape
+            return x_BM.reshape(-1, candidates // self.groups, *others)
+
+        return jax.tree.map(divided, arrays)
 
     def _whole(self, arrays: Any) -> Any:
         """The opposite of `_by_group`."""
-        return jax.tree.map(
-            lambda x: x.reshape(-1, x.shape[1] * self.groups, *x.shape[2:]), arrays
-        )
+
+        def joined(x_BM):
+            _, candidates, *others = x_BM.shape
+            return x_BM.reshape(-1, candidates * self.groups, *others)
+
+        return jax.tree.map(joined, arrays)
 
     def _feed(self, state: SearchState) -> tuple[BeamState, Any, jax.Array]:
         """Runs the model on the last token of each hypothesis.
@@ -324,7 +340,8 @@ class Search:
         visible_BNS = beam.visible_BNS
         if beams > 1:
             visible_BNS = gather_beams(visible_BNS, beam.parent_BN)
-        own_BNN = jnp.broadcast_to(jnp.eye(beams, dtype=bool), (batch, beams, beams))
+        own_NN = jnp.eye(beams, dtype=bool)
+        own_BNN = jnp.broadcast_to(own_NN, (batch, beams, beams))
         visible_BNS = jax.lax.dynamic_update_slice_in_dim(
             visible_BNS, own_BNN, beam.step * beams, 2
         )
@@ -338,24 +355,27 @@ class Search:
         self, state: SearchState, logits_BNV: jax.Array
     ) -> tuple[DecodeResult, jax.Array]:
         """The chosen continuations, and the hypothesis that each one continues."""
+        live = state.live
         batch, _, vocab_size = logits_BNV.shape
         allowed_BV = self._may_follow(state, jnp.arange(vocab_size)[None])
+        allowed_B1V = allowed_BV[:, None]
         log_z_BN = jax.nn.logsumexp(logits_BNV, -1)
-        offset_BN = state.live.scores_BN - log_z_BN
+        offset_BN = live.scores_BN - log_z_BN
         logits_BNV = self._processed(state, logits_BNV)
         total_BNV = logits_BNV + offset_BN[..., None]
-        total_BNV = jnp.where(allowed_BV[:, None], total_BNV, -jnp.inf)
-        logits_BNV = jnp.where(allowed_BV[:, None], logits_BNV, -jnp.inf)
+        total_BNV = jnp.where(allowed_B1V, total_BNV, -jnp.inf)
+        logits_BNV = jnp.where(allowed_B1V, logits_BNV, -jnp.inf)
 
         index_BM = self.choose(state, logits_BNV, total_BNV)
         parent_BM = index_BM // vocab_size
         token_BM = index_BM % vocab_size
-        scores_BM = jnp.take_along_axis(total_BNV.reshape(batch, -1), index_BM, 1)
+        total_BC = total_BNV.reshape(batch, -1)
+        scores_BM = jnp.take_along_axis(total_BC, index_BM, 1)
         # What continues no hypothesis, may not follow or has no probability is none.
-        exists_BM = gather_beams(state.live.exists_BN, parent_BM)
+        exists_BM = gather_beams(live.exists_BN, parent_BM)
         exists_BM &= jnp.isfinite(scores_BM)
         exists_BM &= self._may_follow(state, token_BM)
-        tokens_BML = gather_beams(state.live.tokens_BNL, parent_BM)
+        tokens_BML = gather_beams(live.tokens_BNL, parent_BM)
         tokens_BML = tokens_BML.at[:, :, state.beam.step].set(token_BM)
         return DecodeResult(tokens_BML, scores_BM, exists_BM), parent_BM
 
@@ -364,7 +384,8 @@ class Search:
         if not self.inputs.processors:
             return logits_BNV
         found_BNV = logits_BNV
-        tokens_BNL, step = state.live.tokens_BNL, state.beam.step
+        tokens_BNL = state.live.tokens_BNL
+        step = state.beam.step
         for processor in self.inputs.processors:
             found_BNV = processor(found_BNV, tokens_BNL, step, self.inputs.eos)
         is_last_B11 = self._is_last(state)[:, None, None]

@@ -110,7 +110,8 @@ class Family:
         Raises:
           ValueError: a field of the `model` config that the family cannot have.
         """
-        config, tokens = described.config, described.special_tokens
+        config = described.config
+        tokens = described.special_tokens
         values = _values(config)
         theirs = dict(cls.defaults)
         for ours, entry in cls.fields.items():

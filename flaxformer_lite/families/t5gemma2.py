@@ -119,11 +119,14 @@ class T5Gemma2(T5Gemma):
 
     @classmethod
     def write_stack(cls, stack, fields):
-        window, after = fields.pop('window', None), fields.pop('window_after', 1)
+        window = fields.pop('window', None)
+        after = fields.pop('window_after', 1)
         if window is not None:
             fields['sliding_window'] = window + after - 1
         fields['rope_parameters'] = {kind: _rope_of(fields, kind) for kind in _THETA}
-        return {'text_config': fields} if stack == 'encoder' else fields
+        if stack == 'encoder':
+            return {'text_config': fields}
+        return fields
 
 
 def _rotations(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

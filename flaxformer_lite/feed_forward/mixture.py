@@ -49,7 +49,8 @@ class Mixture(FeedForward):
     def __call__(self, x_BTD):
         d_model = x_BTD.shape[-1]
         x_ND = x_BTD.reshape(-1, d_model)
-        valid_N = padding_mask(x_BTD.shape[:2]).reshape(-1)
+        valid_BT = padding_mask(x_BTD.shape[:2])
+        valid_N = valid_BT.reshape(-1)
         trains = self.is_mutable_collection('losses')
         capacity = self.slots_per_expert(len(x_ND), trains)
 
@@ -77,7 +78,8 @@ class Mixture(FeedForward):
         gate = self.matrix(self.experts, 'gate', bias=False, dtype=jnp.float32)
         p_NE = jax.nn.softmax(gate(x_ND), -1)
         weight_NK, expert_NK = jax.lax.top_k(p_NE, self.top)
-        weight_KN, expert_KN = weight_NK.T, expert_NK.T
+        weight_KN = weight_NK.T
+        expert_KN = expert_NK.T
         if self.top > 1:  # a weight alone would be 1, and W would get no gradient
             weight_KN = weight_KN / weight_KN.sum(0, keepdims=True)
         expert_KN = jnp.where(valid_N[None], expert_KN, self.experts)

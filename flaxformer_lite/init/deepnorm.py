@@ -24,7 +24,8 @@ class Deepnorm(Init):
 
     def beta(self) -> float:
         """The factor of the matrices that flow into the stream."""
-        encoder, decoder = self.sizes.encoder_layers, self.sizes.decoder_layers
+        encoder = self.sizes.encoder_layers
+        decoder = self.sizes.decoder_layers
         if self.sizes.role == 'encoder':
             return 0.87 * (encoder**4 * decoder) ** (-1 / 16)
         if self.sizes.role == 'decoder':

@@ -35,17 +35,19 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        outer = x.shape[: x.ndim - self.input_axes]
-        inner = x.shape[x.ndim - self.input_axes :]
+        outer_axes = x.ndim - self.input_axes
+        outer = x.shape[:outer_axes]
+        inner = x.shape[outer_axes:]
         fan_in = math.prod(inner)
         fan_out = math.prod(self.features)
+        name = self.name or ''
 
         def init(key, shape):
-            matrix = self.kernel_init.matrix(key, fan_in, fan_out, self.name or '')
+            matrix = self.kernel_init.matrix(key, fan_in, fan_out, name)
             return matrix.reshape(shape)
 
         kernel = self.param('kernel', init, (*inner, *self.features))
-        kernel = gather(kernel.astype(self.dtype), (self.name or '', 'kernel'))
+        kernel = gather(kernel.astype(self.dtype), (name, 'kernel'))
         x_ND = x.reshape(-1, fan_in).astype(self.dtype)
         w_DF = kernel.reshape(fan_in, fan_out)
         y_NF = matmul(x_ND, w_DF)

@@ -58,7 +58,9 @@ class LayerDrop(Checked, nn.Module):
 
     def __call__(self, x_BTD: jax.Array, y_BTD: jax.Array) -> jax.Array:
         keep = self.keep()
-        return y_BTD if keep is None else jnp.where(keep, y_BTD, x_BTD)
+        if keep is None:
+            return y_BTD
+        return jnp.where(keep, y_BTD, x_BTD)
 
     def keep(self, *layers: int) -> jax.Array | None:
         """Whether each of so many layers is kept, bool (*layers, 1, 1, 1).
@@ -68,8 +70,11 @@ class LayerDrop(Checked, nn.Module):
         shape = (*layers, 1, 1, 1)
         keep = None
         if self.has_variable('ablation_masks', 'keep'):
-            keep = self.get_variable('ablation_masks', 'keep').reshape(shape) != 0
+            mask = self.get_variable('ablation_masks', 'keep')
+            keep = mask.reshape(shape) != 0
         if self.rate == 0 or not self.has_rng('dropout'):
             return keep
         drawn = keep_mask(self.make_rng('dropout'), shape, self.rate)
-        return drawn if keep is None else keep & drawn
+        if keep is None:
+            return drawn
+        return keep & drawn

@@ -64,7 +64,8 @@ class MultiHeadAttention(nn.Module):
           positions_BS: int32; None for keys that no positions act on.
         """
         if self.projections:
-            key_BSGK, value_BSGU = self.key(x_BSD), self.value(x_BSD)
+            key_BSGK = self.key(x_BSD)
+            value_BSGU = self.value(x_BSD)
         else:
             key_BSGK = value_BSGU = self._slices(x_BSD)
         key_BSGK = self.core_attention.normalize_key(key_BSGK)
@@ -149,17 +150,19 @@ class MultiHeadAttention(nn.Module):
 def _fold_groups(q_BTHK, group_size):
     """(B, T, H, K) → (B, T · group size, H / group size, K)."""
     b, t, h, k = q_BTHK.shape
-    q_BTGRK = q_BTHK.reshape(b, t, h // group_size, group_size, k)
+    g = h // group_size
+    q_BTGRK = q_BTHK.reshape(b, t, g, group_size, k)
     q_BTRGK = jnp.swapaxes(q_BTGRK, 2, 3)
-    return q_BTRGK.reshape(b, t * group_size, h // group_size, k)
+    return q_BTRGK.reshape(b, t * group_size, g, k)
 
 
 def _unfold_groups(y_BTHU, group_size):
     """What `_fold_groups` did, undone."""
-    b, t, g, u = y_BTHU.shape
-    y_BTRGU = y_BTHU.reshape(b, t // group_size, group_size, g, u)
+    b, folded, g, u = y_BTHU.shape
+    t = folded // group_size
+    y_BTRGU = y_BTHU.reshape(b, t, group_size, g, u)
     y_BTGRU = jnp.swapaxes(y_BTRGU, 2, 3)
-    return y_BTGRU.reshape(b, t // group_size, g * group_size, u)
+    return y_BTGRU.reshape(b, t, g * group_size, u)
 
 
 def _fold_pairs(x_BHTS, group_size):

@@ -51,18 +51,20 @@ class Cell(nn.Module):
         return self._products(h, 'h', names, biased, init)
 
     def _products(self, x, side, names, biased, init):
-        matrices, biases = [], []
+        *outer, fan_in = x.shape
+        matrices = []
+        biases = []
         for name in names:
             gate = _Gate(self.d_model, init, name in biased, name=side + name)
-            matrix, bias = gate(x.shape[-1])
+            matrix, bias = gate(fan_in)
             matrices.append(matrix)
             biases.append(bias)
         dtype = self.dense.dtype
-        x_ND = x.reshape(-1, x.shape[-1]).astype(dtype)
+        x_ND = x.reshape(-1, fan_in).astype(dtype)
         w_DF = jnp.concatenate(matrices, -1).astype(dtype)
-        bias_F = jnp.concatenate(biases)
-        y_NF = matmul(x_ND, w_DF) + bias_F[None]
-        y = y_NF.reshape(*x.shape[:-1], -1)
+        y_NF = matmul(x_ND, w_DF)
+        y_NF += jnp.concatenate(biases)[None]
+        y = y_NF.reshape(*outer, -1)
         return jnp.split(y, len(names), -1)
 
 
@@ -116,9 +118,12 @@ class LSTM(Cell):
         c, h = state
         of_x = self.from_input(x, 'ifgo', biased='')
         of_h = self.from_state(h, 'ifgo', biased='ifgo')
-        i, f, g, o = (a + b for a, b in zip(of_x, of_h, strict=True))
-        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        i, f, g, o = map(jnp.add, of_x, of_h)
+        forget_gate = jax.nn.sigmoid(f)
+        input_gate = jax.nn.sigmoid(i)
+        c = forget_gate * c + input_gate * jnp.tanh(g)
+        output_gate = jax.nn.sigmoid(o)
+        h = output_gate * jnp.tanh(c)
         return (c, h), h
 
 

@@ -6,6 +6,7 @@ Its parameters are those of `Stack` with the layers in an axis of their own, as
 `stack_layers` has them.
 """
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -43,7 +44,9 @@ class _Turn(nn.Module):
 
 def _layers(turn: nn.Module) -> list[Any]:
     """The layers of a turn, which are one or the list of a `_Turn`."""
-    return turn.layer if isinstance(turn, _Turn) else [turn]
+    if isinstance(turn, _Turn):
+        return turn.layer
+    return [turn]
 
 
 class ScannedStack(Stack):
@@ -226,7 +229,9 @@ def _stack_turns(trees: Mapping[int, Any], period: int) -> Any:
         same = [trees[layer] for layer in sorted(trees) if layer % period == i]
         if same:
             turns[f'layer_{i}'] = jax.tree.map(lambda *x: jnp.stack(x), *same)
-    return turns if period > 1 else turns['layer_0']
+    if period == 1:
+        return turns['layer_0']
+    return turns
 
 
 def unstack_layers(variables: Any, periods: Mapping[str, int] | None = None) -> Any:
@@ -258,10 +263,11 @@ def _unstack(tree: Any, name: str, periods: Mapping[str, int]) -> Any:
 
 
 def _unstack_axis(kind: str, tree: Any, first: int, period: int) -> dict[str, Any]:
-    return {
-        f'{kind}_{first + turn * period}': jax.tree.map(lambda x, i=turn: x[i], tree)
-        for turn in range(len(jax.tree.leaves(tree)[0]))
-    }
+    separate = {}
+    for turn in range(len(jax.tree.leaves(tree)[0])):
+        name = f'{kind}_{first + turn * period}'
+        separate[name] = jax.tree.map(operator.itemgetter(turn), tree)
+    return separate
 
 
 def _by_place_in_turn(layers: Mapping[str, Any]) -> dict[int, Any]:

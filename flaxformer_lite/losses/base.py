@@ -103,8 +103,10 @@ class Loss(Checked):
         settings = Settings(
             self.formula(padding), model.dense.dtype, model.logit_cap, padding
         )
-        output, targets = (table_VD, bias_V), self.targets(batch)
-        return loss_of_logits(hidden_BTD, output, targets, settings), written
+        targets = self.targets(batch)
+        output = table_VD, bias_V
+        sums = loss_of_logits(hidden_BTD, output, targets, settings)
+        return sums, written
 
     def formula(self, padding: int) -> Formula:
         """The sums over labels, with their gradient by the logits.
@@ -118,14 +120,14 @@ class Loss(Checked):
                 *labels_BT.shape, self.passes, logits_NV.shape[-1]
             )
             given = logits_BTPV if self.passes > 1 else logits_BTPV[:, :, 0]
-            of_tokens = (
-                self.token_losses(given, *targets),
-                self.token_metrics(given, *targets),
-            )
+            losses_BT = self.token_losses(given, *targets)
+            metrics_BT = self.token_metrics(given, *targets)
             counts_BT = labels_BT != padding
-            loss, others = jax.tree.map(
-                lambda x_BT: jnp.where(counts_BT, x_BT, 0.0).sum(), of_tokens
-            )
+
+            def total(x_BT):
+                return jnp.where(counts_BT, x_BT, 0.0).sum()
+
+            loss, others = jax.tree.map(total, (losses_BT, metrics_BT))
             # What is reported with every loss, the mean over passes.
             labels_BTP = jnp.repeat(labels_BT[..., None], self.passes, -1)
             plain = cross_entropy_sums(logits_NV, (labels_BTP,), 0.0, padding)
@@ -178,7 +180,8 @@ class Sum(Loss):
         return found
 
     def __call__(self, model, variables, batch, key=None):
-        outputs, others = [], {}
+        outputs = []
+        others = {}
         if any(map(_needs_logits_alone, self.losses)):
             outputs.append(super().__call__(model, variables, batch, key))
         for loss in self.losses:

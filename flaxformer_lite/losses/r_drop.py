@@ -36,6 +36,8 @@ class RDrop(Loss):
 def _divergence(logits_BTPV: jax.Array) -> jax.Array:
     """The mean of both directions."""
     log_p_BTPV = jax.nn.log_softmax(logits_BTPV)
-    difference_BTV = log_p_BTPV[:, :, 0] - log_p_BTPV[:, :, 1]
+    log_ratio_BTV = log_p_BTPV[:, :, 0] - log_p_BTPV[:, :, 1]
     p_BTPV = jnp.exp(log_p_BTPV)
-    return ((p_BTPV[:, :, 0] - p_BTPV[:, :, 1]) * difference_BTV).sum(-1) / 2
+    difference_BTV = p_BTPV[:, :, 0] - p_BTPV[:, :, 1]
+    both_BT = (difference_BTV * log_ratio_BTV).sum(-1)
+    return both_BT / 2

@@ -313,7 +313,8 @@ class Model(Checked, nn.Module):
     def _logits(self, hidden_BTD):
         dtype = self.dense.dtype
         hidden_ND = hidden_BTD.reshape(-1, self.d_model).astype(dtype)
-        table_VD = gather(self.output_VD.astype(dtype), ('output',))
+        table_VD = self.output_VD.astype(dtype)
+        table_VD = gather(table_VD, ('output',))
         logits_NV = matmul(hidden_ND, table_VD.T)
         logits_NV = finish_logits(logits_NV, self.bias_V, self.logit_cap)
         return logits_NV.reshape(*hidden_BTD.shape[:-1], self.vocab_size)

@@ -89,7 +89,8 @@ class DecoderOnly(Model, kw_only=True):
         context = self._context(source, source_BS.shape[1])
         _, prefix = self.decoder(x_BSD, context)
         prompt = _Prompt(source.valid_BT, source.positions_BT)
-        return DecodeState(prompt, self.decoder.init_cache(prefix, source.valid_BT))
+        cache = self.decoder.init_cache(prefix, source.valid_BT)
+        return DecodeState(prompt, cache)
 
     def step_hidden(self, x_BND, state, beam):
         prompt: _Prompt = state.encoder_state

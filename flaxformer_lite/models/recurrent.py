@@ -120,9 +120,11 @@ class Recurrent(Model, kw_only=True):
 
     def _encode(self, source: TokenBatch) -> KeyValues:
         """h_j: the states at each source token, of both directions (equation 7)."""
-        h_BSU = self.dropout(self.embed(self.source_VD, source.tokens_BT))
+        h_BSU = self.embed(self.source_VD, source.tokens_BT)
+        h_BSU = self.dropout(h_BSU)
         for layer in self.encoder:
-            h_BSU = self.dropout(layer(h_BSU, source.segments_BT))
+            h_BSU = layer(h_BSU, source.segments_BT)
+            h_BSU = self.dropout(h_BSU)
         h_BSU = h_BSU.astype(self.dense.dtype)
         h_BGUS = jnp.moveaxis(h_BSU, 1, -1)[:, None]
         return KeyValues(h_BGUS, h_BGUS, source.positions_BT)
@@ -135,7 +137,8 @@ class Recurrent(Model, kw_only=True):
         count = jnp.maximum(mask_BNS.sum(-1, keepdims=True), 1)
         h_BUS = kv.value_BGUS[:, 0].astype(jnp.float32)
         mean_BNU = jnp.einsum('b...s,bus->b...u', mask_BNS / count, h_BUS)
-        states = jnp.unstack(jnp.tanh(self.first_state(mean_BNU)), axis=-2)
+        states_BNLD = jnp.tanh(self.first_state(mean_BNU))
+        states = jnp.unstack(states_BNLD, axis=-2)
         return [
             cell.first_state(h_BND)
             for cell, h_BND in zip(self.decoder.cell, states, strict=True)
@@ -162,7 +165,11 @@ class Recurrent(Model, kw_only=True):
     def step_hidden(self, x_BND, state, beam):
         encoded: _Encoded = state.encoder_state
         (cache,) = state.caches
-        states = jax.tree.map(lambda x: gather_beams(x, beam.parent_BN), cache.states)
+
+        def of_parent(x_BN):
+            return gather_beams(x_BN, beam.parent_BN)
+
+        states = jax.tree.map(of_parent, cache.states)
         states, h_BNU = self.decoder(states, x_BND, encoded.mask_B1S, encoded.kv)
         return jnp.tanh(self.merge(h_BNU)), (_CellStates(states),)
 
@@ -176,11 +183,12 @@ class _BothDirections(nn.Module):
     def __call__(self, x_BSD, segments_BS):
         zeros_BSD = jnp.zeros((*x_BSD.shape[:2], self.forwards.d_model))
         zeros = self.forwards.first_state(zeros_BSD)
-        h_BSD = _scan_tokens(self.forwards, zeros, segments_BS, (x_BSD,))
-        reversed_BSD = _scan_tokens(
-            self.backwards, zeros, segments_BS[:, ::-1], (x_BSD[:, ::-1],)
+        forwards_BSD = _scan_tokens(self.forwards, zeros, segments_BS, (x_BSD,))
+        reversed_BSD = x_BSD[:, ::-1]
+        backwards_BSD = _scan_tokens(
+            self.backwards, zeros, segments_BS[:, ::-1], (reversed_BSD,)
         )
-        return jnp.concatenate([h_BSD, reversed_BSD[:, ::-1]], -1)
+        return jnp.concatenate([forwards_BSD, backwards_BSD[:, ::-1]], -1)
 
 
 class _Decoder(nn.Module):

@@ -28,14 +28,17 @@ class Batch(Norm):
         features = x_BTD.shape[-1:]
         running_mean = self.variable('batch_stats', 'mean', jnp.zeros, features)
         running_variance = self.variable('batch_stats', 'variance', jnp.ones, features)
-        mean_D, variance_D = running_mean.value, running_variance.value
+        mean_D = running_mean.value
+        variance_D = running_variance.value
         trains = self.is_mutable_collection('batch_stats')
         if trains and not self.is_initializing():
             mean_D, variance_D, count = _moments(x_BTD)
             # A batch, or a part of one, that is all padding leaves the means alone.
             share = jnp.where(count > 0, 1 - self.momentum, 0.0)
-            running_mean.value += share * (mean_D - running_mean.value)
-            running_variance.value += share * (variance_D - running_variance.value)
+            mean_change_D = mean_D - running_mean.value
+            variance_change_D = variance_D - running_variance.value
+            running_mean.value += share * mean_change_D
+            running_variance.value += share * variance_change_D
         centered_BTD = x_BTD - mean_D[None, None]
         root_D = jax.lax.rsqrt(variance_D + self.epsilon)
         return centered_BTD * root_D[None, None]
@@ -48,6 +51,7 @@ def _moments(x_BTD):
     weight_BT = valid_BT / jnp.maximum(count, 1.0)
     weight_BT1 = weight_BT[..., None]
     mean_D = (weight_BT1 * x_BTD).sum((0, 1))
-    square_BTD = jnp.square(x_BTD - mean_D[None, None])
+    centered_BTD = x_BTD - mean_D[None, None]
+    square_BTD = jnp.square(centered_BTD)
     variance_D = (weight_BT1 * square_BTD).sum((0, 1))
     return mean_D, variance_D, count

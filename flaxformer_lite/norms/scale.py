@@ -23,4 +23,5 @@ class Scale(Norm):
         init = nn.initializers.constant(x_BTD.shape[-1] ** 0.5)
         g = self.param('scale', init, ())
         square_BT1 = jnp.square(x_BTD).sum(-1, keepdims=True)
-        return g * x_BTD * jax.lax.rsqrt(square_BT1 + self.epsilon)
+        inverse_BT1 = jax.lax.rsqrt(square_BT1 + self.epsilon)
+        return g * x_BTD * inverse_BT1

@@ -296,12 +296,13 @@ def cross_entropy_sums(
     label_logit_N = jnp.sum(jnp.where(is_label_NV, logits_NV, 0.0), -1)
     mean_logit_N = logits_NV.mean(-1)
     loss_N = log_z_N - (1 - smoothing) * label_logit_N - smoothing * mean_logit_N
+    nll_N = log_z_N - label_logit_N
     correct_N = (label_logit_N >= highest_N).astype(jnp.float32)
     counts_N = (labels_N != padding).astype(jnp.float32)
     return LossSums(
         # Not `counts_N @ loss_N`: of a product an accelerator rounds the operands.
         loss=jnp.sum(counts_N * loss_N),
-        nll=jax.lax.stop_gradient(jnp.sum(counts_N * (log_z_N - label_logit_N))),
+        nll=jax.lax.stop_gradient(jnp.sum(counts_N * nll_N)),
         correct=jnp.sum(counts_N * correct_N),
         tokens=counts_N.sum(),
     )
@@ -314,6 +315,7 @@ def _logits_gradient(logits_NV, targets, smoothing, padding):
     exp_NV, sum_N, _ = _exponentials(logits_NV)
     vocab_size = logits_NV.shape[1]
     is_label_NV = _is_label(labels_N, vocab_size)
-    target_NV = jnp.where(is_label_NV, 1 - smoothing, 0.0) + smoothing / vocab_size
-    counts_N1 = (labels_N != padding).astype(jnp.float32)[:, None]
-    return (exp_NV / sum_N[:, None] - target_NV) * counts_N1
+    q_NV = jnp.where(is_label_NV, 1 - smoothing, 0.0) + smoothing / vocab_size
+    counts_N = (labels_N != padding).astype(jnp.float32)
+    p_NV = exp_NV / sum_N[:, None]
+    return (p_NV - q_NV) * counts_N[:, None]

@@ -50,7 +50,8 @@ def tuned(key: jax.Array, shape: tuple[int, ...], of_rows: bool = False) -> jax.
         if of_rows and axis == 0:
             along_axis += jnp.uint32(first_row(size))
         index = index * jnp.uint32(size) + along_axis
-    return _mix(_mix(index ^ first) ^ second)
+    words = _mix(index ^ first)
+    return _mix(words ^ second)
 
 
 def _mix(x: jax.Array) -> jax.Array:

@@ -36,13 +36,15 @@ def tuned(x_BV: jax.Array, k: int, block: int = BLOCK) -> jax.Array:
     blocks = size // block
     if blocks < 2 * k:
         return reference(x_BV, k)
-    whole_BCV = x_BV[:, : blocks * block].reshape(batch, blocks, block)
-    rest_BV = x_BV[:, blocks * block :]
+    whole = blocks * block
+    whole_BCV = x_BV[:, :whole].reshape(batch, blocks, block)
+    rest_BV = x_BV[:, whole:]
 
     # 1. The k blocks with the largest maxima, in the order in which they stand in the
     #    row, so that equal values keep their order.
     block_maxima_BC = whole_BCV.max(-1)
-    best_Bk = jnp.sort(reference(block_maxima_BC, k), -1)
+    best_Bk = reference(block_maxima_BC, k)
+    best_Bk = jnp.sort(best_Bk, -1)
     # 2. Their values and the rest are the candidates.
     best_BkV = jnp.take_along_axis(whole_BCV, best_Bk[..., None], 1)
     best_BV = best_BkV.reshape(batch, -1)

@@ -17,8 +17,9 @@ class Alibi(Positions):
 
     def bias(self, query_positions_BT, key_positions_BS):
         slopes_H = jnp.array(self.slopes())
-        distance_BTS = jnp.abs(distances(query_positions_BT, key_positions_BS))
-        distance_B1TS = distance_BTS.astype(jnp.float32)[:, None]
+        offset_BTS = distances(query_positions_BT, key_positions_BS)
+        distance_BTS = jnp.abs(offset_BTS).astype(jnp.float32)
+        distance_B1TS = distance_BTS[:, None]
         return -slopes_H[None, :, None, None] * distance_B1TS
 
     def slopes(self) -> list[float]:
@@ -26,5 +27,6 @@ class Alibi(Positions):
         num_heads = self.sizes.num_heads
         power = 2 ** math.floor(math.log2(num_heads))
         exponents = [8 * i / power for i in range(1, power + 1)]
-        exponents += [8 * i / (2 * power) for i in range(1, 2 * power + 1, 2)]
+        above = 2 * power
+        exponents += [8 * i / above for i in range(1, above + 1, 2)]
         return [2.0**-x for x in exponents[:num_heads]]

@@ -40,7 +40,8 @@ class Rotary(Positions):
         odd = x_BTHK[..., 1::2]
         new_even = even * cos - odd * sin
         new_odd = even * sin + odd * cos
-        return jnp.stack([new_even, new_odd], -1).reshape(x_BTHK.shape)
+        pairs = jnp.stack([new_even, new_odd], -1)
+        return pairs.reshape(x_BTHK.shape)
 
     def _angles(self, positions_BT):
         """pos / scale · max_wavelength^(−2i / d_k), float32 (B, T, d_k / 2)."""

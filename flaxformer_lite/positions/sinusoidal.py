@@ -15,8 +15,11 @@ class Sinusoidal(Sinusoids):
     interleaved: bool = True
 
     def embed(self, x_BTD, positions_BT):
-        angle = self.angles(positions_BT, sinusoid_rates(self.sizes.d_model))
+        rates = sinusoid_rates(self.sizes.d_model)
+        angle = self.angles(positions_BT, rates)
+        sin = jnp.sin(angle)
+        cos = jnp.cos(angle)
         if not self.interleaved:
-            return x_BTD + jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
-        sinusoids = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1)
+            return x_BTD + jnp.concatenate([sin, cos], -1)
+        sinusoids = jnp.stack([sin, cos], -1)
         return x_BTD + sinusoids.reshape(x_BTD.shape)

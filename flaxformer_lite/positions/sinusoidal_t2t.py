@@ -17,4 +17,5 @@ class SinusoidalT2T(Sinusoids):
         last = max(half - 1, 1)
         rates = 10000.0 ** (-jnp.arange(half, dtype=jnp.float32) / last)
         angle = self.angles(positions_BT, rates)
-        return x_BTD + jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
+        sinusoids = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], -1)
+        return x_BTD + sinusoids

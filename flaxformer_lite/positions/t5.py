@@ -76,6 +76,7 @@ class T5(Positions):
         exact = buckets // 2
         octaves = jnp.log(jnp.maximum(distance, 1) / exact)
         share = octaves / math.log(self.max_distance / exact)
-        far = exact + (share * (buckets - exact)).astype(jnp.int32)
+        behind = share * (buckets - exact)
+        far = exact + behind.astype(jnp.int32)
         far = jnp.minimum(far, buckets - 1)
         return jnp.where(distance < exact, distance, far)

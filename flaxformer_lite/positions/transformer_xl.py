@@ -34,14 +34,18 @@ class TransformerXL(Positions):
     def scores(self, q_BTHK, query_positions_BT, key_positions_BS):
         q_BTHK = q_BTHK.astype(jnp.float32) + self.bias_HK[None, None]
         by_feature_BHTD = jnp.einsum('bthk,dhk->bhtd', q_BTHK, self.projection_DHK)
-        of_sin, of_cos = jnp.split(by_feature_BHTD * self.sizes.d_k**-0.5, 2, -1)
+        by_feature_BHTD *= self.sizes.d_k**-0.5
+        of_sin, of_cos = jnp.split(by_feature_BHTD, 2, -1)
         sin, cos = self._sinusoids(query_positions_BT)
-        sin, cos = sin[:, None], cos[:, None]
+        sin = sin[:, None]
+        cos = cos[:, None]
         sin_of_key, cos_of_key = self._sinusoids(key_positions_BS)
         # The sine and cosine of t - s, by those of t and of s: so there is no table of
         # distances, and none is too far.
-        by_sin = jnp.einsum('bhti,bsi->bhts', of_cos * sin - of_sin * cos, sin_of_key)
-        by_cos = jnp.einsum('bhti,bsi->bhts', of_sin * sin + of_cos * cos, cos_of_key)
+        of_sin_of_key = of_cos * sin - of_sin * cos
+        by_sin = jnp.einsum('bhti,bsi->bhts', of_sin_of_key, sin_of_key)
+        of_cos_of_key = of_sin * sin + of_cos * cos
+        by_cos = jnp.einsum('bhti,bsi->bhts', of_cos_of_key, cos_of_key)
         return by_sin + by_cos
 
     def values(self, weights_BHTS, query_positions_BT, key_positions_BS):
@@ -50,5 +54,6 @@ class TransformerXL(Positions):
     def _sinusoids(self, positions_BT):
         """Sines and cosines, each float32 (B, T, d_model / 2)."""
         rates = sinusoid_rates(self.sizes.d_model)
-        angle = positions_BT[:, :, None].astype(jnp.float32) * rates[None, None]
+        positions_BT = positions_BT.astype(jnp.float32)
+        angle = positions_BT[:, :, None] * rates[None, None]
         return jnp.sin(angle), jnp.cos(angle)

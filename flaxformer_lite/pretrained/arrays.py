@@ -182,7 +182,9 @@ def check_names(
     Raises:
       ValueError: names that are missing or left over, or other shapes; names the first.
     """
-    missing, wrong, known = [], [], set()
+    missing = []
+    wrong = []
+    known = set()
     for array in arrays:
         names = [name for name in (array.name, *array.aliases) if name in shapes]
         known.update(names)

@@ -17,7 +17,8 @@ class Deepnorm(Residual):
 
     def alpha(self) -> float:
         """The weight of the stream."""
-        encoder, decoder = self.sizes.encoder_layers, self.sizes.decoder_layers
+        encoder = self.sizes.encoder_layers
+        decoder = self.sizes.decoder_layers
         if self.sizes.role == 'encoder':
             return 0.81 * (encoder**4 * decoder) ** (1 / 16)
         if self.sizes.role == 'decoder':

@@ -20,4 +20,5 @@ class LayerScale(PreNorm):
     def after(self, x_BTD, y_BTD):
         init = nn.initializers.constant(self.start)
         gamma_D = self.param('gamma', init, x_BTD.shape[-1:])
-        return x_BTD + gamma_D[None, None] * self.dropout(y_BTD)
+        y_BTD = gamma_D[None, None] * self.dropout(y_BTD)
+        return x_BTD + y_BTD

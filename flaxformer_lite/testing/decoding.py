@@ -73,13 +73,16 @@ def _results(found: DecodeResult) -> Iterator[tuple[int, int, list[int], float]]
     for i, hypotheses in enumerate(found.exists_BN.tolist()):
         for j, exists in enumerate(hypotheses):
             if exists:
-                tokens, score = found.tokens_BNL[i, j], found.scores_BN[i, j]
-                yield i, j, tokens.tolist(), float(score)
+                tokens_L = found.tokens_BNL[i, j]
+                score = found.scores_BN[i, j]
+                yield i, j, tokens_L.tolist(), float(score)
 
 
 def _up_to_the_end(tokens: list[int]) -> list[int]:
     end = DEFAULT_TOKENS.end
-    return tokens[: tokens.index(end) + 1] if end in tokens else tokens
+    if end not in tokens:
+        return tokens
+    return tokens[: tokens.index(end) + 1]
 
 
 def _without_result(found: DecodeResult) -> Iterator[str]:
@@ -89,11 +92,14 @@ def _without_result(found: DecodeResult) -> Iterator[str]:
 
 
 def _unfinished(found: DecodeResult) -> Iterator[str]:
-    end, padding = DEFAULT_TOKENS.end, DEFAULT_TOKENS.padding
+    end = DEFAULT_TOKENS.end
+    padding = DEFAULT_TOKENS.padding
     for _, _, tokens, _ in _results(found):
         length = tokens.index(end) + 1 if end in tokens else len(tokens) + 1
-        text, rest = tokens[: length - 1], tokens[length:]
-        if length > LENGTH or padding in text or any(x != padding for x in rest):
+        text = tokens[: length - 1]
+        rest = tokens[length:]
+        goes_on = any(token != padding for token in rest)
+        if length > LENGTH or padding in text or goes_on:
             yield f'{tokens}, where {end} is the end and {padding} padding'
 
 
@@ -114,7 +120,8 @@ def _misjudged(strategy, found, log_p) -> Iterator[tuple[float, str]]:
 
 def _changed(found: DecodeResult, alone: list[DecodeResult]) -> Iterator[str]:
     for i, own in enumerate(alone):
-        here, there = found.tokens_BNL[i].tolist(), own.tokens_BNL[0].tolist()
+        here = found.tokens_BNL[i].tolist()
+        there = own.tokens_BNL[0].tolist()
         if here != there:
             yield f'number {i} has {here[0]}, and alone {there[0]}'
 
@@ -127,13 +134,16 @@ def processor_findings(processor: Processor) -> list[Finding]:
     tokens = functools.partial(
         jax.random.randint, shape=(*SHAPE[:2], LENGTH), minval=first, maxval=SHAPE[2]
     )
-    tokens_BNL, others_BNL = tokens(keys[1]), tokens(keys[2])
+    tokens_BNL = tokens(keys[1])
+    others_BNL = tokens(keys[2])
 
     @jax.jit
     def process(step, logits_BNV, tokens_BNL):
         return processor(logits_BNV, tokens_BNL, step, DEFAULT_TOKENS.end)
 
-    found, other, turned = [], [], []
+    found = []
+    other = []
+    turned = []
     for step in range(LENGTH):
         is_past_L = jnp.arange(LENGTH) < step
         found.append(process(step, logits_BNV, tokens_BNL))
@@ -141,7 +151,8 @@ def processor_findings(processor: Processor) -> list[Finding]:
         other.append(process(step, logits_BNV, noisy_BNL))
         reverse = process(step, logits_BNV[::-1, ::-1], tokens_BNL[::-1, ::-1])
         turned.append(reverse[::-1, ::-1])
-    of_later, of_others = _differing(found, other), _differing(found, turned)
+    of_later = _differing(found, other)
+    of_others = _differing(found, turned)
     return [
         without('logits stay as many, in float32', _other_shape(found)),
         without('some token may come', _nothing_left(found)),

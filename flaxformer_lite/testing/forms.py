@@ -38,7 +38,9 @@ def exchange(module: nn.Module, base: type, new: Callable[[Any], Any]) -> Any:
             return new(value)
         if isinstance(value, tuple):
             return tuple(map(exchanged, value))
-        return exchange(value, base, new) if isinstance(value, nn.Module) else value
+        if isinstance(value, nn.Module):
+            return exchange(value, base, new)
+        return value
 
     names = {x.name for x in dataclasses.fields(module)} - {'parent', 'name'}
     attributes: dict[str, Any] = {x: exchanged(getattr(module, x)) for x in names}
@@ -121,21 +123,24 @@ def same_on_devices(model: Model, variables: Any, sizes: Mapping[str, int]) -> F
     optimizer = optax.sgd(1.0)
     step = make_train_step(model, optimizer)
     state = TrainState.create(variables, optimizer)
-    batch = rows.batch_of([[pair] for pair in [*rows.PAIRS, rows.PAIR] * 2])
+    pairs = [*rows.PAIRS, rows.PAIR] * 2
+    batch = rows.batch_of([[pair] for pair in pairs])
     key = jax.random.key(1)
     train = jax.jit(step, compiler_options=models.UNOPTIMISED)
     with models.exact_products():
         expected, _ = train(state, batch, key)
     with models.exact_products(), jax.set_mesh(mesh):
-        by_row = jax.P(tuple(axis for axis in ROW_AXES if axis in sizes))
+        row_axes = tuple(axis for axis in ROW_AXES if axis in sizes)
+        by_row = jax.NamedSharding(mesh, jax.P(row_axes))
         placed = jax.device_put(state, state_shardings(state, mesh))
-        divided = jax.device_put(batch, jax.NamedSharding(mesh, by_row))
+        divided = jax.device_put(batch, by_row)
         found, _ = train(placed, divided, key)
     return _same_parameters(*jax.device_get((found.params, expected.params)))
 
 
 def _same_parameters(found: Any, expected: Any) -> Finding:
-    found, expected = models.by_path(found), models.by_path(expected)
+    found = models.by_path(found)
+    expected = models.by_path(expected)
     differences = [
         (float(abs(found[path] - x).max()), f'a step of {path} changes by {{}}')
         for path, x in expected.items()

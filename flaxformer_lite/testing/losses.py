@@ -82,11 +82,13 @@ def _padded(pairs: list[list[rows.Pair]]) -> Batch:
 
 
 def _same(contract: str, found: Any, expected: Any) -> Finding:
-    (loss, gradients), (expected_loss, expected_gradients) = found, expected
+    loss, gradients = found
+    expected_loss, expected_gradients = expected
     largest = max(float(abs(x).max()) for x in jax.tree.leaves(expected_gradients))
     changes = jax.tree.map(lambda x, y: abs(x - y).max(), gradients, expected_gradients)
     relative = max(map(float, jax.tree.leaves(changes))) / max(largest, 1.0)
-    of_loss = float(abs(loss - expected_loss)) / max(float(abs(expected_loss)), 1.0)
+    size = max(float(abs(expected_loss)), 1.0)
+    of_loss = float(abs(loss - expected_loss)) / size
     differences = [
         (of_loss, 'the loss changes by {} of it'),
         (relative, 'gradients change by {} of the largest'),

@@ -61,9 +61,11 @@ def first_values(model: Model) -> Finding:
     contract = 'first values are finite and float32'
     init = functools.partial(init_variables, model)
     begin = jax.jit(init, compiler_options=UNOPTIMISED)
-    for path, x in by_path(jax.device_get(begin(jax.random.key(0)))).items():
-        if x.dtype != 'float32' or not abs(x).max() < float('inf'):
-            return Finding(contract, False, f'{path}: {x.dtype}, up to {abs(x).max()}')
+    variables = jax.device_get(begin(jax.random.key(0)))
+    for path, x in by_path(variables).items():
+        largest = abs(x).max()
+        if x.dtype != 'float32' or not largest < float('inf'):
+            return Finding(contract, False, f'{path}: {x.dtype}, up to {largest}')
     return Finding(contract, True)
 
 
@@ -158,7 +160,8 @@ def same(
     contract: str, found: Examined, expected: Examined, dtype: str = 'float32'
 ) -> Finding:
     """That two forms of one model compute the same logits and gradients."""
-    gradients, others = by_path(expected.gradients), by_path(found.gradients)
+    gradients = by_path(expected.gradients)
+    others = by_path(found.gradients)
     if gradients.keys() != others.keys():
         return Finding(contract, False, 'the parameters are not the same')
     at_once = _largest(found.logits, expected.logits)

@@ -21,7 +21,8 @@ def kind_of(part: Spec) -> str:
     Raises:
       ValueError: none can, or files of several folders have the name.
     """
-    kinds, refused = [], []
+    kinds = []
+    refused = []
     for kind, folder in variants.FOLDERS.items():
         try:
             folder.find(part)

@@ -67,7 +67,9 @@ def both_batches() -> dict[str, jax.Array]:
     """Both batches, as the module describes them: int32 arrays (2, rows, length)."""
     alone = [[pair] for pair in PAIRS]
     without_source = [([], PAIR[1])]
-    first = [*alone, PAIRS, [], *[without_source] * 2, *[[PAIR]] * (2 + LENGTH)]
+    blind = [without_source] * 2
+    seeing = [[PAIR]] * (2 + LENGTH)
+    first = [*alone, PAIRS, [], *blind, *seeing]
     second = [*alone]
     for (_, sentence, _), past in _pasts().items():
         source = [token for token in SOURCES[sentence] if token]
@@ -76,8 +78,9 @@ def both_batches() -> dict[str, jax.Array]:
 
     columns = _columns([*first, *second])
     for name in ('source', 'inputs'):
+        lists = columns[name]
         for row in (NOISY, BLIND_NOISY):
-            columns[name][row] = [x or OTHER_TOKEN for x in columns[name][row]]
+            lists[row] = [x or OTHER_TOKEN for x in lists[row]]
     for i in range(LENGTH):
         columns['inputs'][CHANGED + i][i] = OTHER_TOKEN
     half = len(first)
@@ -114,7 +117,8 @@ def _pasts() -> dict[tuple[int, int, int], _Past]:
     rng = random.Random(0)
     pasts = {}
     for i, j, k in HYPOTHESES:
-        past, token = _Past(), 2
+        past = _Past()
+        token = 2
         if i:
             past = pasts[i - 1, j, PARENTS[i][j][k]]
             token = rng.randrange(3, VOCAB_SIZE)
@@ -127,15 +131,18 @@ def _columns(rows: Sequence[Sequence[Pair]]) -> dict[str, list[list[int]]]:
     columns: dict[str, list[list[int]]] = {}
 
     def add(name, values):
-        columns.setdefault(name, []).append([int(v) for pair in values for v in pair])
+        numbers = [int(v) for pair in values for v in pair]
+        columns.setdefault(name, []).append(numbers)
 
     for row in rows:
-        sources, targets = [s for s, _ in row], [t for _, t in row]
+        sources = [source for source, _ in row]
+        targets = [target for _, target in row]
         add('source', sources)
         add('inputs', [[2, *t[:-1]] for t in targets])
         add('labels', targets)
         for name, side in (('source', sources), ('target', targets)):
-            add(f'{name}_segments', [[i] * len(x) for i, x in enumerate(side, 1)])
+            segments = [[i] * len(x) for i, x in enumerate(side, 1)]
+            add(f'{name}_segments', segments)
             add(f'{name}_positions', [range(len(x)) for x in side])
     for lists in columns.values():
         length = max(map(len, lists))

@@ -30,7 +30,8 @@ def schedule_findings(
     plain = [jnp.asarray(rate(count)).item() for count in counts]
     # By rounding, which compilers may order otherwise.
     rounding = 1e-5 * max(map(abs, plain))
-    wrong, differs = [], []
+    wrong = []
+    differs = []
     for count, x, y in zip(counts, traced, plain, strict=True):
         example = f'step {count:,} has a rate of {x:g}'
         if not -1e-9 <= x < float('inf'):
@@ -75,7 +76,8 @@ def optimizer_findings(
 def _after_updates(update: optax.GradientTransformation, params: Any) -> Any:
     """The state and the updates after some gradients, the last of which are 0."""
     step = jax.jit(update.update)
-    state, updates = update.init(params), params
+    state = update.init(params)
+    updates = params
     for i in range(_UPDATES):
         scale = _UPDATES - 1 - i
         gradients = jax.tree.map(functools.partial(jnp.multiply, scale), params)
@@ -88,6 +90,8 @@ def _plain(tree: Any) -> Any:
 
     def of_leaf(x: Any) -> Any:
         is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
-        return jax.random.key_data(x) if is_key else x
+        if is_key:
+            return jax.random.key_data(x)
+        return x
 
     return jax.tree.map(of_leaf, tree)

@@ -48,7 +48,9 @@ def as_loss(loss: Spec, **given: Any) -> Loss:
         or what is no loss.
     """
     losses = [_loss(entry, given) for entry in spec.entries(loss)]
-    return losses[0] if len(losses) == 1 else Sum(tuple(losses))
+    if len(losses) == 1:
+        return losses[0]
+    return Sum(tuple(losses))
 
 
 def _loss(entry: Spec, given: dict[str, Any]) -> Loss:
@@ -114,7 +116,8 @@ def loss_and_grads(
     grad = jax.grad(total_loss, has_aux=True)
     gradients, (sums, written) = grad(trained)
     aux_metrics = _means_by_name(written.get('metrics', {}))
-    return StepOutput(sums, aux_metrics, gradients), written.get('batch_stats', {})
+    batch_stats = written.get('batch_stats', {})
+    return StepOutput(sums, aux_metrics, gradients), batch_stats
 
 
 def depends_on_other_rows(
@@ -128,7 +131,8 @@ def depends_on_other_rows(
     def written(variables, batch, key):
         return forward(model, variables, batch, key)[1]
 
-    return bool(jax.tree.leaves(jax.eval_shape(written, variables, batch, dropout_key)))
+    shapes = jax.eval_shape(written, variables, batch, dropout_key)
+    return bool(jax.tree.leaves(shapes))
 
 
 def _means_by_name(metrics: Any) -> dict[str, jax.Array]:
@@ -140,6 +144,8 @@ def _means_by_name(metrics: Any) -> dict[str, jax.Array]:
     means = {}
     for name, values in by_name.items():
         # A layer's number; or those of all layers of a stack, if it scans them.
-        total = sum((value.sum() for value in values[1:]), values[0].sum())
+        total = values[0].sum()
+        for value in values[1:]:
+            total += value.sum()
         means[name] = total / sum(value.size for value in values)
     return means

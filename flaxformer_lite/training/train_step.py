@@ -255,19 +255,22 @@ def _sum_over_parts(
     of_part: Callable, count: int, variables: Any, batch: Batch, key: jax.Array
 ) -> tuple[StepOutput, Any]:
     """The sums and gradients of a batch that is worked through in so many parts."""
-    parts = jax.tree.map(lambda x_BT: _split_rows(x_BT, count), batch)
+    batches = jax.tree.map(lambda x_BT: _split_rows(x_BT, count), batch)
     keys = jax.random.split(key, count)
+    parts = batches, keys
 
     def add_part(carry, part):
         total, batch_stats = carry
-        output, batch_stats = of_part(variables | {'batch_stats': batch_stats}, *part)
-        return (jax.tree.map(jnp.add, total, output), batch_stats), None
+        given = variables | {'batch_stats': batch_stats}
+        output, batch_stats = of_part(given, *part)
+        total = jax.tree.map(jnp.add, total, output)
+        return (total, batch_stats), None
 
-    first_part = jax.tree.map(lambda x: x[0], (parts, keys))
+    first_part = jax.tree.map(lambda x: x[0], parts)
     shapes, _ = jax.eval_shape(of_part, variables, *first_part)
     zeros = jax.tree.map(jnp.zeros_like, shapes)
     start = zeros, variables.get('batch_stats', {})
-    (total, batch_stats), _ = jax.lax.scan(add_part, start, (parts, keys))
+    (total, batch_stats), _ = jax.lax.scan(add_part, start, parts)
     means = jax.tree.map(lambda x: x / count, total.aux_metrics)
     return total._replace(aux_metrics=means), batch_stats
 

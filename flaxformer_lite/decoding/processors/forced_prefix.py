@@ -22,7 +22,8 @@ class ForcedPrefix(Processor):
 
     def __call__(self, logits_BNV, tokens_BNL, step, end):
         prefix = jnp.asarray(self.tokens, jnp.int32)
-        is_given_V = jnp.arange(logits_BNV.shape[2]) == prefix[step]
-        log_z_BN = jax.nn.logsumexp(logits_BNV, -1)
-        given_BNV = jnp.where(is_given_V[None, None], log_z_BN[..., None], -jnp.inf)
+        token_V = jnp.arange(logits_BNV.shape[2])
+        is_given_V = token_V == prefix[step]
+        log_z_BN1 = jax.nn.logsumexp(logits_BNV, -1, keepdims=True)
+        given_BNV = jnp.where(is_given_V[None, None], log_z_BN1, -jnp.inf)
         return jnp.where(step < len(prefix), given_BNV, logits_BNV)

@@ -55,11 +55,13 @@ class DiverseBeam(Beam):
             of_group_BNV = jax.lax.dynamic_slice_in_dim(
                 total_BNV, group * width, width, 1
             )
-            penalised_BC = flat(of_group_BNV - self.diversity * chosen_BV[:, None])
+            penalty_BV = self.diversity * chosen_BV
+            penalised_BC = flat(of_group_BNV - penalty_BV[:, None])
             index_BM = top_k_indices(penalised_BC, 2 * width)
             best_BN = index_BM[:, :width]
-            is_one_BN = jnp.isfinite(jnp.take_along_axis(penalised_BC, best_BN, 1))
-            chosen_BV = chosen_BV.at[rows_B1, best_BN % vocab_size].add(is_one_BN)
+            scores_BN = jnp.take_along_axis(penalised_BC, best_BN, 1)
+            exists_BN = jnp.isfinite(scores_BN)
+            chosen_BV = chosen_BV.at[rows_B1, best_BN % vocab_size].add(exists_BN)
             return chosen_BV, index_BM + group * width * vocab_size
 
         nothing_BV = jnp.zeros((batch, vocab_size))

@@ -27,4 +27,6 @@ class Cosine(Schedule):
         w = max(1, round(self.warmup * self.steps))
         s = jnp.asarray(count, jnp.float32) + 1
         done = jnp.clip((s - w) / (self.steps + 1 - w), 0, 1)
-        return self.peak * jnp.where(s < w, s / w, (1 + jnp.cos(jnp.pi * done)) / 2)
+        rising = s / w
+        falling = (1 + jnp.cos(jnp.pi * done)) / 2
+        return self.peak * jnp.where(s < w, rising, falling)

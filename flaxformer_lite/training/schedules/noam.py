@@ -21,5 +21,6 @@ class Noam(Schedule):
 
     def __call__(self, count):
         s = jnp.asarray(count, jnp.float32) + 1
-        shape = jnp.minimum(s**-0.5, s * self.warmup**-1.5)
+        rising = s * self.warmup**-1.5
+        shape = jnp.minimum(s**-0.5, rising)
         return self.factor * self.d_model**-0.5 * shape
