@@ -238,6 +238,12 @@ def test_a_sweep_has_its_arms_and_says_what_is_missing(tmp_path):
     assert verdicts(found)[-1] == ('most', 'no finished run')
 
 
+def test_runs_of_no_arm_of_the_sweep_are_refused(tmp_path):
+    other = make(tmp_path / 'run,heads=2', 30.0)
+    with pytest.raises(UserError, match='none of the runs is .*--sweep=heads: give'):
+        study([other], sweep(tmp_path))
+
+
 def test_a_sweep_says_which_difference_it_did_not_ask_for(tmp_path):
     paths = heads(tmp_path, {4: [30.0]})
     name = tmp_path / 'run,heads=8,train.seed=0'

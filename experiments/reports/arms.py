@@ -224,10 +224,15 @@ def study(
         that decides, of `test` or of the first set.
 
     Raises:
-      UserError: there is no such arm or measure.
+      UserError: there is no such arm or measure, or no run is of the sweep.
     """
     sweep = sweep or NO_SWEEP
     arms = _arms_of_sweep(sweep, runs) if sweep.arms else group(runs)
+    if not any(arm.runs for arm in arms):
+        raise UserError(
+            f'none of the runs is of an arm of --sweep={sweep.name}: give its runs, '
+            'or leave --sweep out'
+        )
     compared_with = _base(arms, base or sweep.base)
     decides = _measure(runs, measure or sweep.measure)
     return Study(arms, compared_with, decides, sweep)
