@@ -2,7 +2,8 @@
 
     python -m benchmarks.scale
 
-Nothing is compiled or run. Memory is held against the tables of benchmarks/README.md.
+Nothing is compiled or run. Memory, FLOPs and bytes are held against the tables of
+benchmarks/README.md, which XLA gave for compiled steps.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ class Chip(NamedTuple):
     flops: float
     memory: float
     fast: float  # what it sends along one axis of a mesh, within a group
-    group: int
+    group: int  # chips that such links join
     slow: float  # what it sends to other groups
 
 
@@ -183,7 +184,7 @@ def measured() -> str:
     return Path(__file__).with_name('README.md').read_text('utf-8')
 
 
-def sent() -> list[list[str]]:
+def received() -> list[list[str]]:
     """FLOPs and megabytes beside those of the steps of two and two layers."""
     pattern = (
         r'^\| (\d+ × \d+ × \d+) \| ([\d.]+) \| \d+ \| ([\d.]+) \| \d+ \| ([\d.]+) \|$'
@@ -198,9 +199,9 @@ def sent() -> list[list[str]]:
         gathers, *sums = traffic('wmt_big', layout, Work('none'), tokens, 2)
         xla = xla_gathers + xla_sums
         ours = (gathers + sum(sums)) / 1e6
-        off = f'{tera / xla_tera - 1:+.1%}', f'{ours / xla - 1:+.0%}'
-        numbers = f'{tera:.3f}', f'{xla_tera:.3f}', off[0], f'{ours:.0f}', f'{xla:.0f}'
-        rows.append([mesh, *numbers, off[1]])
+        row = [mesh, f'{tera:.3f}', f'{xla_tera:.3f}', f'{tera / xla_tera - 1:+.1%}']
+        row += [f'{ours:.0f}', f'{xla:.0f}', f'{ours / xla - 1:+.0%}']
+        rows.append(row)
     return rows
 
 
@@ -213,13 +214,12 @@ def compiled() -> list[list[str]]:
     for name, mesh, rest in found:
         cells = [cell.strip() for cell in rest.split('|')]
         shape = cells[0] if '×' in cells[0] else f'{ROWS} × {LENGTH}'
-        sizes, (of_rows, length) = (
-            [int(number) for number in text.split(' × ')] for text in (mesh, shape)
-        )
+        layout = Layout(*map(int, mesh.split(' × ')))
+        of_rows, length = map(int, shape.split(' × '))
         for remat, xla in zip(REMAT, cells[-2:], strict=True):
             if not xla:
                 continue
-            ours = memory(name, Layout(*sizes), Work(remat, of_rows, length)) / 1e9
+            ours = memory(name, layout, Work(remat, of_rows, length)) / 1e9
             off = f'{ours / float(xla) - 1:+.0%}' if xla != '—' else ''
             rows.append([name, mesh, shape, remat, f'{ours:.2f}', xla, off])
     return rows
@@ -265,8 +265,8 @@ def runs(chip: Chip) -> list[list[str]]:
 def main() -> None:
     heads = ['model', 'mesh', 'rows', 'remat', 'formula GB', 'XLA GB', 'off']
     print(console.table(heads, compiled()))
-    heads = ['mesh', 'TFLOPs', 'XLA', 'off', 'MB sent', 'XLA', 'off']
-    print(console.table(heads, sent()))
+    heads = ['mesh', 'TFLOPs', 'XLA', 'off', 'MB received', 'XLA', 'off']
+    print(console.table(heads, received()))
     print(console.table(['model', 'data alone', 'fsdp', 'tensor'], paying()))
     heads = ['model', 'chips', 'mesh', 'rows', 'remat', 'step s', 'waits', 'hours']
     for chip in (V5E, H100):
