@@ -37,6 +37,15 @@ def test_trials_stand_with_what_was_chosen(tuned):
     assert figure.name == 'tuning' and figure.spec()
 
 
+def test_trials_are_told_by_what_decided_whatever_is_asked(tuned):
+    asked = tuned._replace(measure=Measure('long', 'loss', higher_is_better=False))
+    found = designs.tried(asked)
+    for make_table in (designs.trials, designs.expected_best):
+        assert make_table(asked, found) == make_table(tuned, found)
+    curves = [designs.tuning_curve(study, found).spec() for study in (asked, tuned)]
+    assert curves[0] == curves[1]
+
+
 def test_a_best_value_at_the_edge_is_a_doubt(tuned):
     (line,) = designs.doubts(tuned)
     assert line.startswith('base: its best optimizer.schedule.peak, 0.001, is at the')

@@ -10,7 +10,7 @@ from scipy import stats
 
 from experiments.command_line import console
 from experiments.reports import analysis
-from experiments.reports.arms import Study
+from experiments.reports.arms import Measure, Study
 from experiments.reports.figures import Figure, line_chart, over_seeds
 from experiments.reports.tables import PValue, Table
 from experiments.runs.reading import Run
@@ -163,14 +163,15 @@ def trials(study: Study, found: Sequence[Tried]) -> Table:
             mark = 'yes' if value == chosen else ''
             rows.append((arm, value, analysis.spread(of_value), mark))
     tune, score = _tuning(study)
-    columns = ('arm', tune.field, score, 'chosen')
-    decimals = [score] if study.measure.is_of_translations else []
+    columns = ('arm', tune.field, str(score), 'chosen')
+    decimals = [str(score)] if score.is_of_translations else []
     return Table('tuning', 'Trials', columns, rows, decimals)
 
 
 def expected_best(study: Study, found: Sequence[Tried]) -> Table:
     """How good the best of fewer trials would be, of each arm as `tried` has it."""
-    best = max if study.measure.higher_is_better else min
+    _, score = _tuning(study)
+    best = max if score.higher_is_better else min
     most = max(len(scores) for _, scores, _ in found)
     rows = []
     for arm, scores, _ in found:
@@ -182,10 +183,9 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
         'Trials drawn from those above (Dodge et al. 2019). An arm that is ahead at '
         'every number is not so because it was tuned longer.'
     )
-    _, score = _tuning(study)
     title = f'The best {score} of so many trials, on average'
     numbers = [str(number) for number in range(1, most + 1)]
-    decimals = numbers if study.measure.is_of_translations else []
+    decimals = numbers if score.is_of_translations else []
     return Table('expected_best', title, ('arm', *numbers), rows, decimals, note)
 
 
@@ -200,12 +200,14 @@ def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
     if not lines or not are_numbers:
         return None
     is_positive = min(tune.tried) > 0
-    chart = line_chart(lines, tune.field, score, is_positive)
+    chart = line_chart(lines, tune.field, str(score), is_positive)
     return Figure('tuning', f'{score} against {tune.field}', chart)
 
 
-def _tuning(study: Study) -> tuple[Tuning, str]:
-    """What the sweep of a study tunes, and the score that decides."""
+def _tuning(study: Study) -> tuple[Tuning, Measure]:
+    """What the sweep of a study tunes, and what decides there, whatever is asked."""
     tune = study.sweep.tune
     assert tune is not None
-    return tune, f'{tune.set} {study.measure.score}'
+    _, _, score = study.sweep.measure.rpartition(' ')
+    is_lower_better = planning.is_lower_better(study.sweep.trials[0])
+    return tune, Measure(tune.set, score, not is_lower_better)

@@ -107,13 +107,14 @@ def tried(sweep: Sweep, trials: Iterable[PlannedRun]) -> list[Tried]:
         known = {value: of for value, of in by_value.items() if None not in of}
         chosen = None
         if known and all(map(has_ended, of_arm)):
-            best = min if _is_lower_better(of_arm[0]) else max
+            best = min if is_lower_better(of_arm[0]) else max
             chosen = best(known, key=lambda value: fmean(known[value]))
         found.append(Tried(arm, known, chosen))
     return found
 
 
-def _is_lower_better(run: PlannedRun) -> bool:
+def is_lower_better(run: PlannedRun) -> bool:
+    """Whether less is better by the measure of a run's sweep."""
     kind = run.measure.partition(' ')[2]
     if kind in OF_MODELS:
         return kind in ('loss', 'perplexity')
