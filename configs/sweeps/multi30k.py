@@ -1,4 +1,4 @@
-"""Multi30k, English to German: README's best setting and BPE-dropout, four test sets.
+"""Multi30k, English to German: what a tiny Transformer reaches, on four test sets.
 
     python -m experiments.sweep --config=configs/sweeps/multi30k.py --workers=2
 
@@ -18,7 +18,7 @@ def get_config() -> dict:
         config='configs/wmt_small.py',
         overrides={
             'data': 'text(path="multi30k", source="en", target="de")',
-            'tokenizer': 'sentencepiece(vocab_size=8000)',
+            'tokenizer': 'sentencepiece(vocab_size=8000, alpha=0.1)',
             'batch.tokens': 4_096,
             'model.residual': 'post_norm',
             'model.dropout': 0.3,
@@ -31,14 +31,9 @@ def get_config() -> dict:
             'checkpoint.every': 400,
             'checkpoint.keep': 5,
         },
-        arms={
-            'BPE-dropout': {
-                'tokenizer': 'sentencepiece(vocab_size=8000, alpha=0.1)',
-            },
-            'as in README': {},
-        },
+        arms={'BPE-dropout': {}},
         seeds=(0, 1, 2),
-        base='as in README',
+        base='BPE-dropout',
         measure='test_2016_flickr bleu',
         differs=(
             'Cased, raw text and sacreBLEU; the paper has lower-cased tokens. Its tiny '
