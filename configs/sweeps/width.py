@@ -7,7 +7,7 @@ At the base width both are the same model, which is run once a rate.
 
 BASE = 32
 WIDTHS = (32, 64, 128)
-RATES = ('3e-3', '1e-2', '3e-2')
+RATES = ('3e-3', '1e-2', '3e-2', '1e-1')
 INITS = {'xavier': 'xavier', 'μP': f'mu_p(base={BASE})'}
 
 
