@@ -40,6 +40,7 @@ def test_trials_stand_with_what_was_chosen(tuned):
 def test_trials_are_told_by_what_decided_whatever_is_asked(tuned):
     asked = tuned._replace(measure=Measure('long', 'loss', higher_is_better=False))
     found = designs.tried(asked)
+    assert designs.trials(asked, found).columns[2] == 'val bleu'
     for make_table in (designs.trials, designs.expected_best):
         assert make_table(asked, found) == make_table(tuned, found)
     curves = [designs.tuning_curve(study, found).spec() for study in (asked, tuned)]

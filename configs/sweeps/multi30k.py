@@ -20,7 +20,7 @@ def get_config() -> dict:
             'data': 'text(path="multi30k", source="en", target="de")',
             'tokenizer': 'sentencepiece(vocab_size=8000, alpha=0.1)',
             'batch.tokens': 4_096,
-            # Pieces that change make post-norm miss the source: 13.4 BLEU.
+            # Post-norm learnt little of the source so: 13.4 BLEU with seed 0.
             'model.residual': 'pre_norm',
             'model.dropout': 0.3,
             'model.dtype': 'bfloat16',
