@@ -19,6 +19,7 @@ from flaxformer_lite.ops import (
     masked_softmax,
     matmul,
     random_bits,
+    relu,
     rms,
     rows,
     top_k,
@@ -98,6 +99,18 @@ def test_tuned_einsum_is_the_reference(subscripts, x, y, result, dtype):
     of = (functools.partial(f, subscripts) for f in (einsum.tuned, einsum.reference))
     found, expected = (value_and_gradients(function, g, x, y) for function in of)
     assert_equal(found, expected, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize('dtype', [F32, BF16])
+def test_tuned_relu_is_the_reference(dtype):
+    """The gradient at 0 too, and what rounding leaves of the smallest numbers."""
+    x = jnp.concatenate([random(50), jnp.asarray([0.0, -0.0, 1e-30, -1e-30])])
+    direction = random(54, seed=1).astype(dtype)
+    tuned, reference = (
+        value_and_gradients(f, direction, x.astype(dtype))
+        for f in (relu.tuned, relu.reference)
+    )
+    assert_equal(tuned, reference, 0.0)
 
 
 @pytest.mark.parametrize('level', [0.0, 1e4, -1e4])

@@ -292,8 +292,7 @@ def cross_entropy_sums(
     labels_N = targets[0].reshape(-1)
     _, sum_N, highest_N = _exponentials(logits_NV)
     log_z_N = jax.lax.stop_gradient(highest_N) + jnp.log(sum_N)
-    is_label_NV = _is_label(labels_N, logits_NV.shape[1])
-    label_logit_N = jnp.sum(jnp.where(is_label_NV, logits_NV, 0.0), -1)
+    label_logit_N = jnp.take_along_axis(logits_NV, labels_N[:, None], 1)[:, 0]
     mean_logit_N = logits_NV.mean(-1)
     loss_N = log_z_N - (1 - smoothing) * label_logit_N - smoothing * mean_logit_N
     nll_N = log_z_N - label_logit_N
