@@ -153,6 +153,7 @@ def _model(args: argparse.Namespace, dtype: str) -> Any:
 
 def ours(args: argparse.Namespace) -> dict[str, float]:
     """The translator that the runner uses."""
+    import jax
     from flax import traverse_util
 
     from experiments.config import load
@@ -175,7 +176,7 @@ def ours(args: argparse.Namespace) -> dict[str, float]:
     params = traverse_util.unflatten_dict(
         dict(np.load(args.share / 'params.npz')), sep='/'
     )
-    variables = {'params': params}
+    variables = jax.device_put({'params': params})
     return _timed(
         lambda texts: (best[0].text for best in translate(variables, texts)), args
     )
@@ -197,6 +198,7 @@ def theirs(args: argparse.Namespace) -> dict[str, float]:
         },
     ).eval()
     marian.load(model, np.load(args.share / 'params.npz'))
+    model = model.to('cuda' if torch.cuda.is_available() else 'cpu')
     _compare(model, np.load(args.share / 'logits.npz'))
     if args.dtype == 'bfloat16':
         model = model.to(torch.bfloat16)
@@ -224,8 +226,8 @@ def _generate(model: Any, sentences: list[list[int]], beams: int) -> list[list[i
         row[: len(sentence) + 1] = torch.tensor([*sentence, base.EOS])
     with torch.inference_mode():
         return model.generate(
-            source,
-            attention_mask=(source != base.PAD).long(),
+            source.to(model.device),
+            attention_mask=(source != base.PAD).long().to(model.device),
             do_sample=False,
             max_new_tokens=longest + EXTRA,
             num_beams=beams,
@@ -237,13 +239,16 @@ def _compare(model: Any, golden: Any) -> None:
     """Stops unless Marian, with our parameters, gives our logits."""
     import torch
 
-    source, inputs = (torch.from_numpy(golden[k]).long() for k in ('source', 'inputs'))
+    source, inputs = (
+        torch.from_numpy(golden[k]).long().to(model.device)
+        for k in ('source', 'inputs')
+    )
     with torch.inference_mode():
         logits = model(
             source, source != 0, decoder_input_ids=inputs, use_cache=False
         ).logits
     real = golden['labels'] != 0
-    difference = np.abs(logits.numpy() - golden['logits'])[real].max()
+    difference = np.abs(logits.cpu().numpy() - golden['logits'])[real].max()
     print(f'logits differ by at most {difference:.1e}', file=sys.stderr)
     if not difference < TOLERANCE:
         raise SystemExit(

@@ -1,0 +1,253 @@
+"""How near one GPU comes to what it could do at best.
+
+    python -m benchmarks.gpu
+    python -m benchmarks.gpu --work=steps --trace=/tmp/trace
+
+`steps` is training steps of `wmt_base_bf16` and `wmt_big_bf16` on packed rows of
+random tokens, `attention` one layer's attention forward and backward, `projections`
+query, key and value by three products and by one. Times are a host's clock over calls
+that are queued one behind the other; FLOPs those of the matrix products, of a training
+step three times the forward pass, and `of products` their rate over that of a large
+product of bfloat16 here.
+"""
+
+import argparse
+import contextlib
+import functools
+import importlib
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.limit import COPIED
+from experiments.command_line import console
+
+LARGE = 8192  # rows and columns of the product
+# Config, attention, rows, length.
+STEPS = [
+    ('wmt_big_bf16', 'softmax', 96, 256),
+    ('wmt_big_bf16', 'flash', 96, 256),
+]
+# Rows and length: as many tokens each.
+SHAPES = [(96, 256), (24, 1024), (6, 4096)]
+KINDS = ('softmax', 'blockwise', 'flash')
+HEADS, D_K = 16, 64
+PAIRS = 8  # of a source and a target in a row
+QUEUED = 20  # calls that are timed together
+
+
+def main() -> None:
+    works = {'steps': steps, 'attention': attention, 'projections': projections}
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--work', choices=works, help='one of them; else all')
+    parser.add_argument('--trace', type=Path, help='a folder for profiles of the steps')
+    args = parser.parse_args()
+    rate = product_rate()
+    print(f'{jax.devices()[0].device_kind}: products of bfloat16 at ', end='')
+    print(f'{rate / 1e12:.0f} TFLOP/s, copies at {copy_rate() / 1e12:.2f} TB/s')
+    for name in [args.work] if args.work else works:
+        rows = []
+        for row in works[name](rate, args.trace):
+            rows.append(row)
+            print(row, file=sys.stderr, flush=True)
+        print(console.table(list(rows[0]), [list(row.values()) for row in rows]))
+
+
+def product_rate() -> float:
+    """FLOPs a second of a large product of random bfloat16."""
+    x = random_normal((LARGE, LARGE))
+    return 2 * LARGE**3 / seconds(jax.jit(jnp.matmul), x, x)
+
+
+def copy_rate() -> float:
+    """Bytes read and written a second."""
+    x = jnp.ones(COPIED)
+    return 2 * x.nbytes / seconds(jax.jit(lambda x: x + 1), x)
+
+
+def seconds(call: Callable[..., Any], *arrays: Any) -> float:
+    """Of one call, of many that are queued; the first compiles."""
+    jax.block_until_ready(call(*arrays))
+    began = time.perf_counter()
+    for _ in range(QUEUED):
+        result = call(*arrays)
+    jax.block_until_ready(result)
+    return (time.perf_counter() - began) / QUEUED
+
+
+def steps(rate: float, trace: Path | None) -> Iterator[dict[str, Any]]:
+    """Training steps, and the first losses: two attentions have the same."""
+    for name, kind, rows, length in STEPS:
+        jitted, state, batch, key, flops = step(name, kind, rows, length)
+        began = time.perf_counter()
+        program = jitted.lower(state, batch, key).compile()
+        compiling = time.perf_counter() - began
+        losses = []
+        for _ in range(3):
+            state, metrics = program(state, batch, key)
+            losses.append(float(metrics.sums.loss / metrics.sums.tokens))
+        with profile(trace and trace / f'{name}-{kind}', program):
+            began = time.perf_counter()
+            for _ in range(QUEUED):
+                state, metrics = program(state, batch, key)
+            jax.block_until_ready(metrics)
+            took = (time.perf_counter() - began) / QUEUED
+        memory = jax.devices()[0].memory_stats() or {}
+        yield {
+            'config': name,
+            'attention': kind,
+            'rows × length': f'{rows} × {length}',
+            'ms': 1000 * took,
+            'tokens/s': rows * length / took,
+            'of products': f'{flops / took / rate:.2f}',
+            'compile s': compiling,
+            'peak GB so far': memory.get('peak_bytes_in_use', 0) / 1e9,
+            'first losses': ' '.join(f'{loss:.4f}' for loss in losses),
+        }
+
+
+def profile(folder: Path | None, program: Any) -> contextlib.AbstractContextManager:
+    """Writes a trace of what runs within, and the program whose names it has."""
+    if not folder:
+        return contextlib.nullcontext()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / 'program.hlo').write_text(program.as_text())
+    return jax.profiler.trace(folder)
+
+
+def step(name: str, kind: str, rows: int, length: int) -> tuple[Any, ...]:
+    """The runner's training step, its state, a batch, a key, and its FLOPs."""
+    from experiments.config import check, load
+    from experiments.costs.ledger import ledger
+    from experiments.optimizers import optimizer
+    from flaxformer_lite.training.train_step import init_state, make_train_step
+
+    file = importlib.import_module(f'configs.{name}').get_config()
+    load.fill(file)
+    file.model.attention = kind
+    file.batch.tokens, file.batch.max_length = rows * length, length
+    config = load.from_config_dict(file)
+    model = check.build_model(config)
+    update, _ = optimizer.make(config, model)
+    state = jax.jit(functools.partial(init_state, model, update))(jax.random.key(0))
+    made = make_train_step(model, update, loss=config.train.loss)
+    batch = random_batch(rows, length, state.params['embedding'].shape[0])
+    file.model.attention = 'softmax'  # whose products are counted
+    flops = ledger(load.from_config_dict(file))['flops']['batch']
+    return jax.jit(made, donate_argnums=0), state, batch, jax.random.key(1), flops
+
+
+def random_batch(rows: int, length: int, vocab_size: int) -> dict[str, jax.Array]:
+    """Full rows of pairs whose sentences are as long as each other."""
+    shape = rows, length
+    rng = np.random.default_rng(0)
+    source, labels = rng.integers(4, vocab_size, (2, *shape), np.int32)
+    pair, position = np.divmod(np.arange(length, dtype=np.int32), length // PAIRS)
+    segments, positions = (np.broadcast_to(x, shape) for x in (pair + 1, position))
+    inputs = np.where(positions == 0, 2, np.roll(labels, 1, 1)).astype(np.int32)
+    return jax.device_put(
+        {
+            'source': source,
+            'source_segments': segments,
+            'source_positions': positions,
+            'inputs': inputs,
+            'labels': labels,
+            'target_segments': segments,
+            'target_positions': positions,
+        }
+    )
+
+
+def attention(rate: float, trace: Path | None) -> Iterator[dict[str, Any]]:
+    """Causal self-attention of packed rows, forward and backward, after projections."""
+    from flaxformer_lite.config import variants
+    from flaxformer_lite.kv_cache import KeyValues
+    from flaxformer_lite.masks import TokenBatch
+
+    def both(kind, tokens, g_BTHK, *arrays):
+        def forward(q_BTHK, key_BGKS, value_BGKS):
+            return variants.make('attention', kind).apply(
+                {},
+                q_BTHK,
+                KeyValues(key_BGKS, value_BGKS, tokens.positions_BT),
+                positions_BT=tokens.positions_BT,
+                mask_BHTS=tokens.causal_mask(),
+            )
+
+        y_BTHK, gradients = jax.vjp(forward, *arrays)
+        return y_BTHK, gradients(g_BTHK)
+
+    for (rows, length), kind in itertools.product(SHAPES, KINDS):
+        if kind == KINDS[0]:
+            first = None
+        batch = random_batch(rows, length, 1000)
+        tokens = TokenBatch(
+            batch['inputs'], batch['target_segments'], batch['target_positions']
+        )
+        g = random_normal((rows, length, HEADS, D_K), jnp.float32)
+        q_BTHK = random_normal(g.shape)
+        key_BGKS = random_normal((rows, HEADS, D_K, length))
+        arrays = g, q_BTHK, key_BGKS, key_BGKS
+        program = jax.jit(functools.partial(both, kind))
+        took = seconds(program, tokens, *arrays)
+        memory = program.lower(tokens, *arrays).compile().memory_analysis()
+        found = jax.tree.leaves(program(tokens, *arrays))
+        first = first or found
+        errors = [difference(x, y) for x, y in zip(found, first, strict=True)]
+        yield {
+            'rows × length': f'{rows} × {length}',
+            'attention': kind,
+            'ms': 1000 * took,
+            'temporary MB': memory.temp_size_in_bytes / 1e6 if memory else None,
+            'difference': f'{max(errors):.1e}',
+        }
+
+
+def random_normal(shape: tuple[int, ...], dtype: Any = jnp.bfloat16) -> jax.Array:
+    return jax.random.normal(jax.random.key(0), shape, dtype)
+
+
+def difference(x: jax.Array, y: jax.Array) -> float:
+    """‖x − y‖ / ‖y‖."""
+    x, y = (array.astype(jnp.float32) for array in (x, y))
+    return float(jnp.linalg.norm(x - y) / jnp.linalg.norm(y))
+
+
+def projections(rate: float, trace: Path | None) -> Iterator[dict[str, Any]]:
+    """Query, key and value of `wmt_big`, forward and backward."""
+    from flaxformer_lite.ops.matmul import matmul
+
+    d_model, tokens = HEADS * D_K, 96 * 256
+
+    def gradients(x_ND, kernels_DF, g_NF):
+        def weighted(x_ND, kernels_DF):
+            y = [matmul(x_ND, kernel.astype(x_ND.dtype)) for kernel in kernels_DF]
+            return (jnp.concatenate(y, 1) * g_NF).sum()
+
+        return jax.grad(weighted, (0, 1))(x_ND, kernels_DF)
+
+    x_ND = random_normal((tokens, d_model))
+    g_NF = random_normal((tokens, 3 * d_model), jnp.float32)
+    for name, count in (('three', 3), ('one', 1)):
+        shape = d_model, 3 // count * d_model
+        kernels_DF = [random_normal(shape, jnp.float32)] * count
+        took = seconds(jax.jit(gradients), x_ND, kernels_DF, g_NF)
+        flops = 3 * 2 * tokens * d_model * 3 * d_model
+        yield {
+            'products': name,
+            'ms': 1000 * took,
+            'of products': f'{flops / took / rate:.2f}',
+        }
+
+
+if __name__ == '__main__':
+    main()
