@@ -91,7 +91,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     from experiments.training import programs
 
     compilation.use_cache()
-    devices = mesh.of(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    devices = mesh.of(**vars(config.mesh))
     model = check.build_model(config)
     rows, length = batch_shape(config)
     multiple = config.train.accumulate * devices.row_shards

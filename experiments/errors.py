@@ -31,6 +31,15 @@ def user_errors(before: str = '') -> Iterator[None]:
         raise UserError(f'{before}{error}') from None
 
 
+@contextmanager
+def named(what: object) -> Iterator[None]:
+    """A UserError begins with what it is about."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f'{what}: {error}') from None
+
+
 def reason(error: object) -> str:
     """What another package says, on one short line."""
     return textwrap.shorten(str(error) or repr(error), 250, placeholder=' …')

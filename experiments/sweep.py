@@ -21,7 +21,7 @@ from pathlib import Path
 
 from experiments.command_line import console, flags, stopping
 from experiments.command_line.stopping import Stopped
-from experiments.errors import UserError
+from experiments.errors import named
 from experiments.runs import directory, reading
 from experiments.sweeps import planning, progress, workers
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -76,12 +76,10 @@ def _check_runs(sweep: Sweep) -> None:
     for run in runs:
         directory.check_directory(run.path, run.config.to_dict())
     for run in {(run.arm, run.value): run for run in runs}.values():
-        try:
+        with named(f'arm {run.arm!r}'):
             check.check_overrides(run.config, run.overrides)
             check.check_config(run.config)
             check.build_model(run.config)
-        except UserError as error:
-            raise UserError(f'arm {run.arm!r}: {error}') from None
 
 
 def _power(sweep: Sweep) -> str:

@@ -19,7 +19,7 @@ from ml_collections import config_dict, config_flags
 from experiments import kinds, storage
 from experiments.config import load, parts, schema
 from experiments.config.load import flatten
-from experiments.errors import UserError, line
+from experiments.errors import UserError, line, named
 from flaxformer_lite.config import variants
 from flaxformer_lite.ranges import nearest, shown
 
@@ -283,10 +283,8 @@ def _load(file: Path) -> config_dict.ConfigDict:
         raise UserError(
             f'{file}: give it a function get_config() that returns a ConfigDict'
         )
-    try:
+    with named(file):
         load.fill(config)
-    except UserError as error:
-        raise UserError(f'{file}: {error}') from None
     return config.lock()
 
 

@@ -4,10 +4,9 @@ The source is read once, before the first step. The run keeps a copy of all that
 takes, so that it goes on without the source, whatever became of that.
 """
 
-import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from experiments.checkpoints.checkpoints import Checkpoints, Mean
 from experiments.config.schema import ExperimentConfig, seed
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError, user_errors
+from experiments.errors import UserError, named, user_errors
 from experiments.runs import trained_run
 from experiments.runs.trained_run import TrainedRun
 from experiments.runtime import mesh, processes
@@ -61,21 +60,12 @@ def source(config: ExperimentConfig, path: Path) -> TrainedRun | None:
     # The first is that of the parameters that it took.
     if processes.from_first(checkpoints.steps):
         return None
-    with _named(config):
+    with named('init_from'):
         return trained_run.open_trained(_folder(config))
 
 
 def _folder(config: ExperimentConfig) -> Path:
     return Path(config.init_from).expanduser()
-
-
-@contextlib.contextmanager
-def _named(config: ExperimentConfig) -> Iterator[None]:
-    """Names the field in the errors of what it led to."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f'init_from: {error}') from error
 
 
 def vocabulary(
@@ -130,7 +120,7 @@ def load(
     """
     if run is None:
         return None
-    with _named(config):
+    with named('init_from'):
         with user_errors():
             theirs = _resized(run.model, model)
         here, there = _kinds(model), _kinds(theirs)

@@ -14,7 +14,7 @@ from experiments.config import load, parts, search
 from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
-from experiments.errors import UserError, user_errors, warn
+from experiments.errors import UserError, named, user_errors, warn
 from experiments.runs import directory
 from experiments.runtime import mesh, processes
 from experiments.runtime.mesh import DeviceMesh
@@ -51,15 +51,12 @@ def open_trained(path: Path) -> TrainedRun:
             f'{path} holds no finished checkpoint yet: let its run train on'
         )
     vocabulary = open_tokenizer(path, config)
-    try:
-        with user_errors():
-            model = build.model(
-                config.model, vocabulary.vocab_size, vocabulary.special_tokens
-            )
-            model = model.clone(source_vocab_size=vocabulary.source_vocab_size)
-            mesh.abstract_variables(model)
-    except UserError as error:
-        raise UserError(f'{path}: {error}') from None
+    with named(path), user_errors():
+        model = build.model(
+            config.model, vocabulary.vocab_size, vocabulary.special_tokens
+        )
+        model = model.clone(source_vocab_size=vocabulary.source_vocab_size)
+        mesh.abstract_variables(model)
     return TrainedRun(config, vocabulary, model, checkpoints)
 
 
@@ -76,12 +73,10 @@ def _config(path: Path) -> ExperimentConfig:
     """The run's config, each field of which can be."""
     stored = directory.read_config(path)
     parts.use(path)
-    try:
+    with named(path / directory.CONFIG):
         config = load.from_dict(stored)
         search.make(config.evaluation)
-        return config
-    except UserError as error:
-        raise UserError(f'{path / directory.CONFIG}: {error}') from None
+    return config
 
 
 def average(

@@ -19,7 +19,7 @@ from experiments import metrics, storage
 from experiments.command_line import console, flags
 from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
-from experiments.errors import UserError, user_errors
+from experiments.errors import UserError, named, user_errors
 from experiments.metrics.base import OF_MODELS
 from experiments.runs import directory, reading
 from experiments.runs.reading import Outcome
@@ -247,14 +247,12 @@ def _planned_run(
       only: overrides of this run beside those of its arm.
     """
     overrides = {**sweep.overrides, **sweep.arms[arm], SEED: seed, **only}
-    try:
+    with named(f'sweep {sweep.name}, arm {arm!r}'):
         if sweep.tune is not None:
             overrides |= _with_value(sweep, overrides, sweep.tune.field, value)
         if sweep.equal != 'steps':
             overrides['train.steps'] = _equal_steps(sweep, overrides)
         config, _, changed = _settings(sweep, overrides)
-    except UserError as error:
-        raise UserError(f'sweep {sweep.name}, arm {arm!r}: {error}') from None
     path = directory.RUNS / sweep.name / directory.folder_name(arm)
     if value is not None:
         path /= directory.folder_name(str(value))

@@ -75,7 +75,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     check.check_config(config)
     optimizer.check_rates(config)
     origin = initial.source(config, path)
-    devices = mesh.of(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    devices = mesh.of(**vars(config.mesh))
     # What it cannot be built with is said before the data is loaded.
     model = check.build_model(config)
     screen.begin('checking parts', quiet=True)

@@ -11,9 +11,10 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
+import numpy as np
 import sentencepiece
 
 from experiments.data.tokenizers.base import (
@@ -157,8 +158,8 @@ class SentencePiece(Tokenizer):
         for word in self._words(row):
             pieces = [self._pieces[i] for i in word]
             if all(piece in self._scores for piece in pieces):
-                pieces = draw(''.join(pieces), self._scores, self.alpha, generator)
-                word = [self._processor.piece_to_id(piece) for piece in pieces]
+                pieces = draw(pieces, self._scores, self.alpha, generator)
+                word = [self._ids[piece] for piece in pieces]
             drawn += word
         return drawn
 
@@ -174,6 +175,10 @@ class SentencePiece(Tokenizer):
     @functools.cached_property
     def _pieces(self) -> list[str]:
         return self.pieces(list(range(self.vocab_size)))
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {piece: i for i, piece in enumerate(self._pieces)}
 
     @functools.cached_property
     def _scores(self) -> dict[str, float]:
@@ -204,32 +209,45 @@ def _plain(text: str) -> str:
 
 
 def bpe_dropout(
-    word: str, scores: Scores, rate: float, generator: random.Random
+    pieces: list[str], scores: Scores, rate: float, generator: random.Random
 ) -> list[str]:
     """Merges a word's characters, where each merge is left out of a step at a rate.
 
     Provilkov et al. 2020, algorithm 1. Of the merges that remain the one learnt first
-    is made, until none remains.
+    is made, until none remains. How many are made before one is left out is geometric:
+    for most words one draw says that it is all of them.
 
     Args:
+      pieces: of the word, as it is encoded without sampling.
       scores: of each piece; the higher, the sooner its merge was learnt.
-      rate: in 0..1; 0 gives what is encoded without sampling.
+      rate: in 0..1.
     """
+    word = ''.join(pieces)
+    made = _until_left_out(rate, generator)
+    if made >= len(word) - len(pieces):
+        return pieces
     pieces = list(word)
     while True:
-        merges = [
-            (-scores[left + right], position)
-            for position, (left, right) in enumerate(itertools.pairwise(pieces))
-            if left + right in scores and generator.random() >= rate
-        ]
-        if not merges:
+        unions = [left + right for left, right in itertools.pairwise(pieces)]
+        merges = [i for i, union in enumerate(unions) if union in scores]
+        for i in sorted(merges, key=lambda i: -scores[unions[i]]):
+            if made:
+                made -= 1
+                pieces[i : i + 2] = [unions[i]]
+                break
+            made = _until_left_out(rate, generator)
+        else:
             return pieces
-        _, position = min(merges)
-        pieces[position : position + 2] = [pieces[position] + pieces[position + 1]]
+
+
+def _until_left_out(rate: float, generator: random.Random) -> int:
+    if rate == 1:
+        return 0
+    return int(math.log(1 - generator.random()) / math.log1p(-rate))
 
 
 def unigram_sample(
-    word: str, scores: Scores, alpha: float, generator: random.Random
+    pieces: list[str], scores: Scores, alpha: float, generator: random.Random
 ) -> list[str]:
     """Draws a segmentation x of a word with the probability P(x)^α / Σ P^α.
 
@@ -237,9 +255,11 @@ def unigram_sample(
     pieces, and the pieces are drawn backward from the last.
 
     Args:
-      scores: log-probability of each piece. Some cut of the word must have them all.
+      pieces: of the word, as it is encoded without sampling.
+      scores: log-probability of each piece.
       alpha: α; the smaller, the more evenly all segmentations come.
     """
+    word = ''.join(pieces)
     totals = [0.0]  # log Σ P^α over all segmentations of the characters so far
     last_pieces: list[dict[str, float]] = [{}]  # piece → its part of the total, a log
     for end in range(1, len(word) + 1):
@@ -248,9 +268,9 @@ def unigram_sample(
             piece = word[start:end]
             if piece in scores and totals[start] > -math.inf:
                 found[piece] = totals[start] + alpha * scores[piece]
-        totals.append(_log_sum(found.values()))
+        totals.append(np.logaddexp.reduce(list(found.values())))
         last_pieces.append(found)
-    pieces: list[str] = []
+    pieces = []
     end = len(word)
     while end:
         found = last_pieces[end]
@@ -259,11 +279,3 @@ def unigram_sample(
         pieces.append(piece)
         end -= len(piece)
     return pieces[::-1]
-
-
-def _log_sum(logs: Collection[float]) -> float:
-    """log Σ exp; −inf of nothing."""
-    largest = max(logs, default=-math.inf)
-    if largest == -math.inf:
-        return largest
-    return largest + math.log(sum(math.exp(log - largest) for log in logs))
