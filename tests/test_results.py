@@ -11,7 +11,9 @@ from experiments.errors import UserError
 from experiments.reports import scores
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = sorted(x.parents[1] for x in (ROOT / 'results').glob('*/tables/runs.csv'))
+SHIPPED = sorted(x.parents[1] for x in (ROOT / 'results').glob('*/tables/runs.csv'))
+# Of one arm there is nothing to compare.
+FOLDERS = [x for x in SHIPPED if len((x / 'tables/answer.csv').open().readlines()) > 2]
 
 
 @pytest.mark.parametrize('folder', FOLDERS, ids=lambda folder: folder.name)
