@@ -13,7 +13,11 @@ from experiments.reports import scores
 ROOT = Path(__file__).parents[1]
 SHIPPED = sorted(x.parents[1] for x in (ROOT / 'results').glob('*/tables/runs.csv'))
 # Of one arm there is nothing to compare.
-FOLDERS = [x for x in SHIPPED if len((x / 'tables/answer.csv').open().readlines()) > 2]
+FOLDERS = [
+    folder
+    for folder in SHIPPED
+    if (folder / 'tables/answer.csv').read_text('utf-8').count('\n') > 2
+]
 
 
 @pytest.mark.parametrize('folder', FOLDERS, ids=lambda folder: folder.name)
