@@ -220,7 +220,7 @@ def bpe_dropout(
     Args:
       pieces: of the word, as it is encoded without sampling.
       scores: of each piece; the higher, the sooner its merge was learnt.
-      rate: in 0..1.
+      rate: above 0, at most 1.
     """
     word = ''.join(pieces)
     made = _until_left_out(rate, generator)
