@@ -3,9 +3,9 @@
     python -m benchmarks.gpu
     python -m benchmarks.gpu --work=steps --trace=/tmp/trace
 
-`steps` is training steps of `wmt_base_bf16` and `wmt_big_bf16` on packed rows of
-random tokens, `attention` one layer's attention forward and backward, `projections`
-query, key and value by three products and by one. Times are a host's clock over calls
+`steps` is training steps of `wmt_big_bf16` on packed rows of random tokens,
+`attention` one layer's attention forward and backward, `projections` query, key and
+value by three products and by one. Times are a host's clock over calls
 that are queued one behind the other; FLOPs those of the matrix products, of a training
 step three times the forward pass, and `of products` their rate over that of a large
 product of bfloat16 here.
