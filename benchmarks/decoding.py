@@ -134,7 +134,9 @@ def export(args: argparse.Namespace) -> dict[str, float]:
     )
     rows = np.arange(len(pairs))
     batch = collate.pairs_batch(pairs, (len(rows), longest), rows, rows)
-    logits = _model(args, 'float32').apply(variables, batch['source'], batch['inputs'])
+    model = _model(args, 'float32')
+    with jax.default_matmul_precision('highest'):  # a GPU would round the operands
+        logits = model.apply(variables, batch['source'], batch['inputs'])
     np.savez(args.share / 'logits.npz', logits=logits, **batch)
     return {}
 
