@@ -34,6 +34,7 @@ LARGE = 8192  # rows and columns of the product
 STEPS = [
     ('wmt_big_bf16', 'softmax', 96, 256),
     ('wmt_big_bf16', 'flash', 96, 256),
+    ('wmt_big_bf16', 'flash', 192, 256),
 ]
 # Rows and length: as many tokens each.
 SHAPES = [(96, 256), (24, 1024), (6, 4096)]
