@@ -37,7 +37,7 @@ def get_config() -> dict:
         config='configs/scan.py',
         overrides=SMALL,
         factors={'task': TASKS, 'part': claims_tuned.PARTS},
-        tune=dict(field='optimizer.schedule.peak', values=[1.5e-3, 3e-3, 6e-3]),
+        tune=dict(field='optimizer.schedule.peak', values=[1.5e-3, 3e-3, 6e-3, 1.2e-2]),
         base='SCAN, base',
         contrasts=claims_tuned.contrasts(TASKS),
         measure='test exact_match',
