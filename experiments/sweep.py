@@ -86,16 +86,26 @@ def _power(sweep: Sweep) -> str:
     """How large a difference the design would show, by the runs that are there."""
     from experiments.reports import analysis
 
-    pilot = planning.scores(sweep.runs)
+    scores = planning.scores(sweep.runs)
     seeds = len(sweep.seeds)
-    least = analysis.smallest_seen(pilot, len(sweep.arms), seeds, sweep.looks)
-    if least is None:
-        return 'power: not known before two arms have two finished seeds'
-    runs = sum(map(len, pilot.values()))
-    return (
-        f'power: by the spread of {runs} finished runs, in 80 of 100 sweeps '
-        f'{seeds} seeds show a difference of {console.cell(least)}'
-    )
+    data = sweep.data_of_arms
+    sets = dict.fromkeys(data.values())
+    lines = []
+    for name in sets:
+        arms = [arm for arm in data if data[arm] == name]
+        pilot = {arm: scores[arm] for arm in arms if arm in scores}
+        looks = sweep.looks * len(sets)
+        least = analysis.smallest_seen(pilot, len(arms), seeds, looks)
+        if least is None:
+            return 'power: not known before two arms have two finished seeds'
+        runs = sum(map(len, pilot.values()))
+        lines.append(
+            f'power: by the spread of {runs} finished runs, in 80 of 100 sweeps '
+            f'{seeds} seeds show a difference of {console.cell(least)}'
+        )
+        if name:
+            lines[-1] += f' on {name}'
+    return '\n'.join(lines)
 
 
 def _work(sweep: Sweep, index: int, workers_in_all: int) -> None:

@@ -282,6 +282,47 @@ def test_looks_share_the_error_rate():
     assert widths[1] / widths[0] == pytest.approx(reach[1] / reach[0], rel=1e-3)
 
 
+def of_two_tasks(random, arms=3, seeds=3):
+    """Scores that vary ten times as much on one task, and the tasks of the arms."""
+    scores, tasks = {}, {}
+    for task, size in (('quiet', 1.0), ('loud', 10.0)):
+        for arm, by_seed in drawn(arms, seeds, random=random).items():
+            name = f'{task}, {arm}'
+            scores[name] = {seed: size * score for seed, score in by_seed.items()}
+            tasks[name] = task
+    return scores, tasks
+
+
+def test_a_difference_is_told_by_the_arms_of_its_own_data():
+    scores, tasks = of_two_tasks(np.random.default_rng(4))
+    quiet, loud = ('quiet, arm 1', 'quiet, arm 0'), ('loud, arm 2', 'loud, arm 0')
+    between = ('loud, arm 0', 'quiet, arm 0')
+    found = compare(scores, contrasts=[loud, quiet], data=tasks)
+    for contrast, pair in zip(found, (loud, quiet), strict=True):
+        own = {arm: scores[arm] for arm in scores if tasks[arm] == tasks[pair[0]]}
+        (alone,) = compare(own, contrasts=[pair], looks=2)
+        assert contrast == alone
+    (across,) = compare(scores, contrasts=[between], data=tasks)
+    assert across == compare(scores, contrasts=[between])[0]
+
+
+def test_intervals_of_several_data_sets_hold_together(monkeypatch):
+    monkeypatch.setattr(analysis, '_POINTS', 11)
+    random = np.random.default_rng(5)
+    alarms, widths = [], []
+    for _ in range(400):
+        scores, tasks = of_two_tasks(random)
+        pairs = [
+            (f'{x}, arm {i}', f'{x}, arm 0') for x in ('quiet', 'loud') for i in (1, 2)
+        ]
+        found = compare(scores, contrasts=pairs, data=tasks)
+        alarms.append(any(x.significant for x in found))
+        widths.append([x.high - x.low for x in found if tasks[x.arm] == 'quiet'])
+    error = np.sqrt(0.05 * 0.95 / 400)
+    assert abs(np.mean(alarms) - 0.05) < 3 * error
+    assert np.mean(widths) < 10  # with the chance of both tasks in all it would be 58
+
+
 def test_seeds_added_by_the_width_of_intervals_keep_the_error_rate(monkeypatch):
     monkeypatch.setattr(analysis, '_POINTS', 11)
     random = np.random.default_rng(2)

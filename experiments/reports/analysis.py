@@ -8,6 +8,7 @@ arms and a base; Tukey 1953, of all pairs; Hothorn, Bretz and Westfall 2008, of 
 contrasts).
 """
 
+import collections
 import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -90,6 +91,7 @@ def compare(
     contrasts: Sequence[Pair] = (),
     margin: float | None = None,
     looks: int = 1,
+    data: Mapping[str, str] | None = None,
 ) -> list[Contrast]:
     """Differences between arms, with intervals that hold together.
 
@@ -103,6 +105,10 @@ def compare(
       margin: differences below it do not matter.
       looks: how often seeds may be added by what the intervals were. Each look has an
         equal share of the error rate, so that all hold together whichever is the last.
+      data: arm → what its scores are of; None: all are of the same. On other data a
+        seed brings something else, and chance is another: a difference is told by the
+        arms of its own data alone, and each data set has an equal share of the error
+        rate (Bonferroni).
 
     Raises:
       ValueError: an arm is not there, or has no score; a score is not finite; a margin
@@ -117,6 +123,22 @@ def compare(
     else:
         pairs = list(combinations(scores, 2))
     _check(scores, pairs)
+    data = data or {}
+    by_data = collections.defaultdict(list)
+    for pair in pairs:
+        by_data[frozenset(map(data.get, pair))].append(pair)
+    found = {}
+    for sets, of_sets in by_data.items():
+        own = {arm: x for arm, x in scores.items() if data.get(arm) in sets}
+        for contrast in _family(own, of_sets, margin, looks * len(by_data)):
+            found[contrast.arm, contrast.base] = contrast
+    return [found[pair] for pair in pairs]
+
+
+def _family(
+    scores: Scores, pairs: Sequence[Pair], margin: float | None, looks: int
+) -> list[Contrast]:
+    """The same of arms that have one law of chance; arguments as `compare` has them."""
     ordered = dict(sorted(scores.items()))  # the same answer in any order
     means, covariance, variance, freedom = _fit(ordered)
     differences = _differences(pairs, list(ordered))

@@ -16,7 +16,7 @@ from experiments.reports.tables import PValue, Table
 from experiments.runs.reading import Run
 from experiments.sweeps import planning
 from experiments.sweeps.planning import Tried
-from experiments.sweeps.schema import Sweep, Tuning
+from experiments.sweeps.schema import Tuning
 
 
 def effects(study: Study) -> Table | None:
@@ -51,7 +51,7 @@ def across_data(study: Study) -> Table | None:
       None where it has not, or an arm has no score of one.
     """
     sweep = study.sweep
-    data = _factor_of_data(sweep)
+    data = sweep.factor_of_data
     if data is None or len(sweep.factors) < 2:
         return None
     names = sweep.without_factor(data)
@@ -82,14 +82,6 @@ def across_data(study: Study) -> Table | None:
     )
     columns = ('arm', 'mean rank', f'above {base}', '95 % interval')
     return Table('across_data', 'Over all data sets', columns, rows, note=note)
-
-
-def _factor_of_data(sweep: Sweep) -> str | None:
-    """Which of the factors is one of data sets."""
-    for factor, levels in sweep.factors.items():
-        if all('data' in overrides for overrides in levels.values()):
-            return factor
-    return None
 
 
 def time_to_target(study: Study) -> Table | None:

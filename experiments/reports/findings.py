@@ -45,9 +45,10 @@ def declared(study: Study) -> list[Contrast]:
     pairs = [pair for pair in study.sweep.contrasts if scores.keys() >= set(pair)]
     if not pairs:
         return []
-    margin = study.sweep.margin or None
-    looks = study.sweep.looks
-    return analysis.compare(scores, contrasts=pairs, margin=margin, looks=looks)
+    sweep = study.sweep
+    margin = sweep.margin or None
+    data = sweep.data_of_arms
+    return analysis.compare(scores, None, pairs, margin, sweep.looks, data)
 
 
 def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
@@ -214,6 +215,11 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
       contrasts: as `declared` has them.
     """
     lines = [_sentence(study, contrast) for contrast in contrasts]
+    if contrasts and study.sweep.factor_of_data:
+        lines.append(
+            'A difference is told by the runs of its own data, where seeds bring, and '
+            'chance is, something else; the intervals of all hold together.'
+        )
     if not study.scores():
         lines.append('No run has finished: there is no score to compare.')
     if study.sweep.until is not None:

@@ -158,7 +158,9 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     pairs = [pair for pair in sweep.contrasts if found.keys() >= set(pair)]
     widths = []
     if pairs or sweep.base in found:
-        contrasts = analysis.compare(found, sweep.base, pairs, looks=sweep.looks)
+        contrasts = analysis.compare(
+            found, sweep.base, pairs, looks=sweep.looks, data=sweep.data_of_arms
+        )
         widths = [x.high - x.effect for x in contrasts if x.high is not None]
     if not widths:
         return f'after {seeds} seeds no interval can be told'

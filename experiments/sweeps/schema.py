@@ -197,6 +197,20 @@ class Sweep:
             found.add('train.steps')
         return found
 
+    @property
+    def factor_of_data(self) -> str | None:
+        """Which of the factors is one of data sets."""
+        for factor, levels in self.factors.items():
+            if all('data' in overrides for overrides in levels.values()):
+                return factor
+        return None
+
+    @property
+    def data_of_arms(self) -> dict[str, str]:
+        """Arm → its level of the factor of data; without one, that of none."""
+        factor = self.factor_of_data
+        return {arm: self.levels.get(arm, {}).get(factor, '') for arm in self.arms}
+
     def without_factor(self, factor: str) -> dict[str, str]:
         """Arm → its name without its level of a factor."""
         names = {}
