@@ -24,6 +24,8 @@ NO_POSITION = -(2**30)
 class KeyValues(struct.PyTreeNode):
     """Keys and values in the compute dtype, with the int32 positions of their tokens.
 
+    Those of a cache may be float32 instead, which holds the same values.
+
     The length is the last axis, so that both products of attention read memory in
     order. On CPU this makes a decoding step several times faster.
     """
@@ -76,6 +78,7 @@ class Cache(struct.PyTreeNode):
     @classmethod
     def starting_with(cls, prefix: KeyValues) -> Self:
         """A cache of a prefix, with no slots yet."""
+        prefix = jax.tree.map(_as_kept, prefix)
         return cls(prefix, jax.tree.map(lambda x: x[..., :0], prefix))
 
     def append(self, new: KeyValues, beam: BeamState) -> tuple[Self, KeyValues]:
@@ -87,6 +90,7 @@ class Cache(struct.PyTreeNode):
         slot = beam.step * beam.num_hypotheses
 
         def write(old, value):
+            value = value.astype(old.dtype)
             return jax.lax.dynamic_update_slice_in_dim(old, value, slot, axis=-1)
 
         def after_prefix(prefix, generated):
@@ -108,6 +112,17 @@ class Cache(struct.PyTreeNode):
             return jnp.pad(x, padding)
 
         return self.replace(generated=jax.tree.map(extend, self.generated))
+
+
+def _as_kept(x: jax.Array) -> jax.Array:
+    """In the dtype of a cache's slots: on CPU float32 in the place of bfloat16.
+
+    XLA has no update of bfloat16 there. It would convert all slots to float32 and back
+    at each step, which takes longer than what their products save.
+    """
+    if x.dtype == jnp.bfloat16 and jax.default_backend() == 'cpu':
+        return x.astype(jnp.float32)
+    return x
 
 
 class LayersCache(struct.PyTreeNode):

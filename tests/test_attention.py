@@ -9,7 +9,7 @@ from tiny import apply, float64, variables
 from flaxformer_lite.attention.flash import Flash
 from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.config import variants
-from flaxformer_lite.kv_cache import BeamState, KeyValues
+from flaxformer_lite.kv_cache import BeamState, Cache, KeyValues
 
 
 def keys_values(key_BSHK, value_BSHU, dtype=jnp.float32):
@@ -359,6 +359,46 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients(name):
     assert all(np.isfinite(g).all() for g in gradients)
     np.testing.assert_array_equal(gradients[0][:, 1], 0.0)
     np.testing.assert_array_equal(gradients[2][:, 2], 0.0)
+
+
+@every
+def test_keys_and_values_may_be_kept_as_float32(name):
+    """As a cache does; queries and weights are rounded as before."""
+    attention = variants.make('attention', name)
+    arrays = [random(1, n, 2, 4, seed=n) for n in (2, 3, 3)]
+    q_BTHK, kv = jnp.asarray(arrays[0], jnp.bfloat16), keys_values(*arrays[1:])
+    arguments = dict(
+        positions_BT=jnp.arange(2)[None], mask_BHTS=jnp.ones((1, 1, 2, 3), bool)
+    )
+
+    def attended(dtype):
+        kept = kv.replace(
+            key_BGKS=kv.key_BGKS.astype(jnp.bfloat16).astype(dtype),
+            value_BGUS=kv.value_BGUS.astype(jnp.bfloat16).astype(dtype),
+        )
+        p = variables(attention, q_BTHK, kept, **arguments)
+        return apply(attention, p, q_BTHK, kept, **arguments)
+
+    expected = attended(jnp.bfloat16)
+    np.testing.assert_allclose(attended(jnp.float32), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_cache_of_bfloat16_has_what_was_written_to_it():
+    def tokens(number, seed):
+        shape = 2, number, 3, 4
+        arrays = (random(*shape, seed=seed + i) for i in range(2))
+        return keys_values(*arrays, dtype=jnp.bfloat16)
+
+    prefix, new = tokens(2, seed=0), tokens(1, seed=2)
+    step = jnp.int32(1)
+    beam = BeamState(step, jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1, 3), bool))
+    cache = Cache.starting_with(prefix).allocate(1, 3)
+    cache, everything = jax.jit(Cache.append)(cache, new, beam)
+    leaves = map(jax.tree.leaves, (everything, prefix, new))
+    for found, first, own in zip(*leaves, strict=True):
+        np.testing.assert_array_equal(found[..., :2], first)
+        np.testing.assert_array_equal(found[..., 3:4], own)
+        assert not found[..., 2].any() and not found[..., 4].any()
 
 
 @BELOW

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from flaxformer_lite.kv_cache import Cache, CacheState, KeyValues
 from flaxformer_lite.layers.dropout import Dropout
@@ -22,10 +23,11 @@ def dot_products(q_BTHK: jax.Array, key_BHKS: jax.Array) -> jax.Array:
     return einsum('bthk,bhks->bhts', q_BTHK, key_BHKS)
 
 
-def weighted_sum(weights_BHTS: jax.Array, value_BHUS: jax.Array) -> jax.Array:
-    """Σ_s w_s v_s, float32 BTHU."""
-    weights_BHTS = weights_BHTS.astype(value_BHUS.dtype)
-    return einsum('bhts,bhus->bthu', weights_BHTS, value_BHUS)
+def weighted_sum(
+    weights_BHTS: jax.Array, value_BHUS: jax.Array, dtype: DTypeLike
+) -> jax.Array:
+    """Σ_s w_s v_s, float32 BTHU, of weights that are rounded to the compute dtype."""
+    return einsum('bhts,bhus->bthu', weights_BHTS.astype(dtype), value_BHUS)
 
 
 def append_one(value_BHUS: jax.Array) -> jax.Array:
@@ -118,7 +120,7 @@ class Attention(Checked, nn.Module):
             scores_BHTS += bias_BHTS
         weights_BHTS = self.weights(scores_BHTS, mask_BHTS)
         self.sow('intermediates', 'weights', weights_BHTS)
-        y_BTHU = weighted_sum(weights_BHTS, kv.value_BGUS)
+        y_BTHU = weighted_sum(weights_BHTS, kv.value_BGUS, q_BTHK.dtype)
         if relative_positions is not None:
             y_BTHU += relative_positions.values(
                 weights_BHTS, positions_BT, kv.positions_BS

@@ -19,6 +19,7 @@ class Bilinear(Attention):
             return jnp.broadcast_to(jnp.eye(d_k), shape)
 
         form_HKK = self.param('form', identity, (num_heads, d_k, d_k))
+        dtype = q_BTHK.dtype
         q_BTHK = q_BTHK.astype(jnp.float32)
         q_BTHK = jnp.einsum('bthk,hkj->bthj', q_BTHK, form_HKK * d_k**-0.5)
-        return dot_products(q_BTHK.astype(kv.key_BGKS.dtype), kv.key_BGKS)
+        return dot_products(q_BTHK.astype(dtype), kv.key_BGKS)

@@ -94,8 +94,8 @@ def _attend_from_block(scores, key_blocks, value_blocks, queries):
     def add_block(carry, block):
         key_BHKS, value_BHUS, mask_BHTS, bias_BHTS = block
         scores_BHTS = scores(q_BTHK, key_BHKS, bias_BHTS)
-        highest_BHT, sum_BTHU = carry
-        carry = _add_block(highest_BHT, sum_BTHU, scores_BHTS, value_BHUS, mask_BHTS)
+        scores_BHTS = jnp.where(mask_BHTS, scores_BHTS, -jnp.inf)
+        carry = _add_block(*carry, scores_BHTS, value_BHUS, q_BTHK.dtype)
         return carry, None
 
     blocks = key_blocks, value_blocks, mask_blocks, bias_blocks
@@ -103,17 +103,16 @@ def _attend_from_block(scores, key_blocks, value_blocks, queries):
     return divide_by_last(sum_BTHU)
 
 
-def _add_block(highest_BHT, sum_BTHU, scores_BHTS, value_BHUS, mask_BHTS):
+def _add_block(highest_BHT, sum_BTHU, scores_BHTS, value_BHUS, dtype):
     """Adds exp(scores) · [values, 1] of a block of keys to the sums so far.
 
     Both the sums and what is added are relative to exp(the highest score so far).
     """
-    scores_BHTS = jnp.where(mask_BHTS, scores_BHTS, -jnp.inf)
     new_highest_BHT = jnp.maximum(highest_BHT, scores_BHTS.max(-1))
     new_highest_BHT = jax.lax.stop_gradient(new_highest_BHT)
     shrink_BHT = jnp.exp(highest_BHT - new_highest_BHT)
     shrink_BTH = jnp.swapaxes(shrink_BHT, 1, 2)
     exp_BHTS = jnp.exp(scores_BHTS - new_highest_BHT[..., None])
-    new_sum_BTHU = weighted_sum(exp_BHTS, value_BHUS)
+    new_sum_BTHU = weighted_sum(exp_BHTS, value_BHUS, dtype)
     sum_BTHU = sum_BTHU * shrink_BTH[..., None] + new_sum_BTHU
     return new_highest_BHT, sum_BTHU

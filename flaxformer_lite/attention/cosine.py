@@ -29,7 +29,7 @@ class Cosine(Attention):
     def scores(self, q_BTHK, kv):
         init = nn.initializers.constant(self.start)
         temperature_H = self.param('temperature', init, q_BTHK.shape[2:3])
-        dtype = kv.key_BGKS.dtype
+        dtype = q_BTHK.dtype
         q_BTHK = unit_vector(q_BTHK, -1).astype(dtype)
         key_BHKS = unit_vector(kv.key_BGKS, -2).astype(dtype)
         scores_BHTS = dot_products(q_BTHK, key_BHKS)

@@ -13,9 +13,9 @@ def einsum(subscripts: str, x: jax.Array, y: jax.Array) -> jax.Array:
 
     Args:
       subscripts: such as 'bthk,bhks->bhts'; each letter stands in two of the terms.
-      x, y: of one dtype, which is that of their gradients.
+      x, y: of one dtype, which is that of their gradients; or one of them float32.
     """
-    if x.dtype == jnp.float32:
+    if jnp.float32 in (x.dtype, y.dtype):
         return reference(subscripts, x, y)  # there is nothing to round
     chosen = choose(
         functools.partial(reference, subscripts), functools.partial(tuned, subscripts)
