@@ -6,6 +6,7 @@ a visibility mask says which slots belong to the past of which hypothesis. So be
 reordered by changing a mask of booleans, and no keys or values are gathered.
 """
 
+import contextlib
 from typing import Any, Self
 
 import jax
@@ -15,6 +16,20 @@ from flax import struct
 # What one layer carries from step to step: a `Cache`, or anything with its `append` and
 # `allocate`, such as the running sums of `attention/linear.py`.
 CacheState = Any
+
+
+# A part of the keys of JAX's caches, as that of `ops/choose.py` is.
+_are_float32 = jax.make_user_context(False)
+
+
+def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
+    """Within it caches hold bfloat16 as float32: the same values, twice the memory.
+
+    It is for programs of a CPU, where XLA has no update of bfloat16: at each step it
+    converts all slots to float32 and back, for longer than their products save. It
+    decides when a function is traced.
+    """
+    return _are_float32(are)
 
 
 # The position of a key that has none, and is near every query.
@@ -115,12 +130,8 @@ class Cache(struct.PyTreeNode):
 
 
 def _as_kept(x: jax.Array) -> jax.Array:
-    """In the dtype of a cache's slots: on CPU float32 in the place of bfloat16.
-
-    XLA has no update of bfloat16 there. It would convert all slots to float32 and back
-    at each step, which takes longer than what their products save.
-    """
-    if x.dtype == jnp.bfloat16 and jax.default_backend() == 'cpu':
+    """In the dtype of a cache's slots."""
+    if x.dtype == jnp.bfloat16 and _are_float32.value:
         return x.astype(jnp.float32)
     return x
 

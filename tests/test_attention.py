@@ -4,12 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 from tiny import apply, float64, variables
 
 from flaxformer_lite.attention.flash import Flash
 from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.config import variants
-from flaxformer_lite.kv_cache import BeamState, Cache, KeyValues
+from flaxformer_lite.generation import generate
+from flaxformer_lite.kv_cache import BeamState, Cache, KeyValues, float32_slots
+from flaxformer_lite.training.train_step import init_variables
 
 
 def keys_values(key_BSHK, value_BSHU, dtype=jnp.float32):
@@ -383,7 +386,8 @@ def test_keys_and_values_may_be_kept_as_float32(name):
     np.testing.assert_allclose(attended(jnp.float32), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_cache_of_bfloat16_has_what_was_written_to_it():
+@pytest.mark.parametrize('are_float32', [False, True])
+def test_a_cache_of_bfloat16_has_what_was_written_to_it(are_float32):
     def tokens(number, seed):
         shape = 2, number, 3, 4
         arrays = (random(*shape, seed=seed + i) for i in range(2))
@@ -392,13 +396,28 @@ def test_a_cache_of_bfloat16_has_what_was_written_to_it():
     prefix, new = tokens(2, seed=0), tokens(1, seed=2)
     step = jnp.int32(1)
     beam = BeamState(step, jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1, 3), bool))
-    cache = Cache.starting_with(prefix).allocate(1, 3)
+    with float32_slots(are_float32):
+        cache = Cache.starting_with(prefix).allocate(1, 3)
     cache, everything = jax.jit(Cache.append)(cache, new, beam)
+    assert everything.key_BGKS.dtype == (jnp.float32 if are_float32 else jnp.bfloat16)
     leaves = map(jax.tree.leaves, (everything, prefix, new))
     for found, first, own in zip(*leaves, strict=True):
         np.testing.assert_array_equal(found[..., :2], first)
         np.testing.assert_array_equal(found[..., 3:4], own)
         assert not found[..., 2].any() and not found[..., 4].any()
+
+
+def test_a_search_finds_the_same_with_slots_of_float32():
+    model = tiny.model(dtype='bfloat16')
+    source_BS = jnp.arange(3, 13, dtype=jnp.int32).reshape(2, 5)
+    variables = init_variables(model, jax.random.key(0))
+    found = []
+    for are_float32 in (False, True):
+        with float32_slots(are_float32):
+            found.append(generate(model, variables, source_BS, 'beam(beams=3)'))
+    plain, kept = found
+    np.testing.assert_array_equal(kept.tokens_BNL, plain.tokens_BNL)
+    np.testing.assert_allclose(kept.scores_BN, plain.scores_BN, rtol=1e-5)
 
 
 @BELOW

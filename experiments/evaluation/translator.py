@@ -21,6 +21,7 @@ from experiments.data.tokenizers.base import Progress, Tokenizer, on_one_line
 from experiments.errors import UserError
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
+from flaxformer_lite import kv_cache
 from flaxformer_lite.decoding import DecodeResult
 from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.generation import Settings, decode_rows
@@ -246,7 +247,8 @@ def _search(
         length = source_BS.shape[1] - 1 + extra_length
         settings = Settings(*choice, length, model.special_tokens, n_best)
         arrays = (source_BS, max_len_B, numbers_B)
-        return decode_rows(model, settings, variables, key, *arrays)
+        with kv_cache.float32_slots(jax.default_backend() == 'cpu'):
+            return decode_rows(model, settings, variables, key, *arrays)
 
     jitted = jax.jit(decode, out_shardings=devices.readable_rows())
     return compilation.Program(jitted)
