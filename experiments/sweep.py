@@ -90,21 +90,22 @@ def _power(sweep: Sweep) -> str:
     seeds = len(sweep.seeds)
     data = sweep.data_of_arms
     sets = dict.fromkeys(data.values())
+    looks = sweep.looks * len(sets)
     lines = []
     for name in sets:
         arms = [arm for arm in data if data[arm] == name]
         pilot = {arm: scores[arm] for arm in arms if arm in scores}
-        looks = sweep.looks * len(sets)
         least = analysis.smallest_seen(pilot, len(arms), seeds, looks)
+        where = f' on {name}' if name else ''
         if least is None:
-            return 'power: not known before two arms have two finished seeds'
-        runs = sum(map(len, pilot.values()))
-        lines.append(
-            f'power: by the spread of {runs} finished runs, in 80 of 100 sweeps '
-            f'{seeds} seeds show a difference of {console.cell(least)}'
-        )
-        if name:
-            lines[-1] += f' on {name}'
+            known = f'not known{where} before two arms have two finished seeds'
+        else:
+            runs = sum(map(len, pilot.values()))
+            known = (
+                f'by the spread of {runs} finished runs{where}, in 80 of 100 sweeps '
+                f'{seeds} seeds show a difference of {console.cell(least)}'
+            )
+        lines.append(f'power: {known}')
     return '\n'.join(lines)
 
 

@@ -18,20 +18,6 @@ from flax import struct
 CacheState = Any
 
 
-# A part of the keys of JAX's caches, as that of `ops/choose.py` is.
-_are_float32 = jax.make_user_context(False)
-
-
-def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
-    """Within it caches hold bfloat16 as float32: the same values, twice the memory.
-
-    It is for programs of a CPU, where XLA has no update of bfloat16: at each step it
-    converts all slots to float32 and back, for longer than their products save. It
-    decides when a function is traced.
-    """
-    return _are_float32(are)
-
-
 # The position of a key that has none, and is near every query.
 NO_POSITION = -(2**30)
 
@@ -127,6 +113,20 @@ class Cache(struct.PyTreeNode):
             return jnp.pad(x, padding)
 
         return self.replace(generated=jax.tree.map(extend, self.generated))
+
+
+# As in `ops/choose.py`: JAX traces a function again where this has changed.
+_are_float32 = jax.make_user_context(False)
+
+
+def float32_slots(are: bool = True) -> contextlib.AbstractContextManager[Any]:
+    """Within it, a cache that begins holds bfloat16 as float32: the same values.
+
+    For a CPU's programs. XLA cannot write bfloat16 in place there: at each step it
+    would convert all slots to float32 and back, for longer than bfloat16's products
+    save. It decides when a function is traced, for that does not know its platform.
+    """
+    return _are_float32(are)
 
 
 def _as_kept(x: jax.Array) -> jax.Array:

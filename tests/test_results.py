@@ -3,12 +3,16 @@
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from experiments import report
 from experiments.errors import UserError
-from experiments.reports import scores
+from experiments.reports import findings, scores
+from experiments.reports.arms import Measure
+from experiments.reports.tables import escape_markdown
+from experiments.sweeps import planning
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = sorted(x.parents[1] for x in (ROOT / 'results').glob('*/tables/runs.csv'))
@@ -45,3 +49,23 @@ def test_an_answer_that_does_not_follow_is_said(tmp_path, monkeypatch, capsys):
     file.with_name('answer.csv').write_text('arm\nx\n', encoding='utf-8')
     with pytest.raises(UserError, match='answer.csv is not the answer of a report'):
         scores.recompute(folder)
+
+
+def declared(folder):
+    """The sentences of a report on the differences that its sweep declares."""
+    sweep = planning.load(ROOT / f'configs/sweeps/{folder.name}.py')
+    name, _, score = sweep.measure.rpartition(' ')
+    found = scores.read_scores(folder / 'tables/runs.csv')
+    study = SimpleNamespace(
+        sweep=sweep,
+        scores=lambda: found,
+        measure=Measure(name, score, score not in ('loss', 'perplexity')),
+    )
+    return findings.answer(study, findings.declared(study))
+
+
+@pytest.mark.parametrize('folder', FOLDERS, ids=lambda folder: folder.name)
+def test_a_report_says_what_its_scores_say_of_the_question(folder):
+    text = (folder / 'report.md').read_text('utf-8')
+    for sentence in declared(folder):
+        assert escape_markdown(sentence) in text

@@ -228,6 +228,20 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
     assert 'by the spread of 4 finished runs, in 80 of 100 sweeps 2 seeds' in out
 
 
+def test_a_dry_run_tells_the_power_on_each_data_set(folder, monkeypatch):
+    scans = {name: {'data': f'scan(split="{name}")'} for name in ('simple', 'length')}
+    heads = {name: {'model.num_heads': int(name)} for name in ('2', '4')}
+    factors = {'split': scans, 'heads': heads}
+    file = write_sweep(folder, arms={}, factors=factors, base='simple, 2')
+    pilot = {'simple, 2': {0: 4.0, 1: 4.1}, 'simple, 4': {0: 4.4, 1: 4.9}}
+    monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
+    simple, length = sweep._power(planning.load(file)).splitlines()
+    assert 'by the spread of 4 finished runs on simple, in 80 of 100' in simple
+    assert (
+        length == 'power: not known on length before two arms have two finished seeds'
+    )
+
+
 @pytest.mark.parametrize(
     ('arm', 'argument', 'message'),
     [

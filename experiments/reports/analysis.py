@@ -106,9 +106,9 @@ def compare(
       looks: how often seeds may be added by what the intervals were. Each look has an
         equal share of the error rate, so that all hold together whichever is the last.
       data: arm → what its scores are of; None: all are of the same. On other data a
-        seed brings something else, and chance is another: a difference is told by the
-        arms of its own data alone, and each data set has an equal share of the error
-        rate (Bonferroni).
+        seed brings something else, and chance is another: a difference is estimated
+        from the arms of its own data alone, and each data set has an equal share of the
+        error rate (Bonferroni).
 
     Raises:
       ValueError: an arm is not there, or has no score; a score is not finite; a margin

@@ -41,14 +41,18 @@ def from_base(study: Study) -> dict[str, Contrast]:
 
 def declared(study: Study) -> list[Contrast]:
     """The differences that a sweep's file names as its question, as far as there."""
+    sweep = study.sweep
     scores = study.scores()
-    pairs = [pair for pair in study.sweep.contrasts if scores.keys() >= set(pair)]
+    pairs = [pair for pair in sweep.contrasts if scores.keys() >= set(pair)]
     if not pairs:
         return []
-    sweep = study.sweep
-    margin = sweep.margin or None
-    data = sweep.data_of_arms
-    return analysis.compare(scores, None, pairs, margin, sweep.looks, data)
+    return analysis.compare(
+        scores,
+        contrasts=pairs,
+        margin=sweep.margin or None,
+        looks=sweep.looks,
+        data=sweep.data_of_arms,
+    )
 
 
 def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
@@ -217,8 +221,9 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
     lines = [_sentence(study, contrast) for contrast in contrasts]
     if contrasts and study.sweep.factor_of_data:
         lines.append(
-            'A difference is told by the runs of its own data, where seeds bring, and '
-            'chance is, something else; the intervals of all hold together.'
+            'Each difference is estimated from the runs of its own data alone, for '
+            'seeds and chance differ between data sets; the intervals of all hold '
+            'together.'
         )
     if not study.scores():
         lines.append('No run has finished: there is no score to compare.')

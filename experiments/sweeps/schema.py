@@ -207,7 +207,7 @@ class Sweep:
 
     @property
     def data_of_arms(self) -> dict[str, str]:
-        """Arm → its level of the factor of data; without one, that of none."""
+        """Arm → its level of the factor of data; '' where there is no such factor."""
         factor = self.factor_of_data
         return {arm: self.levels.get(arm, {}).get(factor, '') for arm in self.arms}
 
