@@ -1,5 +1,8 @@
 """Multi30k, English to German: what a tiny Transformer reaches, on four test sets.
 
+Its arms ask what brings more than 33 million tokens of it: as many again, and two passes
+that are to agree.
+
     python -m experiments.sweep --config=configs/sweeps/multi30k.py --workers=2
 
 It needs the folder `multi30k/` of results/README.md, with all four test sets.
@@ -32,7 +35,14 @@ def get_config() -> dict:
             'checkpoint.every': 400,
             'checkpoint.keep': 5,
         },
-        arms={'BPE-dropout': {}},
+        arms={
+            'BPE-dropout': {},
+            'twice the tokens': {'batch.tokens': 8_192},
+            'twice the tokens, R-Drop': {
+                'batch.tokens': 8_192,
+                'train.loss': 'r_drop(weight=5.0, label_smoothing=0.1)',
+            },
+        },
         seeds=(0, 1, 2),
         base='BPE-dropout',
         measure='test_2016_flickr bleu',
