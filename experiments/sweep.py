@@ -88,24 +88,23 @@ def _power(sweep: Sweep) -> str:
 
     scores = planning.scores(sweep.runs)
     seeds = len(sweep.seeds)
-    data = sweep.data_of_arms
-    sets = dict.fromkeys(data.values())
+    bases = sweep.bases(sweep.base)
+    sets = dict.fromkeys(bases.values())
     looks = sweep.looks * len(sets)
     lines = []
-    for name in sets:
-        arms = [arm for arm in data if data[arm] == name]
+    for base in sets:
+        arms = [arm for arm in bases if bases[arm] == base]
         pilot = {arm: scores[arm] for arm in arms if arm in scores}
         least = analysis.smallest_seen(pilot, len(arms), seeds, looks)
-        where = f' on {name}' if name else ''
-        if least is None:
-            known = f'not known{where} before two arms have two finished seeds'
-        else:
+        known = 'not known before two arms have two finished seeds'
+        if least is not None:
             runs = sum(map(len, pilot.values()))
             known = (
-                f'by the spread of {runs} finished runs{where}, in 80 of 100 sweeps '
-                f'{seeds} seeds show a difference of {console.cell(least)}'
+                f'by the spread of {runs} finished runs, in 80 of 100 sweeps {seeds} '
+                f'seeds show a difference of {console.cell(least)}'
             )
-        lines.append(f'power: {known}')
+        where = f' beside {base}' if len(sets) > 1 else ''
+        lines.append(f'power{where}: {known}')
     return '\n'.join(lines)
 
 

@@ -1,10 +1,21 @@
 """What a report says of a sweep's factors and of its tuning."""
 
+import numpy as np
 import pytest
 from made_runs import make
+from scipy import stats
 from test_sweep_plans import TUNE, by_value, finish, planned
 
-from experiments.reports import arms, designs, figures, page, tables
+from experiments.reports import (
+    arms,
+    conditions,
+    designs,
+    figures,
+    findings,
+    page,
+    tables,
+)
+from experiments.reports import scores as report_scores
 from experiments.reports.arms import Arm, Measure, Study
 from experiments.runs import reading
 from experiments.sweeps import planning
@@ -91,6 +102,64 @@ def test_factors_and_their_interaction_are_told_apart(tmp_path, monkeypatch):
     assert found['depth × norm'][3] < 0.05
     assert 'depth × norm' in tables.markdown(table)
     assert designs.effects(arms.study(runs, None)) is None
+
+
+@pytest.mark.parametrize('measure', ['test bleu', 'test loss'])
+def test_an_arm_stands_beside_the_base_on_its_own_data(tmp_path, monkeypatch, measure):
+    monkeypatch.chdir(tmp_path)
+    factors = {
+        'rows': {f'{n}': {'data': f'grammar(pairs={n})'} for n in (2000, 3000)},
+        'model.residual': ['pre_norm', 'rezero'],
+    }
+    sweep = planned(
+        tmp_path,
+        arms=...,
+        factors=factors,
+        base='2000, pre_norm',
+        seeds=[0, 1, 2],
+        measure=measure,
+    )
+    scores = {
+        '2000, pre_norm': [30.0, 30.2, 30.1],
+        '2000, rezero': [35.0, 35.1, 35.3],
+        '3000, pre_norm': [60.0, 66.0, 63.0],
+        '3000, rezero': [61.0, 65.0, 66.0],
+    }
+    for run in sweep.runs:
+        score = scores[run.arm][run.seed]
+        make(run.path, score, train__seed=run.seed)
+        finish(run, score if measure == 'test bleu' else 100 - score)
+    runs = [reading.read_run(run.path) for run in sweep.runs]
+    study = arms.study(runs, sweep)
+    table = findings.ranking(study, findings.from_base(study))
+    rows = {row[0]: row[2:] for row in table.rows}
+    assert table.columns[-1] == 'from'
+    assert [(arm, *row[-2:]) for arm, row in rows.items()] == [
+        ('2000, rezero', 'better', '2000, pre_norm'),
+        ('2000, pre_norm', 'the base', '2000, pre_norm'),
+        ('3000, rezero', 'no difference shown', '3000, pre_norm'),
+        ('3000, pre_norm', 'the base', '3000, pre_norm'),
+    ]
+    sign = 1 if measure == 'test bleu' else -1
+    for rows_of in ('2000', '3000'):
+        base, arm = f'{rows_of}, pre_norm', f'{rows_of}, rezero'
+        # A paired t-test of each data set, at half of the error rate.
+        differences = np.subtract(scores[arm], scores[base])
+        test = stats.ttest_1samp(differences, 0)
+        interval = test.confidence_interval(0.975)
+        _, effect, found, *_ = rows[arm]
+        ends = sorted([sign * interval.low, sign * interval.high])
+        assert effect == pytest.approx(sign * differences.mean())
+        assert [found.low, found.high] == pytest.approx(ends, rel=1e-3)
+    warnings = conditions.warnings(study)
+    assert not any('sentences' in line for line in warnings)
+    page.write(study, tmp_path / 'report')
+    again, others = report_scores.recompute(tmp_path / 'report')
+    assert [row[:2] for row in again.rows] == [
+        ('2000, rezero', '2000, pre_norm'),
+        ('3000, rezero', '3000, pre_norm'),
+    ]
+    assert not others
 
 
 @pytest.mark.parametrize('measure', ['test bleu', 'test loss'])

@@ -236,10 +236,10 @@ def test_a_dry_run_tells_the_power_on_each_data_set(folder, monkeypatch):
     pilot = {'simple, 2': {0: 4.0, 1: 4.1}, 'simple, 4': {0: 4.4, 1: 4.9}}
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
     simple, length = sweep._power(planning.load(file)).splitlines()
-    assert 'by the spread of 4 finished runs on simple, in 80 of 100' in simple
-    assert (
-        length == 'power: not known on length before two arms have two finished seeds'
-    )
+    beside = 'power beside simple, 2: by the spread of 4 finished runs, in 80 of 100'
+    assert simple.startswith(beside)
+    unknown = 'not known before two arms have two finished seeds'
+    assert length == f'power beside length, 2: {unknown}'
 
 
 @pytest.mark.parametrize(

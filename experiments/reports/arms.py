@@ -113,8 +113,28 @@ class Study(NamedTuple):
         """What the scores of translations are called."""
         return metric_names(self.runs)
 
+    @property
+    def bases(self) -> dict[str, str]:
+        """Arm → the one to compare it with, as a sweep has it."""
+        of_all = dict.fromkeys([arm.name for arm in self.arms], self.base.name)
+        return of_all | self.sweep.bases(self.base.name)
+
+    @property
+    def by_data(self) -> 'list[Study]':
+        """A study of each data set, if they are a factor of the sweep; or this one.
+
+        Each has the arms of its data, and what the base is there.
+        """
+        groups = collections.defaultdict(list)
+        for arm in self.arms:
+            groups[self.bases[arm.name]].append(arm)
+        return [
+            self._replace(arms=tuple(arms), base=_base(arms, base))
+            for base, arms in groups.items()
+        ]
+
     def ranked(self) -> list[Arm]:
-        """The arms, best first; those without a score come last."""
+        """The arms, of each data set the best first, and last those without a score."""
 
         def place(arm):
             spread = arm.spread(self.measure)
@@ -122,10 +142,13 @@ class Study(NamedTuple):
                 return math.inf
             return -self.measure.rank(spread.mean)
 
-        return sorted(self.arms, key=place)
+        found = []
+        for part in self.by_data:
+            found += sorted(part.arms, key=place)
+        return found
 
     def scores(self) -> dict[str, dict[Any, float]]:
-        """By arm and seeds, of the arms that have any, the best first."""
+        """By arm and seeds, of the arms that have any, as they are ranked."""
         scores = {arm.name: arm.by_seeds(self.measure) for arm in self.ranked()}
         return {name: by_seeds for name, by_seeds in scores.items() if by_seeds}
 

@@ -79,14 +79,13 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
 
 def warnings(study: Study) -> list[str]:
     """What a reader must know before believing the answer, in sentences."""
-    return [
-        *_missing(study),
-        *_in_no_mean(study),
-        *_beyond_the_question(study),
-        *_unequal_results(study),
-        *_unequal_cost(study),
-        *_unequal_spread(study),
-    ]
+    lines = [*_missing(study), *_in_no_mean(study)]
+    for part in study.by_data:  # what is not compared need not be equal
+        lines += _beyond_the_question(part)
+        lines += _unequal_results(part)
+        lines += _unequal_cost(part)
+        lines += _unequal_spread(part)
+    return list(dict.fromkeys(lines))
 
 
 def _missing(study: Study) -> list[str]:

@@ -30,12 +30,19 @@ NOTHING_ACROSS_SEEDS = 'one seed: nothing can be said across seeds'
 
 
 def from_base(study: Study) -> dict[str, Contrast]:
-    """Arm → how far it is above the base, the best first; of arms with scores."""
+    """Arm → how far it is above the base of its data, of arms with scores.
+
+    Those of a data set stand together, the best first.
+    """
     scores = study.scores()
-    base = study.base.name
-    if base not in scores:
+    bases = study.bases
+    others = [arm for arm in scores if bases[arm] != arm and bases[arm] in scores]
+    if not others:
         return {}
-    found = analysis.compare(scores, base, looks=study.sweep.looks)
+    pairs = [(arm, bases[arm]) for arm in others]
+    found = analysis.compare(
+        scores, contrasts=pairs, looks=study.sweep.looks, data=bases
+    )
     return {contrast.arm: contrast for contrast in found}
 
 
@@ -51,7 +58,7 @@ def declared(study: Study) -> list[Contrast]:
         contrasts=pairs,
         margin=sweep.margin or None,
         looks=sweep.looks,
-        data=sweep.data_of_arms,
+        data=sweep.bases(sweep.base),
     )
 
 
@@ -62,7 +69,7 @@ def verdict(study: Study, arm: Arm, contrast: Contrast | None) -> str:
     of the measure: of a loss, less is better.
 
     Args:
-      study: whose arm it is.
+      study: whose arm it is, of the arm's data alone.
       arm: the arm.
       contrast: of the arm, if `from_base` has one.
     """
@@ -96,16 +103,24 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
       study: whose arms they are.
       contrasts: as `from_base` has them.
     """
+    decimals = (str(study.measure), 'difference', '95 % interval')
+    columns = ['arm', 'seeds', *decimals, 'p', 'p, permuted', 'verdict']
+    parts = study.by_data
+    are_several = len(parts) > 1
     rows = []
-    for arm in study.ranked():
-        contrast = contrasts.get(arm.name)
-        test = (None, None, None, None)
-        if contrast is not None:
-            test = (*cells_of(contrast), permuted(contrast))
-        seeds = len(arm.by_seeds(study.measure))
-        mean = arm.spread(study.measure)
-        said = verdict(study, arm, contrast)
-        rows.append((arm.name, seeds, mean, *test, said))
+    for part in parts:
+        for arm in part.ranked():
+            contrast = contrasts.get(arm.name)
+            test = (None, None, None, None)
+            if contrast is not None:
+                test = (*cells_of(contrast), permuted(contrast))
+            seeds = len(arm.by_seeds(study.measure))
+            mean = arm.spread(study.measure)
+            said = verdict(part, arm, contrast)
+            row = [arm.name, seeds, mean, *test, said]
+            if are_several:
+                row.append(part.base.name)
+            rows.append(row)
     note = (
         'Mean ± standard deviation over seeds. Difference: from the base, without what '
         'a seed brings to all arms alike (blocked by seed, where arms share them). The '
@@ -113,10 +128,14 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
         f'and an arm is better or worse where it is below {LEVEL}. Permuted: p by '
         'exchanging arms within seeds, for which errors need not be normal.'
     )
+    if are_several:
+        columns.append('from')
+        note += (
+            ' Data sets stand one after another, each beside the base on its own data, '
+            'whose runs alone tell its chance; they share the error rate.'
+        )
     if study.sweep.contrasts:
         note += ' Of these, what the question does not name is exploratory.'
-    decimals = (str(study.measure), 'difference', '95 % interval')
-    columns = ('arm', 'seeds', *decimals, 'p', 'p, permuted', 'verdict')
     scores = decimals if study.measure.is_of_translations else ()
     return Table('answer', 'Arms, the best first', columns, rows, scores, note)
 
@@ -137,13 +156,14 @@ def over_sentences(study: Study, contrasts: Mapping[str, Contrast]) -> Table | N
     if not study.measure.is_of_translations:
         return None
     pairs = {}
-    for arm in study.arms:
-        found = [] if arm is study.base else _paired_translations(study, arm)
-        if found:
-            pairs[arm.name] = found
+    for part in study.by_data:
+        for arm in part.arms:
+            found = [] if arm is part.base else _paired_translations(part, arm)
+            if found:
+                pairs[arm.name] = found
+                metric = metric_of(part.base.scored[0], study.measure)
     if not pairs:
         return None
-    metric = metric_of(study.base.scored[0], study.measure)
     rows = []
     for name, found in pairs.items():
         contrast = contrasts.get(name)

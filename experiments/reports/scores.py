@@ -83,8 +83,8 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
     """The answer of a shipped report, of the scores that it ships.
 
     Returns:
-      the differences from the report's base, and the arms of which its `answer.csv`
-      says something else, to three digits.
+      the differences from the report's base, or that of each data set, and the arms of
+      which its `answer.csv` says something else, to three digits.
 
     Raises:
       UserError: `tables/runs.csv` or `tables/answer.csv` is not there or no table of a
@@ -93,11 +93,14 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
     found = read_scores(folder / 'tables/runs.csv')
     answer = folder / 'tables/answer.csv'
     rows = {row['arm']: row for row in _read_rows(answer, ('arm',))}
-    bases = [arm for arm, row in rows.items() if row.get('verdict') == 'the base']
-    if len(bases) != 1:
+    the_base = [arm for arm, row in rows.items() if row.get('verdict') == 'the base']
+    if not the_base:
         raise UserError(f'{answer} is not the answer of a report: it names no base')
+    bases = dict.fromkeys(found, the_base[0])
+    bases |= {arm: row['from'] for arm, row in rows.items() if 'from' in row}
+    pairs = [(arm, bases[arm]) for arm in found if arm not in the_base]
     with user_errors(f'{answer}: '):
-        contrasts = compare(found, bases[0])
+        contrasts = compare(found, contrasts=pairs, data=bases)
     others = []
     for contrast in contrasts:
         if not _is_shipped(contrast, rows.get(contrast.arm, {})):

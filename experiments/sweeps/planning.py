@@ -155,11 +155,14 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
 
     found = scores(runs)
     seeds = len({run.seed for run in runs})
-    pairs = [pair for pair in sweep.contrasts if found.keys() >= set(pair)]
+    bases = sweep.bases(sweep.base)
+    from_base = [pair for pair in bases.items() if len(set(pair)) == 2]
+    asked = sweep.contrasts or from_base
+    pairs = [pair for pair in asked if found.keys() >= set(pair)]
     widths = []
-    if pairs or sweep.base in found:
+    if pairs:
         contrasts = analysis.compare(
-            found, sweep.base, pairs, looks=sweep.looks, data=sweep.data_of_arms
+            found, contrasts=pairs, looks=sweep.looks, data=bases
         )
         widths = [x.high - x.effect for x in contrasts if x.high is not None]
     if not widths:

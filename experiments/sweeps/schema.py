@@ -205,11 +205,22 @@ class Sweep:
                 return factor
         return None
 
-    @property
-    def data_of_arms(self) -> dict[str, str]:
-        """Arm → its level of the factor of data; '' where there is no such factor."""
-        factor = self.factor_of_data
-        return {arm: self.levels.get(arm, {}).get(factor, '') for arm in self.arms}
+    def bases(self, base: str) -> dict[str, str]:
+        """Arm → the arm to compare it with: what a base is on the arm's own data.
+
+        Scores on other data are no better or worse. Where data are no factor, it is the
+        base itself.
+        """
+        data = self.factor_of_data
+        if data is None:
+            return dict.fromkeys(self.arms, base)
+        others = self.without_factor(data)
+        by_data = {
+            levels[data]: arm
+            for arm, levels in self.levels.items()
+            if others[arm] == others[base]
+        }
+        return {arm: by_data[levels[data]] for arm, levels in self.levels.items()}
 
     def without_factor(self, factor: str) -> dict[str, str]:
         """Arm → its name without its level of a factor."""
