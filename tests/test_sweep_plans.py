@@ -128,6 +128,26 @@ def test_seeds_are_added_until_the_interval_is_narrow(folder):
     assert float(sweep.ended.rpartition('± ')[2]) == pytest.approx(width, rel=1e-3)
 
 
+def test_seeds_are_added_by_what_is_known_of_each_data_set(folder):
+    scans = {name: {'data': f'scan(split="{name}")'} for name in ('simple', 'length')}
+    factors = {'split': scans, 'model.residual': ['pre_norm', 'rezero']}
+    sweep = planned(
+        folder,
+        arms=...,
+        factors=factors,
+        base='simple, pre_norm',
+        seeds='until(half_width=1.0, most=3)',
+    )
+    noise = [0.5, -0.5, 0.1]
+    for run in sweep.runs:
+        score = 90.0 if run.arm.startswith('length') else 10.0
+        finish(run, score + noise[run.seed] * (run.arm == 'length, rezero'))
+    # On simple nothing varies; the paired differences on length have half of the rate.
+    width = stats.t.isf(0.05 / 2 / 2, 2) * np.std(noise, ddof=1) / np.sqrt(3)
+    ended = planning.plan(sweep).ended
+    assert float(ended.rpartition('± ')[2]) == pytest.approx(width, rel=1e-3)
+
+
 def test_what_all_seeds_could_not_make_narrow_is_given_up(folder):
     sweep = planned(folder, seeds='until(half_width=1.0, most=9)')
     for run in sweep.runs:

@@ -40,6 +40,8 @@ def effects(study: Study) -> Table | None:
         'their interaction: whether what one brings depends on the other. Each p is '
         'of its row alone.'
     )
+    if study.sweep.factor_of_data:
+        note += ' Chance is taken to be as large on all data.'
     columns = ('factor', 'degrees of freedom', 'F', 'p')
     return Table('factors', 'Factors', columns, rows, note=note)
 
