@@ -85,6 +85,18 @@ def test_sinusoids_of_marian_are_sines_then_cosines_from_an_offset():
     np.testing.assert_allclose(found[0], expected, atol=1e-6)
 
 
+def test_sinusoids_scaled_down_stand_to_embeddings_as_in_the_paper():
+    x = np.random.default_rng(0).normal(size=(1, 5, 8)).astype(np.float32)
+    pos = jnp.arange(5)[None]
+    whole = made('sinusoidal', d_model=8)
+    down = made('sinusoidal(scaled_down=True)', d_model=8)
+    found = down.apply({}, x, pos, method='embed')
+    expected = whole.apply({}, x * 8**0.5, pos, method='embed') / 8**0.5
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    zeros = down.apply({}, jnp.zeros((1, 5, 8)), pos, method='embed')
+    np.testing.assert_allclose(zeros[0, 1, 0], np.sin(1) / np.sqrt(8), rtol=1e-6)
+
+
 def rotated(x, pos, text='rotary'):
     rotary = made(text, d_k=x.shape[-1])
     x = jnp.asarray(x, jnp.float32)[None, :, None]

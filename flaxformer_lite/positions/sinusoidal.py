@@ -10,16 +10,22 @@ class Sinusoidal(Sinusoids):
 
     Attributes:
       interleaved: False for all sines, then all cosines, as Marian has them.
+      scaled_down: PE / √d_model, beside embeddings that are not multiplied by √d_model
+        (Csordás et al. 2021): both keep the ratio that they have in the paper.
     """
 
     interleaved: bool = True
+    scaled_down: bool = False
 
     def embed(self, x_BTD, positions_BT):
         rates = sinusoid_rates(self.sizes.d_model)
         angle = self.angles(positions_BT, rates)
         sin = jnp.sin(angle)
         cos = jnp.cos(angle)
-        if not self.interleaved:
-            return x_BTD + jnp.concatenate([sin, cos], -1)
-        sinusoids = jnp.stack([sin, cos], -1)
-        return x_BTD + sinusoids.reshape(x_BTD.shape)
+        if self.interleaved:
+            sinusoids_BTD = jnp.stack([sin, cos], -1).reshape(x_BTD.shape)
+        else:
+            sinusoids_BTD = jnp.concatenate([sin, cos], -1)
+        if self.scaled_down:
+            sinusoids_BTD /= self.sizes.d_model**0.5
+        return x_BTD + sinusoids_BTD
