@@ -5,7 +5,7 @@
 It needs the folder `cogs/` of docs/guides/published_tasks.md. Size and training are
 those of https://github.com/RobertCsordas/transformer_generalization (`main.py`, profile
 `cogs_trafo_small`; `sweeps/cogs_trafo.yaml`), to which 8,192 target positions are about
-128 pairs. For two cores there is `cogs_small`.
+128 pairs. It wants a GPU: results/published.md says what a small model does.
 """
 
 ARMS = {
