@@ -88,7 +88,7 @@ class Contrast(NamedTuple):
 def compare(
     scores: Scores,
     base: str | None = None,
-    contrasts: Sequence[Pair] = (),
+    contrasts: Sequence[Pair] | None = None,
     margin: float | None = None,
     looks: int = 1,
     data: Mapping[str, str] | None = None,
@@ -116,7 +116,7 @@ def compare(
     """
     if margin is not None and not margin > 0:
         raise ValueError(f'margin must be above 0, not {margin}')
-    if contrasts:
+    if contrasts is not None:
         pairs = list(contrasts)
     elif base is not None:
         pairs = [(arm, base) for arm in scores if arm != base]
@@ -133,6 +133,15 @@ def compare(
         for contrast in _family(own, of_sets, margin, looks * len(by_data)):
             found[contrast.arm, contrast.base] = contrast
     return [found[pair] for pair in pairs]
+
+
+def pairs_with(bases: Mapping[str, str], scores: Scores) -> list[Pair]:
+    """Each arm with its own base, where that is another one and both have scores."""
+    return [
+        (arm, bases[arm])
+        for arm in scores
+        if bases[arm] != arm and bases[arm] in scores
+    ]
 
 
 def _family(

@@ -36,13 +36,9 @@ def from_base(study: Study) -> dict[str, Contrast]:
     """
     scores = study.scores()
     bases = study.bases
-    others = [arm for arm in scores if bases[arm] != arm and bases[arm] in scores]
-    if not others:
-        return {}
-    pairs = [(arm, bases[arm]) for arm in others]
-    found = analysis.compare(
-        scores, contrasts=pairs, looks=study.sweep.looks, data=bases
-    )
+    pairs = analysis.pairs_with(bases, scores)
+    looks = study.sweep.looks
+    found = analysis.compare(scores, contrasts=pairs, looks=looks, data=bases)
     return {contrast.arm: contrast for contrast in found}
 
 
@@ -51,8 +47,6 @@ def declared(study: Study) -> list[Contrast]:
     sweep = study.sweep
     scores = study.scores()
     pairs = [pair for pair in sweep.contrasts if scores.keys() >= set(pair)]
-    if not pairs:
-        return []
     return analysis.compare(
         scores,
         contrasts=pairs,

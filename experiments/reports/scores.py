@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.errors import UserError, user_errors
-from experiments.reports.analysis import Contrast, compare
+from experiments.reports.analysis import Contrast, compare, pairs_with
 from experiments.reports.tables import Table, cells_of, permuted
 from experiments.storage import as_user_error
 
@@ -98,9 +98,8 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
         raise UserError(f'{answer} is not the answer of a report: it names no base')
     bases = dict.fromkeys(found, the_base[0])
     bases |= {arm: row['from'] for arm, row in rows.items() if 'from' in row}
-    pairs = [(arm, bases[arm]) for arm in found if arm not in the_base]
     with user_errors(f'{answer}: '):
-        contrasts = compare(found, contrasts=pairs, data=bases)
+        contrasts = compare(found, contrasts=pairs_with(bases, found), data=bases)
     others = []
     for contrast in contrasts:
         if not _is_shipped(contrast, rows.get(contrast.arm, {})):

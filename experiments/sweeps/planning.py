@@ -156,15 +156,11 @@ def _enough(sweep: Sweep, until: Until, runs: Sequence[PlannedRun]) -> str:
     found = scores(runs)
     seeds = len({run.seed for run in runs})
     bases = sweep.bases(sweep.base)
-    from_base = [pair for pair in bases.items() if len(set(pair)) == 2]
-    asked = sweep.contrasts or from_base
-    pairs = [pair for pair in asked if found.keys() >= set(pair)]
-    widths = []
-    if pairs:
-        contrasts = analysis.compare(
-            found, contrasts=pairs, looks=sweep.looks, data=bases
-        )
-        widths = [x.high - x.effect for x in contrasts if x.high is not None]
+    pairs = [pair for pair in sweep.contrasts if found.keys() >= set(pair)]
+    pairs = pairs or analysis.pairs_with(bases, found)
+    looks = sweep.looks
+    contrasts = analysis.compare(found, contrasts=pairs, looks=looks, data=bases)
+    widths = [x.high - x.effect for x in contrasts if x.high is not None]
     if not widths:
         return f'after {seeds} seeds no interval can be told'
     widest = max(widths)
