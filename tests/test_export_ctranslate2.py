@@ -47,6 +47,7 @@ CASES = {
         output_bias=True,
         feed_forward='geglu(tanh=True)',
         scale_embeddings=False,
+        positions='sinusoidal(scaled_down=True)',
     ),
     'unequal': dict(attention_bias=True, **UNEQUAL),
     'rotary': dict(positions='rotary(max_wavelength=500.0)', **UNEQUAL),

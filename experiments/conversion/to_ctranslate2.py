@@ -46,7 +46,8 @@ _WRITTEN: dict[str, tuple[Any, ...]] = {
 # Arguments of variants that are written, or change nothing after training. What all
 # other fields change, `check_scores` sees.
 _ARGUMENTS = (
-    *('dropout', 'scale', 'interleaved', 'offset', 'max_length', 'max_wavelength'),
+    *('dropout', 'scale', 'interleaved', 'scaled_down', 'offset'),
+    *('max_length', 'max_wavelength'),
     *('epsilon', 'bias', 'd_ff', 'tanh'),
 )
 # Rows of a table of positions, at least: it refuses longer sentences.
