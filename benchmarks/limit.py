@@ -30,6 +30,7 @@ from benchmarks import turns
 from benchmarks.turns import Side
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
+from experiments.runtime import memory
 
 WIDTHS = (128, 256, 512)
 DTYPES = ('float32', 'bfloat16')
@@ -50,6 +51,8 @@ def main() -> None:
     parser.add_argument('--set', default='test', help='evaluation set of its data')
     parser.add_argument('--rounds', type=int, default=3, help='of decoding')
     args = parser.parse_args()
+    if not args.workdir:
+        memory.use_huge_pages()  # as the runner does, and `translate` does not
     rates = {dtype: product_rate(dtype) for dtype in DTYPES}
     for dtype, rate in rates.items():
         print(f'products of {dtype}: {rate / 1e9:.0f} GFLOP/s', file=sys.stderr)
