@@ -115,7 +115,7 @@ class Study(NamedTuple):
 
     @property
     def bases(self) -> dict[str, str]:
-        """Arm → the one to compare it with, as a sweep has it."""
+        """Arm → the arm to compare it with: the base, or what that is on its data."""
         of_all = dict.fromkeys([arm.name for arm in self.arms], self.base.name)
         return of_all | self.sweep.bases(self.base.name)
 
@@ -125,9 +125,10 @@ class Study(NamedTuple):
 
         Each has the arms of its data, and what the base is there.
         """
+        bases = self.bases
         groups = collections.defaultdict(list)
         for arm in self.arms:
-            groups[self.bases[arm.name]].append(arm)
+            groups[bases[arm.name]].append(arm)
         return [
             self._replace(arms=tuple(arms), base=_base(arms, base))
             for base, arms in groups.items()

@@ -93,10 +93,10 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
     found = read_scores(folder / 'tables/runs.csv')
     answer = folder / 'tables/answer.csv'
     rows = {row['arm']: row for row in _read_rows(answer, ('arm',))}
-    the_base = [arm for arm, row in rows.items() if row.get('verdict') == 'the base']
-    if not the_base:
+    of_sets = [arm for arm, row in rows.items() if row.get('verdict') == 'the base']
+    if not of_sets:
         raise UserError(f'{answer} is not the answer of a report: it names no base')
-    bases = dict.fromkeys(found, the_base[0])
+    bases = dict.fromkeys(found, of_sets[0])
     bases |= {arm: row['from'] for arm, row in rows.items() if 'from' in row}
     with user_errors(f'{answer}: '):
         contrasts = compare(found, contrasts=pairs_with(bases, found), data=bases)
