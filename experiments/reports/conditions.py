@@ -36,9 +36,7 @@ def facts(study: Study) -> Table:
     if study.sweep.arms:
         declared = f'{study.sweep.name}.py, SHA-256 {study.sweep.digest[:16]}'
         rows.append(('question, arms and contrasts', declared, 'all'))
-    known = []
-    for arm in study.arms:
-        known += [(arm.name, _facts(run, study)) for run in arm.runs]
+    known = [(arm.name, _facts(run, study)) for arm in study.arms for run in arm.runs]
     _, first = known[0]
     for name in first:
         arms = collections.defaultdict(dict)  # by value, each once
@@ -80,12 +78,13 @@ def _facts(run: Run, study: Study) -> dict[str, str]:
 def warnings(study: Study) -> list[str]:
     """What a reader must know before believing the answer, in sentences."""
     lines = [*_missing(study), *_in_no_mean(study)]
-    for part in study.by_data:  # what is not compared need not be equal
-        lines += _beyond_the_question(part)
-        lines += _unequal_results(part)
-        lines += _unequal_cost(part)
-        lines += _unequal_spread(part)
-    return list(dict.fromkeys(lines))
+    parts = study.by_data
+    for part in parts:  # what is not compared need not be equal
+        where = f'Beside {part.base.name}: ' if len(parts) > 1 else ''
+        found = [*_beyond_the_question(part), *_unequal_results(part)]
+        found += [*_unequal_cost(part), *_unequal_spread(part)]
+        lines += [where + line for line in found]
+    return lines
 
 
 def _missing(study: Study) -> list[str]:
@@ -167,13 +166,9 @@ def _unequal_cost(study: Study) -> list[str]:
     for entry, words in _COSTS.items():
         costs = [arm.cost(entry) for arm in study.arms]
         means = [cost.mean for cost in costs if cost is not None]
-        least = min(means, default=0)
-        most = max(means, default=0)
-        if most > _EQUAL_COST * least:
-            lines.append(
-                f'Not at equal cost: {words} from {console.cell(least)} '
-                f'to {console.cell(most)}.'
-            )
+        if means and max(means) > _EQUAL_COST * min(means):
+            least, most = map(console.cell, (min(means), max(means)))
+            lines.append(f'Not at equal cost: {words} from {least} to {most}.')
     return lines
 
 

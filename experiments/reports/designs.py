@@ -69,12 +69,11 @@ def across_data(study: Study) -> Table | None:
     base = names[study.base.name]
     rows = []
     for (name, sets), rank in zip(scores.items(), ranks.tolist(), strict=True):
-        row = (name, rank, None, None)
+        chance = interval = None
         if name != base:
-            above = analysis.improvement(scores[base], sets)
-            interval = f'{above.low:.2f} to {above.high:.2f}'
-            row = (name, rank, above.chance, interval)
-        rows.append(row)
+            chance, low, high = analysis.improvement(scores[base], sets)
+            interval = f'{low:.2f} to {high:.2f}'
+        rows.append((name, rank, chance, interval))
     rows.sort(key=lambda row: row[1])
     note = (
         f'Rank: of means over seeds, on average over {len(scores[base])} data sets. '
@@ -99,10 +98,10 @@ def time_to_target(study: Study) -> Table | None:
     for arm in study.arms:
         found = [_first_at_target(study, run, target) for run in arm.scored]
         reached = [row for row in found if row]
-        means = []
-        for entry in ('step', 'tokens', 'seconds'):
-            values = [row.get(entry) for row in reached]
-            means.append(analysis.spread(values))
+        means = [
+            analysis.spread([row.get(entry) for row in reached])
+            for entry in ('step', 'tokens', 'seconds')
+        ]
         rows.append((arm.name, f'{len(reached)} of {len(found)}', *means))
     score = study.measure.score
     note = (
@@ -137,8 +136,7 @@ def doubts(study: Study) -> list[str]:
     for arm, scores, value in tried(study):
         tune, _ = _tuning(study)
         values = tune.tried
-        are_numbers = all(map(console.is_number, values))
-        if are_numbers and value in (min(values), max(values)):
+        if all(map(console.is_number, values)) and value in (min(values), max(values)):
             lines.append(
                 f'{arm}: its best {tune.field}, {value}, is at the edge of what was '
                 'tried: a value beyond may be better.'
@@ -171,8 +169,7 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
     for arm, scores, _ in found:
         means = list(map(fmean, scores.values()))
         curve = analysis.expected_best(means, best)
-        missing = [None] * (most - len(curve))
-        rows.append((arm, *curve, *missing))
+        rows.append((arm, *curve, *[None] * (most - len(curve))))
     note = (
         'Trials drawn from those above (Dodge et al. 2019). An arm that is ahead at '
         'every number is not so because it was tuned longer.'
@@ -186,12 +183,12 @@ def expected_best(study: Study, found: Sequence[Tried]) -> Table:
 def tuning_curve(study: Study, found: Sequence[Tried]) -> Figure | None:
     """Scores against the values that were tried; None where these have no order."""
     tune, score = _tuning(study)
-    are_numbers = all(map(console.is_number, tune.tried))
-    lines = {}
-    for arm, scores, _ in found:
-        if scores:
-            lines[arm] = [over_seeds(*trial) for trial in scores.items()]
-    if not lines or not are_numbers:
+    lines = {
+        arm: [over_seeds(*trial) for trial in scores.items()]
+        for arm, scores, _ in found
+        if scores
+    }
+    if not lines or not all(map(console.is_number, tune.tried)):
         return None
     is_positive = min(tune.tried) > 0
     chart = line_chart(lines, tune.field, str(score), is_positive)
