@@ -125,7 +125,9 @@ def profile(folder: Path | None, program: Any) -> contextlib.AbstractContextMana
     return jax.profiler.trace(folder)
 
 
-def step(name: str, kind: str, rows: int, length: int) -> tuple[Any, ...]:
+def step(
+    name: str, kind: str, rows: int, length: int, pairs: int = PAIRS
+) -> tuple[Any, ...]:
     """The runner's training step, its state, a batch, a key, and its FLOPs."""
     from experiments.config import check, load
     from experiments.costs.ledger import ledger
@@ -141,18 +143,21 @@ def step(name: str, kind: str, rows: int, length: int) -> tuple[Any, ...]:
     update, _ = optimizer.make(config, model)
     state = jax.jit(functools.partial(init_state, model, update))(jax.random.key(0))
     made = make_train_step(model, update, loss=config.train.loss)
-    batch = random_batch(rows, length, state.params['embedding'].shape[0])
+    vocab_size = state.params['embedding'].shape[0]
+    batch = random_batch(rows, length, vocab_size, pairs)
     file.model.attention = 'softmax'  # whose products are counted
     flops = ledger(load.from_config_dict(file))['flops']['batch']
     return jax.jit(made, donate_argnums=0), state, batch, jax.random.key(1), flops
 
 
-def random_batch(rows: int, length: int, vocab_size: int) -> dict[str, jax.Array]:
+def random_batch(
+    rows: int, length: int, vocab_size: int, pairs: int = PAIRS
+) -> dict[str, jax.Array]:
     """Full rows of pairs whose sentences are as long as each other."""
     shape = rows, length
     rng = np.random.default_rng(0)
     source, labels = rng.integers(4, vocab_size, (2, *shape), np.int32)
-    pair, position = np.divmod(np.arange(length, dtype=np.int32), length // PAIRS)
+    pair, position = np.divmod(np.arange(length, dtype=np.int32), length // pairs)
     segments, positions = (np.broadcast_to(x, shape) for x in (pair + 1, position))
     inputs = np.where(positions == 0, 2, np.roll(labels, 1, 1)).astype(np.int32)
     return jax.device_put(

@@ -22,6 +22,7 @@ from flaxformer_lite.ops import (
     relu,
     rms,
     rows,
+    softmax_statistics,
     top_k,
 )
 
@@ -82,6 +83,11 @@ def test_tuned_matmul_is_the_reference(shape, dtype):
         # Both sum in float32.
         TOLERANCE[F32],
     )
+    assert_equal(
+        jax.jit(matmul.input_gradient_on_gpu)(g_NF, w_DF),
+        jax.jit(matmul.input_gradient_reference)(g_NF, w_DF),
+        TOLERANCE[dtype],
+    )
 
 
 @pytest.mark.parametrize('dtype', [F32, BF16])
@@ -141,9 +147,12 @@ def test_tuned_rms_is_the_reference(epsilon, centered):
 
 @pytest.mark.parametrize('dtype', [F32, BF16])
 @pytest.mark.parametrize('smoothing', [0.0, 0.1])
-@pytest.mark.parametrize('chunk', [1, 6, 512])
-def test_tuned_loss_of_logits_is_the_reference(chunk, smoothing, dtype, monkeypatch):
+@pytest.mark.parametrize(('chunk', 'vocab_multiple'), [(1, 1), (6, 4), (512, 1)])
+def test_tuned_loss_of_logits_is_the_reference(
+    chunk, vocab_multiple, smoothing, dtype, monkeypatch
+):
     monkeypatch.setattr(loss_of_logits, 'CHUNK_ON_CPU', chunk)
+    monkeypatch.setattr(loss_of_logits, 'VOCAB_MULTIPLE_ON_CPU', vocab_multiple)
     hidden_BTD, table_VD = random(2, 7, 5), random(9, 5, seed=1)
     labels_BT = jnp.asarray(np.random.default_rng(2).integers(0, 9, (2, 7)))
 
@@ -161,6 +170,28 @@ def test_tuned_loss_of_logits_is_the_reference(chunk, smoothing, dtype, monkeypa
     # Logits, and all that is computed of them, are float32 in both.
     assert_equal(sums, expected_sums, TOLERANCE[F32])
     assert_equal(gradients, expected_gradients, TOLERANCE[dtype])
+
+
+def test_tuned_softmax_statistics_is_the_reference():
+    """Also where the maximum comes last, and where exponentials would overflow."""
+    logits_NV = jnp.concatenate([random(3, 50), 200 * random(2, 50, seed=1)])
+    logits_NV = logits_NV.at[0, -1].set(90.0).at[1, :7].set(-jnp.inf)
+    direction = random(5, seed=2)
+
+    def log_z(version, logits_NV):
+        statistics = version(logits_NV)
+        return statistics.highest_N + jnp.log(statistics.sum_exp_N)
+
+    tuned, reference = (
+        value_and_gradients(functools.partial(log_z, version), direction, logits_NV)
+        for version in (softmax_statistics.in_one_pass, softmax_statistics.reference)
+    )
+    assert_equal(tuned, reference, TOLERANCE[F32])
+    expected = np.logaddexp.reduce(np.float64(logits_NV), axis=1)
+    assert_equal(tuned[0], jnp.asarray(expected, F32), TOLERANCE[F32])
+    finite_NV = logits_NV[2:]
+    sums_N = softmax_statistics.in_one_pass(finite_NV).sum_N
+    assert_equal(sums_N, finite_NV.sum(-1), TOLERANCE[F32])
 
 
 @pytest.mark.parametrize('version', [random_bits.reference, random_bits.tuned])

@@ -134,10 +134,19 @@ class Loss(Checked):
             plain = jax.tree.map(lambda x: x / self.passes, plain)
             return plain.replace(loss=loss, others=others)
 
-        def loss(logits_NV: jax.Array, targets: tuple[jax.Array, ...]) -> jax.Array:
-            return sums(logits_NV, targets).loss
+        def loss(
+            logits_NV: jax.Array, targets: tuple[jax.Array, ...]
+        ) -> tuple[jax.Array, LossSums]:
+            found = sums(logits_NV, targets)
+            return found.loss, found
 
-        return Formula(sums, jax.grad(loss))
+        def sums_and_gradient(
+            logits_NV: jax.Array, targets: tuple[jax.Array, ...]
+        ) -> tuple[LossSums, jax.Array]:
+            gradient_NV, found = jax.grad(loss, has_aux=True)(logits_NV, targets)
+            return found, gradient_NV
+
+        return Formula(sums, sums_and_gradient)
 
 
 def label_log_p(logits_BTV: jax.Array, labels_BT: jax.Array) -> jax.Array:

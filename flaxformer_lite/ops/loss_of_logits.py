@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from flaxformer_lite.ops.choose import choose
 from flaxformer_lite.ops.matmul import matmul, weight_gradient
 from flaxformer_lite.ops.rows import sum_rows
+from flaxformer_lite.ops.softmax_statistics import softmax_statistics
 from flaxformer_lite.shapes import split_into_blocks
 from flaxformer_lite.sharding import (
     WHOLE,
@@ -33,6 +34,10 @@ CHUNK_ON_CPU = 512
 # long as they compute; N = 4096 wait a tenth of it. Their logits take 0.6 GB at 37,000
 # words.
 CHUNK_ELSEWHERE = 4096
+# Accelerators multiply tiles. XLA would otherwise pad the operands of each product in a
+# kernel of its own, which for the logits' gradient is a pass over N × V values.
+VOCAB_MULTIPLE_ON_CPU = 1
+VOCAB_MULTIPLE_ELSEWHERE = 128
 
 
 class LossSums(struct.PyTreeNode):
@@ -62,11 +67,12 @@ class Formula(NamedTuple):
 
     Attributes:
       sums: (logits, targets) → sums over the labels that count.
-      gradient: (logits, targets) → the gradient of the sum of the loss by the logits.
+      sums_and_gradient: (logits, targets) → the same sums, and the gradient of the loss
+        by the logits.
     """
 
     sums: Callable[[jax.Array, Any], LossSums]
-    gradient: Callable[[jax.Array, Any], jax.Array]
+    sums_and_gradient: Callable[[jax.Array, Any], tuple[LossSums, jax.Array]]
 
 
 class Settings(NamedTuple):
@@ -164,10 +170,12 @@ def tuned(hidden_BTD, output, targets, settings: Settings) -> LossSums:
 def _forward(hidden_BTD, output, targets, settings):
     """→ sums, and the gradients of the loss by `hidden_BTD` and by `output`."""
 
-    def in_chunks(size):
-        return functools.partial(_in_chunks, size, settings)
+    def in_chunks(size, vocab_multiple):
+        return functools.partial(_in_chunks, size, vocab_multiple, settings)
 
-    forward = choose(in_chunks(CHUNK_ELSEWHERE), in_chunks(CHUNK_ON_CPU), only_on='cpu')
+    elsewhere = in_chunks(CHUNK_ELSEWHERE, VOCAB_MULTIPLE_ELSEWHERE)
+    on_cpu = in_chunks(CHUNK_ON_CPU, VOCAB_MULTIPLE_ON_CPU)
+    forward = choose(elsewhere, on_cpu, only_on='cpu')
     table_VD, bias_V = output
     output = table_VD.astype(settings.dtype), bias_V  # before devices gather it
     if is_divided(len(hidden_BTD)):
@@ -194,13 +202,20 @@ def _summed_over_devices(forward):
     return by_device(of_device, (rows, WHOLE, rows), (WHOLE, (rows, WHOLE)))
 
 
-def _in_chunks(chunk_size, settings, hidden_BTD, output, targets):
-    """What `_forward` returns, of so many rows of logits at a time."""
+def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets):
+    """Returns what `_forward` does, from `chunk_size` rows of logits at a time.
+
+    Products see a table that is padded to a multiple of `vocab_multiple` rows.
+    """
     batch, length, *features = hidden_BTD.shape
+    table_VD, bias_V = output
+    vocab_size = len(table_VD)
+    padding = -vocab_size % vocab_multiple
+    table_PD = jnp.pad(table_VD, ((0, padding), (0, 0)))
 
     def add_chunk(carry, chunk):
         new_sums, hidden_gradient_BCD, new_gradient = _of_chunk(
-            settings, output, *chunk
+            settings, table_PD, bias_V, vocab_size, *chunk
         )
         carry = jax.tree.map(jnp.add, carry, (new_sums, new_gradient))
         return carry, hidden_gradient_BCD
@@ -213,7 +228,11 @@ def _in_chunks(chunk_size, settings, hidden_BTD, output, targets):
     )
     shapes = jax.eval_shape(
         lambda chunks: _of_chunk(
-            settings, output, *jax.tree.map(lambda x: x[0], chunks)
+            settings,
+            table_PD,
+            bias_V,
+            vocab_size,
+            *jax.tree.map(lambda x: x[0], chunks),
         ),
         chunks,
     )
@@ -221,25 +240,30 @@ def _in_chunks(chunk_size, settings, hidden_BTD, output, targets):
     (sums, output_gradient), gradients_CBTD = jax.lax.scan(add_chunk, zero, chunks)
     gradients_BCTD = jnp.moveaxis(gradients_CBTD, 0, 1)
     hidden_gradient_BTD = gradients_BCTD.reshape(batch, -1, *features)
+    table_gradient_PD, bias_gradient_V = output_gradient
+    output_gradient = table_gradient_PD[:vocab_size], bias_gradient_V
     return sums, (hidden_gradient_BTD[:, :length], output_gradient)
 
 
-def _of_chunk(settings, output, hidden_BCD, targets):
-    """→ sums, and the gradients by the hidden states and by `output`."""
-    table_VD, bias_V = output
+def _of_chunk(settings, table_PD, bias_V, vocab_size, hidden_BCD, targets):
+    """Returns the sums, and the gradients by the hidden states, table and bias.
+
+    `table_PD` has zeros behind its first `vocab_size` rows; so has its gradient.
+    """
     dtype = settings.dtype
     hidden_ND = hidden_BCD.reshape(-1, hidden_BCD.shape[-1]).astype(dtype)
-    logits_NV = logits_of(hidden_ND, output, dtype, settings.cap)
-    sums = settings.formula.sums(logits_NV, targets)
-    gradient_NV = settings.formula.gradient(logits_NV, targets)
+    logits_NP = logits_of(hidden_ND, (table_PD, None), dtype, None)
+    logits_NV = finish_logits(logits_NP[:, :vocab_size], bias_V, settings.cap)
+    sums, gradient_NV = settings.formula.sums_and_gradient(logits_NV, targets)
     if settings.cap is not None:  # m tanh(z / m) grows as 1 − tanh²(z / m)
         gradient_NV *= 1 - jnp.square(logits_NV / settings.cap)
     bias_gradient_V = None if bias_V is None else sum_rows(gradient_NV)
-    gradient_NV = gradient_NV.astype(dtype)
-    hidden_gradient_ND = matmul(gradient_NV, table_VD)
-    table_gradient_VD = weight_gradient(gradient_NV, hidden_ND)
+    padding = len(table_PD) - vocab_size
+    gradient_NP = jnp.pad(gradient_NV.astype(dtype), ((0, 0), (0, padding)))
+    hidden_gradient_ND = matmul(gradient_NP, table_PD)
+    table_gradient_PD = weight_gradient(gradient_NP, hidden_ND)
     hidden_gradient_BCD = hidden_gradient_ND.reshape(hidden_BCD.shape)
-    return sums, hidden_gradient_BCD, (table_gradient_VD, bias_gradient_V)
+    return sums, hidden_gradient_BCD, (table_gradient_PD, bias_gradient_V)
 
 
 def _backward(settings, gradients, cotangent):
@@ -259,21 +283,15 @@ def cross_entropy(smoothing: float, padding: int) -> Formula:
       smoothing: ε, in [0, 1).
       padding: the label that does not count.
     """
+    options = dict(smoothing=smoothing, padding=padding)
     return Formula(
-        functools.partial(cross_entropy_sums, smoothing=smoothing, padding=padding),
-        functools.partial(_logits_gradient, smoothing=smoothing, padding=padding),
+        functools.partial(cross_entropy_sums, **options),
+        functools.partial(_cross_entropy_sums_and_gradient, **options),
     )
 
 
 def _is_label(labels_N, vocab_size):
     return jnp.arange(vocab_size, dtype=jnp.int32)[None] == labels_N[:, None]
-
-
-def _exponentials(logits_NV):
-    """→ exp(logits − their maximum), its sum over V, and the maximum, of each row."""
-    highest_N = logits_NV.max(-1)
-    exp_NV = jnp.exp(logits_NV - jax.lax.stop_gradient(highest_N)[:, None])
-    return exp_NV, exp_NV.sum(-1), highest_N
 
 
 def cross_entropy_sums(
@@ -289,14 +307,18 @@ def cross_entropy_sums(
       targets: the labels, of which there are N; what follows them is not read.
       smoothing, padding: as `cross_entropy`.
     """
+    statistics = softmax_statistics(logits_NV)
+    return _cross_entropy_sums(logits_NV, statistics, targets, smoothing, padding)
+
+
+def _cross_entropy_sums(logits_NV, statistics, targets, smoothing, padding):
     labels_N = targets[0].reshape(-1)
-    _, sum_N, highest_N = _exponentials(logits_NV)
-    log_z_N = jax.lax.stop_gradient(highest_N) + jnp.log(sum_N)
+    log_z_N = statistics.highest_N + jnp.log(statistics.sum_exp_N)
     label_logit_N = jnp.take_along_axis(logits_NV, labels_N[:, None], 1)[:, 0]
-    mean_logit_N = logits_NV.mean(-1)
+    mean_logit_N = statistics.sum_N / logits_NV.shape[-1]
     loss_N = log_z_N - (1 - smoothing) * label_logit_N - smoothing * mean_logit_N
     nll_N = log_z_N - label_logit_N
-    correct_N = (label_logit_N >= highest_N).astype(jnp.float32)
+    correct_N = (label_logit_N >= statistics.highest_N).astype(jnp.float32)
     counts_N = (labels_N != padding).astype(jnp.float32)
     return LossSums(
         # Not `counts_N @ loss_N`: of a product an accelerator rounds the operands.
@@ -307,14 +329,15 @@ def cross_entropy_sums(
     )
 
 
-def _logits_gradient(logits_NV, targets, smoothing, padding):
-    """p − q: the gradient of each row's loss by its logits; 0 for padding."""
+def _cross_entropy_sums_and_gradient(logits_NV, targets, smoothing, padding):
+    """Returns the sums, and p − q: 0 for padding."""
+    statistics = softmax_statistics(logits_NV)
+    sums = _cross_entropy_sums(logits_NV, statistics, targets, smoothing, padding)
     labels_N = targets[0].reshape(-1)
-    # `cross_entropy_sums` has these as well; the compiler computes them once.
-    exp_NV, sum_N, _ = _exponentials(logits_NV)
     vocab_size = logits_NV.shape[1]
     is_label_NV = _is_label(labels_N, vocab_size)
     q_NV = jnp.where(is_label_NV, 1 - smoothing, 0.0) + smoothing / vocab_size
     counts_N = (labels_N != padding).astype(jnp.float32)
-    p_NV = exp_NV / sum_N[:, None]
-    return (p_NV - q_NV) * counts_N[:, None]
+    exp_NV = jnp.exp(logits_NV - statistics.highest_N[:, None])
+    p_NV = exp_NV / statistics.sum_exp_N[:, None]
+    return sums, (p_NV - q_NV) * counts_N[:, None]

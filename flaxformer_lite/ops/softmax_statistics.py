@@ -1,0 +1,60 @@
+"""What a softmax cross-entropy needs to know about each row of logits."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flaxformer_lite.ops.choose import choose
+
+
+class SoftmaxStatistics(NamedTuple):
+    """Reductions over the vocabulary, float32 of N each.
+
+    Attributes:
+      highest_N: max_v z_v. It has no gradient.
+      sum_exp_N: Σ_v exp(z_v − max).
+      sum_N: Σ_v z_v.
+    """
+
+    highest_N: jax.Array
+    sum_exp_N: jax.Array
+    sum_N: jax.Array
+
+
+def reference(logits_NV: jax.Array) -> SoftmaxStatistics:
+    """Returns the three reductions of float32 logits z."""
+    highest_N = jax.lax.stop_gradient(logits_NV.max(-1))
+    sum_exp_N = jnp.exp(logits_NV - highest_N[:, None]).sum(-1)
+    return SoftmaxStatistics(highest_N, sum_exp_N, logits_NV.sum(-1))
+
+
+@jax.custom_jvp
+def in_one_pass(logits_NV: jax.Array) -> SoftmaxStatistics:
+    """Computes the same in one reduction, so that a GPU reads the logits once.
+
+    XLA compiles `reference` to three kernels, each of which reads all logits. Partial
+    sums are rescaled when a larger maximum turns up (Milakov and Gimelshein 2018,
+    "Online normalizer calculation for softmax").
+    """
+
+    def combine(x, y):
+        highest = jnp.maximum(x[0], y[0])
+        # The initial value is −∞, and −∞ − −∞ would be NaN.
+        shift = jnp.where(jnp.isfinite(highest), highest, 0.0)
+        sum_exp = x[1] * jnp.exp(x[0] - shift) + y[1] * jnp.exp(y[0] - shift)
+        return highest, sum_exp, x[2] + y[2]
+
+    operands = logits_NV, jnp.ones_like(logits_NV), logits_NV
+    zero = jnp.zeros((), logits_NV.dtype)
+    initial = -jnp.inf + zero, zero, zero
+    return SoftmaxStatistics(*jax.lax.reduce(operands, initial, combine, (1,)))
+
+
+@in_one_pass.defjvp
+def _derivative(primals, tangents):
+    # `jax.lax.reduce` of several operands has no derivative.
+    return jax.jvp(reference, primals, tangents)
+
+
+softmax_statistics = choose(reference, in_one_pass, only_on='cuda')
