@@ -28,6 +28,7 @@ import numpy as np
 
 from benchmarks.limit import COPIED
 from experiments.command_line import console
+from experiments.runtime import compilation
 
 LARGE = 8192  # rows and columns of the product
 # Config, attention, rows, length.
@@ -90,7 +91,7 @@ def steps(rate: float, trace: Path | None) -> Iterator[dict[str, Any]]:
     for name, kind, rows, length in STEPS:
         jitted, state, batch, key, flops = step(name, kind, rows, length)
         began = time.perf_counter()
-        program = jitted.lower(state, batch, key).compile()
+        program = compilation.compiled(jitted, state, batch, key)
         compiling = time.perf_counter() - began
         losses = []
         for _ in range(3):

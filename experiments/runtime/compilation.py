@@ -17,6 +17,9 @@ from experiments.runtime import memory
 _CPU_OPTIONS = {'xla_cpu_scheduler_type': 'CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED'}
 # A program that runs once ends sooner when little time is spent on optimizing it.
 _RUN_ONCE_OPTIONS = {'xla_backend_optimization_level': 0}
+# XLA on GPU: merged products of one operand are written in float32, then sliced and
+# rounded by further kernels, which takes longer than the products do alone.
+_GPU_OPTIONS = {'xla_gpu_dot_merger_threshold_mb': 0}
 # XLA on several GPUs: they compute while they send.
 _GPUS_OPTIONS = {'xla_gpu_enable_latency_hiding_scheduler': True}
 
@@ -123,8 +126,9 @@ def _options(once: bool) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if jax.default_backend() == 'cpu':
         options = _CPU_OPTIONS | _RUN_ONCE_OPTIONS if once else _CPU_OPTIONS
-    elif jax.default_backend() == 'gpu' and jax.device_count() > 1:
-        options = _GPUS_OPTIONS
+    elif jax.default_backend() == 'gpu':
+        several = jax.device_count() > 1
+        options = _GPU_OPTIONS | _GPUS_OPTIONS if several else _GPU_OPTIONS
     given = os.environ.get('XLA_FLAGS', '')
     return {name: value for name, value in options.items() if name not in given}
 
