@@ -82,7 +82,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
       working: what it takes beside them.
 
     Raises:
-      UserError: the mesh does not fit the devices.
+      UserError: the mesh does not fit the devices, or they cannot run a component.
     """
     from experiments.config import check
     from experiments.costs.ledger import batch_shape
@@ -90,6 +90,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     from experiments.runtime import compilation, mesh
     from experiments.training import programs
 
+    check.check_backend(config)
     compilation.use_cache()
     devices = mesh.of(**vars(config.mesh))
     model = check.build_model(config)

@@ -73,6 +73,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     """
     cache = compilation.use_cache()
     check.check_config(config)
+    check.check_backend(config)
     optimizer.check_rates(config)
     origin = initial.source(config, path)
     devices = mesh.of(**vars(config.mesh))
