@@ -364,6 +364,22 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients(name):
 
 
 @every
+def test_an_attention_whose_mask_goes_by_distance_says_so(name):
+    """With queries moved far from all keys, and no positions to act on scores."""
+    attention = variants.make('attention', name)
+    arrays = [random(1, 3, 2, 4, seed=i) for i in range(3)]
+    q_BTHK, kv = jnp.asarray(arrays[0], jnp.float32), keys_values(*arrays[1:])
+    near_BT = jnp.arange(3)[None]
+    given = dict(mask_BHTS=jnp.ones((1, 1, 3, 3), bool))
+    p = variables(attention, q_BTHK, kv, positions_BT=near_BT, **given)
+    near, far = (
+        apply(attention, p, q_BTHK, kv, positions_BT=positions_BT, **given)
+        for positions_BT in (near_BT, near_BT + 1000)
+    )
+    assert np.array_equal(near, far) != attention.by_distance
+
+
+@every
 def test_keys_and_values_may_be_kept_as_float32(name):
     """As a cache does; queries and weights are rounded as before."""
     attention = variants.make('attention', name)
