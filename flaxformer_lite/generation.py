@@ -14,6 +14,7 @@ from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
+from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.interception import interceptors
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import Model
@@ -60,7 +61,7 @@ def as_processors(processors: Spec | None) -> tuple[Processor, ...]:
 
 
 def generate(
-    model: Model,
+    model: Model | Ensemble,
     variables: Any,
     source: Sources,
     strategy: Spec = 'beam',
@@ -79,7 +80,7 @@ def generate(
     one size. Devices that share the rows, as `sharding` says, decode each its own.
 
     Args:
-      model: the model.
+      model: the model, or an ensemble.
       variables: what `model.apply` takes: {'params': …}.
       source: lists of tokens, or an array (rows, length) with padding; with end tokens,
         if the model was trained with them. Or vectors: lists of arrays (length,
