@@ -90,10 +90,10 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     from experiments.runtime import compilation, mesh
     from experiments.training import programs
 
-    check.check_backend(config)
     compilation.use_cache()
     devices = mesh.of(**vars(config.mesh))
     model = check.build_model(config)
+    check.check_backend(config)
     rows, length = batch_shape(config)
     multiple = config.train.accumulate * devices.row_shards
     shape = math.ceil(rows / multiple) * multiple, length

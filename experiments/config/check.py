@@ -105,7 +105,7 @@ def build_model(
 def check_backend(config: ExperimentConfig) -> None:
     """Refuses to run components on a backend of JAX that they don't support.
 
-    Describing and planning a run needs no such backend.
+    Describing and planning a run needs no such backend. `build_model` comes first.
 
     Raises:
       UserError: names the field and the backend that it needs.
