@@ -640,6 +640,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
             'evaluation.decode: beams must be at least 1 and at most 10000, not 0',
         ),
         (
+            dict(evaluation__processors='forced_prefix(tokens=(5, 9999))'),
+            'evaluation.processors: forced prefix: token 9999 is not text',
+        ),
+        (
             dict(evaluation__processors='[min_length]'),
             'evaluation.processors: min_length needs length',
         ),
