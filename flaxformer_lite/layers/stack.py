@@ -86,6 +86,16 @@ class Stack(Checked, nn.Module):
         """The width of the residual stream."""
         return self.block.self_attention.sizes.d_model
 
+    @property
+    def num_positions(self) -> int | None:
+        """The least `num_positions` of its positions, those of its layers included."""
+        positions = [self.positions]
+        for block in self.blocks:
+            attentions = block.self_attention, block.cross_attention
+            positions += [x.positions for x in attentions if x is not None]
+        limits = [x.num_positions for x in positions]
+        return min((x for x in limits if x is not None), default=None)
+
     @nn.nowrap
     def template(self, layer: int) -> Block:
         """The template of a layer, by its number."""
