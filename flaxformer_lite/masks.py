@@ -148,8 +148,8 @@ def padding_known(valid_BT: jax.Array | None) -> Iterator[None]:
     Only two modules ask whether a token is padding: batch normalisation and the mixture
     of experts, whose results depend on all tokens of a batch. Like a dropout key, the
     mask reaches them through the scope they run in, and not through the signature of
-    every layer between. A block opens the scope with its own argument, so what is
-    traced inside reads an array of the same trace.
+    every layer between. A stack opens the scope where it calls a layer, with the
+    argument of that call: what is traced inside reads an array of the same trace.
     """
     token = _valid.set(valid_BT)
     try:

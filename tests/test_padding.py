@@ -1,7 +1,7 @@
 """Batch norm and the mixture of experts know the padding of their own call alone.
 
-The mask reaches them through `masks.padding_known`, which blocks and stacks open. What
-the scope itself does is in test_masks.
+The mask reaches them through `masks.padding_known`, which stacks open. What the scope
+itself does is in test_masks.
 """
 
 import functools
@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from flax import linen as nn
 
+from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.masks import padding_known, padding_mask
 from flaxformer_lite.training.loss import loss_and_grads
 
@@ -92,6 +94,32 @@ def test_what_was_traced_once_asks_each_batch_for_its_own_padding():
     # And where it is traced again, for arrays of another shape.
     assert_same(counted(widened(rows_of(tiny.PAIRS), (4, 8))), expected(0))
     assert len(traces) == 2
+
+
+class FeedForwardAlone(Block):
+    """A block that knows nothing of padding."""
+
+    @nn.compact
+    def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
+        residual = self.residual.copy(name='residual_1')
+        h_BTD = residual.before(x_BTD)
+        x_BTD = residual.after(x_BTD, self.feed_forward(h_BTD))
+        return x_BTD, self.keep(h_BTD, context.positions_BT)
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_a_block_of_ones_own_counts_no_padding(scan_layers):
+    block = 'test_padding.FeedForwardAlone'
+    settings = dict(num_layers=2, block=block, scan_layers=scan_layers)
+    model = tiny.model(**ACROSS_TOKENS | settings)
+    variables = tiny.all_variables(model)
+
+    @jax.jit
+    def learned(rows):
+        return loss_and_grads(model, variables, rows, dropout_key=jax.random.key(1))
+
+    rows = rows_of(tiny.PAIRS)
+    assert_same(learned(widened(rows)), learned(rows))
 
 
 def test_a_model_leaves_nothing_of_its_padding_behind():

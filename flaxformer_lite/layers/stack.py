@@ -266,8 +266,10 @@ class Stack(Checked, nn.Module):
             self.sow('intermediates', 'norms', jnp.linalg.norm(x_BTD, axis=-1))
 
 
-def _call(layer, *arguments):
-    return layer(*arguments)
+def _call(layer, x_BTD, context, *arguments):
+    # Here and not in a block: one that forgot it would count padding.
+    with padding_known(context.valid_BT):
+        return layer(x_BTD, context, *arguments)
 
 
 def _traced_once() -> Callable:
@@ -279,8 +281,9 @@ def _traced_once() -> Callable:
     """
 
     @functools.partial(jax.jit, static_argnums=0)
-    def apply(layer, variables, *arguments):
-        return layer.apply(variables, *arguments)
+    def apply(layer, variables, x_BTD, context, *arguments):
+        with padding_known(context.valid_BT):
+            return layer.apply(variables, x_BTD, context, *arguments)
 
     def call(layer, *arguments):
         return apply(*layer.unbind(), *arguments)
