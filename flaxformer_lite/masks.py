@@ -57,9 +57,10 @@ class TokenBatch(NamedTuple):
 
     @classmethod
     def _with_valid(cls, tokens_BT, valid_BT):
-        index_T = jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)
         segments_BT = valid_BT.astype(jnp.int32)
-        return cls(tokens_BT, segments_BT, segments_BT * index_T[None])
+        # Tokens are counted: padding may be anywhere in a row.
+        count_BT = jnp.cumsum(segments_BT, axis=1)
+        return cls(tokens_BT, segments_BT, segments_BT * (count_BT - 1))
 
     @property
     def valid_BT(self) -> jax.Array:
