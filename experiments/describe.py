@@ -82,7 +82,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
       working: what it takes beside them.
 
     Raises:
-      UserError: the mesh does not fit the devices.
+      UserError: the mesh does not fit the devices, or they cannot run a component.
     """
     from experiments.config import check
     from experiments.costs.ledger import batch_shape
@@ -93,6 +93,7 @@ def step_memory(config: ExperimentConfig) -> dict[str, int]:
     compilation.use_cache()
     devices = mesh.of(**vars(config.mesh))
     model = check.build_model(config)
+    check.check_backend(config)
     rows, length = batch_shape(config)
     multiple = config.train.accumulate * devices.row_shards
     shape = math.ceil(rows / multiple) * multiple, length

@@ -27,7 +27,7 @@ class EnsembleState(NamedTuple):
 class Ensemble(nn.Module):
     """p(y_t | y_<t, x) = 1/M Σ_m p_m(y_t | y_<t, x): logits are the log of that mean.
 
-    It is called, and its `prefill` and `decode_step` are, as a `Model`'s.
+    You can call it, `generate` with it and take its `log_probs`, as with a `Model`.
 
     Attributes:
       models: each an object of its own.
@@ -41,14 +41,49 @@ class Ensemble(nn.Module):
         return self.models[0].special_tokens
 
     @property
+    def vocab_size(self) -> int:
+        """The number of tokens that each model chooses from."""
+        return self.models[0].vocab_size
+
+    @property
+    def source_vocab_size(self) -> int | None:
+        """The size of the source's own vocabulary; None if it has none."""
+        return self.models[0].source_vocab_size
+
+    @property
     def max_length(self) -> int | None:
         """The smallest limit of the models."""
         limits = [model.max_length for model in self.models]
         return min((limit for limit in limits if limit is not None), default=None)
 
+    @property
+    def _needs_one_model(self) -> Any:
+        raise ValueError(
+            'model: an ensemble has no layers or loss of its own. Pass one of its '
+            'models; an ensemble can be called, generate and give log_probs.'
+        )
+
+    # What training and introspection ask of a model.
+    logit_factors = scans_layers = stacks = with_remat = _needs_one_model
+
+    @nn.nowrap
+    def members(self, variables: Any) -> list[tuple[Model, Any]]:
+        """The opposite of `ensemble_variables`: each model with its variables."""
+        return [
+            (
+                model.copy(parent=None, name=None),
+                {
+                    name: tree[f'models_{number}']
+                    for name, tree in variables.items()
+                    if f'models_{number}' in tree
+                },
+            )
+            for number, model in enumerate(self.models)
+        ]
+
     def __call__(self, source: Tokens, inputs: Tokens) -> jax.Array:
         """Teacher-forced log of the mean probability, BTV; as a `Model` is called."""
-        return _log_mean([model(source, inputs) for model in self.models])
+        return log_mean([model(source, inputs) for model in self.models])
 
     def prefill(self, source_BS: jax.Array) -> EnsembleState:
         """Each model reads the source once."""
@@ -64,17 +99,31 @@ class Ensemble(nn.Module):
             logits_BNV, model_state = model.decode_step(token_BN, model_state, beam)
             logits_MBNV.append(logits_BNV)
             states.append(model_state)
-        return _log_mean(logits_MBNV), EnsembleState(tuple(states))
+        return log_mean(logits_MBNV), EnsembleState(tuple(states))
 
 
-def _log_mean(logits_MBTV: Sequence[jax.Array]) -> jax.Array:
+def log_mean(logits_MBTV: Sequence[jax.Array]) -> jax.Array:
     """The log of the mean of the models' probabilities."""
     log_p_MBTV = jnp.stack([jax.nn.log_softmax(x_BTV) for x_BTV in logits_MBTV])
     return jax.nn.logsumexp(log_p_MBTV, axis=0) - jnp.log(len(logits_MBTV))
 
 
 def ensemble(models: Sequence[Model]) -> Ensemble:
-    """The models as one. One model may be in it several times, with other variables."""
+    """The models as one. One model may be in it several times, with other variables.
+
+    Raises:
+      ValueError: there are no models, or their vocabularies differ.
+    """
+    if not models:
+        raise ValueError('models: an ensemble needs at least one model. Pass a list.')
+    for name in ('vocab_size', 'source_vocab_size', 'special_tokens'):
+        first, *others = [getattr(model, name) for model in models]
+        for other in others:
+            if other != first:
+                raise ValueError(
+                    f'models: their {name} differ, {first} and {other}. An ensemble '
+                    'needs models of one vocabulary.'
+                )
     return Ensemble(tuple(model.copy(parent=None, name=None) for model in models))
 
 

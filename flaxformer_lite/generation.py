@@ -14,6 +14,7 @@ from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.base import Strategy
+from flaxformer_lite.ensembling import Ensemble
 from flaxformer_lite.interception import interceptors
 from flaxformer_lite.masks import TokenBatch
 from flaxformer_lite.models.base import Model
@@ -60,7 +61,7 @@ def as_processors(processors: Spec | None) -> tuple[Processor, ...]:
 
 
 def generate(
-    model: Model,
+    model: Model | Ensemble,
     variables: Any,
     source: Sources,
     strategy: Spec = 'beam',
@@ -79,7 +80,7 @@ def generate(
     one size. Devices that share the rows, as `sharding` says, decode each its own.
 
     Args:
-      model: the model.
+      model: the model, or an ensemble.
       variables: what `model.apply` takes: {'params': …}.
       source: lists of tokens, or an array (rows, length) with padding; with end tokens,
         if the model was trained with them. Or vectors: lists of arrays (length,
@@ -112,11 +113,13 @@ def generate(
     source_length_B = TokenBatch.from_tokens(source_BS, padding).valid_BT.sum(-1)
     made = as_strategy(strategy)
     _check(model, source_length_B, made, key)
-    _check_first(model, special_tokens, forced_first, max_length)
     longest = source_BS.shape[1] + EXTRA_LENGTH if max_length is None else max_length
     if longest < 1:
         raise ValueError(f'max_length must be at least 1, not {max_length}')
     every = *forced_prefix(forced_first), *as_processors(processors)
+    limit = _shortest_limit(model, source_length_B, max_length)
+    for processor in every:
+        processor.check(model.vocab_size, special_tokens, limit)
     settings = Settings(made, every, longest, special_tokens, n_best)
     max_len_B = source_length_B + EXTRA_LENGTH if max_length is None else max_length
     max_len_B = jnp.where(source_length_B > 0, max_len_B, 0).astype(jnp.int32)
@@ -142,20 +145,15 @@ def forced_prefix(first: int | None) -> tuple[Processor, ...]:
     return (PROCESSORS.make('forced_prefix', tokens=(first,)),)
 
 
-def _check_first(model, special_tokens, forced_first, max_length):
-    if forced_first is None:
-        return
-    special = dataclasses.astuple(special_tokens)
-    if not 0 <= forced_first < model.vocab_size or forced_first in special:
-        raise ValueError(
-            f'forced_first must be a token of the {model.vocab_size} that is neither '
-            f'padding nor start nor end token, not {forced_first}'
-        )
-    if max_length == 1:
-        raise ValueError(
-            f'forced_first={forced_first} leaves no room for the end token: give a '
-            'max_length of at least 2'
-        )
+def _shortest_limit(model, source_length_B, max_length):
+    """The most tokens of the shortest target; traced lengths are not known."""
+    if max_length is None:
+        shortest = 1
+        if not isinstance(source_length_B, Tracer):
+            lengths = source_length_B[source_length_B > 0]
+            shortest = int(lengths.min(initial=2**30))
+        max_length = shortest + EXTRA_LENGTH
+    return min(max_length, model.max_length or max_length)
 
 
 def _check(model, source_length_B, strategy, key):

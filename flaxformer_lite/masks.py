@@ -57,9 +57,10 @@ class TokenBatch(NamedTuple):
 
     @classmethod
     def _with_valid(cls, tokens_BT, valid_BT):
-        index_T = jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)
         segments_BT = valid_BT.astype(jnp.int32)
-        return cls(tokens_BT, segments_BT, segments_BT * index_T[None])
+        # Tokens are counted: padding may be anywhere in a row.
+        count_BT = jnp.cumsum(segments_BT, axis=1)
+        return cls(tokens_BT, segments_BT, segments_BT * (count_BT - 1))
 
     @property
     def valid_BT(self) -> jax.Array:
@@ -148,8 +149,8 @@ def padding_known(valid_BT: jax.Array | None) -> Iterator[None]:
     Only two modules ask whether a token is padding: batch normalisation and the mixture
     of experts, whose results depend on all tokens of a batch. Like a dropout key, the
     mask reaches them through the scope they run in, and not through the signature of
-    every layer between. A block opens the scope with its own argument, so what is
-    traced inside reads an array of the same trace.
+    every layer between. A stack opens the scope where it calls a layer, with the
+    argument of that call: what is traced inside reads an array of the same trace.
     """
     token = _valid.set(valid_BT)
     try:

@@ -1,14 +1,16 @@
 """What a model holds of given targets: the probability of each of their tokens."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import entr
 
+from flaxformer_lite.ensembling import Ensemble, log_mean
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.ops.loss_of_logits import logits_of
-from flaxformer_lite.training.batch import Batch
+from flaxformer_lite.training.batch import Batch, check_variables
 from flaxformer_lite.training.forward import forward
 
 _ROWS = 1024  # of logits in memory at a time
@@ -29,27 +31,42 @@ class TokenScores(NamedTuple):
     entropy: jax.Array
 
 
-def log_probs(model: Model, variables: Any, batch: Batch) -> TokenScores:
+def log_probs(model: Model | Ensemble, variables: Any, batch: Batch) -> TokenScores:
     """The log-probability, rank and entropy of each label of a batch, without dropout.
 
     The logits are those of teacher forcing, so −`log_p` sums to `loss_sums(…).nll`.
     Those of all tokens are never in memory at once.
 
     Args:
-      model: the model.
+      model: the model, or an ensemble.
       variables: what `model.apply` takes: {'params': …}.
       batch: the arrays of `training.batch.BATCH_ARRAYS`; rows may be packed.
 
     Raises:
       ValueError: `variables` are parameters alone, or the batch lacks an array.
     """
-    (hidden_BTD, table_VD, bias_V), _ = forward(model, variables, batch)
-    output = table_VD, bias_V
+    check_variables(variables)
+    is_ensemble = isinstance(model, Ensemble)
+    members = model.members(variables) if is_ensemble else [(model, variables)]
+    hidden, outputs = [], []
+    for member, own in members:
+        (hidden_BTD, table_VD, bias_V), _ = forward(member, own, batch)
+        hidden.append(jnp.swapaxes(hidden_BTD, 0, 1))
+        outputs.append((table_VD, bias_V))
     padding = model.special_tokens.padding
 
-    def of_position(arrays: tuple[jax.Array, jax.Array]) -> TokenScores:
-        hidden_BD, labels_B = arrays
-        logits_BV = logits_of(hidden_BD, output, model.dense.dtype, model.logit_cap)
+    def logits_at(hidden: Sequence[jax.Array]) -> jax.Array:
+        logits_MBV = [
+            logits_of(hidden_BD, output, member.dense.dtype, member.logit_cap)
+            for hidden_BD, output, (member, _) in zip(
+                hidden, outputs, members, strict=True
+            )
+        ]
+        return log_mean(logits_MBV) if is_ensemble else logits_MBV[0]
+
+    def of_position(arrays: tuple[Sequence[jax.Array], jax.Array]) -> TokenScores:
+        hidden, labels_B = arrays
+        logits_BV = logits_at(hidden)
         label_B1 = labels_B[:, None]
         logit_B1 = jnp.take_along_axis(logits_BV, label_B1, 1)
         log_p_BV = jax.nn.log_softmax(logits_BV)
@@ -68,7 +85,7 @@ def log_probs(model: Model, variables: Any, batch: Batch) -> TokenScores:
         return jax.tree.map(or_zero, found)
 
     # Along T, so that a batch that is divided among devices stays so.
-    by_position = jnp.swapaxes(hidden_BTD, 0, 1), batch['labels'].T
-    size = max(1, _ROWS // len(hidden_BTD))
+    by_position = hidden, batch['labels'].T
+    size = max(1, _ROWS // len(batch['labels']))
     scores = jax.lax.map(of_position, by_position, batch_size=size)
     return jax.tree.map(jnp.transpose, scores)

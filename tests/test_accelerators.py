@@ -17,7 +17,6 @@ from experiments.config import load
 from experiments.config.schema import without_seeds
 from experiments.runtime import compilation, mesh
 from experiments.training import programs
-from flaxformer_lite.attention.flash import Flash
 from flaxformer_lite.generation import generate
 from flaxformer_lite.training.batch import BATCH_ARRAYS
 from flaxformer_lite.training.train_step import (
@@ -107,8 +106,7 @@ def test_the_runners_step_overwrites_the_state_on_each_device():
 
 @pytest.fixture
 def cudnn(monkeypatch):
-    """`flash` is traced as where there is a GPU."""
-    monkeypatch.setattr(Flash, 'backend', jax.default_backend())
+    """`flash` is traced as on a machine with cuDNN."""
     monkeypatch.setattr(
         'jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version', lambda: 91_500
     )
@@ -131,6 +129,21 @@ def test_flash_is_cudnns_and_keeps_no_weights(cudnn):
     assert all(mask in operands for _, operands in calls)
     assert not pairs(program)
     assert pairs(lowered(traced_step()[0], 'cuda'))  # those of softmax
+
+
+def test_flash_is_not_lowered_for_another_platform():
+    traced, _ = traced_step(attention='flash', num_layers=2)
+    for platform in ('cpu', 'tpu'):
+        with pytest.raises(ValueError, match='flash runs on NVIDIA GPUs with cuDNN'):
+            lowered(traced, platform)
+
+
+@pytest.mark.skipif(jax.default_backend() == 'gpu', reason='it runs on a GPU')
+def test_flash_does_not_run_on_a_cpu():
+    made = model(attention='flash')
+    batch = jnp.ones((ROWS, LENGTH), jnp.int32)
+    with pytest.raises(ValueError, match='Choose attention=blockwise here'):
+        made.init(jax.random.key(0), batch, batch)
 
 
 def test_blockwise_keeps_no_weights_on_a_tpu():

@@ -1,5 +1,7 @@
 """Each attention's weights by its formula in float64, and what all of them share."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from flaxformer_lite.attention.softmax import Softmax
 from flaxformer_lite.config import variants
 from flaxformer_lite.generation import generate
 from flaxformer_lite.kv_cache import BeamState, Cache, KeyValues, float32_slots
+from flaxformer_lite.ops import use_reference
 from flaxformer_lite.training.train_step import init_variables
 
 
@@ -308,13 +311,6 @@ def test_what_holds_no_weights_refuses_what_acts_on_them(name, argument):
         variants.make('attention', f'{name}({argument})')
 
 
-class Portable(Flash):
-    """As on a GPU, with the implementation that every machine has."""
-
-    backend = jax.default_backend()
-    implementation = 'xla'
-
-
 @pytest.mark.parametrize('settings', [{}, dict(scale=0.5, temperature=2.0)], ids=str)
 def test_flash_is_softmax(settings):
     arrays = [random(2, 5, 2, 8, seed=i) for i in range(3)]
@@ -322,9 +318,12 @@ def test_flash_is_softmax(settings):
     mask = np.random.default_rng(4).random((2, 1, 5, 5)) < 0.5
     mask[0, 0, 2] = False
     arguments = dict(bias=bias, dtype=jnp.bfloat16)
-    softmax, flash = Softmax(**settings), Portable(**settings)
+    softmax, flash = Softmax(**settings), Flash(**settings)
     expected = attend(*arrays, mask, **arguments, attention=softmax)
-    y = attend(*arrays, mask, **arguments, attention=flash)
+    # The formula that cuDNN is the fast version of; a GPU runs cuDNN itself.
+    on_gpu = jax.default_backend() == 'gpu'
+    with contextlib.nullcontext() if on_gpu else use_reference():
+        y = attend(*arrays, mask, **arguments, attention=flash)
     assert y.dtype == jnp.float32
     np.testing.assert_array_equal(y[0, 2], 0.0)
     # Of float32 weights, so closer to them than two roundings to bfloat16.
@@ -362,6 +361,22 @@ def test_a_query_that_sees_no_key_gets_zeros_and_finite_gradients(name):
     assert all(np.isfinite(g).all() for g in gradients)
     np.testing.assert_array_equal(gradients[0][:, 1], 0.0)
     np.testing.assert_array_equal(gradients[2][:, 2], 0.0)
+
+
+@every
+def test_an_attention_whose_mask_goes_by_distance_says_so(name):
+    """With queries moved far from all keys, and no positions to act on scores."""
+    attention = variants.make('attention', name)
+    arrays = [random(1, 3, 2, 4, seed=i) for i in range(3)]
+    q_BTHK, kv = jnp.asarray(arrays[0], jnp.float32), keys_values(*arrays[1:])
+    near_BT = jnp.arange(3)[None]
+    given = dict(mask_BHTS=jnp.ones((1, 1, 3, 3), bool))
+    p = variables(attention, q_BTHK, kv, positions_BT=near_BT, **given)
+    near, far = (
+        apply(attention, p, q_BTHK, kv, positions_BT=positions_BT, **given)
+        for positions_BT in (near_BT, near_BT + 1000)
+    )
+    assert np.array_equal(near, far) != attention.by_distance
 
 
 @every

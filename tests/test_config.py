@@ -156,6 +156,7 @@ SAMPLED = dict(decode='sample', temperature=0.5, top_k=3, top_p=1.0, beams=4, al
         ),
         ('model', dict(parallel=True), 'block', 'parallel'),
         ('model', dict(parallel=False), 'block', 'sequential'),
+        ('model', dict(attention='softmax'), 'cross_attention', None),
         ('evaluation', dict(decode='greedy', beams=8), 'decode', 'greedy'),
         (
             'evaluation',
@@ -192,6 +193,29 @@ def test_what_older_runs_say_is_read_in_the_words_of_now(
     )
     part = dataclasses.replace(getattr(usual, section), **{field: expected})
     assert found == dataclasses.replace(usual, **{section: part})
+
+
+@pytest.mark.parametrize(
+    ('model', 'expected'),
+    [
+        ({}, '[local(window=2), softmax]'),
+        (dict(cross_attention='cosine'), 'cosine'),
+        (dict(merged_attention=True), None),
+        (dict(architecture='decoder_only'), None),
+    ],
+    ids=str,
+)
+def test_a_window_of_older_runs_is_that_of_cross_attention_too(
+    model, expected, tmp_path
+):
+    config = load.to_store(ExperimentConfig().to_dict()) | {'schema_version': 12}
+    config['model'] |= {'attention': '[local(window=2), softmax]'} | model
+    file = tmp_path / 'config.json'
+    file.write_text(json.dumps(config))
+    assert load.read_stored(file)['model']['cross_attention'] == expected
+    file.write_text(json.dumps(config | {'schema_version': 14}))
+    now = load.read_stored(file)['model']['cross_attention']
+    assert now == model.get('cross_attention')
 
 
 def test_a_published_tokenizer_of_older_runs_is_read_as_a_spec(tmp_path):

@@ -13,6 +13,7 @@ from flaxformer_lite import decoding
 from flaxformer_lite.config.spec import parse
 from flaxformer_lite.config.variants import PROCESSORS, STRATEGIES
 from flaxformer_lite.decoding import search as search_loop
+from flaxformer_lite.decoding.processors.base import Processor
 from flaxformer_lite.decoding.strategies.sample import Sample
 from flaxformer_lite.generation import as_processors, as_strategy
 
@@ -537,6 +538,36 @@ def test_a_search_finds_the_best_of_the_sentences_that_its_processor_leaves(text
         best = max(left, key=score)
         assert cut(tokens[sentence, 0]) == best
         np.testing.assert_allclose(scores[sentence, 0], score(best), rtol=1e-5)
+
+
+class Favors(Processor):
+    """Makes one token exp(3) times as likely."""
+
+    token: int = 5
+
+    def __call__(self, logits_BNV, tokens_BNL, step, end):
+        return logits_BNV.at[..., self.token].add(3.0)
+
+
+def test_a_raised_logit_is_at_most_certain_and_the_best_sentence_is_found():
+    toy, limits = Toy(), [5, 4, 2, 1, 5, 3]
+    model = toy.by_slots(np.arange(6), EVERYTHING)
+    search = f'beam(beams={EVERYTHING}, alpha=0)'
+    tokens, scores, _ = run(search, model, limits, processors=Favors())
+    for sentence, limit in enumerate(limits):
+
+        def score(path, sentence=sentence, limit=limit):
+            total = 0.0
+            for i, t in enumerate(path):
+                log_p = toy.log_p(sentence, path[:i])[t]
+                favored = t == 5 and i + 1 < limit
+                total += min(log_p + 3.0 * favored, 0.0)
+            return total
+
+        paths = everything(toy, limit)
+        best = max(map(score, paths))
+        assert score(cut(tokens[sentence, 0])) == pytest.approx(best, abs=1e-5)
+        np.testing.assert_allclose(scores[sentence, 0], best, atol=1e-5)
 
 
 def test_processors_follow_one_another():

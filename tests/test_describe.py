@@ -150,10 +150,12 @@ def test_flops_of_products_in_every_kind_of_program():
         flops_of(until, a, b)
 
 
-def test_the_command_needs_no_device_and_prints_json():
+@pytest.mark.parametrize('attention', ['softmax', 'flash'])
+def test_the_command_needs_no_device_and_prints_json(attention):
+    command = [sys.executable, '-m', 'experiments.describe', '--json']
     # Neither compiling nor a single array is possible without a platform.
     result = subprocess.run(
-        [sys.executable, '-m', 'experiments.describe', '--config=wmt_big', '--json'],
+        [*command, '--config=wmt_big_bf16', f'--config.model.attention={attention}'],
         env=os.environ | {'JAX_PLATFORMS': 'none'},
         cwd=Path(__file__).parent.parent,
         capture_output=True,
@@ -163,6 +165,20 @@ def test_the_command_needs_no_device_and_prints_json():
     costs = json.loads(result.stdout)
     assert costs['parameters']['total'] == 214_171_648
     assert costs['batch'] == {'rows': 97, 'length': 256, 'tokens': 24_832}
+
+
+def test_a_model_for_a_gpu_is_described_without_one():
+    """Its backward pass computes the scores again, as cuDNN does."""
+    sizes = dict(dtype='bfloat16', d_k=8, d_v=8)
+    flash = ledger(small(attention='flash', **sizes))
+    softmax = ledger(small(**sizes))
+    assert flash['parameters'] == softmax['parameters']
+    again = N * 2 * L * H * 8
+    more = {'encoder self-attention': again, 'decoder self-attention': again}
+    more |= {'decoder cross-attention': again, 'total': 3 * again}
+    assert flash['flops_per_token'] == {
+        part: n + more.get(part, 0) for part, n in softmax['flops_per_token'].items()
+    }
 
 
 def test_a_device_holds_its_part_of_the_matrices():

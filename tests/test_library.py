@@ -1,5 +1,7 @@
 """The library alone, as the README uses it: no files, no flags, no config."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -145,6 +147,25 @@ def test_generate_stays_within_learned_positions():
         flaxformer_lite.generate(model, variables, [[4] * 7])
 
 
+def test_a_forced_prefix_leaves_room_for_the_end_of_each_target():
+    model, variables = made(positions='learned(max_length=6)')
+    for length, refused in ((5, False), (6, True)):
+        tokens = (4, 5, 6, 7, 8, 9)[:length]
+        ask = functools.partial(
+            flaxformer_lite.generate,
+            model,
+            variables,
+            SOURCES,
+            'greedy',
+            processors=f'forced_prefix(tokens={tokens})',
+        )
+        if refused:
+            with pytest.raises(ValueError, match='exceed the 6 tokens of a target'):
+                ask()
+        else:
+            assert ask().tokens_BNL[0, 0].tolist() == [*tokens, 1]
+
+
 @pytest.mark.parametrize(
     ('settings', 'message'),
     [
@@ -155,8 +176,22 @@ def test_generate_stays_within_learned_positions():
         (dict(strategy='mbr'), "a utility, 'chrf', is one of texts, and generate has"),
         (dict(source=[[4, 13, 1]]), 'source holds token 13: a vocabulary of 13 ends'),
         (dict(max_length=0), 'max_length must be at least 1, not 0'),
-        (dict(forced_first=2), 'forced_first must be a token .* start nor end'),
-        (dict(forced_first=4, max_length=1), 'max_length of at least 2'),
+        (
+            dict(forced_first=2),
+            'forced prefix: token 2 is not text. Choose from the 13',
+        ),
+        (dict(forced_first=0), 'forced prefix: token 0 is not text'),
+        (dict(forced_first=13), 'forced prefix: token 13 is not text'),
+        (dict(forced_first=-1), 'forced prefix: token -1 is not text'),
+        (
+            dict(forced_first=4, max_length=1),
+            '1 tokens and the end .* exceed the 1 tok',
+        ),
+        (dict(processors='forced_prefix(tokens=(5, 2))'), 'token 2 is not text'),
+        (
+            dict(processors='forced_prefix(tokens=(5, 6, 7))', max_length=3),
+            'forced prefix: 3 tokens and the end token exceed the 3 tokens of a target',
+        ),
     ],
 )
 def test_generate_refuses_what_it_cannot_do(settings, message):

@@ -15,6 +15,7 @@ import flaxformer_lite
 from flaxformer_lite import ops
 from flaxformer_lite.ops import (
     einsum,
+    fused_attention,
     loss_of_logits,
     masked_softmax,
     matmul,
@@ -247,6 +248,29 @@ def test_tuned_rows_is_the_reference(shape):
     expected = np.float32(np.float64(x_ND).sum(0))
     for version in (rows.reference, rows.on_cpu):
         assert_equal(jax.jit(version)(x_ND), expected, TOLERANCE[F32])
+
+
+def test_tuned_fused_attention_is_the_reference():
+    """Its values on a GPU; elsewhere the shapes that a plan is made of."""
+    q, key, value = (random(2, 4, 2, 8, seed=i).astype(BF16) for i in range(3))
+    bias = random(1, 2, 4, 4, seed=3).astype(BF16)
+    mask = jnp.tril(jnp.ones((2, 1, 4, 4), bool))
+
+    def version(attend):
+        def weighted(q, key, value, bias):
+            return attend(q, key, value, bias, mask, 0.3)
+
+        return functools.partial(
+            value_and_gradients, weighted, random(2, 4, 2, 8, seed=4).astype(BF16)
+        )
+
+    arguments = q, key, value, bias
+    expected = version(fused_attention.reference)(*arguments)
+    if jax.default_backend() == 'gpu':
+        found = version(fused_attention.tuned)(*arguments)
+        assert_equal(found, expected, TOLERANCE[BF16])
+    found = jax.eval_shape(version(fused_attention.tuned), *arguments)
+    assert found == jax.eval_shape(lambda: expected)
 
 
 def test_what_is_tuned_stands_in_ops_and_nowhere_else():

@@ -1,7 +1,7 @@
 """Batch norm and the mixture of experts know the padding of their own call alone.
 
-The mask reaches them through `masks.padding_known`, which blocks and stacks open. What
-the scope itself does is in test_masks.
+The mask reaches them through `masks.padding_known`, which stacks open. What the scope
+itself does is in test_masks.
 """
 
 import functools
@@ -11,8 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from flax import linen as nn
 
+from flaxformer_lite.generation import generate
+from flaxformer_lite.layers.blocks.base import Block
 from flaxformer_lite.masks import padding_known, padding_mask
+from flaxformer_lite.training.batch import make_batch
 from flaxformer_lite.training.loss import loss_and_grads
 
 ACROSS_TOKENS = dict(norm='batch(momentum=0.0)', feed_forward='mixture', dropout=0.0)
@@ -92,6 +96,75 @@ def test_what_was_traced_once_asks_each_batch_for_its_own_padding():
     # And where it is traced again, for arrays of another shape.
     assert_same(counted(widened(rows_of(tiny.PAIRS), (4, 8))), expected(0))
     assert len(traces) == 2
+
+
+RIGHT = [[5, 6, 7, 1, 0, 0], [8, 1, 0, 0, 0, 0]]
+ELSEWHERE = {
+    'left': [[0, 0, 5, 6, 7, 1], [0, 0, 0, 0, 8, 1]],
+    'gaps': [[5, 0, 6, 7, 0, 1], [0, 8, 0, 0, 1, 0]],
+}
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [
+        dict(),
+        dict(continuous_positions=True, positions='learned(max_length=12)'),
+        dict(merged_attention=True, positions='t5'),
+        dict(architecture='decoder_only', positions='rotary'),
+        dict(architecture='prefix_lm', positions='shaw'),
+        dict(architecture='recurrent'),
+    ],
+    ids=str,
+)
+def test_padding_of_a_source_may_be_anywhere(settings):
+    """Teacher forcing and decoding give what they give of padding behind the tokens."""
+    model = tiny.model(num_layers=1, **settings)
+    variables = tiny.all_variables(model)
+    inputs = jnp.array([[2, 9, 8], [2, 4, 0]])
+
+    def computed(source):
+        source = jnp.array(source, jnp.int32)
+        logits = tiny.apply(model, variables, source, inputs)
+        return logits, generate(model, variables, source, 'greedy', max_length=5)
+
+    expected = computed(RIGHT)
+    for source in ELSEWHERE.values():
+        close = functools.partial(np.testing.assert_allclose, atol=1e-4)
+        jax.tree.map(close, computed(source), expected)
+
+
+@pytest.mark.parametrize('target', [[[0, 5, 1]], [[5, 0, 1]]], ids=str)
+def test_padding_before_a_token_of_a_target_is_refused(target):
+    target = np.array([[5, 1, 0], *target])
+    with pytest.raises(ValueError, match='target, row 1: padding comes before a token'):
+        make_batch(np.array([[4, 1], [0, 1]]), target)
+
+
+class FeedForwardAlone(Block):
+    """A block that knows nothing of padding."""
+
+    @nn.compact
+    def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
+        residual = self.residual.copy(name='residual_1')
+        h_BTD = residual.before(x_BTD)
+        x_BTD = residual.after(x_BTD, self.feed_forward(h_BTD))
+        return x_BTD, self.keep(h_BTD, context.positions_BT)
+
+
+@pytest.mark.parametrize('scan_layers', [False, True])
+def test_a_block_of_ones_own_counts_no_padding(scan_layers):
+    block = 'test_padding.FeedForwardAlone'
+    settings = dict(num_layers=2, block=block, scan_layers=scan_layers)
+    model = tiny.model(**ACROSS_TOKENS | settings)
+    variables = tiny.all_variables(model)
+
+    @jax.jit
+    def learned(rows):
+        return loss_and_grads(model, variables, rows, dropout_key=jax.random.key(1))
+
+    rows = rows_of(tiny.PAIRS)
+    assert_same(learned(widened(rows)), learned(rows))
 
 
 def test_a_model_leaves_nothing_of_its_padding_behind():

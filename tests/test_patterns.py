@@ -62,11 +62,26 @@ def test_a_stack_of_a_pattern_is_layers_built_by_hand():
     np.testing.assert_allclose(found, jax.jit(by_hand)(), atol=1e-5)
 
 
+@pytest.mark.parametrize('continuous', [False, True])
+@pytest.mark.parametrize('attention', ['local(window=1)', '[local(window=1), cosine]'])
+def test_a_window_of_self_attention_is_not_passed_on(attention, continuous):
+    model = tiny.model(attention=attention, continuous_positions=continuous)
+    rows = tiny.batch([[pair] for pair in tiny.PAIRS])
+    recorded = record(model, tiny.all_variables(model), rows).weights
+    is_token = np.asarray(rows['source'] != 0)
+    for weights in recorded['decoder cross']:
+        first_sees = (np.asarray(weights)[:, :, 0] > 0).all(1)
+        np.testing.assert_array_equal(first_sees, is_token)
+    asked = tiny.model(attention=attention, cross_attention='local(window=1)')
+    weights = record(asked, tiny.all_variables(asked), rows).weights['decoder cross'][0]
+    is_near = np.eye(*weights.shape[-2:], dtype=bool)
+    assert (np.asarray(weights)[..., ~is_near] == 0).all()
+
+
 def test_each_stack_has_the_patterns_of_its_own_fields():
     model = tiny.model(
         num_layers=6,
         attention='[local, softmax]',
-        cross_attention='softmax',
         decoder_norm='[layer, rms, scale]',
         decoder_feed_forward='relu',
     )
@@ -100,7 +115,7 @@ def test_a_field_is_unused_where_no_layer_uses_it():
 
 
 def test_layers_that_hold_their_weights_are_recorded_by_their_own_mask():
-    model = tiny.model(attention='[local(window=1), softmax]', cross_attention=None)
+    model = tiny.model(attention='[local(window=1), softmax]')
     rows = tiny.batch([[pair] for pair in tiny.PAIRS])
     near, far = record(model, tiny.all_variables(model), rows).weights['encoder']
     is_near = np.eye(near.shape[-1], dtype=bool)

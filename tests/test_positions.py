@@ -5,10 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from flax import linen as nn
 
 from flaxformer_lite.config import variants
+from flaxformer_lite.generation import generate
+from flaxformer_lite.positions.base import Positions
 from flaxformer_lite.positions.learned import Learned
 from flaxformer_lite.positions.sinusoidal import Sinusoidal
+from flaxformer_lite.ranges import Size
 from flaxformer_lite.sizes import Sizes
 
 # The buckets of `DISTANCES` in a stack that sees both sides, and in a causal one.
@@ -20,6 +24,68 @@ BEFORE = [31, 31, 23, 16, 15, 7, 1, 0, 0, 0, 0, 0, 0, 0]
 def made(text, **sizes):
     """The positions that a spec names, for a stack of these sizes."""
     return variants.make('positions', text, sizes=Sizes(**sizes))
+
+
+TABLE = 'test_positions.Table'
+
+
+class Table(Positions):
+    """A row for each position, added to embeddings."""
+
+    rows: Size = 4
+
+    @property
+    def num_positions(self):
+        return self.rows
+
+    @nn.compact
+    def embed(self, x_BTD, positions_BT):
+        shape = self.rows, self.sizes.d_model
+        return x_BTD + self.param('table', nn.initializers.ones, shape)[positions_BT]
+
+
+class Factors(Table):
+    """The same in each attention, of queries and keys."""
+
+    embed = Positions.embed
+
+    @nn.compact
+    def rotate(self, x_BTHK, positions_BT):
+        shape = self.rows, self.sizes.d_k
+        factors = self.param('factors', nn.initializers.ones, shape)
+        return x_BTHK * factors[positions_BT][:, :, None]
+
+
+@pytest.mark.parametrize(
+    ('settings', 'limit'),
+    [
+        (dict(positions=f'{TABLE}(rows=6)'), 6),
+        (dict(positions='rotary', decoder_positions=f'{TABLE}(rows=6)'), 6),
+        (dict(positions='[test_positions.Factors(rows=6), none]'), 6),
+        (dict(positions='none', cross_positions='test_positions.Factors'), 4),
+        (dict(positions=f'{TABLE}(rows=6)', continuous_positions=True), 3),
+        (dict(positions=f'{TABLE}(rows=9)', architecture='decoder_only'), 4),
+        (
+            dict(
+                positions=f'{TABLE}(rows=9)', decoder_positions='learned(max_length=7)'
+            ),
+            7,
+        ),
+        (dict(positions='sinusoidal'), None),
+    ],
+    ids=str,
+)
+def test_a_model_has_the_positions_that_its_tables_declare(settings, limit):
+    assert tiny.model(**settings).max_length == limit
+
+
+def test_a_sentence_longer_than_a_table_is_refused():
+    model = tiny.model(positions=f'{TABLE}(rows=4)', num_layers=1)
+    variables = tiny.all_variables(model)
+    found = generate(model, variables, [[4, 5, 6, 1]], 'greedy')
+    assert found.tokens_BNL.shape == (1, 1, 4)
+    with pytest.raises(ValueError, match='a source has 5 tokens, .* positions for 4'):
+        generate(model, variables, [[4, 5, 6, 7, 1]], 'greedy')
 
 
 def table(length, d_model):

@@ -109,6 +109,23 @@ def tolerance(gradient):
     return 1e-7 + 1e-5 * abs(gradient).max()
 
 
+@pytest.mark.parametrize('name', ['m2m100', 't5'])
+def test_padding_on_the_left_changes_nothing(name):
+    """As in Transformers: M2M100 counts tokens, and T5 goes by distances."""
+    model, variables = flaxformer_lite.from_pretrained(GOLDENS / name)
+    golden = golden_of(name)
+    source, inputs = golden['source'], golden['inputs']
+    padding = model.special_tokens.padding
+    lengths = (source != padding).sum(1)
+    assert lengths.min() < lengths.max()
+    moved = np.stack(
+        [np.roll(row, len(row) - n) for row, n in zip(source, lengths, strict=True)]
+    )
+    apply = jax.jit(model.apply)
+    found, expected = (apply(variables, x, inputs) for x in (moved, source))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 @pytest.mark.slow
 @every_golden
 def test_greedy_tokens_are_those_of_transformers(name):

@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import jax
 import made_runs
 import numpy as np
 import pytest
@@ -639,6 +640,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
             'evaluation.decode: beams must be at least 1 and at most 10000, not 0',
         ),
         (
+            dict(evaluation__processors='forced_prefix(tokens=(5, 9999))'),
+            'evaluation.processors: forced prefix: token 9999 is not text',
+        ),
+        (
             dict(evaluation__processors='[min_length]'),
             'evaluation.processors: min_length needs length',
         ),
@@ -714,6 +719,37 @@ def test_training_pairs_beyond_a_learned_table_are_refused(text, tmp_path, monke
     with pytest.raises(UserError, match='learned positions .* for 8'):
         command(monkeypatch, run, *arguments(tmp_path, tmp_path / 'run', **changes))
     assert not (tmp_path / 'run').exists()
+
+
+GPU_ONLY = {
+    'model__attention': 'flash',
+    'model__dtype': 'bfloat16',
+    'model__d_k': 8,
+    'model__d_v': 8,
+}
+
+
+@pytest.mark.skipif(jax.default_backend() == 'gpu', reason='it trains on a GPU')
+def test_a_model_for_a_gpu_is_planned_and_not_run(text, tmp_path, monkeypatch, capsys):
+    given = arguments(text, tmp_path / 'run', **GPU_ONLY)
+    command(monkeypatch, run, *given, '--dry_run')
+    assert 'price: ' in capsys.readouterr().out
+    message = r'model\.attention: flash runs only on a gpu, and JAX uses the cpu here'
+    with pytest.raises(UserError, match=message):
+        command(monkeypatch, run, *given)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_a_run_from_a_gpu_is_refused_where_there_is_none(whole, tmp_path, monkeypatch):
+    copy = tmp_path / 'run'
+    shutil.copytree(whole[0], copy)
+    config = storage.read_json(copy / 'config.json')
+    config['model']['cross_attention'] = 'flash'
+    storage.write_json(copy / 'config.json', config)
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'cpu')
+    message = r'model\.cross_attention: flash runs only on a gpu'
+    with pytest.raises(UserError, match=message):
+        command(monkeypatch, translate, f'--workdir={copy}')
 
 
 def on_one_device():

@@ -228,6 +228,14 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
     assert 'by the spread of 4 finished runs, in 80 of 100 sweeps 2 seeds' in out
 
 
+def test_a_sweep_for_a_gpu_is_planned_without_one(folder, monkeypatch, capsys):
+    sizes = {'model.dtype': 'bfloat16', 'model.d_k': 8, 'model.d_v': 8}
+    flash = sizes | {'model.attention': 'flash'}
+    file = write_small(folder, {'base': sizes, 'flash': flash})
+    assert run_sweep(monkeypatch, file, '--dry_run') == 0
+    assert 'flash' in capsys.readouterr().out
+
+
 def test_a_dry_run_tells_the_power_on_each_data_set(folder, monkeypatch):
     scans = {name: {'data': f'scan(split="{name}")'} for name in ('simple', 'length')}
     heads = {name: {'model.num_heads': int(name)} for name in ('2', '4')}

@@ -419,6 +419,11 @@ class LooksAhead(Processor):
         return logits_BNV + tokens_BNL[..., -1:]
 
 
+class Raises(Processor):
+    def __call__(self, logits_BNV, tokens_BNL, step, end):
+        return logits_BNV + 9.0
+
+
 class OfAllRows(Processor):
     def __call__(self, logits_BNV, tokens_BNL, step, end):
         return logits_BNV - logits_BNV[:1]
@@ -448,6 +453,7 @@ CARELESS = [
         LooksAhead,
         'tokens not chosen yet change nothing: after 0',
     ),
+    ('processors', Raises, 'no token is more than certain: a log-probability is '),
     ('processors', OfAllRows, 'hypotheses change nothing of each other: after 0'),
     ('processors', InBfloat16, 'logits stay as many, in float32: .* become bfloat16'),
 ]

@@ -5,6 +5,8 @@ What a field by itself may be is checked when its section of the schema is made.
 
 from collections.abc import Iterable
 
+import jax
+
 from experiments import hooks, metrics
 from experiments.config import search
 from experiments.config.load import flatten
@@ -98,6 +100,30 @@ def build_model(
         ) from None
     frozen.paths(config, model)
     return model
+
+
+def check_backend(config: ExperimentConfig) -> None:
+    """Refuses to run components on a backend of JAX that they don't support.
+
+    Describing and planning a run needs no such backend. `build_model` comes first.
+
+    Raises:
+      UserError: names the field and the backend that it needs.
+    """
+    used = set(variants.fields()) - variants.unused_fields(config.model)
+    here = jax.default_backend()
+    for layer in variants.of_layers(config.model):
+        for field in sorted(used):
+            part = getattr(layer, field)
+            if part is None:
+                continue
+            backend = getattr(variants.find(layer, field), 'backend', None)
+            if backend not in (None, here):
+                raise UserError(
+                    f'model.{field}: {part} runs only on a {backend}, and JAX uses the '
+                    f'{here} here. Use a machine with a {backend}, or choose another '
+                    'such as blockwise.'
+                )
 
 
 def source_features(config: ExperimentConfig, model: Model) -> int | None:

@@ -40,6 +40,7 @@ ADDED: list[dict[str, Any]] = [
         'evaluation.processors': None,
     },
     {},
+    {},
 ]
 _SMOOTHED = 'cross_entropy(label_smoothing={})'
 # Fields beside `evaluation.decode` that are arguments of what it names now.
@@ -189,6 +190,15 @@ def read_stored(file: Path) -> dict[str, Any]:
     return config
 
 
+def _passes_window_on(model: Mapping[str, Any]) -> bool:
+    """Whether an empty `cross_attention` meant `local`, as it did before version 14."""
+    has_cross = model.get('architecture', 'encoder_decoder') == 'encoder_decoder'
+    if not has_cross or model.get('merged_attention') or model.get('cross_attention'):
+        return False
+    entries = spec.entries(model.get('attention', 'softmax'))
+    return any(spec.parse(entry)[0] == 'local' for entry in entries)
+
+
 def _in_words_of_now(config: dict[str, Any]) -> None:
     """Replaces the fields that there were by those that say the same now."""
     train = config.get('train', {})
@@ -198,6 +208,8 @@ def _in_words_of_now(config: dict[str, Any]) -> None:
     model = config.get('model', {})
     if model.pop('parallel', False):
         model['block'] = 'parallel'
+    if _passes_window_on(model):
+        model['cross_attention'] = model['attention']
     tokenizer = config.get('tokenizer')
     if isinstance(tokenizer, dict):
         is_own = tokenizer['kind'] == 'trained'

@@ -1,5 +1,6 @@
 """How a config says to decode, as objects of the library."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from experiments.config.schema import EvaluationConfig
@@ -11,6 +12,8 @@ from flaxformer_lite.generation import as_processors, as_strategy, forced_prefix
 
 if TYPE_CHECKING:  # few searches take one
     from experiments.metrics.base import Metric
+    from flaxformer_lite.ensembling import Ensemble
+    from flaxformer_lite.models.base import Model
 
 
 class Search(NamedTuple):
@@ -33,6 +36,22 @@ def make(evaluation: EvaluationConfig, forced_first: int | None = None) -> Searc
     with user_errors('evaluation.processors: '):
         processors = as_processors(evaluation.processors)
     return Search(strategy, (*forced_prefix(forced_first), *processors))
+
+
+def check_processors(
+    processors: Sequence[Processor], model: 'Model | Ensemble', extra_length: int
+) -> None:
+    """Refuses processors that don't fit the vocabulary or the length of targets.
+
+    Raises:
+      UserError: names the processor's argument.
+    """
+    limit = 1 + extra_length  # of a source of one token
+    if model.max_length is not None:
+        limit = min(limit, model.max_length)
+    with user_errors('evaluation.processors: '):
+        for processor in processors:
+            processor.check(model.vocab_size, model.special_tokens, limit)
 
 
 def utility(strategy: Strategy) -> 'Metric | None':

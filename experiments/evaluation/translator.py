@@ -70,6 +70,7 @@ class Translator:
         self._seed = seed
         self._devices = devices or mesh.of()
         choice = search.make(settings, tokenizer.forced_first)
+        search.check_processors(choice.processors, model, settings.extra_length)
         self._strategy = choice.strategy
         self._samples = self._strategy.drawn(n_best)
         self._utility = search.utility(self._strategy)

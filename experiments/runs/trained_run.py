@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from experiments.checkpoints.checkpoints import Checkpoints, Gone, Mean
 from experiments.checkpoints.digest import leaves_by_path
-from experiments.config import load, parts, search
+from experiments.config import check, load, parts, search
 from experiments.config.schema import ExperimentConfig, takes_best
 from experiments.data import tokenizers
 from experiments.data.tokenizers.base import Tokenizer
@@ -56,6 +56,7 @@ def open_trained(path: Path) -> TrainedRun:
             config.model, vocabulary.vocab_size, vocabulary.special_tokens
         )
         model = model.clone(source_vocab_size=vocabulary.source_vocab_size)
+        check.check_backend(config)
         mesh.abstract_variables(model)
     return TrainedRun(config, vocabulary, model, checkpoints)
 

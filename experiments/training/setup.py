@@ -10,7 +10,7 @@ import optax
 
 from experiments.command_line import console
 from experiments.command_line.screen import Screen
-from experiments.config import check
+from experiments.config import check, search
 from experiments.config.schema import ExperimentConfig, seed, without_seeds
 from experiments.data import corpus, objectives, sources, tokenizers
 from experiments.data.batches import Batches
@@ -78,6 +78,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     devices = mesh.of(**vars(config.mesh))
     # What it cannot be built with is said before the data is loaded.
     model = check.build_model(config)
+    check.check_backend(config)
     screen.begin('checking parts', quiet=True)
     check.check_contracts(config)
     screen.begin('loading data', quiet=True)
@@ -99,6 +100,8 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     screen.begin('tracing the model', quiet=True)
     # Of a short text the tokenizer has fewer pieces than were asked for.
     model = _traced(model, vocabulary, devices)
+    choice = search.make(config.evaluation, vocabulary.forced_first)
+    search.check_processors(choice.processors, model, config.evaluation.extra_length)
     taken = initial.load(config, origin, model, vocabulary, devices)
 
     def show_progress(pairs):

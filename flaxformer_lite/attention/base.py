@@ -65,6 +65,9 @@ class Attention(Checked, nn.Module):
     """
 
     per_head: ClassVar[bool] = False
+    # Whether the distance from the query decides which keys are visible. Such a pattern
+    # is for one text: cross-attention has it only if `cross_attention` names it.
+    by_distance: ClassVar[bool] = False
 
     def normalize_query(self, q_BTHK: jax.Array) -> jax.Array:
         """Projected queries, before positions turn them."""

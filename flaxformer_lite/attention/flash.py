@@ -1,25 +1,25 @@
-"""Fused attention on NVIDIA GPUs (Dao et al. 2022): cuDNN's, through `jax.nn`."""
-
-from typing import ClassVar, Literal
+"""Fused attention on NVIDIA GPUs (Dao et al. 2022), by cuDNN."""
 
 import jax
 import jax.numpy as jnp
 
 from flaxformer_lite.attention.base import ScaledDotProduct, refuse_positions
+from flaxformer_lite.ops.fused_attention import fused_attention
 
 
 class Flash(ScaledDotProduct):
     """softmax((Q Kᵀ scale + bias) / T) V by blocks on the chip; anywhere: `blockwise`.
 
+    You can trace it on any machine, and lower it for NVIDIA GPUs only.
+
     Raises:
-      ValueError: when called without a GPU; in float32, which cuDNN does not do; with a
-        d_k that is no multiple of 8 or a d_v other than d_k, or that this GPU's cuDNN
-        does not do; or with positions that act on scores by queries.
+      ValueError: the dtype is float32, which cuDNN does not support; d_k is not a
+        multiple of 8, differs from d_v, or is not supported by this GPU's cuDNN;
+        positions act on scores by queries; or it is lowered for another platform.
     """
 
     unsupported = ('temperature', 'cap', 'dropout')
     backend = 'gpu'
-    implementation: ClassVar[Literal['cudnn', 'xla']] = 'cudnn'
 
     def __call__(
         self,
@@ -41,36 +41,20 @@ class Flash(ScaledDotProduct):
             bias_BHTS = _to_even(_to_even(bias_BHTS, 2), 3)
         key_BSGK = jnp.moveaxis(kv.key_BGKS, -1, 1)
         value_BSGU = jnp.moveaxis(kv.value_BGUS, -1, 1)
-        y_BTHU = self._fused(
+        y_BTHU = fused_attention(
             _to_even(q_BTHK, 1),
             _to_even(key_BSGK, 1),
             _to_even(value_BSGU, 1),
             bias_BHTS,
             _to_even(_to_even(mask_BHTS, 2), 3),
+            scale=self.scale_of(q_BTHK.shape[-1]) / self.temperature,
         )
         has_keys_BHT1 = mask_BHTS.any(-1, keepdims=True)
         has_keys_BTH1 = jnp.swapaxes(has_keys_BHT1, 1, 2)
         y_BTHU = y_BTHU[:, :queries].astype(jnp.float32)
         return jnp.where(has_keys_BTH1, y_BTHU, 0.0)
 
-    def _fused(self, q_BTHK, *arrays):
-        scale = self.scale_of(q_BTHK.shape[-1]) / self.temperature
-        try:
-            return jax.nn.dot_product_attention(
-                q_BTHK, *arrays, scale=scale, implementation=self.implementation
-            )
-        except NotImplementedError as error:
-            raise ValueError(
-                f'flash attention is not for this GPU: {error} Choose '
-                'attention=blockwise'
-            ) from error
-
     def _refuse_unsupported(self, dtype, kv):
-        if jax.default_backend() != self.backend:
-            raise ValueError(
-                'flash attention needs a GPU with cuDNN: choose attention=blockwise '
-                'here'
-            )
         d_k = kv.key_BGKS.shape[2]
         d_v = kv.value_BGUS.shape[2]
         if dtype != jnp.bfloat16 or d_k % 8 or d_k != d_v:

@@ -15,6 +15,7 @@ class Local(ScaledDotProduct):
       window_after: the same for keys after the query; None for `window`.
     """
 
+    by_distance = True
     window: Size = 16
     window_after: Annotated[int | None, Range(at_least=1)] = None
 

@@ -234,12 +234,19 @@ class Parts:
             )
         return MultiHeadAttention(
             sizes=sizes,
-            core_attention=self._make('attention', 'cross'),
+            core_attention=self._cross_core(),
             positions=positions,
             dense=self.dense('decoder', sizes),
             head_dropout=self._head_dropout(),
             bias=self.config.attention_bias,
         )
+
+    def _cross_core(self) -> Any:
+        """Cross-attention's own kind, or the encoder's unless that is `by_distance`."""
+        core = self._make('attention', 'cross')
+        if self.config.cross_attention is None and core.by_distance:
+            return variants.make('cross_attention', 'softmax')
+        return core
 
     def _check_merged(self, sizes: Sizes) -> None:
         """Refuses what one attention to two texts cannot have."""

@@ -75,7 +75,8 @@ class ModelConfig:
         Spec | None, "the decoder's to itself; empty: attention"
     ] = None
     cross_attention: Annotated[
-        Spec | None, "the decoder's to the source; empty: attention"
+        Spec | None,
+        "the decoder's to the source; empty: attention, or softmax if that is local",
     ] = None
     projections: Annotated[
         bool, 'False: self-attention has no matrices, a head is a slice'
@@ -178,6 +179,7 @@ class ModelConfig:
         All fallbacks are here and nowhere else. The decoder beside an encoder takes its
         own field, `decoder_…`, else the plain one. Cross-attention takes `cross_…`;
         else its sizes are the decoder's and its kind of attention is the plain field's.
+        `build.Parts` makes an exception for an attention that is `by_distance`.
 
         Args:
           name: a plain field.

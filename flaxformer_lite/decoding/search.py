@@ -363,6 +363,9 @@ class Search:
         offset_BN = live.scores_BN - log_z_BN
         logits_BNV = self._processed(state, logits_BNV)
         total_BNV = logits_BNV + offset_BN[..., None]
+        if self.inputs.processors:
+            # `_is_unfinished` needs log-probabilities that never rise.
+            total_BNV = jnp.minimum(total_BNV, live.scores_BN[..., None])
         total_BNV = jnp.where(allowed_B1V, total_BNV, -jnp.inf)
         logits_BNV = jnp.where(allowed_B1V, logits_BNV, -jnp.inf)
 

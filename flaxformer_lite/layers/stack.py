@@ -86,6 +86,16 @@ class Stack(Checked, nn.Module):
         """The width of the residual stream."""
         return self.block.self_attention.sizes.d_model
 
+    @property
+    def num_positions(self) -> int | None:
+        """The least `num_positions` of its positions, those of its layers included."""
+        positions = [self.positions]
+        for block in self.blocks:
+            attentions = block.self_attention, block.cross_attention
+            positions += [x.positions for x in attentions if x is not None]
+        limits = [x.num_positions for x in positions]
+        return min((x for x in limits if x is not None), default=None)
+
     @nn.nowrap
     def template(self, layer: int) -> Block:
         """The template of a layer, by its number."""
@@ -256,8 +266,10 @@ class Stack(Checked, nn.Module):
             self.sow('intermediates', 'norms', jnp.linalg.norm(x_BTD, axis=-1))
 
 
-def _call(layer, *arguments):
-    return layer(*arguments)
+def _call(layer, x_BTD, context, *arguments):
+    # Here and not in a block: one that forgot it would count padding.
+    with padding_known(context.valid_BT):
+        return layer(x_BTD, context, *arguments)
 
 
 def _traced_once() -> Callable:
@@ -269,8 +281,9 @@ def _traced_once() -> Callable:
     """
 
     @functools.partial(jax.jit, static_argnums=0)
-    def apply(layer, variables, *arguments):
-        return layer.apply(variables, *arguments)
+    def apply(layer, variables, x_BTD, context, *arguments):
+        with padding_known(context.valid_BT):
+            return layer.apply(variables, x_BTD, context, *arguments)
 
     def call(layer, *arguments):
         return apply(*layer.unbind(), *arguments)

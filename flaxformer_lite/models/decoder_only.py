@@ -47,8 +47,8 @@ class DecoderOnly(Model, kw_only=True):
 
     @property
     def max_length(self):
-        """Half of a table of learned positions: source and target share a row."""
-        limit = getattr(self.decoder.positions, 'max_length', None)
+        """Half of the decoder's positions: source and target share a row."""
+        limit = self.decoder.num_positions
         if limit is None:
             return None
         return limit // 2

@@ -74,13 +74,13 @@ class EncoderDecoder(Model, kw_only=True):
 
     @property
     def max_length(self):
-        """The smaller table of learned positions, if a side has one.
+        """The smaller number of positions, if a side has a limit.
 
         With continuous positions, source and target share that of the decoder.
         """
         limits = []
         for stack in (self.encoder, self.decoder):
-            limit = getattr(stack.positions, 'max_length', None)
+            limit = stack.num_positions
             if limit is not None:
                 shared = stack is self.decoder and self.continuous_positions
                 limits.append(limit // 2 if shared else limit)

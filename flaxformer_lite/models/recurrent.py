@@ -241,10 +241,13 @@ def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
     """
 
     def step(layer, state, at_token):
-        begins_B, first_state, arrays = at_token
-        choose = functools.partial(jax.vmap(jnp.where), begins_B)
-        state = jax.tree.map(choose, first_state, state)
-        return layer(state, *arrays, *shared)
+        begins_B, is_token_B, first_state, arrays = at_token
+        choose = jax.vmap(jnp.where)
+        state = jax.tree.map(functools.partial(choose, begins_B), first_state, state)
+        new, output = layer(state, *arrays, *shared)
+        # Padding leaves the state alone.
+        state = jax.tree.map(functools.partial(choose, is_token_B), new, state)
+        return state, output
 
     scan = nn.scan(
         step,
@@ -257,7 +260,13 @@ def _scan_tokens(layer, first_states, segments_BT, arrays, *shared):
         # The check traces once more, which only new parameters need.
         check_constancy_invariants=layer.is_mutable_collection('params'),
     )
+    is_token_BT = segments_BT != 0
+    index_T = jnp.arange(segments_BT.shape[1])
+    last_BT = jax.lax.cummax(jnp.where(is_token_BT, index_T[None], 0), axis=1)
+    # Padding belongs to the sentence before it, which goes on after a gap.
+    segments_BT = jnp.take_along_axis(segments_BT, last_BT, 1)
     begins_BT = jnp.diff(segments_BT, prepend=0) != 0
     start = jax.tree.map(lambda x: x[:, 0], first_states)
-    _, outputs = scan(layer, start, (begins_BT, first_states, arrays))
+    at_tokens = begins_BT, is_token_BT, first_states, arrays
+    _, outputs = scan(layer, start, at_tokens)
     return outputs

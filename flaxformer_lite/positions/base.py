@@ -25,6 +25,16 @@ class Positions(Checked, nn.Module):
     sizes: Sizes = Sizes()
 
     @property
+    def num_positions(self) -> int | None:
+        """The number of positions that it can tell apart, from 0; None for any.
+
+        A class with a table overrides this, unless its attribute is called
+        `max_length`. Longer sentences are then refused: a lookup past the end of the
+        table would give NaN, or another position's row.
+        """
+        return getattr(self, 'max_length', None)
+
+    @property
     def in_attention(self) -> bool:
         """Whether these positions act in the attention: on queries, keys or scores."""
         return self.adds_scores or type(self).rotate is not Positions.rotate

@@ -156,6 +156,7 @@ def processor_findings(processor: Processor) -> list[Finding]:
     return [
         without('logits stay as many, in float32', _other_shape(found)),
         without('some token may come', _nothing_left(found)),
+        without('no token is more than certain', _above_one(found, logits_BNV)),
         without('tokens not chosen yet change nothing', of_later),
         without('hypotheses change nothing of each other', of_others),
     ]
@@ -172,6 +173,15 @@ def _nothing_left(found: list[jax.Array]) -> Iterator[str]:
         is_number = ~jnp.isnan(logits_BNV).any() & (logits_BNV < jnp.inf).all()
         if not is_number or not jnp.isfinite(logits_BNV.max(-1)).all():
             yield f'none after {step} tokens'
+
+
+def _above_one(found: list[jax.Array], logits_BNV: jax.Array) -> Iterator[str]:
+    log_z_BN1 = jax.nn.logsumexp(logits_BNV, -1, keepdims=True)
+    for step, processed_BNV in enumerate(found):
+        if processed_BNV.shape == SHAPE:
+            above = float((processed_BNV - log_z_BN1).max())
+            if above > ROUNDING:
+                yield f'a log-probability is {above:.3f} after {step} tokens'
 
 
 def _differing(one: list[jax.Array], other: list[jax.Array]) -> Iterator[str]:

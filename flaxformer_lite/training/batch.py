@@ -45,7 +45,9 @@ def make_batch(
 
     Args:
       source, target: as many rows each, of the tokens that the model reads and writes,
-        end tokens included. A source may be vectors, an array (length, features).
+        end tokens included. A source may be vectors, an array (length, features). In
+        arrays, padding of a target comes behind its tokens; that of a source may be
+        anywhere, and changes nothing.
       bos: the start token, which stands before each target in `inputs`.
       padding: the token that is none; what a model takes for it, its `special_tokens`
         say, and what it starts with.
@@ -60,7 +62,7 @@ def make_batch(
 
     Raises:
       ValueError: these are no rows of tokens of the vocabulary, not as many sources as
-        targets, or one is longer than `length`.
+        targets, one is longer than `length`, or padding precedes a token of a target.
     """
     source_BS = pad_source(source, padding, vocab_size, length)
     labels_BT = pad_rows(target, 'target', padding, vocab_size, length)
@@ -69,6 +71,7 @@ def make_batch(
             f'there must be a target for each source: {len(source_BS)} sources and '
             f'{len(labels_BT)} targets were given'
         )
+    _check_padded_behind(labels_BT, padding)
     bos_B1 = jnp.full((len(labels_BT), 1), bos, jnp.int32)
     shifted_BT = jnp.concatenate([bos_B1, labels_BT[:, :-1]], 1)
     sources = TokenBatch.from_tokens(source_BS, padding)
@@ -82,6 +85,19 @@ def make_batch(
         'target_segments': targets.segments_BT,
         'target_positions': targets.positions_BT,
     }
+
+
+def _check_padded_behind(labels_BT: jax.Array, padding: int) -> None:
+    """Refuses padding before a token, behind which a shifted input would be padding."""
+    if isinstance(labels_BT, Tracer):
+        return
+    is_token_BT = labels_BT != padding
+    (rows,) = (is_token_BT[:, 1:] & ~is_token_BT[:, :-1]).any(1).nonzero()
+    for row in rows.tolist():
+        raise ValueError(
+            f'target, row {row}: padding comes before a token. Put it behind the '
+            'tokens.'
+        )
 
 
 def source_and_inputs(batch: Batch) -> tuple[TokenBatch, TokenBatch]:

@@ -1,5 +1,7 @@
 """Tokens that every target begins with: `forced_prefix(tokens=(5, 9))`."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -19,6 +21,22 @@ class ForcedPrefix(Processor):
         super().__post_init__()
         if not self.tokens or not all(isinstance(x, int) for x in self.tokens):
             raise ValueError(f'tokens must be ids, such as (5, 9), not {self.tokens!r}')
+
+    def check(self, vocab_size, special_tokens, max_length):
+        special = dataclasses.astuple(special_tokens)
+        for token in self.tokens:
+            if not 0 <= token < vocab_size or token in special:
+                raise ValueError(
+                    f'forced prefix: token {token} is not text. Choose from the '
+                    f'{vocab_size} tokens, except padding, start and end token '
+                    f'{special}.'
+                )
+        if len(self.tokens) >= max_length:
+            raise ValueError(
+                f'forced prefix: {len(self.tokens)} tokens and the end token exceed '
+                f'the {max_length} tokens of a target. Give fewer, or allow longer '
+                'targets.'
+            )
 
     def __call__(self, logits_BNV, tokens_BNL, step, end):
         prefix = jnp.asarray(self.tokens, jnp.int32)

@@ -3,7 +3,6 @@
 from flax import linen as nn
 
 from flaxformer_lite.layers.blocks.base import Block
-from flaxformer_lite.masks import padding_known
 
 
 class Parallel(Block):
@@ -15,12 +14,11 @@ class Parallel(Block):
     @nn.compact
     def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
         residual_1 = self.residual.copy(name='residual_1')
-        with padding_known(context.valid_BT):
-            h_BTD = residual_1.before(x_BTD)
-            merged_kv = encoder_kv if self.merged else None
-            y_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam, merged_kv)
-            if self.cross_attention is not None:
-                y_BTD += self.attend_to_source(h_BTD, context, encoder_kv)
-            y_BTD += self.feed_forward(h_BTD)
-            x_BTD = residual_1.after(x_BTD, y_BTD)
+        h_BTD = residual_1.before(x_BTD)
+        merged_kv = encoder_kv if self.merged else None
+        y_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam, merged_kv)
+        if self.cross_attention is not None:
+            y_BTD += self.attend_to_source(h_BTD, context, encoder_kv)
+        y_BTD += self.feed_forward(h_BTD)
+        x_BTD = residual_1.after(x_BTD, y_BTD)
         return x_BTD, cache

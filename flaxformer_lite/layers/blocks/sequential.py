@@ -3,7 +3,6 @@
 from flax import linen as nn
 
 from flaxformer_lite.layers.blocks.base import Block
-from flaxformer_lite.masks import padding_known
 
 
 class Sequential(Block):
@@ -14,20 +13,19 @@ class Sequential(Block):
 
     @nn.compact
     def __call__(self, x_BTD, context, encoder_kv=None, cache=None, beam=None):
-        with padding_known(context.valid_BT):
-            residual = self.residual.copy(name='residual_1')
+        residual = self.residual.copy(name='residual_1')
+        h_BTD = residual.before(x_BTD)
+        merged_kv = encoder_kv if self.merged else None
+        h_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam, merged_kv)
+        x_BTD = residual.after(x_BTD, h_BTD)
+
+        residual = self.residual.copy(name='residual_2')
+        if self.cross_attention is not None:
             h_BTD = residual.before(x_BTD)
-            merged_kv = encoder_kv if self.merged else None
-            h_BTD, cache = self.attend_to_self(h_BTD, context, cache, beam, merged_kv)
+            h_BTD = self.attend_to_source(h_BTD, context, encoder_kv)
             x_BTD = residual.after(x_BTD, h_BTD)
+            residual = self.residual.copy(name='residual_3')
 
-            residual = self.residual.copy(name='residual_2')
-            if self.cross_attention is not None:
-                h_BTD = residual.before(x_BTD)
-                h_BTD = self.attend_to_source(h_BTD, context, encoder_kv)
-                x_BTD = residual.after(x_BTD, h_BTD)
-                residual = self.residual.copy(name='residual_3')
-
-            h_BTD = residual.before(x_BTD)
-            x_BTD = residual.after(x_BTD, self.feed_forward(h_BTD))
+        h_BTD = residual.before(x_BTD)
+        x_BTD = residual.after(x_BTD, self.feed_forward(h_BTD))
         return x_BTD, cache

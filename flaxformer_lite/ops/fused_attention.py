@@ -1,0 +1,96 @@
+"""Softmax attention in one kernel on NVIDIA GPUs (Dao et al. 2022): cuDNN's."""
+
+import functools
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from flaxformer_lite.ops.choose import choose
+
+
+def reference(
+    q_BTHK: jax.Array,
+    key_BSHK: jax.Array,
+    value_BSHK: jax.Array,
+    bias_BHTS: jax.Array | None,
+    mask_BHTS: jax.Array,
+    scale: float,
+) -> jax.Array:
+    """softmax(Q Kᵀ scale + bias) V over the keys that the mask shows, BTHK."""
+    return jax.nn.dot_product_attention(
+        q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale=scale
+    )
+
+
+def tuned(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale):
+    """The same on an NVIDIA GPU. Lowering it for another platform is an error."""
+    arrays = q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS
+    return jax.lax.platform_dependent(
+        *arrays,
+        cuda=functools.partial(_cudnn, scale=scale),
+        default=functools.partial(_not_lowered, scale=scale),
+    )
+
+
+def _cudnn(*arrays, scale):
+    try:
+        return jax.nn.dot_product_attention(
+            *arrays, scale=scale, implementation='cudnn'
+        )
+    except RuntimeError as error:
+        unsupported = isinstance(error, NotImplementedError)  # a RuntimeError, too
+        if unsupported and jax.default_backend() == 'gpu':
+            raise ValueError(
+                f'flash attention is not for this GPU: {error} Choose '
+                'attention=blockwise'
+            ) from error
+        # JAX asks for cuDNN and for the GPU while it traces, and a plan is made without
+        # them. Shapes and FLOPs are the same.
+        return _not_lowered(*arrays, scale=scale)
+
+
+def _not_lowered(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS, scale):
+    """The reference, which can be traced and counted but not lowered.
+
+    Its residuals are its arguments, as cuDNN's are: the program for a GPU would else
+    hold zeros in the shape of the weights.
+    """
+    attend = jax.checkpoint(functools.partial(reference, scale=scale))
+    mask_BHTS = _gpu_only.bind(mask_BHTS)
+    return attend(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS)
+
+
+def _refuse(*_):
+    raise ValueError(
+        'attention: flash runs on NVIDIA GPUs with cuDNN only. Choose '
+        'attention=blockwise here.'
+    )
+
+
+# The identity, of a mask: it needs no derivative.
+_gpu_only = Primitive('gpu_only')
+_gpu_only.def_abstract_eval(lambda mask: mask)
+_gpu_only.def_impl(_refuse)
+batching.defvectorized(_gpu_only)
+mlir.register_lowering(_gpu_only, _refuse)
+
+
+def fused_attention(
+    q_BTHK: jax.Array,
+    key_BSHK: jax.Array,
+    value_BSHK: jax.Array,
+    bias_BHTS: jax.Array | None,
+    mask_BHTS: jax.Array,
+    scale: float,
+) -> jax.Array:
+    """`reference`, by cuDNN. The program is chosen when it is lowered.
+
+    Raises:
+      ValueError: this GPU's cuDNN does not support the shapes; while lowering for
+        another platform.
+    """
+    attend = choose(
+        functools.partial(reference, scale=scale), functools.partial(tuned, scale=scale)
+    )
+    return attend(q_BTHK, key_BSHK, value_BSHK, bias_BHTS, mask_BHTS)

@@ -1,0 +1,160 @@
+"""Each public function with each kind of model that a reader would give it."""
+
+import functools
+
+import jax
+import numpy as np
+import optax
+import pytest
+import tiny
+from published import GOLDENS
+
+import flaxformer_lite
+
+SOURCES = [[4, 5, 6, 7], [10, 4], [9]]
+TARGETS = [[5, 9], [8, 6, 7], [4]]
+MODELS = {
+    'plain': {},
+    'scanned': {'scan_layers': True},
+    'recurrent': {'architecture': 'recurrent'},
+    'decoder_only': {'architecture': 'decoder_only'},
+}
+PUBLISHED = ['bart']
+ENSEMBLES = {
+    'scanned, recurrent': ['scanned', 'recurrent'],
+    'bart, bart': ['bart', 'bart'],
+}
+single = pytest.mark.parametrize('name', [*MODELS, *PUBLISHED])
+several = pytest.mark.parametrize('name', ENSEMBLES)
+every = pytest.mark.parametrize('name', [*MODELS, *PUBLISHED, *ENSEMBLES])
+
+
+@functools.cache
+def opened(name):
+    """A model and its variables."""
+    if name in ENSEMBLES:
+        models, variables = zip(*map(opened, ENSEMBLES[name]), strict=True)
+        variables = flaxformer_lite.ensemble_variables(variables)
+        return flaxformer_lite.ensemble(models), variables
+    if name in PUBLISHED:
+        return flaxformer_lite.from_pretrained(GOLDENS / name)
+    model = tiny.model(num_layers=1, **MODELS[name])
+    return model, tiny.all_variables(model)
+
+
+def batch_of(model, targets):
+    """The targets, each with its end token."""
+    special = model.special_tokens
+    return flaxformer_lite.make_batch(
+        [[*row, special.end] for row in SOURCES],
+        targets,
+        special.start,
+        special.padding,
+        model.vocab_size,
+    )
+
+
+def a_batch(model):
+    return batch_of(model, [[*row, model.special_tokens.end] for row in TARGETS])
+
+
+@every
+def test_what_is_generated_has_the_score_that_it_is_given(name):
+    model, variables = opened(name)
+    end = model.special_tokens.end
+    sources = [[*row, end] for row in SOURCES]
+    beam = 'beam(beams=2, alpha=0)'
+    found = flaxformer_lite.generate(model, variables, sources, beam, max_length=5)
+    targets = [tokens.tolist() for tokens in found.tokens_BNL[:, 0]]
+    targets = [tokens[: tokens.index(end) + 1] for tokens in targets]
+    scores = tiny.log_probs(model, variables, batch_of(model, targets))
+    np.testing.assert_allclose(scores.log_p.sum(1), found.scores_BN[:, 0], atol=1e-3)
+
+
+@every
+def test_a_call_gives_the_logits_that_are_scored(name):
+    model, variables = opened(name)
+    batch = a_batch(model)
+    logits = tiny.apply(model, variables, batch['source'], batch['inputs'])
+    log_p = jax.nn.log_softmax(logits)
+    labels = batch['labels'][..., None]
+    expected = np.take_along_axis(np.asarray(log_p), np.asarray(labels), -1)[..., 0]
+    expected = np.where(batch['target_segments'] > 0, expected, 0)
+    found = tiny.log_probs(model, variables, batch).log_p
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@single
+def test_what_is_recorded_can_be_patched(name):
+    model, variables = opened(name)
+    batch = a_batch(model)
+    recorded = tiny.record(model, variables, batch)
+    assert recorded.weights
+    values = dict(list(recorded.values.items())[:3])
+    found = jax.jit(flaxformer_lite.patch, static_argnums=0)(
+        model, variables, batch, values
+    )
+    expected = tiny.apply(model, variables, batch['source'], batch['inputs'])
+    is_token = np.asarray(batch['target_segments'] > 0)
+    np.testing.assert_allclose(found[is_token], expected[is_token], atol=1e-4)
+    assert tiny.attention_stats(model, variables, batch)
+
+
+@single
+def test_masks_that_are_on_change_nothing(name):
+    model, variables = opened(name)
+    batch = a_batch(model)
+    masked = variables | {'ablation_masks': flaxformer_lite.ablation_masks(model)}
+    expected = tiny.log_probs(model, variables, batch).log_p
+    found = tiny.log_probs(model, masked, batch).log_p
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@single
+def test_it_is_trained_from_where_it_is(name):
+    model, variables = opened(name)
+    batch = a_batch(model)
+    optimizer = optax.sgd(1e-3)
+    state = flaxformer_lite.TrainState.create(variables, optimizer)
+    step = jax.jit(flaxformer_lite.make_train_step(model, optimizer))
+    state, _ = step(state, batch, jax.random.key(0))
+    before = tiny.loss_sums(model, variables, batch)
+    after = tiny.loss_sums(model, state.variables, batch)
+    assert np.isfinite(after.loss) and after.loss != before.loss
+    log_p = tiny.log_probs(model, variables, batch).log_p
+    np.testing.assert_allclose(before.nll, -log_p.sum(), rtol=1e-4)
+
+
+@several
+def test_an_ensemble_refuses_what_one_model_is_asked_for(name):
+    model, variables = opened(name)
+    batch = a_batch(model)
+    optimizer = optax.sgd(1e-3)
+    for ask in (
+        lambda: flaxformer_lite.record(model, variables, batch),
+        lambda: flaxformer_lite.attention_stats(model, variables, batch),
+        lambda: flaxformer_lite.patch(model, variables, batch, {}),
+        lambda: flaxformer_lite.ablation_masks(model),
+        lambda: flaxformer_lite.loss_sums(model, variables, batch),
+        lambda: flaxformer_lite.init_state(model, optimizer, jax.random.key(0)),
+        lambda: flaxformer_lite.make_train_step(model, optimizer)(
+            flaxformer_lite.TrainState.create(variables, optimizer),
+            batch,
+            jax.random.key(0),
+        ),
+    ):
+        with pytest.raises(ValueError, match='model: an ensemble has no layers or '):
+            ask()
+
+
+def test_models_of_several_vocabularies_are_no_ensemble():
+    special = flaxformer_lite.from_pretrained(GOLDENS / 'bart')[0].special_tokens
+    one = tiny.model()
+    for other, name in (
+        (one.clone(vocab_size=14), 'vocab_size'),
+        (one.clone(special_tokens=special), 'special_tokens'),
+    ):
+        with pytest.raises(ValueError, match=f'models: their {name} differ'):
+            flaxformer_lite.ensemble([one, other])
+    with pytest.raises(ValueError, match='models: an ensemble needs at least one'):
+        flaxformer_lite.ensemble([])
