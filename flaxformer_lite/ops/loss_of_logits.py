@@ -207,9 +207,15 @@ def _in_chunks(chunk_size, settings, hidden_BTD, output, targets):
 
     # Along T, so that a batch that is divided among devices stays so.
     size = max(chunk_size // batch, 1)
+    labels_BT, *others = targets
     chunks = (
         split_into_blocks(hidden_BTD, 1, size),
-        tuple(split_into_blocks(x, 1, size, settings.padding) for x in targets),
+        (
+            split_into_blocks(labels_BT, 1, size, settings.padding),
+            # Zero times a gradient that is not finite is NaN, even where the label is
+            # padding. Copies of real targets are as safe as the targets themselves.
+            *(split_into_blocks(x, 1, size, None) for x in others),
+        ),
     )
     shapes = jax.eval_shape(
         lambda chunks: _of_chunk(
