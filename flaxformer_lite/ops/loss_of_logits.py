@@ -90,7 +90,8 @@ def loss_of_logits(
 
     Args:
       hidden_BTD: the decoder's output, float32; or BTPD.
-      output: the output matrix, VD, and the bias, V or None for none, float32.
+      output: the output matrix, VD, and the bias, V or None for none. Their gradients
+        have their dtypes.
       targets: as `Formula`; they have no gradient.
       settings: of these, `formula` says what the loss is, and `dtype` of what the
         operands of the products are: logits and all that follows are float32. Logits z
@@ -172,7 +173,12 @@ def _forward(hidden_BTD, output, targets, settings):
     output = table_VD.astype(settings.dtype), bias_V  # before devices gather it
     if is_divided(len(hidden_BTD)):
         forward = _summed_over_devices(forward)
-    return forward(hidden_BTD, output, targets)
+    sums, gradients = forward(hidden_BTD, output, targets)
+    return sums, _as_dtypes_of((hidden_BTD, (table_VD, bias_V)), gradients)
+
+
+def _as_dtypes_of(primals, gradients):
+    return jax.tree.map(lambda x, g: g.astype(x.dtype), primals, gradients)
 
 
 def _summed_over_devices(forward):
@@ -249,9 +255,8 @@ def _of_chunk(settings, output, hidden_BCD, targets):
 
 
 def _backward(settings, gradients, cotangent):
-    hidden_gradient_BTD, output_gradient = jax.tree.map(
-        lambda gradient: gradient * cotangent.loss, gradients
-    )
+    scaled = jax.tree.map(lambda gradient: gradient * cotangent.loss, gradients)
+    hidden_gradient_BTD, output_gradient = _as_dtypes_of(gradients, scaled)
     return hidden_gradient_BTD, output_gradient, None
 
 
