@@ -327,6 +327,19 @@ def test_a_sum_reports_what_each_of_its_losses_adds():
     np.testing.assert_allclose(sums.others['r_drop'], 2 * sums.nll, rtol=1e-5)
 
 
+def test_losses_of_one_class_are_reported_by_their_places():
+    text = '[focal(gamma=1.0), z_loss, r_drop(weight=1.0), focal(gamma=2.0), r_drop]'
+    key = jax.random.key(1)
+    sums, _ = learn(text)(rows(0, 1, 2), key)
+    names = 'focal_1 focal_4 r_drop_3 r_drop_5 r_drop_kl_3 r_drop_kl_5 z_loss'.split()
+    assert sorted(sums.others) == names
+    parts = 'focal_1', 'z_loss', 'r_drop_3', 'focal_4', 'r_drop_5'
+    total = sum(sums.others[name] for name in parts)
+    np.testing.assert_allclose(sums.loss, total, rtol=1e-5)
+    for name, alone in ('focal_1', 'focal(gamma=1.0)'), ('r_drop_5', 'r_drop'):
+        close(sums.others[name], learn(alone)(rows(0, 1, 2), key)[0].loss)
+
+
 def test_the_mean_of_an_ensembles_probabilities_teaches():
     models = [tiny.model(num_layers=1)] * 2
     each = [tiny.all_variables(model, seed) for seed, model in enumerate(models)]
