@@ -251,9 +251,8 @@ def test_variables_in_bfloat16_are_trained(name, tmp_path):
 
     def stepped(dtype):
         model, variables = flaxformer_lite.from_pretrained(path, dtype=dtype)
-        tokens = model.special_tokens
         batch = flaxformer_lite.make_batch(
-            golden['source'], golden['labels'], tokens.start, tokens.padding
+            golden['source'], golden['labels'], model=model
         )
         batch = {name: jnp.repeat(x, 2, 0) for name, x in batch.items()}
         optimizer = optax.adam(1e-3)
