@@ -12,6 +12,8 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # An array that is broadcast over axes it does not have is more often a mistake than
 # meant.
 os.environ['JAX_NUMPY_RANK_PROMOTION'] = 'raise'
+# GPUs and TPUs would round the operands of float32 products.
+os.environ.setdefault('JAX_DEFAULT_MATMUL_PRECISION', 'highest')
 # Programs need not say of each operation where in Python it comes from.
 os.environ['JAX_TRACEBACK_IN_LOCATIONS_LIMIT'] = '0'
 # Programs that run for milliseconds need no optimising, which is most of compiling.
