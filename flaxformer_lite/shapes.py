@@ -20,18 +20,21 @@ import jax.numpy as jnp
 
 
 def split_into_blocks(
-    x: jax.Array, axis: int, size: int, filling: int = 0
+    x: jax.Array, axis: int, size: int, filling: int | None = 0
 ) -> jax.Array:
     """Cuts an axis into blocks, which become the first axis: (blocks, …, block, …).
 
     The axis is padded with `filling` to the next multiple of the number of blocks;
-    blocks are of equal length, at most `size`.
+    blocks are of equal length, at most `size`. None repeats the last element.
     """
     *before, length = x.shape[: axis + 1]
     after = x.shape[axis + 1 :]
     count = -(-length // size)
     padding = [(0, 0)] * x.ndim
     padding[axis] = (0, -length % count)
-    x = jnp.pad(x, padding, constant_values=filling)
+    if filling is None:
+        x = jnp.pad(x, padding, 'edge')
+    else:
+        x = jnp.pad(x, padding, constant_values=filling)
     x = x.reshape(*before, count, -1, *after)
     return jnp.moveaxis(x, axis, 0)

@@ -247,6 +247,34 @@ def test_blocks_change_neither_results_nor_gradients(block):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
+def test_gradients_of_blocks_in_bfloat16_are_as_exact_as_those_of_softmax():
+    """Also where one key has all the weight, so that its score has no gradient."""
+    q = 100 * random(2, 6, 2, 8)
+    key, value = random(2, 6, 2, 8, seed=1), 10 + 0.1 * random(2, 6, 2, 8, seed=2)
+    arrays = [np.float32(jnp.bfloat16(x)) for x in (q, key, value)]
+    mask = np.ones((2, 1, 6, 6), bool)
+    direction = jnp.asarray(random(2, 6, 2, 8, seed=3), jnp.float32)
+
+    def gradients(attention, dtype):
+        def loss(arrays):
+            y = attend(*arrays, mask, attention=attention, dtype=dtype)
+            return (y * direction).sum()
+
+        return jax.jit(jax.grad(loss))(arrays)
+
+    def errors(attention):
+        found = gradients(attention, jnp.bfloat16)
+        return [
+            np.linalg.norm(np.float64(one) - np.float64(other))
+            for one, other in zip(found, exact, strict=True)
+        ]
+
+    exact = gradients(Softmax(), jnp.float32)
+    blockwise = variants.make('attention', 'blockwise(block=4)')
+    for error, of_softmax in zip(errors(blockwise), errors(Softmax()), strict=True):
+        assert error < 3 * of_softmax
+
+
 def linear64(q, key, value):
     """What `linear` gives causally; numbers far below 0 are numbers in float64."""
     s = LAWS['linear']({}, q, key) * np.tri(q.shape[1])

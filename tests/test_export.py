@@ -2,11 +2,13 @@
 
 import sys
 
+import jax
+import numpy as np
 import pytest
 
 from experiments import convert
 from experiments.conversion import export
-from experiments.conversion.trained import Trained
+from experiments.conversion.trained import Trained, logits
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
 
@@ -88,3 +90,17 @@ def test_a_checkpoint_becomes_a_run_or_a_run_is_written(given, monkeypatch, tmp_
     with pytest.raises(UserError, match='takes --'):
         convert_to(monkeypatch, *given)
     assert not any(tmp_path.iterdir())
+
+
+def test_checks_compute_in_full_float32():
+    """GPUs and TPUs otherwise round the operands, more than checks tolerate."""
+
+    class Recorder:
+        def apply(self, variables, source, inputs):
+            precisions.append(jax.config.jax_default_matmul_precision)
+            return inputs
+
+    precisions = []
+    with jax.default_matmul_precision('default'):
+        logits(Recorder(), {}, np.ones((1, 2)), np.ones((1, 3)))
+    assert precisions == ['highest']

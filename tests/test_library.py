@@ -60,12 +60,25 @@ def test_rows_longer_than_the_length_asked_for_are_refused():
         flaxformer_lite.make_batch([[4, 1]], [[5, 6, 7, 1]], length=3)
 
 
-@pytest.mark.parametrize('side', ['source', 'target'])
-def test_a_token_beyond_the_vocabulary_is_refused(side):
-    sentences = dict(source=[[4, 1]], target=[[5, 1]])
-    flaxformer_lite.make_batch(**sentences, vocab_size=6)
-    with pytest.raises(ValueError, match=f'{side} holds token 6: .* of 6 ends at 5'):
-        flaxformer_lite.make_batch(**sentences | {side: [[4, 6, 1]]}, vocab_size=6)
+@pytest.mark.parametrize(('side', 'size'), [('source', 9), ('target', 6)])
+def test_a_token_beyond_the_vocabulary_of_its_side_is_refused(side, size):
+    model = tiny.model(tie='decoder').clone(vocab_size=6, source_vocab_size=9)
+    largest = dict(source=[[8, 1]], target=[[5, 1]])
+    flaxformer_lite.make_batch(**largest, model=model)
+    message = f'{side} holds token {size}: .* of {size} ends at {size - 1}'
+    with pytest.raises(ValueError, match=message):
+        flaxformer_lite.make_batch(**largest | {side: [[size, 1]]}, model=model)
+
+
+def test_a_batch_for_a_model_has_its_special_tokens():
+    special_tokens = SpecialTokens(padding=7, start=7, end=1)
+    model = tiny.model().clone(special_tokens=special_tokens)
+    pairs = [[4, 1], [5, 6, 1]], [[6, 5, 1], [4, 1]]
+    found = flaxformer_lite.make_batch(*pairs, model=model)
+    expected = flaxformer_lite.make_batch(*pairs, bos=7, padding=7)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    np.testing.assert_array_equal(found['inputs'], [[7, 6, 5], [7, 4, 7]])
+    np.testing.assert_array_equal(found['source'], [[4, 1, 7], [5, 6, 1]])
 
 
 SOURCES = [[4, 5, 6, 7, 1], [10, 4, 1], [], [9, 1]]

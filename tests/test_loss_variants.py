@@ -14,6 +14,7 @@ from flaxformer_lite import testing
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.variants import LOSSES
 from flaxformer_lite.layers.dense import Dense
+from flaxformer_lite.losses.base import Loss
 from flaxformer_lite.losses.focal import Focal
 from flaxformer_lite.ops import loss_of_logits, use_reference
 from flaxformer_lite.special_tokens import SpecialTokens
@@ -229,6 +230,39 @@ def test_a_loss_in_chunks_is_the_plain_formula(text, monkeypatch):
     close(found, expected)
 
 
+class Relative(Loss):
+    """Σ_v p(v) / q(v), of a second target q that must not be 0."""
+
+    def token_losses(self, logits_BTV, labels_BT, *more):
+        (q_BTV,) = more
+        return (jax.nn.softmax(logits_BTV) / q_BTV).sum(-1)
+
+
+@pytest.mark.parametrize('text', ['distillation', 'relative'])
+def test_only_labels_are_filled_with_the_padding_id(text, monkeypatch):
+    """exp(100) is infinite in float32, and so is 1 / 0."""
+    monkeypatch.setattr(loss_of_logits, 'CHUNK_ON_CPU', 6)
+    loss = Relative() if text == 'relative' else loss_of(text)
+    rng, padding = np.random.default_rng(0), 100
+    hidden_BTD = jnp.float32(rng.normal(size=(2, 7, 5)))
+    table_VD = jnp.float32(rng.normal(size=(101, 5)))
+    labels_BT = jnp.asarray(rng.integers(0, padding, (2, 7))).at[1, 4:].set(padding)
+    more_BTV = jax.nn.log_softmax(jnp.float32(rng.normal(size=(2, 7, 101))))
+    if text == 'relative':
+        more_BTV = jnp.exp(more_BTV)
+    settings = loss_of_logits.Settings(loss.formula(padding), padding=padding)
+
+    def run(version):
+        def total(hidden_BTD, table_VD):
+            output = table_VD, None
+            sums = version(hidden_BTD, output, (labels_BT, more_BTV), settings)
+            return sums.loss, sums
+
+        return jax.jit(jax.grad(total, (0, 1), has_aux=True))(hidden_BTD, table_VD)
+
+    close(run(loss_of_logits.tuned), run(loss_of_logits.reference))
+
+
 def stepped(text, accumulate=1, devices=None):
     """The sums of a training step without noise, and its gradient.
 
@@ -291,6 +325,19 @@ def test_a_sum_reports_what_each_of_its_losses_adds():
     parts = sum(sums.others[name] for name in ('r_drop', 'focal', 'z_loss'))
     np.testing.assert_allclose(sums.loss, parts, rtol=1e-6)
     np.testing.assert_allclose(sums.others['r_drop'], 2 * sums.nll, rtol=1e-5)
+
+
+def test_losses_of_one_class_are_reported_by_their_places():
+    text = '[focal(gamma=1.0), z_loss, r_drop(weight=1.0), focal(gamma=2.0), r_drop]'
+    key = jax.random.key(1)
+    sums, _ = learn(text)(rows(0, 1, 2), key)
+    names = 'focal_1 focal_4 r_drop_3 r_drop_5 r_drop_kl_3 r_drop_kl_5 z_loss'.split()
+    assert sorted(sums.others) == names
+    parts = 'focal_1', 'z_loss', 'r_drop_3', 'focal_4', 'r_drop_5'
+    total = sum(sums.others[name] for name in parts)
+    np.testing.assert_allclose(sums.loss, total, rtol=1e-5)
+    for name, alone in ('focal_1', 'focal(gamma=1.0)'), ('r_drop_5', 'r_drop'):
+        close(sums.others[name], learn(alone)(rows(0, 1, 2), key)[0].loss)
 
 
 def test_the_mean_of_an_ensembles_probabilities_teaches():

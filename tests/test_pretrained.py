@@ -5,16 +5,19 @@ computes of them stands beside them: goldens/make_families.py. Where Transformer
 installed, it computes others, too. What is refused: test_pretrained_refused.py.
 """
 
+import itertools
 import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 from published import (
     GOLDENS,
     NAMES,
+    change_config,
     change_weights,
     family_of,
     golden_of,
@@ -27,6 +30,7 @@ from published import (
 import flaxformer_lite
 from flaxformer_lite.pretrained import arrays, folder, load
 from flaxformer_lite.training.loss import loss_and_grads
+from flaxformer_lite.training.train_step import TrainState, make_train_step
 
 # The first token that a family's targets are told to have.
 FIRST = {'bart': 0, 'mbart': 5, 'm2m100': 6}
@@ -202,6 +206,36 @@ def test_back_and_forth_is_the_same_to_the_bit(name):
     assert family_of(path).read(config, theirs) == described
 
 
+@pytest.mark.parametrize('name', ['t5gemma', 't5gemma2'])
+def test_every_pattern_of_layers_is_written_as_it_was_read(name):
+    """Also those whose period begins with a shorter one: full, sliding, full, full."""
+    family = family_of(GOLDENS / name)
+    config = folder.read_config(GOLDENS / name)
+    for depth in range(1, 6):
+        for kinds in itertools.product(
+            ['full_attention', 'sliding_attention'], repeat=depth
+        ):
+            layers = dict(num_hidden_layers=depth, layer_types=list(kinds))
+            stacks = {
+                'encoder': with_layers(config['encoder'], layers),
+                'decoder': with_layers(config['decoder'], layers),
+            }
+            described = family.read({**config, **stacks}, [])
+            written = family.write(described, [])
+            assert family.read(written, []) == described
+            assert text_of(written['encoder'])['layer_types'] == list(kinds)
+
+
+def text_of(stack):
+    return stack.get('text_config', stack)
+
+
+def with_layers(stack, layers):
+    if 'text_config' in stack:
+        return {**stack, 'text_config': {**stack['text_config'], **layers}}
+    return {**stack, **layers}
+
+
 def same(tree, other):
     equal = jax.tree.map(lambda x, y: np.array_equal(np.asarray(x), y), tree, other)
     return all(jax.tree.leaves(equal))
@@ -220,6 +254,33 @@ def test_arrays_are_read_to_where_the_mesh_has_them_and_in_the_dtype():
     rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16), whole)
     for x, expected in zip(*map(jax.tree.leaves, (divided, rounded)), strict=True):
         np.testing.assert_array_equal(np.asarray(x), np.asarray(expected))
+
+
+NO_DROPOUT = ('dropout', 'dropout_rate', 'attention_dropout', 'activation_dropout')
+
+
+@pytest.mark.parametrize('name', ['bart', 't5'])
+def test_variables_in_bfloat16_are_trained(name, tmp_path):
+    """With a gradient within rounding of that in float32, also summed over parts."""
+    path = shutil.copytree(GOLDENS / name, tmp_path / name)
+    change_config(path, **dict.fromkeys(NO_DROPOUT, 0.0))
+    golden = golden_of(name)
+
+    def stepped(dtype):
+        model, variables = flaxformer_lite.from_pretrained(path, dtype=dtype)
+        batch = flaxformer_lite.make_batch(
+            golden['source'], golden['labels'], model=model
+        )
+        batch = {name: jnp.repeat(x, 2, 0) for name, x in batch.items()}
+        optimizer = optax.adam(1e-3)
+        step = jax.jit(make_train_step(model, optimizer, accumulate=2))
+        return step(TrainState.create(variables, optimizer), batch, jax.random.key(0))
+
+    state, metrics = stepped('bfloat16')
+    _, expected = stepped('float32')
+    assert state.skipped == 0
+    assert all(x.dtype == jnp.bfloat16 for x in jax.tree.leaves(state.params))
+    np.testing.assert_allclose(metrics.gradient_norm, expected.gradient_norm, rtol=0.02)
 
 
 @pytest.fixture

@@ -589,6 +589,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
     ):
         command(monkeypatch, run, *arguments(text, tmp_path / 'stop', **wild))
     wild |= dict(train__on_nonfinite='skip', evaluation__sets='val')
+    # It would rise, if the steps after the first made an update.
+    wild |= dict(optimizer__schedule='noam(factor=1e36)', train__log_every=1)
     command(monkeypatch, run, *arguments(text, tmp_path / 'skip', **wild))
     assert 'its update is skipped' in capsys.readouterr().out
     rows = [
@@ -597,6 +599,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_or_is_skipped(
         if row['kind'] == 'train'
     ]
     assert sum(row['skipped'] for row in rows) == 5
+    assert len(rows) == 6 and len({row['learning_rate'] for row in rows}) == 1
 
 
 @pytest.mark.parametrize(

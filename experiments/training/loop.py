@@ -257,10 +257,11 @@ class Run:
 
     def _write_row(self) -> None:
         """Writes and shows the means of the metrics since the last row."""
+        # Schedules count the updates that were made, from 0.
+        updates = self.step - int(self.state.skipped)
         row = {
             'epoch': self.progress.position.epoch,
-            # The rate that made this update: schedules count from 0.
-            'learning_rate': float(self._rate(self.step - 1)),
+            'learning_rate': float(self._rate(max(updates - 1, 0))),
             **self.progress.row(),
         }
         self._log.write(self.step, 'train', **row)

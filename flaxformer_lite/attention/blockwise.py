@@ -12,8 +12,8 @@ from flaxformer_lite.attention.base import (
     divide_by_last,
     dot_products,
     refuse_positions,
-    weighted_sum,
 )
+from flaxformer_lite.ops.einsum import einsum
 from flaxformer_lite.ranges import Size
 from flaxformer_lite.shapes import split_into_blocks
 
@@ -113,6 +113,10 @@ def _add_block(highest_BHT, sum_BTHU, scores_BHTS, value_BHUS, dtype):
     shrink_BHT = jnp.exp(highest_BHT - new_highest_BHT)
     shrink_BTH = jnp.swapaxes(shrink_BHT, 1, 2)
     exp_BHTS = jnp.exp(scores_BHTS - new_highest_BHT[..., None])
-    new_sum_BTHU = weighted_sum(exp_BHTS, value_BHUS, dtype)
+    # The gradients of Σ w v and of Σ w cancel where one key has all the weight. If each
+    # were rounded separately, the rounding errors would be all that is left.
+    new_sum_BTHU = einsum(
+        'bhts,bhus->bthu', exp_BHTS.astype(dtype), value_BHUS, exact=True
+    )
     sum_BTHU = sum_BTHU * shrink_BTH[..., None] + new_sum_BTHU
     return new_highest_BHT, sum_BTHU

@@ -109,20 +109,19 @@ class Spec:
 
 
 class Pattern:
-    """A field with a spec for each kind of layer, of which theirs has a list.
+    """A field with a spec for each kind of layer, of which theirs has a list."""
 
-    Their list is as long here as the pattern; a family makes it as long as the stack.
-    """
-
-    def __init__(self, name: str, kinds: Mapping[str, Spec]):
+    def __init__(self, name: str, kinds: Mapping[str, Spec], depth: str):
         """The table's entry.
 
         Args:
           name: of their list.
           kinds: each word that it may hold → what it stands for.
+          depth: the name of their number of layers, written before the list.
         """
         self.name = name
         self.kinds = kinds
+        self.depth = depth
 
     def read(self, theirs: Theirs) -> str:
         """Our pattern.
@@ -140,11 +139,13 @@ class Pattern:
 
     def write(self, value: str, theirs: Theirs) -> dict[str, Any]:
         """Their fields; the first field that is written says which layers are which."""
-        texts: list[Any] = spec.entries(value)
+        period: list[Any] = spec.entries(value)
+        # A period may itself begin with a shorter one, so write out every layer.
+        texts = [period[i % len(period)] for i in range(theirs[self.depth])]
         kinds = theirs.get(self.name) or [self._kind_of(text) for text in texts]
         found: dict[str, Any] = {self.name: kinds}
-        for i, kind in enumerate(kinds):
-            found |= self.kinds[kind].write(texts[i % len(texts)], theirs)
+        for kind, text in zip(kinds, texts, strict=True):
+            found |= self.kinds[kind].write(text, theirs)
         return found
 
     def _kind_of(self, text: str) -> str:

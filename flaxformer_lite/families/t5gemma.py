@@ -45,7 +45,7 @@ def _by_layer(stack: str) -> Pattern:
     """Attention to all tokens, or to those near the query."""
     near = _attention(stack, 'local', window=f'{stack}.window')
     kinds = {'full_attention': _attention(stack), 'sliding_attention': near}
-    return Pattern(f'{stack}.layer_types', kinds)
+    return Pattern(f'{stack}.layer_types', kinds, f'{stack}.num_hidden_layers')
 
 
 def _network(stack: str) -> Spec:
@@ -177,7 +177,6 @@ class T5Gemma(Family):
             }
             fields['vocab_size'] = described.vocab_size
             fields['query_pre_attn_scalar'] = _scalar_of(fields.pop('scale'))
-            fields['layer_types'] = kinds_of_layers(fields['layer_types'], fields)
             theirs[stack] = cls.write_stack(stack, fields)
         return theirs
 
@@ -232,20 +231,15 @@ def kinds_given(
       ValueError: there are more or fewer kinds than layers.
     """
     kinds = fields.get('layer_types')
-    if kinds is None:
-        return kinds_of_layers(turns, fields)
     layers = fields['num_hidden_layers']
+    if kinds is None:
+        return [turns[i % len(turns)] for i in range(layers)]
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise ValueError(
             f'{stack}.layer_types must have one kind for each of the {layers} layers, '
             f'not {shown(kinds)}'
         )
     return kinds
-
-
-def kinds_of_layers(kinds: Sequence[str], fields: Mapping[str, Any]) -> list[str]:
-    """The kind of each layer of a stack, of those that repeat."""
-    return [kinds[i % len(kinds)] for i in range(fields['num_hidden_layers'])]
 
 
 def _scalar_of(scale: float) -> float:

@@ -35,7 +35,7 @@ def _attention(stack: str, **windows: str) -> Pattern:
         'full_attention': Spec(f'softmax{norm}', **others),
         'sliding_attention': Spec(f'local{norm}', **others, **windows),
     }
-    return Pattern(f'{stack}.layer_types', kinds)
+    return Pattern(f'{stack}.layer_types', kinds, f'{stack}.num_hidden_layers')
 
 
 def _positions(stack: str) -> Pattern:
@@ -47,7 +47,7 @@ def _positions(stack: str) -> Pattern:
         )
         for kind in _THETA
     }
-    return Pattern(f'{stack}.layer_types', kinds)
+    return Pattern(f'{stack}.layer_types', kinds, f'{stack}.num_hidden_layers')
 
 
 class T5Gemma2(T5Gemma):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections import Counter
 from typing import Any, ClassVar, dataclass_transform
 
 import jax
@@ -166,9 +167,10 @@ def smoothed_cross_entropy(
 
 
 class Sum(Loss):
-    """The sum of losses; what each of them adds is reported by its name.
+    """The sum of losses, which reports each of them by the name of its class.
 
-    Those that need logits and labels alone share a forward pass.
+    Those that need logits and labels alone share a forward pass. Where several losses
+    report a metric of one name, it ends in the loss's place in the sum: `focal_1`.
 
     Attributes:
       losses: of which it is the sum.
@@ -183,9 +185,11 @@ class Sum(Loss):
 
     def token_metrics(self, logits_BTV, labels_BT, *more):
         found = {}
-        for loss in filter(_needs_logits_alone, self.losses):
-            found |= loss.token_metrics(logits_BTV, labels_BT)
-            found[_name(loss)] = loss.token_losses(logits_BTV, labels_BT)
+        for place, loss in enumerate(self.losses, 1):
+            if _needs_logits_alone(loss):
+                metrics = loss.token_metrics(logits_BTV, labels_BT)
+                metrics[_name(loss)] = loss.token_losses(logits_BTV, labels_BT)
+                found |= _numbered(metrics, place)
         return found
 
     def __call__(self, model, variables, batch, key=None):
@@ -193,15 +197,30 @@ class Sum(Loss):
         others = {}
         if any(map(_needs_logits_alone, self.losses)):
             outputs.append(super().__call__(model, variables, batch, key))
-        for loss in self.losses:
+            others |= outputs[0][0].others
+        for place, loss in enumerate(self.losses, 1):
             if not _needs_logits_alone(loss):
                 outputs.append(loss(model, variables, batch, key))
-                others[_name(loss)] = outputs[-1][0].loss
+                sums, _ = outputs[-1]
+                others |= _numbered({**sums.others, _name(loss): sums.loss}, place)
         first, written = outputs[0]
-        for sums, _ in outputs:
-            others |= sums.others
         total = sum(sums.loss for sums, _ in outputs)
-        return first.replace(loss=total, others=others), written
+        return first.replace(loss=total, others=_shortest_names(others)), written
+
+
+def _numbered(metrics: dict[str, jax.Array], place: int) -> dict[str, jax.Array]:
+    """The metrics of the loss in this place of a sum, by names of their own."""
+    return {f'{name}_{place}': x for name, x in metrics.items()}
+
+
+def _shortest_names(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """The metrics of a sum, without their places where a name is left alone."""
+    count = Counter(name.rpartition('_')[0] for name in metrics)
+    shortest = {}
+    for name, x in metrics.items():
+        plain, _, _ = name.rpartition('_')
+        shortest[plain if count[plain] == 1 else name] = x
+    return shortest
 
 
 def _needs_logits_alone(loss: Loss) -> bool:

@@ -96,7 +96,8 @@ def loss_of_logits(
 
     Args:
       hidden_BTD: the decoder's output, float32; or BTPD.
-      output: the output matrix, VD, and the bias, V or None for none, float32.
+      output: the output matrix, VD, and the bias, V or None for none. Their gradients
+        have their dtypes.
       targets: as `Formula`; they have no gradient.
       settings: of these, `formula` says what the loss is, and `dtype` of what the
         operands of the products are: logits and all that follows are float32. Logits z
@@ -180,7 +181,12 @@ def _forward(hidden_BTD, output, targets, settings):
     output = table_VD.astype(settings.dtype), bias_V  # before devices gather it
     if is_divided(len(hidden_BTD)):
         forward = _summed_over_devices(forward)
-    return forward(hidden_BTD, output, targets)
+    sums, gradients = forward(hidden_BTD, output, targets)
+    return sums, _as_dtypes_of((hidden_BTD, (table_VD, bias_V)), gradients)
+
+
+def _as_dtypes_of(primals, gradients):
+    return jax.tree.map(lambda x, g: g.astype(x.dtype), primals, gradients)
 
 
 def _summed_over_devices(forward):
@@ -222,9 +228,15 @@ def _in_chunks(chunk_size, vocab_multiple, settings, hidden_BTD, output, targets
 
     # Along T, so that a batch that is divided among devices stays so.
     size = max(chunk_size // batch, 1)
+    labels_BT, *others = targets
     chunks = (
         split_into_blocks(hidden_BTD, 1, size),
-        tuple(split_into_blocks(x, 1, size, settings.padding) for x in targets),
+        (
+            split_into_blocks(labels_BT, 1, size, settings.padding),
+            # Zero times a gradient that is not finite is NaN, even where the label is
+            # padding. Copies of real targets are as safe as the targets themselves.
+            *(split_into_blocks(x, 1, size, None) for x in others),
+        ),
     )
     shapes = jax.eval_shape(
         lambda chunks: _of_chunk(
@@ -267,9 +279,8 @@ def _of_chunk(settings, table_PD, bias_V, vocab_size, hidden_BCD, targets):
 
 
 def _backward(settings, gradients, cotangent):
-    hidden_gradient_BTD, output_gradient = jax.tree.map(
-        lambda gradient: gradient * cotangent.loss, gradients
-    )
+    scaled = jax.tree.map(lambda gradient: gradient * cotangent.loss, gradients)
+    hidden_gradient_BTD, output_gradient = _as_dtypes_of(gradients, scaled)
     return hidden_gradient_BTD, output_gradient, None
 
 

@@ -10,6 +10,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from flaxformer_lite.masks import TokenBatch
+from flaxformer_lite.models.base import Model
+from flaxformer_lite.special_tokens import DEFAULT_TOKENS
 
 # The arrays of a batch, int32 (rows, length) each. A row may hold several pairs of a
 # source and a target (packing). - source, inputs, labels: tokens or padding; the
@@ -36,23 +38,28 @@ Sources = Sentences | Sequence[ArrayLike]
 def make_batch(
     source: Sources,
     target: Sentences,
-    bos: int = 2,
-    padding: int = 0,
-    vocab_size: int | None = None,
+    bos: int | None = None,
+    padding: int | None = None,
+    *,
+    model: Model | None = None,
     length: int | None = None,
 ) -> dict[str, jax.Array]:
     """The arrays of `BATCH_ARRAYS` for pairs of sentences, one pair a row.
+
+    Pass `model` for any checkpoint of others: the start token of T5 and Marian, for
+    example, is their padding.
 
     Args:
       source, target: as many rows each, of the tokens that the model reads and writes,
         end tokens included. A source may be vectors, an array (length, features). In
         arrays, padding of a target comes behind its tokens; that of a source may be
         anywhere, and changes nothing.
-      bos: the start token, which stands before each target in `inputs`.
-      padding: the token that is none; what a model takes for it, its `special_tokens`
-        say, and what it starts with.
-      vocab_size: the model's. A token beyond it is refused here; in a compiled step it
-        could only give NaN. None to check nothing.
+      bos: the start token, which stands before each target in `inputs`. Defaults to
+        the model's, and without a model to `SpecialTokens.start`, 2.
+      padding: the token that is none. Defaults to the model's, and without a model to
+        `SpecialTokens.padding`, 0.
+      model: whose special tokens and vocabularies these are. A token beyond the
+        vocabulary of its side is refused; in a compiled step it could only give NaN.
       length: of all rows, so that a step is compiled once for all batches of as many
         rows; None: as long as the longest.
 
@@ -64,8 +71,13 @@ def make_batch(
       ValueError: these are no rows of tokens of the vocabulary, not as many sources as
         targets, one is longer than `length`, or padding precedes a token of a target.
     """
-    source_BS = pad_source(source, padding, vocab_size, length)
-    labels_BT = pad_rows(target, 'target', padding, vocab_size, length)
+    tokens = model.special_tokens if model else DEFAULT_TOKENS
+    bos = tokens.start if bos is None else bos
+    padding = tokens.padding if padding is None else padding
+    target_size = model and model.vocab_size
+    source_size = model and (model.source_vocab_size or model.vocab_size)
+    source_BS = pad_source(source, padding, source_size, length)
+    labels_BT = pad_rows(target, 'target', padding, target_size, length)
     if len(source_BS) != len(labels_BT):
         raise ValueError(
             f'there must be a target for each source: {len(source_BS)} sources and '

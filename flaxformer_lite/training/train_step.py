@@ -235,6 +235,8 @@ def _update(
     gradients = jax.tree.map(lambda g: g / tokens, output.gradients)
     norm = optax.tree.norm(gradients)
     is_finite = jnp.isfinite(output.sums.loss) & jnp.isfinite(norm)
+    # The optimizer's state has the dtypes of the parameters.
+    gradients = jax.tree.map(lambda g, x: g.astype(x.dtype), gradients, trained)
 
     def updated():
         updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
@@ -268,7 +270,7 @@ def _sum_over_parts(
 
     first_part = jax.tree.map(lambda x: x[0], parts)
     shapes, _ = jax.eval_shape(of_part, variables, *first_part)
-    zeros = jax.tree.map(jnp.zeros_like, shapes)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
     start = zeros, variables.get('batch_stats', {})
     (total, batch_stats), _ = jax.lax.scan(add_part, start, parts)
     means = jax.tree.map(lambda x: x / count, total.aux_metrics)
