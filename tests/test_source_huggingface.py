@@ -47,6 +47,41 @@ def test_pairs_of_a_set_and_its_other_splits(folder):
     assert found.digest() == load(folder).digest() != part.digest()
 
 
+@pytest.mark.parametrize(
+    ('split', 'dev'),
+    [('train', 'train[:2]'), ('train[:2]+test', 'train[1:]'), ('all', 'validation')],
+)
+def test_training_on_the_dev_set_is_refused(split, dev, folder):
+    pytest.importorskip('datasets')
+    found = load(folder, f', split="{split}", dev="{dev}"')
+    for read in (found.train, found.evaluation):
+        with pytest.raises(UserError, match='^data: split=.* trains on a part of dev='):
+            read()
+
+
+def test_splits_of_a_sum_are_no_evaluation_sets(folder):
+    pytest.importorskip('datasets')
+    found = load(folder, ', split="train[:2]+test", dev="train[2:]"')
+    assert list(found.evaluation()) == ['val', 'validation']
+
+
+def test_a_mix_must_not_train_on_the_dev_set_of_another_part(folder):
+    pytest.importorskip('datasets')
+
+    def part(split, dev):
+        return (
+            f'huggingface(path="{folder}", source="en", target="de", '
+            f'split="{split}", dev="{dev}")'
+        )
+
+    mixed = [part('train[:1]', 'train[1:]'), part('train[:2]', 'validation')]
+    found = sources.load(f'mix(sources={mixed!r})')
+    with pytest.raises(UserError, match=r"split='train\[:2\]' trains on .*train\[1:\]"):
+        found.evaluation()
+    mixed[1] = part('test', 'validation')
+    assert len(sources.load(f'mix(sources={mixed!r})').evaluation()['val']) == 3
+
+
 def test_what_is_not_there_is_one_line(folder):
     pytest.importorskip('datasets')
     with pytest.raises(UserError, match="has no 'fr'; it has en, de$"):

@@ -40,7 +40,9 @@ def write(path, rows):
 
 
 def load(train, val=None, more=''):
-    val = val or train
+    if val is None:
+        val = train.parent / 'dev.tsv'
+        val.write_text('id\tword\tsounds\n1\tdev\td\n')
     return sources.load(
         f'table(train="{train}", val="{val}", source="word", target="sounds"{more})'
     )
@@ -50,10 +52,11 @@ def load(train, val=None, more=''):
 def test_pairs_are_the_cells_of_two_columns(kind, tmp_path):
     file = write(tmp_path / f'a.{kind}', ROWS)
     other = write(tmp_path / f'b.{kind}', ROWS[:1])
-    found = load(file, other, f', sets={{"test": "{file}"}}')
+    third = write(tmp_path / f'c.{kind}', ROWS[1:])
+    found = load(file, other, f', sets={{"test": "{third}"}}')
     assert list(found.train()) == list(found.train()) == EXPECTED
     expected = [(source, (target,)) for source, target in EXPECTED]
-    assert found.evaluation() == {'val': expected[:1], 'test': expected}
+    assert found.evaluation() == {'val': expected[:1], 'test': expected[1:]}
     assert (found.source, found.target) == ('word', 'sounds')
 
 
@@ -67,9 +70,22 @@ def test_in_tsv_a_quotation_mark_is_a_character_and_a_blank_line_a_blank_row(tmp
 def test_further_references_are_cells_of_more_columns(tmp_path):
     file = tmp_path / 'a.tsv'
     file.write_text('word\tsounds\tmore\nw\tx\ty\nv\tz\t \n')
-    found = load(file, more=', references=["more"]')
+    train = write(tmp_path / 'a.jsonl', ROWS)
+    found = load(train, file, ', references=["more"]')
     assert found.evaluation()['val'] == [('w', ('x', 'y')), ('v', ('z',))]
-    assert list(found.train()) == [('w', 'x'), ('v', 'z')]
+    assert list(found.train()) == EXPECTED
+
+
+def test_an_evaluation_set_that_is_the_training_table_is_refused(tmp_path):
+    file = write(tmp_path / 'a.csv', ROWS)
+    copy = write(tmp_path / 'copy.csv', ROWS)
+    other = write(tmp_path / 'b.csv', ROWS[:1])
+    cases = [load(file, file), load(file, copy)]
+    cases.append(load(file, other, f', sets={{"test": "{copy}"}}'))
+    for found, name in zip(cases, ('val', 'val', 'test'), strict=True):
+        for read in (found.train, found.evaluation):
+            with pytest.raises(UserError, match=rf"^data: the set '{name}', .*csv, is"):
+                read()
 
 
 def test_the_digest_follows_the_training_file_and_the_columns(tmp_path):

@@ -42,15 +42,25 @@ def test_reads_pairs_and_every_set_that_has_both_languages(folder):
 
 
 def test_an_evaluation_set_may_have_further_references(folder):
-    write(folder, test_en='a\nb\n', test_de='x\ny\n')
+    write(folder, test_en='c\nd\n', test_de='x\ny\n')
     (folder / 'test.de.1').write_text('x1\n\n')
     (folder / 'test.de.2.gz').write_bytes(gzip.compress(b'x2\ny2\n'))
     sets = make(folder).evaluation()
     assert list(sets) == ['val', 'test']
-    assert sets['test'] == [('a', ('x', 'x1', 'x2')), ('b', ('y', 'y2'))]
+    assert sets['test'] == [('c', ('x', 'x1', 'x2')), ('d', ('y', 'y2'))]
     (folder / 'test.de.1').write_text('x1\n')
     with pytest.raises(UserError, match='test.de.1 has 1 lines and the set 2; line n'):
         make(folder).evaluation()
+
+
+def test_a_set_that_is_the_training_text_is_refused(folder):
+    write(folder, test_en='a\nb\n', test_de='x\nz\n')
+    assert list(make(folder).evaluation()) == ['val', 'test']
+    (folder / 'test.de').unlink()
+    (folder / 'test.de').symlink_to(folder / 'train.de')
+    for read in (make(folder).train, make(folder).evaluation):
+        with pytest.raises(UserError, match="^data: the set 'test' of .* is the train"):
+            read()
 
 
 def test_the_contracts_look_at_every_reference(folder):

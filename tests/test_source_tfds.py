@@ -102,6 +102,13 @@ def test_a_split_can_be_cut_in_two(kind, request):
     assert list(sets) == ['val', 'validation', 'test']
 
 
+def test_no_split_that_is_trained_on_is_an_evaluation_set(folder):
+    with pytest.raises(UserError, match="split='all' trains on a part of dev='vali"):
+        make(folder, split='all').evaluation()
+    sets = make(folder, split='train + test', dev='validation').evaluation()
+    assert list(sets) == ['val']
+
+
 def test_the_direction_can_be_turned(folder):
     pair = next(make(folder).train())
     assert next(make(folder, source='de', target='en').train()) == pair[::-1]

@@ -1,6 +1,7 @@
 """Text files, plain or `.gz`, read line by line."""
 
 import contextlib
+import filecmp
 import gzip
 import io
 import unicodedata
@@ -27,6 +28,12 @@ def opened(path: Path) -> Iterator[io.BufferedIOBase]:
     open_it = gzip.open if path.suffix == '.gz' else open
     with reading(path), open_it(path, 'rb') as file:
         yield file
+
+
+def same_content(path: Path, other: Path) -> bool:
+    """Returns whether two files have the same bytes."""
+    with reading(path):
+        return filecmp.cmp(path, other, shallow=False)
 
 
 def lines(path: Path) -> Iterator[str]:

@@ -1,13 +1,16 @@
 """What every data source offers, and what several of them share."""
 
+import dataclasses
+import itertools
 import re
 import types
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from experiments.data.digest import code_of, hex_digest
+from experiments.errors import UserError
 from flaxformer_lite.ranges import Checked
 
 T = TypeVar('T')
@@ -48,6 +51,13 @@ class Source:
         """A hexadecimal digest of what `train` gives, without reading all pairs."""
         raise NotImplementedError
 
+    def trains_on(self, other: 'Source') -> str:
+        """Describes which evaluation pairs of `other` this source trains on.
+
+        Compares splits or files, not sentences. Defaults to `''`, for none.
+        """
+        return ''
+
 
 def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
     """Those of a sentence, also where a set gives only one, as text."""
@@ -74,6 +84,14 @@ def taken(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
     for name, stream in streams.items():
         found[name] = list(islice(stream, sizes[name]))
     return found
+
+
+def check_apart(sources: Sequence[Source]) -> None:
+    """Raises UserError if a source trains on evaluation pairs of one of them."""
+    for source, other in itertools.product(sources, repeat=2):
+        shared = source.trains_on(other)
+        if shared:
+            raise UserError(f'data: {shared}')
 
 
 def check_sides(source: str, target: str) -> None:
@@ -110,15 +128,31 @@ class OfSplits(Source):
         """Those of a split, or of a part of one, streamed."""
         raise NotImplementedError
 
+    def overlap(self, split: str, other: str) -> bool:
+        """Returns whether two splits, or parts of splits, share examples."""
+        raise NotImplementedError
+
     def train(self):
+        check_apart([self])
         return self.pairs(self.split)
 
     def evaluation(self):
+        check_apart([self])
         sets = {'val': self.dev}
-        # `train[:50%]+extra` is a part of two.
-        parts = f'{self.split}+{self.dev}'.split('+')
-        used = {part.partition('[')[0].strip() for part in parts}
         for name in self.splits():
-            if name not in used:
+            parts = (self.split, self.dev)
+            if not any(self.overlap(name, part) for part in parts):
                 sets.setdefault(name, name)
         return {name: list(self.pairs(split)) for name, split in sets.items()}
+
+    def trains_on(self, other):
+        if not isinstance(other, type(self)):
+            return ''
+        fields: dict[str, Any] = {'split': self.split, 'dev': self.dev}
+        is_same_set = dataclasses.replace(other, **fields) == self  # pyright: ignore
+        if not (is_same_set and self.overlap(self.split, other.dev)):
+            return ''
+        return (
+            f'split={self.split!r} trains on a part of dev={other.dev!r}; keep them '
+            'apart, as split="train[:99%]" and dev="train[99%:]" are'
+        )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,29 @@ class Huggingface(OfSplits):
     def splits(self):
         return self._ask(self._package.get_dataset_split_names)
 
+    def overlap(self, split, other):
+        parts = itertools.product(self._parts(split), self._parts(other))
+        return any(
+            a.splitname == b.splitname and a.from_ < b.to and b.from_ < a.to
+            for a, b in parts
+        )
+
+    def _parts(self, split: str) -> list[Any]:
+        """The ranges of rows that a split, or a sum of parts, consists of."""
+        text = '+'.join(self._sizes) if split == 'all' else split
+        try:
+            return self._package.ReadInstruction.from_spec(text).to_absolute(
+                self._sizes
+            )
+        except ValueError as error:
+            raise self._refusal(error) from None
+
+    @functools.cached_property
+    def _sizes(self) -> dict[str, int]:
+        """The number of rows of every split."""
+        splits = self._load(self.split).info.splits
+        return {name: part.num_examples for name, part in splits.items()}
+
     def digest(self):
         """Of the files that are read, and of what is read of them."""
         rows = self._load(self.split)
@@ -82,9 +106,10 @@ class Huggingface(OfSplits):
         try:
             return function(path, self.name or None, revision=revision, **arguments)
         except Exception as error:
-            raise UserError(
-                f'data: huggingface(path={self.path!r}): {reason(error)}'
-            ) from error
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: Exception) -> UserError:
+        return UserError(f'data: huggingface(path={self.path!r}): {reason(error)}')
 
     def pairs(self, split):
         rows = self._load(split)

@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.data.digest import hex_digest, of_file
-from experiments.data.sources._files import lines
-from experiments.data.sources.base import Source, check_sides, plain_text
+from experiments.data.sources._files import lines, same_content
+from experiments.data.sources.base import (
+    Source,
+    check_apart,
+    check_sides,
+    plain_text,
+)
 from experiments.errors import UserError
 
 Row = dict[str, Any]  # a cell by its column's name
@@ -57,10 +62,12 @@ class Table(Source):
         self._sets = {name: _check_file(file) for name, file in files.items()}
 
     def train(self):
+        check_apart([self])
         rows = self._rows(self._train, (self.source, self.target))
         return ((source, target) for source, target in rows)
 
     def evaluation(self):
+        check_apart([self])
         columns = (self.source, self.target, *self._references)
         sets = {}
         for name, file in self._sets.items():
@@ -69,6 +76,19 @@ class Table(Source):
                 known = (target, *filter(str.strip, others))
                 sets[name].append((source, known))
         return sets
+
+    def trains_on(self, other):
+        columns = (self.source, self.target)
+        is_same_kind = isinstance(other, Table)
+        if not is_same_kind or columns != (other.source, other.target):
+            return ''
+        for name, file in other._sets.items():
+            if same_content(self._train, file):
+                return (
+                    f'the set {name!r}, {file}, is the training table {self._train}; '
+                    'give a table of other rows'
+                )
+        return ''
 
     def digest(self):
         """Of the file as it is, and of which columns are read."""

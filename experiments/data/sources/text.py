@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.data.digest import hex_digest, of_file
-from experiments.data.sources._files import lines, opened, reading
-from experiments.data.sources.base import Pair, Source, check_sides
+from experiments.data.sources._files import lines, opened, reading, same_content
+from experiments.data.sources.base import (
+    Pair,
+    Source,
+    check_apart,
+    check_sides,
+)
 from experiments.errors import UserError
 
 
@@ -54,12 +59,29 @@ class Text(Source):
                 self._file(name, language)
 
     def train(self):
+        check_apart([self])
         return self._pairs('train')
 
     def evaluation(self):
+        check_apart([self])
         others = self._names() - {'train', 'val'}
         names = ['val', *sorted(others)]
         return {name: self._with_references(name) for name in names}
+
+    def trains_on(self, other):
+        languages = (self.source, self.target)
+        is_same_kind = isinstance(other, Text)
+        if not is_same_kind or languages != (other.source, other.target):
+            return ''
+        trained = [self._file('train', x) for x in languages]
+        for name in sorted(other._names() - {'train'}):
+            scored = [other._file(name, x) for x in languages]
+            if all(map(same_content, trained, scored)):
+                return (
+                    f'the set {name!r} of {other._folder} is the training text of '
+                    f'{self._folder}; hold back lines that are not in train'
+                )
+        return ''
 
     def digest(self):
         """Of the files as they are."""
