@@ -15,6 +15,7 @@ if __name__ == '__main__':
     command.run('experiments.translate')
 
 import dataclasses
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,12 +78,11 @@ def main() -> None:
             # Who sent a line may wait for the answer before sending the next one.
             sys.stdout.flush()
             number += len(texts)
-            sentences += filter(str.strip, texts[:_MOST_SENTENCES])
+            room = _MOST_SENTENCES - len(sentences)
+            sentences += itertools.islice(filter(str.strip, texts), room)
         if args.html:
             shown.begin('looking inside')
-            _write_page(
-                args.html, args.workdir[0], sentences[:_MOST_SENTENCES], strategy
-            )
+            _write_page(args.html, args.workdir[0], sentences, strategy)
 
 
 def _parser() -> flags.Parser:
