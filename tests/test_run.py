@@ -500,7 +500,7 @@ def test_lines_before_one_that_cannot_be_translated_are_translated(
     lines = (text / 'news.en').read_bytes().splitlines(keepends=True)
     expected = translated(monkeypatch, capsys, workdir, b''.join(lines[:2]))
     bad = b''.join([*lines[:2], b'caf\xe9\n', lines[2]])
-    with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
+    with pytest.raises(UserError, match='standard input, line 3, is not UTF-8'):
         translated(monkeypatch, capsys, workdir, bad)
     assert capsys.readouterr().out.split('\n')[:-1] == expected
 

@@ -8,7 +8,7 @@ import pytest
 from experiments.data import sources
 from experiments.errors import UserError
 
-PAIRS = [('scho\u0308n', 'x\ny'), ('b', None), ('c', 'd')]
+PAIRS = [('scho\u0308n', '\ufeffx\ny'), ('b', None), ('c', 'd')]
 PLAIN = [('schön', 'x y'), ('b', ''), ('c', 'd')]
 
 

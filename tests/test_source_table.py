@@ -128,6 +128,11 @@ def test_memory_does_not_grow_with_the_file(kind, tmp_path):
             'row 2, has 1 cells, and the first line 2',
         ),
         ('a.csv', 'word,sounds\na,"b\nc,d\n', 'below row 0: unexpected end of data'),
+        (
+            'a.csv',
+            f'word,sounds\na,"{"b" * 150_000}\n',
+            'its partner, or write .*jsonl$',
+        ),
         ('a.jsonl', '{"word": 3, "sounds": "x"}\n', 'row 1: word is 3, and no text'),
         ('a.jsonl', '[1]\n', 'line 1, is no JSON object'),
         ('a.jsonl', '{"word": \n', 'line 1: Expecting value'),

@@ -101,8 +101,23 @@ def test_only_a_line_feed_ends_a_line(folder):
 
 def test_text_becomes_nfc_and_loses_a_byte_order_mark(folder):
     apart = unicodedata.normalize('NFD', 'schön')
+    # A second mark, as in two files that were joined.
     write(folder, train_en=b'\xef\xbb\xbfa\nb\n', train_de=f'{apart}\n\ufeffy\n')
-    assert list(make(folder).train()) == [('a', 'schön'), ('b', '\ufeffy')]
+    assert list(make(folder).train()) == [('a', 'schön'), ('b', 'y')]
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        (b'a\rb\r', r"has line ends of CR alone; convert them, .* tr '\\r' '\\n'$"),
+        ('a\nb'.encode('utf-16-le'), r'is not UTF-8 \(zero bytes, as UTF-16 has\)'),
+    ],
+)
+def test_other_line_ends_and_utf16_without_a_mark_are_refused(content, message, folder):
+    lines = content.count(b'\n') + 1
+    write(folder, train_en=content, train_de='x\n' * lines)
+    with pytest.raises(UserError, match=rf'train\.en, line 1, {message}'):
+        list(make(folder).train())
 
 
 def test_digest_follows_the_training_text_alone(folder, tmp_path_factory):

@@ -65,8 +65,9 @@ def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def plain_text(text: str) -> str:
-    """Unicode's NFC, with a space in place of each line end."""
-    return re.sub('\r\n|\r|\n', ' ', unicodedata.normalize('NFC', text))
+    """Returns NFC text with a space for each line end, without byte order marks."""
+    text = unicodedata.normalize('NFC', text.replace('\ufeff', ''))
+    return re.sub('\r\n|\r|\n', ' ', text)
 
 
 def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:

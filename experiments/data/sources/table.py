@@ -150,7 +150,13 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
                 )
             yield dict(zip(names, cells or [''] * len(names), strict=True))
     except csv.Error as error:
-        raise UserError(f'data: {file}, below row {number}: {error}') from None
+        hint = ''
+        if 'field limit' in str(error):
+            hint = (
+                '; check that each quotation mark has its partner, or write longer '
+                'cells as .tsv or .jsonl'
+            )
+        raise UserError(f'data: {file}, below row {number}: {error}{hint}') from None
 
 
 def _tsv(file: Path) -> Iterator[Row]:
