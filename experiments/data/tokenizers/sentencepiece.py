@@ -45,6 +45,12 @@ _SETTINGS: dict[str, Any] = dict(
     num_threads=1,
     minloglevel=2,
 )
+# SentencePiece cuts the names of its special pieces and of bytes out of the text that
+# it learns from, and skips a text with U+2585. A tab, which `normalize` leaves nowhere,
+# is its sign for a place that no piece spans.
+_RESERVED = re.compile('<(?=(?:unk|pad|/?s|0x[0-9A-F]{2})>)')
+_SKIPPED = '\N{LOWER FIVE EIGHTHS BLOCK}'
+_BOUNDARY = '\t'
 _BYTES = 256
 _SPACE = '▁'  # SentencePiece's sign for one
 Scores = Mapping[str, float]  # piece → what SentencePiece has learnt of it
@@ -102,7 +108,7 @@ class SentencePiece(Tokenizer):
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=filter(None, map(_plain, texts)),
+                sentence_iterator=filter(None, map(_learnable, texts)),
                 model_writer=model,
                 model_type=self.model_type,
                 character_coverage=self.character_coverage,
@@ -202,6 +208,12 @@ class SentencePiece(Tokenizer):
 
 def _plain(text: str) -> str:
     return normalize(text).replace(_SPACE, '_')
+
+
+def _learnable(text: str) -> str:
+    """The text in a form of which SentencePiece reads every word."""
+    text = _plain(text).replace(_SKIPPED, _BOUNDARY)
+    return _RESERVED.sub(f'<{_BOUNDARY}', text)
 
 
 # How a word is cut into pieces, drawn: the same from the same seed, wherever it runs.
