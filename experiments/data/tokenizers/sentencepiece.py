@@ -11,12 +11,13 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import numpy as np
 import sentencepiece
 
+from experiments.data.tokenizers._counted import SPECIAL
 from experiments.data.tokenizers.base import (
     BOS,
     EOS,
@@ -27,7 +28,8 @@ from experiments.data.tokenizers.base import (
     normalize,
     text_ids,
 )
-from experiments.errors import UserError
+from experiments.errors import UserError, reason
+from flaxformer_lite import ranges
 from flaxformer_lite.ranges import Choices, Range
 
 # Text is normalised here, so SentencePiece is to leave it alone; then decode gives back
@@ -81,7 +83,8 @@ class SentencePiece(Tokenizer):
 
     vocab_size: Annotated[int, Range(at_least=5)] = 37_000
     model_type: Annotated[str, Choices('bpe', 'unigram')] = 'bpe'
-    character_coverage: Annotated[float, Range(above=0, at_most=1)] = 1.0
+    # SentencePiece itself refuses less.
+    character_coverage: Annotated[float, Range(at_least=0.98, at_most=1)] = 1.0
     byte_fallback: bool = False
     split_digits: bool = False
     user_defined_symbols: list | tuple = ()
@@ -91,6 +94,15 @@ class SentencePiece(Tokenizer):
         default=0.0, repr=False
     )
     model: bytes = dataclasses.field(default=b'', repr=False)
+
+    def __post_init__(self):
+        super().__post_init__()
+        taken = set(SPECIAL)
+        if self.byte_fallback:
+            taken.update(f'<0x{i:02X}>' for i in range(_BYTES))
+        for symbol in self.symbols:
+            _check_symbol(symbol, taken)
+            taken.add(symbol)
 
     def train(self, texts):
         """The model, of the same bytes for equal texts and arguments.
@@ -117,7 +129,7 @@ class SentencePiece(Tokenizer):
                 **{name: value for name, value in options.items() if value},
             )
         except RuntimeError as error:
-            raise self._refusal(str(error)) or error from None
+            raise self._refusal(str(error)) from None
         return model.getvalue()
 
     @property
@@ -126,7 +138,7 @@ class SentencePiece(Tokenizer):
         sentinels = [f'<extra_id_{i}>' for i in range(self.sentinels)]
         return [*self.user_defined_symbols, *sentinels]
 
-    def _refusal(self, message: str) -> UserError | None:
+    def _refusal(self, message: str) -> UserError:
         needed = re.search(r'required_chars\. \d+ vs (\d+)', message)
         if needed:
             special = 4 + _BYTES * self.byte_fallback + len(self.symbols)
@@ -137,7 +149,7 @@ class SentencePiece(Tokenizer):
             )
         if 'sentences_.empty()' in message:
             return UserError('data: the training text is blank')
-        return None
+        return UserError(f'tokenizer: SentencePiece cannot learn: {reason(message)}')
 
     def opened(self, model):
         """With a serialized model, whose number of ids is `vocab_size`."""
@@ -204,6 +216,19 @@ class SentencePiece(Tokenizer):
     def pieces(self, ids):
         """How each id is written."""
         return [self._processor.id_to_piece(int(i)) for i in ids]
+
+
+def _check_symbol(symbol: Any, taken: Collection[str]) -> None:
+    """Raises ValueError for a symbol that cannot be a piece of its own."""
+    problem = ''
+    if not isinstance(symbol, str) or not symbol:
+        problem = 'is not text; give a text of at least one character'
+    elif symbol in taken:
+        problem = 'is a piece already; leave it out or choose another'
+    elif symbol != _plain(symbol) or ' ' in symbol:
+        problem = 'never occurs in text as it is encoded; use NFC without spaces and ▁'
+    if problem:
+        raise ValueError(f'user_defined_symbols: {ranges.shown(symbol)} {problem}')
 
 
 def _plain(text: str) -> str:
