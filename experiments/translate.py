@@ -95,7 +95,10 @@ def _parser() -> flags.Parser:
         help='of the run; several runs are an ensemble',
     )
     parser.add_argument(
-        '--n_best', type=int, default=1, help='translations of each line'
+        '--n_best',
+        type=int,
+        default=1,
+        help='translations of each line; blank lines where a search finds fewer texts',
     )
     parser.add_argument(
         '--scores', action='store_true', help='put "score<TAB>" before each'

@@ -97,7 +97,7 @@ class SentencePiece(Tokenizer):
 
     def __post_init__(self):
         super().__post_init__()
-        taken = set(SPECIAL)
+        taken: set[str] = {*SPECIAL}
         if self.byte_fallback:
             taken.update(f'<0x{i:02X}>' for i in range(_BYTES))
         for symbol in self.symbols:
