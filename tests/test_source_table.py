@@ -67,6 +67,12 @@ def test_in_tsv_a_quotation_mark_is_a_character_and_a_blank_line_a_blank_row(tmp
     assert list(load(file).train()) == expected
 
 
+def test_columns_without_names_may_be_several(tmp_path):
+    file = tmp_path / 'a.csv'
+    file.write_text('word,sounds,,\nw,x,1,2\n')
+    assert list(load(file).train()) == [('w', 'x')]
+
+
 def test_further_references_are_cells_of_more_columns(tmp_path):
     file = tmp_path / 'a.tsv'
     file.write_text('word\tsounds\tmore\nw\tx\ty\nv\tz\t \n')
@@ -134,6 +140,18 @@ def test_memory_does_not_grow_with_the_file(kind, tmp_path):
             'its partner, or write .*jsonl$',
         ),
         ('a.jsonl', '{"word": 3, "sounds": "x"}\n', 'row 1: word is 3, and no text'),
+        (
+            'a.jsonl',
+            '{"word": "a", "sounds": "b"}\n{"word": "\\ud83d!", "sounds": "x"}\n',
+            r"row 2: word is '\\ud83d!', which has half of a surrogate pair",
+        ),
+        ('a.csv', 'word,sounds,sounds\na,b,c\n', "line 1: several columns .* 'sounds'"),
+        ('a.tsv', 'word\tword\tsounds\na\tb\tc\n', "line 1: several .* called 'word'"),
+        (
+            'a.jsonl',
+            '{"word": "a", "sounds": "b", "word": "c"}\n',
+            "line 1: several columns are called 'word'; rename them$",
+        ),
         ('a.jsonl', '[1]\n', 'line 1, is no JSON object'),
         ('a.jsonl', '{"word": \n', 'line 1: Expecting value'),
         ('a.tsv', 'word\tsounds\n', 'a.tsv has no rows'),
@@ -155,6 +173,10 @@ def test_what_is_no_such_table_is_one_line(name, text, message, tmp_path):
         ('train="a.txt", val="a.txt", source="a", target="b"', 'end with .tsv, .csv'),
         ('train="a.tsv", val="a.tsv", source="a", target="a"', 'name two'),
         ('train=3, val="a.tsv", source="a", target="b"', 'train must be of type str'),
+        (
+            'train="a.tsv", val="b.tsv", source="a", target="b", sets={"val": "c.tsv"}',
+            "sets: 'val' is the set of the argument val",
+        ),
         ('train="a.tsv"', 'table needs val, source, target, such as table'),
     ],
 )

@@ -65,7 +65,12 @@ def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def plain_text(text: str) -> str:
-    """Returns NFC text with a space for each line end, without byte order marks."""
+    """Returns NFC text with a space for each line end, without byte order marks.
+
+    Raises:
+      UnicodeEncodeError: the text has half of a surrogate pair, as JSON may.
+    """
+    text.encode()
     text = unicodedata.normalize('NFC', text.replace('\ufeff', ''))
     return re.sub('\r\n|\r|\n', ' ', text)
 

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ class Table(Source):
         references: list | tuple = (),
     ):
         check_sides(source, target)
+        if sets and 'val' in sets:
+            raise ValueError("sets: 'val' is the set of the argument val; rename it")
         self.source = source
         self.target = target
         self._references = tuple(references)
@@ -134,7 +136,13 @@ def _cell(file: Path, number: int, row: Row, name: str) -> str:
     value = '' if row[name] is None else row[name]
     if not isinstance(value, str):
         raise UserError(f'data: {file}, row {number}: {name} is {value!r}, and no text')
-    return plain_text(value)
+    try:
+        return plain_text(value)
+    except UnicodeEncodeError:
+        raise UserError(
+            f'data: {file}, row {number}: {name} is {value!r:.60}, which has half of a '
+            'surrogate pair; write each character whole'
+        ) from None
 
 
 def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
@@ -142,6 +150,10 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
     number = 0
     try:
         names = next(rows, [])
+        try:
+            _check_distinct(names)
+        except ValueError as error:
+            raise UserError(f'data: {file}, line 1: {error}') from None
         for number, cells in enumerate(rows, 1):
             if cells and len(cells) != len(names):
                 raise UserError(
@@ -159,6 +171,19 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
         raise UserError(f'data: {file}, below row {number}: {error}{hint}') from None
 
 
+def _check_distinct(names: Sequence[str]) -> None:
+    """Raises ValueError if two columns have one name; blank ones are never read."""
+    for name in filter(None, names):
+        if names.count(name) > 1:
+            raise ValueError(f'several columns are called {name!r}; rename them')
+
+
+def _object(fields: Sequence[tuple[str, Any]]) -> Row:
+    """Returns a JSON object; raises ValueError if two fields have one name."""
+    _check_distinct([name for name, _ in fields])
+    return dict(fields)
+
+
 def _tsv(file: Path) -> Iterator[Row]:
     rows = (line.split('\t') if line else [] for line in lines(file))
     return _separated(rows, file)
@@ -174,7 +199,7 @@ def _jsonl(file: Path) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_object)
         except ValueError as error:
             raise UserError(f'data: {file}, line {number}: {error}') from None
         if not isinstance(row, dict):
