@@ -53,6 +53,20 @@ def test_an_evaluation_set_may_have_further_references(folder):
         make(folder).evaluation()
 
 
+def test_further_references_may_have_any_numbers(folder):
+    for number in ('10', '0', '3'):
+        (folder / f'val.de.{number}').write_text(f'z{number}\n')
+    (folder / 'val.de.old').write_text('no reference\n')
+    assert make(folder).evaluation()['val'] == [('c', ('z', 'z0', 'z3', 'z10'))]
+
+
+def test_a_set_with_numbered_references_alone_is_refused(folder):
+    write(folder, test_en='d\n')
+    (folder / 'test.de.0').write_text('w\n')
+    with pytest.raises(UserError, match='de.0 .*call the first reference test.de$'):
+        make(folder).evaluation()
+
+
 def test_a_set_that_is_the_training_text_is_refused(folder):
     write(folder, test_en='a\nb\n', test_de='x\nz\n')
     assert list(make(folder).evaluation()) == ['val', 'test']
