@@ -75,6 +75,25 @@ def plain_text(text: str) -> str:
     return re.sub('\r\n|\r|\n', ' ', text)
 
 
+def cell_text(value: Any, where: str) -> str:
+    """Returns the text of a cell of a table; `''` for None.
+
+    Raises:
+      UserError: the cell holds something else; begins with `where`.
+    """
+    if value is None:
+        return ''
+    if not isinstance(value, str):
+        raise UserError(f'data: {where} is {value!r:.60}, and no text')
+    try:
+        return plain_text(value)
+    except UnicodeEncodeError:
+        raise UserError(
+            f'data: {where} is {value!r:.60}, which has half of a surrogate pair; '
+            'write each character whole'
+        ) from None
+
+
 def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:
     """Those whose source did not come before."""
     seen = set()

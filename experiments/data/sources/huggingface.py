@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.data.digest import hex_digest, of_file
-from experiments.data.sources.base import OfSplits, check_sides, plain_text
+from experiments.data.sources.base import OfSplits, cell_text, check_sides
 from experiments.errors import UserError, reason
 
 _BY_LANGUAGE = 'translation'  # the column of sets whose cells are texts by language
@@ -19,8 +19,8 @@ class Huggingface(OfSplits):
     """`huggingface(path="wmt14", name="de-en", source="en", target="de")`.
 
     Texts are cells of the columns `source` and `target`, or of a column `translation`
-    by these languages. A set is downloaded where there is a network, or found in the
-    package's cache, and read from its files.
+    by these languages. Null is a blank text. A set is downloaded where there is a
+    network, or found in the package's cache, and read from its files.
 
     Attributes:
       path: of the set on the Hub, or a folder.
@@ -113,16 +113,29 @@ class Huggingface(OfSplits):
 
     def pairs(self, split):
         rows = self._load(split)
-        by_language = _BY_LANGUAGE in rows.column_names
-        features = rows.features[_BY_LANGUAGE] if by_language else rows.features
-        there = getattr(features, 'languages', None) or list(features)
+        languages = self._languages(rows.features.get(_BY_LANGUAGE))
+        there = languages or list(rows.features)
         for language in (self.source, self.target):
             if language not in there:
                 raise UserError(
                     f'data: {self.path} has no {language!r}; it has {", ".join(there)}'
                 )
-        for row in rows:
-            texts = row[_BY_LANGUAGE] if by_language else row
-            source = texts[self.source] or ''
-            target = texts[self.target] or ''
-            yield plain_text(source), plain_text(target)
+        for number, row in enumerate(rows, 1):
+            texts = (row[_BY_LANGUAGE] or {}) if languages else row
+            where = f'{self.path}, split {split!r}, row {number}'
+            source, target = [
+                cell_text(texts.get(name), f'{where}: {name}')
+                for name in (self.source, self.target)
+            ]
+            yield source, target
+
+    def _languages(self, feature: Any) -> list[str]:
+        """The languages of a column of texts by language; none for another column."""
+        if isinstance(feature, self._package.TranslationVariableLanguages):
+            raise UserError(
+                f'data: {self.path}: the column {_BY_LANGUAGE!r} has any number of '
+                'texts of each language; write a table with a column for each'
+            )
+        if isinstance(feature, self._package.Translation):
+            return list(feature.languages)
+        return list(feature) if isinstance(feature, dict) else []

@@ -10,9 +10,9 @@ from experiments.data.digest import hex_digest, of_file
 from experiments.data.sources._files import lines, same_content
 from experiments.data.sources.base import (
     Source,
+    cell_text,
     check_apart,
     check_sides,
-    plain_text,
 )
 from experiments.errors import UserError
 
@@ -133,16 +133,7 @@ def _cell(file: Path, number: int, row: Row, name: str) -> str:
             f'data: {file} has no column {name!r} in row {number}; it has '
             f'{", ".join(row)}'
         )
-    value = '' if row[name] is None else row[name]
-    if not isinstance(value, str):
-        raise UserError(f'data: {file}, row {number}: {name} is {value!r}, and no text')
-    try:
-        return plain_text(value)
-    except UnicodeEncodeError:
-        raise UserError(
-            f'data: {file}, row {number}: {name} is {value!r:.60}, which has half of a '
-            'surrogate pair; write each character whole'
-        ) from None
+    return cell_text(row[name], f'{file}, row {number}: {name}')
 
 
 def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
