@@ -14,13 +14,14 @@ an object of one, is as good as its name. All imports by name are here.
 import ast
 import cmath
 import dataclasses
+import difflib
 import importlib.util
 import inspect
 import pkgutil
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flaxformer_lite import ranges
@@ -152,6 +153,31 @@ def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
         if not all(map(cmath.isfinite, floats)):  # such as 1e999
             raise ValueError(f'{argument} must be finite, not {ranges.shown(value)}')
     return name, arguments
+
+
+def refusal(part: Spec, folders: Iterable[Folder], refused: Iterable[str]) -> str:
+    """Returns one line on a part that no folder has.
+
+    Args:
+      part: its spec.
+      folders: those of all kinds.
+      refused: what each folder said of the part.
+    """
+    reasons = set(refused)
+    if len(reasons) == 1:
+        return reasons.pop()
+    name, _ = parse(part)
+    if '.' in name:
+        return (
+            f'{name} is not a part: derive it from the base class of its kind, such as '
+            'flaxformer_lite.losses.base.Loss'
+        )
+    known = sorted({x for folder in folders for x in folder.names()})
+    close = ', '.join(difflib.get_close_matches(name, known)) or 'none'
+    return (
+        f'{ranges.shown(name)} is not a part, nor a class with its module, such as '
+        f'my_package.my_module.MyClass; close matches: {close}'
+    )
 
 
 def text(spec: Spec) -> str:
