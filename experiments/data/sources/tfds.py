@@ -4,13 +4,19 @@ import dataclasses
 import functools
 import itertools
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
 from experiments.errors import UserError, reason
 
+_HOSTS = 3  # that are asked whether there is a network
+_TIMEOUT = 5  # seconds for one to answer
 _CHUNK = 1024  # examples read at once, in half the time of one after another
 
 
@@ -115,6 +121,7 @@ class Tfds(OfSplits):
 
     def _prepare(self, builder: Any) -> None:
         try:
+            _check_network(builder)
             builder.download_and_prepare()
         except Exception as error:  # the network, the archive, the disk
             command = (
@@ -142,6 +149,30 @@ class Tfds(OfSplits):
                 f'{_line(error)}; if it is damaged, remove that folder and have it '
                 'prepared anew'
             ) from error
+
+
+def _check_network(builder: Any) -> None:
+    """Raises OSError if no host of the set's files answers.
+
+    TFDS itself tries each file again for minutes. Files that were downloaded before
+    may suffice, so the network isn't needed then.
+    """
+    downloads = Path(builder.data_dir_root) / 'downloads'
+    if any(path.is_file() for path in downloads.rglob('*')):
+        return
+    urls = {urlsplit(url).netloc: url for url in builder.url_infos or ()}
+    failure = None
+    for url in itertools.islice(urls.values(), _HOSTS):
+        try:
+            request = urllib.request.Request(url, method='HEAD')
+            urllib.request.urlopen(request, timeout=_TIMEOUT).close()
+            return
+        except urllib.error.HTTPError:
+            return  # it answers
+        except OSError as error:
+            failure = error
+    if failure:
+        raise failure
 
 
 def _array_records(builder: Any, split: str) -> Iterator[dict[str, bytes]]:
