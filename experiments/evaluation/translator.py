@@ -200,8 +200,8 @@ class Translator:
     def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
         """Returns samples by score, other hypotheses with each text once.
 
-        Several segmentations can be one text, of which the best one counts. A utility,
-        if there is one, orders the texts.
+        Several segmentations can be one text. Its score is that of the best one. A
+        utility, if there is one, orders the texts.
         """
         if self._utility is None:
             ordered = sorted(found, key=lambda x: -x.score)

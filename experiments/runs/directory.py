@@ -123,7 +123,7 @@ def state(path: Path, config: Config) -> str:
 def open_run(path: Path, config: Config) -> Iterator[bool]:
     """Locks a run's directory for this process; yields whether the run already existed.
 
-    Where `config` asks for more steps or epochs, the result goes.
+    Removes the result if `config` asks for more steps or epochs.
 
     Raises:
       UserError: as `check_directory`, which it calls once no other process can begin

@@ -106,7 +106,7 @@ class Text(Source):
         return {x for x in self._source_names() if f'{x}.{self.target}' in files}
 
     def _source_names(self) -> set[str]:
-        """The sets of which there are sources."""
+        """The names of all sets that have sources."""
         ending = f'.{self.source}'
         files = [file for file in self._file_names() if file.endswith(ending)]
         return {x.removesuffix(ending) for x in files if not x.startswith('.')}

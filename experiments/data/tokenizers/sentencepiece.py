@@ -236,7 +236,7 @@ def _plain(text: str) -> str:
 
 
 def _learnable(text: str) -> str:
-    """The text in a form of which SentencePiece reads every word."""
+    """Returns the text in a form that SentencePiece reads word for word."""
     text = _plain(text).replace(_SKIPPED, _BOUNDARY)
     return _RESERVED.sub(f'<{_BOUNDARY}', text)
 
