@@ -40,6 +40,7 @@ from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.evaluation.scores import of_translations
 from experiments.evaluation.sets import lines_of
+from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import directory, metrics_log, trained_run
 
 ROOT = Path(__file__).parent.parent
@@ -388,6 +389,20 @@ def test_translating_keeps_order_and_blank_lines(whole, text, monkeypatch, capsy
     scores = [float(line.split('\t')[0]) for line in out]
     assert scores[0] >= scores[1] and scores[4] >= scores[5]
     assert out[0].split('\t')[1] == expected[0]
+
+
+def test_lines_with_fewer_texts_than_asked_for_are_told(whole, monkeypatch, capsys):
+    def one_each(self, variables, texts, *_):
+        return ([Hypothesis(text, 0.0)] for text in texts)
+
+    told = []
+    monkeypatch.setattr(Translator, '__call__', one_each)
+    monkeypatch.setattr(translate, 'warn', told.append)
+    flags = ('--n_best=2', '--decode=beam(beams=2)')
+    out = translated(monkeypatch, capsys, whole[0], 'a\n\nb\n', *flags)
+    assert out == ['a', '', '', '', 'b', '']
+    (warning,) = told
+    assert warning.startswith('--n_best=2: 2 lines have fewer different translations;')
 
 
 def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
