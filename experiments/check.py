@@ -11,7 +11,7 @@ import sys
 from experiments import kinds
 from experiments.command_line import console, flags
 from experiments.errors import UserError, user_errors
-from flaxformer_lite.config import variants
+from flaxformer_lite.config import spec, variants
 from flaxformer_lite.config.spec import Folder
 
 # By the last word of the fields that name them; 'optimizer' has no folder.
@@ -67,7 +67,7 @@ def _kind_of(part: str) -> str:
     if len(found) > 1:
         raise UserError(f'{part} is of several kinds: give --kind={" or ".join(found)}')
     if not found:
-        raise UserError('; or '.join(dict.fromkeys(refused)))
+        raise UserError(spec.refusal(part, KINDS.values(), refused))
     return found[0]
 
 

@@ -5,7 +5,7 @@ python -m experiments.convert nllb --workdir=runs/n --source=eng_Latn --target=f
 python -m experiments.convert runs/wmt_small --to=huggingface --out=wmt_small_hf
 
 Other commands take the directory of the first as any run: translate, evaluate, report,
-look; and run takes it as --config.init_from. The last writes what a run has trained as
+demo; and run takes it as --config.init_from. The last writes what a run has trained as
   huggingface: a folder that Transformers opens;
   ctranslate2: a model of CTranslate2;
   stablehlo: programs that JAX alone runs.

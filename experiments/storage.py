@@ -19,6 +19,7 @@ except ImportError:  # Windows, where nothing keeps two processes apart
     fcntl = None
 
 SUMS = 'SHA256SUMS'  # the sums of a folder's files, as `sha256sum` writes them
+_BYTE_ORDER_MARK = '\ufeff'
 _SUM = 64  # characters of one
 
 
@@ -52,6 +53,33 @@ def replacing(path: Path) -> Iterator[Path]:
             os.replace(temporary, path)
     finally:
         remove(temporary)
+
+
+def decode_line(line: bytes) -> str:
+    """Returns a line of UTF-8 text without its line end and byte order marks.
+
+    A file that was joined from several has such marks in its middle, too.
+
+    Raises:
+      ValueError: the line isn't UTF-8. The message says why, without a subject.
+    """
+    reason = 'zero bytes, as UTF-16 has' if b'\0' in line else ''
+    text = ''
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        reason = f'{error.reason}, byte {error.start + 1} of it'
+    if reason:
+        raise ValueError(f'is not UTF-8 ({reason}); convert it, for example with iconv')
+    return text.replace(_BYTE_ORDER_MARK, '').rstrip('\r\n')
+
+
+def check_line_ends(only_line: bytes) -> None:
+    """Raises ValueError if a file's only line holds several that end with CR alone."""
+    if b'\n' not in only_line and b'\r' in only_line.rstrip(b'\r'):
+        raise ValueError(
+            "has line ends of CR alone; convert them, for example with tr '\\r' '\\n'"
+        )
 
 
 def remove_leftovers(folder: Path) -> None:

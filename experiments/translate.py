@@ -15,6 +15,7 @@ if __name__ == '__main__':
     command.run('experiments.translate')
 
 import dataclasses
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,24 +66,30 @@ def main() -> None:
         shown.begin('translating')
         if sys.stdin.isatty():
             shown.close()
-        number = 0
+        number = short = 0
         sentences: list[str] = []
         for texts in console.line_windows(sys.stdin.fileno()):
-            for hypotheses in translate(
+            found = translate(
                 variables, texts, number, lambda done: shown.count(done, None, 'lines')
-            ):
+            )
+            for text, hypotheses in zip(texts, found, strict=True):
                 if sys.stdout.isatty():
                     shown.close()
                 _show(hypotheses, args.n_best, args.scores)
+                short += bool(text.strip()) and len(hypotheses) < args.n_best
             # Who sent a line may wait for the answer before sending the next one.
             sys.stdout.flush()
             number += len(texts)
-            sentences += filter(str.strip, texts[:_MOST_SENTENCES])
+            room = _MOST_SENTENCES - len(sentences)
+            sentences += itertools.islice(filter(str.strip, texts), room)
+        if short:
+            warn(
+                f'--n_best={args.n_best}: {short:,} lines have fewer different '
+                "translations; give --decode='beam(beams=…)' more beams"
+            )
         if args.html:
             shown.begin('looking inside')
-            _write_page(
-                args.html, args.workdir[0], sentences[:_MOST_SENTENCES], strategy
-            )
+            _write_page(args.html, args.workdir[0], sentences, strategy)
 
 
 def _parser() -> flags.Parser:
@@ -95,7 +102,10 @@ def _parser() -> flags.Parser:
         help='of the run; several runs are an ensemble',
     )
     parser.add_argument(
-        '--n_best', type=int, default=1, help='translations of each line'
+        '--n_best',
+        type=int,
+        default=1,
+        help='translations of each line; blank lines where a search finds fewer texts',
     )
     parser.add_argument(
         '--scores', action='store_true', help='put "score<TAB>" before each'

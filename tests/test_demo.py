@@ -248,10 +248,11 @@ def lines_to_page(trained, out, lines, monkeypatch, *flags):
 def test_translate_writes_the_page_of_what_it_prints(
     trained, tmp_path, monkeypatch, capsys
 ):
-    lines = f'My dog sleeps.\n\n{"a cat " * 60}\nMy cat.\n'
+    blank = '\n' * 20
+    lines = f'{blank}My dog sleeps.\n\n{"a cat " * 60}\nMy cat.\n'
     data = lines_to_page(trained, tmp_path / 'x.html', lines, monkeypatch)
     printed = capsys.readouterr()
-    first, _, _, last = printed.out.splitlines()
+    *_, first, _, _, last = printed.out.splitlines()
     assert [x['text'] for x in data['answers']] == ['My dog sleeps.', 'My cat.']
     assert [x['texts'][0] for x in data['answers']] == [first, last]
     assert "--html leaves 'a cat a cat" in printed.err

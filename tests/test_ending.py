@@ -59,6 +59,17 @@ def same_end(path, other):
 
 
 @pytest.mark.slow
+def test_a_run_goes_on_for_more_epochs(data, tmp_path, capsys):
+    whole, longer = tmp_path / 'whole', tmp_path / 'longer'
+    start(data, whole, train__steps=0, train__epochs=2)
+    start(data, longer, train__steps=0, train__epochs=1)
+    capsys.readouterr()
+    start(data, longer, train__steps=0, train__epochs=2)
+    assert 'resuming at step' in capsys.readouterr().out
+    same_end(whole, longer)
+
+
+@pytest.mark.slow
 def test_a_finished_run_goes_on_as_if_it_had_been_begun_with_more_steps(
     data, tmp_path, capsys
 ):
@@ -93,6 +104,26 @@ def test_more_steps_are_refused_where_the_learning_rates_go_by_them(data, tmp_pa
 
 
 CONFIG = {'train': {'steps': 12, 'epochs': 0, 'patience': 2}, 'd_ff': 8}
+
+
+@pytest.mark.parametrize(
+    ('limits', 'raised'),
+    [
+        ({'steps': 0, 'epochs': 2}, {'epochs': 3}),
+        ({'steps': 9, 'epochs': 2}, {'epochs': 3}),
+        ({'steps': 9, 'epochs': 2}, {'steps': 12, 'epochs': 3}),
+    ],
+)
+def test_more_epochs_go_further(limits, raised, tmp_path):
+    config = {'train': limits}
+    with directory.open_run(tmp_path, config):
+        pass
+    new = {'train': limits | raised}
+    assert directory.check_directory(tmp_path, new) == directory.GOES_FURTHER
+    for changes in ({'epochs': 1}, {'epochs': 3, 'steps': 1}, {'epochs': 0}):
+        other = {'train': limits | changes}
+        with pytest.raises(UserError, match='holds a run of another config'):
+            directory.check_directory(tmp_path, other)
 
 
 def test_more_steps_alone_go_further(tmp_path):

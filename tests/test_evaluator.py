@@ -76,6 +76,12 @@ def test_a_table_shows_scores_with_two_decimals(evaluator):
 def test_sets_are_chosen_by_their_names():
     available = {'val': [('a', 'b')], 'none': []}
     assert sets.chosen(available, 'val, val', '--set') == {'val': [('a', ('b',))]}
+    commas = {'val': [('a', 'b')], 'news,2020': [('c', 'd')], 'news': [('e', 'f')]}
+    assert list(sets.chosen(commas, 'news, news,2020', '--set')) == [
+        'news',
+        'news,2020',
+    ]
+    assert list(sets.chosen(commas, 'news,2020,val', '--set')) == ['news,2020', 'val']
     for names, words in (
         ('none', "--set: the set 'none' holds no sentences"),
         ('no', "--set: there is no set 'no'; there is val, none"),

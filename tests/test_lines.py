@@ -40,8 +40,29 @@ def test_what_is_not_utf_8_is_named_after_the_lines_before_it(tmp_path):
     with open(tmp_path / 'text', 'rb') as stream:
         windows = console.line_windows(stream.fileno())
         assert next(windows) == ['ä\u2028b', 'c']
-        with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
+        with pytest.raises(UserError, match='standard input, line 3, is not UTF-8'):
             next(windows)
+
+
+def test_byte_order_marks_are_no_text(tmp_path):
+    mark = b'\xef\xbb\xbf'
+    (tmp_path / 'text').write_bytes(mark + b'a\r\n' + mark + b'\n' + mark + b'b')
+    with open(tmp_path / 'text', 'rb') as stream:
+        assert sum(console.line_windows(stream.fileno()), []) == ['a', '', 'b']
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        (b'a\rb\rc\r', 'line 1, has line ends of CR alone; convert them, .* tr'),
+        ('a\nb\n'.encode('utf-16-le'), r'line 1, is not UTF-8 \(zero bytes, as UTF-16'),
+    ],
+)
+def test_other_line_ends_and_encodings_are_refused(text, message, tmp_path):
+    (tmp_path / 'text').write_bytes(text)
+    with open(tmp_path / 'text', 'rb') as stream:
+        with pytest.raises(UserError, match=f'standard input, {message}'):
+            list(console.line_windows(stream.fileno()))
 
 
 def test_streams_are_utf8_whatever_the_locale():

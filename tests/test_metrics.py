@@ -214,6 +214,14 @@ def test_scores_are_those_of_sacrebleu(text, corpus, options, references):
     assert metric.score(OUTPUTS, references, SOURCES) == expected
 
 
+def test_a_missing_reference_is_no_empty_one_as_to_the_command_of_sacrebleu():
+    blank = list(itertools.zip_longest(*REFERENCES, fillvalue=''))
+    assert '' in blank[-1]
+    by_command = sacrebleu.corpus_ter(OUTPUTS, blank).score
+    metric = make('ter')
+    assert metric.score(OUTPUTS, REFERENCES, SOURCES) != pytest.approx(by_command)
+
+
 @pytest.mark.parametrize('name', ['bleu', 'chrf', 'ter'])
 def test_scores_of_sentences_are_those_of_sacrebleu(name):
     one = getattr(sacrebleu, f'sentence_{name}')

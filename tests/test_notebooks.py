@@ -51,6 +51,14 @@ def outputs(name):
     return [output for cell in cells(name, 'code') for output in cell['outputs']]
 
 
+def test_git_ignores_what_notebooks_write():
+    ignored = (ROOT / '.gitignore').read_text('utf-8').splitlines()
+    for name in NOTEBOOKS:
+        for cell in cells(name, 'code'):
+            for file in re.findall(r'(?:writefile |--out=)(\w+)', source(cell)):
+                assert any(line.strip('/').startswith(file) for line in ignored), file
+
+
 @pytest.fixture(scope='module')
 def checkout(tmp_path_factory):
     """A copy for all notebooks, as `look_inside` looks into the run of `quickstart`."""

@@ -40,6 +40,24 @@ def test_sizes_lengths_and_overlap_are_counted():
     assert ['a', 'b'] in lines and ['x'] in lines
 
 
+class OneEmpty(Shared):
+    """A source with a set that holds nothing."""
+
+    def evaluation(self):
+        return {**super().evaluation(), 'none': []}
+
+
+def test_an_empty_set_is_counted_and_not_written(tmp_path, capsys):
+    lines = [line.split() for line in overview.text(OneEmpty()).splitlines()]  # pyright: ignore
+    assert ['none', '0', '-', '-', '-', '-', '0'] in lines
+    overview.write(OneEmpty(), tmp_path / 'out')  # pyright: ignore
+    assert capsys.readouterr().err == (
+        'warning: --write leaves none out: the set holds no sentences\n'
+    )
+    again = sources.load(f'text(path="{tmp_path}/out", source="en", target="de")')
+    assert list(again.evaluation()) == ['val', 'test']
+
+
 def test_what_is_written_is_read_again_as_text(tmp_path, monkeypatch):
     folder = tmp_path / 'made'
     run(monkeypatch, f'--config.data={DATA}', f'--write={folder}')

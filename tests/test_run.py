@@ -41,6 +41,7 @@ from experiments.data.sources.grammar import Grammar
 from experiments.errors import UserError
 from experiments.evaluation.scores import of_translations
 from experiments.evaluation.sets import lines_of
+from experiments.evaluation.translator import Hypothesis, Translator
 from experiments.runs import directory, metrics_log, trained_run
 
 ROOT = Path(__file__).parent.parent
@@ -391,6 +392,20 @@ def test_translating_keeps_order_and_blank_lines(whole, text, monkeypatch, capsy
     assert out[0].split('\t')[1] == expected[0]
 
 
+def test_lines_with_fewer_texts_than_asked_for_are_told(whole, monkeypatch, capsys):
+    def one_each(self, variables, texts, *_):
+        return ([Hypothesis(text, 0.0)] for text in texts)
+
+    told = []
+    monkeypatch.setattr(Translator, '__call__', one_each)
+    monkeypatch.setattr(translate, 'warn', told.append)
+    flags = ('--n_best=2', '--decode=beam(beams=2)')
+    out = translated(monkeypatch, capsys, whole[0], 'a\n\nb\n', *flags)
+    assert out == ['a', '', '', '', 'b', '']
+    (warning,) = told
+    assert warning.startswith('--n_best=2: 2 lines have fewer different translations;')
+
+
 def test_samples_are_as_many_as_are_asked_for(whole, text, monkeypatch, capsys):
     workdir, _ = whole
     lines = (text / 'news.en').read_text()
@@ -501,7 +516,7 @@ def test_lines_before_one_that_cannot_be_translated_are_translated(
     lines = (text / 'news.en').read_bytes().splitlines(keepends=True)
     expected = translated(monkeypatch, capsys, workdir, b''.join(lines[:2]))
     bad = b''.join([*lines[:2], b'caf\xe9\n', lines[2]])
-    with pytest.raises(UserError, match='standard input, line 3: not UTF-8'):
+    with pytest.raises(UserError, match='standard input, line 3, is not UTF-8'):
         translated(monkeypatch, capsys, workdir, bad)
     assert capsys.readouterr().out.split('\n')[:-1] == expected
 

@@ -8,7 +8,7 @@ import pytest
 from experiments.data import sources
 from experiments.errors import UserError
 
-PAIRS = [('scho\u0308n', 'x\ny'), ('b', None), ('c', 'd')]
+PAIRS = [('scho\u0308n', '\ufeffx\ny'), ('b', None), ('c', 'd')]
 PLAIN = [('schön', 'x y'), ('b', ''), ('c', 'd')]
 
 
@@ -45,6 +45,94 @@ def test_pairs_of_a_set_and_its_other_splits(folder):
         'test': PLAIN[:2],
     }
     assert found.digest() == load(folder).digest() != part.digest()
+
+
+@pytest.mark.parametrize(
+    ('split', 'dev'),
+    [('train', 'train[:2]'), ('train[:2]+test', 'train[1:]'), ('all', 'validation')],
+)
+def test_training_on_the_dev_set_is_refused(split, dev, folder):
+    pytest.importorskip('datasets')
+    found = load(folder, f', split="{split}", dev="{dev}"')
+    for read in (found.train, found.evaluation):
+        with pytest.raises(UserError, match='^data: split=.* trains on a part of dev='):
+            read()
+
+
+def test_splits_of_a_sum_are_no_evaluation_sets(folder):
+    pytest.importorskip('datasets')
+    found = load(folder, ', split="train[:2]+test", dev="train[2:]"')
+    assert list(found.evaluation()) == ['val', 'validation']
+
+
+def test_a_mix_must_not_train_on_the_dev_set_of_another_part(folder):
+    pytest.importorskip('datasets')
+
+    def part(split, dev):
+        return (
+            f'huggingface(path="{folder}", source="en", target="de", '
+            f'split="{split}", dev="{dev}")'
+        )
+
+    mixed = [part('train[:1]', 'train[1:]'), part('train[:2]', 'validation')]
+    found = sources.load(f'mix(sources={mixed!r})')
+    with pytest.raises(UserError, match=r"split='train\[:2\]' trains on .*train\[1:\]"):
+        found.evaluation()
+    mixed[1] = part('test', 'validation')
+    assert len(sources.load(f'mix(sources={mixed!r})').evaluation()['val']) == 3
+
+
+def saved(folder, columns, **features):
+    """Saves the same rows as both splits of a set, and returns the source of it."""
+    datasets = pytest.importorskip('datasets')
+    rows = datasets.Dataset.from_dict(columns)
+    for name, feature in features.items():
+        rows = rows.cast_column(name, feature)
+    for split in ('train', 'validation'):
+        rows.to_parquet(folder / 'own' / f'{split}.parquet')
+    return folder / 'own'
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv('HF_HOME', str(tmp_path / 'home'))
+    (tmp_path / 'own').mkdir()
+    return tmp_path
+
+
+def test_a_column_of_texts_may_be_called_translation(home):
+    folder = saved(home, {'translation': ['a', 'b'], 'de': ['x', None]})
+    found = load(folder, source='translation')
+    assert list(found.train()) == [('a', 'x'), ('b', '')]
+
+
+def test_a_null_translation_is_a_blank_pair(home):
+    folder = saved(home, {'translation': [{'en': 'a', 'de': 'x'}, None]})
+    assert list(load(folder).train()) == [('a', 'x'), ('', '')]
+
+
+@pytest.mark.parametrize(
+    ('cells', 'shown'),
+    [([1, 2], '1'), ([0.5, 1.0], '0.5'), ([['a', 'b'], []], r"\['a', 'b'\]")],
+)
+def test_a_cell_that_is_no_text_is_named(cells, shown, home):
+    folder = saved(home, {'en': ['a', 'b'], 'de': cells})
+    message = f"^data: .*own, split 'train', row 1: de is {shown}, and no text$"
+    with pytest.raises(UserError, match=message):
+        list(load(folder).train())
+
+
+def test_columns_of_other_kinds_are_refused(home):
+    datasets = pytest.importorskip('datasets')
+    label = datasets.ClassLabel(names=['x', 'y'])
+    folder = saved(home, {'en': ['a', 'b'], 'de': [0, 1]}, de=label)
+    with pytest.raises(UserError, match='row 1: de is 0, and no text$'):
+        list(load(folder).train())
+    several = datasets.TranslationVariableLanguages(languages=['de', 'en'])
+    cells = [{'language': ['de', 'en'], 'translation': ['x', 'a']}]
+    folder = saved(home, {'translation': cells}, translation=several)
+    with pytest.raises(UserError, match="column 'translation' has any number of texts"):
+        list(load(folder).train())
 
 
 def test_what_is_not_there_is_one_line(folder):

@@ -1,6 +1,7 @@
 """The mix of sources: how often each comes, tags, and its evaluation sets."""
 
 import collections
+import shutil
 
 import numpy as np
 import pytest
@@ -72,6 +73,21 @@ def test_dev_sets_are_joined_and_other_sets_scored_alone(specs):
         **{'en-de.val': 2, 'en-de.test': 3, 'en-fr.val': 2, 'en-fr.test': 3},
         **{'2.en-de.val': 2, '2.en-de.test': 3},
     }
+
+
+def test_a_part_must_not_train_on_the_dev_set_of_another(specs, tmp_path):
+    other = tmp_path / 'other'
+    shutil.copytree(tmp_path / 'fr', other)
+    for code in ('en', 'fr'):
+        (other / f'val.{code}').write_text('new\n')
+    mixed = [specs[1], specs[1].replace(str(tmp_path / 'fr'), str(other))]
+    assert len(load(mixed).evaluation()['val']) == 3
+    for code in ('en', 'fr'):
+        shutil.copy(tmp_path / 'fr' / f'train.{code}', other / f'val.{code}')
+    for parts in (mixed, [specs[0], f'mix(sources={mixed!r})']):
+        for read in (load(parts).train, load(parts).evaluation):
+            with pytest.raises(UserError, match="the set 'val' of .*other is the tra"):
+                read()
 
 
 def test_the_digest_follows_all_that_it_gives(specs):

@@ -40,7 +40,9 @@ def write(path, rows):
 
 
 def load(train, val=None, more=''):
-    val = val or train
+    if val is None:
+        val = train.parent / 'dev.tsv'
+        val.write_text('id\tword\tsounds\n1\tdev\td\n')
     return sources.load(
         f'table(train="{train}", val="{val}", source="word", target="sounds"{more})'
     )
@@ -50,10 +52,11 @@ def load(train, val=None, more=''):
 def test_pairs_are_the_cells_of_two_columns(kind, tmp_path):
     file = write(tmp_path / f'a.{kind}', ROWS)
     other = write(tmp_path / f'b.{kind}', ROWS[:1])
-    found = load(file, other, f', sets={{"test": "{file}"}}')
+    third = write(tmp_path / f'c.{kind}', ROWS[1:])
+    found = load(file, other, f', sets={{"test": "{third}"}}')
     assert list(found.train()) == list(found.train()) == EXPECTED
     expected = [(source, (target,)) for source, target in EXPECTED]
-    assert found.evaluation() == {'val': expected[:1], 'test': expected}
+    assert found.evaluation() == {'val': expected[:1], 'test': expected[1:]}
     assert (found.source, found.target) == ('word', 'sounds')
 
 
@@ -64,12 +67,31 @@ def test_in_tsv_a_quotation_mark_is_a_character_and_a_blank_line_a_blank_row(tmp
     assert list(load(file).train()) == expected
 
 
+def test_columns_without_names_may_be_several(tmp_path):
+    file = tmp_path / 'a.csv'
+    file.write_text('word,sounds,,\nw,x,1,2\n')
+    assert list(load(file).train()) == [('w', 'x')]
+
+
 def test_further_references_are_cells_of_more_columns(tmp_path):
     file = tmp_path / 'a.tsv'
     file.write_text('word\tsounds\tmore\nw\tx\ty\nv\tz\t \n')
-    found = load(file, more=', references=["more"]')
+    train = write(tmp_path / 'a.jsonl', ROWS)
+    found = load(train, file, ', references=["more"]')
     assert found.evaluation()['val'] == [('w', ('x', 'y')), ('v', ('z',))]
-    assert list(found.train()) == [('w', 'x'), ('v', 'z')]
+    assert list(found.train()) == EXPECTED
+
+
+def test_an_evaluation_set_that_is_the_training_table_is_refused(tmp_path):
+    file = write(tmp_path / 'a.csv', ROWS)
+    copy = write(tmp_path / 'copy.csv', ROWS)
+    other = write(tmp_path / 'b.csv', ROWS[:1])
+    cases = [load(file, file), load(file, copy)]
+    cases.append(load(file, other, f', sets={{"test": "{copy}"}}'))
+    for found, name in zip(cases, ('val', 'val', 'test'), strict=True):
+        for read in (found.train, found.evaluation):
+            with pytest.raises(UserError, match=rf"^data: the set '{name}', .*csv, is"):
+                read()
 
 
 def test_the_digest_follows_the_training_file_and_the_columns(tmp_path):
@@ -112,7 +134,24 @@ def test_memory_does_not_grow_with_the_file(kind, tmp_path):
             'row 2, has 1 cells, and the first line 2',
         ),
         ('a.csv', 'word,sounds\na,"b\nc,d\n', 'below row 0: unexpected end of data'),
+        (
+            'a.csv',
+            f'word,sounds\na,"{"b" * 150_000}\n',
+            'its partner, or write .*jsonl$',
+        ),
         ('a.jsonl', '{"word": 3, "sounds": "x"}\n', 'row 1: word is 3, and no text'),
+        (
+            'a.jsonl',
+            '{"word": "a", "sounds": "b"}\n{"word": "\\ud83d!", "sounds": "x"}\n',
+            r"row 2: word is '\\ud83d!', which has half of a surrogate pair",
+        ),
+        ('a.csv', 'word,sounds,sounds\na,b,c\n', "line 1: several columns .* 'sounds'"),
+        ('a.tsv', 'word\tword\tsounds\na\tb\tc\n', "line 1: several .* called 'word'"),
+        (
+            'a.jsonl',
+            '{"word": "a", "sounds": "b", "word": "c"}\n',
+            "line 1: several columns are called 'word'; rename them$",
+        ),
         ('a.jsonl', '[1]\n', 'line 1, is no JSON object'),
         ('a.jsonl', '{"word": \n', 'line 1: Expecting value'),
         ('a.tsv', 'word\tsounds\n', 'a.tsv has no rows'),
@@ -134,6 +173,10 @@ def test_what_is_no_such_table_is_one_line(name, text, message, tmp_path):
         ('train="a.txt", val="a.txt", source="a", target="b"', 'end with .tsv, .csv'),
         ('train="a.tsv", val="a.tsv", source="a", target="a"', 'name two'),
         ('train=3, val="a.tsv", source="a", target="b"', 'train must be of type str'),
+        (
+            'train="a.tsv", val="b.tsv", source="a", target="b", sets={"val": "c.tsv"}',
+            "sets: 'val' is the set of the argument val",
+        ),
         ('train="a.tsv"', 'table needs val, source, target, such as table'),
     ],
 )

@@ -42,15 +42,39 @@ def test_reads_pairs_and_every_set_that_has_both_languages(folder):
 
 
 def test_an_evaluation_set_may_have_further_references(folder):
-    write(folder, test_en='a\nb\n', test_de='x\ny\n')
+    write(folder, test_en='c\nd\n', test_de='x\ny\n')
     (folder / 'test.de.1').write_text('x1\n\n')
     (folder / 'test.de.2.gz').write_bytes(gzip.compress(b'x2\ny2\n'))
     sets = make(folder).evaluation()
     assert list(sets) == ['val', 'test']
-    assert sets['test'] == [('a', ('x', 'x1', 'x2')), ('b', ('y', 'y2'))]
+    assert sets['test'] == [('c', ('x', 'x1', 'x2')), ('d', ('y', 'y2'))]
     (folder / 'test.de.1').write_text('x1\n')
     with pytest.raises(UserError, match='test.de.1 has 1 lines and the set 2; line n'):
         make(folder).evaluation()
+
+
+def test_further_references_may_have_any_numbers(folder):
+    for number in ('10', '0', '3'):
+        (folder / f'val.de.{number}').write_text(f'z{number}\n')
+    (folder / 'val.de.old').write_text('no reference\n')
+    assert make(folder).evaluation()['val'] == [('c', ('z', 'z0', 'z3', 'z10'))]
+
+
+def test_a_set_with_numbered_references_alone_is_refused(folder):
+    write(folder, test_en='d\n')
+    (folder / 'test.de.0').write_text('w\n')
+    with pytest.raises(UserError, match='de.0 .*call the first reference test.de$'):
+        make(folder).evaluation()
+
+
+def test_a_set_that_is_the_training_text_is_refused(folder):
+    write(folder, test_en='a\nb\n', test_de='x\nz\n')
+    assert list(make(folder).evaluation()) == ['val', 'test']
+    (folder / 'test.de').unlink()
+    (folder / 'test.de').symlink_to(folder / 'train.de')
+    for read in (make(folder).train, make(folder).evaluation):
+        with pytest.raises(UserError, match="^data: the set 'test' of .* is the train"):
+            read()
 
 
 def test_the_contracts_look_at_every_reference(folder):
@@ -91,8 +115,23 @@ def test_only_a_line_feed_ends_a_line(folder):
 
 def test_text_becomes_nfc_and_loses_a_byte_order_mark(folder):
     apart = unicodedata.normalize('NFD', 'schön')
+    # A second mark, as in two files that were joined.
     write(folder, train_en=b'\xef\xbb\xbfa\nb\n', train_de=f'{apart}\n\ufeffy\n')
-    assert list(make(folder).train()) == [('a', 'schön'), ('b', '\ufeffy')]
+    assert list(make(folder).train()) == [('a', 'schön'), ('b', 'y')]
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        (b'a\rb\r', r"has line ends of CR alone; convert them, .* tr '\\r' '\\n'$"),
+        ('a\nb'.encode('utf-16-le'), r'is not UTF-8 \(zero bytes, as UTF-16 has\)'),
+    ],
+)
+def test_other_line_ends_and_utf16_without_a_mark_are_refused(content, message, folder):
+    lines = content.count(b'\n') + 1
+    write(folder, train_en=content, train_de='x\n' * lines)
+    with pytest.raises(UserError, match=rf'train\.en, line 1, {message}'):
+        list(make(folder).train())
 
 
 def test_digest_follows_the_training_text_alone(folder, tmp_path_factory):

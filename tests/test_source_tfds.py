@@ -102,6 +102,13 @@ def test_a_split_can_be_cut_in_two(kind, request):
     assert list(sets) == ['val', 'validation', 'test']
 
 
+def test_no_split_that_is_trained_on_is_an_evaluation_set(folder):
+    with pytest.raises(UserError, match="split='all' trains on a part of dev='vali"):
+        make(folder, split='all').evaluation()
+    sets = make(folder, split='train + test', dev='validation').evaluation()
+    assert list(sets) == ['val']
+
+
 def test_the_direction_can_be_turned(folder):
     pair = next(make(folder).train())
     assert next(make(folder, source='de', target='en').train()) == pair[::-1]
@@ -200,6 +207,7 @@ def test_what_cannot_be_prepared_here_is_told_how_to_prepare_elsewhere(
     def fail(self):
         raise OSError('the archive is\nbroken')
 
+    monkeypatch.setattr(tfds_source, '_check_network', lambda builder: None)
     name = 'wmt14_translate/de-en'
     made = tfds.builder(name, data_dir=tmp_path, file_format='array_record')
     monkeypatch.setattr(type(made), 'download_and_prepare', fail)
@@ -214,6 +222,31 @@ def test_what_cannot_be_prepared_here_is_told_how_to_prepare_elsewhere(
     made = {}
     exec(command.replace('t.builder(', 'builder = t.builder('), made)
     assert made['builder'].info.full_name == 'wmt14_translate/de-en/1.0.0'
+
+
+def test_without_a_network_that_is_said_before_a_download(tmp_path, monkeypatch):
+    asked = []
+
+    def refuse(request, timeout):
+        asked.append(request.host)
+        raise OSError('Name or service not known')
+
+    def download(self):
+        asked.append('download')
+        raise OSError('the archive is broken')
+
+    monkeypatch.setattr('urllib.request.urlopen', refuse)
+    name = 'wmt14_translate/de-en'
+    made = tfds.builder(name, data_dir=tmp_path, file_format='array_record')
+    monkeypatch.setattr(type(made), 'download_and_prepare', download)
+    with pytest.raises(UserError, match='prepared here: Name or service not known'):
+        make(tmp_path, name=name).train()
+    assert set(asked) == {'data.statmt.org', 'www.statmt.org'}
+    # What was downloaded before may suffice.
+    (tmp_path / 'downloads').mkdir()
+    (tmp_path / 'downloads' / 'dev.tgz').touch()
+    with pytest.raises(UserError, match='prepared here: the archive is broken'):
+        make(tmp_path, name=name).train()
 
 
 def test_prepares_what_is_not_there(tmp_path):

@@ -1,5 +1,6 @@
 """Spec strings: what they may say, and how they find the class that they name."""
 
+import re
 import textwrap
 
 import pytest
@@ -100,17 +101,58 @@ def test_what_is_not_a_pattern_is_refused(text):
         '',
         'local(',
         'local(64)',
-        'local(window=size)',
         'local(window=__import__("os").getcwd())',
         'local(window=1, window=2)',
         'local(**{"window": 1})',
         'local(window=1).far',
         '[local].far',
+        '[local]',
     ],
 )
 def test_what_is_not_a_spec_is_refused(text):
     with pytest.raises(ValueError, match='is not a spec: write name or name'):
         spec.parse(text)
+
+
+@pytest.mark.parametrize(
+    ('text', 'correction'),
+    [
+        (
+            'text(path=/tmp/x, source=en)',
+            """texts need quotes, as in 'text(path="/tmp/x", source="en")'""",
+        ),
+        ('local(window=size)', """texts need quotes, as in 'local(window="size")'"""),
+        (
+            'table(n=3, ok=True, sets={"a": b.tsv}, references=[more, 2])',
+            'texts need quotes, as in \'table(n=3, ok=True, sets={"a": "b.tsv"}, '
+            'references=["more", 2])\'',
+        ),
+        (
+            r'text(path="C:\Users\me\x")',
+            r"""write / or \\ for \, as in 'text(path="C:/Users/me/x")'""",
+        ),
+        (
+            r'text(path="data\train")',
+            r"""write / or \\ for \, as in 'text(path="data/train")'""",
+        ),
+        (
+            r'text(path=C:\x)',
+            r"""for \, and texts need quotes, as in 'text(path="C:/x")'""",
+        ),
+        ('[far(a=/b), far]', """texts need quotes, as in '[far(a="/b"), far]'"""),
+    ],
+)
+def test_a_spec_that_cannot_be_read_is_shown_as_it_should_be(text, correction):
+    with pytest.raises(ValueError, match=re.escape(correction) + '$'):
+        for entry in spec.entries(text):
+            spec.parse(entry)
+
+
+def test_escapes_that_are_meant_are_read():
+    assert spec.parse(r'text(path="C:\\x", a="\u00e9")') == (
+        'text',
+        {'path': 'C:\\x', 'a': 'é'},
+    )
 
 
 def test_available_lists_files_but_base_and_hidden_ones():

@@ -187,12 +187,30 @@ def test_what_cannot_be_tried_is_no_failure_and_says_so():
     [
         ('relu', "'relu' is of several kinds, attention, feed_forward: give its kind"),
         ('nowhere.Near', 'nowhere.Near: there is no module nowhere'),
-        (dict, 'dict is no Model: derive it from .*Model; or .* is no Attention'),
+        (
+            dict,
+            'builtins.dict is not a part: derive it from the base class of its kind',
+        ),
+        ('softmx', "'softmx' is not a part, .*; close matches: softmax"),
     ],
 )
 def test_what_is_no_part_is_refused(part, message):
     with pytest.raises(ValueError, match=message):
         testing.check(part)
+
+
+@pytest.mark.parametrize(
+    ('part', 'message'),
+    [
+        ('focl', "'focl' is not a part, .*; close matches: focal"),
+        ('local(', r"'local\(' is not a spec: write name or name"),
+        ('builtins.dict', 'builtins.dict is not a part: derive it from the base class'),
+    ],
+)
+def test_the_command_names_what_is_no_part_in_one_short_line(part, message):
+    with pytest.raises(UserError, match=message) as caught:
+        check._kind_of(part)
+    assert len(str(caught.value)) < 200
 
 
 def test_the_command_prints_what_it_finds_and_exits_with_1(monkeypatch, capsys):

@@ -84,6 +84,23 @@ def test_names_of_special_ids_in_text_are_text(trained):
     assert not {PAD, EOS, BOS} & set(ids)
 
 
+@pytest.mark.parametrize('model_type', ['bpe', 'unigram'])
+def test_names_of_special_ids_in_training_text_are_learnt_as_text(model_type):
+    names = '<unk> <s> </s> <pad> <0x41> a<s>b'
+    texts = [f'{word} {names}' for word in WORDS] * 10
+    untrained = SentencePiece(vocab_size=120, model_type=model_type)
+    found = untrained.opened(untrained.train(texts))
+    ids = found.encode([names])
+    assert not {PAD, EOS, BOS, UNK} & set(ids[0])
+    assert found.decode(ids) == [names]
+
+
+def test_a_text_with_a_character_that_sentencepiece_skips_is_learnt_from():
+    untrained = SentencePiece(vocab_size=120)
+    found = untrained.opened(untrained.train([f'{w} \u2585' for w in WORDS]))
+    assert found.decode(found.encode([' '.join(WORDS)])) == [' '.join(WORDS)]
+
+
 def test_decode_stops_at_the_first_end_and_ignores_padding(trained):
     a, b = trained.encode(['der Hund', 'die Katze'])
     rows = [[BOS, *a, EOS, *b, EOS, PAD], [PAD, *b], [EOS, *a], []]

@@ -148,6 +148,32 @@ def test_sentencepiece_segments_as_its_own_trainer_by_the_same_options(
     assert trained.decode(trained.encode(['der 🐕'])) == ['der 🐕']
 
 
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ('character_coverage=0.95', 'character_coverage must be at least 0.98'),
+        ('user_defined_symbols=["<unk>"]', "'<unk>' is a piece already"),
+        ('user_defined_symbols=["<pad>"]', "'<pad>' is a piece already"),
+        ('user_defined_symbols=["<2de>", "<2de>"]', "'<2de>' is a piece already"),
+        ('user_defined_symbols=["<extra_id_0>"], sentinels=3', "extra_id_0>' is a pie"),
+        ('user_defined_symbols=["<0x41>"], byte_fallback=True', "'<0x41>' is a piece"),
+        ('user_defined_symbols=[""]', "'' is not text; give a text of at least one"),
+        ('user_defined_symbols=[3]', '3 is not text'),
+        ('user_defined_symbols=["a b"]', "'a b' never occurs in text"),
+        ('user_defined_symbols=["▁a"]', "'▁a' never occurs in text"),
+    ],
+)
+def test_what_sentencepiece_would_refuse_is_one_line(arguments, message):
+    with pytest.raises(UserError, match=f'^tokenizer: .*{message}'):
+        tokenizers.make(f'sentencepiece(vocab_size=200, {arguments})')
+
+
+def test_other_errors_of_sentencepiece_are_one_line():
+    untrained = tokenizers.make('sentencepiece(vocab_size=20, sentinels=30)')
+    with pytest.raises(UserError, match='^tokenizer: '):
+        untrained.train(['a b c'])
+
+
 def test_user_defined_symbols_are_one_piece_each(tmp_path):
     spec = 'sentencepiece(vocab_size=120, user_defined_symbols=["<2de>"])'
     trained = train(spec, tmp_path)

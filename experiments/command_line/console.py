@@ -5,6 +5,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from experiments import storage
 from experiments.errors import UserError
 
 _BLOCK = 1 << 20  # bytes to read at once, which only files give
@@ -110,10 +111,11 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
     """The lines of a file, a pipe or a terminal: each time those that have arrived.
 
     Only a line feed ends a line; what follows the last one is one, too. They are UTF-8
-    whatever the locale.
+    whatever the locale, and byte order marks are removed.
 
     Raises:
-      UserError: a line is not UTF-8; those before it were yielded.
+      UserError: a line is not UTF-8, or line ends are CR alone; the lines before it
+        were yielded.
     """
     if os.isatty(descriptor):
         print('reading lines from here; Ctrl-D ends', file=sys.stderr)
@@ -125,18 +127,22 @@ def line_windows(descriptor: int) -> Iterator[list[str]]:
         yield from _decoded(lines, number)
         number += len(lines)
     if rest:
-        yield from _decoded([rest], number)
+        yield from _decoded([rest], number, is_whole=number == 0)
 
 
-def _decoded(lines: Sequence[bytes], before: int) -> Iterator[list[str]]:
+def _decoded(
+    lines: Sequence[bytes], before: int, is_whole: bool = False
+) -> Iterator[list[str]]:
     """The lines as one list of texts; those before one that is not UTF-8."""
     texts = []
     for line in lines:
         try:
-            texts.append(line.decode().rstrip('\r'))
-        except UnicodeDecodeError:
+            if is_whole:
+                storage.check_line_ends(line)
+            texts.append(storage.decode_line(line))
+        except ValueError as error:
             yield texts
             where = f'standard input, line {before + len(texts) + 1}'
-            raise UserError(f'{where}: not UTF-8') from None
+            raise UserError(f'{where}, {error}') from None
     if texts:
         yield texts

@@ -167,7 +167,8 @@ def _write_translations(
 
     First references are one file, second ones another; a line is blank where a sentence
     has no more. The commands of sacreBLEU and COMET read these files:
-    `sacrebleu val.reference.txt -i …`.
+    `sacrebleu val.reference.txt -i …`. sacreBLEU's takes a blank line for an empty
+    reference, which changes TER.
     """
     sources, references = sets.lines_of(pairs)
     by_number = list(itertools.zip_longest(*references, fillvalue=''))

@@ -8,7 +8,7 @@ from experiments import storage
 from experiments.command_line import console
 from experiments.data.sources.base import Source, as_references
 from experiments.data.tokenizers.base import on_one_line
-from experiments.errors import UserError
+from experiments.errors import UserError, warn
 
 _EXAMPLES = 10
 _EVERY = 997  # of the training pairs that examples are taken from
@@ -18,7 +18,8 @@ def write(source: Source, folder: Path) -> None:
     """Writes the sets as files that `text(path=folder)` reads, a line an example.
 
     `train.en` and `train.de`, `val.en`, `val.de` and so on; further references are
-    `val.de.1`, …, where a line is blank for a sentence that has no more.
+    `val.de.1`, …, where a line is blank for a sentence that has no more. Leaves empty
+    sets out, with a warning, because `text` refuses empty files.
 
     Raises:
       UserError: the folder is there.
@@ -31,6 +32,9 @@ def write(source: Source, folder: Path) -> None:
             lines = (pair[side] for pair in source.train())
             _write_lines(draft / f'train.{language}', lines)
         for name, pairs in source.evaluation().items():
+            if not pairs:
+                warn(f'--write leaves {name} out: the set holds no sentences')
+                continue
             texts, targets = zip(*pairs, strict=True)
             _write_lines(draft / f'{name}.{source.source}', texts)
             known = map(as_references, targets)
@@ -81,5 +85,7 @@ def _row(name: str, pairs: Iterable, trained: int | None) -> list:
             length = len(sentence.split())
             words[side] += length
             most[side] = max(most[side], length)
+    if not count:
+        return [name, 0, *[None] * 4, trained]
     means = [total / count for total in words]
     return [name, count, *means, *most, trained]

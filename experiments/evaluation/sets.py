@@ -24,10 +24,8 @@ def chosen(
     Raises:
       UserError: a named set is not there, is empty, or has pairs with a blank side.
     """
-    stripped = [name.strip() for name in names.split(',')]
-    wanted = [name for name in stripped if name] or list(sets)
     found = {}
-    for name in wanted:
+    for name in _names(names, sets) or sets:
         if name not in sets:
             raise UserError(
                 f'{field}: there is no set {name!r}; there is {", ".join(sets)}'
@@ -38,6 +36,19 @@ def chosen(
         _check_not_blank(f'{field}: the set {name!r}', pairs)
         found[name] = pairs
     return found
+
+
+def _names(listed: str, sets: Sets) -> list[str]:
+    """Returns the names in a comma-separated list; a set's own name may have commas."""
+    parts = listed.split(',')
+    found = []
+    while parts:
+        size = len(parts)
+        while size > 1 and ','.join(parts[:size]).strip() not in sets:
+            size -= 1
+        found.append(','.join(parts[:size]).strip())
+        parts = parts[size:]
+    return list(filter(None, found))
 
 
 def _check_not_blank(what: str, pairs: Pairs) -> None:

@@ -76,7 +76,10 @@ class Translator:
         self._utility = search.utility(self._strategy)
         if self._utility:
             self._utility.check_installed()
-        final = 1 if self._strategy.draws else n_best
+        # Where two results are one text, the next one moves up, so all are final.
+        final = self._strategy.hypotheses if n_best > 1 else 1
+        if self._strategy.draws:
+            final = 1
         extra = settings.extra_length
         # Flax makes modules hashable, which the checker does not see.
         self._search = _search(model, choice, extra, final, self._devices)  # pyright: ignore[reportArgumentType]
@@ -196,9 +199,19 @@ class Translator:
             yield found or [Hypothesis('', -math.inf)]
 
     def _best_first(self, found: list[Hypothesis], source: str) -> list[Hypothesis]:
-        """Sorted by score; or the different ones among them by utility."""
+        """Returns samples by score, other hypotheses with each text once.
+
+        Several segmentations can be one text. Its score is that of the best one. A
+        utility, if there is one, orders the texts.
+        """
         if self._utility is None:
-            return sorted(found, key=lambda x: -x.score)
+            ordered = sorted(found, key=lambda x: -x.score)
+            if self._strategy.draws:
+                return ordered
+            best: dict[str, Hypothesis] = {}
+            for hypothesis in ordered:
+                best.setdefault(hypothesis.text, hypothesis)
+            return list(best.values())
         first_of = {x.text: x for x in reversed(found)}
         if len(first_of) == 1:
             return found[:1]

@@ -11,7 +11,9 @@ class Ter(SacreBleu):
     """Σ edits / Σ words of the references, in percent.
 
     Words are inserted, deleted, replaced, or moved with their neighbours. Edits are to
-    the nearest reference, words the mean over a sentence's references.
+    the nearest reference, words the mean over a sentence's references. A missing
+    reference doesn't count, whereas sacreBLEU's command reads its blank line as an
+    empty reference, which shortens the mean.
 
     Attributes:
       normalized: whether punctuation is parted from words, as Tercom does.

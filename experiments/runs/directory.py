@@ -25,8 +25,8 @@ BEGINS = 'begins'
 RESUMES = 'resumes'
 GOES_FURTHER = 'goes further'
 HAS_ENDED = 'has ended'
-# May be larger than that of the run that is there, which then goes on further.
-STEPS = 'train.steps'
+# Limits that may be raised, so that a run trains for longer.
+_LIMITS = ('train.steps', 'train.epochs')
 # Of these a run's result does not depend, but for rounding; it goes on with others.
 _ANY = ('mesh.', 'train.hooks')
 # What a run would overwrite.
@@ -69,8 +69,8 @@ def check_directory(path: Path, config: Config) -> str:
     """What a run of this config would do in a directory; writes nothing.
 
     Returns:
-      `BEGINS`, `RESUMES`, `GOES_FURTHER`, which is to more steps than the run that is
-      there was to make, or `HAS_ENDED`: there is its result, and nothing to do.
+      `BEGINS`, `RESUMES`, `GOES_FURTHER`, which is to more steps or epochs than the run
+      that is there was to make, or `HAS_ENDED`: there is its result, and nothing to do.
 
     Raises:
       UserError: it cannot be written to, it belongs to a run of another config, to a
@@ -104,7 +104,7 @@ def state(path: Path, config: Config) -> str:
     there = flatten(stored)
     here = flatten(config)
     fields = _different_fields(there, here)
-    if fields == [STEPS] and 0 < there[STEPS] < here[STEPS]:
+    if fields and all(_is_raised_limit(field, there, here) for field in fields):
         return GOES_FURTHER
     if fields:
         differences = [
@@ -123,7 +123,7 @@ def state(path: Path, config: Config) -> str:
 def open_run(path: Path, config: Config) -> Iterator[bool]:
     """Locks a run's directory for this process; yields whether the run already existed.
 
-    Where `config` asks for more steps, the result goes.
+    Removes the result if `config` asks for more steps or epochs.
 
     Raises:
       UserError: as `check_directory`, which it calls once no other process can begin
@@ -162,6 +162,11 @@ def is_converted(config: Config) -> bool:
     keeps_files = any(name == 'huggingface' and not x.get('path') for name, x in parsed)
     # A run that is trained here has such a tokenizer from the run it begins with.
     return keeps_files and not flat.get('init_from')
+
+
+def _is_raised_limit(field: str, there: Config, here: Config) -> bool:
+    """Returns whether a field limits training and is higher than before."""
+    return field in _LIMITS and 0 < there[field] < here[field]
 
 
 def _different_fields(there: Config, here: Config) -> list[str]:

@@ -226,7 +226,9 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
         if storage.exists(run.path / directory.CONFIG):
             there = directory.state(run.path, run.config.to_dict())
             if there == directory.GOES_FURTHER:
-                raise UserError(f'{run.path} is of fewer train.steps: move it away')
+                raise UserError(
+                    f'{run.path} is of fewer train.steps or train.epochs: move it away'
+                )
         name, _, kind = run.measure.partition(' ')
         known = (*metrics.by_name(run.config.evaluation.metrics), *OF_MODELS)
         if not name or kind not in known:

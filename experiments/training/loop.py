@@ -421,10 +421,12 @@ def _check_may_go_on(config: ExperimentConfig) -> None:
     """Refuses more steps where those so far would have had other learning rates."""
     schedule = config.optimizer.schedule
     if schedules.goes_by(schedule, 'steps'):
+        train = config.train
         raise UserError(
-            f'train.steps={config.train.steps} is more than this run was begun with, '
-            f'and optimizer.schedule={schedule} goes by the number of steps: those so '
-            'far would have had other learning rates. Choose another --workdir'
+            f'train.steps={train.steps} or train.epochs={train.epochs} is more than '
+            f'this run was begun with, and optimizer.schedule={schedule} goes by the '
+            'number of steps: those so far would have had other learning rates. Choose '
+            'another --workdir'
         )
 
 

@@ -14,13 +14,14 @@ an object of one, is as good as its name. All imports by name are here.
 import ast
 import cmath
 import dataclasses
+import difflib
 import importlib.util
 import inspect
 import pkgutil
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flaxformer_lite import ranges
@@ -38,6 +39,14 @@ Spec = str | type | Dataclass
 
 # The packages and modules from elsewhere that specs have named.
 _elsewhere: set[str] = set()
+# What Python raises for text that it cannot read. Text that nests too deep raises one
+# of the last two, by the version of Python.
+_UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
+# A text in quotes, a list of words without them, or one such word.
+_VALUES = re.compile(
+    r""""[^"]*"|'[^']*'|=\s*\[(?P<words>[^"'\[\](){}=]+)\]"""
+    r"""|[=:]\s*(?P<word>[^\s"'\[\](){},=]+)(?=\s*[,)\]}])"""
+)
 _OF_FLAX = ('parent', 'name')  # which Flax adds to the attributes of every module
 
 
@@ -134,17 +143,41 @@ def parse(spec: Spec) -> tuple[str, dict[str, Any]]:
         return f'{cls.__module__}.{cls.__qualname__}', _attributes(spec)
     try:
         name, arguments = _read(spec)
-    # What nests too deep is one of the last two, by the version of Python.
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        given = ranges.shown(spec)
+    except _UNREADABLE:
+        form = 'write name or name(argument=value, …)'
         raise ValueError(
-            f'{given} is not a spec: write name or name(argument=value, …)'
+            f'{ranges.shown(spec)} is not a spec: {_correction(spec) or form}'
         ) from None
     for argument, value in arguments.items():
         floats = (x for x in numbers_in(value) if not isinstance(x, int))
         if not all(map(cmath.isfinite, floats)):  # such as 1e999
             raise ValueError(f'{argument} must be finite, not {ranges.shown(value)}')
     return name, arguments
+
+
+def refusal(part: Spec, folders: Iterable[Folder], refused: Iterable[str]) -> str:
+    """Returns one line on a part that no folder has.
+
+    Args:
+      part: its spec.
+      folders: those of all kinds.
+      refused: what each folder said of the part.
+    """
+    reasons = set(refused)
+    if len(reasons) == 1:
+        return reasons.pop()
+    name, _ = parse(part)
+    if '.' in name:
+        return (
+            f'{name} is not a part: derive it from the base class of its kind, such as '
+            'flaxformer_lite.losses.base.Loss'
+        )
+    known = sorted({x for folder in folders for x in folder.names()})
+    close = ', '.join(difflib.get_close_matches(name, known)) or 'none'
+    return (
+        f'{ranges.shown(name)} is not a part, nor a class with its module, such as '
+        f'my_package.my_module.MyClass; close matches: {close}'
+    )
 
 
 def text(spec: Spec) -> str:
@@ -185,26 +218,87 @@ def entries(spec: Spec) -> list[Spec]:
     if not isinstance(spec, str) or not spec.lstrip().startswith('['):
         return [spec]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # as in `_read`
-            node = ast.parse(spec.strip(), mode='eval').body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        node = None
+        return list(_entries(spec))
+    except _UNREADABLE:
+        form = 'write [spec, spec, …]'
+        raise ValueError(
+            f'{ranges.shown(spec)} is not a list: {_correction(spec) or form}'
+        ) from None
+
+
+def _entries(spec: str) -> list[str]:
+    """The texts between the brackets; raises one of `_UNREADABLE`."""
+    node = _parsed(spec)
     if not isinstance(node, ast.List) or not node.elts:
-        raise ValueError(f'{ranges.shown(spec)} is not a list: write [spec, spec, …]')
+        raise ValueError('no list')
     return [ast.unparse(entry) for entry in node.elts]
 
 
-def _read(spec: str) -> tuple[str, dict[str, Any]]:
+def _parsed(text: str) -> ast.expr:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # of Python's style, such as an unknown escape
-        node = ast.parse(spec.strip(), mode='eval').body
+        return ast.parse(text.strip(), mode='eval').body
+
+
+def _correction(spec: str) -> str:
+    """Returns how to write a spec that cannot be read; `''` if that is unknown.
+
+    Shells take quotes away, and a backslash of Windows begins an escape.
+    """
+    hints = []
+    corrected = spec.strip()
+    if '\\' in spec:
+        hints.append('write / or \\\\ for \\')
+        corrected = re.sub(r'\\+', '/', corrected)
+    quoted = _VALUES.sub(_quoted, corrected)
+    if quoted != corrected:
+        hints.append('texts need quotes')
+    if not hints:
+        return ''
+    try:
+        for entry in _entries(quoted) if quoted.startswith('[') else [quoted]:
+            _read(entry)
+    except _UNREADABLE:
+        return ''
+    return f"{', and '.join(hints)}, as in '{quoted}'"
+
+
+def _quoted(match: re.Match[str]) -> str:
+    """Returns an argument's value with quotes around its words."""
+    for name in ('word', 'words'):
+        if match[name] is not None:
+            words = [_as_literal(word.strip()) for word in match[name].split(',')]
+            return match[0].replace(match[name], ', '.join(words))
+    return match[0]
+
+
+def _as_literal(word: str) -> str:
+    """The word, in quotes unless it is a literal such as a number."""
+    try:
+        ast.literal_eval(_parsed(word))
+    except _UNREADABLE:
+        return f'"{word}"'
+    return word
+
+
+def _read(spec: str) -> tuple[str, dict[str, Any]]:
+    node = _parsed(spec)
+    if '\\' in spec:
+        _check_escapes(node)
     if not isinstance(node, ast.Call):
         return _name(node), {}
     arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords if k.arg}
     if node.args or len(arguments) != len(node.keywords):
         raise ValueError('an argument without a name, or one given twice')
     return _name(node.func), arguments
+
+
+def _check_escapes(node: ast.expr) -> None:
+    """Raises ValueError if `"C:\\temp"` was read as a path with a tab."""
+    for part in ast.walk(node):
+        value = part.value if isinstance(part, ast.Constant) else ''
+        if isinstance(value, str) and not value.isprintable():
+            raise ValueError('an escape of a character that cannot be printed')
 
 
 def _name(node: ast.expr) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from flaxformer_lite import ranges
-from flaxformer_lite.config import build, variants
+from flaxformer_lite.config import build, spec, variants
 from flaxformer_lite.config.schema import ModelConfig
 from flaxformer_lite.config.spec import Spec
 from flaxformer_lite.models.base import Model
@@ -36,7 +36,7 @@ def kind_of(part: Spec) -> str:
             f'{named} is of several kinds, {", ".join(kinds)}: give its kind'
         )
     if not kinds:
-        raise ValueError('; or '.join(dict.fromkeys(refused)))
+        raise ValueError(spec.refusal(part, variants.FOLDERS.values(), refused))
     return kinds[0]
 
 

@@ -1,6 +1,7 @@
 """Text files, plain or `.gz`, read line by line."""
 
 import contextlib
+import filecmp
 import gzip
 import io
 import unicodedata
@@ -8,6 +9,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments import storage
 from experiments.errors import UserError
 
 
@@ -29,16 +31,20 @@ def opened(path: Path) -> Iterator[io.BufferedIOBase]:
         yield file
 
 
+def same_content(path: Path, other: Path) -> bool:
+    """Returns whether two files have the same bytes."""
+    with reading(path):
+        return filecmp.cmp(path, other, shallow=False)
+
+
 def lines(path: Path) -> Iterator[str]:
     """The lines of a file; only `\\n` ends one: sentences may hold other separators."""
-    number = 0
-    try:
-        with opened(path) as file:
-            for number, line in enumerate(file, 1):
-                text = line.decode('utf-8-sig' if number == 1 else 'utf-8')
-                yield unicodedata.normalize('NFC', text.rstrip('\r\n'))
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f'data: {path}, line {number}, is not UTF-8 ({error.reason}, byte '
-            f'{error.start + 1} of it); convert the file, for example with iconv'
-        ) from None
+    with opened(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                if number == 1:
+                    storage.check_line_ends(line)
+                text = storage.decode_line(line)
+            except ValueError as error:
+                raise UserError(f'data: {path}, line {number}, {error}') from None
+            yield unicodedata.normalize('NFC', text)

@@ -1,13 +1,16 @@
 """What every data source offers, and what several of them share."""
 
+import dataclasses
+import itertools
 import re
 import types
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from experiments.data.digest import code_of, hex_digest
+from experiments.errors import UserError
 from flaxformer_lite.ranges import Checked
 
 T = TypeVar('T')
@@ -48,6 +51,13 @@ class Source:
         """A hexadecimal digest of what `train` gives, without reading all pairs."""
         raise NotImplementedError
 
+    def trains_on(self, other: 'Source') -> str:
+        """Describes which evaluation pairs of `other` this source trains on.
+
+        Compares splits or files, not sentences. Defaults to `''`, for none.
+        """
+        return ''
+
 
 def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
     """Those of a sentence, also where a set gives only one, as text."""
@@ -55,8 +65,33 @@ def as_references(known: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def plain_text(text: str) -> str:
-    """Unicode's NFC, with a space in place of each line end."""
-    return re.sub('\r\n|\r|\n', ' ', unicodedata.normalize('NFC', text))
+    """Returns NFC text with a space for each line end, without byte order marks.
+
+    Raises:
+      UnicodeEncodeError: the text has half of a surrogate pair, as JSON may.
+    """
+    text.encode()
+    text = unicodedata.normalize('NFC', text.replace('\ufeff', ''))
+    return re.sub('\r\n|\r|\n', ' ', text)
+
+
+def cell_text(value: Any, where: str) -> str:
+    """Returns the text of a cell of a table; `''` for None.
+
+    Raises:
+      UserError: the cell holds something else; begins with `where`.
+    """
+    if value is None:
+        return ''
+    if not isinstance(value, str):
+        raise UserError(f'data: {where} is {value!r:.60}, and no text')
+    try:
+        return plain_text(value)
+    except UnicodeEncodeError:
+        raise UserError(
+            f'data: {where} is {value!r:.60}, which has half of a surrogate pair; '
+            'write each character whole'
+        ) from None
 
 
 def distinct(pairs: Iterable[Pair]) -> Iterator[Pair]:
@@ -74,6 +109,14 @@ def taken(streams: Mapping[str, Iterator[T]], sizes: Mapping[str, int]):
     for name, stream in streams.items():
         found[name] = list(islice(stream, sizes[name]))
     return found
+
+
+def check_apart(sources: Sequence[Source]) -> None:
+    """Raises UserError if a source trains on evaluation pairs of one of them."""
+    for source, other in itertools.product(sources, repeat=2):
+        shared = source.trains_on(other)
+        if shared:
+            raise UserError(f'data: {shared}')
 
 
 def check_sides(source: str, target: str) -> None:
@@ -110,15 +153,31 @@ class OfSplits(Source):
         """Those of a split, or of a part of one, streamed."""
         raise NotImplementedError
 
+    def overlap(self, split: str, other: str) -> bool:
+        """Returns whether two splits, or parts of splits, share examples."""
+        raise NotImplementedError
+
     def train(self):
+        check_apart([self])
         return self.pairs(self.split)
 
     def evaluation(self):
+        check_apart([self])
         sets = {'val': self.dev}
-        # `train[:50%]+extra` is a part of two.
-        parts = f'{self.split}+{self.dev}'.split('+')
-        used = {part.partition('[')[0].strip() for part in parts}
         for name in self.splits():
-            if name not in used:
+            parts = (self.split, self.dev)
+            if not any(self.overlap(name, part) for part in parts):
                 sets.setdefault(name, name)
         return {name: list(self.pairs(split)) for name, split in sets.items()}
+
+    def trains_on(self, other):
+        if not isinstance(other, type(self)):
+            return ''
+        fields: dict[str, Any] = {'split': self.split, 'dev': self.dev}
+        is_same_set = dataclasses.replace(other, **fields) == self  # pyright: ignore
+        if not (is_same_set and self.overlap(self.split, other.dev)):
+            return ''
+        return (
+            f'split={self.split!r} trains on a part of dev={other.dev!r}; keep them '
+            'apart, as split="train[:99%]" and dev="train[99%:]" are'
+        )

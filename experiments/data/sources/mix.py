@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 import itertools
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from experiments.data import sources as folder
 from experiments.data.digest import hex_digest
-from experiments.data.sources.base import Source
+from experiments.data.sources.base import Pair, Source, check_apart
 from flaxformer_lite.ranges import Checked, Range
 
 
@@ -61,7 +62,19 @@ class Mix(Source, Checked):
         """The languages, as of `source`."""
         return '+'.join(dict.fromkeys(part.target for part in self._parts))
 
+    @property
+    def _leaves(self) -> list[Source]:
+        """The sources, with those of an inner mix in its place."""
+        leaves = []
+        for part in self._parts:
+            leaves += part._leaves if isinstance(part, Mix) else [part]
+        return leaves
+
     def train(self):
+        check_apart(self._leaves)
+        return self._mixed()
+
+    def _mixed(self) -> Iterator[Pair]:
         largest = max(self._sizes)
         for part, size in zip(self._parts, self._sizes, strict=True):
             share = (size / largest) ** (1 / self.temperature)
@@ -77,6 +90,7 @@ class Mix(Source, Checked):
         return [sum(1 for _ in part.train()) for part in self._parts]
 
     def evaluation(self):
+        check_apart(self._leaves)
         found = {'val': []}
         for i, part in enumerate(self._parts):
             sets = part.evaluation()

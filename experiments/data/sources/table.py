@@ -2,13 +2,18 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.data.digest import hex_digest, of_file
-from experiments.data.sources._files import lines
-from experiments.data.sources.base import Source, check_sides, plain_text
+from experiments.data.sources._files import lines, same_content
+from experiments.data.sources.base import (
+    Source,
+    cell_text,
+    check_apart,
+    check_sides,
+)
 from experiments.errors import UserError
 
 Row = dict[str, Any]  # a cell by its column's name
@@ -49,6 +54,8 @@ class Table(Source):
         references: list | tuple = (),
     ):
         check_sides(source, target)
+        if sets and 'val' in sets:
+            raise ValueError("sets: 'val' is the set of the argument val; rename it")
         self.source = source
         self.target = target
         self._references = tuple(references)
@@ -57,10 +64,12 @@ class Table(Source):
         self._sets = {name: _check_file(file) for name, file in files.items()}
 
     def train(self):
+        check_apart([self])
         rows = self._rows(self._train, (self.source, self.target))
         return ((source, target) for source, target in rows)
 
     def evaluation(self):
+        check_apart([self])
         columns = (self.source, self.target, *self._references)
         sets = {}
         for name, file in self._sets.items():
@@ -69,6 +78,19 @@ class Table(Source):
                 known = (target, *filter(str.strip, others))
                 sets[name].append((source, known))
         return sets
+
+    def trains_on(self, other):
+        columns = (self.source, self.target)
+        is_same_kind = isinstance(other, Table)
+        if not is_same_kind or columns != (other.source, other.target):
+            return ''
+        for name, file in other._sets.items():
+            if same_content(self._train, file):
+                return (
+                    f'the set {name!r}, {file}, is the training table {self._train}; '
+                    'give a table of other rows'
+                )
+        return ''
 
     def digest(self):
         """Of the file as it is, and of which columns are read."""
@@ -111,10 +133,7 @@ def _cell(file: Path, number: int, row: Row, name: str) -> str:
             f'data: {file} has no column {name!r} in row {number}; it has '
             f'{", ".join(row)}'
         )
-    value = '' if row[name] is None else row[name]
-    if not isinstance(value, str):
-        raise UserError(f'data: {file}, row {number}: {name} is {value!r}, and no text')
-    return plain_text(value)
+    return cell_text(row[name], f'{file}, row {number}: {name}')
 
 
 def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
@@ -122,6 +141,10 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
     number = 0
     try:
         names = next(rows, [])
+        try:
+            _check_distinct(names)
+        except ValueError as error:
+            raise UserError(f'data: {file}, line 1: {error}') from None
         for number, cells in enumerate(rows, 1):
             if cells and len(cells) != len(names):
                 raise UserError(
@@ -130,7 +153,26 @@ def _separated(rows: Iterator[list[str]], file: Path) -> Iterator[Row]:
                 )
             yield dict(zip(names, cells or [''] * len(names), strict=True))
     except csv.Error as error:
-        raise UserError(f'data: {file}, below row {number}: {error}') from None
+        hint = ''
+        if 'field limit' in str(error):
+            hint = (
+                '; check that each quotation mark has its partner, or write longer '
+                'cells as .tsv or .jsonl'
+            )
+        raise UserError(f'data: {file}, below row {number}: {error}{hint}') from None
+
+
+def _check_distinct(names: Sequence[str]) -> None:
+    """Raises ValueError if two columns have one name; blank ones are never read."""
+    for name in filter(None, names):
+        if names.count(name) > 1:
+            raise ValueError(f'several columns are called {name!r}; rename them')
+
+
+def _object(fields: Sequence[tuple[str, Any]]) -> Row:
+    """Returns a JSON object; raises ValueError if two fields have one name."""
+    _check_distinct([name for name, _ in fields])
+    return dict(fields)
 
 
 def _tsv(file: Path) -> Iterator[Row]:
@@ -148,7 +190,7 @@ def _jsonl(file: Path) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_object)
         except ValueError as error:
             raise UserError(f'data: {file}, line {number}: {error}') from None
         if not isinstance(row, dict):

@@ -1,13 +1,18 @@
 """Parallel text in files, plain or packed."""
 
 import dataclasses
-import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.data.digest import hex_digest, of_file
-from experiments.data.sources._files import lines, opened, reading
-from experiments.data.sources.base import Pair, Source, check_sides
+from experiments.data.sources._files import lines, opened, reading, same_content
+from experiments.data.sources.base import (
+    Pair,
+    Source,
+    check_apart,
+    check_sides,
+)
 from experiments.errors import UserError
 
 
@@ -23,9 +28,9 @@ class Text(Source):
     plain file and a `.gz` of the same name lie side by side, the plain one is read.
     Text is brought to Unicode's NFC.
 
-    An evaluation set may have further references, `val.de.1`, `val.de.2`, … beside
-    `val.de`: line n of each translates line n of the source, and a blank line says that
-    this sentence has no such reference.
+    An evaluation set may have further references next to `val.de`: `val.de.1`,
+    `val.de.2` or any other numbers. Line n of each translates line n of the source, and
+    a blank line says that this sentence has no such reference.
 
     Attributes:
       path: the folder; `~` is the home directory.
@@ -54,12 +59,36 @@ class Text(Source):
                 self._file(name, language)
 
     def train(self):
+        check_apart([self])
         return self._pairs('train')
 
     def evaluation(self):
+        check_apart([self])
+        for name in self._source_names() - self._names():
+            for file in self._further_references(name):
+                wanted = f'{name}.{self.target}'
+                raise UserError(
+                    f'data: {file} is a further reference, and {wanted} is missing; '
+                    f'call the first reference {wanted}'
+                )
         others = self._names() - {'train', 'val'}
         names = ['val', *sorted(others)]
         return {name: self._with_references(name) for name in names}
+
+    def trains_on(self, other):
+        languages = (self.source, self.target)
+        is_same_kind = isinstance(other, Text)
+        if not is_same_kind or languages != (other.source, other.target):
+            return ''
+        trained = [self._file('train', x) for x in languages]
+        for name in sorted(other._names() - {'train'}):
+            scored = [other._file(name, x) for x in languages]
+            if all(map(same_content, trained, scored)):
+                return (
+                    f'the set {name!r} of {other._folder} is the training text of '
+                    f'{self._folder}; hold back lines that are not in train'
+                )
+        return ''
 
     def digest(self):
         """Of the files as they are."""
@@ -73,24 +102,25 @@ class Text(Source):
 
     def _names(self) -> set[str]:
         """The sets that are there in both languages."""
+        files = self._file_names()
+        return {x for x in self._source_names() if f'{x}.{self.target}' in files}
+
+    def _source_names(self) -> set[str]:
+        """The names of all sets that have sources."""
+        ending = f'.{self.source}'
+        files = [file for file in self._file_names() if file.endswith(ending)]
+        return {x.removesuffix(ending) for x in files if not x.startswith('.')}
+
+    def _file_names(self) -> set[str]:
+        """The names of the files that are there, without `.gz`."""
         with reading(self._folder):
-            files = {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
-        names = set()
-        for file in files:
-            name = file.removesuffix(f'.{self.source}')
-            is_source = name != file and not name.startswith('.')
-            if is_source and f'{name}.{self.target}' in files:
-                names.add(name)
-        return names
+            return {file.name.removesuffix('.gz') for file in self._folder.iterdir()}
 
     def _with_references(self, name: str) -> list[tuple[str, tuple[str, ...]]]:
         """Each source of a set with all its references."""
         columns = list(zip(*self._pairs(name), strict=True))
         size = len(columns[0])
-        for number in itertools.count(1):
-            file = self._find(f'{name}.{self.target}.{number}')
-            if file is None:
-                break
+        for file in self._further_references(name):
             further = tuple(lines(file))
             if len(further) != size:
                 raise UserError(
@@ -102,6 +132,13 @@ class Text(Source):
         for source, target, *others in zip(*columns, strict=True):
             found.append((source, (target, *filter(str.strip, others))))
         return found
+
+    def _further_references(self, name: str) -> list[Path]:
+        """The files `<name>.<target>.<number>` in the order of their numbers."""
+        pattern = re.compile(re.escape(f'{name}.{self.target}.') + '([0-9]+)')
+        matches = filter(None, map(pattern.fullmatch, self._file_names()))
+        numbered = sorted((int(match[1]), match[0]) for match in matches)
+        return [file for _, name in numbered if (file := self._find(name))]
 
     def _find(self, name: str) -> Path | None:
         """The file of a name, plain or packed."""

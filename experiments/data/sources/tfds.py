@@ -4,13 +4,19 @@ import dataclasses
 import functools
 import itertools
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from experiments.data.digest import hex_digest
 from experiments.data.sources.base import OfSplits, check_sides, plain_text
 from experiments.errors import UserError, reason
 
+_HOSTS = 3  # that are asked whether there is a network
+_TIMEOUT = 5  # seconds for one to answer
 _CHUNK = 1024  # examples read at once, in half the time of one after another
 
 
@@ -75,20 +81,20 @@ class Tfds(OfSplits):
             self._prepare(builder)
         splits = builder.info.splits
         try:
-            trained = splits[self.split].file_instructions
-            judged = splits[self.dev].file_instructions
+            for split in (self.split, self.dev):
+                splits[split].file_instructions  # noqa: B018 - raises on a bad split
         except ValueError as error:
             raise UserError(
                 f'data: {self.name}: {_line(error)} The splits are '
                 f'{", ".join(splits)}; to hold back a part of one, give '
                 'split="train[:99%]" and dev="train[99%:]"'
             ) from None
-        if any(_overlap(a, b) for a in trained for b in judged):
-            raise UserError(
-                f'data: split={self.split!r} trains on a part of dev={self.dev!r}; '
-                'keep them apart, as split="train[:99%]" and dev="train[99%:]" are'
-            )
         return builder
+
+    def overlap(self, split, other):
+        splits = self._builder.info.splits
+        parts = (splits[x].file_instructions for x in (split, other))
+        return any(_overlap(a, b) for a, b in itertools.product(*parts))
 
     def _find(self) -> Any:
         import absl.logging
@@ -115,6 +121,7 @@ class Tfds(OfSplits):
 
     def _prepare(self, builder: Any) -> None:
         try:
+            _check_network(builder)
             builder.download_and_prepare()
         except Exception as error:  # the network, the archive, the disk
             command = (
@@ -142,6 +149,30 @@ class Tfds(OfSplits):
                 f'{_line(error)}; if it is damaged, remove that folder and have it '
                 'prepared anew'
             ) from error
+
+
+def _check_network(builder: Any) -> None:
+    """Raises OSError if no host of the set's files answers.
+
+    TFDS itself tries each file again for minutes. Files that were downloaded before
+    may suffice, so the network isn't needed then.
+    """
+    downloads = Path(builder.data_dir_root) / 'downloads'
+    if any(path.is_file() for path in downloads.rglob('*')):
+        return
+    urls = {urlsplit(url).netloc: url for url in builder.url_infos or ()}
+    failure = None
+    for url in itertools.islice(urls.values(), _HOSTS):
+        try:
+            request = urllib.request.Request(url, method='HEAD')
+            urllib.request.urlopen(request, timeout=_TIMEOUT).close()
+            return
+        except urllib.error.HTTPError:
+            return  # it answers
+        except OSError as error:
+            failure = error
+    if failure:
+        raise failure
 
 
 def _array_records(builder: Any, split: str) -> Iterator[dict[str, bytes]]:

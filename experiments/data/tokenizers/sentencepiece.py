@@ -11,12 +11,13 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import numpy as np
 import sentencepiece
 
+from experiments.data.tokenizers._counted import SPECIAL
 from experiments.data.tokenizers.base import (
     BOS,
     EOS,
@@ -27,7 +28,8 @@ from experiments.data.tokenizers.base import (
     normalize,
     text_ids,
 )
-from experiments.errors import UserError
+from experiments.errors import UserError, reason
+from flaxformer_lite import ranges
 from flaxformer_lite.ranges import Choices, Range
 
 # Text is normalised here, so SentencePiece is to leave it alone; then decode gives back
@@ -45,6 +47,12 @@ _SETTINGS: dict[str, Any] = dict(
     num_threads=1,
     minloglevel=2,
 )
+# SentencePiece cuts the names of its special pieces and of bytes out of the text that
+# it learns from, and skips a text with U+2585. A tab, which `normalize` leaves nowhere,
+# is its sign for a place that no piece spans.
+_RESERVED = re.compile('<(?=(?:unk|pad|/?s|0x[0-9A-F]{2})>)')
+_SKIPPED = '\N{LOWER FIVE EIGHTHS BLOCK}'
+_BOUNDARY = '\t'
 _BYTES = 256
 _SPACE = '▁'  # SentencePiece's sign for one
 Scores = Mapping[str, float]  # piece → what SentencePiece has learnt of it
@@ -75,7 +83,8 @@ class SentencePiece(Tokenizer):
 
     vocab_size: Annotated[int, Range(at_least=5)] = 37_000
     model_type: Annotated[str, Choices('bpe', 'unigram')] = 'bpe'
-    character_coverage: Annotated[float, Range(above=0, at_most=1)] = 1.0
+    # SentencePiece itself refuses less.
+    character_coverage: Annotated[float, Range(at_least=0.98, at_most=1)] = 1.0
     byte_fallback: bool = False
     split_digits: bool = False
     user_defined_symbols: list | tuple = ()
@@ -85,6 +94,15 @@ class SentencePiece(Tokenizer):
         default=0.0, repr=False
     )
     model: bytes = dataclasses.field(default=b'', repr=False)
+
+    def __post_init__(self):
+        super().__post_init__()
+        taken: set[str] = {*SPECIAL}
+        if self.byte_fallback:
+            taken.update(f'<0x{i:02X}>' for i in range(_BYTES))
+        for symbol in self.symbols:
+            _check_symbol(symbol, taken)
+            taken.add(symbol)
 
     def train(self, texts):
         """The model, of the same bytes for equal texts and arguments.
@@ -102,7 +120,7 @@ class SentencePiece(Tokenizer):
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=filter(None, map(_plain, texts)),
+                sentence_iterator=filter(None, map(_learnable, texts)),
                 model_writer=model,
                 model_type=self.model_type,
                 character_coverage=self.character_coverage,
@@ -111,7 +129,7 @@ class SentencePiece(Tokenizer):
                 **{name: value for name, value in options.items() if value},
             )
         except RuntimeError as error:
-            raise self._refusal(str(error)) or error from None
+            raise self._refusal(str(error)) from None
         return model.getvalue()
 
     @property
@@ -120,7 +138,7 @@ class SentencePiece(Tokenizer):
         sentinels = [f'<extra_id_{i}>' for i in range(self.sentinels)]
         return [*self.user_defined_symbols, *sentinels]
 
-    def _refusal(self, message: str) -> UserError | None:
+    def _refusal(self, message: str) -> UserError:
         needed = re.search(r'required_chars\. \d+ vs (\d+)', message)
         if needed:
             special = 4 + _BYTES * self.byte_fallback + len(self.symbols)
@@ -131,7 +149,7 @@ class SentencePiece(Tokenizer):
             )
         if 'sentences_.empty()' in message:
             return UserError('data: the training text is blank')
-        return None
+        return UserError(f'tokenizer: SentencePiece cannot learn: {reason(message)}')
 
     def opened(self, model):
         """With a serialized model, whose number of ids is `vocab_size`."""
@@ -200,8 +218,27 @@ class SentencePiece(Tokenizer):
         return [self._processor.id_to_piece(int(i)) for i in ids]
 
 
+def _check_symbol(symbol: Any, taken: Collection[str]) -> None:
+    """Raises ValueError for a symbol that cannot be a piece of its own."""
+    problem = ''
+    if not isinstance(symbol, str) or not symbol:
+        problem = 'is not text; give a text of at least one character'
+    elif symbol in taken:
+        problem = 'is a piece already; leave it out or choose another'
+    elif symbol != _plain(symbol) or ' ' in symbol:
+        problem = 'never occurs in text as it is encoded; use NFC without spaces and ▁'
+    if problem:
+        raise ValueError(f'user_defined_symbols: {ranges.shown(symbol)} {problem}')
+
+
 def _plain(text: str) -> str:
     return normalize(text).replace(_SPACE, '_')
+
+
+def _learnable(text: str) -> str:
+    """Returns the text in a form that SentencePiece reads word for word."""
+    text = _plain(text).replace(_SKIPPED, _BOUNDARY)
+    return _RESERVED.sub(f'<{_BOUNDARY}', text)
 
 
 # How a word is cut into pieces, drawn: the same from the same seed, wherever it runs.
