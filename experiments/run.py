@@ -60,9 +60,11 @@ def _show_plan(settings: flags.Settings, path: Path) -> None:
     from experiments import describe
     from experiments.config import check
     from experiments.costs.ledger import ledger
+    from experiments.data import sources
     from experiments.sweeps import progress
 
     config = settings.config
+    sources.load(config.data)  # refuses files that are missing
     state = directory.check_directory(path, config.to_dict())
     check.check_overrides(config, settings.overrides)
     costs = ledger(config)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from experiments.command_line import console, flags, stopping
 from experiments.command_line.stopping import Stopped
-from experiments.errors import named
+from experiments.errors import UserError, named
 from experiments.runs import directory, reading
 from experiments.sweeps import planning, progress, workers
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -35,6 +35,7 @@ def main() -> None:
         _work(sweep, *args.worker)
         return
     _check_runs(sweep)
+    _check_sets(sweep, args.dry_run)
     if args.dry_run:
         print(progress.heading(sweep), progress.plan(sweep), _power(sweep), sep='\n')
     else:
@@ -80,6 +81,34 @@ def _check_runs(sweep: Sweep) -> None:
             check.check_overrides(run.config, run.overrides)
             check.check_config(run.config)
             check.build_model(run.config)
+
+
+def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
+    """Raises UserError for unreadable evaluation sets or an unknown set in `measure`.
+
+    Args:
+      sweep: Planned.
+      is_dry_run: Whether data sets that would be downloaded are skipped.
+    """
+    from experiments.data import sources
+    from experiments.evaluation import sets
+
+    by_data = {}
+    for run in sweep.all_runs:
+        scored = run.config.evaluation.sets
+        by_data.setdefault((run.config.data, scored, run.measure), run)
+    for (data, scored, measure), run in by_data.items():
+        with named(f'arm {run.arm!r}'):
+            source = sources.load(data)
+            if is_dry_run and source.may_download:
+                continue
+            found = sets.chosen(source.evaluation(), scored, 'evaluation.sets')
+            name, _, _ = measure.partition(' ')
+            if name not in found:
+                raise UserError(
+                    f'measure={measure!r}: unknown set {name!r}. '
+                    f'Choose one of {", ".join(found)}.'
+                )
 
 
 def _power(sweep: Sweep) -> str:

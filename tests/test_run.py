@@ -351,6 +351,13 @@ def test_a_dry_run_tells_what_would_run_and_writes_nothing(
     assert f'FLOPs, {hours:.2g} hours of one' in capsys.readouterr().out
 
 
+def test_a_dry_run_refuses_text_that_is_missing(tmp_path, monkeypatch):
+    missing = small_runs.source(tmp_path / 'gone')
+    flags = ['--config=wmt_small', '--dry_run', f'--config.data={missing}']
+    with pytest.raises(UserError, match='data: .*gone is not a folder'):
+        command(monkeypatch, run, *flags)
+
+
 def test_a_person_is_told_what_comes_next_and_a_file_is_not(monkeypatch, capsys):
     console.say_next('python -m experiments.report')
     assert capsys.readouterr().out == ''

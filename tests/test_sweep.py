@@ -257,6 +257,36 @@ def test_what_cannot_be_is_said_first(folder, monkeypatch, arm, argument, messag
     assert not (folder / 'runs').exists()
 
 
+@pytest.mark.parametrize('flags', [[], ['--dry_run']])
+@pytest.mark.parametrize(
+    ('fields', 'message'),
+    [
+        ({}, "measure='vla loss': unknown set 'vla'. Choose one of val."),
+        ({'evaluation.sets': 'val'}, "evaluation.sets='val' leaves out 'vla'"),
+        ({'evaluation.sets': 'vla'}, "evaluation.sets: there is no set 'vla'"),
+        ({'data': small_runs.source('gone')}, "arm 'base': data: gone is not a folder"),
+    ],
+)
+def test_a_set_that_is_not_there_is_refused_before_the_first_run(
+    folder, monkeypatch, flags, fields, message
+):
+    data = {'data': small_runs.source('text')}
+    overrides = small_runs.SHORT | data | fields
+    arms = {'base': {}}
+    file = write_sweep(folder, overrides=overrides, arms=arms, measure='vla loss')
+    with pytest.raises(UserError, match=message):
+        run_sweep(monkeypatch, file, *flags)
+    assert not (folder / 'runs').exists()
+
+
+def test_a_dry_run_downloads_nothing(folder, monkeypatch, capsys):
+    public = 'tfds(name="wmt14_translate/de-en", source="en", target="de")'
+    for data in (public, f'mix(sources=[{public!r}])'):
+        file = write_small(folder, {'base': {}}, data=data)
+        assert run_sweep(monkeypatch, file, '--dry_run') == 0
+        assert 'price: ' in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_local_workers_share_the_runs_stop_and_go_on(folder, monkeypatch, capsys):
     file = write_small(folder, {'base': {}}, **{'train.steps': 400})

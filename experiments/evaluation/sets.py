@@ -24,8 +24,7 @@ def chosen(
     Raises:
       UserError: a named set is not there, is empty, or has pairs with a blank side.
     """
-    stripped = [name.strip() for name in names.split(',')]
-    wanted = [name for name in stripped if name] or list(sets)
+    wanted = split_names(names) or list(sets)
     found = {}
     for name in wanted:
         if name not in sets:
@@ -38,6 +37,12 @@ def chosen(
         _check_not_blank(f'{field}: the set {name!r}', pairs)
         found[name] = pairs
     return found
+
+
+def split_names(names: str) -> list[str]:
+    """Returns the names in a comma-separated list of sets."""
+    stripped = [name.strip() for name in names.split(',')]
+    return [name for name in stripped if name]
 
 
 def _check_not_blank(what: str, pairs: Pairs) -> None:

@@ -61,6 +61,10 @@ class Mix(Source, Checked):
         """The languages, as of `source`."""
         return '+'.join(dict.fromkeys(part.target for part in self._parts))
 
+    @property
+    def may_download(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return any(part.may_download for part in self._parts)
+
     def train(self):
         largest = max(self._sizes)
         for part, size in zip(self._parts, self._sizes, strict=True):
