@@ -112,27 +112,28 @@ def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
 
 
 def _power(sweep: Sweep) -> str:
-    """How large a difference the design would show, by the runs that are there."""
+    """Returns the minimum detectable difference, by the spread of finished runs."""
     from experiments.reports import analysis
 
     scores = planning.scores(sweep.runs)
     seeds = len(sweep.seeds)
     bases = sweep.bases(sweep.base)
-    sets = dict.fromkeys(bases.values())
-    looks = sweep.looks * len(sets)
+    pairs = sweep.contrasts or analysis.pairs_with(bases, bases)
+    families = analysis.families(pairs, bases)
+    looks = sweep.looks * len(families)
     lines = []
-    for base in sets:
-        arms = [arm for arm in bases if bases[arm] == base]
+    for data, of_data in families.items():
+        arms = [arm for arm in bases if bases[arm] in data]
         pilot = {arm: scores[arm] for arm in arms if arm in scores}
-        least = analysis.smallest_seen(pilot, len(arms), seeds, looks)
-        known = 'not known before two arms have two finished seeds'
+        least = analysis.minimum_detectable(pilot, arms, of_data, seeds, looks)
+        known = 'unknown until two arms have two finished seeds'
         if least is not None:
             runs = sum(map(len, pilot.values()))
             known = (
-                f'by the spread of {runs} finished runs, in 80 of 100 sweeps {seeds} '
-                f'seeds show a difference of {console.cell(least)}'
+                f'minimum detectable difference {console.cell(least)} '
+                f'(80 % power, {seeds} seeds, by the spread of {runs} finished runs)'
             )
-        where = f' beside {base}' if len(sets) > 1 else ''
+        where = f' on the data of {of_data[0][1]}' if len(families) > 1 else ''
         lines.append(f'power{where}: {known}')
     return '\n'.join(lines)
 

@@ -160,6 +160,35 @@ def test_unequal_code_and_unequal_cost_are_said(tmp_path):
     assert not conditions.warnings(study(paths[:1]))
 
 
+def test_costs_have_to_be_equal_within_each_declared_difference(tmp_path):
+    paths = [
+        make(
+            tmp_path / f'{heads}',
+            31.0,
+            result={'parameters': parameters},
+            model__num_heads=heads,
+        )
+        for heads, parameters in ((2, 1000), (4, 1000), (8, 1500), (16, 1800))
+    ]
+    names = [f'num_heads={heads}' for heads in (2, 4, 8, 16)]
+    found = study(paths)
+
+    def warned(*contrasts):
+        asked = dataclasses.replace(found.sweep, contrasts=contrasts)
+        return conditions.warnings(found._replace(sweep=asked))
+
+    assert len(warned()) == 1
+    assert not warned((names[1], names[0]))
+    unequal = (names[2], names[0])
+    (line,) = warned((names[1], names[0]), unequal)
+    pair = 'num_heads=8 − num_heads=2'
+    assert line == f'Not at equal cost: parameters from 1,000 to 1,500 in {pair}.'
+    (line,) = warned(unequal, (names[3], names[1]))
+    assert line.endswith(
+        'in num_heads=16 − num_heads=4, the largest of 2 unequal contrasts.'
+    )
+
+
 def test_declared_differences_are_the_answer(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 32.0), 8: (40.0, 41.9)})
     asked = dataclasses.replace(
@@ -180,9 +209,8 @@ def test_declared_differences_are_the_answer(tmp_path):
     assert contrast.equivalent is True
     assert sentence.endswith('): equivalent.')
     (sentence,) = findings.answer(found, [contrast._replace(equivalent=False)])
-    reach = (contrast.high - contrast.low) / 2
-    words = f'): no difference shown, where one of {reach:.2f} would be.'
-    assert sentence.endswith(words)
+    words = 'no difference shown (minimum detectable difference: '
+    assert sentence.endswith(f'): {words}{contrast.detectable:.2f}).')
     alone = contrast._replace(low=None, high=None, p=None)
     (sentence,) = findings.answer(found, [alone])
     assert sentence == 'many, from few: +0.50; no test can be made.'

@@ -15,6 +15,7 @@ from test_sweep_schema import write_sweep
 from experiments import storage, sweep
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
+from experiments.reports import analysis
 from experiments.runs import metrics_log
 from experiments.sweeps import planning, progress, workers
 from experiments.training import loop
@@ -219,13 +220,18 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
     for run in planning.load(file).runs:
         assert str(run.path) in out
     assert 'How many heads?' in out
-    assert 'power: not known before two arms have two finished seeds' in out
+    assert 'power: unknown until two arms have two finished seeds' in out
     assert not (folder / 'runs').exists()
     pilot = {'base': {0: 4.0, 1: 4.1}, 'heads=4': {0: 4.4, 1: 4.9}}
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
     run_sweep(monkeypatch, file, '--dry_run')
     out, _ = capsys.readouterr()
-    assert 'by the spread of 4 finished runs, in 80 of 100 sweeps 2 seeds' in out
+    pairs = [('heads=4', 'base')]
+    least = analysis.minimum_detectable(pilot, ['base', 'heads=4'], pairs, 2)
+    assert (
+        f'power: minimum detectable difference {least:.4g} (80 % power, 2 seeds, by '
+        'the spread of 4 finished runs)'
+    ) in out
 
 
 def test_a_dry_run_tells_the_power_on_each_data_set(folder, monkeypatch):
@@ -236,10 +242,21 @@ def test_a_dry_run_tells_the_power_on_each_data_set(folder, monkeypatch):
     pilot = {'simple, 2': {0: 4.0, 1: 4.1}, 'simple, 4': {0: 4.4, 1: 4.9}}
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
     simple, length = sweep._power(planning.load(file)).splitlines()
-    beside = 'power beside simple, 2: by the spread of 4 finished runs, in 80 of 100'
-    assert simple.startswith(beside)
-    unknown = 'not known before two arms have two finished seeds'
-    assert length == f'power beside length, 2: {unknown}'
+    where = 'power on the data of simple, 2: minimum detectable difference '
+    assert simple.startswith(where)
+    unknown = 'unknown until two arms have two finished seeds'
+    assert length == f'power on the data of length, 2: {unknown}'
+
+
+def test_a_dry_run_tells_the_power_of_the_declared_contrasts(folder, monkeypatch):
+    heads = {name: {'model.num_heads': int(name)} for name in ('1', '2', '4')}
+    pairs = [('4', '2')]
+    file = write_sweep(folder, arms=heads, base='1', contrasts=pairs)
+    pilot = {'2': {0: 4.0, 3: 4.1}, '4': {0: 4.4, 3: 4.9}}
+    monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
+    least = analysis.minimum_detectable(pilot, list(heads), pairs, 2)
+    power = sweep._power(planning.load(file))
+    assert power.startswith(f'power: minimum detectable difference {least:.4g} (80 %')
 
 
 @pytest.mark.parametrize(

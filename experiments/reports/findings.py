@@ -248,7 +248,7 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
 
 
 def _sentence(study: Study, contrast: Contrast) -> str:
-    """An effect with its interval, what can be said, and what could have been seen."""
+    """An effect with its interval, its verdict and what the design could detect."""
     form = console.score if study.measure.is_of_translations else console.cell
     effect, interval, _ = cells_of(contrast)
     text = f'{contrast.arm}, from {contrast.base}: {shown(effect, form)}'
@@ -258,8 +258,8 @@ def _sentence(study: Study, contrast: Contrast) -> str:
     text = f'{text} (95 % interval {shown(interval, form)}): {word}'
     if word != 'no difference shown':
         return f'{text}.'
-    reach = (interval.high - interval.low) / 2
-    return f'{text}, where one of {shown(reach, form)} would be.'
+    detectable = shown(contrast.detectable, form)
+    return f'{text} (minimum detectable difference: {detectable}).'
 
 
 def costs(study: Study) -> Table:
