@@ -100,14 +100,16 @@ def _answer(study: Study, notes: Sequence[str]) -> Section:
     contrasts = findings.from_base(study)
     declared = findings.declared(study)
     drawn = declared or list(contrasts.values())
+    of_arms = [findings.arms(study), findings.exploratory(study, contrasts)]
     return Section(
         'Answer',
         findings.answer(study, declared),
         _some(
-            findings.ranking(study, contrasts),
+            findings.answer_table(study, contrasts, declared),
+            *(of_arms if declared else ()),
+            findings.over_sentences(study, drawn),
             designs.effects(study),
             designs.across_data(study),
-            findings.over_sentences(study, contrasts),
         ),
         _some(
             figures.forest(drawn, str(study.measure)),
