@@ -76,9 +76,13 @@ def _show_plan(settings: flags.Settings, path: Path) -> None:
         with contextlib.suppress(UserError):  # of a run that cannot be read
             run = reading.read_run(beside)
             if run.finished:
-                spent.append((run.training_flops, run.result['train_seconds']))
+                seconds = run.result['train_seconds']
+                spent.append(
+                    progress.Work(run.training_flops, run.batch_flops, seconds)
+                )
     if config.train.steps:
-        print(progress.price(costs['flops']['training'], spent))
+        planned = progress.Work(costs['flops']['training'], costs['flops']['batch'])
+        print(progress.price([planned], spent))
 
 
 def _run(settings: flags.Settings, path: Path, accept_changed_parts: bool) -> None:

@@ -160,7 +160,8 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
     runs = sweep.all_runs
     said = {run.path for run in runs if planning.has_ended(run)}
     if said:
-        print(f'{len(said)} of {len(runs)} runs have ended before', flush=True)
+        number = progress.number_of_runs(sweep)
+        print(f'{len(said)} of {number} runs have ended before', flush=True)
     with stopping.asked() as stop:
         processes = workers.start_here(config, number, folder)
         try:

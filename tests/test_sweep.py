@@ -126,6 +126,27 @@ def test_progress_says_what_has_ended_and_how_long_it_took(planned, capsys):
     ]
 
 
+def test_the_rate_of_a_much_smaller_run_prices_no_larger_one():
+    large = progress.Work(flops=4e9, batch=1e6)
+    small = progress.Work(flops=1e9, batch=2e5, seconds=900)
+    similar = progress.Work(flops=1e9, batch=3e5, seconds=9)
+    unknown = progress.Work(flops=None, batch=None, seconds=9)
+    bare = 'price: 4 × 10⁹ FLOPs'
+    assert progress.price([large], [small, unknown]) == bare
+    text = progress.price([large], [small, unknown, similar])
+    assert text == f'{bare}, 0.01 hours of one worker at the rate of similar runs'
+    # Without a rate for all of them there is no time of all.
+    assert 'hours' not in progress.price([large, unknown], [similar])
+
+
+def test_one_arm_and_one_seed_are_no_plural(tmp_path):
+    for number, words in ((1, '1: 1 arm × 1 seed'), (2, '4: 2 arms × 2 seeds')):
+        arms = {name: {'model.num_heads': i} for i, name in enumerate('ab'[:number], 1)}
+        seeds = range(number)
+        file = write_sweep(tmp_path, arms=arms, base='a', seeds=[*seeds])
+        assert f'  {words}\n' in progress.heading(planning.load(file))
+
+
 def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
     finish(planned.runs[0].path)
     first, second, *_, price = progress.plan(planned).splitlines()[2:]
@@ -143,7 +164,7 @@ def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
     hours = left / float(flops) * 50 / 3600
     assert price == (
         f'price: {left / 1e11:.3g} × 10¹¹ FLOPs, {hours:.2g} '
-        'hours of one worker at the rate of finished runs'
+        'hours of one worker at the rate of similar runs'
     )
 
 

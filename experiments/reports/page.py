@@ -8,6 +8,7 @@ import jinja2
 import vl_convert
 
 from experiments import storage
+from experiments.command_line import console
 from experiments.reports import (
     conditions,
     designs,
@@ -84,7 +85,8 @@ def write(
             for form, data in figures.files(figure).items():
                 files[f'figures/{figure.name}.{form}'] = data
     files['tables/runs.csv'] = tables.as_csv(findings.runs(study))
-    title = study.sweep.question or f'{len(study.arms)} arms by {study.measure}'
+    number = console.counted(len(study.arms), 'arm')
+    title = study.sweep.question or f'{number} by {study.measure}'
     files['report.md'] = markdown(title, sections)
     files['index.html'] = html(title, sections)
     for name, data in files.items():
