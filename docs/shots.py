@@ -105,7 +105,9 @@ def forest():
     from experiments.sweeps import schema
 
     sweep = schema.load(ROOT / SWEEP)
-    contrasts = compare(scores.read_scores(ROOT / SCORES), contrasts=sweep.contrasts)
+    found = scores.read_scores(ROOT / SCORES)
+    data = sweep.bases(sweep.base)
+    contrasts = compare(found, contrasts=sweep.contrasts, data=data)
     named = [x._replace(base=x.base.rpartition(', ')[2]) for x in contrasts]
     figure = figures.forest(named, sweep.measure)
     return figure.chart.properties(width=230, height=alt.Step(15))

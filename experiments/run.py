@@ -60,9 +60,11 @@ def _show_plan(settings: flags.Settings, path: Path) -> None:
     from experiments import describe
     from experiments.config import check
     from experiments.costs.ledger import ledger
+    from experiments.data import sources
     from experiments.sweeps import progress
 
     config = settings.config
+    sources.load(config.data)  # refuses files that are missing
     state = directory.check_directory(path, config.to_dict())
     check.check_overrides(config, settings.overrides)
     costs = ledger(config)
@@ -74,9 +76,13 @@ def _show_plan(settings: flags.Settings, path: Path) -> None:
         with contextlib.suppress(UserError):  # of a run that cannot be read
             run = reading.read_run(beside)
             if run.finished:
-                spent.append((run.training_flops, run.result['train_seconds']))
+                seconds = run.result['train_seconds']
+                spent.append(
+                    progress.Work(run.training_flops, run.batch_flops, seconds)
+                )
     if config.train.steps:
-        print(progress.price(costs['flops']['training'], spent))
+        planned = progress.Work(costs['flops']['training'], costs['flops']['batch'])
+        print(progress.price([planned], spent))
 
 
 def _run(settings: flags.Settings, path: Path, accept_changed_parts: bool) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from experiments.command_line import console, flags, stopping
 from experiments.command_line.stopping import Stopped
-from experiments.errors import named
+from experiments.errors import UserError, named
 from experiments.runs import directory, reading
 from experiments.sweeps import planning, progress, workers
 from experiments.sweeps.schema import PlannedRun, Sweep
@@ -35,6 +35,7 @@ def main() -> None:
         _work(sweep, *args.worker)
         return
     _check_runs(sweep)
+    _check_sets(sweep, args.dry_run)
     if args.dry_run:
         print(progress.heading(sweep), progress.plan(sweep), _power(sweep), sep='\n')
     else:
@@ -82,28 +83,57 @@ def _check_runs(sweep: Sweep) -> None:
             check.build_model(run.config)
 
 
+def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:
+    """Raises UserError for unreadable evaluation sets or an unknown set in `measure`.
+
+    Args:
+      sweep: Planned.
+      is_dry_run: Whether data sets that would be downloaded are skipped.
+    """
+    from experiments.data import sources
+    from experiments.evaluation import sets
+
+    by_data = {}
+    for run in sweep.all_runs:
+        scored = run.config.evaluation.sets
+        by_data.setdefault((run.config.data, scored, run.measure), run)
+    for (data, scored, measure), run in by_data.items():
+        with named(f'arm {run.arm!r}'):
+            source = sources.load(data)
+            if is_dry_run and source.may_download:
+                continue
+            found = sets.chosen(source.evaluation(), scored, 'evaluation.sets')
+            name, _, _ = measure.partition(' ')
+            if name not in found:
+                raise UserError(
+                    f'measure={measure!r}: unknown set {name!r}. '
+                    f'Choose one of {", ".join(found)}.'
+                )
+
+
 def _power(sweep: Sweep) -> str:
-    """How large a difference the design would show, by the runs that are there."""
+    """Returns the minimum detectable difference, by the spread of finished runs."""
     from experiments.reports import analysis
 
     scores = planning.scores(sweep.runs)
     seeds = len(sweep.seeds)
     bases = sweep.bases(sweep.base)
-    sets = dict.fromkeys(bases.values())
-    looks = sweep.looks * len(sets)
+    pairs = sweep.contrasts or analysis.pairs_with(bases, bases)
+    families = analysis.families(pairs, bases)
+    looks = sweep.looks * len(families)
     lines = []
-    for base in sets:
-        arms = [arm for arm in bases if bases[arm] == base]
+    for data, of_data in families.items():
+        arms = [arm for arm in bases if bases[arm] in data]
         pilot = {arm: scores[arm] for arm in arms if arm in scores}
-        least = analysis.smallest_seen(pilot, len(arms), seeds, looks)
-        known = 'not known before two arms have two finished seeds'
+        least = analysis.minimum_detectable(pilot, arms, of_data, seeds, looks)
+        known = 'unknown until two arms have two finished seeds'
         if least is not None:
             runs = sum(map(len, pilot.values()))
             known = (
-                f'by the spread of {runs} finished runs, in 80 of 100 sweeps {seeds} '
-                f'seeds show a difference of {console.cell(least)}'
+                f'minimum detectable difference {console.cell(least)} '
+                f'(80 % power, {seeds} seeds, by the spread of {runs} finished runs)'
             )
-        where = f' beside {base}' if len(sets) > 1 else ''
+        where = f' on the data of {of_data[0][1]}' if len(families) > 1 else ''
         lines.append(f'power{where}: {known}')
     return '\n'.join(lines)
 
@@ -130,7 +160,8 @@ def _make_here(sweep: Sweep, config: str, number: int) -> None:
     runs = sweep.all_runs
     said = {run.path for run in runs if planning.has_ended(run)}
     if said:
-        print(f'{len(said)} of {len(runs)} runs have ended before', flush=True)
+        number = progress.number_of_runs(sweep)
+        print(f'{len(said)} of {number} runs have ended before', flush=True)
     with stopping.asked() as stop:
         processes = workers.start_here(config, number, folder)
         try:

@@ -15,6 +15,7 @@ from experiments import describe
 from experiments.config import load
 from experiments.costs import flops
 from experiments.costs import ledger as costs_ledger
+from experiments.errors import UserError
 from flaxformer_lite.config import build
 from flaxformer_lite.training.train_step import init_variables
 
@@ -93,6 +94,20 @@ def test_parameters_and_flops_are_those_of_the_closed_form(model):
             'logits': 3 * 2 * V * D,
         }
     )
+
+
+@pytest.mark.parametrize(('multiple', 'rows'), [(1, 97), (8, 96)])
+def test_rows_are_those_of_the_runs_batches(multiple, rows):
+    config = wmt_base.get_config()
+    load.fill(config)
+    config.batch.rows_multiple = multiple
+    found = load.from_config_dict(config)
+    assert costs_ledger.batch_shape(found) == (rows, config.batch.max_length)
+    config.batch.tokens = 7 * config.batch.max_length
+    config.batch.rows_multiple = 8
+    found = load.from_config_dict(config)
+    with pytest.raises(UserError, match='batch.rows_multiple=8 rows .*give at least'):
+        costs_ledger.batch_shape(found)
 
 
 def test_it_agrees_with_a_built_model():

@@ -58,6 +58,10 @@ def trained(tmp_path_factory):
     for name in ('my_text', 'multi30k'):
         (folder / name).mkdir()
         small_runs.write_text(folder / name, val=4, test=4, test_2016_flickr=4)
+    (folder / 'cogs').mkdir()
+    small_runs.write_text(folder / 'cogs', val=4, test=4, gen=4)
+    for file in (folder / 'cogs').glob('*.de'):
+        file.rename(file.with_suffix('.lf'))
     (folder / 'in.en').write_text('Tom sleeps.\n', encoding='utf-8')
     for name in ('train', 'val'):
         sides = [

@@ -167,15 +167,30 @@ def test_the_smallest_difference_that_is_seen_is_seen_in_four_of_five(monkeypatc
     monkeypatch.setattr(analysis, '_POINTS', 11)
     random = np.random.default_rng(5)
     pilot = drawn(400, 3, random=random)  # so that chance is known: 1
-    least = analysis.smallest_seen(pilot, arms=4, seeds=3)
+    arms = [f'arm {i}' for i in range(4)]
+    pairs = [(arm, 'arm 0') for arm in arms[1:]]
+    least = analysis.minimum_detectable(pilot, arms, pairs, seeds=3)
     seen = []
     for _ in range(400):
         scores = drawn(4, 3, effects=[0, least, 0, 0], random=random)
         seen.append(compare(scores, base='arm 0')[0].significant)
     assert abs(np.mean(seen) - 0.8) < 3 * np.sqrt(0.8 * 0.2 / 400)
-    assert analysis.smallest_seen({'a': {0: 1.0}, 'b': {0: 2.0}}, 2, 3) is None
-    assert analysis.smallest_seen(pilot, arms=2, seeds=1) is None
-    assert analysis.smallest_seen({}, arms=2, seeds=3) is None
+    constant = {'a': {0: 1.0}, 'b': {0: 2.0}}
+    assert analysis.minimum_detectable(constant, 'ab', [('a', 'b')], 3) is None
+    two = ['arm 0', 'arm 1']
+    assert analysis.minimum_detectable(pilot, two, [tuple(two)], seeds=1) is None
+    assert analysis.minimum_detectable({}, two, [tuple(two)], seeds=3) is None
+
+
+def test_a_contrast_has_the_detectable_difference_of_its_design():
+    scores = drawn(4, 3)
+    pairs = [('arm 1', 'arm 0'), ('arm 3', 'arm 2')]
+    for looks in (1, 4):
+        planned = analysis.minimum_detectable(scores, list(scores), pairs, 3, looks)
+        for contrast in compare(scores, contrasts=pairs, looks=looks):
+            assert contrast.detectable == pytest.approx(planned, rel=1e-3)
+    constant = {'a': {0: 1.0, 1: 1.0}, 'b': {0: 2.0, 1: 2.0}}
+    assert compare(constant, base='a')[0].detectable is None
 
 
 def test_what_cannot_be_compared_is_said():

@@ -6,7 +6,7 @@ import pytest
 from made_runs import REFERENCES, fail, heads, make, study, sweep, translate
 
 from experiments.errors import UserError
-from experiments.reports import analysis, conditions, findings
+from experiments.reports import analysis, conditions, findings, tables
 
 
 def test_runs_that_differ_in_any_seed_are_one_arm(tmp_path):
@@ -69,7 +69,7 @@ def verdicts(found):
 
 
 def over_sentences(found):
-    return findings.over_sentences(found, findings.from_base(found))
+    return findings.over_sentences(found, list(findings.from_base(found).values()))
 
 
 def test_the_answer_ranks_and_tests(tmp_path):
@@ -107,11 +107,11 @@ def test_over_sentences_runs_of_a_seed_are_paired(tmp_path):
     for path in paths[:2]:
         translate(path, ['Katze', 'Hund', 'Vögel'])
     rows = over_sentences(study(paths)).rows
-    assert [row[:2] for row in rows] == [('num_heads=8', 2), ('num_heads=16', 2)]
+    assert [row[:2] for row in rows] == [['num_heads=16', 2], ['num_heads=8', 2]]
     # Other sentences cannot be paired.
     translate(paths[3], ['x'] * 3, sources=['other'] * 3)
     rows = over_sentences(study(paths)).rows
-    assert [row[:2] for row in rows] == [('num_heads=8', 1), ('num_heads=16', 2)]
+    assert [row[:2] for row in rows] == [['num_heads=16', 2], ['num_heads=8', 1]]
 
 
 def test_diverged_failed_and_unfinished_runs_are_named_and_in_no_mean(tmp_path):
@@ -160,6 +160,35 @@ def test_unequal_code_and_unequal_cost_are_said(tmp_path):
     assert not conditions.warnings(study(paths[:1]))
 
 
+def test_costs_have_to_be_equal_within_each_declared_difference(tmp_path):
+    paths = [
+        make(
+            tmp_path / f'{heads}',
+            31.0,
+            result={'parameters': parameters},
+            model__num_heads=heads,
+        )
+        for heads, parameters in ((2, 1000), (4, 1000), (8, 1500), (16, 1800))
+    ]
+    names = [f'num_heads={heads}' for heads in (2, 4, 8, 16)]
+    found = study(paths)
+
+    def warned(*contrasts):
+        asked = dataclasses.replace(found.sweep, contrasts=contrasts)
+        return conditions.warnings(found._replace(sweep=asked))
+
+    assert len(warned()) == 1
+    assert not warned((names[1], names[0]))
+    unequal = (names[2], names[0])
+    (line,) = warned((names[1], names[0]), unequal)
+    pair = 'num_heads=8 − num_heads=2'
+    assert line == f'Not at equal cost: parameters from 1,000 to 1,500 in {pair}.'
+    (line,) = warned(unequal, (names[3], names[1]))
+    assert line.endswith(
+        'in num_heads=16 − num_heads=4, the largest of 2 unequal contrasts.'
+    )
+
+
 def test_declared_differences_are_the_answer(tmp_path):
     paths = heads(tmp_path, {4: (30.0, 32.0), 8: (40.0, 41.9)})
     asked = dataclasses.replace(
@@ -172,7 +201,6 @@ def test_declared_differences_are_the_answer(tmp_path):
     assert sentence == (
         f'many, from few: +9.95 (95 % interval +{low} to +{high}): better.'
     )
-    assert 'exploratory' in ranking(found).note
     # Nearer, and with less to see it by.
     paths = heads(tmp_path / 'near', {4: (30.0, 32.0), 8: (30.0, 33.0)})
     (contrast,) = findings.declared(study(paths, with_folder(asked, tmp_path / 'near')))
@@ -180,12 +208,48 @@ def test_declared_differences_are_the_answer(tmp_path):
     assert contrast.equivalent is True
     assert sentence.endswith('): equivalent.')
     (sentence,) = findings.answer(found, [contrast._replace(equivalent=False)])
-    reach = (contrast.high - contrast.low) / 2
-    words = f'): no difference shown, where one of {reach:.2f} would be.'
-    assert sentence.endswith(words)
+    words = 'no difference shown (minimum detectable difference: '
+    assert sentence.endswith(f'): {words}{contrast.detectable:.2f}).')
     alone = contrast._replace(low=None, high=None, p=None)
     (sentence,) = findings.answer(found, [alone])
     assert sentence == 'many, from few: +0.50; no test can be made.'
+
+
+def test_declared_differences_are_in_the_table_of_the_answer(tmp_path):
+    bleus = {4: (30.0, 32.0), 8: (40.0, 41.9), 16: [40.1]}
+    paths = heads(tmp_path, bleus)
+    for path in paths:
+        translate(path, REFERENCES)
+    translate(paths[-1], ['Katze', 'Hund', 'Vögel'])
+    asked = dataclasses.replace(sweep(tmp_path), contrasts=(('most', 'many'),))
+    found = study(paths, asked)
+    declared = findings.declared(found)
+    contrasts = findings.from_base(found)
+    table = findings.answer_table(found, contrasts, declared)
+    (contrast,) = declared
+    (row,) = table.rows
+    assert row[:4] == ('most', 'many', 1, contrast.effect)
+    assert tuple(row[4]) == (contrast.low, contrast.high)
+    assert row[5:9] == (
+        contrast.detectable,
+        contrast.p,
+        contrast.permuted,
+        'no difference shown',
+    )
+    assert 'most & many' in tables.latex(table)
+    # The same difference has no other interval that is not folded away.
+    others = findings.exploratory(found, contrasts)
+    assert others.aside and [other[0] for other in others.rows] == ['many', 'most']
+    over = findings.over_sentences(found, declared)
+    assert over.aside and [other[0] for other in over.rows] == ['most']
+    assert [other[0] for other in findings.arms(found).rows] == ['many', 'most', 'few']
+    all_of_them = dataclasses.replace(
+        asked, contrasts=(('few', 'most'), ('many', 'few'))
+    )
+    assert findings.exploratory(study(paths, all_of_them), contrasts) is None
+    missing = study(paths[:2], asked)
+    table = findings.answer_table(missing, {}, findings.declared(missing))
+    assert table.note.endswith('The declared differences have no scores yet.')
 
 
 def with_folder(asked, folder):

@@ -1,5 +1,7 @@
 """What a report says of a sweep's factors and of its tuning."""
 
+import csv
+
 import numpy as np
 import pytest
 from made_runs import make
@@ -166,6 +168,40 @@ def test_an_arm_stands_beside_the_base_on_its_own_data(tmp_path, monkeypatch, me
         ('3000, rezero', '3000, pre_norm'),
     ]
     assert not others
+
+
+@pytest.mark.parametrize('seeds', [[0, 1, 2], 'until(half_width=1.0, most=9)'])
+@pytest.mark.parametrize('contrasts', [[], [('3000, rezero', '3000, pre_norm')]])
+def test_an_answer_is_recomputed_with_its_design(
+    tmp_path, monkeypatch, contrasts, seeds
+):
+    monkeypatch.chdir(tmp_path)
+    factors = {
+        'rows': {f'{n}': {'data': f'grammar(pairs={n})'} for n in (2000, 3000)},
+        'model.residual': ['pre_norm', 'rezero'],
+    }
+    design = dict(factors=factors, base='2000, pre_norm', contrasts=contrasts)
+    sweep = planned(tmp_path, arms=..., seeds=seeds, **design)
+    for i, run in enumerate(sweep.runs):
+        score = 30.0 + i * i % 7 + 9 * run.arm.startswith('3000') * run.seed
+        make(run.path, score, train__seed=run.seed)
+        finish(run, score)
+    runs = [reading.read_run(run.path) for run in sweep.runs]
+    report = tmp_path / 'report'
+    page.write(arms.study(runs, sweep), report)
+    again, others = report_scores.recompute(report)
+    found = [tuple(row[:2]) for row in again.rows]
+    declared = [*contrasts, ('2000, rezero', '2000, pre_norm')][:1]
+    assert found[0] == declared[0] and not others
+    file = report / 'tables/answer.csv'
+    rows = list(csv.DictReader(file.read_text('utf-8').splitlines()))
+    assert [row.get('looks') for row in rows] == [
+        '3' if isinstance(seeds, str) else None for row in rows
+    ]
+    wrong = file.read_text('utf-8').replace(f'{again.rows[0][3]}', '99')
+    file.write_text(wrong, encoding='utf-8')
+    _, others = report_scores.recompute(report)
+    assert others == [declared[0][0]]
 
 
 @pytest.mark.parametrize('measure', ['test bleu', 'test loss'])

@@ -344,13 +344,22 @@ def test_a_dry_run_tells_what_would_run_and_writes_nothing(
     assert out.splitlines()[-1] == f'price: {flops / 1e11:.3g} × 10¹¹ FLOPs'
     assert not list(tmp_path.iterdir())
 
-    # 20 steps of 100 positions of a million FLOPs took ten seconds.
-    made_runs.make(Path('runs/other'), 30.0, result={'flops_per_token': 1_000_000})
+    # 20 steps of 100 positions took ten seconds; of one much smaller, nothing is told.
+    per_token = costs['flops']['batch'] / 100 / 2
+    made_runs.make(Path('runs/other'), 30.0, result={'flops_per_token': per_token})
+    made_runs.make(Path('runs/tiny'), 30.0, result={'flops_per_token': 1})
     made_runs.make(Path('runs/damaged'), 30.0)
     Path('runs/damaged/config.json').write_text('{', 'utf-8')
     run.main()
-    hours = flops / (20 * 100 * 1e6) * 10 / 3600
+    hours = flops / (20 * 100 * per_token) * 10 / 3600
     assert f'FLOPs, {hours:.2g} hours of one' in capsys.readouterr().out
+
+
+def test_a_dry_run_refuses_text_that_is_missing(tmp_path, monkeypatch):
+    missing = small_runs.source(tmp_path / 'gone')
+    flags = ['--config=wmt_small', '--dry_run', f'--config.data={missing}']
+    with pytest.raises(UserError, match='data: .*gone is not a folder'):
+        command(monkeypatch, run, *flags)
 
 
 def test_a_person_is_told_what_comes_next_and_a_file_is_not(monkeypatch, capsys):

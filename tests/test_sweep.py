@@ -15,6 +15,7 @@ from test_sweep_schema import write_sweep
 from experiments import storage, sweep
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
+from experiments.reports import analysis
 from experiments.runs import metrics_log
 from experiments.sweeps import planning, progress, workers
 from experiments.training import loop
@@ -125,6 +126,27 @@ def test_progress_says_what_has_ended_and_how_long_it_took(planned, capsys):
     ]
 
 
+def test_the_rate_of_a_much_smaller_run_prices_no_larger_one():
+    large = progress.Work(flops=4e9, batch=1e6)
+    small = progress.Work(flops=1e9, batch=2e5, seconds=900)
+    similar = progress.Work(flops=1e9, batch=3e5, seconds=9)
+    unknown = progress.Work(flops=None, batch=None, seconds=9)
+    bare = 'price: 4 × 10⁹ FLOPs'
+    assert progress.price([large], [small, unknown]) == bare
+    text = progress.price([large], [small, unknown, similar])
+    assert text == f'{bare}, 0.01 hours of one worker at the rate of similar runs'
+    # Without a rate for all of them there is no time of all.
+    assert 'hours' not in progress.price([large, unknown], [similar])
+
+
+def test_one_arm_and_one_seed_are_no_plural(tmp_path):
+    for number, words in ((1, '1: 1 arm × 1 seed'), (2, '4: 2 arms × 2 seeds')):
+        arms = {name: {'model.num_heads': i} for i, name in enumerate('ab'[:number], 1)}
+        seeds = range(number)
+        file = write_sweep(tmp_path, arms=arms, base='a', seeds=[*seeds])
+        assert f'  {words}\n' in progress.heading(planning.load(file))
+
+
 def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
     finish(planned.runs[0].path)
     first, second, *_, price = progress.plan(planned).splitlines()[2:]
@@ -142,7 +164,7 @@ def test_a_plan_has_costs_and_the_time_of_finished_runs_of_the_arm(planned):
     hours = left / float(flops) * 50 / 3600
     assert price == (
         f'price: {left / 1e11:.3g} × 10¹¹ FLOPs, {hours:.2g} '
-        'hours of one worker at the rate of finished runs'
+        'hours of one worker at the rate of similar runs'
     )
 
 
@@ -219,13 +241,18 @@ def test_a_dry_run_shows_all_and_writes_nothing(folder, monkeypatch, capsys):
     for run in planning.load(file).runs:
         assert str(run.path) in out
     assert 'How many heads?' in out
-    assert 'power: not known before two arms have two finished seeds' in out
+    assert 'power: unknown until two arms have two finished seeds' in out
     assert not (folder / 'runs').exists()
     pilot = {'base': {0: 4.0, 1: 4.1}, 'heads=4': {0: 4.4, 1: 4.9}}
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
     run_sweep(monkeypatch, file, '--dry_run')
     out, _ = capsys.readouterr()
-    assert 'by the spread of 4 finished runs, in 80 of 100 sweeps 2 seeds' in out
+    pairs = [('heads=4', 'base')]
+    least = analysis.minimum_detectable(pilot, ['base', 'heads=4'], pairs, 2)
+    assert (
+        f'power: minimum detectable difference {least:.4g} (80 % power, 2 seeds, by '
+        'the spread of 4 finished runs)'
+    ) in out
 
 
 def test_a_sweep_for_a_gpu_is_planned_without_one(folder, monkeypatch, capsys):
@@ -244,10 +271,21 @@ def test_a_dry_run_tells_the_power_on_each_data_set(folder, monkeypatch):
     pilot = {'simple, 2': {0: 4.0, 1: 4.1}, 'simple, 4': {0: 4.4, 1: 4.9}}
     monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
     simple, length = sweep._power(planning.load(file)).splitlines()
-    beside = 'power beside simple, 2: by the spread of 4 finished runs, in 80 of 100'
-    assert simple.startswith(beside)
-    unknown = 'not known before two arms have two finished seeds'
-    assert length == f'power beside length, 2: {unknown}'
+    where = 'power on the data of simple, 2: minimum detectable difference '
+    assert simple.startswith(where)
+    unknown = 'unknown until two arms have two finished seeds'
+    assert length == f'power on the data of length, 2: {unknown}'
+
+
+def test_a_dry_run_tells_the_power_of_the_declared_contrasts(folder, monkeypatch):
+    heads = {name: {'model.num_heads': int(name)} for name in ('1', '2', '4')}
+    pairs = [('4', '2')]
+    file = write_sweep(folder, arms=heads, base='1', contrasts=pairs)
+    pilot = {'2': {0: 4.0, 3: 4.1}, '4': {0: 4.4, 3: 4.9}}
+    monkeypatch.setattr(planning, 'scores', lambda runs: pilot)
+    least = analysis.minimum_detectable(pilot, list(heads), pairs, 2)
+    power = sweep._power(planning.load(file))
+    assert power.startswith(f'power: minimum detectable difference {least:.4g} (80 %')
 
 
 @pytest.mark.parametrize(
@@ -263,6 +301,36 @@ def test_what_cannot_be_is_said_first(folder, monkeypatch, arm, argument, messag
     with pytest.raises(UserError, match=message):
         run_sweep(monkeypatch, file, argument)
     assert not (folder / 'runs').exists()
+
+
+@pytest.mark.parametrize('flags', [[], ['--dry_run']])
+@pytest.mark.parametrize(
+    ('fields', 'message'),
+    [
+        ({}, "measure='vla loss': unknown set 'vla'. Choose one of val."),
+        ({'evaluation.sets': 'val'}, "evaluation.sets='val' leaves out 'vla'"),
+        ({'evaluation.sets': 'vla'}, "evaluation.sets: there is no set 'vla'"),
+        ({'data': small_runs.source('gone')}, "arm 'base': data: gone is not a folder"),
+    ],
+)
+def test_a_set_that_is_not_there_is_refused_before_the_first_run(
+    folder, monkeypatch, flags, fields, message
+):
+    data = {'data': small_runs.source('text')}
+    overrides = small_runs.SHORT | data | fields
+    arms = {'base': {}}
+    file = write_sweep(folder, overrides=overrides, arms=arms, measure='vla loss')
+    with pytest.raises(UserError, match=message):
+        run_sweep(monkeypatch, file, *flags)
+    assert not (folder / 'runs').exists()
+
+
+def test_a_dry_run_downloads_nothing(folder, monkeypatch, capsys):
+    public = 'tfds(name="wmt14_translate/de-en", source="en", target="de")'
+    for data in (public, f'mix(sources=[{public!r}])'):
+        file = write_small(folder, {'base': {}}, data=data)
+        assert run_sweep(monkeypatch, file, '--dry_run') == 0
+        assert 'price: ' in capsys.readouterr().out
 
 
 @pytest.mark.slow

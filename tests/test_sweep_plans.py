@@ -6,9 +6,10 @@ from scipy import stats
 from test_sweep import FAILED, fail, write
 from test_sweep_schema import write_sweep
 
+from experiments.command_line import console
 from experiments.costs.ledger import ledger
 from experiments.errors import UserError
-from experiments.sweeps import planning, workers
+from experiments.sweeps import planning, progress, workers
 from experiments.training import loop
 
 SMALL = {'model.d_model': 16, 'model.num_heads': 2, 'train.steps': 100}
@@ -71,6 +72,36 @@ def test_each_arm_is_reported_with_the_value_that_was_best_for_it(folder):
     assert str(sweep.runs[3].path) == 'runs/heads/wide/0.003/seed=1'
     assert {run.config.evaluation.sets for run in sweep.runs} == {''}
     assert sweep.ended
+
+
+def test_a_tuned_sweep_is_priced_and_counted_with_what_follows(folder, capsys):
+    sweep = planned(folder, tune=TUNE)
+    assert progress.number_of_runs(sweep) == 6 + 4
+    flops = {
+        run.arm: float(ledger(run.config)['flops']['training']) for run in sweep.trials
+    }
+    price, more = progress.plan(sweep).splitlines()[-2:]
+    total = sum(flops.values()) * (3 + 2)
+    assert price == f'price: {console.cell(total)} FLOPs'
+    assert more == '4 runs more with the values chosen'
+    said = set()
+    for run in sweep.trials:
+        finish(run, by_value(run))
+        sweep = progress.say_ended(sweep, said)
+    assert sweep.runs and progress.number_of_runs(sweep) == 10
+    for run in sweep.runs:
+        finish(run, 30.0)
+    progress.say_ended(sweep, said)
+    counts = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert counts == [f'[{i}/10]' for i in range(1, 11)]
+
+
+def test_seeds_that_may_be_added_count_as_the_most(folder, capsys):
+    sweep = planned(folder, seeds='until(half_width=1.0, most=9)')
+    assert len(sweep.runs) == 2 * 3
+    finish(sweep.runs[0], 1.0)
+    progress.say_ended(sweep, set())
+    assert capsys.readouterr().out.startswith('[1/at most 18] base, seed 0: ')
 
 
 def test_of_a_loss_the_least_is_best(folder):

@@ -92,6 +92,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun: `1 arm`, `2 arms`."""
+    return f'{number:,} {noun}' if number == 1 else f'{number:,} {noun}s'
+
+
 def say_next(command: str) -> None:
     """Says to a person, at a terminal, what comes next; in other outputs nothing."""
     if sys.stdout.isatty():

@@ -141,12 +141,14 @@ def batch_shape(config: ExperimentConfig) -> tuple[int, int]:
     """Rows and length of a batch of the longest rows; shorter text has shorter rows."""
     length = config.batch.max_length
     parts = config.train.accumulate
-    rows = config.batch.tokens // length // parts * parts
+    multiple = config.batch.rows_multiple * parts
+    rows = config.batch.tokens // length // multiple * multiple
     if not rows:
         raise UserError(
-            f'batch.tokens={config.batch.tokens} is less than a row of '
+            f'batch.tokens={config.batch.tokens} is less than '
+            f'batch.rows_multiple={config.batch.rows_multiple} rows of '
             f'batch.max_length={length} in each of train.accumulate={parts} parts; '
-            f'give at least {length * parts}'
+            f'give at least {length * multiple}'
         )
     return rows, length
 

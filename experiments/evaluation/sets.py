@@ -1,6 +1,6 @@
 """Evaluation sets: which of a source's are scored, and their lines."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from experiments.data.sources.base import Pair, Sets, as_references
 from experiments.data.tokenizers.base import on_one_line
@@ -25,7 +25,7 @@ def chosen(
       UserError: a named set is not there, is empty, or has pairs with a blank side.
     """
     found = {}
-    for name in _names(names, sets) or sets:
+    for name in split_names(names, sets) or sets:
         if name not in sets:
             raise UserError(
                 f'{field}: there is no set {name!r}; there is {", ".join(sets)}'
@@ -38,7 +38,7 @@ def chosen(
     return found
 
 
-def _names(listed: str, sets: Sets) -> list[str]:
+def split_names(listed: str, sets: Container[str]) -> list[str]:
     """Returns the names in a comma-separated list; a set's own name may have commas."""
     parts = listed.split(',')
     found = []

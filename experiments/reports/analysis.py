@@ -11,13 +11,14 @@ contrasts).
 import collections
 import operator
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
 LEVEL = 0.05
+POWER = 0.8  # at which a difference is called detectable
 _BOOTSTRAPS = 2_000
 _EXCHANGES = 9_999
 _POINTS = 15  # the binary logarithm of how many an integral has
@@ -84,6 +85,14 @@ class Contrast(NamedTuple):
         """Whether chance alone would rarely bring such a difference."""
         return self.p is not None and self.p < LEVEL
 
+    @property
+    def detectable(self) -> float | None:
+        """The minimum detectable difference at a power of 80 %; None without a test."""
+        if self.low is None or self.high is None or not self.error:
+            return None
+        bound = (self.high - self.low) / 2 / self.error
+        return _detectable(bound, self.freedom) * self.error
+
 
 def compare(
     scores: Scores,
@@ -124,9 +133,7 @@ def compare(
         pairs = list(combinations(scores, 2))
     _check(scores, pairs)
     data = data or {}
-    by_data = collections.defaultdict(list)
-    for pair in pairs:
-        by_data[frozenset(map(data.get, pair))].append(pair)
+    by_data = families(pairs, data)
     found = {}
     for sets, of_sets in by_data.items():
         own = {arm: x for arm, x in scores.items() if data.get(arm) in sets}
@@ -135,12 +142,20 @@ def compare(
     return [found[pair] for pair in pairs]
 
 
-def pairs_with(bases: Mapping[str, str], scores: Scores) -> list[Pair]:
-    """Each arm with its own base, where that is another one and both have scores."""
+def families(
+    pairs: Sequence[Pair], data: Mapping[str, str]
+) -> dict[frozenset[str | None], list[Pair]]:
+    """Groups pairs by the data of their arms; each group has an error of its own."""
+    by_data = collections.defaultdict(list)
+    for pair in pairs:
+        by_data[frozenset(map(data.get, pair))].append(pair)
+    return by_data
+
+
+def pairs_with(bases: Mapping[str, str], arms: Collection[str]) -> list[Pair]:
+    """Each of these arms with its own base, where that is another of them."""
     return [
-        (arm, bases[arm])
-        for arm in scores
-        if bases[arm] != arm and bases[arm] in scores
+        (arm, bases[arm]) for arm in arms if bases[arm] != arm and bases[arm] in arms
     ]
 
 
@@ -364,37 +379,46 @@ class Largest:
         return float(np.exp(found))
 
 
-def smallest_seen(pilot: Scores, arms: int, seeds: int, looks: int = 1) -> float | None:
-    """The least difference from the base that 80 of 100 experiments would show.
+def _detectable(bound: float, freedom: int) -> float:
+    """Returns the mean at which a t is beyond a bound with a probability of `POWER`."""
+    from scipy import optimize, stats
+
+    def missed(mean):
+        return POWER - float(stats.nct.sf(bound, freedom, mean))
+
+    found: Any = optimize.brentq(missed, 0, 10 * bound)
+    return float(found)
+
+
+def minimum_detectable(
+    pilot: Scores,
+    arms: Sequence[str],
+    pairs: Sequence[Pair],
+    seeds: int,
+    looks: int = 1,
+) -> float | None:
+    """Returns the difference that a planned design detects with a power of 80 %.
 
     Args:
-      pilot: scores of earlier runs, by which chance is told.
-      arms: of the design, its base among them.
-      seeds: of each arm.
-      looks: as in `compare`.
+      pilot: Scores of earlier runs, which estimate the variance of the errors.
+      arms: All arms of the design.
+      pairs: Those that are compared.
+      seeds: Number of seeds of each arm.
+      looks: As in `compare`.
 
     Returns:
-      None where the pilot does not tell chance, or the design leaves none to tell.
+      None where the pilot has no estimate, or the design leaves no degree of freedom.
     """
-    freedom = (arms - 1) * (seeds - 1)
+    freedom = (len(arms) - 1) * (seeds - 1)
     if freedom == 0 or not pilot:
         return None
     _, _, variance, _ = _fit(pilot)
     if variance == 0:
         return None
-    from scipy import optimize, stats
-
-    others = arms - 1
-    differences = np.eye(others, arms)
-    differences[:, others] = -1
+    differences = _differences(pairs, arms)
     bound = Largest(differences, freedom).bound(LEVEL / looks)
-
-    def missed(distance):
-        return 0.8 - float(stats.nct.sf(bound, freedom, distance))
-
-    distance: Any = optimize.brentq(missed, 0, 10 * bound)
     error = np.sqrt(2 * variance / seeds)
-    return float(distance * error)
+    return float(_detectable(bound, freedom) * error)
 
 
 class OverSentences(NamedTuple):

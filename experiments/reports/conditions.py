@@ -161,14 +161,31 @@ def _unequal_results(study: Study) -> list[str]:
 
 
 def _unequal_cost(study: Study) -> list[str]:
-    """Costs whose means over seeds are further apart than `_EQUAL_COST` allows."""
+    """Costs whose means over seeds are further apart than `_EQUAL_COST` allows.
+
+    Where a sweep declares contrasts, the arms of each have to be equal, not all arms.
+    """
+    by_name = {arm.name: arm for arm in study.arms}
+    compared: list[tuple[str, ...]] = [tuple(by_name)]
+    if study.sweep.contrasts:
+        compared = [pair for pair in study.sweep.contrasts if set(pair) <= set(by_name)]
     lines = []
     for entry, words in _COSTS.items():
-        costs = [arm.cost(entry) for arm in study.arms]
-        means = [cost.mean for cost in costs if cost is not None]
-        if means and max(means) > _EQUAL_COST * min(means):
-            least, most = map(console.cell, (min(means), max(means)))
-            lines.append(f'Not at equal cost: {words} from {least} to {most}.')
+        unequal = []
+        for names in compared:
+            costs = [by_name[name].cost(entry) for name in names]
+            means = [cost.mean for cost in costs if cost is not None]
+            if means and max(means) > _EQUAL_COST * min(means):
+                unequal.append((max(means) / min(means), min(means), max(means), names))
+        if not unequal:
+            continue
+        _, least, most, names = max(unequal)
+        line = f'{words} from {console.cell(least)} to {console.cell(most)}'
+        if study.sweep.contrasts:
+            line += f' in {" − ".join(names)}'
+        if len(unequal) > 1:
+            line += f', the largest of {len(unequal)} unequal contrasts'
+        lines.append(f'Not at equal cost: {line}.')
     return lines
 
 

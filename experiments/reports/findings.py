@@ -26,6 +26,10 @@ COSTS = {
     'tokens_per_second': 'tokens a second',
     'peak_memory_bytes': 'peak memory, bytes',
 }
+OTHER_SENTENCES = (
+    'These intervals also allow for other test sentences, so they differ from those of '
+    'the answer, which holds for this test set.'
+)
 NOTHING_ACROSS_SEEDS = 'one seed: nothing can be said across seeds'
 
 
@@ -90,6 +94,87 @@ def _word(study: Study, contrast: Contrast) -> str:
     return 'no difference shown'
 
 
+def answer_table(
+    study: Study, contrasts: Mapping[str, Contrast], asked: Sequence[Contrast]
+) -> Table:
+    """Returns the table `answer`: the declared differences, or else all from the base.
+
+    Args:
+      study: What is compared.
+      contrasts: The result of `from_base`.
+      asked: The result of `declared`.
+    """
+    if asked:
+        table = _differences(study, asked)
+    else:
+        table = ranking(study, contrasts)
+        if study.sweep.contrasts:
+            note = f'{table.note} The declared differences have no scores yet.'
+            table = table._replace(note=note)
+    looks = study.sweep.looks
+    if looks == 1:
+        return table
+    # `--recompute` has no sweep that says it.
+    rows = [(*row, looks) for row in table.rows]
+    return table._replace(columns=(*table.columns, 'looks'), rows=rows)
+
+
+def _differences(study: Study, asked: Sequence[Contrast]) -> Table:
+    """Returns a row for each declared difference."""
+    decimals = ('difference', '95 % interval', 'detectable')
+    columns = ('arm', 'from', 'seeds', *decimals, 'p', 'p, permuted', 'verdict')
+    rows = []
+    for x in asked:
+        effect, interval, p = cells_of(x)
+        said = 'no test can be made' if p is None else _word(study, x)
+        test = (effect, interval, x.detectable, p, permuted(x), said)
+        rows.append((x.arm, x.base, x.seeds, *test))
+    note = (
+        'Difference: adjusted for seeds, which the arms share. The intervals of this '
+        'table hold simultaneously, and p is adjusted for all of its rows. Detectable: '
+        'the minimum detectable difference at a power of 80 %. Permuted: p by '
+        'exchanging arms within seeds, which assumes no normal errors.'
+    )
+    scores = decimals if study.measure.is_of_translations else ()
+    return Table('answer', 'Declared differences', columns, rows, scores, note)
+
+
+def arms(study: Study) -> Table:
+    """Returns the arms with their scores, the best first."""
+    rows = [(arm.name, arm.spread(study.measure)) for arm in study.ranked()]
+    measure = str(study.measure)
+    scores = (measure,) if study.measure.is_of_translations else ()
+    note = 'Mean ± standard deviation over seeds.'
+    title = 'Arms, the best first'
+    return Table('arms', title, ('arm', measure), rows, scores, note)
+
+
+def exploratory(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None:
+    """Returns the differences from the base that a sweep does not declare.
+
+    Args:
+      study: What is compared.
+      contrasts: The result of `from_base`.
+
+    Returns:
+      None where all are declared.
+    """
+    asked = set(map(frozenset, study.sweep.contrasts))
+    others = {arm: x for arm, x in contrasts.items() if {x.arm, x.base} not in asked}
+    if not others:
+        return None
+    table = ranking(study, contrasts)
+    return table._replace(
+        name='exploratory',
+        title='Other differences from the base',
+        rows=[row for row in table.rows if row[0] in others],
+        aside=(
+            'They are exploratory: the sweep does not declare them. Their intervals '
+            'belong to the comparison of all arms with the base.'
+        ),
+    )
+
+
 def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
     """The table of the answer: a row an arm, with its test against the base.
 
@@ -128,48 +213,52 @@ def ranking(study: Study, contrasts: Mapping[str, Contrast]) -> Table:
             ' Data sets stand one after another, each beside the base on its own data, '
             'whose runs alone tell its chance; they share the error rate.'
         )
-    if study.sweep.contrasts:
-        note += ' Of these, what the question does not name is exploratory.'
     scores = decimals if study.measure.is_of_translations else ()
     return Table('answer', 'Arms, the best first', columns, rows, scores, note)
 
 
-def over_sentences(study: Study, contrasts: Mapping[str, Contrast]) -> Table | None:
-    """Each arm beside the base, over other seeds and other sentences at once.
+def over_sentences(study: Study, contrasts: Sequence[Contrast]) -> Table | None:
+    """Returns the same differences over other seeds and other sentences at once.
 
     Args:
-      study: whose arms they are.
-      contrasts: as `from_base` has them.
+      study: What is compared.
+      contrasts: The differences of the answer.
 
     Returns:
       None where the measure is no score of translations, or nothing can be paired.
 
     Raises:
-      UserError: translations cannot be read.
+      UserError: Translations cannot be read.
     """
     if not study.measure.is_of_translations:
         return None
+    by_name = {arm.name: arm for arm in study.arms}
     pairs = {}
-    for part in study.by_data:
-        for arm in part.arms:
-            found = [] if arm is part.base else _paired_translations(part, arm)
-            if found:
-                pairs[arm.name] = found
-                metric = metric_of(part.base.scored[0], study.measure)
+    for contrast in contrasts:
+        base, arm = by_name[contrast.base], by_name[contrast.arm]
+        found = _paired_translations(study, base, arm)
+        if found:
+            pairs[contrast] = found
+            metric = metric_of(base.scored[0], study.measure)
     if not pairs:
         return None
+    bases = {contrast.base for contrast in pairs}
     rows = []
-    for name, found in pairs.items():
-        contrast = contrasts.get(name)
-        if contrast is not None and contrast.seeds != len(found):
-            contrast = None  # its error is that of more seeds than are paired
+    for contrast, found in pairs.items():
+        # Its error is that of more seeds than are paired.
+        known = contrast if contrast.seeds == len(found) else None
         family = len(pairs) * study.sweep.looks
-        test = paired_test(metric, found, family, contrast)
+        test = paired_test(metric, found, family, known)
         share = None
         if test.share is not None:
             share = f'{test.share:.0%}'
-        rows.append((name, len(found), *cells_of(test), share))
-    names = ('arm', 'seeds', 'difference', '95 % interval', 'p', 'by sentences')
+        row = [contrast.arm, len(found), *cells_of(test), share]
+        if len(bases) > 1:
+            row.append(contrast.base)
+        rows.append(row)
+    names = ['arm', 'seeds', 'difference', '95 % interval', 'p', 'by sentences']
+    if len(bases) > 1:
+        names.append('from')
     note = (
         f"Set {study.measure.set}: an arm's runs less the base's of their seeds, as "
         'they would be with other sentences of this kind, too. By sentences: the share '
@@ -178,13 +267,15 @@ def over_sentences(study: Study, contrasts: Mapping[str, Contrast]) -> Table | N
         'Of one seed they tell two runs apart, and nothing of other seeds.'
     )
     title = 'Over seeds and sentences'
-    return Table('over_sentences', title, names, rows, names[2:4], note)
+    return Table(
+        'over_sentences', title, names, rows, names[2:4], note, aside=OTHER_SENTENCES
+    )
 
 
-def _paired_translations(study: Study, arm: Arm) -> list[Paired]:
-    """By seed what the base and an arm make of sentences that are always the same."""
+def _paired_translations(study: Study, base: Arm, arm: Arm) -> list[Paired]:
+    """By seed what two arms make of sentences that are always the same."""
     name = study.measure.set
-    bases = {run.seeds: run for run in study.base.scored}
+    bases = {run.seeds: run for run in base.scored}
     pairs: list[Paired] = []
     for run in arm.scored:
         if run.seeds not in bases:
@@ -248,7 +339,7 @@ def answer(study: Study, contrasts: Sequence[Contrast] = ()) -> list[str]:
 
 
 def _sentence(study: Study, contrast: Contrast) -> str:
-    """An effect with its interval, what can be said, and what could have been seen."""
+    """An effect with its interval, its verdict and what the design could detect."""
     form = console.score if study.measure.is_of_translations else console.cell
     effect, interval, _ = cells_of(contrast)
     text = f'{contrast.arm}, from {contrast.base}: {shown(effect, form)}'
@@ -258,8 +349,8 @@ def _sentence(study: Study, contrast: Contrast) -> str:
     text = f'{text} (95 % interval {shown(interval, form)}): {word}'
     if word != 'no difference shown':
         return f'{text}.'
-    reach = (interval.high - interval.low) / 2
-    return f'{text}, where one of {shown(reach, form)} would be.'
+    detectable = shown(contrast.detectable, form)
+    return f'{text} (minimum detectable difference: {detectable}).'
 
 
 def costs(study: Study) -> Table:
@@ -275,14 +366,25 @@ def costs(study: Study) -> Table:
 
 
 def runs(study: Study) -> Table:
-    """What decides, a row a run: all that the answer is computed of."""
+    """What decides, a row a run: all that the answer is computed of.
+
+    Where data are a factor, `data` is the level: arms of one level share their errors.
+    """
+    factor = study.sweep.factor_of_data
     rows = []
     for arm in study.arms:
         by_seeds = arm.by_seeds(study.measure)
         for run in arm.scored:
-            if run.seeds in by_seeds:
-                rows.append((arm.name, run.seed, by_seeds[run.seeds]))
-    return Table('runs', 'Runs', ('arm', 'seed', 'score'), rows)
+            if run.seeds not in by_seeds:
+                continue
+            row = [arm.name, run.seed, by_seeds[run.seeds]]
+            if factor is not None:
+                row.append(study.sweep.levels[arm.name][factor])
+            rows.append(row)
+    columns = ['arm', 'seed', 'score']
+    if factor is not None:
+        columns.append('data')
+    return Table('runs', 'Runs', columns, rows)
 
 
 def scores(study: Study) -> Table:

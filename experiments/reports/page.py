@@ -8,6 +8,7 @@ import jinja2
 import vl_convert
 
 from experiments import storage
+from experiments.command_line import console
 from experiments.reports import (
     conditions,
     designs,
@@ -84,7 +85,8 @@ def write(
             for form, data in figures.files(figure).items():
                 files[f'figures/{figure.name}.{form}'] = data
     files['tables/runs.csv'] = tables.as_csv(findings.runs(study))
-    title = study.sweep.question or f'{len(study.arms)} arms by {study.measure}'
+    number = console.counted(len(study.arms), 'arm')
+    title = study.sweep.question or f'{number} by {study.measure}'
     files['report.md'] = markdown(title, sections)
     files['index.html'] = html(title, sections)
     for name, data in files.items():
@@ -100,14 +102,16 @@ def _answer(study: Study, notes: Sequence[str]) -> Section:
     contrasts = findings.from_base(study)
     declared = findings.declared(study)
     drawn = declared or list(contrasts.values())
+    of_arms = [findings.arms(study), findings.exploratory(study, contrasts)]
     return Section(
         'Answer',
         findings.answer(study, declared),
         _some(
-            findings.ranking(study, contrasts),
+            findings.answer_table(study, contrasts, declared),
+            *(of_arms if declared else ()),
+            findings.over_sentences(study, drawn),
             designs.effects(study),
             designs.across_data(study),
-            findings.over_sentences(study, contrasts),
         ),
         _some(
             figures.forest(drawn, str(study.measure)),

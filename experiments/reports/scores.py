@@ -83,26 +83,37 @@ def recompute(folder: Path) -> tuple[Table, list[str]]:
     """The answer of a shipped report, of the scores that it ships.
 
     Returns:
-      the differences from the report's base, or that of each data set, and the arms of
-      which its `answer.csv` says something else, to three digits.
+      the differences of the report's answer, and the arms of which its `answer.csv`
+      says something else, to three digits.
 
     Raises:
       UserError: `tables/runs.csv` or `tables/answer.csv` is not there or no table of a
         report.
     """
-    found = read_scores(folder / 'tables/runs.csv')
+    runs = folder / 'tables/runs.csv'
+    found = read_scores(runs)
+    of_runs = _read_rows(runs, COLUMNS)
+    data = {row['arm']: row['data'] for row in of_runs if 'data' in row}
     answer = folder / 'tables/answer.csv'
-    rows = {row['arm']: row for row in _read_rows(answer, ('arm',))}
-    of_sets = [arm for arm, row in rows.items() if row.get('verdict') == 'the base']
-    if not of_sets:
+    rows = _read_rows(answer, ('arm',))
+    of_sets = [row['arm'] for row in rows if row.get('verdict') == 'the base']
+    if of_sets:
+        bases = dict.fromkeys(found, of_sets[0])
+        bases |= {row['arm']: row['from'] for row in rows if 'from' in row}
+        pairs = pairs_with(bases, found)
+        data = data or bases
+    elif rows and all(row.get('from') for row in rows):
+        bases = {}
+        pairs = [(row['arm'], row['from']) for row in rows]
+    else:
         raise UserError(f'{answer} is not the answer of a report: it names no base')
-    bases = dict.fromkeys(found, of_sets[0])
-    bases |= {arm: row['from'] for arm, row in rows.items() if 'from' in row}
+    looks = int(rows[0].get('looks') or 1)
     with user_errors(f'{answer}: '):
-        contrasts = compare(found, contrasts=pairs_with(bases, found), data=bases)
+        contrasts = compare(found, contrasts=pairs, looks=looks, data=data)
+    shipped = {(row['arm'], row.get('from') or bases[row['arm']]): row for row in rows}
     others = []
     for contrast in contrasts:
-        if not _is_shipped(contrast, rows.get(contrast.arm, {})):
+        if not _is_shipped(contrast, shipped.get((contrast.arm, contrast.base), {})):
             others.append(contrast.arm)
     return as_table(contrasts), others
 

@@ -53,6 +53,7 @@ class Table(NamedTuple):
         standard deviation.
       scores: names of columns whose numbers have two decimals.
       note: what stands below it.
+      aside: Why a page folds the table away; empty for a table that is shown.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Any]]
     scores: Collection[str] = ()
     note: str = ''
+    aside: str = ''
 
     def cells(self) -> list[list[str]]:
         """The values as text."""

@@ -112,10 +112,15 @@ class Run:
         return _product(result.get('tokens_per_second'), result.get('train_seconds'))
 
     @property
-    def training_flops(self) -> float | None:
-        """Those of a position of a batch, times the positions of all batches."""
+    def batch_flops(self) -> float | None:
+        """Those of a position of a batch, times the positions of a batch."""
         flops = self.result.get('flops_per_token')
-        return _product(flops, self.config.get('batch.tokens'), self.result['step'])
+        return _product(flops, self.config.get('batch.tokens'))
+
+    @property
+    def training_flops(self) -> float | None:
+        """Those of all batches."""
+        return _product(self.batch_flops, self.result['step'])
 
     @property
     def evaluations(self) -> dict[str, Entries]:

@@ -20,6 +20,7 @@ from experiments.command_line import console, flags
 from experiments.config.load import flatten
 from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError, named, user_errors
+from experiments.evaluation import sets
 from experiments.metrics.base import OF_MODELS
 from experiments.runs import directory, reading
 from experiments.runs.reading import Outcome
@@ -235,6 +236,12 @@ def _check_runs(sweep: Sweep, runs: Sequence[PlannedRun]) -> None:
             raise ValueError(
                 f'measure={shown(run.measure)} is not the name of a set and one of '
                 f"{', '.join(known)}, such as 'test bleu'"
+            )
+        scored = run.config.evaluation.sets
+        if scored and name not in sets.split_names(scored, [name]):
+            raise ValueError(
+                f'measure={shown(run.measure)}: evaluation.sets={shown(scored)} leaves '
+                f'out {name!r}. Add it, or measure a set that is listed.'
             )
         publishable = Choices(*known, 'parameters')
         for entry in sweep.published.get(run.arm, {}):

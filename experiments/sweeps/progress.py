@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.command_line import console
 from experiments.metrics.base import OF_MODELS
@@ -12,15 +12,19 @@ from experiments.runs import reading
 from experiments.sweeps import planning
 from experiments.sweeps.schema import PlannedRun, Sweep
 
+_SIMILAR = 4.0  # factor between the FLOPs of steps
+
 
 def heading(sweep: Sweep) -> str:
     """The sweep's facts, a line each."""
     arms, seeds = len(sweep.arms), len(sweep.seeds)
     most = 'at most ' if sweep.until else ''
-    runs = f'{most}{arms * seeds}: {arms} arms × {seeds} seeds'
+    product = f'{console.counted(arms, "arm")} × {console.counted(seeds, "seed")}'
+    runs = f'{most}{arms * seeds}: {product}'
     if sweep.tune is not None:
         trials = len(sweep.trials) // arms
-        runs = f'{runs}, after {trials} trials of {sweep.tune.field} each'
+        tried = console.counted(trials, 'trial')
+        runs = f'{runs}, after {tried} of {sweep.tune.field} each'
     return console.facts(
         {
             'sweep': sweep.name,
@@ -36,7 +40,8 @@ def heading(sweep: Sweep) -> str:
 def plan(sweep: Sweep) -> str:
     """A row for each run: what it is, what it costs, and where; below, what is left.
 
-    The time of a run is the mean of those of its arm that have finished.
+    The time of a run is the mean of those of its arm that have finished. The price
+    includes the runs that follow once an arm is tuned.
     """
     from experiments.costs.ledger import ledger
 
@@ -46,38 +51,87 @@ def plan(sweep: Sweep) -> str:
     rows = []
     left = []
     spent = []
+    planned = {run.arm for run in sweep.runs}
     for title, runs in arms.items():
         book = ledger(runs[0].config)
         parameters = book['parameters']['total']
         flops = float(book['flops']['training'])
+        batch = float(book['flops']['batch'])
         seconds = [planning.result(run).get('train_seconds') for run in runs]
         mean = _mean(seconds)
         time = None
         if mean is not None:
             time = console.duration(mean)
-        spent += [(flops, taken) for taken in seconds if taken is not None]
+        spent += [Work(flops, batch, taken) for taken in seconds if taken is not None]
         for run in runs:
             status = planning.outcome(run).status
             costs = (parameters, flops, time)
             rows.append([title, run.seed, status, *costs, run.path])
             if not planning.has_ended(run):
-                left.append(flops)
+                left.append(Work(flops, batch))
+        arm = runs[0].arm
+        if arm not in planned:  # a value has to be chosen first
+            planned.add(arm)
+            left += [Work(flops, batch)] * len(sweep.seeds)
     names = ['arm', 'seed', 'status', 'parameters', 'FLOPs', 'time', 'directory']
-    return f'{console.table(names, rows)}\n{price(sum(left), spent)}'
+    lines = [console.table(names, rows), price(left, spent)]
+    later = number_of_runs(sweep) - len(sweep.all_runs)
+    if sweep.tune is not None and later > 0:
+        lines.append(f'{console.counted(later, "run")} more with the values chosen')
+    return '\n'.join(lines)
 
 
-def price(left: float, spent: Sequence[tuple[Any, float]]) -> str:
-    """What runs cost by their FLOPs; in hours, too, where others have finished.
+def number_of_runs(sweep: Sweep) -> int:
+    """Returns how many runs a sweep has, with those that are not planned yet.
+
+    Of `until` it is the most that there can be.
+    """
+    if sweep.ended:
+        return len(sweep.all_runs)
+    return len(sweep.trials) + len(sweep.arms) * len(sweep.seeds)
+
+
+class Work(NamedTuple):
+    """What a run costs.
+
+    Attributes:
+      flops: Of the training; None if unknown.
+      batch: Of a step; None if unknown.
+      seconds: How long the training took.
+    """
+
+    flops: float | None
+    batch: float | None
+    seconds: float = 0.0
+
+    def resembles(self, other: 'Work') -> bool:
+        """Whether the steps are of similar size, so that one's rate tells the other's.
+
+        Small steps use a fraction of a device's rate: most of their time is overhead.
+        """
+        if not (self.flops and other.flops and self.batch and other.batch):
+            return False
+        return max(self.batch, other.batch) <= _SIMILAR * min(self.batch, other.batch)
+
+
+def price(left: Sequence[Work], spent: Sequence[Work]) -> str:
+    """Returns what runs cost in FLOPs, and in hours if similar runs have finished.
 
     Args:
-      left: FLOPs of what has not finished.
-      spent: FLOPs, where they are known, and seconds of each run that has.
+      left: What has not finished.
+      spent: What has.
     """
-    text = f'price: {console.cell(float(left))} FLOPs'
-    rates = [seconds / flops for flops, seconds in spent if flops]
-    if rates:
-        hours = left * fmean(rates) / 3600
-        text += f', {hours:.2g} hours of one worker at the rate of finished runs'
+    total = sum(work.flops or 0.0 for work in left)
+    text = f'price: {console.cell(float(total))} FLOPs'
+    hours = 0.0
+    for work in left:
+        similar = [x for x in spent if work.resembles(x)]
+        if not similar:
+            return text
+        rate = fmean(x.seconds / x.flops for x in similar if x.flops)
+        hours += (work.flops or 0.0) * rate / 3600
+    if hours:
+        text += f', {hours:.2g} hours of one worker at the rate of similar runs'
     return text
 
 
@@ -95,7 +149,9 @@ def say_ended(sweep: Sweep, said: set[Path]) -> Sweep:
     ended = list(filter(planning.has_ended, new))
     if ended and sweep.tune is not None:
         sweep = planning.plan(sweep)
-    number = len(sweep.all_runs)
+    number = str(number_of_runs(sweep))
+    if sweep.until is not None and not sweep.ended:
+        number = f'at most {number}'
     for run in ended:
         said.add(run.path)
         print(f'[{len(said)}/{number}] {run}: {_came_out(run)}', flush=True)

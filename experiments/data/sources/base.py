@@ -30,10 +30,13 @@ class Source:
       source: the code of the language to translate from, such as `'en'`.
       target: the code of the language to translate to.
       left_out: how many pairs the last whole pass of `train` did not give, by why.
+      may_download: Whether reading may download a data set. A dry run then checks the
+        arguments only.
     """
 
     source: str
     target: str
+    may_download: bool = False
     left_out: Mapping[str, int] = types.MappingProxyType({})
 
     def train(self) -> Iterator[Pair]:
@@ -142,6 +145,7 @@ class OfSplits(Source):
       split, dev: which, in the notation of the package that reads the set.
     """
 
+    may_download = True
     split: str
     dev: str
 

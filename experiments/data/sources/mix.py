@@ -70,6 +70,10 @@ class Mix(Source, Checked):
             leaves += part._leaves if isinstance(part, Mix) else [part]
         return leaves
 
+    @property
+    def may_download(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return any(part.may_download for part in self._parts)
+
     def train(self):
         check_apart(self._leaves)
         return self._mixed()
