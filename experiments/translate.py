@@ -47,7 +47,7 @@ def main() -> None:
     memory.keep_freed()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
-        runs = [trained_run.open_trained(path) for path in args.workdir]
+        runs = [trained_run.open_trained(x, args.trust_code) for x in args.workdir]
         _check_tokenizers(args.workdir, runs)
         usual = runs[0].config.evaluation
         settings = dataclasses.replace(usual, decode=args.decode or usual.decode)
@@ -108,6 +108,7 @@ def _parser() -> flags.Parser:
         help=f'write a page that shows how the first {_MOST_SENTENCES} came about, too',
     )
     parser.add_argument('--seed', type=int, default=0, help='of sampling')
+    flags.add_trust_code(parser)
     return parser
 
 
