@@ -167,7 +167,8 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
     """
     with as_user_error('write', file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        opened = file.open('a+', encoding='utf-8')
+        refuse_link(file)
+        opened = open(file, 'a+', encoding='utf-8', opener=_open_no_link)
     with opened:
         if not _lock(opened, wait):
             opened.seek(0)
@@ -186,8 +187,30 @@ def is_free(file: Path) -> bool:
     """Whether no process has the lock of a file, as far as the system knows."""
     if not file.exists():
         return True
-    with file.open() as opened:
+    with as_user_error('read', file):
+        refuse_link(file)
+        opened = open(file, encoding='utf-8', opener=_open_no_link)
+    with opened:
         return _lock(opened, wait=False)
+
+
+def refuse_link(path: Path) -> None:
+    """Refuses a link in a directory that may come from others.
+
+    It could lead to any file of this user.
+
+    Raises:
+      UserError: the path is a link.
+    """
+    if path.is_symlink():
+        raise UserError(f'{path} is a link. Remove it, so that nothing else is changed')
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    # Windows has neither flag. Without the second one, a pipe would wait for a writer.
+    for name in ('O_NOFOLLOW', 'O_NONBLOCK'):
+        flags |= getattr(os, name, 0)
+    return os.open(path, flags, 0o666)
 
 
 def _lock(file: IO[str], wait: bool) -> bool:

@@ -179,6 +179,28 @@ def test_of_several_that_want_a_folder_one_makes_it(tmp_path):
 # The lock.
 
 
+def test_a_lock_that_is_a_link_or_no_file_is_refused(tmp_path):
+    kept = tmp_path / 'kept'
+    kept.write_text('mine')
+    lock = tmp_path / '.lock'
+    lock.symlink_to(kept)
+    for use in (storage.is_free, lambda file: storage.locked(file).__enter__()):
+        with pytest.raises(UserError, match='lock is a link. Remove it'):
+            use(lock)
+    (tmp_path / '.cache.lock').symlink_to(kept)
+    with pytest.raises(UserError, match='cache.lock is a link'):
+        storage.cache_folder(tmp_path / 'cache', pytest.fail)
+    assert kept.read_text() == 'mine'
+    # A link that takes the file's place after the look is not followed, either.
+    with pytest.raises(OSError, match='symbolic link'):
+        open(lock, 'a+', opener=storage._open_no_link)
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(UserError, match='cannot write .*lock: '):
+        with storage.locked(lock):
+            pass
+
+
 def test_one_process_at_a_time_has_a_lock(tmp_path):
     file = tmp_path / 'run' / '.lock'
     assert storage.is_free(file)

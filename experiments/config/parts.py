@@ -48,6 +48,7 @@ def save(path: Path, fields: Mapping[str, Any]) -> None:
       UserError: a file cannot be read or written.
     """
     folder = path / FOLDER
+    storage.refuse_link(folder)
     copies = _copies(path)
     now = {}
     for package in packages(fields):

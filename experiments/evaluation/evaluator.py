@@ -169,6 +169,7 @@ def _write_translations(
     has no more. The commands of sacreBLEU and COMET read these files:
     `sacrebleu val.reference.txt -i …`.
     """
+    storage.refuse_link(file.parent)
     sources, references = sets.lines_of(pairs)
     by_number = list(itertools.zip_longest(*references, fillvalue=''))
     paths = pair_paths(file.parent, name, len(by_number))
