@@ -66,6 +66,19 @@ def write(path: Path, data: str | bytes) -> None:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
+def write_output(path: Path, data: str | bytes) -> None:
+    """Writes a file that the user named; raises UserError if that fails.
+
+    It never replaces a device, a pipe or a link: it writes to them, or to the file that
+    the link leads to.
+    """
+    if path.is_symlink() or (exists(path) and not path.is_file()):
+        with as_user_error('write', path):
+            path.write_bytes(data.encode() if isinstance(data, str) else data)
+    else:
+        write(path, data)
+
+
 def append(path: Path, data: bytes) -> None:
     """Adds data to a file; raises UserError if the disk is full.
 

@@ -36,6 +36,8 @@ _MOST_SENTENCES = 20  # of a page
 
 def main() -> None:
     args = _parser().parse_args()
+    if args.html:
+        _check_html(args.html)
     schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
     # These import JAX, so they come after the flags: a mistake is answered at once.
@@ -112,6 +114,15 @@ def _parser() -> flags.Parser:
     return parser
 
 
+def _check_html(path: Path) -> None:
+    """Refuses, before any work, a page that cannot be written."""
+    reason = storage.obstacle(path.parent)
+    if path.is_dir():
+        reason = 'it is a directory'
+    if reason:
+        raise UserError(f'--html={path} cannot be written: {reason}. Give another file')
+
+
 def _model_of(runs: Sequence['TrainedRun']) -> tuple[Any, Any]:
     """The model of one run or of an ensemble, and its averaged variables."""
     from experiments.runs import trained_run
@@ -168,4 +179,4 @@ def _write_page(
             answers.append({'text': text, **explainer.explain(text, strategy)})
         except UserError as error:
             warn(f'--html leaves {text[:40]!r} … out: {error}')
-    storage.write(path, page.html([explainer], answers=answers))
+    storage.write_output(path, page.html([explainer], answers=answers))

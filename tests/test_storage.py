@@ -24,6 +24,31 @@ def test_a_file_is_written_whole_and_its_folders_made(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ['b.txt']
 
 
+def test_an_output_goes_through_links_and_into_what_is_no_file(tmp_path):
+    file, link = tmp_path / 'file', tmp_path / 'link'
+    link.symlink_to('file')
+    storage.write_output(link, 'new')  # and makes the file
+    storage.write_output(link, 'newer')
+    assert file.read_text() == 'newer' and link.is_symlink()
+    storage.write_output(file, b'as by write')
+    assert file.read_bytes() == b'as by write'
+
+    pipe = tmp_path / 'pipe'
+    os.mkfifo(pipe)
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), 'rb') as reader:
+        storage.write_output(pipe, 'through')
+        assert reader.read() == b'through'
+    assert pipe.is_fifo()
+    null = tmp_path / 'null'
+    null.symlink_to(os.devnull)
+    storage.write_output(null, 'gone')
+    storage.write_output(Path(os.devnull), 'gone')
+    assert null.is_symlink() and Path(os.devnull).is_char_device()
+    with pytest.raises(UserError, match='cannot write .*: Is a directory'):
+        storage.write_output(tmp_path, 'x')
+    assert {p.name for p in tmp_path.iterdir()} == {'file', 'link', 'pipe', 'null'}
+
+
 def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / 'file'
     storage.write(path, 'old')
