@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from experiments.evaluation.opened_run import OpenedRun
 
 
-def open_run(path: 'Path | str') -> 'OpenedRun':
+def open_run(path: 'Path | str', trust_code: bool = False) -> 'OpenedRun':
     """Opens the run in a directory: its model, and what can be asked of it.
+
+    Args:
+      path: the run's directory.
+      trust_code: as `OpenedRun`.
 
     Raises:
       UserError: this is not the directory of a run that has a checkpoint; as
@@ -23,4 +27,4 @@ def open_run(path: 'Path | str') -> 'OpenedRun':
     """
     from experiments.evaluation.opened_run import OpenedRun  # which imports JAX
 
-    return OpenedRun(path)
+    return OpenedRun(path, trust_code)

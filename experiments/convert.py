@@ -64,6 +64,7 @@ def _parser() -> flags.Parser:
     written.add_argument(
         '--quantization', choices=('float32', 'int8'), help='of --to=ctranslate2'
     )
+    flags.add_trust_code(parser)
     return parser
 
 
@@ -74,7 +75,7 @@ def _write_export(args: argparse.Namespace) -> str:
     """Writes a run for another program, and says where."""
     from experiments.conversion import export
 
-    export.export(args.folder, args.to, args.out, args.quantization)
+    export.export(args.folder, args.to, args.out, args.quantization, args.trust_code)
     return f'{args.out}: {args.folder} for {args.to}'
 
 

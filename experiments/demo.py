@@ -14,28 +14,37 @@ if __name__ == '__main__':
     command.run('experiments.demo')
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from experiments.browser.server import BEAMS, Server
 from experiments.command_line import flags, screen
 from experiments.runtime import memory
 
+if TYPE_CHECKING:
+    from experiments.evaluation.explainer import Explainer
+
 
 def main() -> None:
     args = _parser().parse_args()
-    server = Server(args.port)
+    with Server(args.port) as server:
+        runs = _open(args)
+        print(f'http://{server.hosts[0]}/ (Ctrl-C ends it)', flush=True)
+        server.serve(runs)
+
+
+def _open(args: Any) -> 'list[Explainer]':
+    """Opens the runs and compiles what answers need."""
     with screen.on_stderr('opening the run') as shown:
         # These import JAX, so they come after the flags: a mistake is answered at once.
         from experiments.evaluation.explainer import Explainer
         from experiments.evaluation.opened_run import OpenedRun
 
         memory.keep_freed()
-        runs = [Explainer(OpenedRun(path)) for path in args.workdir]
+        runs = [Explainer(OpenedRun(x, args.trust_code)) for x in args.workdir]
         shown.begin('compiling')
         for run in runs:
             run.explain('a', run.strategy(BEAMS[2]))
-
-    print(f'http://{server.hosts[0]}/ (Ctrl-C ends it)', flush=True)
-    server.serve(runs)
+    return runs
 
 
 def _parser() -> flags.Parser:
@@ -53,4 +62,5 @@ def _parser() -> flags.Parser:
         default=8017,
         help='of this machine on which the page is; 0 for one that is free',
     )
+    flags.add_trust_code(parser)
     return parser

@@ -104,6 +104,9 @@ def _check_out(folder: Path) -> None:
     flags.require_packages('--out', flags.OF_REPORTS, 'report', without)
     if storage.exists(folder / directory.CONFIG):
         raise UserError(f'--out={folder} is the directory of a run: give another')
+    reason = storage.obstacle(folder)
+    if reason:
+        raise UserError(f'--out={folder} cannot be written: {reason}. Give another')
 
 
 def _recompute(folder: Path) -> None:

@@ -17,7 +17,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from experiments.command_line import console, flags, stopping
 from experiments.command_line.screen import Screen
@@ -51,7 +51,7 @@ def main() -> None:
         return
     processes.initialize(args)
     with processes.errors_end_all():
-        _run(settings, path, args.accept_changed_parts)
+        _run(settings, path, args)
         processes.leave()
 
 
@@ -85,7 +85,7 @@ def _show_plan(settings: flags.Settings, path: Path) -> None:
         print(progress.price([planned], spent))
 
 
-def _run(settings: flags.Settings, path: Path, accept_changed_parts: bool) -> None:
+def _run(settings: flags.Settings, path: Path, args: Any) -> None:
     """Trains, or shows the result of a run that has ended."""
     with (
         _standard_output() as out,
@@ -102,7 +102,8 @@ def _run(settings: flags.Settings, path: Path, accept_changed_parts: bool) -> No
                 path,
                 settings.overrides,
                 screen,
-                accept_changed_parts,
+                args.accept_changed_parts,
+                args.trust_code,
             )
             screen.close()
             console.say_next(f'python -m experiments.translate --workdir={path}')

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 def main() -> None:
     parser = flags.Parser(__doc__)
     parser.add_argument('--workdir', type=Path, required=True, help='of the run')
+    flags.add_trust_code(parser)
     args = parser.parse_args()
     pairs = _read_pairs()
     # These import JAX, so they come after the flags: a mistake is answered at once.
@@ -39,7 +40,7 @@ def main() -> None:
 
     memory.keep_freed()
     with screen.on_stderr('opening the run') as shown:
-        run = OpenedRun(args.workdir)
+        run = OpenedRun(args.workdir, args.trust_code)
         score = Scorer(run.model, run.tokenizer, run.config.evaluation.batch_tokens)
         shown.begin('scoring')
         for number, tokens in enumerate(score(run.variables, pairs), 1):

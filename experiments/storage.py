@@ -94,6 +94,19 @@ def write(path: Path, data: str | bytes) -> None:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
+def write_output(path: Path, data: str | bytes) -> None:
+    """Writes a file that the user named; raises UserError if that fails.
+
+    It never replaces a device, a pipe or a link: it writes to them, or to the file that
+    the link leads to.
+    """
+    if path.is_symlink() or (exists(path) and not path.is_file()):
+        with as_user_error('write', path):
+            path.write_bytes(data.encode() if isinstance(data, str) else data)
+    else:
+        write(path, data)
+
+
 def append(path: Path, data: bytes) -> None:
     """Adds data to a file; raises UserError if the disk is full.
 
@@ -195,7 +208,8 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
     """
     with as_user_error('write', file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        opened = file.open('a+', encoding='utf-8')
+        refuse_link(file)
+        opened = open(file, 'a+', encoding='utf-8', opener=_open_no_link)
     with opened:
         if not _lock(opened, wait):
             opened.seek(0)
@@ -214,8 +228,30 @@ def is_free(file: Path) -> bool:
     """Whether no process has the lock of a file, as far as the system knows."""
     if not file.exists():
         return True
-    with file.open() as opened:
+    with as_user_error('read', file):
+        refuse_link(file)
+        opened = open(file, encoding='utf-8', opener=_open_no_link)
+    with opened:
         return _lock(opened, wait=False)
+
+
+def refuse_link(path: Path) -> None:
+    """Refuses a link in a directory that may come from others.
+
+    It could lead to any file of this user.
+
+    Raises:
+      UserError: the path is a link.
+    """
+    if path.is_symlink():
+        raise UserError(f'{path} is a link. Remove it, so that nothing else is changed')
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    # Windows has neither flag. Without the second one, a pipe would wait for a writer.
+    for name in ('O_NOFOLLOW', 'O_NONBLOCK'):
+        flags |= getattr(os, name, 0)
+    return os.open(path, flags, 0o666)
 
 
 def _lock(file: IO[str], wait: bool) -> bool:

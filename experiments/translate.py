@@ -37,6 +37,8 @@ _MOST_SENTENCES = 20  # of a page
 
 def main() -> None:
     args = _parser().parse_args()
+    if args.html:
+        _check_html(args.html)
     schema.check_value('--seed', schema.fields()['train.seed'].kind, args.seed)
 
     # These import JAX, so they come after the flags: a mistake is answered at once.
@@ -48,7 +50,7 @@ def main() -> None:
     memory.keep_freed()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
-        runs = [trained_run.open_trained(path) for path in args.workdir]
+        runs = [trained_run.open_trained(x, args.trust_code) for x in args.workdir]
         _check_tokenizers(args.workdir, runs)
         usual = runs[0].config.evaluation
         settings = dataclasses.replace(usual, decode=args.decode or usual.decode)
@@ -118,7 +120,17 @@ def _parser() -> flags.Parser:
         help=f'write a page that shows how the first {_MOST_SENTENCES} came about, too',
     )
     parser.add_argument('--seed', type=int, default=0, help='of sampling')
+    flags.add_trust_code(parser)
     return parser
+
+
+def _check_html(path: Path) -> None:
+    """Refuses, before any work, a page that cannot be written."""
+    reason = storage.obstacle(path.parent)
+    if path.is_dir():
+        reason = 'it is a directory'
+    if reason:
+        raise UserError(f'--html={path} cannot be written: {reason}. Give another file')
 
 
 def _model_of(runs: Sequence['TrainedRun']) -> tuple[Any, Any]:
@@ -177,4 +189,4 @@ def _write_page(
             answers.append({'text': text, **explainer.explain(text, strategy)})
         except UserError as error:
             warn(f'--html leaves {text[:40]!r} … out: {error}')
-    storage.write(path, page.html([explainer], answers=answers))
+    storage.write_output(path, page.html([explainer], answers=answers))

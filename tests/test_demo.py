@@ -5,6 +5,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -115,7 +116,9 @@ def test_other_pages_and_names_that_lead_here_are_refused(running, method, heade
         (QUESTION | {'run': 1}, {}, 400, 'run must be from 0 to 0'),
         (QUESTION | {'run': -1}, {}, 400, 'run must be from 0 to 0'),
         (QUESTION | {'text': 'x' * 401}, {}, 400, 'has 401 characters, more than 400'),
-        (b'x' * (server.MOST_BYTES + 1), {}, 413, 'at most 20,000 bytes, not 20,001'),
+        (b'x' * (server.MOST_BYTES + 1), {}, 413, 'at most 20,000 bytes'),
+        (QUESTION, {'Content_Length': '9' * 5_000}, 413, 'at most 20,000 bytes'),
+        (b'', {'Content_Length': '9' * 5_000, 'Host': 'x'}, 403, 'the host must be'),
         (b'', {'Content_Length': '-5'}, 400, 'a question is JSON such as'),
     ],
 )
@@ -180,6 +183,33 @@ def test_a_browser_that_leaves_is_no_error(capfd):
         assert answered.wait(20)
         assert ask(started, b'{')[0] == 400
     assert capfd.readouterr().err == ''
+
+
+@pytest.mark.parametrize(
+    ('start', 'answer'),
+    [
+        (b'POST /translate HTTP/1.1\r\nX: ', b' 403 '),
+        (
+            b'POST /translate HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json'
+            b'\r\nContent-Length: 20000\r\n\r\n',
+            b' 400 ',
+        ),
+    ],
+    ids=['headers', 'body'],
+)
+def test_a_request_that_trickles_in_is_ended(start, answer, monkeypatch):
+    monkeypatch.setattr(server, 'MOST_SECONDS', 1)
+    with serving(explainer()) as started:
+        with socket.create_connection(started.server_address) as client:
+            client.settimeout(0.2)
+            client.sendall(start.replace(b'%s', started.hosts[0].encode()))
+            found = b''
+            for _ in range(100):
+                with contextlib.suppress(TimeoutError):
+                    found = client.recv(100)
+                    break
+                client.sendall(b'x')
+    assert answer in found
 
 
 def test_a_port_that_is_taken_is_one_line(running):
@@ -256,6 +286,10 @@ def test_translate_writes_the_page_of_what_it_prints(
     assert [x['text'] for x in data['answers']] == ['My dog sleeps.', 'My cat.']
     assert [x['texts'][0] for x in data['answers']] == [first, last]
     assert "--html leaves 'a cat a cat" in printed.err
+    link = tmp_path / 'link.html'
+    link.symlink_to('target.html')
+    lines_to_page(trained, link, 'a\n', monkeypatch)
+    assert link.is_symlink() and (tmp_path / 'target.html').is_file()
     for flag in ('--decode=sample', f'--workdir={trained}'):
         with pytest.raises(UserError, match='shows how one run searches'):
             lines_to_page(trained, tmp_path / 'y.html', 'a', monkeypatch, flag)

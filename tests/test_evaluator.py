@@ -53,6 +53,15 @@ def test_a_mean_of_checkpoints_has_files_of_its_own(evaluator, tmp_path):
     assert {'val.source.txt', 'val.reference.txt'} < {x.name for x in folder.iterdir()}
 
 
+def test_translations_are_not_written_through_a_link(evaluator, tmp_path, capsys):
+    (tmp_path / 'elsewhere').mkdir()
+    (tmp_path / 'translations').symlink_to('elsewhere')
+    assert evaluator(1.0, 'val', PAIRS, 6).scores['loss'] == 1.0
+    assert 'not saved: ' in (err := capsys.readouterr().err)
+    assert 'translations is a link. Remove it' in err
+    assert not any((tmp_path / 'elsewhere').iterdir())
+
+
 def test_what_training_has_scored_is_not_scored_again(evaluator):
     found = evaluator(1.0, 'val', PAIRS, 6)
     results = evaluator.every(1.0, {'test': PAIRS[:1], 'val': PAIRS}, [6])

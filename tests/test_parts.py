@@ -1,9 +1,14 @@
 """Parts from elsewhere: kept with a run, found again, told of where they changed."""
 
 import importlib
+import importlib.util
+import inspect
 import json
+import os
+import py_compile
 import re
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,8 +18,19 @@ import small_runs
 from ml_collections import ConfigDict
 
 import experiments
-from experiments import evaluate, kinds, translate
+from experiments import (
+    convert,
+    demo,
+    describe,
+    evaluate,
+    kinds,
+    run,
+    score,
+    storage,
+    translate,
+)
 from experiments.config import load, parts, schema
+from experiments.config.schema import ExperimentConfig
 from experiments.errors import UserError
 from experiments.runtime import mesh
 from flaxformer_lite.attention.base import Attention
@@ -34,13 +50,14 @@ FIELDS = small_runs.FIELDS | {
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     """Moves to a folder, as a command there begins: nothing of it is imported yet."""
-    paths = list(sys.path)
+    paths, finders = list(sys.path), list(sys.meta_path)
 
     def go(name):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         monkeypatch.chdir(folder)
         monkeypatch.setattr(sys, 'path', [str(folder), *paths])
+        monkeypatch.setattr(sys, 'meta_path', list(finders))
         for module in [x for x in sys.modules if x.startswith('my_')]:
             monkeypatch.delitem(sys.modules, module)
         importlib.invalidate_caches()
@@ -71,13 +88,13 @@ def test_the_example_trains_and_is_used_from_elsewhere_then_changes(
     (world('there') / 'in.en').write_text('Tom sleeps.\n')
     used = 'warning: my_parts is not found from here: its copy in .*/run/parts is used'
     capsys.readouterr()
-    command(monkeypatch, evaluate, f'--workdir={path}')
+    command(monkeypatch, evaluate, f'--workdir={path}', '--trust_code')
     out, err = capsys.readouterr()
     assert re.search(r'^val +4 ', out, re.MULTILINE) and re.fullmatch(f'{used}\n', err)
     world('there')
     with open('in.en') as lines:
         monkeypatch.setattr(sys, 'stdin', lines)
-        command(monkeypatch, translate, f'--workdir={path}')
+        command(monkeypatch, translate, f'--workdir={path}', '--trust_code')
     out, err = capsys.readouterr()
     assert out.count('\n') == 1 and re.fullmatch(f'{used}\n', err)
 
@@ -93,6 +110,121 @@ def test_the_example_trains_and_is_used_from_elsewhere_then_changes(
     assert 'resuming at step 2' in capsys.readouterr().out
     assert (path / 'parts.1' / 'my_parts.py').read_text() == EXAMPLE
     assert (path / 'parts' / 'my_parts.py').read_text() == f'{EXAMPLE}\n'
+
+    # Every way to open the run from elsewhere refuses to run its copy.
+    world('there')
+    config = f'--config={path}/config.json'
+    small = ['--config=wmt_small', '--workdir=new', *small_runs.flags({'data': data})]
+    distilled = ['--config.train.loss=distillation', f'--config.train.teacher={path}']
+    refused = re.escape(f'{path}/parts: the config names code that cannot be imported')
+    for module, *arguments in [
+        (run, config, '--workdir=new'),
+        (run, config, f'--workdir={path}'),
+        (run, config, '--workdir=new', '--dry_run'),
+        (run, *small, f'--config.init_from={path}'),
+        (run, *small, *distilled),
+        (describe, config),
+        (translate, f'--workdir={path}'),
+        (evaluate, f'--workdir={path}'),
+        (score, f'--workdir={path}'),
+        (demo, f'--workdir={path}', '--port=0'),
+        (convert, str(path), '--to=huggingface', '--out=new'),
+    ]:
+        with open(os.devnull) as nothing:
+            monkeypatch.setattr(sys, 'stdin', nothing)
+            with pytest.raises(UserError, match=f'{refused}.*: my_parts.py. Read it'):
+                command(monkeypatch, module, *arguments)
+        assert 'my_parts' not in sys.modules, module
+    with pytest.raises(UserError, match=refused):
+        experiments.open_run(path)
+    assert os.listdir() == ['in.en']
+    command(monkeypatch, describe, '--trust_code', config)
+    assert 'my_parts' in sys.modules
+
+
+def make_run(path, attention, **files):
+    """Writes the config of a run, and what its directory holds in `parts/`."""
+    config = ExperimentConfig().to_dict()
+    config['model']['attention'] = attention
+    storage.write_json(path / 'config.json', load.to_store(config))
+    for name, text in files.items():
+        storage.write(path / 'parts' / name, text)
+    return path
+
+
+def test_code_that_the_config_does_not_name_is_never_run(world):
+    here = world('here')
+    names = ['sentencepiece', 'optax', 'json', 'wandb', 'my_other', 'experiments']
+    hostile = {f'{name}.py': 'raise AssertionError' for name in names}
+    named = '[softmax, optax.X, json.X, experiments.X, __main__.X]'
+    path = make_run(here / 'run', named, **hostile)
+    before = [*sys.path], [*sys.meta_path]
+    said = []
+    parts.use(path, said.append, trust_code=True)
+    assert ([*sys.path], [*sys.meta_path]) == before
+    assert len(said) == 1 and 'optax.py has changed since' in said[0]
+
+    mine = make_run(here / 'mine', 'my_parts.X', **hostile, **{'my_parts.py': ''})
+    with pytest.raises(UserError, match='imported from here: my_parts.py. Read it'):
+        parts.use(mine)
+    parts.use(mine, said.append, trust_code=True)
+    used = f'my_parts is not found from here: its copy in {mine}/parts is used'
+    assert said[1:] == [used]
+    for name in ('my_other', 'wandb'):
+        assert importlib.util.find_spec(name) is None
+    found = importlib.util.find_spec('sentencepiece')
+    assert found and 'site-packages' in str(found.origin)
+
+
+def test_of_trusted_code_the_sources_are_run_and_nothing_else(world):
+    here = world('here')
+    sources = {
+        'my_parts.py': 'VALUE = 1',
+        'my_package/__init__.py': 'from my_package import near',
+        'my_package/near.py': 'VALUE = 2',
+        'my_folder/deep/far.py': 'VALUE = 3',
+    }
+    named = '[my_parts.X, my_package.X, my_folder.deep.far.X]'
+    path = make_run(here / 'run', named, **sources)
+    other = here / 'other.py'
+    other.write_text('VALUE = 0')
+    for name in sources:
+        file = path / 'parts' / name
+        compiled = importlib.util.cache_from_source(str(file))
+        # Python runs this one without a look at the source.
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(other), compiled, invalidation_mode=mode)
+    (path / 'parts/my_package/evil.pyc').write_bytes(Path(compiled).read_bytes())
+    listed = ', '.join(sorted(sources))
+    with pytest.raises(UserError, match=f'from here: {listed}. Read'):
+        parts.use(path)
+    parts.use(path, trust_code=True)
+    assert importlib.import_module('my_parts').VALUE == 1
+    assert importlib.import_module('my_package').near.VALUE == 2
+    assert importlib.import_module('my_folder.deep.far').VALUE == 3
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module('my_package.evil')
+    assert inspect.getsource(sys.modules['my_package.near']) == 'VALUE = 2\n'
+    # Opened once more, as a warm start or a teacher is: they are the run's own.
+    parts.use(path, pytest.fail)
+
+
+def test_a_module_that_is_here_is_used_and_needs_no_trust(world):
+    here = world('here')
+    files = {'my_parts.py': 'VALUE = 1', 'my_package/near.py': ''}
+    path = make_run(here / 'run', '[my_parts.X, my_package.near.X]', **files)
+    (here / 'my_package').mkdir()
+    (here / 'my_package/near.py').write_text('')
+    (here / 'my_parts.py').write_text('VALUE = 1')
+    parts.use(path, pytest.fail)
+    (here / 'my_parts.py').write_text('VALUE = 2')
+    (here / 'my_package/near.py').unlink()
+    said = []
+    parts.use(path, said.append, trust_code=True)
+    assert importlib.import_module('my_parts').VALUE == 2
+    (changed,) = said
+    for name in files:
+        assert str(here / name) in changed
 
 
 HOW_TO_TRAIN_AND_DECODE = """
@@ -147,7 +279,7 @@ def test_schedule_optimizer_and_strategy_are_ones_own(world, cache):
     np.testing.assert_allclose(rates, [0.02, 0.01], rtol=1e-6)
 
     world('there')
-    run = experiments.open_run(path)
+    run = experiments.open_run(path, trust_code=True)
     abstract = mesh.abstract_variables(run.model)
     before, after = (
         run.trained.checkpoints.average([step], abstract).variables for step in (1, 2)

@@ -259,7 +259,7 @@ def test_the_table_needs_no_package_of_a_report(tmp_path):
     ('arguments', 'message'),
     [
         (['--out=RUN'], 'is the directory of a run: give another'),
-        (['--out=FILE'], 'cannot write .*: Not a directory'),
+        (['--out=FILE'], 'cannot be written: .*/file is not a directory. Give another'),
         (['--out=NEW', '--base=x'], '--base=x: there is no such arm; there is .*run'),
         (['--out=NEW', '--measure=x'], '--measure=.x. must be a set and a score'),
         (['--out=NEW', '--against=x'], "--against: invalid choice: 'x'"),

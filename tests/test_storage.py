@@ -24,6 +24,31 @@ def test_a_file_is_written_whole_and_its_folders_made(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ['b.txt']
 
 
+def test_an_output_goes_through_links_and_into_what_is_no_file(tmp_path):
+    file, link = tmp_path / 'file', tmp_path / 'link'
+    link.symlink_to('file')
+    storage.write_output(link, 'new')  # and makes the file
+    storage.write_output(link, 'newer')
+    assert file.read_text() == 'newer' and link.is_symlink()
+    storage.write_output(file, b'as by write')
+    assert file.read_bytes() == b'as by write'
+
+    pipe = tmp_path / 'pipe'
+    os.mkfifo(pipe)
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), 'rb') as reader:
+        storage.write_output(pipe, 'through')
+        assert reader.read() == b'through'
+    assert pipe.is_fifo()
+    null = tmp_path / 'null'
+    null.symlink_to(os.devnull)
+    storage.write_output(null, 'gone')
+    storage.write_output(Path(os.devnull), 'gone')
+    assert null.is_symlink() and Path(os.devnull).is_char_device()
+    with pytest.raises(UserError, match='cannot write .*: Is a directory'):
+        storage.write_output(tmp_path, 'x')
+    assert {p.name for p in tmp_path.iterdir()} == {'file', 'link', 'pipe', 'null'}
+
+
 def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / 'file'
     storage.write(path, 'old')
@@ -177,6 +202,28 @@ def test_of_several_that_want_a_folder_one_makes_it(tmp_path):
 
 
 # The lock.
+
+
+def test_a_lock_that_is_a_link_or_no_file_is_refused(tmp_path):
+    kept = tmp_path / 'kept'
+    kept.write_text('mine')
+    lock = tmp_path / '.lock'
+    lock.symlink_to(kept)
+    for use in (storage.is_free, lambda file: storage.locked(file).__enter__()):
+        with pytest.raises(UserError, match='lock is a link. Remove it'):
+            use(lock)
+    (tmp_path / '.cache.lock').symlink_to(kept)
+    with pytest.raises(UserError, match='cache.lock is a link'):
+        storage.cache_folder(tmp_path / 'cache', pytest.fail)
+    assert kept.read_text() == 'mine'
+    # A link that takes the file's place after the look is not followed, either.
+    with pytest.raises(OSError, match='symbolic link'):
+        open(lock, 'a+', opener=storage._open_no_link)
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(UserError, match='cannot write .*lock: '):
+        with storage.locked(lock):
+            pass
 
 
 def test_one_process_at_a_time_has_a_lock(tmp_path):

@@ -5,7 +5,9 @@ name this machine as its host, which a page whose name was made to lead here can
 come from the page itself, as the browser says; and be JSON, which no form can send.
 """
 
+import contextlib
 import json
+import socket
 import sys
 import threading
 import time
@@ -26,6 +28,8 @@ BEAMS = (1, 2, 4, 8)  # to choose from
 MOST_CHARACTERS = 400  # of a sentence
 MOST_BYTES = 20_000  # of a question
 MOST_QUESTIONS = 20  # a second
+MOST_SECONDS = 10  # until a request is here
+_MOST_DIGITS = 9  # that are read of a length
 _GONE = (ConnectionError, TimeoutError)
 _JSON = 'application/json'
 _KINDS = [int, str, int, list, int]
@@ -123,13 +127,29 @@ class _Handler(BaseHTTPRequestHandler):
     """One request. Each ends its connection, so that no rest of it is read as another.
 
     Attributes:
-      timeout: seconds that it waits for what was announced.
+      timeout: seconds that it waits for each part of a request.
     """
 
     server: Server
-    timeout = 10
+    timeout = MOST_SECONDS
     server_version = 'flaxformer_lite'
     sys_version = ''
+
+    def handle(self) -> None:
+        # The socket's own timeout is that of one read: who sends a byte now and then
+        # would never reach it.
+        timer = threading.Timer(MOST_SECONDS, self._end_request)
+        timer.daemon = True
+        timer.start()
+        try:
+            super().handle()
+        finally:
+            timer.cancel()
+
+    def _end_request(self) -> None:
+        """Reads no more of the request; what was read is answered."""
+        with contextlib.suppress(OSError):  # it has ended
+            self.connection.shutdown(socket.SHUT_RD)
 
     def do_GET(self) -> None:
         self._respond(self._page)
@@ -142,17 +162,16 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.page
 
     def _answer(self) -> bytes:
-        # It is read whatever it is: whoever still writes would not see the answer.
         length = self.headers.get('Content-Length', '')
-        size = int(length) if length.isdecimal() else 0
-        asked = self.rfile.read(min(size, 10 * MOST_BYTES))
+        # Python refuses to read a number of thousands of digits.
+        size = int(length[:_MOST_DIGITS]) if length.isdecimal() else 0
+        # It is read whatever it is: whoever still writes would not see the answer.
+        asked = self.rfile.read(size) if size <= 10 * MOST_BYTES else b''
         self._check_sender('/translate')
         if self.headers.get_content_type() != _JSON:
             raise Refused(415, f'a question is {_JSON}')
         if size > MOST_BYTES:
-            raise Refused(
-                413, f'a question has at most {MOST_BYTES:,} bytes, not {size:,}'
-            )
+            raise Refused(413, f'a question has at most {MOST_BYTES:,} bytes')
         return json.dumps(self.server.answer(asked)).encode()
 
     def _check_sender(self, path: str) -> None:

@@ -136,6 +136,15 @@ def main(run: Callable[[], None]) -> None:
         sys.exit(1)
 
 
+def add_trust_code(parser: Parser) -> None:
+    """Adds the flag by which code from the directories of runs may be run."""
+    parser.add_argument(
+        '--trust_code',
+        action='store_true',
+        help='run code from the directory of a run, where it cannot be imported here',
+    )
+
+
 def whole_number(text: str, least: int = 0) -> int:
     """The type of a flag that counts something."""
     if not text.isdecimal() or int(text) < least:
@@ -165,21 +174,38 @@ def parse(parser: Parser, argv: Sequence[str] | None = None) -> tuple[Any, Setti
     """
     parser.add_argument('--config', required=True, help=CONFIG_HELP)
     parser.overrides = [f'--config.{field}' for field in schema.fields()]
+    add_trust_code(parser)
     argv = sys.argv[1:] if argv is None else argv
     if {'-h', '--help'} & set(argv):
         parser.epilog = _help(argv)
     args, overrides = parser.parse_known_args(argv)
-    return args, settings(args.config, overrides)
+    found = settings(args.config, overrides, args.trust_code)
+    if args.trust_code:
+        # Once trusted, their modules can be imported by whatever opens them later.
+        for field in ('init_from', 'train.teacher'):
+            _trust(field, flatten(found.config.to_dict())[field])
+    return args, found
 
 
-def settings(path: str, overrides: Sequence[str]) -> Settings:
+def _trust(field: str, run: str) -> None:
+    if run:
+        with named(field):
+            parts.use(Path(run).expanduser(), trust_code=True)
+
+
+def settings(path: str, overrides: Sequence[str], trust_code: bool = False) -> Settings:
     """The settings of a config file and of overrides, `['--config.a.b=value', …]`.
+
+    Args:
+      trust_code: whether code in a run's directory may be run, as `parts.use` says.
 
     Raises:
       UserError: an unknown field, a value that cannot be, or no such config.
     """
     file = find(path)
     config = _load(file)
+    if file.suffix == '.json':
+        parts.use(file.parent, trust_code=trust_code)
     before = flatten(config.to_dict())
     _override(config, overrides)
     after = flatten(config.to_dict())
@@ -276,7 +302,6 @@ def evaluate(file: Path) -> Any:
 def _load(file: Path) -> config_dict.ConfigDict:
     if file.suffix == '.json':
         config = config_dict.ConfigDict(load.read_stored(file))
-        parts.use(file.parent)
     else:
         config = evaluate(file)
     if not isinstance(config, config_dict.ConfigDict):

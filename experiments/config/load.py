@@ -18,6 +18,7 @@ from flaxformer_lite import ranges
 from flaxformer_lite.config import spec
 from flaxformer_lite.config.spec import Dataclass
 
+CONFIG = 'config.json'  # in the directory of a run
 VERSION_FIELD = 'schema_version'
 # Of what the first release stores; what was stored before it cannot be read.
 FIRST_VERSION = 8

@@ -1,24 +1,28 @@
-"""The parts of a run that are not of this project: kept with it, and found again.
+"""A user's own modules that a config names: copied to the run, imported again later.
 
 A config names them with their modules, `'my_parts.Local'`. The directory of a run holds
-copies of their files in `parts/`.
+copies of their files in `parts/`. A shared run may hold anyone's code, so that code
+runs only with the user's consent.
 """
 
 import contextlib
-import importlib
+import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePath
 from typing import Any
 
 from experiments import storage
-from experiments.config import schema
+from experiments.config import load, schema
 from experiments.errors import UserError, warn
 from flaxformer_lite.config import spec
 
 FOLDER = 'parts'
-_OURS = ('experiments', 'flaxformer_lite', 'contrib')  # the last is optax's
+# `contrib` is optax's.
+_NOT_USERS = {'__main__', 'experiments', 'flaxformer_lite', 'contrib'}
+_NOT_USERS |= sys.stdlib_module_names
 
 
 def packages(fields: Mapping[str, Any]) -> list[str]:
@@ -26,13 +30,13 @@ def packages(fields: Mapping[str, Any]) -> list[str]:
     found = set()
     for field in schema.part_fields():
         with contextlib.suppress(ValueError):  # whose check names the field
-            for entry in spec.entries(fields[field] or ''):
+            for entry in spec.entries(fields.get(field) or ''):
                 name, arguments = spec.parse(entry)
                 # That of `mbr` is a part, too.
                 utility, _ = spec.parse(arguments.get('utility', name))
                 found |= {name, utility}
     packages = {name.partition('.')[0] for name in found if '.' in name}
-    return sorted(packages.difference(_OURS))
+    return sorted(packages.difference(_NOT_USERS))
 
 
 def save(path: Path, fields: Mapping[str, Any]) -> None:
@@ -44,6 +48,7 @@ def save(path: Path, fields: Mapping[str, Any]) -> None:
       UserError: a file cannot be read or written.
     """
     folder = path / FOLDER
+    storage.refuse_link(folder)
     copies = _copies(path)
     now = {}
     for package in packages(fields):
@@ -60,34 +65,43 @@ def save(path: Path, fields: Mapping[str, Any]) -> None:
 
 
 def use(
-    path: Path, tell: Callable[[str], None] = warn, accept_changed: bool = True
+    path: Path,
+    tell: Callable[[str], None] = warn,
+    accept_changed: bool = True,
+    trust_code: bool = False,
 ) -> None:
-    """Has the parts of a run found, from wherever; says which of them have changed.
+    """Makes the user modules that a run's config names importable.
 
-    Where the working directory and what is installed do not have a package or a module,
-    the run's own copy is taken. It is called before anything of them is imported.
+    A module that can be imported from here is used as it is here. Any other is imported
+    from the run's copies, which needs consent. Call this before anything imports them.
 
     Args:
-      path: the directory of the run.
-      tell: is told of a copy that is taken, and of files that have changed.
-      accept_changed: whether they are only told of.
+      path: the directory of the run; does nothing if there is no run.
+      tell: is told of a copy that is used, and of files that have changed.
+      accept_changed: whether to continue if files have changed since the run began.
+      trust_code: whether the code in the run's directory may be run.
 
     Raises:
-      UserError: a file has changed and that is not accepted, or it cannot be read.
+      UserError: the copies are needed and not trusted, a file has changed and that is
+        not accepted, or a file cannot be read.
     """
-    changed = []
+    file = path / load.CONFIG
+    if not storage.exists(file):
+        return
+    needed, changed = {}, []
     copies = _copies(path)
-    for package in sorted({_package_of(name) for name in copies}):
-        names = [name for name in copies if _package_of(name) == package]
+    for package in packages(load.flatten(load.read_stored(file))):
+        files = {k: data for k, data in copies.items() if _package_of(k) == package}
         folder = _folder_of(package)
-        if folder is None or not all((folder / name).is_file() for name in names):
-            folder = path / FOLDER
-            tell(f'{package} is not found from here: its copy in {folder} is used')
-            sys.path.insert(0, str(folder.absolute()))
-            importlib.invalidate_caches()
-        for name in names:
-            if _contents(folder / name) != copies[name]:
-                changed.append(str(folder / name))
+        if folder is None:
+            needed |= {k: data for k, data in files.items() if k.endswith('.py')}
+            continue
+        for name, data in files.items():
+            here = folder / name
+            if not here.is_file() or _contents(here) != data:
+                changed.append(str(here))
+    if needed:
+        _use_copies(path / FOLDER, needed, tell, trust_code)
     if not changed:
         return
     message = f'{", ".join(changed)} has changed since {path} was made with it'
@@ -99,12 +113,63 @@ def use(
     tell(message)
 
 
+def _use_copies(
+    folder: Path,
+    sources: dict[str, bytes],
+    tell: Callable[[str], None],
+    trust_code: bool,
+) -> None:
+    """Lets the copies be imported, or refuses to."""
+    if not trust_code:
+        raise UserError(
+            f'{folder}: the config names code that cannot be imported from here: '
+            f'{", ".join(sources)}. Read it, then give --trust_code (in Python '
+            'trust_code=True), or copy it to the working directory'
+        )
+    for package in sorted(set(map(_package_of, sources))):
+        tell(f'{package} is not found from here: its copy in {folder} is used')
+    sys.meta_path.append(_CopyFinder(folder.absolute(), sources))
+
+
+class _CopyFinder(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
+    """Imports modules from the copies of a run, and nothing else of its directory.
+
+    It compiles the sources that it was given. A compiled file beside them could hold
+    other code than the source that the user has read.
+    """
+
+    def __init__(self, folder: Path, sources: Mapping[str, bytes]):
+        self._folder = folder
+        self._sources = {str(folder / name): data for name, data in sources.items()}
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        file = self.get_filename(fullname)
+        is_package = file.endswith('__init__.py')
+        prefix = file.removesuffix('__init__.py')
+        if file not in self._sources and not (
+            is_package and any(x.startswith(prefix) for x in self._sources)
+        ):
+            return None
+        # No search location: other finders would look for submodules there.
+        found = ModuleSpec(fullname, self, origin=file, is_package=is_package)
+        found.has_location = file in self._sources
+        return found
+
+    def get_filename(self, fullname: str) -> str:
+        place = self._folder.joinpath(*fullname.split('.'))
+        module = f'{place}.py'
+        return module if module in self._sources else str(place / '__init__.py')
+
+    def get_data(self, path: str | bytes) -> bytes:
+        # A folder without __init__.py is a package, too.
+        return self._sources.get(str(path), b'')
+
+
 def _copies(path: Path) -> dict[str, bytes]:
     """What a run's copies hold, by their paths in its folder of them."""
     folder = path / FOLDER
     found = {}
     for file in sorted(folder.rglob('*')):
-        # Beside what is imported from here, Python writes its compiled form.
         if file.is_file() and file.parent.name != '__pycache__':
             found[file.relative_to(folder).as_posix()] = _contents(file)
     return found
@@ -134,9 +199,13 @@ def _imported_files(package: str) -> dict[str, Path]:
 
 
 def _folder_of(package: str) -> Path | None:
-    """The folder that a package or module lies in, which is not imported for that."""
+    """The folder that holds a package or module, which this does not import."""
     found = importlib.util.find_spec(package)
     if found is None:
         return None
     places = found.submodule_search_locations
-    return Path(next(iter(places)) if places else found.origin or '').parent
+    if places is None:
+        return Path(found.origin or '').parent
+    if found.origin:  # of its __init__.py
+        return Path(found.origin).parent.parent
+    return Path(next(iter(places))).parent

@@ -19,7 +19,13 @@ _NEEDED = {
 }
 
 
-def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -> None:
+def export(
+    workdir: Path,
+    to: str,
+    out: Path,
+    quantization: str | None = None,
+    trust_code: bool = False,
+) -> None:
     """Writes what a run has trained, in another format; all of it or nothing.
 
     Args:
@@ -27,6 +33,7 @@ def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -
       to: 'ctranslate2', 'huggingface' or 'stablehlo'.
       out: a folder that is not there yet.
       quantization: of matrices, 'int8' or 'float32'; of ctranslate2 alone.
+      trust_code: as `OpenedRun`.
 
     Raises:
       UserError: the folder is there, a package is missing, or the format does
@@ -40,7 +47,7 @@ def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -
         )
     package, extra = _NEEDED[to]
     flags.require_packages(f'--to={to}', [package], extra)
-    run = OpenedRun(workdir)
+    run = OpenedRun(workdir, trust_code)
     trained = Trained(run.config, run.tokenizer, run.model, run.variables)
     if to != 'huggingface' and not isinstance(trained.tokenizer, SentencePiece):
         raise UserError(

@@ -170,6 +170,7 @@ def _write_translations(
     `sacrebleu val.reference.txt -i …`. sacreBLEU's takes a blank line for an empty
     reference, which changes TER.
     """
+    storage.refuse_link(file.parent)
     sources, references = sets.lines_of(pairs)
     by_number = list(itertools.zip_longest(*references, fillvalue=''))
     paths = pair_paths(file.parent, name, len(by_number))

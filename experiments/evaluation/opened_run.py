@@ -29,6 +29,8 @@ class OpenedRun:
 
     Args:
       path: the run's directory.
+      trust_code: whether code in that directory may be run, where the run has modules
+        that cannot be imported from here.
 
     Attributes:
       path: the run's directory.
@@ -39,10 +41,10 @@ class OpenedRun:
       UserError: as `trained_run.open_trained`.
     """
 
-    def __init__(self, path: Path | str):
+    def __init__(self, path: Path | str, trust_code: bool = False):
         compilation.use_cache()
         self.path = Path(path)
-        self.trained = trained_run.open_trained(self.path)
+        self.trained = trained_run.open_trained(self.path, trust_code)
         self.config, self.tokenizer, self.model, _ = self.trained
 
     @functools.cached_property

@@ -17,7 +17,7 @@ from flaxformer_lite.config import spec
 Config = Mapping[str, Any]  # nested, or flat: 'model.num_heads'
 RUNS = Path('runs')  # where directories of runs are that no flag names
 LONGEST_NAME = 60
-CONFIG = 'config.json'
+CONFIG = load.CONFIG
 RESULT = 'result.json'
 LOCK = '.lock'
 # What a run would do in a directory.

@@ -37,14 +37,18 @@ class TrainedRun(NamedTuple):
     checkpoints: Checkpoints
 
 
-def open_trained(path: Path) -> TrainedRun:
+def open_trained(path: Path, trust_code: bool = False) -> TrainedRun:
     """Opens the run in a directory to read it; the run may still be training.
+
+    Args:
+      trust_code: whether code in the run's directory may be run, as `parts.use` says.
 
     Raises:
       UserError: this is not a run's directory, it has no finished checkpoint yet, it is
-        of another version, or its model cannot be built here.
+        of another version, its model cannot be built here, or it needs code of its
+        directory that is not trusted.
     """
-    config = _config(path)
+    config = _config(path, trust_code)
     checkpoints = Checkpoints(path / CHECKPOINTS, scores=_dev_scores(path, config))
     if not checkpoints.steps():
         raise UserError(
@@ -70,10 +74,10 @@ def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
     return tokenizers.open_saved(config.tokenizer, path / TOKENIZER)
 
 
-def _config(path: Path) -> ExperimentConfig:
+def _config(path: Path, trust_code: bool) -> ExperimentConfig:
     """The run's config, each field of which can be."""
     stored = directory.read_config(path)
-    parts.use(path)
+    parts.use(path, trust_code=trust_code)
     with named(path / directory.CONFIG):
         config = load.from_dict(stored)
         search.make(config.evaluation)

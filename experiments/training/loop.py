@@ -360,6 +360,7 @@ def run(
     overrides: Iterable[str],
     screen: Screen,
     accept_changed_parts: bool = False,
+    trust_code: bool = False,
 ) -> None:
     """Trains to the end and scores, or shows the result of a run that has ended.
 
@@ -369,6 +370,7 @@ def run(
       screen: shows what is done; an error has a note that says its phase.
       accept_changed_parts: whether a run goes on with parts from elsewhere that are no
         longer what it was begun with.
+      trust_code: whether code in the run's directory may be run, as `parts.use` says.
 
     Raises:
       UserError: a field, a file or a text that cannot be worked with; or training
@@ -383,7 +385,7 @@ def run(
         processes.check_same('command', code | command)
         state = directory.check_directory(path, fields)
         has_ended = state == directory.HAS_ENDED
-        parts.use(path, screen.say, accept_changed_parts or has_ended)
+        parts.use(path, screen.say, accept_changed_parts or has_ended, trust_code)
         if has_ended:
             _show_result(config, path, screen)
             return
