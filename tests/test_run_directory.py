@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import pytest
@@ -246,18 +247,21 @@ def test_a_stop_is_no_failure(tmp_path, stop):
 
 
 @pytest.mark.parametrize(
-    ('platform', 'flags', 'expected'),
+    ('platform', 'capability', 'flags', 'expected'),
     [
-        ('cpu', 'fma avx512f', False),
-        ('cpu', 'fma avx512f avx512_bf16', True),
-        ('cpu', 'amx_bf16', True),
-        ('gpu', 'fma', True),
+        ('cpu', None, 'fma avx512f', 'float32'),
+        ('cpu', None, 'fma avx512f avx512_bf16', 'bfloat16'),
+        ('cpu', None, 'amx_bf16', 'bfloat16'),
+        ('gpu', '7.5', 'fma', 'float16'),  # T4
+        ('gpu', '9.0', 'fma', 'bfloat16'),
+        ('tpu', None, 'fma', 'bfloat16'),
     ],
 )
-def test_bfloat16_is_told_where_it_is_faster(
-    tmp_path, monkeypatch, platform, flags, expected
+def test_the_fastest_dtype_depends_on_the_units_of_a_device(
+    tmp_path, monkeypatch, platform, capability, flags, expected
 ):
     cpuinfo = tmp_path / 'cpuinfo'
     cpuinfo.write_text(f'model name\t: A\nflags\t\t: {flags}\n', encoding='utf-8')
     monkeypatch.setattr(environment, 'CPUINFO', cpuinfo)
-    assert environment.multiplies_bfloat16(platform) is expected
+    device = types.SimpleNamespace(platform=platform, compute_capability=capability)
+    assert environment.fastest_dtype(device) == expected

@@ -148,8 +148,9 @@ def describe(setup: RunSetup, path: Path) -> str:
     kind = jax.devices()[0].device_kind
     devices = f'{jax.device_count()} × {kind}'
     dtype = setup.config.model.dtype
-    if dtype == 'float32' and environment.multiplies_bfloat16(jax.default_backend()):
-        dtype += ' (--config.model.dtype=bfloat16 is faster here)'
+    fastest = environment.fastest_dtype(jax.devices()[0])
+    if fastest not in (dtype, 'float32'):
+        dtype += f' (--config.model.dtype={fastest} is faster here)'
     epochs = setup.steps / batches.batches_per_epoch
     variables = mesh.abstract_variables(setup.model, setup.devices)
     taken = {}
