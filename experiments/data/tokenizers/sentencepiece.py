@@ -27,7 +27,7 @@ from experiments.data.tokenizers.base import (
     normalize,
     text_ids,
 )
-from experiments.errors import UserError
+from experiments.errors import UserError, check_list
 from flaxformer_lite.ranges import Choices, Range
 
 # Text is normalised here, so SentencePiece is to leave it alone; then decode gives back
@@ -144,6 +144,7 @@ class SentencePiece(Tokenizer):
 
     def encode(self, texts):
         """The ids of each text, without BOS and EOS; a blank text has none."""
+        check_list('texts', texts)
         return self._processor.encode([_plain(text) for text in texts])
 
     @property
