@@ -75,7 +75,7 @@ class Metric(Checked):
     def sentence_scores(
         self, outputs: Texts, references: References, sources: Texts
     ) -> list[float]:
-        """The score of each sentence by itself; arguments and errors as `score`."""
+        """The score of each sentence; arguments and errors as `score`."""
         _check_lists(outputs, references, sources)
         return list(map(self.score_of, self.statistics(outputs, references, sources)))
 

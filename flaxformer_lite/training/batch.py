@@ -46,8 +46,8 @@ def make_batch(
     Args:
       source, target: as many rows each, of the tokens that the model reads and writes,
         end tokens included. A source may be vectors, an array (length, features). In
-        arrays, padding of a target comes behind its tokens; that of a source may be
-        anywhere, and changes nothing.
+        arrays, put a target's padding behind its tokens. A source's padding may be
+        anywhere.
       bos: the start token, which stands before each target in `inputs`.
       padding: the token that is none; what a model takes for it, its `special_tokens`
         say, and what it starts with.
