@@ -115,7 +115,7 @@ def tolerance(gradient):
 
 @pytest.mark.parametrize('name', ['m2m100', 't5'])
 def test_padding_on_the_left_changes_nothing(name):
-    """As in Transformers: M2M100 counts tokens, and T5 goes by distances."""
+    """In Transformers, M2M100 counts tokens and T5 takes distances."""
     model, variables = flaxformer_lite.from_pretrained(GOLDENS / name)
     golden = golden_of(name)
     source, inputs = golden['source'], golden['inputs']

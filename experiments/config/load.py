@@ -192,7 +192,7 @@ def read_stored(file: Path) -> dict[str, Any]:
 
 
 def _passes_window_on(model: Mapping[str, Any]) -> bool:
-    """Whether an empty `cross_attention` meant `local`, as it did before version 14."""
+    """Returns whether an empty `cross_attention` means `local`, before version 14."""
     has_cross = model.get('architecture', 'encoder_decoder') == 'encoder_decoder'
     if not has_cross or model.get('merged_attention') or model.get('cross_attention'):
         return False

@@ -11,6 +11,7 @@ from experiments.checkpoints.checkpoints import Mean
 from experiments.data import sources
 from experiments.data.sources.base import Pair, Source
 from experiments.data.tokenizers.base import Tokenizer
+from experiments.errors import check_list
 from experiments.evaluation import sets
 from experiments.evaluation.scorer import ScoredToken, Scorer
 from experiments.evaluation.sets import Pairs
@@ -83,8 +84,10 @@ class OpenedRun:
         """Their translations, decoded as the config says; a blank line stays blank.
 
         Raises:
-          UserError: a line has more tokens than the model has positions.
+          UserError: `lines` is one line; or a line has more tokens than the model
+            has positions.
         """
+        check_list('lines', lines)
         translator = Translator(self.model, self.tokenizer, self.config.evaluation)
         hypotheses = translator(self.variables, lines)
         return [best_first[0].text for best_first in hypotheses]

@@ -11,6 +11,7 @@ from experiments.data import collate, corpus, packing
 from experiments.data.objectives.base import Objective
 from experiments.data.sources.base import Pair
 from experiments.data.tokenizers.base import Tokenizer
+from experiments.errors import check_list
 from experiments.evaluation.translator import WINDOW, check_lengths
 from experiments.runtime import compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
@@ -87,6 +88,9 @@ class Scorer:
         Raises:
           UserError: as `batches`; those of the windows before it are scored.
         """
+        check_list('pairs', pairs)
+        for pair in pairs:
+            check_list('pairs', pair)
         for start in range(0, len(pairs), WINDOW):
             window = pairs[start : start + WINDOW]
             results: list[list[ScoredToken]] = [[] for _ in window]

@@ -52,8 +52,8 @@ def make_batch(
     Args:
       source, target: as many rows each, of the tokens that the model reads and writes,
         end tokens included. A source may be vectors, an array (length, features). In
-        arrays, padding of a target comes behind its tokens; that of a source may be
-        anywhere, and changes nothing.
+        arrays, put a target's padding behind its tokens. A source's padding may be
+        anywhere.
       bos: the start token, which stands before each target in `inputs`. Defaults to
         the model's, and without a model to `SpecialTokens.start`, 2.
       padding: the token that is none. Defaults to the model's, and without a model to
