@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_runs
+from published import GOLDENS, weights_of
 
 import flaxformer_lite
 from experiments.config.schema import (
@@ -88,6 +89,16 @@ def batch(vocabulary):
     return source, inputs
 
 
+def test_tables_of_positions_are_those_that_transformers_saved():
+    path = GOLDENS / 'pegasus'
+    config = json.loads((path / 'config.json').read_text('utf-8'))
+    tables = huggingface.tables_of_positions(config)
+    assert len(tables) == 2
+    stored = weights_of(path)
+    for name, table_TD in tables.items():
+        np.testing.assert_array_equal(table_TD, stored[name], strict=True)
+
+
 @pytest.mark.parametrize(
     'name',
     ['marian', *(pytest.param(x, marks=pytest.mark.slow) for x in [*CASES][1:])],
@@ -105,6 +116,10 @@ def test_the_folder_is_read_to_the_bit_and_gives_our_logits(tmp_path, vocabulary
         )
     assert len(expected) == len(jax.tree.leaves(variables))
 
+    if name in ('marian', 'pegasus'):
+        config = json.loads((tmp_path / 'config.json').read_text('utf-8'))
+        tables = huggingface.tables_of_positions(config)
+        assert tables.keys() <= weights_of(tmp_path).keys()
     arrays = [jnp.asarray(x) for x in batch(vocabulary)]
     logits = tiny.apply(model, variables, *arrays)
     own = tiny.apply(ours.model, ours.variables, *arrays)
