@@ -27,8 +27,10 @@ def main() -> None:
         # These import JAX, so they come after the flags: a mistake is answered at once.
         from experiments.evaluation.explainer import Explainer
         from experiments.evaluation.opened_run import OpenedRun
+        from experiments.runtime import compilation
 
         memory.keep_freed()
+        compilation.use_cache()
         runs = [Explainer(OpenedRun(path)) for path in args.workdir]
         shown.begin('compiling')
         for run in runs:

@@ -10,6 +10,7 @@ from experiments.data.tokenizers.huggingface import Huggingface
 from experiments.data.tokenizers.sentencepiece import SentencePiece
 from experiments.errors import UserError
 from experiments.evaluation.opened_run import OpenedRun
+from experiments.runtime import compilation
 
 # The package that writes a format, and the extra that has it.
 _NEEDED = {
@@ -40,6 +41,7 @@ def export(workdir: Path, to: str, out: Path, quantization: str | None = None) -
         )
     package, extra = _NEEDED[to]
     flags.require_packages(f'--to={to}', [package], extra)
+    compilation.use_cache()
     run = OpenedRun(workdir)
     trained = Trained(run.config, run.tokenizer, run.model, run.variables)
     if to != 'huggingface' and not isinstance(trained.tokenizer, SentencePiece):
