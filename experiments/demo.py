@@ -38,8 +38,10 @@ def _open(args: Any) -> 'list[Explainer]':
         # These import JAX, so they come after the flags: a mistake is answered at once.
         from experiments.evaluation.explainer import Explainer
         from experiments.evaluation.opened_run import OpenedRun
+        from experiments.runtime import compilation
 
         memory.keep_freed()
+        compilation.use_cache()
         runs = [Explainer(OpenedRun(x, args.trust_code)) for x in args.workdir]
         shown.begin('compiling')
         for run in runs:

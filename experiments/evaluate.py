@@ -32,8 +32,10 @@ def main() -> None:
     from experiments.evaluation import scores, sets
     from experiments.evaluation.evaluator import Evaluator
     from experiments.evaluation.opened_run import OpenedRun
+    from experiments.runtime import compilation
 
     memory.keep_freed()
+    compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         run = OpenedRun(args.workdir, args.trust_code)
         source = run.data

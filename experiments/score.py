@@ -37,8 +37,10 @@ def main() -> None:
     # These import JAX, so they come after the flags: a mistake is answered at once.
     from experiments.evaluation.opened_run import OpenedRun
     from experiments.evaluation.scorer import Scorer
+    from experiments.runtime import compilation
 
     memory.keep_freed()
+    compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         run = OpenedRun(args.workdir, args.trust_code)
         score = Scorer(run.model, run.tokenizer, run.config.evaluation.batch_tokens)

@@ -35,10 +35,13 @@ def main() -> None:
         _work(sweep, *args.worker)
         return
     _check_runs(sweep)
+    idle = _idle_factors(sweep)
     _check_sets(sweep, args.dry_run)
     if args.dry_run:
-        print(progress.heading(sweep), progress.plan(sweep), _power(sweep), sep='\n')
+        facts = [progress.heading(sweep), *idle, progress.plan(sweep), _power(sweep)]
+        print(*facts, sep='\n')
     else:
+        print(*idle, sep='\n', end='\n' if idle else '')
         _make_here(sweep, args.config, args.workers)
 
 
@@ -78,9 +81,33 @@ def _check_runs(sweep: Sweep) -> None:
         directory.check_directory(run.path, run.config.to_dict())
     for run in {(run.arm, run.value): run for run in runs}.values():
         with named(f'arm {run.arm!r}'):
-            check.check_overrides(run.config, run.overrides)
+            check.check_overrides(run.config, run.asked)
             check.check_config(run.config)
             check.build_model(run.config)
+
+
+def _idle_factors(sweep: Sweep) -> list[str]:
+    """Returns a line for each arm in which a crossed factor has no effect.
+
+    Raises:
+      UserError: A factor has no effect in any arm.
+    """
+    from experiments.config import check
+
+    first = {run.arm: run for run in reversed(sweep.all_runs)}
+    lines = []
+    effective = set()
+    for run in first.values():
+        unused = check.unused_fields(run.config)
+        effective |= sweep.crossed - unused.keys()
+        for field in sorted(unused.keys() & run.overrides.keys() & sweep.crossed):
+            value = run.overrides[field]
+            reason = unused[field]
+            lines.append(f'{run.arm}: {field}={value} has no effect where {reason}')
+    for field in sorted(sweep.crossed - effective):
+        if first:
+            raise UserError(f'factors: {field} has no effect in any arm. Leave it out.')
+    return lines
 
 
 def _check_sets(sweep: Sweep, is_dry_run: bool) -> None:

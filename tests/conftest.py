@@ -8,6 +8,8 @@ from importlib.metadata import version
 
 import pytest
 
+from experiments.command_line import command
+
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # An array that is broadcast over axes it does not have is more often a mistake than
 # meant.
@@ -36,6 +38,12 @@ def pytest_collection_finish():
     """What is imported stays to the end: no collection of garbage looks at it."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 50)
+
+
+@pytest.fixture(scope='session', autouse=True)
+def silent_orbax():
+    """What every command does, of which tests call `main`."""
+    command.silence_orbax()
 
 
 @pytest.fixture(scope='module')

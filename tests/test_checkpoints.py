@@ -445,6 +445,8 @@ def test_all_is_on_disk_before_it_gets_its_name(tmp_path, monkeypatch):
 # way.
 FULL = """
 import resource
+from experiments.command_line import command
+command.silence_orbax()
 checkpoints = Checkpoints(Path(sys.argv[1]), keep=1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:

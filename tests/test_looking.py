@@ -1,5 +1,7 @@
 """The functions that notebooks look into a run with."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -154,3 +156,32 @@ def test_what_holds_no_weights_is_left_out_and_the_rest_is_shown(case):
     shown = [title for kind, title in looking.KINDS.items() if kind in there]
     assert list(looking.attention(run, 'abc', 'de')) == shown
     assert bool(looking.alignment(run, 'abc', 'de')) == ('decoder cross' in there)
+
+
+NOTHING_CHANGES = """
+import logging, signal, sys, warnings
+import jax
+
+def state():
+    loggers = [logging.getLogger(name) for name in ('absl', 'asyncio')]
+    return (
+        sys.unraisablehook,
+        sys.excepthook,
+        list(warnings.filters),
+        [(logger.level, list(logger.filters)) for logger in loggers],
+        [signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)],
+        dict(jax.config.values),
+    )
+
+before = state()
+import experiments
+assert state() == before
+experiments.open_run(sys.argv[1]).translate(['Tom sleeps.'])
+assert state() == before
+"""
+
+
+def test_opening_a_run_changes_nothing_in_the_process(trained):
+    command = [sys.executable, '-c', NOTHING_CHANGES, str(trained)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

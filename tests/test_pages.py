@@ -12,10 +12,12 @@ import subprocess
 import sys
 import tokenize
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pages
 import pytest
+from test_sweep_schema import write_sweep
 
 from experiments.command_line import flags
 from experiments.config import check, load
@@ -56,7 +58,20 @@ def named(page):
     return {name for cell in cells for name in re.findall(r'`([\w.]+)`', cell)}
 
 
+def after_evidence(names):
+    """The fields that the page shows are those of a sweep."""
+    contrasts, margin = names['contrasts'], names['margin']
+    arms = {arm: {} for pair in contrasts for arm in pair}
+    for shown in (
+        dict(arms=arms, base=next(iter(arms)), contrasts=contrasts, margin=margin),
+        dict(arms=..., base='pre, two', factors=names['factors']),
+        dict(tune=names['tune']),
+    ):
+        schema.load(write_sweep(Path(), **shown))
+
+
 CHECKS = {
+    'docs/guides/evidence.md': after_evidence,
     'README.md': after_readme,
     'docs/guides/looking_inside.md': after_looking_inside,
 }

@@ -333,6 +333,30 @@ def test_a_dry_run_downloads_nothing(folder, monkeypatch, capsys):
         assert 'price: ' in capsys.readouterr().out
 
 
+def test_a_crossed_factor_may_have_no_effect_in_an_arm(folder, monkeypatch, capsys):
+    factors = {
+        'model.norm': ['layer', 'rms'],
+        'model.residual': ['pre_norm', 'rezero'],
+    }
+    overrides = small_runs.SHORT | {'data': small_runs.source('text')}
+    fields = dict(arms={}, overrides=overrides, measure='val loss')
+    file = write_sweep(folder, factors=factors, base='layer, pre_norm', **fields)
+    assert run_sweep(monkeypatch, file, '--dry_run') == 0
+    out = capsys.readouterr().out
+    assert out.count('has no effect') == 1  # of `layer`, which is the default
+    reason = 'model.architecture=encoder_decoder and model.residual=rezero'
+    assert f'rms, rezero: model.norm=rms has no effect where {reason}\n' in out
+    runs = planning.load(file).runs
+    given = []
+    monkeypatch.setattr(loop, 'run', lambda config, path, asked, _: given.append(asked))
+    workers.make_runs(runs[-1:], 0, 1)
+    assert given[0]['train.seed'] == 3 and 'model.norm' not in given[0]
+    factors['model.residual'] = ['rezero', 'none']
+    file = write_sweep(folder, factors=factors, base='layer, rezero', **fields)
+    with pytest.raises(UserError, match='model.norm has no effect in any arm'):
+        run_sweep(monkeypatch, file, '--dry_run')
+
+
 @pytest.mark.slow
 def test_local_workers_share_the_runs_stop_and_go_on(folder, monkeypatch, capsys):
     file = write_small(folder, {'base': {}}, **{'train.steps': 400})

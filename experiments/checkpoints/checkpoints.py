@@ -9,11 +9,8 @@ import contextlib
 import functools
 import hashlib
 import json
-import logging
 import os
-import sys
 import textwrap
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,7 +86,6 @@ class Checkpoints:
         self._keep = keep
         self._keep_best = keep_best
         self._is_due = is_due
-        _silence_orbax()
         self._manager: ocp.CheckpointManager | None = None
 
     def _open(self) -> ocp.CheckpointManager:
@@ -413,25 +409,3 @@ def _restore_arrays(folder: Path, abstract: Any) -> Any:
 def _reason(error: BaseException) -> str:
     """What an error says, on one line."""
     return textwrap.shorten(str(error) or type(error).__name__, _LONGEST)
-
-
-@functools.cache
-def _silence_orbax() -> None:
-    """Keeps Orbax's threads from printing: what matters is raised as an error."""
-    logging.getLogger('absl').addFilter(lambda line: 'orbax' not in line.pathname)
-    late = 'exception was never retrieved'
-    logging.getLogger('asyncio').addFilter(lambda line: late not in line.getMessage())
-    # Its event loops end with the first error; what was to be read next never begins.
-    unread = r'coroutine .* was never awaited'
-    warnings.filterwarnings('ignore', unread, category=RuntimeWarning)
-    printing = sys.unraisablehook
-
-    def print_others(unraisable):
-        # Where one array cannot be read, nobody waits for the others any more: they
-        # find that their event loop has ended, or are ended by Python themselves.
-        error = unraisable.exc_value
-        is_late = str(error) == 'Event loop is closed'
-        if not is_late and not isinstance(error.__cause__, GeneratorExit):
-            printing(unraisable)
-
-    sys.unraisablehook = print_others

@@ -71,7 +71,7 @@ def _make_run(run: PlannedRun) -> None:
 
     try:
         with contextlib.closing(Screen()) as screen:
-            loop.run(run.config, run.path, run.overrides, screen)
+            loop.run(run.config, run.path, run.asked, screen)
     except Stopped:
         raise
     except storage.InUse:

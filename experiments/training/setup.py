@@ -171,6 +171,7 @@ def describe(setup: RunSetup, path: Path) -> str:
             'batch': f'{shapes}; {batches.target_tokens_per_batch:,.0f} target tokens, '
             f'{batches.padding_share:.1%} padding',
             'steps': f'{setup.steps:,} ({epochs:.1f} epochs)',
+            'loss': f'{setup.config.train.loss} (evaluation: without label smoothing)',
             'devices': f'{devices} {setup.devices.describe()}'.rstrip(),
             'dtype': dtype,
             **taken,

@@ -104,6 +104,7 @@ class Tfds(OfSplits):
         import tensorflow_datasets.translate  # noqa: F401
 
         # What it warns of is no more than the error that follows says in one line.
+        verbosity = absl.logging.get_verbosity()
         absl.logging.set_verbosity(absl.logging.ERROR)
         try:
             builder = tfds.builder(self.name, data_dir=self.data_dir)
@@ -118,6 +119,8 @@ class Tfds(OfSplits):
             raise UserError(
                 f'data: tfds(name={self.name!r}): {_line(error)}'
             ) from error
+        finally:
+            absl.logging.set_verbosity(verbosity)
 
     def _prepare(self, builder: Any) -> None:
         try:
