@@ -59,7 +59,7 @@ def test_an_alignment_is_the_mean_over_heads_of_the_weights_that_write_a_piece(r
 def test_a_row_of_an_alignment_is_the_piece_that_is_written(monkeypatch):
     two_heads = [[[0.2, 0.8, 0], [1, 0, 0]], [[0.6, 0.2, 0.2], [0.4, 0.1, 0.5]]]
     layers = [np.array(two_heads)]
-    seen = {'decoder cross': Attended(['<s>', 'x'], ['a', 'b', 'c'], layers)}
+    seen = {'decoder cross': Attended(['x', '</s>'], ['a', 'b', 'c'], layers)}
     monkeypatch.setattr(looking, 'attended', lambda *arguments: seen)
     run: Any = None
     ((name, chart),) = looking.alignment(run, 's', 't').items()
