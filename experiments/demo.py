@@ -29,7 +29,7 @@ def main() -> None:
     with Server(args.port) as server:
         runs = _open(args)
         print(f'http://{server.hosts[0]}/ (Ctrl-C ends it)', flush=True)
-        server.serve(runs)
+        server.serve(runs, runs[0].example())
 
 
 def _open(args: Any) -> 'list[Explainer]':
