@@ -14,6 +14,7 @@ import tokenize
 import tomllib
 from pathlib import Path
 
+import jax
 import numpy as np
 import pages
 import pytest
@@ -71,8 +72,22 @@ def after_evidence(names):
         schema.load(write_sweep(Path(), **shown))
 
 
+def after_nnx(names):
+    """NNX trains the same parameters, and its attention is that of `jax.nn`."""
+
+    def compare(found, expected):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+    jax.tree.map(compare, names['trained'], names['state'].params)
+    module, x_BTD = names['attention'], names['x_BTD']
+    projected = (project(x_BTD) for project in (module.query, module.key, module.value))
+    y_BTHU = jax.nn.dot_product_attention(*projected, is_causal=True)
+    compare(names['y_BTD'], module.out(y_BTHU))
+
+
 CHECKS = {
     'docs/guides/evidence.md': after_evidence,
+    'docs/linen_and_nnx.md': after_nnx,
     'README.md': after_readme,
     'docs/guides/looking_inside.md': after_looking_inside,
 }
