@@ -16,7 +16,7 @@ from experiments.evaluation.scorer import ScoredToken, Scorer
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator
 from experiments.runs import trained_run
-from experiments.runtime import compilation, mesh
+from experiments.runtime import accelerators, compilation, mesh
 from flaxformer_lite import introspection
 from flaxformer_lite.introspection import Record
 from flaxformer_lite.training.batch import Batch, make_batch
@@ -40,6 +40,7 @@ class OpenedRun:
     """
 
     def __init__(self, path: Path | str):
+        accelerators.check()
         compilation.use_cache()
         self.path = Path(path)
         self.trained = trained_run.open_trained(self.path)
