@@ -45,9 +45,10 @@ def main() -> None:
     from experiments.config import search
     from experiments.evaluation.translator import Translator
     from experiments.runs import trained_run
-    from experiments.runtime import compilation
+    from experiments.runtime import accelerators, compilation
 
     memory.keep_freed()
+    accelerators.check()
     compilation.use_cache()
     with screen.on_stderr('opening the run') as shown:
         runs = [trained_run.open_trained(x, args.trust_code) for x in args.workdir]

@@ -4,10 +4,10 @@ import json
 import subprocess
 import sys
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 
 from experiments.config.schema import EvaluationConfig, ExperimentConfig
 from experiments.conversion import stablehlo
@@ -25,10 +25,11 @@ EXTRA = 4
 _PROGRAM = """
 import json, sys
 import jax, numpy as np
+from jax import export
 
 def load(name):
     with open(f'{sys.argv[1]}/{name}.stablehlo', 'rb') as file:
-        return jax.export.deserialize(bytearray(file.read())).call
+        return export.deserialize(bytearray(file.read())).call
 
 with np.load(f'{sys.argv[1]}/parameters.npz') as file:
     parameters = dict(file)
@@ -101,7 +102,7 @@ def test_a_process_with_jax_alone_gives_our_logits(tmp_path, fields):
     assert manifest['extra_length'] == EXTRA
     assert (tmp_path / 'tokenizer.model').read_bytes() == b'tokenizer'
     with open(tmp_path / 'step.stablehlo', 'rb') as file:
-        program = jax.export.deserialize(bytearray(file.read()))
+        program = export.deserialize(bytearray(file.read()))
     assert program.platforms == ('cpu', 'cuda', 'tpu')
 
 

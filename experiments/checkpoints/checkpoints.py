@@ -25,6 +25,7 @@ from experiments import storage
 from experiments.checkpoints import digest
 from experiments.errors import UserError
 from experiments.runtime import processes
+from flaxformer_lite.jax_compat import enable_x64
 
 _REMOVED = 'removed'  # the folder of those that are being removed
 # In which the slowest process has to have written its part, after the quickest one.
@@ -339,7 +340,7 @@ def average(trees: Iterable[Any]) -> Any:
     number = 0
     for tree in trees:
         dtypes = jax.tree.map(lambda x: x.dtype, tree)
-        with jax.enable_x64(True):
+        with enable_x64(True):
             sums = _float64(tree) if sums is None else _add(sums, tree)
             # Or the next tree would be there before this one goes.
             jax.block_until_ready(sums)
@@ -351,7 +352,7 @@ def average(trees: Iterable[Any]) -> Any:
     def divided(sums, number):
         return jax.tree.map(lambda x, dtype: (x / number).astype(dtype), sums, dtypes)
 
-    with jax.enable_x64(True):
+    with enable_x64(True):
         return divided(sums, np.float64(number))
 
 

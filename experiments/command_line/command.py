@@ -23,7 +23,13 @@ def run(name: str) -> NoReturn:
     # for these after each 700, as Python does, is a tenth of a short command's time.
     gc.set_threshold(*_COLLECTED_AFTER)
     silence_orbax()
-    from experiments.command_line import flags
+    try:
+        from experiments.command_line import flags
+    except ImportError as error:
+        if error.name != 'jax':
+            raise
+        print(f'error: {error}', file=sys.stderr)
+        sys.exit(2)
 
     flags.main(importlib.import_module(name).main)
     sys.exit()

@@ -19,6 +19,7 @@ from experiments import storage
 from experiments.checkpoints.digest import leaves_by_path
 from experiments.conversion.trained import Trained
 from experiments.errors import UserError
+from flaxformer_lite.jax_compat import InconclusiveDimensionOperation
 from flaxformer_lite.kv_cache import BeamState
 from flaxformer_lite.models.base import Model
 from flaxformer_lite.training.train_step import init_variables
@@ -48,7 +49,7 @@ def write(trained: Trained, folder: Path) -> None:
             exporter = export.export(jax.jit(function), platforms=PLATFORMS)
             program = exporter(*shapes).serialize()
             (folder / f'{name}.stablehlo').write_bytes(program)
-    except (jax.errors.InconclusiveDimensionOperation, TypeError, ValueError) as error:
+    except (InconclusiveDimensionOperation, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
             '--to=stablehlo: a part of this model needs lengths that are known, as '

@@ -10,6 +10,8 @@ from typing import Any
 
 from jax.extend import core
 
+from flaxformer_lite.jax_compat import jaxprs_in_params
+
 
 def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
     """FLOPs of matrix products by named scope: 2 n k m for n × k by k × m.
@@ -33,7 +35,7 @@ def flops(jaxpr: core.Jaxpr, path: str = '') -> Counter[str]:
             if filled.isdisjoint(eqn.invars):
                 total[here] += _product(eqn)
             continue
-        parts = [flops(inner, here) for inner in core.jaxprs_in_params(eqn.params)]
+        parts = [flops(inner, here) for inner in jaxprs_in_params(eqn.params)]
         if name == 'while' and any(parts):
             raise ValueError(
                 f'{here}: FLOPs of a `while` loop cannot be counted; `scan` can'

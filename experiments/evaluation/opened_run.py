@@ -17,7 +17,7 @@ from experiments.evaluation.scorer import ScoredToken, Scorer
 from experiments.evaluation.sets import Pairs
 from experiments.evaluation.translator import Translator
 from experiments.runs import trained_run
-from experiments.runtime import mesh
+from experiments.runtime import accelerators, mesh
 from flaxformer_lite import introspection
 from flaxformer_lite.introspection import Record
 from flaxformer_lite.training.batch import Batch, make_batch
@@ -43,6 +43,7 @@ class OpenedRun:
     """
 
     def __init__(self, path: Path | str, trust_code: bool = False):
+        accelerators.check()
         self.path = Path(path)
         self.trained = trained_run.open_trained(self.path, trust_code)
         self.config, self.tokenizer, self.model, _ = self.trained

@@ -24,7 +24,7 @@ from experiments.evaluation.sets import Pairs
 from experiments.optimizers import optimizer
 from experiments.runs import environment, initial, trained_run
 from experiments.runs.initial import Initial
-from experiments.runtime import compilation, mesh
+from experiments.runtime import accelerators, compilation, mesh
 from experiments.runtime.mesh import DeviceMesh
 from experiments.training import programs
 from experiments.training.result import count_parameters
@@ -71,6 +71,7 @@ def prepare(config: ExperimentConfig, path: Path, screen: Screen) -> RunSetup:
     Raises:
       UserError: a field, a file or a text that cannot be worked with.
     """
+    accelerators.check()
     cache = compilation.use_cache()
     check.check_config(config)
     optimizer.check_rates(config)

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
-from jax.extend import core
 from jax.sharding import AxisType
 
+from flaxformer_lite.jax_compat import jaxprs_in_params
 from flaxformer_lite.layers.dense import Dense
 from flaxformer_lite.layers.scanned_stack import stack_layers, unstack_layers
 from flaxformer_lite.models.base import Model
@@ -101,7 +101,7 @@ def _dtype_of_sums(product: Any) -> str:
 def _equations(jaxpr: Any) -> Iterator[Any]:
     for equation in jaxpr.eqns:
         yield equation
-        for inner in core.jaxprs_in_params(equation.params):
+        for inner in jaxprs_in_params(equation.params):
             yield from _equations(inner)
 
 
