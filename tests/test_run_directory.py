@@ -1,11 +1,8 @@
 """A run's directory: its config, name and lock, what it ran on, how it failed."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -114,24 +111,6 @@ def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / 'file').write_text('mine')
     with pytest.raises(UserError, match='file is not a directory; name .*--workdir'):
         directory.check_directory(tmp_path / 'file' / 'run', CONFIG)
-
-
-@pytest.fixture
-def nobody(tmp_path):
-    """A directory of a user who is not root, for whom permissions count."""
-    if os.name != 'posix':
-        pytest.skip('permissions as POSIX has them')
-    if os.geteuid() != 0:
-        yield tmp_path
-        return
-    path = Path(tempfile.mkdtemp())  # pytest's own is closed to others
-    os.chown(path, 65534, 65534)
-    os.seteuid(65534)
-    try:
-        yield path
-    finally:
-        os.seteuid(0)
-        shutil.rmtree(path)
 
 
 def test_a_protected_directory_is_refused_before_anything_is_done(nobody):
