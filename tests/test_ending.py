@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,6 +86,31 @@ def test_a_finished_run_goes_on_as_if_it_had_been_begun_with_more_steps(
     assert 'finished: step 8' in capsys.readouterr().out
     with pytest.raises(UserError, match='train.steps is 8, not 4'):
         start(data, longer)
+
+
+def test_a_run_whose_checkpoints_were_deleted_begins_again_and_says_so(
+    data, tmp_path, capsys
+):
+    whole, path = tmp_path / 'whole', tmp_path / 'run'
+    start(data, whole)
+    assert not (whole / metrics_log.BEFORE).exists()
+    shutil.copytree(whole, path)
+    shutil.rmtree(path / 'checkpoints')
+    (path / 'result.json').unlink()
+    before = (path / metrics_log.NAME).read_bytes()
+    capsys.readouterr()
+    start(data, path)
+    said = [x for x in capsys.readouterr().out.splitlines() if 'no checkpoint' in x]
+    assert said == [
+        f'no checkpoint in {path}/checkpoints: beginning again at step 0; the metrics '
+        'up to step 4 are now in metrics.before.jsonl'
+    ]
+    assert (path / metrics_log.BEFORE).read_bytes() == before
+    same_end(whole, path)
+    # A second time adds to them.
+    after = (path / metrics_log.NAME).read_bytes()
+    assert metrics_log.set_aside(path) == 4 and metrics_log.read_rows(path) == []
+    assert (path / metrics_log.BEFORE).read_bytes() == before + after
 
 
 def test_more_steps_are_refused_where_the_learning_rates_go_by_them(data, tmp_path):

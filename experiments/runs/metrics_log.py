@@ -13,6 +13,7 @@ from experiments.errors import UserError
 from experiments.metrics.base import Metric
 
 NAME = 'metrics.jsonl'
+BEFORE = 'metrics.before.jsonl'  # rows of attempts whose checkpoints are not there
 Row = dict[str, Any]
 
 
@@ -83,6 +84,23 @@ def read_rows(path: Path) -> list[Row]:
         # What follows the last line end is not a row yet.
         *lines, _ = file.read_bytes().split(b'\n')
     return [_row(line, f'{file}, line {i}') for i, line in enumerate(lines, 1)]
+
+
+def set_aside(path: Path) -> int:
+    """Moves the rows of a run that begins again to the end of `metrics.before.jsonl`.
+
+    Returns:
+      The last step of these rows; 0 if there are none.
+
+    Raises:
+      UserError: as `read_rows`, or the file cannot be written.
+    """
+    rows = read_rows(path)
+    if not rows:
+        return 0
+    storage.append(path / BEFORE, ''.join(map(_line, rows)).encode())
+    storage.write(path / NAME, '')
+    return max(row['step'] for row in rows)
 
 
 def deciding_metric(config: ExperimentConfig) -> Metric:

@@ -179,6 +179,7 @@ class Run:
         to_restore = eval_params.to_restore(abstract)
         restored = self._checkpoints.restore(to_restore, warn=self.screen.say)
         if restored is None:
+            self._set_rows_aside()
             self.progress = Progress(setup.pairs.digest)
             taken = setup.initial.variables if setup.initial else {}
             arguments = self._key('init_seed'), taken
@@ -206,6 +207,16 @@ class Run:
             # With this checkpoint nothing asks for the source any more.
             self._save()
         self._wait_for_checkpoint()
+
+    def _set_rows_aside(self) -> None:
+        """Keeps rows of metrics whose checkpoint is not there, and says so."""
+        last = metrics_log.set_aside(self.path) if processes.is_first() else 0
+        if last:
+            self.screen.say(
+                f'no checkpoint in {self._checkpoints.directory}: beginning again at '
+                f'step 0; the metrics up to step {last:,} are now in '
+                f'{metrics_log.BEFORE}'
+            )
 
     def _open_log(self) -> None:
         """Begins or goes on with the rows of metrics, and starts the hooks."""
