@@ -1,6 +1,7 @@
 """A run's directory: its config, name and lock, what it ran on, how it failed."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from experiments import storage
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
-from experiments.runs import directory, environment, failure
+from experiments.runs import directory, environment, failure, reading
 
 CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1, 2)}}
 
@@ -215,6 +216,27 @@ def test_an_error_is_recorded_and_raised(tmp_path, error, entry):
     with failure.recorded(tmp_path):  # a run that goes on has not failed
         assert failure.read_failure(tmp_path) is None
     assert failure.read_failure(tmp_path) is None
+
+
+@pytest.mark.skipif(os.name != 'posix', reason='limits as POSIX has them')
+def test_a_run_that_fails_on_a_full_disk_has_failed(tmp_path):
+    import resource
+
+    with directory.open_run(tmp_path, CONFIG):
+        pass
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(UserError, match='File too large'):
+            with failure.recorded(tmp_path):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+                storage.write(tmp_path / 'checkpoint', 'x')
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    unwritten = 'failure.json could not be written'
+    assert reading.read_outcome(tmp_path) == (reading.FAILED, unwritten)
+    with failure.recorded(tmp_path):
+        assert reading.read_outcome(tmp_path).status == reading.STOPPED
+    assert not list(tmp_path.glob('*failure*'))
 
 
 @pytest.mark.parametrize('stop', [Stopped('saved'), KeyboardInterrupt()])
