@@ -228,6 +228,13 @@ class Checkpoints:
         except (Damaged, OSError):
             return True  # it turns out when it is read
 
+    def metadata(self, step: int) -> dict[str, Any]:
+        """What was saved with a state; empty if it cannot be read."""
+        try:
+            return _read_content(self.directory / str(step))['metadata']
+        except (Damaged, OSError):
+            return {}  # it turns out when the state is read
+
     def best_steps(self, number: int) -> list[int]:
         """The steps of the highest scores, best first; of equal scores the latest."""
         return self._best(self.steps())[:number]
