@@ -127,6 +127,11 @@ def json_text(value: Any) -> str:
     return json.dumps(finite, indent=2, sort_keys=True, ensure_ascii=False) + '\n'
 
 
+def json_sha256(value: Any) -> str:
+    """The SHA-256 of a value's `json_text`, in hex."""
+    return hashlib.sha256(json_text(value).encode()).hexdigest()
+
+
 def read_json(path: Path) -> Any:
     """The value of a JSON file; raises UserError if it cannot be read or is no JSON."""
     with as_user_error('read', path):

@@ -3,8 +3,11 @@ compiling."""
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +62,24 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('FLAXFORMER_LITE_CACHE', str(base / 'cache'))
         yield
+
+
+@pytest.fixture
+def nobody(tmp_path):
+    """A directory of a user who is not root, for whom permissions count."""
+    if os.name != 'posix':
+        pytest.skip('permissions as POSIX has them')
+    if os.geteuid() != 0:
+        yield tmp_path
+        return
+    path = Path(tempfile.mkdtemp())  # pytest's own is closed to others
+    os.chown(path, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        yield path
+    finally:
+        os.seteuid(0)
+        shutil.rmtree(path)
 
 
 @pytest.fixture(scope='module')

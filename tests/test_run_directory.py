@@ -2,10 +2,8 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import types
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 from experiments import storage
 from experiments.command_line.stopping import Stopped
 from experiments.errors import UserError
-from experiments.runs import directory, environment, failure
+from experiments.runs import directory, environment, failure, reading
 
 CONFIG = {'data': 'grammar', 'model': {'d_model': 128, 'd_k': None, 'sizes': (1, 2)}}
 
@@ -115,24 +113,6 @@ def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / 'file').write_text('mine')
     with pytest.raises(UserError, match='file is not a directory; name .*--workdir'):
         directory.check_directory(tmp_path / 'file' / 'run', CONFIG)
-
-
-@pytest.fixture
-def nobody(tmp_path):
-    """A directory of a user who is not root, for whom permissions count."""
-    if os.name != 'posix':
-        pytest.skip('permissions as POSIX has them')
-    if os.geteuid() != 0:
-        yield tmp_path
-        return
-    path = Path(tempfile.mkdtemp())  # pytest's own is closed to others
-    os.chown(path, 65534, 65534)
-    os.seteuid(65534)
-    try:
-        yield path
-    finally:
-        os.seteuid(0)
-        shutil.rmtree(path)
 
 
 def test_a_protected_directory_is_refused_before_anything_is_done(nobody):
@@ -237,6 +217,27 @@ def test_an_error_is_recorded_and_raised(tmp_path, error, entry):
     with failure.recorded(tmp_path):  # a run that goes on has not failed
         assert failure.read_failure(tmp_path) is None
     assert failure.read_failure(tmp_path) is None
+
+
+@pytest.mark.skipif(os.name != 'posix', reason='limits as POSIX has them')
+def test_a_run_that_fails_on_a_full_disk_has_failed(tmp_path):
+    import resource
+
+    with directory.open_run(tmp_path, CONFIG):
+        pass
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.raises(UserError, match='File too large'):
+            with failure.recorded(tmp_path):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+                storage.write(tmp_path / 'checkpoint', 'x')
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    unwritten = 'failure.json could not be written'
+    assert reading.read_outcome(tmp_path) == (reading.FAILED, unwritten)
+    with failure.recorded(tmp_path):
+        assert reading.read_outcome(tmp_path).status == reading.STOPPED
+    assert not list(tmp_path.glob('*failure*'))
 
 
 @pytest.mark.parametrize('stop', [Stopped('saved'), KeyboardInterrupt()])

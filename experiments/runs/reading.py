@@ -4,6 +4,7 @@ A file that is damaged is a UserError of one line with its path.
 """
 
 import dataclasses
+import functools
 import glob
 import itertools
 import math
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import metrics, storage
+from experiments import errors, metrics, storage
 from experiments.config.load import flatten
 from experiments.config.schema import fields
 from experiments.errors import UserError
@@ -29,6 +30,9 @@ CONVERTED = 'converted'  # it was never trained here
 # The fields in which the runs of one arm may differ.
 SEEDS = ('train.seed', 'train.init_seed', 'train.data_seed', 'train.dropout_seed')
 ENVIRONMENT = 'environment.json'
+# Entries of a result that runs of earlier versions do not have.
+_FILES = 'files'
+_SEAL = 'sha256'
 Entries = dict[str, Any]  # of a JSON file, or of a row of metrics
 
 # What a result, and the scores of a set, must have.
@@ -182,6 +186,7 @@ def read_run(path: Path) -> Run:
     status, message = read_outcome(path)
     if status == FINISHED:
         result = read_result(path)
+        _check_file(path, path / metrics_log.NAME, result)
     else:
         result = _result_so_far(rows)
     if directory.is_converted(config):
@@ -219,7 +224,39 @@ def read_result(path: Path) -> Entries:
     _check_entries(file, result, _RESULT_ENTRIES, _NO_RESULT)
     for scores in result['evaluations'].values():
         _check_entries(file, scores, _SCORE_ENTRIES, _NO_RESULT)
+    unsealed = {name: value for name, value in result.items() if name != _SEAL}
+    seal = storage.json_sha256(unsealed)
+    if result.get(_SEAL, seal) != seal:
+        _warn_once(changed_file(file))
     return result
+
+
+def seals(path: Path, result: Entries) -> Entries:
+    """The last entries of a result: digests of files that belong to it, and its own."""
+    steps = result['averaged_steps']
+    files = [path / metrics_log.NAME]
+    for name in result['evaluations']:
+        files.append(outputs_path(path, name, max(steps), len(steps)))
+    there = filter(storage.exists, files)
+    sums = {str(file.relative_to(path)): storage.sha256(file) for file in there}
+    return {_FILES: sums, _SEAL: storage.json_sha256({**result, _FILES: sums})}
+
+
+def changed_file(file: Path) -> str:
+    """The warning of a file that is no longer what its run has written."""
+    return f'{file} is not what the run wrote: it was edited or damaged'
+
+
+def _check_file(path: Path, file: Path, result: Entries) -> None:
+    """Warns of a file that is not what it was when the result was written."""
+    total = result.get(_FILES, {}).get(str(file.relative_to(path)))
+    if total and not (storage.exists(file) and storage.sha256(file) == total):
+        _warn_once(changed_file(file))
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    errors.warn(message)
 
 
 def read_environment(path: Path) -> Entries:
@@ -292,6 +329,8 @@ def read_translations(run: Run, name: str) -> Translations | None:
     if not steps:
         return None
     outputs = outputs_path(run.path, name, max(steps), len(steps))
+    if storage.exists(outputs):
+        _check_file(run.path, outputs, run.result)
     folder = outputs.parent
     there = len(list(folder.glob(f'{glob.escape(name)}.reference*.txt')))
     columns = _read_columns([*pair_paths(folder, name, there), outputs])

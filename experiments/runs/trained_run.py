@@ -117,8 +117,13 @@ def _dev_scores(path: Path, config: ExperimentConfig) -> dict[int, float]:
     """What says which checkpoints are best, where the best ones are scored."""
     if not takes_best(config):
         return {}
-    from experiments.runs import metrics_log  # which the last ones do not take
+    from experiments.runs import metrics_log, reading  # which the last ones do not take
 
+    saved = Checkpoints(path / CHECKPOINTS)
+    for step in saved.steps()[-1:]:
+        seal = saved.metadata(step).get('rows')
+        if seal and metrics_log.is_changed(path, step, seal):
+            warn(reading.changed_file(path / metrics_log.NAME))
     return metrics_log.dev_scores(path, metrics_log.deciding_metric(config))
 
 
