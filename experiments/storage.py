@@ -21,6 +21,7 @@ except ImportError:  # Windows, where nothing keeps two processes apart
 SUMS = 'SHA256SUMS'  # the sums of a folder's files, as `sha256sum` writes them
 _BYTE_ORDER_MARK = '\ufeff'
 _SUM = 64  # characters of one
+_DEEPEST = 100  # levels of JSON
 
 
 class InUse(UserError):
@@ -132,9 +133,49 @@ def read_json(path: Path) -> Any:
     with as_user_error('read', path):
         data = path.read_bytes()
     try:
-        return json.loads(data)
+        return parse_json(data)
     except ValueError as error:
         raise UserError(f'{path} is not JSON: {error}') from error
+
+
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Returns the value of a JSON text; `options` are those of `json.loads`.
+
+    Raises:
+      ValueError: the text isn't JSON, or nests deeper than any file of this project.
+    """
+    try:
+        value = json.loads(text, **options)
+        is_deep = _nests_deeper(value, _DEEPEST)
+    except RecursionError:
+        is_deep = True
+    if is_deep:
+        raise ValueError(f'it nests deeper than {_DEEPEST} levels')
+    return value
+
+
+def _nests_deeper(value: Any, levels: int) -> bool:
+    """Returns whether arrays and objects of JSON nest deeper than some levels."""
+    nested = [value]
+    for _ in range(levels + 1):
+        nested = [child for parent in nested for child in _children(parent)]
+    return bool(nested)
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """Yields the lines of a file with their line feeds, one at a time.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    with as_user_error('read', path), path.open('rb') as file:
+        yield from file
 
 
 def sha256(path: Path) -> str:

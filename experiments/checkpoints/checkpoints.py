@@ -381,7 +381,7 @@ def _read_content(folder: Path) -> dict[str, Any]:
     """
     data = (folder / 'metadata' / 'metadata').read_bytes()
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        content = json.loads(data)
+        content = storage.parse_json(data)
         if content.pop('sha256') == _seal(content):
             return content
     raise Damaged('metadata is not what was written')
