@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +21,8 @@ except ImportError:  # Windows, where nothing keeps two processes apart
 
 SUMS = 'SHA256SUMS'  # the sums of a folder's files, as `sha256sum` writes them
 _BYTE_ORDER_MARK = '\ufeff'
-_SUM = 64  # characters of one
+# A line of them: a sum, and the name of a file beside the list.
+_SUM = re.compile(r'([0-9a-f]{64})  (?!\.{1,2}$)([^/\0]{1,255})')
 _DEEPEST = 100  # levels of JSON
 
 
@@ -191,12 +193,16 @@ def write_sums(sums: Path, paths: Iterable[Path]) -> None:
 
 
 def read_sums(sums: Path) -> dict[str, str]:
-    """Name → sum of the files of a list; of none where there is no list."""
+    """Name → sum of the files of a list, without damaged lines; {} without a list."""
+    found = filter(None, map(_SUM.fullmatch, _sum_lines(sums)))
+    return {match[2]: match[1] for match in found}
+
+
+def _sum_lines(sums: Path) -> list[str]:
     if not exists(sums):
-        return {}
+        return []
     with as_user_error('read', sums):
-        lines = sums.read_bytes().decode(errors='replace').splitlines()
-    return {line[_SUM + 2 :]: line[:_SUM] for line in lines}
+        return sums.read_bytes().decode(errors='replace').split('\n')[:-1]
 
 
 def damage(sums: Path) -> str:
@@ -205,13 +211,15 @@ def damage(sums: Path) -> str:
     Raises UserError if one of them is there and cannot be read now.
     """
     expected = read_sums(sums)
+    if len(expected) < len(_sum_lines(sums)):
+        return f'{sums.name} holds a line that is not a sum'
     for name, total in expected.items():
         path = sums.with_name(name)
         if not exists(path):
             return f'{name} is missing'
         if sha256(path) != total:
             return f'{name} is not what was written'
-    return '' if expected else f'{sums.name} is missing'
+    return '' if expected else f'{sums.name} is missing or empty'
 
 
 def cache_folder(folder: Path, make: Callable[[Path], None]) -> None:
