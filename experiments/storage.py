@@ -1,16 +1,18 @@
 """Files that are complete or absent, whenever the process or the machine stops."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import platform
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from experiments.errors import UserError, warn
 
@@ -130,10 +132,34 @@ def json_text(value: Any) -> str:
     return json.dumps(finite, indent=2, sort_keys=True, ensure_ascii=False) + '\n'
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a file to read it.
+
+    Raises:
+      OSError: it can't be read, or isn't a regular file: a pipe waits for a writer.
+    """
+    return open(path, 'rb', opener=_open_regular)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Returns the content of a file; raises OSError as `open_regular` does."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, 'O_NONBLOCK', 0))
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # Python refuses folders
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, 'Not a regular file')
+    return descriptor
+
+
 def read_json(path: Path) -> Any:
     """The value of a JSON file; raises UserError if it cannot be read or is no JSON."""
     with as_user_error('read', path):
-        data = path.read_bytes()
+        data = read_bytes(path)
     try:
         return parse_json(data)
     except ValueError as error:
@@ -176,13 +202,13 @@ def lines(path: Path) -> Iterator[bytes]:
     Raises:
       UserError: the file cannot be read.
     """
-    with as_user_error('read', path), path.open('rb') as file:
+    with as_user_error('read', path), open_regular(path) as file:
         yield from file
 
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hex; raises UserError if it cannot be read."""
-    with as_user_error('read', path), path.open('rb') as file:
+    with as_user_error('read', path), open_regular(path) as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
@@ -202,7 +228,7 @@ def _sum_lines(sums: Path) -> list[str]:
     if not exists(sums):
         return []
     with as_user_error('read', sums):
-        return sums.read_bytes().decode(errors='replace').split('\n')[:-1]
+        return read_bytes(sums).decode(errors='replace').split('\n')[:-1]
 
 
 def damage(sums: Path) -> str:

@@ -1,11 +1,13 @@
 """What became of a run, read from its directory; what is damaged is named."""
 
 import json
+import os
 
 import pytest
 from made_runs import REFERENCES, SOURCES, fail, make, translate
 
 from experiments import storage
+from experiments.data import tokenizers
 from experiments.errors import UserError
 from experiments.runs import directory, reading
 
@@ -110,6 +112,29 @@ def test_json_that_nests_deeply_is_damage(tmp_path, name, levels):
     (path / name).write_text('{"x": ' + '[' * levels + ']' * levels + '}\n')
     with pytest.raises(UserError, match=f'{name}.*nests deeper than 100 levels'):
         reading.read_run(path)
+
+
+@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='has no pipes by name')
+@pytest.mark.parametrize(
+    'name', ['config.json', 'result.json', 'metrics.jsonl', 'environment.json']
+)
+def test_a_pipe_in_place_of_a_file_is_refused(tmp_path, name):
+    path = make(tmp_path / 'run', 30.0, environment={})
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(UserError, match=f'cannot read .*{name}: Not a regular file'):
+        reading.read_run(path)
+
+
+@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='has no pipes by name')
+def test_a_pipe_in_place_of_a_tokenizer_is_refused(tmp_path):
+    path = tmp_path / 'tokenizer.model'
+    os.mkfifo(path)
+    with pytest.raises(UserError, match='cannot be read .*: .*Not a regular file'):
+        tokenizers.open_saved('bytes', path)
+    path.with_name('tokenizer.model.sha256').write_text(f'{"0" * 64}  {path.name}\n')
+    with pytest.raises(UserError, match='cannot read .*: Not a regular file'):
+        tokenizers.open_saved('bytes', path)
 
 
 def test_the_rows_of_a_run_can_be_left_out(tmp_path):

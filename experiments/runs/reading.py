@@ -310,7 +310,7 @@ def _read_columns(files: Sequence[Path]) -> list[list[str]]:
     columns = []
     for file in files:
         with storage.as_user_error('read', file):
-            columns.append(file.read_text(encoding='utf-8').split('\n')[:-1])
+            columns.append(storage.read_bytes(file).decode().split('\n')[:-1])
         if len(columns[-1]) != len(columns[0]):
             raise UserError(
                 f'{file} has not as many lines as the sources beside it: score the run '
